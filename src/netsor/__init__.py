@@ -1,0 +1,11 @@
+"""netsor: write a neural network once; read it as a program, as its infinite-width limit, as a simulation."""
+
+from netsor import zoo
+from netsor.build import *  # noqa: F403
+from netsor.build import __all__ as _build
+from netsor.errors import NetsorError
+from netsor.lang import Program, parse
+from netsor.simulation import empirical_kernel, simulate
+
+__all__ = ["NetsorError", "Program", "empirical_kernel", "parse", "simulate", "zoo", *_build]
+__version__ = "0.1.0"

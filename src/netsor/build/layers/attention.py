@@ -1,0 +1,77 @@
+"""Attention: logits are Moments q.k/n, their softmax are C-vars, and the values are summed with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netsor.build.functions import contract, dot, softmax
+from netsor.build.nodes import Node, fail
+from netsor.build.parameters import Matrix
+
+__all__ = ["Attention", "attention"]
+
+
+def attention(
+    q: Node, k: Node, v: Node, *, causal: bool = False, mask: Any = None, scale: str | float = "1/n"
+) -> Node:
+    """`sum_j softmax_j(q_i . k_j / n) v_j` over the last index axis; further axes (heads) run along.
+
+    causal  position i sees positions j <= i only
+    mask    array (queries, keys) of zeros and ones: which pairs count
+    scale   "1/n", or a number that multiplies q.k/n
+    """
+    if isinstance(scale, str) and scale != "1/n":
+        raise fail(
+            f"attention logits scaled by {scale!r}",
+            "q.k/n converges to a number; q.k/sqrt(n) diverges if keys and queries are correlated (tied) "
+            'and stays random if they are not, so it is no C-var. Use scale="1/n", or a number times 1/n.',
+        )
+    logits = dot(q[..., :, None], k[..., None, :])
+    if not isinstance(scale, str):
+        logits = float(scale) * logits
+    if causal:
+        rows, cols = q.index[-1], k.index[-1]
+        triangle = np.tri(rows, cols)
+        mask = triangle if mask is None else triangle * np.asarray(mask)
+    return contract(softmax(logits, mask=mask), v)
+
+
+class Attention:
+    """Attention over a sequence (T, m) of data or a block of index shape (T,), with `heads` heads.
+
+    tied    keys, queries and values are one projection, as in the paper
+    heads   several heads have projections of their own and are joined by output matrices whose
+            fan-in counts the heads
+    The skip connection of the paper, value + attention, is `skip=True`.
+    """
+
+    def __init__(
+        self,
+        heads: int = 1,
+        *,
+        causal: bool = False,
+        tied: bool = False,
+        skip: bool = False,
+        var_u: float = 1.0,
+        var_o: float = 1.0,
+        scale: str | float = "1/n",
+        name: str = "",
+    ) -> None:
+        if heads < 1:
+            raise fail(f"heads={heads}", "Attention has at least one head.")
+        self.heads, self.causal, self.skip, self.scale = heads, causal, skip, scale
+        index = (heads,) if heads > 1 else ()
+        labels = ("U",) if tied else ("Uq", "Uk", "Uv")
+        made = [Matrix(var_u, index=index, name=f"{part}{name}" if name else None) for part in labels]
+        self.Q, self.K, self.V = made * 3 if tied else made
+        self.O = Matrix(var_o / heads, index=index, name=f"O{name}" if name else None) if heads > 1 else None
+
+    def __call__(self, x: Any, mask: Any = None) -> Node:
+        v = self.V @ x
+        q, k = (v, v) if self.Q is self.V else (self.Q @ x, self.K @ x)
+        out = attention(q, k, v, causal=self.causal, mask=mask, scale=self.scale)
+        if self.skip:
+            out = v + out
+        return out if self.O is None else self.O.times(out, aligned=1).sum(axis=0)

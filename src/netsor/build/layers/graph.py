@@ -1,0 +1,40 @@
+"""Graph convolution: a matrix on every node, then a sum over neighbours with the weights of the graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netsor.build.functions import contract
+from netsor.build.layers.dense import bias
+from netsor.build.nodes import Node
+from netsor.build.parameters import Matrix
+
+__all__ = ["GraphConv", "normalized_adjacency"]
+
+
+class GraphConv:
+    """`sum_j adjacency[i, j] W x_j + b` for features of shape (nodes, m) or a block of shape (nodes,)."""
+
+    def __init__(
+        self, var_w: float = 1.0, var_b: float = 0.0, mean_b: float = 0.0, *, name: str = ""
+    ) -> None:
+        self.W = Matrix(var_w, name=f"W{name}" if name else None)
+        self.b = bias(var_b, mean_b, f"b{name}" if name else None)
+
+    def __call__(self, x: Any, adjacency: Any) -> Node:
+        return contract(adjacency, self.W @ x) + self.b
+
+
+def normalized_adjacency(adjacency: Any) -> np.ndarray:
+    """D^(-1/2) (A + I) D^(-1/2) with D the degrees of A + I (Kipf & Welling 2017).
+
+    >>> normalized_adjacency([[0, 1], [1, 0]])
+    array([[0.5, 0.5],
+           [0.5, 0.5]])
+    """
+    matrix = np.asarray(adjacency, float)
+    matrix = matrix + np.eye(len(matrix))
+    scale = 1 / np.sqrt(matrix.sum(1))
+    return scale[:, None] * matrix * scale

@@ -1,0 +1,124 @@
+"""Recurrent cells. A cell maps (state, input) to the next state; its matrices are shared over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from netsor.build.layers.dense import bias
+from netsor.build.nodes import Node, fail
+from netsor.build.parameters import Matrix
+from netsor.lang.functions import sigmoid, tanh
+
+__all__ = ["GRUCell", "LSTMCell", "RNNCell", "per_gate"]
+
+PerGate = float | Sequence[float]
+
+
+def per_gate(value: PerGate, count: int, what: str) -> list[float]:
+    """One number per gate (or layer), from a number or a sequence."""
+    if isinstance(value, int | float):
+        return [float(value)] * count
+    values = [float(v) for v in value]
+    if len(values) != count:
+        raise fail(
+            f"{what} has {len(values)} values for {count} of them", "Give one number, or one for each."
+        )
+    return values
+
+
+class _Gates:
+    """Matrices W_g, U_g and bias b_g for each gate: `preactivation(g, state, x)`."""
+
+    def __init__(
+        self, gates: str, var_w: PerGate, var_u: PerGate, var_b: PerGate, mean_b: PerGate, name: str
+    ) -> None:
+        count = len(gates)
+        vw, vu = per_gate(var_w, count, "var_w"), per_gate(var_u, count, "var_u")
+        vb, mb = per_gate(var_b, count, "var_b"), per_gate(mean_b, count, "mean_b")
+        self.W = {g: Matrix(v, name=f"W{name}{_sub(g)}") for g, v in zip(gates, vw, strict=True)}
+        self.U = {g: Matrix(v, name=f"U{name}{_sub(g)}") for g, v in zip(gates, vu, strict=True)}
+        self.b = {g: bias(v, m, f"b{name}{_sub(g)}") for g, v, m in zip(gates, vb, mb, strict=True)}
+
+    def preactivation(self, gate: str, state: Any, x: Any) -> Any:
+        return self.W[gate] @ state + self.U[gate] @ x + self.b[gate]
+
+
+def _sub(gate: str) -> str:
+    return f"_{gate}" if gate != "." else ""
+
+
+class RNNCell:
+    """`phi(W s + U x + b)`."""
+
+    def __init__(
+        self,
+        phi: Any = tanh,
+        var_w: float = 1.0,
+        var_u: float = 1.0,
+        var_b: float = 1.0,
+        mean_b: float = 0.0,
+        *,
+        name: str = "",
+    ) -> None:
+        self.phi = phi
+        self.gates = _Gates(".", var_w, var_u, var_b, mean_b, name)
+
+    def __call__(self, state: Any, x: Any) -> Node:
+        return self.phi(self.gates.preactivation(".", state, x))
+
+
+class GRUCell:
+    """The paper's GRU; per-gate variances and bias means come in the order z, r, h.
+
+    z = gate(W_z s + U_z x + b_z), r = gate(W_r s + U_r x + b_r),
+    new state (1 - z) s + z phi(W_h (r s) + U_h x + b_h).
+    """
+
+    def __init__(
+        self,
+        phi: Any = tanh,
+        gate: Any = sigmoid,
+        var_w: PerGate = 1.0,
+        var_u: PerGate = 1.0,
+        var_b: PerGate = 1.0,
+        mean_b: PerGate = 0.0,
+        *,
+        name: str = "",
+    ) -> None:
+        self.phi, self.gate = phi, gate
+        self.gates = _Gates("zrh", var_w, var_u, var_b, mean_b, name)
+
+    def __call__(self, state: Any, x: Any) -> Node:
+        z = self.gate(self.gates.preactivation("z", state, x))
+        r = self.gate(self.gates.preactivation("r", state, x))
+        candidate = self.phi(self.gates.preactivation("h", state * r, x))
+        return (1 - z) * state + z * candidate
+
+
+class LSTMCell:
+    """LSTM; per-gate variances and bias means come in the order i, f, g, o. The state is (h, c).
+
+    c = f c + i g with i, f, o = gate(...), g = phi(...), and h = o phi(c).
+    """
+
+    def __init__(
+        self,
+        phi: Any = tanh,
+        gate: Any = sigmoid,
+        var_w: PerGate = 1.0,
+        var_u: PerGate = 1.0,
+        var_b: PerGate = 1.0,
+        mean_b: PerGate = 0.0,
+        *,
+        name: str = "",
+    ) -> None:
+        self.phi, self.gate = phi, gate
+        self.gates = _Gates("ifgo", var_w, var_u, var_b, mean_b, name)
+
+    def __call__(self, state: tuple[Any, Any], x: Any) -> tuple[Node, Node]:
+        h, c = state
+        i, f, o = (self.gate(self.gates.preactivation(g, h, x)) for g in "ifo")
+        g = self.phi(self.gates.preactivation("g", h, x))
+        c = f * c + i * g
+        return o * self.phi(c), c

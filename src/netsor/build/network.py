@@ -1,0 +1,233 @@
+"""A network is a Python function of one input; `program` reads it as a Netsor program."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from netsor.build.emit import emit
+from netsor.build.nodes import Node, Readout, fail
+from netsor.build.parameters import Matrix, Vector
+from netsor.build.trace import Trace, numbers, tracing
+from netsor.errors import DataError
+from netsor.lang.program import Program
+
+__all__ = ["Group", "Joint", "Network", "as_inputs", "joint", "network", "program"]
+
+
+class Network:
+    """A traceable network: a function of one input that ends in readouts `v @ h`."""
+
+    def __init__(self, fn: Callable[..., Any], name: str | None = None) -> None:
+        self.fn = fn
+        self.name = name or getattr(fn, "__name__", "network")
+        functools.update_wrapper(self, fn, updated=())
+
+    def __repr__(self) -> str:
+        return f"<network {self.name}>"
+
+    def __call__(self, *args: Any) -> Any:
+        """Inside another network: the same computation, in place."""
+        if not tracing():
+            raise fail(
+                f"the network `{self.name}` is called like a function",
+                "Read it instead: ns.program(net, x), ns.simulate(net, x, width=1000).",
+            )
+        return self.fn(*args)
+
+    def parameters(self) -> dict[Any, str]:
+        """Matrices and vectors that the function mentions, with the names it calls them by."""
+        found: dict[Any, str] = {}
+        seen: list[Any] = []
+        for name, value in _mentioned(self.fn).items():
+            _collect(name, value, found, seen, depth=4)
+        return found
+
+
+def network(fn: Callable[..., Any]) -> Network:
+    """Decorator: turn a function of one input into a network.
+
+    >>> import netsor as ns
+    >>> W, v = ns.Matrix(1.0), ns.Matrix(1.0, rows=1)
+    >>> @ns.network
+    ... def perceptron(x):
+    ...     return v @ ns.relu(W @ x)
+    >>> print(ns.program(perceptron, [1.0, 2.0]))
+    Data x = [1, 2]
+    Input W :: A(n, 2) ~ N(0, 1/2)
+    Input Wx :: G(n) ~ MatMul(W, x)
+    Input v :: G(n) ~ N(0, 1)
+    a1 := relu(Wx) :: H(n)
+    Output v^T a1 / sqrt(n)
+    <BLANKLINE>
+    """
+    return Network(fn)
+
+
+def program(net: Network, *inputs: Any) -> Program:
+    """The checked Netsor program of a network on one input, or jointly on several."""
+    _check_network(net)
+    if not inputs:
+        raise fail(
+            "no input is given", "Call ns.program(net, x), or ns.program(net, x1, x2) for a joint program."
+        )
+    trace = Trace()
+    outputs: list[Readout] = []
+    for i, x in enumerate(inputs):
+        outputs += _run(net, trace, x, "x" if len(inputs) == 1 else f"x{i + 1}")
+    made, _ = emit(trace, outputs, net.parameters())
+    made.check()
+    return made
+
+
+@dataclass(frozen=True)
+class Group:
+    """Inputs of one shape: their positions in the set, and their Output statements in the program."""
+
+    members: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Joint:
+    """A network on a set of inputs: one program in which inputs of one shape share their statements.
+
+    `data` holds the program's arrays; those of a group with several members have a leading axis that
+    runs over them.
+    """
+
+    program: Program
+    data: dict[str, np.ndarray]
+    groups: tuple[Group, ...]
+
+
+def joint(net: Network, inputs: list[Any]) -> Joint:
+    """Trace each shape once; a network that looks at the values of its data is traced for each input."""
+    _check_network(net)
+    if not inputs:
+        raise fail("the set of inputs is empty", "Give at least one input.", DataError)
+    trace, outputs, stacked = Trace(), [], {}
+    members_of: list[tuple[tuple[int, ...], int]] = []
+    queue = _by_shape(inputs)
+    while queue:
+        members = queue.pop(0)
+        name = f"x{len(members_of) + 1}"
+        trace.concrete = False
+        found = _run(net, trace, inputs[members[0]], name)
+        if trace.concrete:
+            queue[:0] = [[i] for i in members[1:]]
+            members = members[:1]
+        stacked |= _stack([inputs[i] for i in members], name)
+        members_of.append((tuple(members), len(found)))
+        outputs += found
+    made, counts = emit(trace, outputs, net.parameters())
+    made.check()
+    data = {name: stacked.get(name, array) for name, array in made.data.items()}
+    return Joint(made, data, _groups(members_of, counts))
+
+
+def _groups(members_of: list[tuple[tuple[int, ...], int]], counts: list[int]) -> tuple[Group, ...]:
+    """Which Output statements belong to which inputs, from the number of readouts and their sizes."""
+    groups, readout, statement = [], 0, 0
+    for members, readouts in members_of:
+        size = sum(counts[readout : readout + readouts])
+        groups.append(Group(members, tuple(range(statement, statement + size))))
+        readout, statement = readout + readouts, statement + size
+    return tuple(groups)
+
+
+def _run(net: Network, trace: Trace, x: Any, name: str) -> list[Readout]:
+    with trace.active():
+        return _readouts(net, net.fn(trace.input(x, name)))
+
+
+def _check_network(net: Any) -> None:
+    if not isinstance(net, Network):
+        raise fail(
+            f"{net!r} is not a network", "Decorate the function with @ns.network, or take one from ns.zoo."
+        )
+
+
+def _by_shape(inputs: list[Any]) -> list[list[int]]:
+    groups: dict[Any, list[int]] = {}
+    for i, x in enumerate(inputs):
+        groups.setdefault(_shape(x), []).append(i)
+    return list(groups.values())
+
+
+def _shape(x: Any) -> Any:
+    return tuple(_shape(part) for part in x) if isinstance(x, tuple) else np.shape(x)
+
+
+def _stack(inputs: list[Any], name: str) -> dict[str, np.ndarray]:
+    """All inputs of a group as stacked arrays, under the names that the trace gives to their parts."""
+    if isinstance(inputs[0], tuple):
+        parts = [_stack([x[k] for x in inputs], f"{name}_{k}") for k in range(len(inputs[0]))]
+        return {key: array for part in parts for key, array in part.items()}
+    if len(inputs) == 1:
+        return {}
+    return {name: numbers(np.stack([np.asarray(x) for x in inputs]), "the set of inputs")}
+
+
+def as_inputs(x: Any) -> list[Any]:
+    """A set of inputs: the rows of an array, or the members of a list (a tuple is one input)."""
+    if isinstance(x, np.ndarray):
+        if x.ndim == 0:
+            raise fail("a set of inputs is a single number", "Give an array of inputs or a list.", DataError)
+        return list(x)
+    if isinstance(x, list):
+        return x
+    raise fail(
+        f"a set of inputs is a {type(x).__name__}",
+        "Give an array whose first axis runs over inputs, or a list of inputs: [x] for one.",
+        DataError,
+    )
+
+
+def _readouts(net: Network, returned: Any) -> list[Readout]:
+    """The outputs in order, whatever tuple or list they come in."""
+    if isinstance(returned, tuple | list):
+        return [out for part in returned for out in _readouts(net, part)]
+    if isinstance(returned, Readout):
+        return [returned]
+    what = f"a {returned.kind}-var" if isinstance(returned, Node) else repr(returned)
+    raise fail(
+        f"the network `{net.name}` returns {what}, not an output",
+        "An output is a readout of a vector: `return v @ h` with `v = ns.Matrix(1.0, rows=1)`.",
+    )
+
+
+def _mentioned(fn: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        variables = inspect.getclosurevars(fn)
+    except (TypeError, ValueError):
+        return {}
+    return {**variables.globals, **variables.nonlocals}
+
+
+def _collect(name: str, value: Any, found: dict[Any, str], seen: list[Any], depth: int) -> None:
+    """Parameters inside a value: lists give W_0, W_1; objects give their attributes' names."""
+    if isinstance(value, Matrix | Vector):
+        found.setdefault(value, value.name or re.sub(r"\W", "_", name))
+        return
+    if depth == 0 or any(value is s for s in seen) or inspect.ismodule(value) or isinstance(value, type):
+        return
+    seen.append(value)
+    if isinstance(value, list | tuple):
+        for i, part in enumerate(value):
+            _collect(f"{name}_{i}", part, found, seen, depth - 1)
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            _collect(f"{name}_{key}", part, found, seen, depth - 1)
+    elif isinstance(value, Network):
+        for inner, part in _mentioned(value.fn).items():
+            _collect(inner, part, found, seen, depth - 1)
+    elif hasattr(value, "__dict__") and not isinstance(value, np.ndarray):
+        for key, part in vars(value).items():
+            _collect(f"{name}_{key}", part, found, seen, depth - 1)

@@ -1,0 +1,157 @@
+"""The random parameters of a network: matrices and vectors. Sharing is object identity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netsor.build.nodes import Flat, Node, fail
+from netsor.errors import DataError
+
+__all__ = ["Matrix", "Vector"]
+
+
+def _variance(var: Any, what: str) -> float:
+    try:
+        value = float(var)
+    except (TypeError, ValueError):
+        raise fail(f"the variance of a {what} is {var!r}", "Give a number >= 0.", DataError) from None
+    if not (np.isfinite(value) and value >= 0):
+        raise fail(f"the variance of a {what} is {value}", "A variance is finite and >= 0.", DataError)
+    return value
+
+
+class Matrix:
+    """An A-var: iid entries N(0, var / fan_in), used as `W @ h`.
+
+    rows   None: as many as the width (a hidden layer, or an input matrix on data);
+           a number: a readout with that many outputs; a string: a width with this name
+    cols   a string names the width it acts on; otherwise it is inferred
+    index  a block of independent matrices, e.g. the positions (3, 3) of a convolution's kernel
+
+    >>> import netsor as ns
+    >>> W, v = ns.Matrix(2.0), ns.Matrix(1.0, rows=1)
+    """
+
+    __array_ufunc__ = None
+
+    def __init__(
+        self,
+        var: float = 1.0,
+        rows: int | str | None = None,
+        *,
+        cols: str | None = None,
+        index: tuple[int, ...] = (),
+        name: str | None = None,
+    ) -> None:
+        self.var = _variance(var, "Matrix")
+        if isinstance(rows, int) and rows < 1:
+            raise fail(f"a Matrix with rows={rows}", "A readout has at least one row.", DataError)
+        self.rows, self.cols, self.index, self.name = rows, cols, tuple(index), name
+
+    def __repr__(self) -> str:
+        parts = [f"{self.var:g}", *([f"rows={self.rows!r}"] if self.rows is not None else [])]
+        return f"Matrix({', '.join(parts)})"
+
+    def __matmul__(self, operand: Any) -> Any:
+        return self.times(operand)
+
+    def times(self, operand: Any, *, aligned: int = 0) -> Any:
+        """`W @ operand`; the first `aligned` index axes of both run together."""
+        from netsor.build.trace import current_trace
+
+        if isinstance(operand, int | float) and operand == 0:
+            return 0
+        inner = operand.node if isinstance(operand, Flat) else operand
+        trace = inner.trace if isinstance(inner, Node) else current_trace("@")
+        return trace.product(self, operand, aligned)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        raise fail(
+            "a Matrix stands on the left of `@`", "Write `W @ h`: vectors are columns, as in the paper."
+        )
+
+    @property
+    def T(self) -> Any:
+        raise fail(
+            "a matrix and its transpose cannot be in one program",
+            "Netsor has no transposes: W.T @ (W @ x) is not Gaussian in the limit. If you want an "
+            "independent matrix of the same law, make another `ns.Matrix(var)`.",
+        )
+
+
+class Vector:
+    """An input G-var with coordinates N(mean, var): a bias or an initial state.
+
+    var    a number, or a covariance matrix for a block of correlated vectors
+    mean   a number, or one per member of the block
+    index  shape of a block of vectors, independent if `var` is a number
+
+    >>> import netsor as ns
+    >>> b = ns.Vector(1.0, mean=0.5)
+    """
+
+    __array_ufunc__ = None
+
+    def __init__(
+        self,
+        var: Any = 1.0,
+        mean: Any = 0.0,
+        *,
+        index: tuple[int, ...] | None = None,
+        width: str | None = None,
+        name: str | None = None,
+    ) -> None:
+        cov = np.asarray(var, float)
+        self.mean = np.asarray(mean, float)
+        if not (np.isfinite(cov).all() and np.isfinite(self.mean).all()):
+            raise fail("the law of a Vector has a NaN or an infinity", "Give finite numbers.", DataError)
+        if cov.ndim == 0:
+            self.var: Any = _variance(var, "Vector")
+            self.index = tuple(index) if index is not None else self.mean.shape
+        else:
+            if cov.ndim != 2 or cov.shape[0] != cov.shape[1]:
+                raise fail(f"a covariance of shape {cov.shape}", "A covariance matrix is square.", DataError)
+            self.var = cov
+            self.index = tuple(index) if index is not None else (len(cov),)
+        self.width, self.name = width, name
+
+    def __repr__(self) -> str:
+        law = f"{self.var:g}" if isinstance(self.var, float) else f"{self.var.shape[0]} x {self.var.shape[1]}"
+        return f"Vector({law})"
+
+    def _node(self) -> Node:
+        from netsor.build.trace import current_trace
+
+        return current_trace("a Vector").leaf(self)
+
+    def __netsor_apply__(self, op, args, attrs):
+        return self._node().__netsor_apply__(op, args, attrs)
+
+    def __getitem__(self, key):
+        return self._node()[key]
+
+    def __add__(self, other):
+        return self._node() + other
+
+    def __radd__(self, other):
+        return other + self._node()
+
+    def __sub__(self, other):
+        return self._node() - other
+
+    def __rsub__(self, other):
+        return other - self._node()
+
+    def __mul__(self, other):
+        return self._node() * other
+
+    def __rmul__(self, other):
+        return other * self._node()
+
+    def __truediv__(self, other):
+        return self._node() / other
+
+    def __neg__(self):
+        return -self._node()

@@ -1,0 +1,44 @@
+"""The user's own source line, for error messages."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from types import CodeType
+
+from netsor.errors import Place
+
+__all__ = ["Spot", "here"]
+
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+@dataclass(frozen=True)
+class Spot:
+    """An instruction in the user's code; it becomes a `Place` only when an error needs one."""
+
+    code: CodeType
+    line: int
+    instruction: int
+
+    @cache  # noqa: B019 -- a loop meets the same few spots again and again
+    def place(self) -> Place:
+        text = linecache.getline(self.code.co_filename, self.line).rstrip("\n")
+        nowhere = (None, None, None, None)
+        spots = islice(self.code.co_positions(), self.instruction // 2, None)
+        first, last, start, end = next(spots, nowhere)
+        if start is None or end is None or first != last:
+            start = end = 0
+        return Place(self.line, text, start, end, os.path.basename(self.code.co_filename))
+
+
+def here() -> Spot | None:
+    """The innermost call that stands outside this package."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame = frame.f_back
+    return Spot(frame.f_code, frame.f_lineno, frame.f_lasti) if frame else None

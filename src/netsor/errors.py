@@ -1,0 +1,92 @@
+"""The errors of netsor: each says what is wrong, where, why by which rule, and what to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = [
+    "BuildError",
+    "DataError",
+    "FunctionError",
+    "LoweringError",
+    "NetsorError",
+    "ParseError",
+    "Place",
+    "SimulationError",
+    "TypeCheckError",
+]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A position in a source text: a line of a program, or a line of the user's Python."""
+
+    line: int
+    text: str
+    start: int = 0
+    end: int = 0
+    file: str | None = None
+
+    @property
+    def title(self) -> str:
+        return f"line {self.line}" if self.file is None else f"{self.file}, line {self.line}"
+
+    def picture(self) -> str:
+        """The line with its number, and carets under the columns `start` to `end`."""
+        gutter = f"  {self.line} | "
+        shift = len(self.text) - len(self.text.lstrip())
+        rows = [gutter + self.text.strip()]
+        if self.end > self.start:
+            rows.append(" " * (len(gutter) + self.start - shift) + "^" * (self.end - self.start))
+        return "\n".join(rows)
+
+
+class NetsorError(Exception):
+    """Base of all errors raised on purpose by netsor.
+
+    `what` is one line; `place` points at the source; `remedy` says why and what to do.
+    """
+
+    def __init__(self, what: str, *, place: Place | None = None, remedy: str = "") -> None:
+        self.what, self.place, self.remedy = what, place, remedy
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        head = f"{self.place.title}: {self.what}" if self.place else self.what
+        picture = self.place.picture() if self.place else ""
+        return "\n".join(part for part in (head, picture, self.remedy) if part)
+
+    def __reduce__(self):
+        return _rebuild, (type(self), self.what, self.place, self.remedy)
+
+
+def _rebuild(kind: type[NetsorError], what: str, place: Place | None, remedy: str) -> NetsorError:
+    return kind(what, place=place, remedy=remedy)
+
+
+class ParseError(NetsorError):
+    """The text is not a sentence of the grammar."""
+
+
+class TypeCheckError(NetsorError):
+    """A statement breaks a typing rule of the language."""
+
+
+class BuildError(NetsorError):
+    """A Python network asks for something that no Netsor program can say."""
+
+
+class DataError(NetsorError):
+    """The data handed in cannot be used: NaN, infinity, a wrong shape."""
+
+
+class FunctionError(NetsorError):
+    """A nonlinearity is not coordinatewise, changes shape, or is not controlled."""
+
+
+class LoweringError(NetsorError):
+    """A program cannot be written in the variant asked for."""
+
+
+class SimulationError(NetsorError):
+    """A finite-width run cannot be made, or has no finite value."""

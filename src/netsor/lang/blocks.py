@@ -1,0 +1,73 @@
+"""A block at run time: an array whose axes are (batch..., index..., width), the width axis for vectors only.
+
+Operations name index axes 0, 1, ... and never see the leading batch axes, so one implementation serves
+one input, a batch of inputs, and the sample points of an expectation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from array_api_compat import array_namespace
+
+__all__ = ["Block", "align", "broadcast_index"]
+
+
+@dataclass(frozen=True)
+class Block:
+    """`array` with `rank` index axes; `vector` tells whether a width axis follows them.
+
+    A plain number stays a Python float, so that it never widens the precision of what it meets.
+    """
+
+    array: Any
+    rank: int
+    vector: bool = False
+
+    @property
+    def xp(self) -> Any:
+        return array_namespace(self.array)
+
+    @property
+    def index(self) -> tuple[int, ...]:
+        stop = self.array.ndim - self.vector
+        return tuple(self.array.shape[stop - self.rank : stop])
+
+    def axis(self, i: int) -> int:
+        """The (negative) axis of `array` that holds index axis `i`."""
+        return (i % self.rank) - self.rank - self.vector
+
+    def like(self, array: Any, rank: int) -> Block:
+        return Block(array, rank, self.vector)
+
+    def lift(self, rank: int, vector: bool) -> Any:
+        """The array with index axes of length 1 put in front up to `rank`, and a width axis if asked."""
+        if isinstance(self.array, float):
+            return self.array
+        shape = list(self.array.shape)
+        where = len(shape) - self.rank - self.vector
+        shape[where:where] = [1] * (rank - self.rank)
+        if vector and not self.vector:
+            shape.append(1)
+        return self.xp.reshape(self.array, tuple(shape)) if shape != list(self.array.shape) else self.array
+
+
+def align(blocks: Sequence[Block]) -> tuple[list[Any], int, bool]:
+    """Arrays that broadcast against each other by NumPy's rule on the index axes."""
+    rank = max(b.rank for b in blocks)
+    vector = any(b.vector for b in blocks)
+    return [b.lift(rank, vector) for b in blocks], rank, vector
+
+
+def broadcast_index(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """NumPy's broadcasting rule on index shapes."""
+    rank = max((len(s) for s in shapes), default=0)
+    out = []
+    for sizes in zip(*((1,) * (rank - len(s)) + s for s in shapes), strict=True):
+        long = {n for n in sizes if n != 1}
+        if len(long) > 1:
+            raise ValueError(f"index shapes {', '.join(map(str, shapes))} do not broadcast")
+        out.append(long.pop() if long else 1)
+    return tuple(out)

@@ -1,0 +1,38 @@
+"""The semantics of expressions: the value of a tree, given the values of its variables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from netsor.lang.blocks import Block
+from netsor.lang.expr import Const, Expr, Ref
+
+__all__ = ["evaluate"]
+
+
+def evaluate(expr: Expr, values: Mapping[str, Block]) -> Block:
+    """Value of `expr` where each name stands for its block; equal subtrees are computed once.
+
+    >>> from netsor.lang import Block, parse_expr
+    >>> x = Block(np.array([[1.0, -2.0], [3.0, 4.0]]), rank=1, vector=True)   # two vectors of width 2
+    >>> evaluate(parse_expr("sum(relu(x), axis=0) / 2"), {"x": x}).array
+    array([2., 2.])
+    """
+    memo: dict[Expr, Block] = {}
+
+    def visit(node: Expr) -> Block:
+        if isinstance(node, Ref):
+            return values[node.name]
+        if node not in memo:
+            if isinstance(node, Const):
+                return Block(node.value, 0)
+            args = [visit(a) for a in node.args]
+            if all(isinstance(a.array, float) for a in args):
+                args = [Block(np.asarray(a.array), 0) for a in args]
+            out = node.op.run(*args, **node.options)
+            memo[node] = out if node.pick is None else Block(out.array[node.pick], out.rank, out.vector)
+        return memo[node]
+
+    return visit(expr)

@@ -1,0 +1,226 @@
+"""Linear maps on index axes: selection, sums, windows, contraction with a matrix.
+
+Convolution, pooling, graphs and skip connections are one idea: a matrix (or none), then one of these.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, cast
+
+import numpy as np
+
+from netsor.lang.blocks import Block, align
+from netsor.lang.expr import Attr, Slice
+from netsor.lang.ops import IndexMap, _axes
+
+__all__ = [
+    "at",
+    "avgpool",
+    "concat",
+    "contract",
+    "mean",
+    "patches",
+    "reshape",
+    "stack",
+    "sum_",
+    "take",
+    "transpose",
+    "window",
+    "window_positions",
+]
+
+
+def _at(x: Block, *, index: Attr) -> Block:
+    """`x[index]`: integers, slices and new axes; axes that the index does not name stay whole."""
+    items = cast(tuple, index)
+    used = sum(item is not None for item in items)
+    if used > x.rank:
+        raise ValueError(f"the index names {used} axes of a block that has {x.rank}")
+    for size, item in zip(x.index, (i for i in items if i is not None), strict=False):
+        if isinstance(item, int) and not -size <= item < size:
+            raise ValueError(f"index {item} is outside an axis of length {size}")
+    key = tuple(i.builtin if isinstance(i, Slice) else i for i in items)
+    tail = (slice(None),) * (x.rank - used + x.vector)
+    rank = x.rank - used + sum(not isinstance(i, int) for i in items)
+    return x.like(x.array[(..., *key, *tail)], rank)
+
+
+def _take(x: Block, *, axis: int, indices: tuple[int, ...]) -> Block:
+    """The members `indices` along `axis`."""
+    (a,) = _axes(axis, x.rank)
+    size = x.index[a]
+    if any(not -size <= i < size for i in indices):
+        raise ValueError(f"an index is outside an axis of length {size}")
+    which = x.xp.asarray([i % size for i in indices])
+    return x.like(x.xp.take(x.array, which, axis=_positive(x, a)), x.rank)
+
+
+def _reshape(x: Block, *, shape: tuple[int, ...]) -> Block:
+    head = x.array.shape[: x.array.ndim - x.rank - x.vector]
+    tail = x.array.shape[-1:] if x.vector else ()
+    return x.like(x.xp.reshape(x.array, (*head, *shape, *tail)), len(shape))
+
+
+def _transpose(x: Block, *, axes: tuple[int, ...]) -> Block:
+    if sorted(axes) != list(range(x.rank)):
+        raise ValueError(f"axes {axes} are not a permutation of {x.rank} axes")
+    first = x.array.ndim - x.rank - x.vector
+    order = [*range(first), *(first + a for a in axes), *range(first + x.rank, x.array.ndim)]
+    return x.like(x.xp.permute_dims(x.array, tuple(order)), x.rank)
+
+
+def _sum(x: Block, *, axis: Attr) -> Block:
+    axes = tuple(x.axis(a) for a in _axes(axis, x.rank))
+    return x.like(x.xp.sum(x.array, axis=axes), x.rank - len(axes))
+
+
+def _mean(x: Block, *, axis: Attr) -> Block:
+    count = 1
+    for a in _axes(axis, x.rank):
+        count *= x.index[a]
+    total = _sum(x, axis=axis)
+    return total.like(total.array * (1 / count), total.rank)
+
+
+def _together(xs: tuple[Block, ...]) -> tuple[list[Any], int, bool]:
+    """Arrays of equal shape; a value shared by a batch is repeated along it."""
+    if len({x.index for x in xs}) > 1:
+        raise ValueError(f"index shapes differ: {', '.join(str(x.index) for x in xs)}")
+    arrays, rank, vector = align(xs)
+    shape = np.broadcast_shapes(*(a.shape for a in arrays))
+    return [a if a.shape == shape else xs[0].xp.broadcast_to(a, shape) for a in arrays], rank, vector
+
+
+def _stack(*xs: Block, axis: int = 0) -> Block:
+    arrays, rank, vector = _together(xs)
+    (a,) = _axes(axis, rank + 1)
+    out = xs[0].xp.stack(arrays, axis=a + arrays[0].ndim - rank - vector)
+    return Block(out, rank + 1, vector)
+
+
+def _concat(*xs: Block, axis: int = 0) -> Block:
+    rank = xs[0].rank
+    (a,) = _axes(axis, rank)
+    parts = [_at(x, index=_one(rank, a, i)) for x in xs for i in range(x.index[a])]
+    return _stack(*parts, axis=a)
+
+
+def _one(rank: int, axis: int, i: int) -> tuple[Attr, ...]:
+    return tuple(i if a == axis else Slice() for a in range(rank))
+
+
+def _contract(a: Block, x: Block) -> Block:
+    """`sum_j a[..., i, j] x[..., j]` for a matrix `a` of numbers or C-vars."""
+    if a.vector:
+        raise ValueError("the matrix of a contraction holds numbers or C-vars, not vectors")
+    if a.rank < 2 or x.rank < 1 or a.index[-1] != x.index[-1]:
+        raise ValueError(f"a matrix of index shape {a.index} cannot contract a block of shape {x.index}")
+    rank = max(a.rank - 1, x.rank)
+    left, right = a.lift(rank + 1, False), x.lift(rank, True)
+    out = a.xp.matmul(left, right)
+    return Block(out if x.vector else out[..., 0], rank, x.vector)
+
+
+def window_positions(
+    size: int, kernel: int, stride: int, dilation: int, padding: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """For each kernel position and output position: the input position, and whether it exists.
+
+    `same` keeps ceil(size / stride) outputs and pads with zeros, the odd one at the end;
+    `circular` wraps around; `valid` uses only windows that fit.
+    """
+    reach = dilation * (kernel - 1) + 1
+    if padding == "valid":
+        count, left = (size - reach) // stride + 1, 0
+        if count < 1:
+            raise ValueError(f"a window of length {reach} does not fit into an axis of length {size}")
+    elif padding in ("same", "circular"):
+        count = -(-size // stride)
+        total = max((count - 1) * stride + reach - size, 0)
+        left = total // 2 if padding == "same" else (reach - 1) // 2
+    else:
+        raise ValueError(f'padding must be "same", "valid" or "circular", not {padding!r}')
+    where = np.arange(count) * stride + (np.arange(kernel) * dilation)[:, None] - left
+    if padding == "circular":
+        return where % size, np.ones_like(where, bool)
+    return np.clip(where, 0, size - 1), (where >= 0) & (where < size)
+
+
+def _positive(x: Block, i: int) -> int:
+    return x.axis(i) + x.array.ndim
+
+
+def _weigh(x: Block, i: int, weights: np.ndarray) -> Block:
+    """Multiply index axis `i` by weights."""
+    shape = [1] * x.array.ndim
+    shape[_positive(x, i)] = len(weights)
+    return x.like(x.array * x.xp.asarray(weights.reshape(shape).astype(x.array.dtype)), x.rank)
+
+
+def _window(
+    x: Block, *, dims: int, stride: tuple[int, ...], dilation: tuple[int, ...], padding: str
+) -> Block:
+    """`out[o] = sum_j x[j, o * stride + j * dilation - left]`: the sum of a convolution.
+
+    The first `dims` index axes of x run over kernel positions, the next `dims` over space.
+    """
+    if x.rank < 2 * dims:
+        raise ValueError(f"a {dims}-dimensional window needs {2 * dims} index axes, not {x.rank}")
+    kernel, space = x.index[:dims], x.index[dims : 2 * dims]
+    spots = [window_positions(*p, padding) for p in zip(space, kernel, stride, dilation, strict=True)]
+    total: Any = None
+    for j in itertools.product(*map(range, kernel)):
+        part = _at(x, index=(*j, *(Slice() for _ in range(x.rank - dims))))
+        for d, (where, exists) in enumerate(spots):
+            taken = x.xp.take(part.array, x.xp.asarray(where[j[d]]), axis=_positive(part, d))
+            part = part.like(taken, part.rank)
+            if not exists[j[d]].all():
+                part = _weigh(part, d, exists[j[d]])
+        total = part.array if total is None else total + part.array
+    return x.like(total, x.rank - dims)
+
+
+def _patches(x: Block, *, size: tuple[int, ...], stride: tuple[int, ...], padding: str) -> Block:
+    """All windows of the first axes: index (member of the window, output position...).
+
+    Places outside the block repeat a member inside the window, which no maximum notices.
+    """
+    dims = len(size)
+    for d, (k, s) in enumerate(zip(size, stride, strict=True)):
+        where, exists = window_positions(x.index[2 * d], k, s, 1, padding)
+        inside = np.take_along_axis(where, exists.argmax(0)[None], 0)
+        flat = np.where(exists, where, inside).ravel()
+        taken = x.like(x.xp.take(x.array, x.xp.asarray(flat), axis=_positive(x, 2 * d)), x.rank)
+        x = _reshape(taken, shape=(*x.index[: 2 * d], *where.shape, *x.index[2 * d + 1 :]))
+    members = [2 * d for d in range(dims)]
+    order = members + [a for a in range(x.rank) if a not in members]
+    x = _transpose(x, axes=tuple(order))
+    return _reshape(x, shape=(int(np.prod(size)), *x.index[dims:]))
+
+
+def _avgpool(x: Block, *, size: tuple[int, ...], stride: tuple[int, ...], padding: str) -> Block:
+    """Means over windows of the first axes; members outside the block do not count."""
+    for d, (k, s) in enumerate(zip(size, stride, strict=True)):
+        where, exists = window_positions(x.index[d], k, s, 1, padding)
+        matrix = np.zeros((where.shape[1], x.index[d]))
+        for out, (spots, ok) in enumerate(zip(where.T, exists.T, strict=True)):
+            np.add.at(matrix[out], spots[ok], 1 / ok.sum())
+        moved = x.xp.moveaxis(x.array, _positive(x, d), -1)
+        out = x.xp.matmul(moved, x.xp.asarray(matrix.T.astype(x.array.dtype)))
+        x = x.like(x.xp.moveaxis(out, -1, _positive(x, d)), x.rank)
+    return x
+
+
+at = IndexMap("at", _at)
+take = IndexMap("take", _take)
+reshape = IndexMap("reshape", _reshape)
+transpose = IndexMap("transpose", _transpose)
+sum_ = IndexMap("sum", _sum)
+mean = IndexMap("mean", _mean)
+stack = IndexMap("stack", _stack)
+concat = IndexMap("concat", _concat)
+contract = IndexMap("contract", _contract, coefficients=True)
+window = IndexMap("window", _window)
+patches = IndexMap("patches", _patches)
+avgpool = IndexMap("avgpool", _avgpool)

@@ -1,0 +1,136 @@
+"""The variants of the language, and how to write a program in each.
+
+| variant        | Nonlin takes     | LinComb |                                                        |
+| -------------- | ---------------- | ------- | ------------------------------------------------------ |
+| `netsor`       | G-vars           | yes     | nonlinearities are unwound down to G-vars              |
+| `netsor-minus` | G-vars           | no      | sums are absorbed into the nonlinearity that uses them |
+| `netsor-o`     | G-vars or H-vars | yes     | a function of an H-var refers to it by name            |
+
+With a `+` at the end C-vars are allowed (Moment, and Nonlin with parameters); functions of C-vars are
+written where they are used, as in the paper. No lowering changes a value or a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from netsor.errors import LoweringError
+from netsor.lang.expr import Apply, Expr, Ref, transform
+from netsor.lang.program import LinComb, MatMul, Moment, Nonlin, Output, Program, Scalar, Statement, used_by
+from netsor.lang.types import H
+
+__all__ = ["VARIANTS", "drop_dead", "lower", "variant_of"]
+
+VARIANTS = ("netsor", "netsor-minus", "netsor-o", "netsor+", "netsor-minus+", "netsor-o+")
+
+
+def variant_of(program: Program) -> str:
+    """The smallest variant that the program is written in (LinComb counts as allowed)."""
+    types = program.types
+    takes_h = any(
+        type(types.get(name)) is H
+        for s in program.statements
+        if isinstance(s, Nonlin | Moment)
+        for name in used_by(s)
+    )
+    plus = "+" if program.of(Moment) or program.of(Scalar) else ""
+    return ("netsor-o" if takes_h else "netsor") + plus
+
+
+def lower(program: Program, variant: str) -> Program:
+    """The same computation, written in `variant`.
+
+    >>> from netsor.lang import parse
+    >>> program = parse('''
+    ... Input g :: G(n) ~ N(0, 1)
+    ... Input b :: G(n) ~ N(0, 1)
+    ... h := g + b
+    ... x := relu(h)
+    ... y := x*x
+    ... ''')
+    >>> print(program.lower("netsor-minus"))
+    Input g :: G(n) ~ N(0, 1)
+    Input b :: G(n) ~ N(0, 1)
+    x := relu(g + b) :: H(n)
+    y := relu(g + b)*relu(g + b) :: H(n)
+    <BLANKLINE>
+    """
+    if variant not in VARIANTS:
+        raise LoweringError(
+            f"there is no variant {variant!r}", remedy=f"Choose one of {', '.join(VARIANTS)}."
+        )
+    scalars = program.of(Moment) or program.of(Scalar)
+    if scalars and not variant.endswith("+"):
+        raise LoweringError(
+            f"`{scalars[0].name}` is a C-var, which {variant} does not have",
+            remedy=f"Moments and parameters belong to Netsor+: lower to {variant + '+'!r}.",
+        )
+    base = variant.removesuffix("+")
+    unwind = _unwinder(program, through_lincomb=base == "netsor-minus")
+    types = program.types
+    lowered: list[Statement] = []
+    for s in program.statements:
+        match s:
+            case Nonlin() | Moment() | Scalar():
+                s = replace(s, expr=unwind(s.expr), type=types[s.name])
+            case LinComb() if base == "netsor-minus":
+                type_ = types[s.name]
+                assert isinstance(type_, H)
+                image = H(type_.width, type_.index)
+                s = Nonlin(s.name, unwind(s.expr), image, place=s.place, notes=s.notes)
+            case LinComb() | MatMul():
+                s = replace(s, type=types[s.name])
+        lowered.append(s)
+    if base == "netsor-o":
+        lowered = _fold(lowered)
+    once_used = {name for s in program.statements for name in used_by(s)}
+    return drop_dead(replace(program, statements=tuple(lowered)), once_used)
+
+
+def _unwinder(program: Program, *, through_lincomb: bool) -> Callable[[Expr], Expr]:
+    kinds = (Nonlin, Scalar, LinComb) if through_lincomb else (Nonlin, Scalar)
+    memo: dict[str, Expr] = {}
+
+    def leaf(ref: Ref) -> Expr:
+        source = program.definitions.get(ref.name)
+        if not isinstance(source, kinds):
+            return ref
+        if ref.name not in memo:
+            memo[ref.name] = transform(source.expr, leaf)
+        return memo[ref.name]
+
+    return lambda expr: transform(expr, leaf)
+
+
+def _fold(statements: list[Statement]) -> list[Statement]:
+    """Refer to an earlier H-var (or function of C-vars) by name wherever its definition stands."""
+    known: dict[Expr, Expr] = {}
+
+    def fold(node: Expr) -> Expr:
+        if node in known:
+            return known[node]
+        if isinstance(node, Apply):
+            return Apply(node.op, tuple(fold(a) for a in node.args), node.attrs, node.pick)
+        return node
+
+    out: list[Statement] = []
+    for s in statements:
+        if isinstance(s, Nonlin | Scalar | Moment):
+            folded = replace(s, expr=fold(s.expr))
+            if not isinstance(s, Moment) and isinstance(s.expr, Apply):
+                known.setdefault(s.expr, Ref(s.name))
+            s = folded
+        out.append(s)
+    return out
+
+
+def drop_dead(program: Program, once_used: set[str]) -> Program:
+    """Leave out the variables among `once_used` that nothing uses any more."""
+    live: set[str] = set()
+    kept: list[Statement] = []
+    for s in reversed(program.statements):
+        if isinstance(s, Output) or s.name in live or s.name not in once_used:
+            kept.append(s)
+            live.update(used_by(s))
+    return replace(program, statements=tuple(reversed(kept)))

@@ -1,0 +1,377 @@
+"""Text to program: a line is a statement, `#` starts a comment."""
+
+from __future__ import annotations
+
+import difflib
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from lark import Lark, Token, Transformer, UnexpectedInput, UnexpectedToken, v_args
+from lark.exceptions import VisitError
+
+from netsor.errors import NetsorError, ParseError, Place
+from netsor.lang.expr import Apply, Attr, Const, Expr, Ref, Slice, subtrees
+from netsor.lang.functions import add, div, mul, named, neg, pow_, sub
+from netsor.lang.index_maps import at
+from netsor.lang.ops import Op
+from netsor.lang.program import (
+    Embedding,
+    Input,
+    LinComb,
+    MatMul,
+    MatrixLaw,
+    Moment,
+    Nonlin,
+    Normal,
+    Output,
+    Program,
+    Scalar,
+    Statement,
+    Term,
+)
+from netsor.lang.types import A, C, G, H, Type
+
+__all__ = ["parse", "parse_expr"]
+
+READABLE = {
+    "NAME": "a name",
+    "NUMBER": "a number",
+    "INT": "an integer",
+    "KIND": "a type (A, G, H or C)",
+    "SIGNED_INT": "an integer",
+    "$END": "the end of the line",
+}
+
+
+@cache
+def _lark() -> Lark:
+    grammar = files("netsor.lang").joinpath("grammar.lark").read_text()
+    return Lark(grammar, parser="lalr", start=["statement", "expr"], maybe_placeholders=True)
+
+
+def parse(text: str, functions: dict[str, Op] | None = None) -> Program:
+    """The program that `text` says, type checked.
+
+    `functions` gives a meaning to names of the user's own (`program.functions` of a printed program).
+
+    >>> program = parse('''
+    ... Input W :: A(n, n) ~ N(0, 2/n)
+    ... Input g :: G(n) ~ N(0, 1)
+    ... x := relu(g) :: H(n)
+    ... h := MatMul(W, x) :: G(n)
+    ... ''')
+    >>> program.widths
+    {'n': ['g', 'x', 'h']}
+    """
+    reader = _Reader(named(functions))
+    for number, line in enumerate(text.splitlines(), 1):
+        reader.read(number, line)
+    program = Program(tuple(reader.statements), reader.data, tuple(reader.header), tuple(reader.notes))
+    program.check()
+    return program
+
+
+def parse_expr(text: str, functions: dict[str, Op] | None = None) -> Expr:
+    """The expression tree of `text`, e.g. `relu(x) / 2`."""
+    return _Reader(named(functions)).tree(1, text, "expr")
+
+
+class _Reader:
+    """Statements read so far, and what is needed to read the next one."""
+
+    def __init__(self, operations: dict[str, Op]) -> None:
+        self.operations = operations
+        self.statements: list[Statement] = []
+        self.data: dict[str, np.ndarray] = {}
+        self.scalars: set[str] = set()
+        self.header: list[str] = []
+        self.notes: list[str] = []
+
+    def read(self, number: int, line: str) -> None:
+        body, mark, _ = line.partition("#")
+        if not body.strip():
+            if mark or self.notes or self.statements or self.data:
+                self.notes.append(line.rstrip())
+            return
+        made = self.tree(number, line.rstrip(), "statement", body)
+        notes, self.notes = tuple(self.notes), []
+        if isinstance(made, tuple):
+            name, array = made
+            if name in self.data:
+                raise ParseError(f"data `{name}` is given twice", place=Place(number, line))
+            self.data[name] = array
+            self.header += notes
+        else:
+            self.keep(made, Place(number, line.rstrip()), notes)
+
+    def keep(self, statement: Any, place: Place, notes: tuple[str, ...]) -> None:
+        if callable(statement):
+            statement = statement(self)
+        object.__setattr__(statement, "place", place)
+        object.__setattr__(statement, "notes", notes)
+        if isinstance(statement, Moment | Scalar):
+            self.scalars.add(statement.name)
+        self.statements.append(statement)
+
+    def tree(self, number: int, line: str, start: str, body: str | None = None) -> Any:
+        try:
+            parsed = _lark().parse(line if body is None else body.rstrip(), start=start)
+            return _Build(self.operations).transform(parsed)
+        except UnexpectedInput as error:
+            raise _syntax_error(error, number, line) from None
+        except VisitError as error:
+            if isinstance(error.orig_exc, _UnknownFunctionError):
+                raise error.orig_exc.at(number, line, list(self.operations)) from None
+            if isinstance(error.orig_exc, NetsorError):
+                error.orig_exc.place = Place(number, line)
+                raise error.orig_exc from None
+            raise
+
+    def plain(self, name: str, expr: Expr, type_: Type | None) -> Statement:
+        """`x := expr`: a function of C-vars, a linear combination, or a nonlinearity, by its form."""
+        kinds: dict[Expr, str] = {}
+        for node in subtrees(expr):
+            match node:
+                case Ref(ref):
+                    kinds[node] = "K" if ref in self.data else "C" if ref in self.scalars else "G"
+                case Const():
+                    kinds[node] = "K"
+                case Apply(op, args, _, _):
+                    kinds[node] = op.kind(tuple(kinds[a] for a in args))
+        rule = {"K": Scalar, "C": Scalar, "G": LinComb, "H": Nonlin}[kinds[expr]]
+        return rule(name, expr, type_)
+
+
+class _UnknownFunctionError(Exception):
+    """A function name that nobody defined."""
+
+    def __init__(self, token: Token) -> None:
+        self.token = token
+
+    def at(self, number: int, line: str, known: list[str]) -> ParseError:
+        start = (self.token.column or 1) - 1
+        place = Place(number, line, start, start + len(self.token))
+        near = difflib.get_close_matches(self.token, known, 1)
+        remedy = f"Did you mean `{near[0]}`? " if near else ""
+        remedy += f"Own functions are passed as `parse(text, functions={{'{self.token}': ...}})`."
+        return ParseError(f"there is no function `{self.token}`", place=place, remedy=remedy)
+
+
+def _syntax_error(error: UnexpectedInput, number: int, line: str) -> ParseError:
+    start = len(line) if error.column in (None, -1) else error.column - 1
+    length = 1
+    found = "the end of the line"
+    if isinstance(error, UnexpectedToken) and error.token.type != "$END":
+        found, length = f"`{error.token}`", len(error.token)
+    elif not isinstance(error, UnexpectedToken):
+        found = f"`{line[start : start + 1]}`"
+    else:
+        start = len(line.partition("#")[0].rstrip())
+    wanted = (
+        getattr(error, "accepts", None) or getattr(error, "expected", None) or getattr(error, "allowed", ())
+    )
+    place = Place(number, line, start, start + length)
+    return ParseError(
+        f"{found} cannot stand here", place=place, remedy=f"Expected {_one_of(set(wanted or ()))}."
+    )
+
+
+def _one_of(terminals: set[str]) -> str:
+    patterns = {t.name: t.pattern for t in _lark().terminals}
+    words = set()
+    for name in terminals:
+        raw = patterns[name].value if name in patterns else name
+        words.add(READABLE.get(name, f"`{raw}`"))
+    return ", ".join(sorted(words)) or "something else"
+
+
+@v_args(inline=True)
+class _Build(Transformer):
+    """Parse tree to statements; each method is one rule of the grammar."""
+
+    def __init__(self, operations: dict[str, Op]) -> None:
+        super().__init__()
+        self.operations = operations
+
+    # Statements
+
+    def statement(self, made):
+        return made
+
+    def data(self, name, array):
+        try:
+            return str(name), np.array(array, float)
+        except ValueError:
+            raise ParseError(
+                f"data `{name}` is ragged", remedy="All rows of an array have one length."
+            ) from None
+
+    def input(self, name, type_, law):
+        if isinstance(law, tuple):
+            mean, cov, over, cross = law
+            law = _law(name, type_, mean, cov, over, cross)
+        return Input(str(name), type_, law)
+
+    def assign(self, name, rhs, type_):
+        rule, args = rhs
+        if rule == "plain":
+            return lambda reader: reader.plain(str(name), args[0], type_)
+        if rule is MatMul:
+            return MatMul(str(name), *args, type=type_)
+        return rule(str(name), *args, type_)
+
+    def output(self, *terms):
+        return Output(terms)
+
+    def output_term(self, readout, operand, width):
+        return Term(str(readout), str(operand), str(width))
+
+    def summed_term(self, readout, operand, axes, width):
+        return Term(str(readout), str(operand), str(width), int(axes))
+
+    def matmul(self, matrix, *rest):
+        if rest[0] == "transpose":
+            raise ParseError(
+                f"`{matrix}^T`: a matrix and its transpose cannot be in one program",
+                remedy="Netsor has no transposes: W^T (W x) is not Gaussian in the limit. An independent "
+                "matrix of the same law needs its own name: `Input W2 :: A(n, n) ~ N(0, 1/n)`.",
+            )
+        operand, aligned = rest
+        return MatMul, (str(matrix), str(operand), int(aligned or 0))
+
+    def transpose(self):
+        return "transpose"
+
+    def moment(self, expr):
+        return Moment, (expr,)
+
+    def nonlin(self, expr):
+        return Nonlin, (expr,)
+
+    def plain(self, expr):
+        return "plain", (expr,)
+
+    # Types and laws
+
+    def type(self, kind, first, second=None, index=None):
+        if second is not None and isinstance(second, tuple):
+            second, index = None, second
+        dims = [int(d) if d.type == "INT" else str(d) for d in (first, second) if d is not None]
+        return _type(str(kind), dims, index or ())
+
+    def index_shape(self, *sizes):
+        return tuple(int(s) for s in sizes)
+
+    def cross(self, name, _colon, array):
+        return str(name), array
+
+    def normal(self, mean, cov, over, *cross):
+        return mean, cov, over, cross
+
+    def embedding(self, matrix, expr):
+        return Embedding(str(matrix), expr)
+
+    # Expressions
+
+    def const(self, token):
+        return Const(float(token))
+
+    def ref(self, token):
+        return Ref(str(token))
+
+    def add(self, a, b):
+        return Apply(add, (a, b))
+
+    def sub(self, a, b):
+        return Apply(sub, (a, b))
+
+    def mul(self, a, b):
+        return Apply(mul, (a, b))
+
+    def div(self, a, b):
+        return Apply(div, (a, b))
+
+    def neg(self, a):
+        return Const(-a.value) if isinstance(a, Const) else Apply(neg, (a,))
+
+    def pow(self, a, b):
+        return Apply(pow_, (a, b))
+
+    def at(self, x, *items):
+        return Apply(at, (x,), (("index", items),))
+
+    def call(self, name, pick, *parts):
+        if name not in self.operations:
+            raise _UnknownFunctionError(name)
+        args = tuple(p for p in parts if not isinstance(p, tuple))
+        attrs = tuple(sorted(p for p in parts if isinstance(p, tuple)))
+        return Apply(self.operations[name], args, attrs, None if pick is None else int(pick))
+
+    def option(self, name, value):
+        return str(name), value
+
+    def int_item(self, token):
+        return int(token)
+
+    def new_axis(self):
+        return None
+
+    def slice(self, start, _colon, stop, _second=None, step=None):
+        return Slice(*(None if t is None else int(t) for t in (start, stop, step)))
+
+    # Values
+
+    def number_value(self, *tokens):
+        return _number("".join(tokens))
+
+    def string_value(self, token):
+        return str(token)[1:-1]
+
+    def list_value(self, *values):
+        return tuple(values)
+
+
+def _number(text: str) -> Attr:
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+def _floats(value: Any) -> Any:
+    return tuple(_floats(v) for v in value) if isinstance(value, tuple) else float(value)
+
+
+def _type(kind: str, dims: list[str | int], index: tuple[int, ...]) -> Type:
+    match kind, dims:
+        case "A", [rows, cols]:
+            return A(rows, cols, index)
+        case "G", [str(width)]:
+            return G(width, index)
+        case "H", [str(width)]:
+            return H(width, index)
+        case "C", []:
+            return C(index)
+    raise ParseError(
+        f"{kind} does not take {len(dims)} dimensions like these",
+        remedy="Types are A(n1, n2), A(n, 3), G(n), H(n) and C, with an index shape as in G(n)[7].",
+    )
+
+
+def _law(name: str, type_: Type, mean: Any, cov: Any, over: Any, cross: tuple) -> MatrixLaw | Normal:
+    if isinstance(type_, A):
+        if over is None or str(over) != str(type_.cols) or mean != 0 or isinstance(cov, tuple) or cross:
+            raise ParseError(
+                f"the law of the matrix `{name}` must be N(0, var/{type_.cols})",
+                remedy="The entries of an A(n1, n2) are iid with mean 0 and variance var/n2: "
+                "without the factor 1/n2 its products diverge with the width.",
+            )
+        return MatrixLaw(float(cov))
+    if over is not None:
+        raise ParseError(
+            f"the variance of `{name}` is divided by {over}",
+            remedy="Coordinates of a G-var have a variance that does not shrink with the width: N(0, var).",
+        )
+    return Normal(_floats(mean), _floats(cov), tuple((k, _floats(v)) for k, v in cross))

@@ -1,0 +1,336 @@
+"""A program: straight-line statements, one per rule of the language, and the data they mention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from netsor.errors import Place
+from netsor.lang.expr import Apply, Expr, refs, rename, subtrees
+from netsor.lang.ops import Op
+from netsor.lang.types import A, H, Type
+
+if TYPE_CHECKING:
+    from netsor.lang.check import Types
+
+__all__ = [
+    "Assignment",
+    "Embedding",
+    "Input",
+    "Law",
+    "LinComb",
+    "MatMul",
+    "MatrixLaw",
+    "Moment",
+    "Nonlin",
+    "Normal",
+    "Output",
+    "Program",
+    "Scalar",
+    "Statement",
+    "Term",
+    "rename_statement",
+    "used_by",
+]
+
+Nested = float | tuple["Nested", ...]
+
+
+@dataclass(frozen=True)
+class MatrixLaw:
+    """Entries of an A-var: iid N(0, var / columns), independently for each matrix of a block."""
+
+    var: float
+
+
+@dataclass(frozen=True)
+class Normal:
+    """Every coordinate of an input G-var ~ N(mean, cov), with covariances `cross` to earlier inputs.
+
+    `mean` is a number or an array of the index shape. `cov` is one variance for independent members,
+    or the covariance matrix of the flattened block; `cross` holds matrices (this block x the other).
+    """
+
+    mean: Nested = 0.0
+    cov: Nested = 1.0
+    cross: tuple[tuple[str, Nested], ...] = ()
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """An input G-var that is a matrix applied to data: covariance var * x.x' / columns."""
+
+    matrix: str
+    data: Expr
+
+
+Law = MatrixLaw | Normal | Embedding
+
+
+@dataclass(frozen=True)
+class _Statement:
+    place: Place | None = field(default=None, compare=False, kw_only=True)
+    notes: tuple[str, ...] = field(default=(), compare=False, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Input(_Statement):
+    """`Input name :: type ~ law`."""
+
+    name: str
+    type: Type
+    law: Law
+
+
+@dataclass(frozen=True)
+class MatMul(_Statement):
+    """`name := MatMul(matrix, operand)`: every matrix of the block times every vector of the operand.
+
+    The first `aligned` index axes run together instead: member i of the matrices meets member i.
+    """
+
+    name: str
+    matrix: str
+    operand: str
+    aligned: int = 0
+    type: Type | None = None
+
+
+@dataclass(frozen=True)
+class _Assign(_Statement):
+    name: str
+    expr: Expr
+    type: Type | None = None
+
+
+@dataclass(frozen=True)
+class LinComb(_Assign):
+    """`name := 1.0*g1 + 0.5*g2`: a G-var that is linear in G-vars, through maps on index axes."""
+
+
+@dataclass(frozen=True)
+class Nonlin(_Assign):
+    """`name := phi(x1, ...; c1, ...)`: a coordinatewise function, with C-vars as parameters (Nonlin+)."""
+
+
+@dataclass(frozen=True)
+class Moment(_Assign):
+    """`name := Moment(phi(x1, ...; c1, ...))`: the average of a vector over its width."""
+
+
+@dataclass(frozen=True)
+class Scalar(_Assign):
+    """`name := f(c1, ...)`: a function of C-vars (in the paper, a Moment without vectors)."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """`readout^T operand / sqrt(width)`, for every member of the readout and of the operand.
+
+    The first `aligned` index axes of both run together and are summed over: the readout of a
+    flattened block.
+    """
+
+    readout: str
+    operand: str
+    width: str
+    aligned: int = 0
+
+
+@dataclass(frozen=True)
+class Output(_Statement):
+    """`Output v^T y / sqrt(n)`: scalars with a Gaussian limit; several terms are added."""
+
+    terms: tuple[Term, ...]
+
+
+Assignment = LinComb | Nonlin | Moment | Scalar
+Statement = Input | MatMul | Assignment | Output
+S = TypeVar("S", bound=Statement)
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Statements in order, and named arrays of data; comments come along (`header`, `notes`).
+
+    >>> import netsor as ns
+    >>> p = ns.parse('''
+    ... Input g :: G(n) ~ N(0, 1)
+    ... Input v :: G(n) ~ N(0, 1)
+    ... x := relu(g) :: H(n)
+    ... Output v^T x / sqrt(n)
+    ... ''')
+    >>> p.check()["x"]
+    H(width='n', index=())
+    """
+
+    statements: tuple[Statement, ...]
+    data: Mapping[str, np.ndarray] = field(default_factory=dict)
+    header: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Program):
+            return NotImplemented
+        return (
+            self.statements == other.statements
+            and self.data.keys() == other.data.keys()
+            and all(np.array_equal(self.data[k], other.data[k]) for k in self.data)
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.statements)
+
+    def __str__(self) -> str:
+        from netsor.lang.show import show
+
+        return show(self, data_limit=64)
+
+    __repr__ = __str__
+
+    def of(self, kind: type[S]) -> list[S]:
+        """The statements of one rule."""
+        return [s for s in self.statements if isinstance(s, kind)]
+
+    @property
+    def inputs(self) -> list[Input]:
+        return self.of(Input)
+
+    @property
+    def outputs(self) -> list[Output]:
+        return self.of(Output)
+
+    @cached_property
+    def definitions(self) -> dict[str, Input | MatMul | Assignment]:
+        """The statement that defines each variable."""
+        return {s.name: s for s in self.statements if not isinstance(s, Output)}
+
+    @cached_property
+    def functions(self) -> dict[str, Op]:
+        """The user's own functions that the program calls, by name."""
+        found: dict[str, Op] = {}
+        for expr in self.expressions():
+            for node in subtrees(expr):
+                if isinstance(node, Apply) and getattr(node.op, "user", False):
+                    found[node.op.name] = node.op
+        return found
+
+    def expressions(self) -> Iterator[Expr]:
+        for s in self.statements:
+            if isinstance(s, LinComb | Nonlin | Moment | Scalar):
+                yield s.expr
+
+    def check(self) -> Types:
+        """Check every statement against its typing rule; return the type of every variable."""
+        return self.types
+
+    @cached_property
+    def types(self) -> Types:
+        from netsor.lang.check import check
+
+        return check(self)
+
+    @property
+    def widths(self) -> dict[str, list[str]]:
+        """The Common Dimension Classes: each width with its vector variables."""
+        classes: dict[str, list[str]] = {}
+        for name, type_ in self.types.items():
+            if isinstance(type_, H):
+                classes.setdefault(type_.width, []).append(name)
+        return classes
+
+    def show(self) -> str:
+        """The complete text of the program: `parse(p.show()) == p`."""
+        from netsor.lang.show import show
+
+        return show(self)
+
+    def lower(self, variant: str) -> Program:
+        """The same computation in another variant of the language; see `netsor.lang.lower`."""
+        from netsor.lang.lower import lower
+
+        return lower(self, variant)
+
+    def expand(self) -> Program:
+        """The same computation with one variable of the paper per line."""
+        from netsor.lang.expand import expand
+
+        return expand(self)
+
+    def rename(self, names: Mapping[str, str], widths: Mapping[str, str] | None = None) -> Program:
+        """The same program with variables and data (`names`) and dimensions (`widths`) renamed."""
+        data = {names.get(k, k): v for k, v in self.data.items()}
+        statements = tuple(rename_statement(s, names, widths or {}) for s in self.statements)
+        return Program(statements, data, self.header, self.notes)
+
+    def canonical(self) -> Program:
+        """The program with names by order of appearance: equal for programs that differ only in names."""
+        names: dict[str, str] = {k: f"data{i}" for i, k in enumerate(self.data)}
+        widths: dict[str, str] = {}
+        for i, s in enumerate(self.statements):
+            if not isinstance(s, Output):
+                names[s.name] = f"x{i}"
+        for type_ in self.types.values():
+            dims = (type_.rows, type_.cols) if isinstance(type_, A) else (getattr(type_, "width", 0),)
+            for dim in dims:
+                if isinstance(dim, str):
+                    widths.setdefault(dim, f"n{len(widths)}")
+        return self.rename(names, widths)
+
+
+def used_by(s: Statement) -> list[str]:
+    """The names that a statement reads."""
+    match s:
+        case Input(law=Embedding(matrix, data)):
+            return [matrix, *refs(data)]
+        case Input(law=Normal(cross=cross)):
+            return [name for name, _ in cross]
+        case Input():
+            return []
+        case MatMul():
+            return [s.matrix, s.operand]
+        case Output(terms):
+            return [name for t in terms for name in (t.readout, t.operand)]
+        case _:
+            return refs(s.expr)
+
+
+def _rename_type(type_: Type | None, widths: Mapping[str, str]) -> Type | None:
+    def dim(d):
+        return widths.get(d, d) if isinstance(d, str) else d
+
+    match type_:
+        case A(rows, cols, index):
+            return A(dim(rows), dim(cols), index)
+        case H(width, index):
+            return type(type_)(dim(width), index)
+    return type_
+
+
+def _rename_term(t: Term, names: Mapping[str, str], widths: Mapping[str, str]) -> Term:
+    readout, operand = names.get(t.readout, t.readout), names.get(t.operand, t.operand)
+    return replace(t, readout=readout, operand=operand, width=widths.get(t.width, t.width))
+
+
+def rename_statement(s: Statement, names: Mapping[str, str], widths: Mapping[str, str]) -> Statement:
+    """The statement with its variables and its dimensions renamed."""
+
+    def new(name: str) -> str:
+        return names.get(name, name)
+
+    match s:
+        case Input(law=Embedding(matrix, data)):
+            s = replace(s, law=Embedding(new(matrix), rename(data, names)))
+        case Input(law=Normal(cross=cross) as law):
+            s = replace(s, law=replace(law, cross=tuple((new(k), v) for k, v in cross)))
+        case MatMul():
+            s = replace(s, matrix=new(s.matrix), operand=new(s.operand))
+        case Output(terms):
+            return replace(s, terms=tuple(_rename_term(t, names, widths) for t in terms))
+        case LinComb() | Nonlin() | Moment() | Scalar():
+            s = replace(s, expr=rename(s.expr, names))
+    return replace(s, name=new(s.name), type=_rename_type(s.type, widths))

@@ -1,0 +1,157 @@
+"""The sampling data of a program: mean and covariance of its input G-vars (mu_in and Sigma_in).
+
+Blocks are flattened: input `g` of index shape I has size prod(I), its mean is a vector of that size,
+and the covariance of two inputs a matrix (size x size').
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from netsor.lang.blocks import Block
+from netsor.lang.evaluate import evaluate
+from netsor.lang.program import Embedding, Input, MatrixLaw, Normal, Program
+from netsor.lang.types import A, G
+
+__all__ = [
+    "check_sampling",
+    "embedded_data",
+    "input_covariance",
+    "input_mean",
+    "joint_covariance",
+    "normal_groups",
+]
+
+
+def embedded_data(program: Program, law: Embedding) -> np.ndarray:
+    """The data that an embedding multiplies by its matrix: shape (..., columns)."""
+    values = {name: Block(array, array.ndim) for name, array in program.data.items()}
+    return np.asarray(evaluate(law.data, values).array)
+
+
+def input_mean(s: Input) -> np.ndarray:
+    """mu_in of a G-input, flattened."""
+    size = prod(_index(s))
+    mean = s.law.mean if isinstance(s.law, Normal) else 0.0
+    return np.broadcast_to(np.asarray(mean, float).ravel(), (size,)).copy()
+
+
+def input_covariance(program: Program, s: Input, t: Input) -> np.ndarray | None:
+    """Sigma_in(s, t), flattened, or None for independent inputs."""
+    match s.law, t.law:
+        case Normal(cov=cov), Normal() if s.name == t.name:
+            size = prod(_index(s))
+            return np.eye(size) * cov if isinstance(cov, float) else np.asarray(cov, float)
+        case Normal(cross=cross), Normal() if t.name in dict(cross):
+            return _matrix(dict(cross)[t.name], s, t)
+        case Normal(), Normal(cross=cross) if s.name in dict(cross):
+            return _matrix(dict(cross)[s.name], t, s).T
+        case Embedding(matrix=a) as left, Embedding(matrix=b) as right if a == b:
+            return _embedded_covariance(program, left, right)
+    return None
+
+
+def _embedded_covariance(program: Program, s: Embedding, t: Embedding) -> np.ndarray:
+    """var * x.x' / columns for each matrix of the block, and zero between different matrices."""
+    source = program.definitions[s.matrix]
+    assert isinstance(source, Input)
+    assert isinstance(source.type, A)
+    assert isinstance(source.law, MatrixLaw)
+    x, y = (embedded_data(program, law).reshape(-1, int(source.type.cols)) for law in (s, t))
+    return np.kron(np.eye(prod(source.type.index)), source.law.var / int(source.type.cols) * x @ y.T)
+
+
+def _matrix(value: Any, s: Input, t: Input) -> np.ndarray:
+    return np.asarray(value, float).reshape(prod(_index(s)), prod(_index(t)))
+
+
+def _index(s: Input) -> tuple[int, ...]:
+    assert isinstance(s.type, G)
+    return s.type.index
+
+
+def _width(s: Input) -> str:
+    assert isinstance(s.type, G)
+    return s.type.width
+
+
+def normal_groups(program: Program) -> list[list[Input]]:
+    """The inputs with explicit laws, in groups that are correlated within and independent between."""
+    groups: list[list[Input]] = []
+    for s in program.inputs:
+        if isinstance(s.law, Normal):
+            linked = {name for name, _ in s.law.cross}
+            joined = [g for g in groups if linked & {t.name for t in g}]
+            groups = [g for g in groups if g not in joined] + [[*(t for g in joined for t in g), s]]
+    return groups
+
+
+def check_sampling(program: Program, fail: Callable[..., Exception]) -> None:
+    """Shapes fit, everything is finite, and every joint covariance is positive semi-definite."""
+    seen: dict[str, Input] = {}
+    for s in program.inputs:
+        if isinstance(s.law, Normal):
+            for name, _ in s.law.cross:
+                if name not in seen:
+                    raise fail(s, f"`{name}` is not an earlier input G-var", "Covariances refer back.", name)
+                if _width(seen[name]) != _width(s):
+                    raise fail(
+                        s, f"`{s.name}` and `{name}` have different widths", "Only equals correlate.", name
+                    )
+            _check_shapes(s, s.law, seen, fail)
+            seen[s.name] = s
+    for group in normal_groups(program):
+        _check_psd(program, group, fail)
+
+
+def _check_shapes(s: Input, law: Normal, seen: dict[str, Input], fail: Callable[..., Exception]) -> None:
+    size = prod(_index(s))
+    remedy = f"The block has {size} members: the mean has that many entries, the covariance {size} x {size}."
+    mean, cov = np.asarray(law.mean, float), np.asarray(law.cov, float)
+    if mean.ndim and mean.shape != _index(s):
+        raise fail(s, f"the mean of `{s.name}` has shape {mean.shape}, not {_index(s)}", remedy)
+    if cov.ndim and cov.shape != (size, size):
+        raise fail(s, f"the covariance of `{s.name}` has shape {cov.shape}, not {(size, size)}", remedy)
+    for name, value in law.cross:
+        if np.asarray(value, float).size != size * prod(_index(seen[name])):
+            raise fail(s, f"the covariance of `{s.name}` with `{name}` has a wrong shape", remedy, name)
+    numbers = [mean, cov, *(np.asarray(v, float) for _, v in law.cross)]
+    if not all(np.isfinite(n).all() for n in numbers):
+        raise fail(s, f"the law of `{s.name}` has a NaN or an infinity", "Means and covariances are finite.")
+
+
+def _check_psd(program: Program, group: list[Input], fail: Callable[..., Exception]) -> None:
+    law = group[0].law
+    if len(group) == 1 and isinstance(law, Normal) and isinstance(law.cov, float):
+        low, scale, symmetric = law.cov, abs(law.cov), True
+    else:
+        sigma = joint_covariance(program, group)
+        low, scale = float(np.linalg.eigvalsh(sigma)[0]), float(np.abs(sigma).max())
+        symmetric = bool(np.allclose(sigma, sigma.T, rtol=0, atol=1e-12 * scale))
+    names = ", ".join(f"`{s.name}`" for s in group)
+    if not symmetric:
+        raise fail(
+            group[-1], f"the covariance of {names} is not symmetric", "A covariance matrix is symmetric."
+        )
+    if low < -1e-10 * scale:
+        raise fail(
+            group[-1],
+            f"the covariance of {names} is not positive semi-definite: its lowest eigenvalue is {low:.3g}",
+            "No Gaussian vector has this covariance. Check the entries.",
+        )
+
+
+def joint_covariance(program: Program, group: list[Input]) -> np.ndarray:
+    """Sigma_in of several inputs, flattened one after the other."""
+    rows = []
+    for s in group:
+        row = []
+        for t in group:
+            block = input_covariance(program, s, t)
+            row.append(np.zeros((prod(_index(s)), prod(_index(t)))) if block is None else block)
+        rows.append(row)
+    return np.block(rows)

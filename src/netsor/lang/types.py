@@ -1,0 +1,63 @@
+"""The types of the language: A (matrix), G (Gaussian vector), H (its image), C (scalar).
+
+A variable is a *block*: an array of the paper's variables that share one rule. `index` is the shape of
+that array; `()` is the paper's plain variable. A width (`str`) is a Common Dimension Class and goes to
+infinity; an `int` is a finite dimension of data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["A", "C", "Dim", "G", "H", "Index", "Type", "VectorType"]
+
+Dim = str | int
+Index = tuple[int, ...]
+
+
+def _show_index(index: Index) -> str:
+    return f"[{', '.join(map(str, index))}]" if index else ""
+
+
+@dataclass(frozen=True)
+class A:
+    """A matrix with iid Gaussian entries, or a block of independent such matrices."""
+
+    rows: Dim
+    cols: Dim
+    index: Index = ()
+
+    def __str__(self) -> str:
+        return f"A({self.rows}, {self.cols}){_show_index(self.index)}"
+
+
+@dataclass(frozen=True)
+class H:
+    """A vector that is a coordinatewise image of G-vars."""
+
+    width: str
+    index: Index = ()
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}({self.width}){_show_index(self.index)}"
+
+
+@dataclass(frozen=True)
+class G(H):
+    """A vector that is asymptotically Gaussian; every G-var is an H-var too."""
+
+    __str__ = H.__str__
+
+
+@dataclass(frozen=True)
+class C:
+    """A scalar with a deterministic limit."""
+
+    index: Index = ()
+
+    def __str__(self) -> str:
+        return f"C{_show_index(self.index)}"
+
+
+VectorType = H
+Type = A | H | C

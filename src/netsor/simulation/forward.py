@@ -1,0 +1,238 @@
+"""A program at finite width: every statement evaluated on real vectors.
+
+Vectors are rows: a block of index shape I is an array (batch..., I..., n).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+from typing import Any, cast
+
+import numpy as np
+
+from netsor.errors import SimulationError
+from netsor.lang.blocks import Block, align
+from netsor.lang.evaluate import evaluate
+from netsor.lang.expr import Apply, Expr, Ref, subtrees, transform
+from netsor.lang.functions import mul
+from netsor.lang.index_maps import window, window_positions
+from netsor.lang.program import (
+    Embedding,
+    Input,
+    LinComb,
+    MatMul,
+    Moment,
+    Output,
+    Program,
+    Statement,
+    used_by,
+)
+from netsor.lang.types import A
+
+__all__ = ["Values", "forward", "plan"]
+
+Values = dict[str, Block]
+
+
+@dataclass(frozen=True)
+class Convolve:
+    """MatMul with the matrices of a kernel and the sum over its window, in one step."""
+
+    name: str
+    matrix: str
+    operand: str
+    options: tuple[tuple[str, Any], ...]
+
+
+Step = Statement | Convolve
+
+
+def plan(program: Program) -> list[tuple[Step, list[str]]]:
+    """The steps of a run in order, each with the names that nobody needs after it."""
+    steps = _fuse_convolutions(program)
+    needed: set[str] = {t.operand for s in program.outputs for t in s.terms}
+    out: list[tuple[Step, list[str]]] = []
+    for step in reversed(steps):
+        used = [step.matrix, step.operand] if isinstance(step, Convolve) else used_by(step)
+        last = [] if isinstance(step, Output) else [n for n in used if n not in needed]
+        needed.update(used)
+        out.append((step, last))
+    return out[::-1]
+
+
+def _fuse_convolutions(program: Program) -> list[Step]:
+    uses: dict[str, int] = {}
+    for s in program.statements:
+        for name in used_by(s):
+            uses[name] = uses.get(name, 0) + 1
+    fused: dict[str, Convolve] = {}
+    steps: list[Step] = []
+    for s in program.statements:
+        if isinstance(s, LinComb):
+            for node in subtrees(s.expr):
+                match node:
+                    case Apply(op, (Ref(name),), attrs) if op is window and uses[name] == 1:
+                        source = program.definitions[name]
+                        if isinstance(source, MatMul) and not source.aligned:
+                            fused[name] = Convolve(name, source.matrix, source.operand, attrs)
+    for s in program.statements:
+        if isinstance(s, MatMul) and s.name in fused:
+            steps.append(fused[s.name])
+        elif isinstance(s, LinComb):
+            steps.append(replace(s, expr=_without_windows(s.expr, fused)))
+        else:
+            steps.append(s)
+    return steps
+
+
+def _without_windows(expr: Expr, fused: Mapping[str, Convolve]) -> Expr:
+    if isinstance(expr, Apply):
+        if expr.op is window and isinstance(expr.args[0], Ref) and expr.args[0].name in fused:
+            return expr.args[0]
+        return replace(expr, args=tuple(_without_windows(a, fused) for a in expr.args))
+    return transform(expr, lambda ref: ref)
+
+
+def forward(
+    program: Program,
+    weights: Mapping[str, np.ndarray],
+    data: Mapping[str, np.ndarray] | None = None,
+    steps: list[tuple[Step, list[str]]] | None = None,
+    keep: bool = False,
+) -> Values:
+    """Values of the variables that outputs read (of all variables with `keep`), from given weights.
+
+    `data` replaces the program's data; an array with one more axis is a batch of inputs.
+    """
+    dtype = next((w.dtype for w in weights.values()), np.dtype(float))
+    values: Values = {}
+    for name, array in program.data.items():
+        given = (data or program.data)[name]
+        values[name] = Block(np.asarray(given, dtype), array.ndim)
+    types = program.types
+    for step, done in steps or plan(program):
+        if isinstance(step, Output):
+            continue
+        made = _step(step, values, weights, types)
+        if made is not None:
+            values[step.name] = made
+        for name in () if keep else done:
+            values.pop(name, None)
+    return values
+
+
+def _step(step: Step, values: Values, weights: Mapping[str, np.ndarray], types: Mapping) -> Block | None:
+    match step:
+        case Input(law=Embedding(matrix, expr)):
+            x = evaluate(expr, values)
+            x = Block(x.array, x.rank - 1, True)
+            return _matmul(weights[matrix], len(types[matrix].index), x, 0)
+        case Input():
+            known = weights.get(step.name)
+            return None if known is None or isinstance(step.type, A) else Block(known, known.ndim - 1, True)
+        case MatMul():
+            inner = len(types[step.matrix].index)
+            return _matmul(weights[step.matrix], inner, values[step.operand], step.aligned)
+        case Convolve():
+            return _convolve(weights[step.matrix], values[step.operand], **cast(dict, dict(step.options)))
+        case Moment():
+            return _average(step.expr, values)
+        case Output():
+            return None
+        case _:
+            return evaluate(step.expr, values)
+
+
+def _matmul(w: np.ndarray, inner: int, x: Block, aligned: int) -> Block:
+    """Every matrix of `w` (index axes, rows, columns) times every vector of `x`."""
+    index, (rows, cols) = w.shape[:inner], w.shape[inner:]
+    if aligned:
+        return _aligned_matmul(w, inner, x, aligned)
+    if not index:
+        return x.like(x.array @ w.T, x.rank)
+    out = x.array @ w.reshape(-1, cols).T
+    out = out.reshape(*x.array.shape[:-1], *index, rows)
+    start = x.array.ndim - 1
+    where = range(start - x.rank, start - x.rank + inner)
+    return Block(np.moveaxis(out, range(start, start + inner), where), inner + x.rank, True)
+
+
+def _aligned_matmul(w: np.ndarray, inner: int, x: Block, aligned: int) -> Block:
+    """Member i of the matrices times member i of the vectors, for the first `aligned` axes."""
+    first = x.array.ndim - 1 - x.rank
+    moved = np.moveaxis(x.array, range(first, first + aligned), range(aligned))
+    shared, rest = w.shape[:aligned], x.rank - aligned
+    parts = np.empty(shared, object)
+    for i in np.ndindex(shared):
+        parts[i] = _matmul(w[i], inner - aligned, Block(moved[i], rest, True), 0).array
+    out = np.stack([parts[i] for i in np.ndindex(shared)]).reshape(*shared, *parts.flat[0].shape)
+    return Block(np.moveaxis(out, range(aligned), range(first, first + aligned)), inner + rest, True)
+
+
+def _convolve(w: np.ndarray, x: Block, *, dims: int, stride, dilation, padding: str) -> Block:
+    """Sum over kernel positions j of w[j] times the shifted block; only what the window sees."""
+    kernel, space = w.shape[:dims], x.index[:dims]
+    spots = [window_positions(*p, padding) for p in zip(space, kernel, stride, dilation, strict=True)]
+    first = x.array.ndim - 1 - x.rank
+    shape = list(x.array.shape)
+    shape[first : first + dims] = [where.shape[1] for where, _ in spots]
+    out = np.zeros((*shape[:-1], w.shape[-2]), w.dtype)
+    for j in product(*map(range, kernel)):
+        part, target = x.array, [slice(None)] * out.ndim
+        for d, (where, exists) in enumerate(spots):
+            alive = np.flatnonzero(exists[j[d]])
+            part = _take_range(part, where[j[d]][alive], first + d)
+            target[first + d] = slice(alive[0], alive[-1] + 1) if len(alive) else slice(0, 0)
+        out[tuple(target)] += part @ w[j].T
+    return Block(out, x.rank, True)
+
+
+def _take_range(x: np.ndarray, where: np.ndarray, axis: int) -> np.ndarray:
+    """Members along an axis: a view if they are evenly spaced, else a copy."""
+    steps = np.unique(np.diff(where))
+    if len(where) > 0 and len(steps) <= 1 and (len(steps) == 0 or steps[0] > 0):
+        key = [slice(None)] * x.ndim
+        key[axis] = slice(where[0], where[-1] + 1, int(steps[0]) if len(steps) else 1)
+        return x[tuple(key)]
+    return np.take(x, where, axis=axis)
+
+
+def _average(expr: Expr, values: Values) -> Block:
+    """Average over the width; of a product, without forming it (attention logits are a matrix product)."""
+    if isinstance(expr, Apply) and expr.op is mul:
+        factors = [evaluate(a, values) for a in expr.args]
+        if all(f.vector for f in factors):
+            arrays, rank, _ = align(factors)
+            return Block(_inner(*arrays) / arrays[0].shape[-1], rank)
+    x = evaluate(expr, values)
+    return Block(x.array.mean(axis=-1), x.rank)
+
+
+def _inner(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """sum_n a[..., n] b[..., n] with broadcasting, by one (batched) matrix product."""
+    ndim = max(a.ndim, b.ndim)
+    a, b = (x.reshape((1,) * (ndim - x.ndim) + x.shape) for x in (a, b))
+    axes = range(ndim - 1)
+    left = [i for i in axes if a.shape[i] != 1 and b.shape[i] == 1]
+    right = [i for i in axes if b.shape[i] != 1 and a.shape[i] == 1]
+    both = [i for i in axes if i not in left and i not in right]
+    n = a.shape[-1]
+    shared = [a.shape[i] for i in both]
+    first = a.transpose(both + left + right + [ndim - 1]).reshape(prod(shared), -1, n)
+    second = b.transpose(both + right + left + [ndim - 1]).reshape(prod(shared), -1, n)
+    out = first @ second.transpose(0, 2, 1)
+    out = out.reshape(shared + [a.shape[i] for i in left] + [b.shape[i] for i in right])
+    return out.transpose(np.argsort(both + left + right))
+
+
+def check_finite(values: np.ndarray, program: Program) -> None:
+    """Refuse a result with NaN or infinity, and say what usually makes one."""
+    if not np.isfinite(values).all():
+        raise SimulationError(
+            "the simulation has an output that is not finite",
+            remedy="A normalisation divides by zero (layernorm of a zero input, batchnorm of a batch whose "
+            "members are all equal), or an exponential overflows.",
+        )

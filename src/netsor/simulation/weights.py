@@ -1,0 +1,90 @@
+"""Random weights of a program at finite widths, drawn as its Input statements say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from netsor.errors import SimulationError
+from netsor.lang.program import Input, MatrixLaw, Program
+from netsor.lang.sampling import input_mean, joint_covariance, normal_groups
+from netsor.lang.types import A, G
+
+__all__ = ["Weights", "draw", "resolve_widths"]
+
+Weights = dict[str, np.ndarray]
+
+
+def resolve_widths(program: Program, width: int | Mapping[str, int]) -> dict[str, int]:
+    """A number for each width class of the program: one for all, or one by name."""
+    classes = list(program.widths)
+    chosen = dict.fromkeys(classes, width) if not isinstance(width, Mapping) else dict(width)
+    missing, unknown = set(classes) - set(chosen), set(chosen) - set(classes)
+    if missing or unknown:
+        what = f"no width is given for {min(missing)}" if missing else f"there is no width {min(unknown)}"
+        raise SimulationError(what, remedy=f"The widths of this program: {', '.join(classes)}.")
+    for name, n in chosen.items():
+        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+            raise SimulationError(
+                f"width {name} = {n!r}",
+                remedy="A width is an integer >= 1; the limit is approached from 100 on.",
+            )
+    return {name: int(n) for name, n in chosen.items()}
+
+
+def draw(
+    program: Program,
+    widths: Mapping[str, int],
+    rng: np.random.Generator,
+    dtype: Any = np.float64,
+    skip: frozenset[str] = frozenset(),
+) -> Weights:
+    """One random network: matrices of shape index + (rows, columns), vectors of shape index + (width,).
+
+    `skip` names inputs that are not needed.
+    """
+    weights: Weights = {}
+    groups = {group[0].name: group for group in normal_groups(program)}
+    for s in program.inputs:
+        if s.name in skip:
+            continue
+        if isinstance(s.law, MatrixLaw):
+            weights[s.name] = _draw_matrix(s, s.law, widths, rng, dtype)
+        elif s.name in groups:
+            weights |= _draw_vectors(program, groups[s.name], widths, rng, dtype)
+    return weights
+
+
+def _draw_matrix(s: Input, law: MatrixLaw, widths: Mapping[str, int], rng, dtype) -> np.ndarray:
+    assert isinstance(s.type, A)
+    rows, cols = (widths[d] if isinstance(d, str) else d for d in (s.type.rows, s.type.cols))
+    matrix = rng.standard_normal((*s.type.index, rows, cols), dtype)
+    matrix *= np.sqrt(law.var / cols)
+    return matrix
+
+
+def _draw_vectors(program: Program, group: list[Input], widths: Mapping[str, int], rng, dtype) -> Weights:
+    """Jointly Gaussian inputs; a singular covariance is as good as any other."""
+    first = group[0]
+    assert isinstance(first.type, G)
+    n = widths[first.type.width]
+    mean = np.concatenate([input_mean(s) for s in group])
+    noise = rng.standard_normal((len(mean), n), dtype)
+    if len(group) == 1 and isinstance(var := getattr(first.law, "cov", None), float):
+        values = noise * np.sqrt(var)
+    else:
+        eigenvalues, vectors = np.linalg.eigh(joint_covariance(program, group))
+        factor = vectors * np.sqrt(np.clip(eigenvalues, 0, None))
+        values = factor.astype(dtype) @ noise
+    values = (values + mean[:, None]).astype(dtype, copy=False)
+    weights: Weights = {}
+    start = 0
+    for s in group:
+        assert isinstance(s.type, G)
+        size = prod(s.type.index)
+        weights[s.name] = values[start : start + size].reshape(*s.type.index, n)
+        start += size
+    return weights

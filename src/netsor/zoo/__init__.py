@@ -1,0 +1,27 @@
+"""Every architecture of the paper, each a page of code that reads like the paper's program."""
+
+from netsor.zoo.batchnorm_mlp import batchnorm_mlp
+from netsor.zoo.cnn import cnn
+from netsor.zoo.densenet import densenet
+from netsor.zoo.graph_conv import graph_conv
+from netsor.zoo.gru import gru
+from netsor.zoo.layernorm_mlp import layernorm_mlp
+from netsor.zoo.lstm import lstm
+from netsor.zoo.mlp import mlp
+from netsor.zoo.resnet import resnet
+from netsor.zoo.simple_rnn import simple_rnn
+from netsor.zoo.transformer import transformer
+
+__all__ = [
+    "batchnorm_mlp",
+    "cnn",
+    "densenet",
+    "graph_conv",
+    "gru",
+    "layernorm_mlp",
+    "lstm",
+    "mlp",
+    "resnet",
+    "simple_rnn",
+    "transformer",
+]

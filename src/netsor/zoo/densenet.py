@@ -1,0 +1,31 @@
+"""Densely connected network: every layer reads all layers before it."""
+
+from __future__ import annotations
+
+from netsor.build import Matrix, Network, network, relu
+from netsor.zoo.per_layer import Var, biases, per_layer
+
+__all__ = ["densenet"]
+
+
+def densenet(depth: int = 2, phi=relu, var_w: Var = 1.0, var_b: Var = 1.0, var_v: float = 1.0) -> Network:
+    """(m,) -> one scalar: x_1 = phi(W_1 x + b_1), x_l = phi(W_l [x_1, ..., x_{l-1}] + b_l), out v.x_depth.
+
+    The matrix on the joined layers is a block row of l - 1 matrices, and its fan-in counts them all.
+    """
+    variances, b = per_layer(var_w, depth, "var_w"), biases(var_b, depth)
+    first = Matrix(variances[0], name="W1")
+    W = [
+        [Matrix(var / layer, name=f"W{layer + 1}_{k}") for k in range(1, layer + 1)]
+        for layer, var in enumerate(variances[1:], 1)
+    ]
+    v = Matrix(var_v, rows=1, name="v")
+
+    @network
+    def densenet(x):
+        layers = [phi(first @ x + b[0])]
+        for row, b_l in zip(W, b[1:], strict=True):
+            layers.append(phi(sum(W_lk @ x_k for W_lk, x_k in zip(row, layers, strict=True)) + b_l))
+        return v @ layers[-1]
+
+    return densenet

@@ -1,0 +1,36 @@
+"""Layernorm network (Program "Layernorm Network")."""
+
+from __future__ import annotations
+
+from netsor.build import Matrix, Network, layernorm, network, relu
+from netsor.build.nodes import fail
+from netsor.zoo.per_layer import Var, biases, matrices
+
+__all__ = ["layernorm_mlp"]
+
+
+def layernorm_mlp(
+    depth: int = 1,
+    phi=relu,
+    order: str = "norm-phi",
+    var_w: Var = 1.0,
+    var_b: Var = 1.0,
+    var_v: float = 1.0,
+) -> Network:
+    """(m,) -> one scalar.
+
+    Each layer is phi(layernorm(W x + b)) ("norm-phi") or layernorm(phi(W x + b)) ("phi-norm").
+    """
+    if order not in ("norm-phi", "phi-norm"):
+        raise fail(f"order={order!r}", 'Choose "norm-phi" or "phi-norm".')
+    W, b = matrices(var_w, depth), biases(var_b, depth)
+    v = Matrix(var_v, rows=1, name="v")
+
+    @network
+    def layernorm_mlp(x):
+        for W_l, b_l in zip(W, b, strict=True):
+            h = W_l @ x + b_l
+            x = phi(layernorm(h)) if order == "norm-phi" else layernorm(phi(h))
+        return v @ x
+
+    return layernorm_mlp
