@@ -52,7 +52,6 @@ def lower(program: Program, variant: str) -> Program:
     >>> print(program.lower("netsor-minus"))
     Input g :: G(n) ~ N(0, 1)
     Input b :: G(n) ~ N(0, 1)
-    x := relu(g + b) :: H(n)
     y := relu(g + b)*relu(g + b) :: H(n)
     <BLANKLINE>
     """
