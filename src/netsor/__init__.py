@@ -5,7 +5,10 @@ from netsor.build import *  # noqa: F403
 from netsor.build import __all__ as _build
 from netsor.errors import NetsorError
 from netsor.lang import Program, parse
+from netsor.limits import kernel, limit
 from netsor.simulation import empirical_kernel, simulate
+from netsor.verify import verify
 
-__all__ = ["NetsorError", "Program", "empirical_kernel", "parse", "simulate", "zoo", *_build]
+__all__ = ["NetsorError", "Program", "empirical_kernel", "kernel", "limit", "parse", "simulate", "verify", "zoo"]
+__all__ += _build
 __version__ = "0.1.0"

@@ -8,6 +8,7 @@ __all__ = [
     "BuildError",
     "DataError",
     "FunctionError",
+    "LimitError",
     "LoweringError",
     "NetsorError",
     "ParseError",
@@ -33,6 +34,8 @@ class Place:
 
     def picture(self) -> str:
         """The line with its number, and carets under the columns `start` to `end`."""
+        if not self.text.strip():  # the source is not at hand, as in an interactive session
+            return ""
         gutter = f"  {self.line} | "
         shift = len(self.text) - len(self.text.lstrip())
         rows = [gutter + self.text.strip()]
@@ -86,6 +89,10 @@ class FunctionError(NetsorError):
 
 class LoweringError(NetsorError):
     """A program cannot be written in the variant asked for."""
+
+
+class LimitError(NetsorError):
+    """A limit does not exist, has no method of the kind asked for, or misses its tolerance."""
 
 
 class SimulationError(NetsorError):

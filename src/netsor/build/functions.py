@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -38,10 +39,17 @@ __all__ = [
 def _node(x: Any) -> Node:
     """A value as a node, for functions that act on index axes."""
     if isinstance(x, Readout):
-        raise fail("an output is used further", "An output v @ h is the end of the program.")
-    lifted = x if isinstance(x, Node) else current_trace("a netsor function").lift(x)
+        raise fail(
+            "an output is used further",
+            "Rule Output: v @ h is the end of the program, and outputs can only be added to outputs. Apply "
+            "the function to h; several outputs are returned as a tuple, or as v @ ns.stack([h1, h2]).",
+        )
+    lifted = current_trace("a function of netsor").lift(x)
     if not isinstance(lifted, Node):
-        raise fail("a number stands for a block", "Index operations act on vectors or C-vars.")
+        raise fail(
+            f"the number {lifted:g} stands where a vector or a block is needed",
+            "Functions on index axes and averages over the width act on traced values `h`.",
+        )
     return lifted
 
 
@@ -51,12 +59,14 @@ def stack(items: Sequence[Any], axis: int = 0) -> Node:
     A stack of outputs is what the network returns for each of them.
     """
     if len(items) == 0:
-        raise fail("an empty stack", "Give at least one vector.")
+        raise fail("an empty stack", "A block has at least one member: give at least one vector.")
     return apply(maps.stack, *map(_node, items), axis=axis)
 
 
 def concat(items: Sequence[Any], axis: int = 0) -> Node:
     """Blocks joined along an index axis that they have."""
+    if len(items) == 0:
+        raise fail("nothing is joined", "A block has at least one member: give at least one block.")
     return apply(maps.concat, *map(_node, items), axis=axis)
 
 
@@ -108,7 +118,8 @@ def mean(x: Any, axis: int | tuple[int, ...] | None = None) -> Node:
     if node.kind not in ("G", "H"):
         raise fail(
             f"the average over the width of {'data' if node.kind == 'K' else 'a C-var'}",
-            "A Moment averages a vector. Over index axes write mean(x, axis=0).",
+            "Rule Moment: ns.mean(h) averages a vector over its width, and this has none. Over index axes "
+            "write ns.mean(x, axis=0).",
         )
     return Average(node.trace, "C", node.index, None, node)
 
@@ -124,8 +135,9 @@ def softmax(x: Any, axis: int = -1, mask: Any = None) -> Node:
     if node.kind not in ("C", "K"):
         raise fail(
             "softmax of vectors",
-            "Attention weights are functions of C-vars: take `ns.dot` first. A softmax over members of a "
-            "block, coordinate by coordinate, is `ns.nonlin(fn, h, axes=...)`.",
+            "ns.softmax makes attention weights, which are functions of C-vars: take `ns.dot(q, k)` first. A "
+            "softmax over members of a block, coordinate by coordinate, is `ns.nonlin(fn, h, axes=...)`; one "
+            "over the width is not coordinatewise.",
         )
     extra = () if mask is None else (np.asarray(mask, float),)
     return apply(MIXINGS["softmax"], node, *extra, axis=axis)
@@ -162,19 +174,28 @@ def nonlin(
     """
     nodes = [_node(a) for a in args]
     trace = nodes[0].trace if nodes else current_trace("nonlin")
-    label = trace.function_name(fn, name or _label(fn), set(named()))
+    if not callable(fn) or not nodes:
+        what = "no vector" if callable(fn) else f"{fn!r}, which is no function"
+        raise fail(f"ns.nonlin is given {what}", "It is called as ns.nonlin(fn, h).", FunctionError)
+    given = name or _label(fn)
+    label = trace.function_name(fn, given if _NAME.fullmatch(given) else "fn", set(named()))
     if axes is not None:
         if len(nodes) != 1 or params:
             raise fail(
-                "a function that mixes index axes takes one block", "Stack the blocks first.", FunctionError
+                "a function that mixes index axes takes one block and no parameters",
+                "Join the blocks first, with ns.stack or ns.concat.",
+                FunctionError,
             )
-        op: Function | Mixing = Mixing(label, fn, _probe_mixing(fn, label), user=True)
+        op: Function | Mixing = Mixing(label, fn, _probe_mixing(fn, given), user=True)
         return apply(op, nodes[0], axis=_every(axes, nodes[0]))
-    _probe(fn, label, len(nodes), len(params))
+    _probe(fn, given, len(nodes), len(params))
     op = Function(label, fn, len(nodes) + len(params), len(params), user=True)
     out = apply(op, *nodes, *params)
     assert isinstance(out, Expression)
     return out
+
+
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 def _label(fn: Callable[..., Any]) -> str:
@@ -183,8 +204,12 @@ def _label(fn: Callable[..., Any]) -> str:
 
 
 _REMEDY = (
-    "A nonlinearity acts on each coordinate by itself: fn(x)[i] depends on x[i] alone, and the shape stays. "
-    "An average over the width is a Moment, `ns.mean(h)`, passed as `params=`."
+    "Rule Nonlin: a function acts on each coordinate by itself, fn(x)[i] depends on x[i] alone, and the "
+    "shape stays. An average over the width is a Moment, `ns.mean(h)`, passed as `params=`."
+)
+_MIXING = (
+    "Rule Nonlin: with axes= a function takes one array whose first axis runs over the members, and returns "
+    "one with the same first axis or without it; it acts on each coordinate (the other axis) by itself."
 )
 
 
@@ -208,20 +233,27 @@ def _probe_mixing(fn: Callable[..., Any], label: str) -> bool:
     x = np.random.default_rng(0).standard_normal((3, 6))
     whole = _call(fn, label, x)
     if whole.shape not in ((3, 6), (6,)):
-        raise fail(f"`{label}` turns shape (3, 6) into {whole.shape}", _REMEDY, FunctionError)
+        raise fail(f"`{label}` turns shape (3, 6) into {whole.shape}", _MIXING, FunctionError)
     part = _call(fn, label, x[:, [4, 1]])
-    if not np.allclose(part, whole[..., [4, 1]], rtol=1e-9, atol=1e-12, equal_nan=True):
-        raise fail(f"`{label}` does not act coordinatewise", _REMEDY, FunctionError)
+    same = part.shape == whole[..., [4, 1]].shape
+    if not same or not np.allclose(part, whole[..., [4, 1]], rtol=1e-9, atol=1e-12, equal_nan=True):
+        raise fail(f"`{label}` does not act coordinatewise", _MIXING, FunctionError)
     return whole.ndim == 1
 
 
 def _call(fn: Callable[..., Any], label: str, *args: Any) -> np.ndarray:
     try:
         with np.errstate(all="ignore"):
-            return np.asarray(fn(*args))
+            out = fn(*args)
+            array = np.asarray(out)
     except Exception as error:
+        count = "one argument" if len(args) == 1 else f"{len(args)} arguments"
         raise fail(
             f"`{label}` fails on arrays: {type(error).__name__}: {error}",
-            f"It is called with {len(args)} arrays. {_REMEDY}",
+            f"It is called with {count}: arrays for the vectors, then a number for each parameter. {_REMEDY}",
             FunctionError,
         ) from error
+    if array.dtype.kind not in "biuf":
+        kind = f"an array of {array.dtype}" if isinstance(out, np.ndarray) else f"a {type(out).__name__}"
+        raise fail(f"`{label}` returns {kind}, not real numbers", _REMEDY, FunctionError)
+    return array

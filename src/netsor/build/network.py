@@ -6,7 +6,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,9 @@ import numpy as np
 from netsor.build.emit import emit
 from netsor.build.nodes import Node, Readout, fail
 from netsor.build.parameters import Matrix, Vector
+from netsor.build.source import Spot
 from netsor.build.trace import Trace, numbers, tracing
-from netsor.errors import DataError
+from netsor.errors import DataError, NetsorError, Place
 from netsor.lang.program import Program
 
 __all__ = ["Group", "Joint", "Network", "as_inputs", "joint", "network", "program"]
@@ -37,7 +38,8 @@ class Network:
         if not tracing():
             raise fail(
                 f"the network `{self.name}` is called like a function",
-                "Read it instead: ns.program(net, x), ns.simulate(net, x, width=1000).",
+                "A network has random weights and a width, so it has no value at x; only another network may "
+                "call it. Read it with ns.program(net, x) or ns.simulate(net, [x], width=1000).",
             )
         return self.fn(*args)
 
@@ -144,25 +146,39 @@ def _groups(members_of: list[tuple[tuple[int, ...], int]], counts: list[int]) ->
 
 def _run(net: Network, trace: Trace, x: Any, name: str) -> list[Readout]:
     with trace.active():
-        return _readouts(net, net.fn(trace.input(x, name)))
+        found = _readouts(net, net.fn(trace.input(x, name)))
+    if not found:
+        raise _no_output(net, ())
+    return found
 
 
 def _check_network(net: Any) -> None:
     if not isinstance(net, Network):
+        what = f"the function `{net.__name__}`" if inspect.isfunction(net) else f"a {type(net).__name__}"
         raise fail(
-            f"{net!r} is not a network", "Decorate the function with @ns.network, or take one from ns.zoo."
+            f"{what} is not a network", "Decorate a function with @ns.network, or take a network from ns.zoo."
         )
+    try:
+        inspect.signature(net.fn).bind("x")
+    except ValueError:  # a function without a signature
+        return
+    except TypeError as error:
+        raise fail(
+            f"the network `{net.name}` cannot be called with one input: {error}",
+            "A network is a function of one input; several arrays of one input go in a tuple: "
+            "`def net(x): a, b = x`.",
+        ) from None
 
 
 def _by_shape(inputs: list[Any]) -> list[list[int]]:
     groups: dict[Any, list[int]] = {}
     for i, x in enumerate(inputs):
-        groups.setdefault(_shape(x), []).append(i)
+        groups.setdefault(_shape(x, f"input {i} of the set"), []).append(i)
     return list(groups.values())
 
 
-def _shape(x: Any) -> Any:
-    return tuple(_shape(part) for part in x) if isinstance(x, tuple) else np.shape(x)
+def _shape(x: Any, what: str) -> Any:
+    return tuple(_shape(part, what) for part in x) if isinstance(x, tuple) else numbers(x, what).shape
 
 
 def _stack(inputs: list[Any], name: str) -> dict[str, np.ndarray]:
@@ -179,12 +195,16 @@ def as_inputs(x: Any) -> list[Any]:
     """A set of inputs: the rows of an array, or the members of a list (a tuple is one input)."""
     if isinstance(x, np.ndarray):
         if x.ndim == 0:
-            raise fail("a set of inputs is a single number", "Give an array of inputs or a list.", DataError)
+            raise fail(
+                "the set of inputs is a single number",
+                "Give an array whose first axis runs over inputs, or a list of inputs: [x] for one.",
+                DataError,
+            )
         return list(x)
     if isinstance(x, list):
         return x
     raise fail(
-        f"a set of inputs is a {type(x).__name__}",
+        f"the set of inputs is a {type(x).__name__}" if x is not None else "no set of inputs is given",
         "Give an array whose first axis runs over inputs, or a list of inputs: [x] for one.",
         DataError,
     )
@@ -196,11 +216,31 @@ def _readouts(net: Network, returned: Any) -> list[Readout]:
         return [out for part in returned for out in _readouts(net, part)]
     if isinstance(returned, Readout):
         return [returned]
-    what = f"a {returned.kind}-var" if isinstance(returned, Node) else repr(returned)
-    raise fail(
+    raise _no_output(net, returned)
+
+
+def _no_output(net: Network, returned: Any) -> NetsorError:
+    """The error for a network that does not end in readouts; it points at what the network returns."""
+    what, place = repr(returned), _last_line(net.fn)
+    if isinstance(returned, Node):
+        what = {"K": "data", "C": "a C-var", "G": "a G-var", "H": "an H-var"}[returned.kind]
+        place = returned.spot.place() if returned.spot and returned.kind != "K" else place
+    error = fail(
         f"the network `{net.name}` returns {what}, not an output",
-        "An output is a readout of a vector: `return v @ h` with `v = ns.Matrix(1.0, rows=1)`.",
+        "Rule Output: an output is a readout of a vector, `return v @ h` with `v = ns.Matrix(1.0, rows=1)`.",
     )
+    error.place = place or error.place
+    return error
+
+
+def _last_line(fn: Callable[..., Any]) -> Place | None:
+    """The last line of a function, which most often is where it returns."""
+    code = getattr(fn, "__code__", None)
+    lines = [line for _, _, line in code.co_lines() if line is not None] if code else []
+    if code is None or not lines:
+        return None
+    place = Spot(code, max(lines), 0).place()
+    return replace(place, start=len(place.text) - len(place.text.lstrip()), end=len(place.text))
 
 
 def _mentioned(fn: Callable[..., Any]) -> dict[str, Any]:
@@ -214,7 +254,7 @@ def _mentioned(fn: Callable[..., Any]) -> dict[str, Any]:
 def _collect(name: str, value: Any, found: dict[Any, str], seen: list[Any], depth: int) -> None:
     """Parameters inside a value: lists give W_0, W_1; objects give their attributes' names."""
     if isinstance(value, Matrix | Vector):
-        found.setdefault(value, value.name or re.sub(r"\W", "_", name))
+        found.setdefault(value, value.name or re.sub(r"\W", "_", name, flags=re.ASCII))
         return
     if depth == 0 or any(value is s for s in seen) or inspect.ismodule(value) or isinstance(value, type):
         return

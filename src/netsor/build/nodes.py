@@ -16,8 +16,8 @@ from netsor.build.source import Spot, here
 from netsor.errors import BuildError, NetsorError
 from netsor.lang import index_maps as maps
 from netsor.lang.expr import Attr, Slice
-from netsor.lang.functions import add, div, mul, neg, pow_, sub
-from netsor.lang.ops import Op
+from netsor.lang.functions import abs_, add, div, mul, neg, pow_, sub
+from netsor.lang.ops import Function, Op
 from netsor.lang.types import Index
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Width:
             return
         if a.name and b.name and a.name != b.name:
             raise fail(
-                f"{what}: vectors of different widths meet, {a.name} and {b.name}",
+                f"`{what}`: vectors of different widths meet, {a.name} and {b.name}",
                 "Sums, nonlinearities and moments combine vectors of one width. A Matrix changes the "
                 f'width: `ns.Matrix(var, rows="{a.name}")`.',
             )
@@ -99,7 +99,8 @@ class Node:
     def __len__(self) -> int:
         if not self.index:
             raise fail(
-                "a single vector has no length here", "Its width is infinite; only index axes can be counted."
+                "a single vector has no length",
+                "Its width is infinite; only index axes can be counted or iterated over, and it has none.",
             )
         return self.index[0]
 
@@ -108,7 +109,7 @@ class Node:
 
     def __getitem__(self, key: Any) -> Node:
         if isinstance(key, list | np.ndarray):
-            return apply(maps.take, self, axis=0, indices=tuple(int(i) for i in key))
+            return apply(maps.take, self, axis=0, indices=tuple(_item(i) for i in key))
         return apply(maps.at, self, index=index_items(key, len(self.index)))
 
     def reshape(self, *shape: Any) -> Node:
@@ -156,8 +157,21 @@ class Node:
     def __pow__(self, other):
         return _arithmetic(pow_, self, other)
 
+    def __rpow__(self, other):
+        return _arithmetic(pow_, other, self)
+
     def __neg__(self):
         return apply(neg, self)
+
+    def __abs__(self):
+        return apply(abs_, self)
+
+    def __setitem__(self, key, value):
+        raise fail(
+            "a traced value is assigned to",
+            "A program is straight-line: every variable is assigned once. Build a new block with ns.stack "
+            "or ns.concat.",
+        )
 
     def __matmul__(self, other):
         raise fail(
@@ -167,31 +181,71 @@ class Node:
         )
 
     def __bool__(self) -> bool:
-        raise fail(
-            "a traced value has no truth value",
+        raise self._unknown("has no truth value")
+
+    def __float__(self) -> float:
+        raise self._unknown("is not a number")
+
+    def __lt__(self, other):
+        raise self._unknown("cannot be compared")
+
+    __le__ = __gt__ = __ge__ = __lt__
+
+    def __eq__(self, other):
+        if other is None or isinstance(other, Node):
+            return self is other
+        raise self._unknown("cannot be compared")
+
+    __hash__ = object.__hash__
+
+    def _unknown(self, what: str) -> NetsorError:
+        if self.kind == "K":
+            return fail(
+                f"a traced input {what}",
+                "A program is straight-line. Branch on the shape `x.shape`, or on the numbers "
+                "`np.asarray(x)`; each input then gets statements of its own.",
+            )
+        return fail(
+            f"a traced value {what}",
             "A program is straight-line. Branch on the shape of the input, or use ns.maximum, ns.step.",
         )
 
     def __array__(self, dtype=None, copy=None):
         """The numbers of a K-node (data); the program then depends on their values."""
         if self.kind != "K":
-            raise _numpy_refused()
+            raise _numpy_refused("np.asarray")
         return np.asarray(self.trace.concretise(self), dtype)
 
     def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
         """`array * node` and the like; any other NumPy function works on data only."""
         if method == "__call__" and ufunc in UFUNCS and not kwargs:
             return apply(UFUNCS[ufunc], *inputs)
-        return getattr(ufunc, method)(*(np.asarray(x) for x in inputs), **kwargs)
+        return getattr(ufunc, method)(*_as_numbers(inputs, ufunc), **kwargs)
+
+    def __array_function__(self, func, types, args, kwargs):
+        """`np.mean(x)` and the like: on the numbers of data only."""
+        return func(*_as_numbers(args, func), **{k: _as_numbers(v, func) for k, v in kwargs.items()})
 
 
 UFUNCS = {np.add: add, np.subtract: sub, np.multiply: mul, np.true_divide: div}
 
 
-def _numpy_refused() -> NetsorError:
+def _as_numbers(x: Any, func: Any) -> Any:
+    """Arguments of a NumPy function, with numbers in the place of traced data."""
+    if isinstance(x, list | tuple):
+        return type(x)(_as_numbers(part, func) for part in x)
+    if not isinstance(x, Node):
+        return x
+    if x.kind != "K":
+        raise _numpy_refused(f"np.{func.__name__}")
+    return np.asarray(x)
+
+
+def _numpy_refused(name: str) -> NetsorError:
     return fail(
-        "NumPy cannot act on a traced value",
-        "Use the functions of netsor (ns.tanh, ns.sum, ...) or ns.nonlin(fn, h) for a function of your own.",
+        f"`{name}` cannot act on a traced value",
+        "It stands for a vector of infinite width, which has no numbers yet. Use the functions of netsor "
+        "(ns.exp, ns.tanh, ns.mean, ...), or ns.nonlin(fn, h) for a function of your own.",
     )
 
 
@@ -254,8 +308,13 @@ class Readout(Node):
     def __add__(self, other):
         if _is_zero(other):
             return self
-        if not isinstance(other, Readout) or other.index != self.index:
-            raise _beyond_output("add")
+        if not isinstance(other, Readout):
+            raise _beyond_output("+")
+        if other.index != self.index:
+            raise fail(
+                f"outputs of index shapes {self.index} and {other.index} are added",
+                "Outputs are added member by member, so their shapes are equal. Return them both instead.",
+            )
         return Readout(self.trace, "C", self.index, None, self.terms + other.terms)
 
     __radd__ = __add__
@@ -264,46 +323,58 @@ class Readout(Node):
 def _beyond_output(name: str) -> NetsorError:
     return fail(
         f"`{name}` is applied to an output",
-        "An output v @ h is the end of the program: its readout v is used nowhere else, and outputs can "
-        "only be added. Apply the function to h, or use an infinite Matrix (rows=None) for a hidden layer.",
+        "Rule Output: v @ h is the end of the program, its readout v is used nowhere else, and outputs can "
+        "only be added to outputs. Apply the function to h, put a factor into the variance of v, or use an "
+        "infinite Matrix (rows=None) for a hidden layer.",
     )
 
 
 class Flat:
     """A block whose members are features of one long vector: `W @ flatten(h)` has a matrix for each."""
 
+    __array_ufunc__ = None
+
     def __init__(self, node: Node) -> None:
         self.node = node
+
+    def __netsor_apply__(self, *_: Any) -> Any:
+        raise fail(
+            "a flattened block stands without a Matrix",
+            "`W @ ns.flatten(h)` reads all members of a block as one long vector; everything else acts on h.",
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __neg__ = __netsor_apply__
 
 
 def apply(op: Op, *operands: Any, **attrs: Attr) -> Any:
     """The node `op(operands, **attrs)`, with kind, shape and width worked out."""
-    trace = _trace_of(op.name, operands)
+    from netsor.build.trace import current_trace
+
+    trace = current_trace(f"`{_spelled(op)}`")
     args = tuple(trace.lift(x) for x in operands)
     nodes = [a for a in args if isinstance(a, Node)]
     for node in nodes:
         if isinstance(node, Readout):
-            raise _beyond_output(op.name)
+            raise _beyond_output(_spelled(op))
+    kinds = tuple(a.kind if isinstance(a, Node) else "K" for a in args)
     try:
         index = op.shape(*(a.index if isinstance(a, Node) else () for a in args), **attrs)
+        op.check_kinds(kinds)
     except ValueError as error:
-        raise fail(f"{op.name}: {error}", "Index shapes broadcast by NumPy's rule; see `h.shape`.") from None
-    kind = op.kind(tuple(a.kind if isinstance(a, Node) else "K" for a in args))
+        shapes = " and ".join(str(node.index) for node in nodes)
+        rule = f"Index axes are counted from 0, and `h.shape` has their lengths; here it is {shapes}."
+        raise fail(str(error), op.usage() if isinstance(op, Function) else rule) from None
     width = None
     for node in nodes:
         if node.width is not None:
             width = width or node.width
-            width.meet(node.width, op.name)
-    return Expression(trace, kind, index, width, op, args, tuple(sorted(attrs.items())))
+            width.meet(node.width, _spelled(op))
+    return Expression(trace, op.kind(kinds), index, width, op, args, tuple(sorted(attrs.items())))
 
 
-def _trace_of(name: str, operands: tuple[Any, ...]) -> Trace:
-    from netsor.build.trace import current_trace
-
-    for x in operands:
-        if isinstance(x, Node):
-            return x.trace
-    return current_trace(name)
+def _spelled(op: Op) -> str:
+    """An operation as it stands in Python."""
+    return {"at": "[...]", "pow": "**"}.get(op.name) or getattr(op, "infix", None) or op.name
 
 
 def _is_zero(x: Any) -> bool:
@@ -315,7 +386,8 @@ def _arithmetic(op: Op, x: Any, y: Any) -> Any:
 
     if isinstance(x, Matrix) or isinstance(y, Matrix):
         raise fail(
-            "a Matrix cannot be added or scaled", "Use it as `W @ h`; its variance is `ns.Matrix(var)`."
+            "a Matrix cannot be added or scaled",
+            "Rule MatMul: a matrix acts on a vector, `W @ h`. Its scale is its variance, `ns.Matrix(var)`.",
         )
     return apply(op, x, y)
 
@@ -336,8 +408,8 @@ def _resolve(shape: tuple[int, ...], index: Index) -> tuple[int, ...]:
 def index_items(key: Any, rank: int) -> tuple[Attr, ...]:
     """The items of `x[key]`, up to the last one that says something."""
     items = list(key) if isinstance(key, tuple) else [key]
-    if Ellipsis in items:
-        k = items.index(Ellipsis)
+    if any(i is Ellipsis for i in items):
+        k = next(i for i, item in enumerate(items) if item is Ellipsis)
         used = sum(i is not None for i in items) - 1
         items[k : k + 1] = [slice(None)] * (rank - used)
     made = [_item(i) for i in items]
@@ -353,7 +425,9 @@ def _item(item: Any) -> Attr:
         return Slice(*(None if v is None else int(v) for v in (item.start, item.stop, item.step)))
     try:
         return int(item.__index__())
-    except AttributeError:
+    except (AttributeError, TypeError):
         raise fail(
-            f"{item!r} is not an index", "Use integers, slices, None, or one list of integers."
+            f"{item!r} is not an index",
+            "Index axes are taken by integers, slices, None, or one list of integers: `h[0]`, `h[1:]`, "
+            "`h[[0, 2]]`.",
         ) from None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import operator
+import re
 from typing import Any
 
 import numpy as np
 
-from netsor.build.nodes import Flat, Node, fail
+from netsor.build.nodes import Node, fail
 from netsor.errors import DataError
+from netsor.lang.program import RESERVED
 
 __all__ = ["Matrix", "Vector"]
 
@@ -16,10 +19,64 @@ def _variance(var: Any, what: str) -> float:
     try:
         value = float(var)
     except (TypeError, ValueError):
-        raise fail(f"the variance of a {what} is {var!r}", "Give a number >= 0.", DataError) from None
+        raise fail(
+            f"the variance of a {what} is {var!r}", "Rule Input: a variance is a number >= 0.", DataError
+        ) from None
     if not (np.isfinite(value) and value >= 0):
-        raise fail(f"the variance of a {what} is {value}", "A variance is finite and >= 0.", DataError)
+        raise fail(
+            f"the variance of a {what} is {value:g}", "Rule Input: a variance is finite and >= 0.", DataError
+        )
     return value
+
+
+def _name(name: Any, what: str) -> Any:
+    """A name that can stand in a program's text, or None."""
+    if name is None or (isinstance(name, str) and re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII)):
+        return name
+    raise fail(f"{what}={name!r}", "Names in a program have letters, digits and `_` only, as in `W1`.")
+
+
+def _index(index: Any) -> tuple[int, ...]:
+    """The shape of a block: positive integers."""
+    try:
+        sizes = tuple(operator.index(size) for size in index)
+    except TypeError:
+        sizes = (0,)
+    if any(size < 1 for size in sizes):
+        raise fail(f"index={index!r}", "The shape of a block is a tuple of integers >= 1: index=(3, 3).")
+    return sizes
+
+
+def _rows(rows: Any) -> int | str | None:
+    if rows is None or isinstance(rows, str):
+        return _name(rows, "rows")
+    count = operator.index(rows) if hasattr(rows, "__index__") else 0
+    if count < 1:
+        raise fail(
+            f"a Matrix with rows={rows!r}",
+            "A readout has an integer number >= 1 of rows; a hidden layer has rows=None, or a string that "
+            "names its width.",
+            DataError,
+        )
+    return count
+
+
+def _law(value: Any) -> np.ndarray:
+    try:
+        array = np.asarray(value, float)
+    except (TypeError, ValueError):
+        raise fail(
+            f"the law of a Vector is {value!r}",
+            "Rule Input: means and covariances are numbers or arrays, whose rows have one length.",
+            DataError,
+        ) from None
+    if not np.isfinite(array).all():
+        raise fail(
+            "the law of a Vector has a NaN or an infinity",
+            "Rule Input: means and covariances are finite numbers.",
+            DataError,
+        )
+    return array
 
 
 class Matrix:
@@ -46,9 +103,8 @@ class Matrix:
         name: str | None = None,
     ) -> None:
         self.var = _variance(var, "Matrix")
-        if isinstance(rows, int) and rows < 1:
-            raise fail(f"a Matrix with rows={rows}", "A readout has at least one row.", DataError)
-        self.rows, self.cols, self.index, self.name = rows, cols, tuple(index), name
+        self.rows, self.cols = _rows(rows), _name(cols, "cols")
+        self.index, self.name = _index(index), _name(name, "name")
 
     def __repr__(self) -> str:
         parts = [f"{self.var:g}", *([f"rows={self.rows!r}"] if self.rows is not None else [])]
@@ -63,21 +119,37 @@ class Matrix:
 
         if isinstance(operand, int | float) and operand == 0:
             return 0
-        inner = operand.node if isinstance(operand, Flat) else operand
-        trace = inner.trace if isinstance(inner, Node) else current_trace("@")
-        return trace.product(self, operand, aligned)
+        return current_trace("a Matrix").product(self, operand, aligned)
 
     def __rmatmul__(self, other: Any) -> Any:
         raise fail(
-            "a Matrix stands on the left of `@`", "Write `W @ h`: vectors are columns, as in the paper."
+            "a Matrix stands on the right of `@`",
+            "Rule MatMul: write `W @ h`; vectors are columns, as in the paper.",
         )
+
+    def __netsor_apply__(self, *_: Any) -> Any:
+        raise fail(
+            "a Matrix stands without a vector",
+            "Rule MatMul: a matrix acts on a vector, `W @ h`; functions act on vectors, `ns.relu(W @ h)`.",
+        )
+
+    def __add__(self, other: Any) -> Any:
+        raise fail(
+            "a Matrix cannot be added or scaled",
+            "Rule MatMul: a matrix acts on a vector, `W @ h`. Its scale is its variance, `ns.Matrix(var)`.",
+        )
+
+    __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __add__
+
+    def __neg__(self) -> Any:
+        return self + 0
 
     @property
     def T(self) -> Any:
         raise fail(
             "a matrix and its transpose cannot be in one program",
-            "Netsor has no transposes: W.T @ (W @ x) is not Gaussian in the limit. If you want an "
-            "independent matrix of the same law, make another `ns.Matrix(var)`.",
+            "Netsor has no transposes: W.T @ (W @ x) is not Gaussian in the limit. For an independent matrix "
+            "of the same law make another `ns.Matrix(var)`.",
         )
 
 
@@ -103,19 +175,21 @@ class Vector:
         width: str | None = None,
         name: str | None = None,
     ) -> None:
-        cov = np.asarray(var, float)
-        self.mean = np.asarray(mean, float)
-        if not (np.isfinite(cov).all() and np.isfinite(self.mean).all()):
-            raise fail("the law of a Vector has a NaN or an infinity", "Give finite numbers.", DataError)
+        cov, self.mean = _law(var), _law(mean)
         if cov.ndim == 0:
             self.var: Any = _variance(var, "Vector")
-            self.index = tuple(index) if index is not None else self.mean.shape
+            self.index = _index(index) if index is not None else self.mean.shape
         else:
             if cov.ndim != 2 or cov.shape[0] != cov.shape[1]:
-                raise fail(f"a covariance of shape {cov.shape}", "A covariance matrix is square.", DataError)
+                raise fail(
+                    f"a covariance of shape {cov.shape}",
+                    "Rule Input: a covariance matrix is square, with a row for each member of the block. "
+                    "Independent members with variances a and b have covariance [[a, 0], [0, b]].",
+                    DataError,
+                )
             self.var = cov
-            self.index = tuple(index) if index is not None else (len(cov),)
-        self.width, self.name = width, name
+            self.index = _index(index) if index is not None else (len(cov),)
+        self.width, self.name = _name(width, "width"), _name(name, "name")
 
     def __repr__(self) -> str:
         law = f"{self.var:g}" if isinstance(self.var, float) else f"{self.var.shape[0]} x {self.var.shape[1]}"

@@ -8,13 +8,13 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
-from types import CodeType
+from types import CodeType, FrameType
 
 from netsor.errors import Place
 
 __all__ = ["Spot", "here"]
 
-PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,26 @@ class Spot:
         nowhere = (None, None, None, None)
         spots = islice(self.code.co_positions(), self.instruction // 2, None)
         first, last, start, end = next(spots, nowhere)
-        if start is None or end is None or first != last:
+        if not text or start is None or end is None or first != self.line:
             start = end = 0
-        return Place(self.line, text, start, end, os.path.basename(self.code.co_filename))
+        elif last != first:  # a call over several lines: mark what stands on its first
+            end = len(text.encode())
+        marks = (len(text.encode()[:byte].decode(errors="replace")) for byte in (start, end))
+        return Place(self.line, text, *marks, file=os.path.basename(self.code.co_filename))
 
 
 def here() -> Spot | None:
-    """The innermost call that stands outside this package."""
+    """The innermost call that stands outside this package; on the command line there is none."""
     frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
+    while frame is not None and _is_ours(frame):
+        if frame.f_globals.get("__name__", "").startswith("netsor.cli"):
+            return None
         frame = frame.f_back
     return Spot(frame.f_code, frame.f_lineno, frame.f_lasti) if frame else None
+
+
+def _is_ours(frame: FrameType) -> bool:
+    """Whether a frame runs code of netsor, also code that a dataclass wrote for it."""
+    file = frame.f_code.co_filename
+    generated = file == "<string>" and frame.f_globals.get("__name__", "").startswith("netsor.")
+    return generated or file.startswith(PACKAGE)

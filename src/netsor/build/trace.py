@@ -33,9 +33,9 @@ def current_trace(what: str) -> Trace:
     trace = _CURRENT.get()
     if trace is None:
         raise fail(
-            f"`{what}` is used outside a network",
-            "Matrices, vectors and netsor functions act inside a function decorated with @ns.network; "
-            "read it with ns.program(net, x), ns.simulate(net, x, width=...).",
+            f"{what} is used outside a network",
+            "Matrices, vectors and the functions of netsor act inside a function decorated with @ns.network; "
+            "read it with ns.program(net, x) or ns.simulate(net, [x], width=1000).",
         )
     return trace
 
@@ -80,15 +80,18 @@ class Trace:
             case Node():
                 if x.trace is not self:
                     raise fail(
-                        "a value of another network",
-                        "Values live for one run: return them, do not store them.",
+                        "a value from another run of a network is used",
+                        "Traced values live while their network is read once: compute them anew, do not "
+                        "store them. What networks share are Matrix and Vector objects.",
                     )
                 return x
             case Vector():
                 return self.leaf(x)
             case Matrix():
-                raise fail("a Matrix stands alone", "Use it as `W @ h`.")
-            case bool() | int() | float() | np.number():
+                return x.__netsor_apply__()
+            case Flat():
+                return x.__netsor_apply__()
+            case bool() | int() | float() | np.number() if np.isfinite(x) and not np.iscomplexobj(x):
                 return float(x)
         return self.constant(x)
 
@@ -138,21 +141,21 @@ class Trace:
         """`W @ operand`: an embedding of data, a hidden layer, or an output."""
         flat = isinstance(operand, Flat)
         x = self.lift(operand.node if flat else operand)
-        self.refuse_operand(x)
+        self.refuse_operand(matrix, x)
         assert isinstance(x, Node)
         if x.kind == "K":
             return self.embed(matrix, x.reshape(-1) if flat else x)
         use = self.use(matrix, lambda: Width(), x.index if flat else ())
         if isinstance(use.cols, int) or not isinstance(x.width, Width):
-            raise self.two_uses()
+            raise self.two_uses(matrix)
         use.cols.meet(x.width, "@")
         if flat:
             aligned = len(x.index)
         index = use.flat + matrix.index
         if index[:aligned] != x.index[:aligned] or aligned > min(len(index), len(x.index)):
             raise fail(
-                f"index axes {index[:aligned]} and {x.index[:aligned]} do not align",
-                "The first `aligned` axes of the Matrix and of the operand run together.",
+                f"aligned={aligned}, but the index shapes {index} and {x.index} differ",
+                "Rule MatMul, aligned: matrix i meets vector i, so both have these axes, with one length.",
             )
         if isinstance(matrix.rows, int):
             own = matrix.index + ((matrix.rows,) if matrix.rows > 1 else ())
@@ -161,19 +164,27 @@ class Trace:
         out = Product(self, "G", index + x.index[aligned:], use.rows, matrix, x, aligned)
         return out.sum(tuple(range(aligned))) if flat and aligned else out
 
-    def refuse_operand(self, x: Node | float) -> None:
+    def called(self, matrix: Matrix) -> str:
+        return f"the Matrix `{matrix.name}`" if matrix.name else "a Matrix"
+
+    def refuse_operand(self, matrix: Matrix, x: Node | float) -> None:
         if not isinstance(x, Node):
             raise fail(
-                "a Matrix times a number", "`W @ h` takes data or a vector (0 stands for the zero vector)."
+                f"{self.called(matrix)} is applied to the number {x:g}",
+                "Rule MatMul: `W @ h` takes data or a vector; only 0 is allowed, for the zero vector.",
             )
         if isinstance(x, Readout):
             raise fail(
-                "a Matrix is applied to an output",
-                "An output v @ h is the end of the program: its readout v is used nowhere else. "
+                f"{self.called(matrix)} is applied to an output",
+                "Rule Output: v @ h is the end of the program, and its readout v is used nowhere else. "
                 "For a hidden layer use a Matrix with rows=None.",
             )
         if x.kind == "C":
-            raise fail("a Matrix is applied to a C-var", "C-vars are scalars; matrices act on vectors.")
+            raise fail(
+                f"{self.called(matrix)} is applied to a C-var",
+                "Rule MatMul: matrices act on vectors, and C-vars are scalars. To scale a vector by one, "
+                "write `c * h`.",
+            )
 
     def use(self, matrix: Matrix, cols: Callable[[], Width | int], flat: Index = ()) -> Use:
         if matrix not in self.uses:
@@ -182,7 +193,8 @@ class Trace:
             self.uses[matrix] = Use(rows, found, flat)
         if self.uses[matrix].flat != flat:
             raise fail(
-                f"one Matrix is applied to flattened blocks of shapes {self.uses[matrix].flat} and {flat}",
+                f"{self.called(matrix)} is applied to flattened blocks of shapes {self.uses[matrix].flat} "
+                f"and {flat}",
                 "Its fan-in counts the members of the block. Use two matrices, or inputs of one shape.",
             )
         return self.uses[matrix]
@@ -190,43 +202,54 @@ class Trace:
     def embed(self, matrix: Matrix, x: Node) -> Node:
         if not x.index:
             raise fail(
-                "a Matrix is applied to a single number",
-                "Data are vectors: an array whose last axis is the input dimension.",
+                f"{self.called(matrix)} is applied to data without axes, a single number",
+                "Rule Embed: data are arrays whose last axis is the input dimension. A set of inputs has one "
+                "more axis in front: [x] for one input x.",
+                DataError,
             )
         if isinstance(matrix.rows, int):
             raise fail(
                 "a readout is applied to data",
-                "A readout v (rows=k) ends the program; it acts on a vector of infinite width. "
+                "Rule Output: a readout v (rows=k) ends the program and acts on a vector of infinite width. "
                 "Embed the data first: `U @ x` with `U = ns.Matrix(var)`.",
             )
         use = self.use(matrix, lambda: x.index[-1])
         if not isinstance(use.cols, int):
-            raise self.two_uses()
+            raise self.two_uses(matrix)
         if use.cols != x.index[-1]:
             raise fail(
-                f"a Matrix that acts on data of dimension {use.cols} meets data of dimension {x.index[-1]}",
-                "One Matrix has one number of columns. Check the shape of the input.",
+                f"{self.called(matrix)} acts on data of dimension {use.cols}, but meets data of dimension "
+                f"{x.index[-1]}",
+                "Rule Embed: one matrix has one number of columns, the length of the last axis of its data. "
+                "Check the shapes of the inputs.",
                 DataError,
             )
         return Embedded(self, "G", matrix.index + x.index[:-1], use.rows, matrix, data_expr(x))
 
-    def two_uses(self) -> Exception:
+    def two_uses(self, matrix: Matrix) -> Exception:
         return fail(
-            "one Matrix is applied to data and to a vector of infinite width",
-            "Its number of columns would be finite and infinite at once. Use two matrices.",
+            f"{self.called(matrix)} is applied to data and to a vector of infinite width",
+            "Rule MatMul: a matrix has one number of columns, which would be finite and infinite at once. "
+            "Use two matrices.",
         )
 
 
 def numbers(x: Any, what: str) -> np.ndarray:
     """Data as an array of finite numbers."""
     try:
+        if x is None or np.asarray(x).dtype.kind not in "biufO":
+            raise TypeError
         values = np.array(x, float)
     except (TypeError, ValueError):
+        kind = f"an array of {x.dtype}" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
         raise fail(
-            f"{what} is not an array of numbers: {type(x).__name__}",
-            "Give a NumPy array (or nested lists); several arrays of one input go in a tuple.",
+            f"{what} is not an array of real numbers, but {kind}",
+            "Give a NumPy array, or nested lists whose rows have one length; several arrays of one input go "
+            "in a tuple.",
             DataError,
         ) from None
+    if values.size == 0:
+        raise fail(f"{what} has shape {values.shape}, so it is empty", "Give at least one number.", DataError)
     if not np.isfinite(values).all():
         bad = np.argwhere(~np.isfinite(values))[0]
         raise fail(

@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from netsor.errors import NetsorError, Place, TypeCheckError
-from netsor.lang.controlled import growth_problem
+from netsor.lang.controlled import growth_problem, unwound
 from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees
-from netsor.lang.index_maps import at
 from netsor.lang.program import (
     Embedding,
     Input,
@@ -32,12 +31,18 @@ from netsor.lang.program import (
     Term,
     used_by,
 )
-from netsor.lang.sampling import check_sampling
+from netsor.lang.sampling import LAW, check_sampling
 from netsor.lang.types import A, C, G, H, Index, Type
 
-__all__ = ["Inferred", "Types", "check", "infer", "place_of"]
+__all__ = ["LEFT", "Inferred", "Mark", "Types", "check", "infer", "place_of"]
 
 Types = dict[str, Type]
+
+# What the carets of a message stand under: a name, or the first group of a pattern.
+Mark = str | re.Pattern[str]
+LEFT = re.compile(r"^\s*(?:Input\s+)?(\w+)")
+RIGHT = re.compile(r"(?::=|~|Output)\s*(.*?)\s*(?:::.*)?$")
+DECLARED = re.compile(r"::\s*([^~]*?)\s*(?:~.*)?$")
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,7 @@ class Inferred:
 def check(program: Program) -> Types:
     """Types of all variables of a well-typed program; raises TypeCheckError otherwise."""
     checker = _Checker(program)
+    checker.check_names()
     for statement in program.statements:
         checker.statement = statement
         checker.visit(statement)
@@ -60,27 +66,40 @@ def check(program: Program) -> Types:
     return checker.types
 
 
-def place_of(program: Program, statement: Statement, name: str | None = None) -> Place:
-    """Where a statement stands, with carets under `name` if it is given."""
+def place_of(program: Program, statement: Statement, *marks: Mark) -> Place:
+    """Where a statement stands, with carets under the first mark that is found."""
     place = statement.place
     if place is None:
         from netsor.lang.show import show_statement
 
         place = Place(program.statements.index(statement) + 1, show_statement(statement))
-    if place.file is None and name is not None:
-        text = place.text
-        found = re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", text[_body(text) :])
+    if place.file is None and marks:
+        code = place.text.partition("#")[0].rstrip()
+        found = next(filter(None, (_find(mark, code) for mark in (*marks, RIGHT))), None)
         if found:
-            return replace(place, start=found.start() + _body(text), end=found.end() + _body(text))
+            return replace(place, start=found.start(1), end=found.end(1))
     return place
 
 
-def _body(text: str) -> int:
-    """Where the right-hand side of a statement begins."""
-    for mark in (":=", "~", "Output"):
-        if mark in text:
-            return text.index(mark) + len(mark)
-    return 0
+def _find(mark: Mark, code: str) -> re.Match[str] | None:
+    """A mark in a line of text; a name rather on the right-hand side than on the left."""
+    if isinstance(mark, re.Pattern):
+        return mark.search(code)
+    word = re.compile(rf"(?<![\w.])({re.escape(mark)})(?!\w)")
+    sign = re.search(r":=|~|Output", code)
+    return (word.search(code, sign.end()) if sign else None) or word.search(code)
+
+
+def _spelling(node: Expr) -> re.Pattern[str]:
+    """A pattern for the text of an expression, however it is spaced."""
+    words = [re.escape(word) for word in re.findall(r"\w+|[^\w\s]", _show(node))]
+    return re.compile(r"(?<![\w.])(" + r"\s*".join(words) + r")(?!\w)")
+
+
+def _show(expr: Expr) -> str:
+    from netsor.lang.show import show_expr
+
+    return show_expr(expr)
 
 
 class _Checker:
@@ -94,11 +113,11 @@ class _Checker:
 
     # Errors
 
-    def fail_at(self, statement: Statement, what: str, remedy: str, name: str | None = None) -> NetsorError:
-        return TypeCheckError(what, place=place_of(self.program, statement, name), remedy=remedy)
+    def fail_at(self, statement: Statement, what: str, remedy: str, *marks: Mark) -> NetsorError:
+        return TypeCheckError(what, place=place_of(self.program, statement, *marks), remedy=remedy)
 
-    def fail(self, what: str, remedy: str, name: str | None = None) -> NetsorError:
-        return self.fail_at(self.statement, what, remedy, name)
+    def fail(self, what: str, remedy: str, *marks: Mark) -> NetsorError:
+        return self.fail_at(self.statement, what, remedy, *marks)
 
     def origin(self, name: str) -> str:
         """Where a variable comes from, in words."""
@@ -109,6 +128,22 @@ class _Checker:
         return f"`{name}` comes from {type(source).__name__} at {place.title}"
 
     # Rules
+
+    def check_names(self) -> None:
+        """Every name is defined once."""
+        first: dict[str, str] = dict.fromkeys(self.program.data, "as data")
+        for s in self.program.statements:
+            if isinstance(s, Output):
+                continue
+            if s.name in first:
+                raise self.fail_at(
+                    s,
+                    f"`{s.name}` is defined twice",
+                    f"It is defined first {first[s.name]}. A program is straight-line: every variable is "
+                    "assigned once. Choose another name here.",
+                    LEFT,
+                )
+            first[s.name] = f"at {place_of(self.program, s).title}"
 
     def visit(self, s: Statement) -> None:
         match s:
@@ -129,25 +164,40 @@ class _Checker:
 
     def define(self, name: str, found: Type, declared: Type | None) -> None:
         """Rule Assign: `var := expr :: type` gives var the type of expr, which must be the one written."""
-        if name in self.types or name in self.program.data:
-            raise self.fail(
-                f"`{name}` is defined twice",
-                "A program is straight-line: every variable is assigned once. Choose another name.",
-            )
         if declared is not None and declared != found:
             raise self.fail(
                 f"`{name}` is declared {declared}, but its expression has type {found}",
                 f"Rule Assign: the type after `::` is the type of the expression. Write `:: {found}`, "
                 "or leave the type out.",
+                DECLARED,
             )
         self.types[name] = found
 
     def rule_input(self, s: Input) -> Type:
         """Rule Input: A-vars have a variance, G-vars a mean and covariance, or are matrix times data."""
+        finite = [d for d in (s.type.cols,) if isinstance(d, int)] if isinstance(s.type, A) else []
+        if 0 in (*s.type.index, *finite):
+            raise self.fail(
+                f"`{s.name}` has a dimension of length 0 in its type {s.type}",
+                "Rule Input: a block has at least one member, and a matrix at least one column.",
+                DECLARED,
+            )
         match s.type, s.law:
             case A(rows=str()), MatrixLaw(var):
                 if not (np.isfinite(var) and var >= 0):
-                    raise self.fail(f"the variance of `{s.name}` is {var}", "A variance is finite and >= 0.")
+                    raise self.fail(
+                        f"the variance of `{s.name}` is {var:g}",
+                        "Rule Input: A(n1, n2) ~ N(0, var/n2) with var finite and >= 0.",
+                        LAW,
+                    )
+            case A(rows=int(rows), cols=str(cols)), MatrixLaw():
+                raise self.fail(
+                    f"the matrix `{s.name}` has a finite number of rows",
+                    f"Rule Input: the rows of an A-var are a width. A readout with {rows} outputs is a block "
+                    f"of G-vars: `Input {s.name} :: G({cols})[{rows}] ~ N(0, 1)`, then "
+                    f"`Output {s.name}^T x / sqrt({cols})`.",
+                    DECLARED,
+                )
             case G(), Normal():
                 pass
             case G(), Embedding(matrix, data):
@@ -157,6 +207,7 @@ class _Checker:
                     f"`{s.name}` cannot be an input of type {s.type} with this law",
                     "Rule Input: write `Input W :: A(n, n) ~ N(0, 1/n)`, `Input g :: G(n) ~ N(0, 1)` or "
                     "`Input Ux :: G(n) ~ MatMul(U, x)`. H-vars and C-vars are computed, not sampled.",
+                    DECLARED,
                 )
         return s.type
 
@@ -168,14 +219,31 @@ class _Checker:
             "`Input Ux :: G(n) ~ MatMul(U, x)` for data x whose last axis has length m."
         )
         if not isinstance(type_, A) or not isinstance(type_.cols, int):
-            raise self.fail(f"`{matrix}` is not a matrix with a finite number of columns", remedy, matrix)
+            raise self.fail(
+                f"`{matrix}` is {_article(type_)}, not a matrix with a finite number of columns",
+                remedy,
+                matrix,
+            )
         found = self.infer(data)
-        if found.kind != "K" or not found.index or found.index[-1] != type_.cols:
-            what = f"data of shape {found.index}" if found.kind == "K" else "something that is not data"
-            raise self.fail(f"`{matrix}` has {type_.cols} columns but meets {what}", remedy, matrix)
+        if found.kind != "K":
+            raise self.fail(
+                f"`{matrix}` is applied to `{_show(data)}`, which is not data",
+                f"{remedy} A product with a vector is computed: `h := MatMul(W, x)`.",
+                _spelling(data),
+            )
+        if not found.index or found.index[-1] != type_.cols:
+            raise self.fail(
+                f"`{matrix}` has {type_.cols} columns but meets data of shape {found.index}",
+                remedy,
+                _spelling(data),
+            )
         expected = G(str(type_.rows), type_.index + found.index[:-1])
         if s.type != expected:
-            raise self.fail(f"`{s.name}` is declared {s.type}, but its law has type {expected}", remedy)
+            raise self.fail(
+                f"`{s.name}` is declared {s.type}, but its law has type {expected}",
+                f"Rule Embed: A(n, m)[I] times data of shape (J, m) is a G(n)[I, J]. Write `:: {expected}`.",
+                DECLARED,
+            )
 
     def rule_matmul(self, s: MatMul) -> Type:
         """Rule MatMul: a : A(n1, n2) and h : H(n2) give MatMul(a, h) : G(n1)."""
@@ -183,27 +251,32 @@ class _Checker:
         if not isinstance(a, A):
             raise self.fail(
                 f"MatMul needs an A-var first, but `{s.matrix}` is {_article(a)}",
-                f"Rule MatMul: MatMul(A(n1, n2), H(n2)) : G(n1). {self.origin(s.matrix)}.",
+                f"Rule MatMul: MatMul(A(n1, n2), H(n2)) : G(n1). {self.origin(s.matrix)}. Declare a matrix: "
+                f"`Input W :: A(n1, n2) ~ N(0, 1/n2)`.",
                 s.matrix,
             )
         if not isinstance(h, H):
+            average = isinstance(h, C)
+            scaling = " To scale a vector by it, write the product: `y := c*x`." if average else ""
             raise self.fail(
                 f"MatMul needs a vector second, but `{s.operand}` is {_article(h)}",
-                f"Rule MatMul: MatMul(A(n1, n2), H(n2)) : G(n1). {self.origin(s.operand)}.",
-                s.operand,
+                f"Rule MatMul: MatMul(A(n1, n2), H(n2)) : G(n1). {self.origin(s.operand)}.{scaling}",
+                _operand(s.operand),
             )
         if a.cols != h.width:
             raise self.fail(
                 f"`{s.matrix}` takes vectors of width {a.cols}, but `{s.operand}` has width {h.width}",
-                f"Rule MatMul: MatMul(A(n1, n2), H(n2)) : G(n1). Declare a matrix A(n1, {h.width}).",
-                s.operand,
+                f"Rule MatMul: MatMul(A(n1, n2), H(n2)) : G(n1). `{s.matrix}` is an {a}; declare a matrix "
+                f"`:: A({a.rows}, {h.width})` for this product.",
+                _operand(s.operand),
             )
         k = s.aligned
         if a.index[:k] != h.index[:k] or k > min(len(a.index), len(h.index)):
             raise self.fail(
-                f"the first {k} index axes of `{s.matrix}` {a.index} and `{s.operand}` {h.index} differ",
-                "Rule MatMul, aligned: matrix i meets vector i, so the aligned axes have one length.",
-                s.operand,
+                f"aligned={k}, but `{s.matrix}` has index shape {a.index} and `{s.operand}` {h.index}",
+                "Rule MatMul, aligned: matrix i meets vector i, so both have these axes, with one length. "
+                "Without `aligned` every matrix meets every vector.",
+                _operand(s.operand),
             )
         return G(str(a.rows), a.index + h.index[k:])
 
@@ -224,6 +297,7 @@ class _Checker:
                 "LinComb is linear in G-vars, but this expression is not",
                 "Rule LinComb: sums, differences, multiples by numbers and maps on index axes of G-vars. "
                 "Anything else is a Nonlin: write `Nonlin(...)`.",
+                RIGHT,
             )
         return G(found.width, found.index)
 
@@ -232,8 +306,10 @@ class _Checker:
         found = self.infer(s.expr)
         if found.width is None:
             raise self.fail(
-                "Nonlin needs at least one vector, but this expression has none",
-                "Rule Nonlin: f(x1, ..., xk; c1, ..., cl) with vectors x1, ..., xk of one width.",
+                f"Nonlin needs at least one vector, but `{_show(s.expr)}` has none",
+                "Rule Nonlin: f(x1, ..., xk; c1, ..., cl) with k >= 1 vectors of one width. A function of "
+                f"C-vars stands by itself: `{s.name} := {_show(s.expr)}`.",
+                _spelling(s.expr),
             )
         self.check_controlled(s)
         return H(found.width, found.index)
@@ -243,8 +319,10 @@ class _Checker:
         found = self.infer(s.expr)
         if found.width is None:
             raise self.fail(
-                "Moment averages a vector over its width, but this expression has no vector",
-                "Rule Moment: Moment(f(x1, ..., xk; c1, ..., cl)). A function of C-vars stands by itself.",
+                f"Moment averages a vector over its width, but `{_show(s.expr)}` has no vector",
+                "Rule Moment: Moment(f(x1, ..., xk; c1, ..., cl)) with k >= 1 vectors of one width. A "
+                f"function of C-vars stands by itself: `{s.name} := {_show(s.expr)}`.",
+                _spelling(s.expr),
             )
         self.check_controlled(s)
         return C(found.index)
@@ -254,7 +332,9 @@ class _Checker:
         found = self.infer(s.expr)
         if found.width is not None:
             raise self.fail(
-                "a function of C-vars mentions a vector", "Average the vector first: `Moment(...)`."
+                "a function of C-vars mentions a vector",
+                "Rule Scalar: f(c1, ..., cl) of C-vars. Average the vector first: `c := Moment(...)`.",
+                RIGHT,
             )
         return C(found.index)
 
@@ -264,29 +344,45 @@ class _Checker:
         if len(shapes) > 1:
             raise self.fail(
                 f"terms of one output have index shapes {' and '.join(map(str, sorted(shapes)))}",
-                "Rule Output: the terms of a sum are added member by member.",
+                "Rule Output: the terms of a sum are added member by member, so their shapes are equal. "
+                "Write an Output line for each.",
+                RIGHT,
             )
 
     def check_term(self, t: Term) -> Index:
         v, y = self.lookup(t.readout), self.lookup(t.operand)
         source = self.program.definitions.get(t.readout)
-        rule = "Rule Output: v^T y / sqrt(n) for an input `v :: G(n) ~ N(0, var)` and a vector `y :: H(n)`."
+        rule = "Rule Output: v^T x / sqrt(n) with an input v :: G(n) ~ N(0, var) and a vector x :: H(n)."
         if not isinstance(v, G) or not isinstance(source, Input) or not isinstance(source.law, Normal):
-            raise self.fail(f"the readout `{t.readout}` is not an input G-var", rule, t.readout)
-        if not isinstance(y, H):
-            raise self.fail(f"Output needs a vector, but `{t.operand}` is {_article(y)}", rule, t.operand)
-        if not v.width == y.width == t.width:
             raise self.fail(
-                f"`{t.readout}` has width {v.width}, `{t.operand}` width {y.width}, and the root {t.width}",
-                f"{rule} All three are the same n.",
-                t.operand,
+                f"the readout `{t.readout}` is not an input with a law N(0, var)",
+                f"{rule} {self.origin(t.readout)}. Declare a readout: `Input v :: G({t.width}) ~ N(0, 1)`.",
+                t.readout,
+            )
+        if not isinstance(y, H):
+            raise self.fail(
+                f"Output needs a vector, but `{t.operand}` is {_article(y)}",
+                f"{rule} {self.origin(t.operand)}.",
+                _operand(t.operand),
+            )
+        if v.width != y.width:
+            raise self.fail(
+                f"the readout `{t.readout}` has width {v.width}, but `{t.operand}` has width {y.width}",
+                f"{rule} Declare a readout `:: G({y.width})`.",
+                _operand(t.operand),
+            )
+        if y.width != t.width:
+            raise self.fail(
+                f"`{t.operand}` has width {y.width}, but the root is of {t.width}",
+                f"{rule} Write `/ sqrt({y.width})`.",
+                re.compile(rf"sqrt\s*\(\s*({t.width})\b"),
             )
         k = t.aligned
         if v.index[:k] != y.index[:k] or k > min(len(v.index), len(y.index)):
             raise self.fail(
-                f"the first {k} index axes of `{t.readout}` {v.index} and `{t.operand}` {y.index} differ",
-                "Rule Output, summed: the axes that are summed over have one length.",
-                t.operand,
+                f"axes={k}, but `{t.readout}` has index shape {v.index} and `{t.operand}` {y.index}",
+                "Rule Output, summed: both have the axes that are summed over, with one length.",
+                _operand(t.operand),
             )
         return v.index[k:] + y.index[k:]
 
@@ -303,6 +399,7 @@ class _Checker:
                         f"the readout `{name}` is used elsewhere",
                         "Rule Output: the output is Gaussian because v is independent of the rest of the "
                         "program. Declare a second input for this use.",
+                        *([_operand(name)] if isinstance(s, Output) else []),
                         name,
                     )
             if isinstance(s, Input) and s.name in readouts and isinstance(s.law, Normal):
@@ -310,14 +407,20 @@ class _Checker:
 
     def check_readout_law(self, s: Input, law: Normal, readouts: set[str]) -> None:
         if np.any(np.asarray(law.mean)):
-            raise self.fail_at(s, f"the readout `{s.name}` has a mean", "Rule Output: v ~ N(0, var).")
+            raise self.fail_at(
+                s,
+                f"the readout `{s.name}` has a mean",
+                "Rule Output: v ~ N(0, var). With a mean m the output grows like m sqrt(n). Write "
+                "`N(0, ...)`.",
+                re.compile(r"N\s*\(\s*(\[[^\]]*\]|[^,]*?)\s*,"),
+            )
         outside = [name for name, _ in law.cross if name not in readouts]
         if outside:
             raise self.fail_at(
                 s,
                 f"the readout `{s.name}` is correlated with `{outside[0]}`",
-                "Rule Output: v is independent of every input that the body uses.",
-                outside[0],
+                "Rule Output: v is independent of every input but other readouts. Leave the covariance out.",
+                re.compile(rf",\s*({outside[0]})\s*:"),
             )
 
     # Names and expressions
@@ -327,7 +430,20 @@ class _Checker:
             return self.types[name]
         later = self.program.definitions.get(name)
         if name in self.program.data:
-            raise self.fail(f"`{name}` is data, not a variable", "Embed it: `~ MatMul(U, x)`.", name)
+            raise self.fail(
+                f"`{name}` is data, not a variable",
+                "Rule Embed: data enter through a matrix with finitely many columns: "
+                f"`Input U{name} :: G(n) ~ MatMul(U, {name})`.",
+                _operand(name),
+                name,
+            )
+        if later is self.statement:
+            raise self.fail(
+                f"`{name}` is used in its own definition",
+                "A program is straight-line: no loops and no cycles. A recurrent network is unrolled, one "
+                "variable per step.",
+                name,
+            )
         if later is not None:
             where = place_of(self.program, later).title
             raise self.fail(
@@ -338,7 +454,9 @@ class _Checker:
             )
         near = _nearest(name, [*self.types, *self.program.data])
         raise self.fail(
-            f"`{name}` is not defined", near or "Define it above, or declare it as an Input.", name
+            f"`{name}` is not defined",
+            f"Every name is defined on a line above its use, or declared as an Input. {near}".rstrip(),
+            name,
         )
 
     def infer(self, expr: Expr) -> Inferred:
@@ -346,7 +464,8 @@ class _Checker:
             if name not in self.program.data and isinstance(self.lookup(name), A):
                 raise self.fail(
                     f"`{name}` is a matrix inside an expression",
-                    "Matrices act on vectors only: write `g := MatMul(W, x)` on a line of its own.",
+                    "Rule MatMul: a matrix acts on a vector, on a line of its own: "
+                    f"`g := MatMul({name}, x)`; then use `g` here.",
                     name,
                 )
         return infer(expr, self.known, self.refuse)
@@ -356,16 +475,20 @@ class _Checker:
             return Inferred("K", self.program.data[name].shape)
         return _as_inferred(self.lookup(name))
 
-    def refuse(self, what: str, remedy: str, name: str | None) -> NetsorError:
-        return self.fail(f"{type(self.statement).__name__}: {what}", remedy, name)
+    def refuse(self, what: str, remedy: str, node: Expr) -> NetsorError:
+        names = [node.op.name] if isinstance(node, Apply) else []
+        return self.fail(f"{type(self.statement).__name__}: {what}", remedy, _spelling(node), *names)
 
     def check_controlled(self, s: Nonlin | Moment) -> None:
         problem = growth_problem(s.expr, self.program, self.types)
         if problem:
+            body = _show(unwound(s.expr, self.program))
+            phi = f"In terms of G-vars it is `{body}`. " if body != _show(s.expr) and len(body) < 80 else ""
             raise self.fail(
                 f"{type(s).__name__}: the function is not controlled",
-                f"{problem} The Master Theorem needs |phi(x)| <= exp(C |x|^(2 - eps) + c); beyond that "
+                f"{phi}{problem} The Master Theorem needs |phi(x)| <= exp(C |x|^(2 - eps) + c); beyond that "
                 "the expectation diverges. Use a function that grows more slowly.",
+                _spelling(s.expr),
             )
 
 
@@ -383,7 +506,7 @@ def _as_inferred(type_: Type) -> Inferred:
 def infer(
     expr: Expr,
     known: Callable[[str], Inferred],
-    refuse: Callable[[str, str, str | None], NetsorError],
+    refuse: Callable[[str, str, Expr], NetsorError],
 ) -> Inferred:
     """Kind, index shape and width of an expression; `refuse` makes the error where it has none."""
     memo: dict[Expr, Inferred] = {}
@@ -393,13 +516,14 @@ def infer(
                 memo[node] = known(name)
             case Const():
                 memo[node] = Inferred("K", ())
-            case Apply(op, args, _, _):
+            case Apply(op, args, _, pick):
                 parts = [memo[a] for a in args]
                 try:
                     index = op.shape(*(p.index for p in parts), **node.options)
+                    op.check_kinds(tuple(p.kind for p in parts))
+                    op.check_pick(pick, len(args), **node.options)
                 except (ValueError, TypeError) as error:
-                    name = op.name if op is not at else None
-                    raise refuse(str(error), "Index shapes broadcast by NumPy's rule.", name) from None
+                    raise refuse(str(error), op.usage(), node) from None
                 width = _common_width(args, parts, refuse)
                 memo[node] = Inferred(op.kind(tuple(p.kind for p in parts)), index, width)
     return memo[expr]
@@ -410,14 +534,19 @@ def _common_width(args: tuple[Expr, ...], parts: list[Inferred], refuse: Callabl
     vectors = [(a, p.width) for a, p in zip(args, parts, strict=True) if p.width is not None]
     for arg, width in vectors:
         if width != vectors[0][1]:
-            name = next(iter(refs(arg)))
             raise refuse(
                 f"vectors of different widths meet: {vectors[0][1]} and {width}",
-                "Coordinatewise functions, sums and moments combine vectors of one width "
-                "(one Common Dimension Class). A MatMul changes the width.",
-                name,
+                "Coordinatewise functions, sums and moments combine vectors of one width (one Common "
+                f"Dimension Class). A MatMul changes the width: `Input W :: A({vectors[0][1]}, {width}) ~ "
+                f"N(0, 1/{width})`.",
+                arg,
             )
     return vectors[0][1] if vectors else None
+
+
+def _operand(name: str) -> re.Pattern[str]:
+    """The place of the second argument of MatMul, or of the vector in an Output."""
+    return re.compile(rf"(?:MatMul\s*\([^,]*,|\^\s*T)\s*({name})(?!\w)")
 
 
 def _article(type_: Type) -> str:

@@ -1,8 +1,8 @@
 """Is a nonlinearity controlled? (|phi(x)| <= exp(C |x|^(2 - eps) + c), the paper's Definition "controlled".)
 
 No program can decide this for every function, so we measure: on rays from the origin the exponent p in
-log |phi(r)| ~ r^p must stay below 2. Only an exponential or a user's function can break the bound; all
-other functions of the language grow like polynomials.
+log |phi(r)| ~ r^p must stay below 2. Only an exponential (also as a power or a gaussian), a quotient or a
+user's function can break the bound; all other functions of the language grow like polynomials.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def unwound(expr: Expr, program: Program, *, through_lincomb: bool = False) -> E
 def growth_problem(expr: Expr, program: Program, types: Mapping[str, Type]) -> str | None:
     """What is wrong with the growth of a nonlinearity, in words, or None."""
     body = unwound(expr, program)
-    steep = (n for n in subtrees(body) if isinstance(n, Apply) and _may_explode(n))
+    steep = (n for n in subtrees(body) if isinstance(n, Apply) and _may_explode(n, types))
     if next(steep, None) is None:
         return None
     rng = np.random.default_rng(0)
@@ -54,8 +54,10 @@ def growth_problem(expr: Expr, program: Program, types: Mapping[str, Type]) -> s
     return None
 
 
-def _may_explode(node: Apply) -> bool:
-    return node.op.name == "exp" or getattr(node.op, "user", False)
+def _may_explode(node: Apply, types: Mapping[str, Type]) -> bool:
+    if node.op.name in ("pow", "div"):
+        return any(isinstance(types.get(name), H) for name in refs(node.args[1]))
+    return node.op.name in ("exp", "gaussian") or getattr(node.op, "user", False)
 
 
 def _ray_value(

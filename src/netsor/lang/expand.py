@@ -14,7 +14,7 @@ import numpy as np
 
 from netsor.lang.blocks import Block, align
 from netsor.lang.expr import Apply, Const, Expr, Ref, refs
-from netsor.lang.functions import add, mul
+from netsor.lang.functions import add, mul, sub
 from netsor.lang.index_maps import at
 from netsor.lang.lower import drop_dead
 from netsor.lang.ops import Function, IndexMap, Mixing, _axes
@@ -59,14 +59,19 @@ def expand(program: Program) -> Program:
     <BLANKLINE>
     """
     writer = _Writer(program)
-    statements = tuple(new for s in program.statements for new in writer.write(s))
-    return _drop_dead_members(replace(program, statements=statements), program, writer)
+    statements: list[Statement] = []
+    for s in program.statements:
+        first, *rest = writer.write(s)
+        statements += [replace(first, notes=s.notes), *(replace(r, notes=()) for r in rest)]
+    return _drop_dead_members(replace(program, statements=tuple(statements)), program, writer)
 
 
 def _drop_dead_members(expanded: Program, program: Program, writer: _Writer) -> Program:
     used = {name for s in program.statements for name in used_by(s)}
     unused = {n for name in writer.names if name not in used for n in writer.names[name].ravel()}
-    return drop_dead(expanded, once_used={*writer.all_names()} - unused)
+    kept = drop_dead(expanded, once_used={*writer.all_names()} - unused)
+    named = {name for s in kept.statements for name in used_by(s)}
+    return replace(kept, data={name: array for name, array in kept.data.items() if name in named})
 
 
 class _Cell:
@@ -238,11 +243,18 @@ def _elementwise(expr: Apply, blocks: list[Block]) -> Block:
     arrays, rank, _ = align(blocks)
     shape = np.broadcast_shapes(*(a.shape for a in arrays))
     columns = [np.broadcast_to(a, shape).ravel() for a in arrays]
-    made = [
-        Apply(expr.op, tuple(c.expr for c in cells), expr.attrs, expr.pick)
-        for cells in zip(*columns, strict=True)
-    ]
-    return Block(_cells(list(made), shape), rank)
+    made = [_apply(expr, *(c.expr for c in cells)) for cells in zip(*columns, strict=True)]
+    return Block(_cells(made, shape), rank)
+
+
+def _apply(expr: Apply, *args: Expr) -> Expr:
+    """The operation on plain arguments; sums leave out zeros, which members of an index map may be."""
+    zero = Const(0.0)
+    if expr.op is add and zero in args:
+        return args[1] if args[0] == zero else args[0]
+    if expr.op is sub and args[1] == zero:
+        return args[0]
+    return Apply(expr.op, args, expr.attrs, expr.pick)
 
 
 def _mix(op: Mixing, options: dict, blocks: list[Block]) -> Block:

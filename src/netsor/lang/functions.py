@@ -266,5 +266,5 @@ def named(functions: dict[str, Op] | None = None) -> dict[str, Op]:
     """Every operation that a text may call by name, with the user's own added."""
     from netsor.lang import index_maps
 
-    maps = (getattr(index_maps, name) for name in index_maps.__all__ if name != "window_positions")
+    maps = (getattr(index_maps, name) for name in index_maps.__all__ if "_" not in name.rstrip("_"))
     return {**{m.name: m for m in maps}, **FUNCTIONS, **MIXINGS, **(functions or {})}

@@ -27,6 +27,7 @@ __all__ = [
     "take",
     "transpose",
     "window",
+    "window_options",
     "window_positions",
 ]
 
@@ -101,6 +102,8 @@ def _stack(*xs: Block, axis: int = 0) -> Block:
 
 def _concat(*xs: Block, axis: int = 0) -> Block:
     rank = xs[0].rank
+    if any(x.rank != rank for x in xs):
+        raise ValueError(f"index shapes differ: {', '.join(str(x.index) for x in xs)}")
     (a,) = _axes(axis, rank)
     parts = [_at(x, index=_one(rank, a, i)) for x in xs for i in range(x.index[a])]
     return _stack(*parts, axis=a)
@@ -130,6 +133,8 @@ def window_positions(
     `same` keeps ceil(size / stride) outputs and pads with zeros, the odd one at the end;
     `circular` wraps around; `valid` uses only windows that fit.
     """
+    if not all(isinstance(n, int) and n >= 1 for n in (kernel, stride, dilation)):
+        raise ValueError(f"a window of size {kernel}, stride {stride} and dilation {dilation}; all are >= 1")
     reach = dilation * (kernel - 1) + 1
     if padding == "valid":
         count, left = (size - reach) // stride + 1, 0
@@ -158,15 +163,22 @@ def _weigh(x: Block, i: int, weights: np.ndarray) -> Block:
     return x.like(x.array * x.xp.asarray(weights.reshape(shape).astype(x.array.dtype)), x.rank)
 
 
-def _window(
-    x: Block, *, dims: int, stride: tuple[int, ...], dilation: tuple[int, ...], padding: str
-) -> Block:
+def window_options(
+    *, dims: int, padding: str, stride: tuple[int, ...] | None = None, dilation: tuple[int, ...] | None = None
+) -> tuple[tuple[int, ...], tuple[int, ...], str]:
+    """Stride, dilation and padding of a window; 1 along every axis unless given."""
+    ones = (1,) * dims
+    return stride or ones, dilation or ones, padding
+
+
+def _window(x: Block, *, dims: int, **options: Attr) -> Block:
     """`out[o] = sum_j x[j, o * stride + j * dilation - left]`: the sum of a convolution.
 
     The first `dims` index axes of x run over kernel positions, the next `dims` over space.
     """
     if x.rank < 2 * dims:
         raise ValueError(f"a {dims}-dimensional window needs {2 * dims} index axes, not {x.rank}")
+    stride, dilation, padding = window_options(dims=dims, **options)
     kernel, space = x.index[:dims], x.index[dims : 2 * dims]
     spots = [window_positions(*p, padding) for p in zip(space, kernel, stride, dilation, strict=True)]
     total: Any = None

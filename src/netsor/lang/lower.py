@@ -12,10 +12,12 @@ written where they are used, as in the paper. No lowering changes a value or a l
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from dataclasses import replace
 
 from netsor.errors import LoweringError
+from netsor.lang.check import LEFT, place_of
 from netsor.lang.expr import Apply, Expr, Ref, transform
 from netsor.lang.program import LinComb, MatMul, Moment, Nonlin, Output, Program, Scalar, Statement, used_by
 from netsor.lang.types import H
@@ -56,14 +58,18 @@ def lower(program: Program, variant: str) -> Program:
     <BLANKLINE>
     """
     if variant not in VARIANTS:
+        near = difflib.get_close_matches(str(variant), VARIANTS, 1)
+        guess = f"Did you mean {near[0]!r}? " if near else ""
         raise LoweringError(
-            f"there is no variant {variant!r}", remedy=f"Choose one of {', '.join(VARIANTS)}."
+            f"there is no variant {variant!r}", remedy=f"{guess}The variants are {', '.join(VARIANTS)}."
         )
     scalars = program.of(Moment) or program.of(Scalar)
     if scalars and not variant.endswith("+"):
         raise LoweringError(
-            f"`{scalars[0].name}` is a C-var, which {variant} does not have",
-            remedy=f"Moments and parameters belong to Netsor+: lower to {variant + '+'!r}.",
+            f"`{scalars[0].name}` is a C-var, which {variant!r} does not have",
+            place=place_of(program, scalars[0], LEFT),
+            remedy="Moments, and functions with C-vars as parameters, belong to Netsor+: lower to "
+            f"{variant + '+'!r}.",
         )
     base = variant.removesuffix("+")
     unwind = _unwinder(program, through_lincomb=base == "netsor-minus")

@@ -10,14 +10,16 @@ K (known constant), C (scalar), G (Gaussian vector) or H (image of G-vars).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import Parameter, signature
 from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
 
+from netsor.errors import FunctionError
 from netsor.lang.blocks import Block, align, broadcast_index
 from netsor.lang.expr import Attr
 
@@ -26,6 +28,8 @@ __all__ = ["Function", "IndexMap", "Kind", "Mixing", "Op"]
 Kind = str
 Kinds = tuple[Kind, ...]
 Index = tuple[int, ...]
+
+BROADCAST = "Index shapes broadcast by NumPy's rule: counted from the last axis, lengths are equal or 1."
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,18 @@ class Op:
     def run(self, *blocks: Block, **attrs: Attr) -> Block:
         """Value of the operation on blocks."""
         raise NotImplementedError
+
+    def usage(self) -> str:
+        """How the operation is written, for error messages."""
+        raise NotImplementedError
+
+    def check_kinds(self, kinds: Kinds) -> None:
+        """Raise ValueError where an argument must not be a vector."""
+
+    def check_pick(self, pick: int | None, count: int, **attrs: Attr) -> None:
+        """Raise ValueError unless `op.pick(...)` of `count` arguments names one value."""
+        if pick is not None:
+            raise ValueError(f"`{self.name}` has one value, so `{self.name}.{pick}` picks nothing")
 
     def is_linear(self, kinds: Kinds) -> bool:
         """Whether the result is a linear combination of the vectors among the arguments."""
@@ -73,11 +89,17 @@ class Function(Op):
 
     def shape(self, *shapes: Index, **attrs: Attr) -> Index:
         if len(shapes) != self.arity:
-            raise ValueError(f"`{self.name}` takes {self.arity} arguments, not {len(shapes)}")
-        unknown = set(attrs) - set(self.defaults)
-        if unknown:
-            raise ValueError(f"`{self.name}` has no option `{sorted(unknown)[0]}`")
+            plural = "s" if self.arity != 1 else ""
+            raise ValueError(f"`{self.name}` takes {self.arity} argument{plural}, not {len(shapes)}")
+        _check_options(self, [np.ones(1)] * self.arity, attrs, self.defaults)
         return broadcast_index(*shapes)
+
+    def usage(self) -> str:
+        if self.infix:
+            return BROADCAST
+        names = [f"x{i + 1}" for i in range(self.arity)] if self.arity > 1 else ["x"]
+        call = ", ".join([*names, *(f"{option}=..." for option in self.defaults)])
+        return f"It is written `{self.name}({call})`." + (f" {BROADCAST}" if self.arity > 1 else "")
 
     def run(self, *blocks: Block, **attrs: Attr) -> Block:
         arrays, rank, vector = align(blocks)
@@ -92,8 +114,11 @@ class Function(Op):
         for x in args:
             if hasattr(x, "__netsor_apply__"):
                 return x.__netsor_apply__(self, args, attrs)
-        self.shape(*((),) * len(args), **attrs)
-        arrays = [x if hasattr(x, "__array_namespace__") else np.asarray(x, float) for x in args]
+        try:
+            self.shape(*((),) * len(args), **attrs)
+            arrays = [x if hasattr(x, "__array_namespace__") else np.asarray(x, float) for x in args]
+        except (TypeError, ValueError) as error:
+            raise FunctionError(str(error), remedy=self.usage()) from None
         return self.fn(*arrays, **{**self.defaults, **attrs})
 
     def using(self, **options: Any) -> Callable[..., Any]:
@@ -112,17 +137,32 @@ class IndexMap(Op):
     coefficients: bool = False  # the first argument is the matrix of the map
 
     def shape(self, *shapes: Index, **attrs: Attr) -> Index:
-        dummies = (Block(np.broadcast_to(np.int8(0), s), len(s)) for s in shapes)
+        dummies = [Block(np.broadcast_to(np.int8(0), s), len(s)) for s in shapes]
+        try:
+            signature(self.fn).bind(*dummies, **attrs)
+        except TypeError as error:
+            raise ValueError(f"`{self.name}`: {error}") from None
         try:
             out = self.fn(*dummies, **attrs).index
         except (IndexError, TypeError) as error:
             raise ValueError(str(error)) from None
         if 0 in out:
-            raise ValueError(f"`{self.name}` leaves nothing of index shape {_join(shapes)}")
+            raise ValueError(f"nothing is left of index shape {_join(shapes)}")
         return out
+
+    def usage(self) -> str:
+        if self.name == "at":
+            return "Index axes are taken by integers, slices and None: `x[0]`, `x[1:3]`, `x[:, None]`."
+        several = {Parameter.VAR_POSITIONAL: "x1, x2, ...", Parameter.KEYWORD_ONLY: "{}=..."}
+        call = (several.get(p.kind, "{}").format(p.name) for p in signature(self.fn).parameters.values())
+        return f"It is written `{self.name}({', '.join(call)})` and acts on index axes, counted from 0."
 
     def run(self, *blocks: Block, **attrs: Attr) -> Block:
         return self.fn(*blocks, **attrs)
+
+    def check_kinds(self, kinds: Kinds) -> None:
+        if self.coefficients and kinds[0] in ("G", "H"):
+            raise ValueError(f"the matrix of `{self.name}` holds numbers or C-vars, not vectors")
 
     def is_linear(self, kinds: Kinds) -> bool:
         if self.coefficients:
@@ -146,13 +186,27 @@ class Mixing(Op):
     user: bool = False
 
     def shape(self, *shapes: Index, **attrs: Attr) -> Index:
+        known = [] if self.user else list(signature(self.fn).parameters)[1 + self.masked :]
+        _check_options(self, [np.ones((2, 1))], {k: v for k, v in attrs.items() if k != "axis"}, known)
         if "axis" not in attrs:
             return broadcast_index(*shapes)
         if len(shapes) > 1 + self.masked:
             raise ValueError(f"`{self.name}` along an axis takes one block, not {len(shapes)}")
-        shape = broadcast_index(*shapes)
+        shape = shapes[0]
+        if broadcast_index(*shapes) != shape:
+            raise ValueError(f"a mask of shape {shapes[1]} does not fit a block of shape {shape}")
         axes = _axes(attrs["axis"], len(shape))
         return tuple(n for i, n in enumerate(shape) if not (self.reduces and i in axes))
+
+    def usage(self) -> str:
+        return f"It is written `{self.name}(x, axis=...)` and mixes index axes, counted from 0."
+
+    def check_pick(self, pick: int | None, count: int, **attrs: Attr) -> None:
+        if self.reduces or "axis" in attrs:
+            return super().check_pick(pick, count)
+        if pick is None or pick >= count:
+            what = f"`{self.name}` of {count} members has {count} values"
+            raise ValueError(f"{what}; name one: `{self.name}.0(...)` to `{self.name}.{count - 1}(...)`")
 
     def run(self, *blocks: Block, **attrs: Attr) -> Block:
         if "axis" in attrs:
@@ -178,6 +232,25 @@ class Mixing(Op):
         )
 
 
+def _check_options(op: Any, args: list[Any], attrs: Mapping[str, Attr], known: Iterable[str]) -> None:
+    """Raise ValueError for an option that the operation does not have, or a value that it cannot use."""
+    unknown = sorted(set(attrs) - set(known))
+    if unknown:
+        raise ValueError(f"`{op.name}` has no option `{unknown[0]}`")
+    try:
+        if any(_has_nan(value) for value in attrs.values()):
+            raise ValueError
+        with np.errstate(all="ignore"):
+            _ = attrs and op.fn(*args, **{**getattr(op, "defaults", {}), **attrs})
+    except (TypeError, ValueError, IndexError):
+        given = ", ".join(f"{k}={v!r}" for k, v in attrs.items())
+        raise ValueError(f"`{op.name}` cannot use {given}") from None
+
+
+def _has_nan(value: Attr) -> bool:
+    return any(map(_has_nan, value)) if isinstance(value, tuple) else value != value
+
+
 def _members_first(xp: Any, array: Any, axes: list[int]) -> tuple[Any, tuple[int, ...]]:
     """The array with `axes` moved to the front and flattened into one, and its shape before flattening."""
     moved = xp.moveaxis(array, tuple(axes), tuple(range(len(axes))))
@@ -188,13 +261,15 @@ def _axes(axis: Attr, rank: int) -> tuple[int, ...]:
     axes = axis if isinstance(axis, tuple) else (axis,)
     for a in axes:
         if not isinstance(a, int) or not -rank <= a < rank:
-            raise ValueError(f"axis {a} does not exist in a block with {rank} index axes")
+            raise ValueError(f"there is no axis {a}: the number of index axes is {rank}")
     return tuple(a % rank for a in axes if isinstance(a, int))
 
 
 def _as_attr(value: Any) -> Any:
     """An option as it stands in an expression: numbers are floats, sequences tuples."""
-    return tuple(map(_as_attr, value)) if isinstance(value, list | tuple | np.ndarray) else float(value)
+    if isinstance(value, list | tuple | np.ndarray):
+        return tuple(map(_as_attr, value))
+    return float(value) if isinstance(value, int | float | np.number) else value
 
 
 def _join(shapes: tuple[Index, ...]) -> str:

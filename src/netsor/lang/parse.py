@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import re
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -11,7 +13,7 @@ import numpy as np
 from lark import Lark, Token, Transformer, UnexpectedInput, UnexpectedToken, v_args
 from lark.exceptions import VisitError
 
-from netsor.errors import NetsorError, ParseError, Place
+from netsor.errors import DataError, NetsorError, ParseError, Place
 from netsor.lang.expr import Apply, Attr, Const, Expr, Ref, Slice, subtrees
 from netsor.lang.functions import add, div, mul, named, neg, pow_, sub
 from netsor.lang.index_maps import at
@@ -42,6 +44,21 @@ READABLE = {
     "KIND": "a type (A, G, H or C)",
     "SIGNED_INT": "an integer",
     "$END": "the end of the line",
+    "SPECIAL": "a number",
+}
+
+# How each statement is written, by its first word; every other line is an assignment.
+FORMS = {
+    "Data": "Data are written `Data x = [1.0, 2.0]`, with nested lists for several axes.",
+    "Input": "An input is written `Input W :: A(n, n) ~ N(0, 1/n)`, `Input g :: G(n) ~ N(0, 1)` or "
+    "`Input Ux :: G(n) ~ MatMul(U, x)`.",
+    "Output": "An output is written `Output v^T x / sqrt(n)`.",
+}
+ASSIGNMENT = "An assignment is written `x := relu(g)`, or with its type `x := relu(g) :: H(n)`."
+ALONE = {
+    "MatMul": "MatMul(W, x) takes two names and stands on a line of its own: `g := MatMul(W, x)`.",
+    "Moment": "Moment(...) stands on a line of its own: `c := Moment(...)`.",
+    "Nonlin": "Nonlin(...) stands on a line of its own: `x := Nonlin(...)`.",
 }
 
 
@@ -66,7 +83,7 @@ def parse(text: str, functions: dict[str, Op] | None = None) -> Program:
     {'n': ['g', 'x', 'h']}
     """
     reader = _Reader(named(functions))
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.removeprefix("\ufeff").rstrip("\n").split("\n"), 1):
         reader.read(number, line)
     program = Program(tuple(reader.statements), reader.data, tuple(reader.header), tuple(reader.notes))
     program.check()
@@ -100,7 +117,12 @@ class _Reader:
         if isinstance(made, tuple):
             name, array = made
             if name in self.data:
-                raise ParseError(f"data `{name}` is given twice", place=Place(number, line))
+                start = line.index(name, line.index("Data") + 4)
+                raise ParseError(
+                    f"data `{name}` is given twice",
+                    place=Place(number, line, start, start + len(name)),
+                    remedy="Every name is defined once. Choose another name here.",
+                )
             self.data[name] = array
             self.header += notes
         else:
@@ -125,7 +147,8 @@ class _Reader:
             if isinstance(error.orig_exc, _UnknownFunctionError):
                 raise error.orig_exc.at(number, line, list(self.operations)) from None
             if isinstance(error.orig_exc, NetsorError):
-                error.orig_exc.place = Place(number, line)
+                place = error.orig_exc.place or _mark(line, r"(?:~|:=|=)\s*(.*?)\s*$")
+                error.orig_exc.place = replace(place, line=number, text=line)
                 raise error.orig_exc from None
             raise
 
@@ -153,38 +176,83 @@ class _UnknownFunctionError(Exception):
     def at(self, number: int, line: str, known: list[str]) -> ParseError:
         start = (self.token.column or 1) - 1
         place = Place(number, line, start, start + len(self.token))
+        if self.token in ALONE:
+            remedy = f"{ALONE[self.token]} Give it a name, and use the name here."
+            return ParseError(f"`{self.token}` stands inside an expression", place=place, remedy=remedy)
         near = difflib.get_close_matches(self.token, known, 1)
         remedy = f"Did you mean `{near[0]}`? " if near else ""
-        remedy += f"Own functions are passed as `parse(text, functions={{'{self.token}': ...}})`."
+        remedy += f"A function of your own is passed as `parse(text, functions={{'{self.token}': ...}})`."
         return ParseError(f"there is no function `{self.token}`", place=place, remedy=remedy)
 
 
 def _syntax_error(error: UnexpectedInput, number: int, line: str) -> ParseError:
-    start = len(line) if error.column in (None, -1) else error.column - 1
-    length = 1
-    found = "the end of the line"
-    if isinstance(error, UnexpectedToken) and error.token.type != "$END":
-        found, length = f"`{error.token}`", len(error.token)
-    elif not isinstance(error, UnexpectedToken):
-        found = f"`{line[start : start + 1]}`"
-    else:
-        start = len(line.partition("#")[0].rstrip())
-    wanted = (
-        getattr(error, "accepts", None) or getattr(error, "expected", None) or getattr(error, "allowed", ())
-    )
-    place = Place(number, line, start, start + length)
-    return ParseError(
-        f"{found} cannot stand here", place=place, remedy=f"Expected {_one_of(set(wanted or ()))}."
-    )
+    code = line.partition("#")[0].rstrip()
+    if not isinstance(error, UnexpectedToken):
+        return _unknown_character(number, line, (error.column or 1) - 1)
+    if error.token.type == "$END":
+        return _early_end(error, number, line, code)
+    start = (error.column or 1) - 1
+    place = Place(number, line, start, start + len(error.token))
+    first = code.split()[0]
+    if error.token.type == "NAME" and code[:start].strip() == first:
+        near = difflib.get_close_matches(first, FORMS, 1)
+        remedy = f"Did you mean `{near[0]}`? " if near else ""
+        remedy += "A line is `Data ...`, `Input ...`, `Output ...`, or an assignment `x := ...`."
+        place = _mark(line, r"(\w+)", number)
+        return ParseError(f"there is no statement `{first}`", place=place, remedy=remedy)
+    remedy = f"Expected {_one_of(error)}. {_form(code)}"
+    return ParseError(f"`{error.token}` cannot stand here", place=place, remedy=remedy)
 
 
-def _one_of(terminals: set[str]) -> str:
+def _unknown_character(number: int, line: str, start: int) -> ParseError:
+    remedy = "A line has names, numbers, brackets and the signs + - * / ^ := :: ~ ; a comment begins with #."
+    if line[start] == "@":
+        remedy = ALONE["MatMul"]
+    place = Place(number, line, start, start + 1)
+    return ParseError(f"`{line[start]}` has no meaning in the language", place=place, remedy=remedy)
+
+
+def _early_end(error: UnexpectedToken, number: int, line: str, code: str) -> ParseError:
+    opened = []
+    for i, sign in enumerate(code):
+        if sign in "([":
+            opened.append(i)
+        elif sign in ")]" and opened:
+            opened.pop()
+    if not opened:
+        place = Place(number, line, len(code), len(code) + 1)
+        remedy = f"Expected {_one_of(error)} at the end. {_form(code)}"
+        return ParseError("the line ends too early", place=place, remedy=remedy)
+    place = Place(number, line, opened[-1], opened[-1] + 1)
+    remedy = f"A line is one statement, and every bracket is closed on it. {_form(code)}"
+    return ParseError(f"`{code[opened[-1]]}` is never closed", place=place, remedy=remedy)
+
+
+def _form(code: str) -> str:
+    """How a line like this one is written."""
+    alone = re.search(r":=\s*(MatMul|Moment|Nonlin)\b", code)
+    return ALONE[alone[1]] if alone else FORMS.get(code.split()[0], ASSIGNMENT)
+
+
+def _mark(line: str, pattern: str, number: int = 0) -> Place:
+    """Carets under the group of a pattern, in the part of a line before its comment."""
+    found = re.search(pattern, line.partition("#")[0])
+    return Place(number, line, *(found.span(1) if found else (0, 0)))
+
+
+def _under(first: Token, last: Token | None = None) -> Place:
+    """Carets from one token to another; line and text are filled in later."""
+    return Place(0, "", (first.column or 1) - 1, ((last or first).end_column or 1) - 1)
+
+
+def _one_of(error: UnexpectedToken) -> str:
+    """What may stand where an error is, in words."""
     patterns = {t.name: t.pattern for t in _lark().terminals}
     words = set()
-    for name in terminals:
+    for name in error.accepts or error.expected:
         raw = patterns[name].value if name in patterns else name
         words.add(READABLE.get(name, f"`{raw}`"))
-    return ", ".join(sorted(words)) or "something else"
+    return " or ".join(sorted(words)) or "something else"
 
 
 @v_args(inline=True)
@@ -202,11 +270,18 @@ class _Build(Transformer):
 
     def data(self, name, array):
         try:
-            return str(name), np.array(array, float)
+            values = np.array(array, float)
         except ValueError:
             raise ParseError(
-                f"data `{name}` is ragged", remedy="All rows of an array have one length."
+                f"data `{name}` is ragged",
+                remedy="Data are an array: all rows have one length, all rows of rows too.",
             ) from None
+        if not np.isfinite(values).all():
+            raise DataError(
+                f"data `{name}` has a NaN or an infinity",
+                remedy="Kernels and simulations need finite numbers: clean or impute the data first.",
+            )
+        return str(name), values
 
     def input(self, name, type_, law):
         if isinstance(law, tuple):
@@ -233,10 +308,13 @@ class _Build(Transformer):
 
     def matmul(self, matrix, *rest):
         if rest[0] == "transpose":
+            place = _under(matrix)
             raise ParseError(
                 f"`{matrix}^T`: a matrix and its transpose cannot be in one program",
-                remedy="Netsor has no transposes: W^T (W x) is not Gaussian in the limit. An independent "
-                "matrix of the same law needs its own name: `Input W2 :: A(n, n) ~ N(0, 1/n)`.",
+                place=replace(place, end=place.end + 2),
+                remedy=f"Netsor has no transposes: {matrix}^T ({matrix} x) is not Gaussian in the limit. An "
+                f"independent matrix of the same law needs its own name: `Input {matrix}2 :: A(n, n) ~ "
+                "N(0, 1/n)`.",
             )
         operand, aligned = rest
         return MatMul, (str(matrix), str(operand), int(aligned or 0))
@@ -258,8 +336,8 @@ class _Build(Transformer):
     def type(self, kind, first, second=None, index=None):
         if second is not None and isinstance(second, tuple):
             second, index = None, second
-        dims = [int(d) if d.type == "INT" else str(d) for d in (first, second) if d is not None]
-        return _type(str(kind), dims, index or ())
+        dims = [d for d in (first, second) if d is not None]
+        return _type(kind, dims, index or ())
 
     def index_shape(self, *sizes):
         return tuple(int(s) for s in sizes)
@@ -276,6 +354,9 @@ class _Build(Transformer):
     # Expressions
 
     def const(self, token):
+        if not np.isfinite(float(token)):
+            remedy = "Numbers are double precision, up to about 1.8e308."
+            raise ParseError(f"the number {token} is too large", place=_under(token), remedy=remedy)
         return Const(float(token))
 
     def ref(self, token):
@@ -306,7 +387,13 @@ class _Build(Transformer):
         if name not in self.operations:
             raise _UnknownFunctionError(name)
         args = tuple(p for p in parts if not isinstance(p, tuple))
-        attrs = tuple(sorted(p for p in parts if isinstance(p, tuple)))
+        attrs = tuple(sorted((p for p in parts if isinstance(p, tuple)), key=lambda p: p[0]))
+        if len(dict(attrs)) < len(attrs):
+            raise ParseError(
+                f"`{name}` is given an option twice",
+                place=_under(name),
+                remedy=f"Every option has one value. {self.operations[name].usage()}",
+            )
         return Apply(self.operations[name], args, attrs, None if pick is None else int(pick))
 
     def option(self, name, value):
@@ -340,12 +427,21 @@ def _number(text: str) -> Attr:
         return float(text)
 
 
+def _ragged(value: Any) -> bool:
+    try:
+        np.array(value, float)
+    except ValueError:
+        return True
+    return False
+
+
 def _floats(value: Any) -> Any:
     return tuple(_floats(v) for v in value) if isinstance(value, tuple) else float(value)
 
 
-def _type(kind: str, dims: list[str | int], index: tuple[int, ...]) -> Type:
-    match kind, dims:
+def _type(kind: Token, tokens: list[Token], index: tuple[int, ...]) -> Type:
+    dims = [int(d) if d.type == "INT" else str(d) for d in tokens]
+    match str(kind), dims:
         case "A", [rows, cols]:
             return A(rows, cols, index)
         case "G", [str(width)]:
@@ -354,9 +450,13 @@ def _type(kind: str, dims: list[str | int], index: tuple[int, ...]) -> Type:
             return H(width, index)
         case "C", []:
             return C(index)
+    given = f"({', '.join(map(str, dims))})" if dims else ""
+    place = _under(kind, tokens[-1] if tokens else None)
     raise ParseError(
-        f"{kind} does not take {len(dims)} dimensions like these",
-        remedy="Types are A(n1, n2), A(n, 3), G(n), H(n) and C, with an index shape as in G(n)[7].",
+        f"there is no type {kind}{given}",
+        place=replace(place, end=place.end + bool(tokens)),
+        remedy="Types are A(n1, n2), A(n, 3), G(n), H(n) and C, with an index shape as in G(n)[7]. A name is "
+        "a width, which goes to infinity; a number is a dimension of data.",
     )
 
 
@@ -365,13 +465,21 @@ def _law(name: str, type_: Type, mean: Any, cov: Any, over: Any, cross: tuple) -
         if over is None or str(over) != str(type_.cols) or mean != 0 or isinstance(cov, tuple) or cross:
             raise ParseError(
                 f"the law of the matrix `{name}` must be N(0, var/{type_.cols})",
-                remedy="The entries of an A(n1, n2) are iid with mean 0 and variance var/n2: "
-                "without the factor 1/n2 its products diverge with the width.",
+                remedy="Rule Input: the entries of an A(n1, n2) are iid with mean 0 and variance var/n2; "
+                "with any other scale its products diverge or vanish with the width. Write "
+                f"`~ N(0, 1/{type_.cols})`.",
             )
         return MatrixLaw(float(cov))
     if over is not None:
         raise ParseError(
             f"the variance of `{name}` is divided by {over}",
-            remedy="Coordinates of a G-var have a variance that does not shrink with the width: N(0, var).",
+            remedy="Rule Input: coordinates of a G-var have a variance that does not shrink with the width. "
+            "Write `~ N(0, 1)`.",
         )
+    for array in (mean, cov, *(value for _, value in cross)):
+        if _ragged(array):
+            raise ParseError(
+                f"the law of `{name}` has a ragged array",
+                remedy="Rule Input: means and covariances are numbers or arrays, whose rows have one length.",
+            )
     return Normal(_floats(mean), _floats(cov), tuple((k, _floats(v)) for k, v in cross))

@@ -30,12 +30,15 @@ __all__ = [
     "Normal",
     "Output",
     "Program",
+    "RESERVED",
     "Scalar",
     "Statement",
     "Term",
     "rename_statement",
     "used_by",
 ]
+
+RESERVED = frozenset({"Data", "Input", "Output", "MatMul", "Moment", "Nonlin", "None"})
 
 Nested = float | tuple["Nested", ...]
 

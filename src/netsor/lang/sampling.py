@@ -6,6 +6,7 @@ and the covariance of two inputs a matrix (size x size').
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from math import prod
 from typing import Any
@@ -18,6 +19,7 @@ from netsor.lang.program import Embedding, Input, MatrixLaw, Normal, Program
 from netsor.lang.types import A, G
 
 __all__ = [
+    "LAW",
     "check_sampling",
     "embedded_data",
     "input_covariance",
@@ -25,6 +27,8 @@ __all__ = [
     "joint_covariance",
     "normal_groups",
 ]
+
+LAW = re.compile(r"~\s*(.*?)\s*$")  # where a statement states its law
 
 
 def embedded_data(program: Program, law: Embedding) -> np.ndarray:
@@ -97,10 +101,20 @@ def check_sampling(program: Program, fail: Callable[..., Exception]) -> None:
         if isinstance(s.law, Normal):
             for name, _ in s.law.cross:
                 if name not in seen:
-                    raise fail(s, f"`{name}` is not an earlier input G-var", "Covariances refer back.", name)
+                    raise fail(
+                        s,
+                        f"`{name}` is not an earlier input with a law N(mean, cov)",
+                        "Rule Input: a covariance `N(0, 1, g: 0.5)` refers back to an input `g :: G(n)` "
+                        "on a line above. Of two correlated inputs the later one names the earlier.",
+                        name,
+                    )
                 if _width(seen[name]) != _width(s):
                     raise fail(
-                        s, f"`{s.name}` and `{name}` have different widths", "Only equals correlate.", name
+                        s,
+                        f"`{s.name}` has width {_width(s)}, but `{name}` has width {_width(seen[name])}",
+                        "Rule Input: coordinate i of one input is correlated with coordinate i of the other, "
+                        "so both have one width.",
+                        name,
                     )
             _check_shapes(s, s.law, seen, fail)
             seen[s.name] = s
@@ -110,18 +124,32 @@ def check_sampling(program: Program, fail: Callable[..., Exception]) -> None:
 
 def _check_shapes(s: Input, law: Normal, seen: dict[str, Input], fail: Callable[..., Exception]) -> None:
     size = prod(_index(s))
-    remedy = f"The block has {size} members: the mean has that many entries, the covariance {size} x {size}."
+    remedy = (
+        f"Rule Input: {s.type} has {size} member{'s' if size > 1 else ''}, so its mean is a number or has "
+        f"shape {_index(s)}, and its covariance is one variance or a matrix {size} x {size}."
+    )
     mean, cov = np.asarray(law.mean, float), np.asarray(law.cov, float)
     if mean.ndim and mean.shape != _index(s):
-        raise fail(s, f"the mean of `{s.name}` has shape {mean.shape}, not {_index(s)}", remedy)
+        raise fail(s, f"the mean of `{s.name}` has shape {mean.shape}, not {_index(s)}", remedy, LAW)
     if cov.ndim and cov.shape != (size, size):
-        raise fail(s, f"the covariance of `{s.name}` has shape {cov.shape}, not {(size, size)}", remedy)
+        raise fail(s, f"the covariance of `{s.name}` has shape {cov.shape}, not {(size, size)}", remedy, LAW)
     for name, value in law.cross:
-        if np.asarray(value, float).size != size * prod(_index(seen[name])):
-            raise fail(s, f"the covariance of `{s.name}` with `{name}` has a wrong shape", remedy, name)
+        other, shape = prod(_index(seen[name])), np.shape(value)
+        if prod(shape) != size * other or (min(size, other) > 1 and shape != (size, other)):
+            raise fail(
+                s,
+                f"the covariance of `{s.name}` with `{name}` has shape {shape}, not {(size, other)}",
+                f"Rule Input: it has a row for each member of `{s.name}` and a column for each of `{name}`.",
+                name,
+            )
     numbers = [mean, cov, *(np.asarray(v, float) for _, v in law.cross)]
     if not all(np.isfinite(n).all() for n in numbers):
-        raise fail(s, f"the law of `{s.name}` has a NaN or an infinity", "Means and covariances are finite.")
+        raise fail(
+            s,
+            f"the law of `{s.name}` has a NaN or an infinity",
+            "Rule Input: means and covariances are finite numbers.",
+            LAW,
+        )
 
 
 def _check_psd(program: Program, group: list[Input], fail: Callable[..., Exception]) -> None:
@@ -132,16 +160,29 @@ def _check_psd(program: Program, group: list[Input], fail: Callable[..., Excepti
         sigma = joint_covariance(program, group)
         low, scale = float(np.linalg.eigvalsh(sigma)[0]), float(np.abs(sigma).max())
         symmetric = bool(np.allclose(sigma, sigma.T, rtol=0, atol=1e-12 * scale))
-    names = ", ".join(f"`{s.name}`" for s in group)
+    names = " and ".join(f"`{s.name}`" for s in group)
+    joint = "joint covariance" if len(group) > 1 else "covariance"
     if not symmetric:
         raise fail(
-            group[-1], f"the covariance of {names} is not symmetric", "A covariance matrix is symmetric."
+            group[-1],
+            f"the {joint} of {names} is not symmetric",
+            "Rule Input: entry (i, j) is the covariance of members i and j, and equals entry (j, i).",
+            LAW,
+        )
+    if low < 0 and isinstance(law, Normal) and isinstance(law.cov, float) and len(group) == 1:
+        raise fail(
+            group[-1],
+            f"the variance of {names} is {low:g}",
+            "Rule Input: a variance is finite and >= 0.",
+            LAW,
         )
     if low < -1e-10 * scale:
         raise fail(
             group[-1],
-            f"the covariance of {names} is not positive semi-definite: its lowest eigenvalue is {low:.3g}",
-            "No Gaussian vector has this covariance. Check the entries.",
+            f"the {joint} of {names} is not positive semi-definite: its lowest eigenvalue is {low:.3g}",
+            "Rule Input: no Gaussian vector has this covariance. A covariance is at most the root of the "
+            "product of the two variances; check the entries.",
+            LAW,
         )
 
 

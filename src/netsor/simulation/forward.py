@@ -13,12 +13,13 @@ from typing import Any, cast
 
 import numpy as np
 
+from netsor.build.nodes import fail
 from netsor.errors import SimulationError
 from netsor.lang.blocks import Block, align
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Expr, Ref, subtrees, transform
 from netsor.lang.functions import mul
-from netsor.lang.index_maps import window, window_positions
+from netsor.lang.index_maps import window, window_options, window_positions
 from netsor.lang.program import (
     Embedding,
     Input,
@@ -172,8 +173,9 @@ def _aligned_matmul(w: np.ndarray, inner: int, x: Block, aligned: int) -> Block:
     return Block(np.moveaxis(out, range(aligned), range(first, first + aligned)), inner + rest, True)
 
 
-def _convolve(w: np.ndarray, x: Block, *, dims: int, stride, dilation, padding: str) -> Block:
+def _convolve(w: np.ndarray, x: Block, *, dims: int, **options: Any) -> Block:
     """Sum over kernel positions j of w[j] times the shifted block; only what the window sees."""
+    stride, dilation, padding = window_options(dims=dims, **options)
     kernel, space = w.shape[:dims], x.index[:dims]
     spots = [window_positions(*p, padding) for p in zip(space, kernel, stride, dilation, strict=True)]
     first = x.array.ndim - 1 - x.rank
@@ -231,8 +233,10 @@ def _inner(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def check_finite(values: np.ndarray, program: Program) -> None:
     """Refuse a result with NaN or infinity, and say what usually makes one."""
     if not np.isfinite(values).all():
-        raise SimulationError(
-            "the simulation has an output that is not finite",
-            remedy="A normalisation divides by zero (layernorm of a zero input, batchnorm of a batch whose "
-            "members are all equal), or an exponential overflows.",
+        bad = np.argwhere(~np.isfinite(values))[0]
+        raise fail(
+            f"the simulation is not finite: sample {bad[0]}, output {bad[1]} is {values[tuple(bad)]}",
+            "A normalisation divides by zero (layernorm of a zero input, batchnorm of a batch whose members "
+            "are all equal), or a function overflows. Leave such inputs out, or normalise with an eps > 0.",
+            SimulationError,
         )

@@ -11,6 +11,7 @@ import numpy as np
 from rich.progress import Progress
 
 from netsor.build.network import Group, Joint, Network, as_inputs, joint
+from netsor.build.nodes import fail
 from netsor.errors import SimulationError
 from netsor.lang.program import Input, Output, Program
 from netsor.lang.sampling import input_covariance
@@ -84,7 +85,7 @@ def empirical_kernel(
 
 def _count(samples: int) -> int:
     if not isinstance(samples, int | np.integer) or samples < 1:
-        raise SimulationError(f"samples={samples!r}", remedy="Ask for at least one network.")
+        raise fail(f"samples={samples!r}", "The number of networks is an integer >= 1.", SimulationError)
     return int(samples)
 
 
@@ -94,8 +95,11 @@ class _Run:
     def __init__(self, net: Network | Program, x: Any, width: int | Mapping[str, int], dtype: Any) -> None:
         if isinstance(net, Program):
             if x is not None:
-                raise SimulationError(
-                    "a Program already has its data", remedy="Call simulate(program, width=...)."
+                raise fail(
+                    "a set of inputs is given with a Program, which has its own data",
+                    "Call ns.simulate(program, width=1000), or give the network: "
+                    "ns.simulate(net, [x], width=1000).",
+                    SimulationError,
                 )
             group = Group((0,), tuple(range(len(net.outputs))))
             self.joint = Joint(net, dict(net.data), (group,))
@@ -103,7 +107,13 @@ class _Run:
             self.joint = joint(net, as_inputs(x))
         self.program = self.joint.program
         if not self.program.outputs:
-            raise SimulationError("the program has no output", remedy="Add a line `Output v^T x / sqrt(n)`.")
+            raise fail(
+                "the program has no output",
+                "A simulation computes outputs: add a line `Output v^T x / sqrt(n)`.",
+                SimulationError,
+            )
+        if dtype not in ("float32", "float64") and dtype not in (np.float32, np.float64, float):
+            raise fail(f"dtype={dtype!r}", "Simulations run in np.float32 or np.float64.", SimulationError)
         self.widths = resolve_widths(self.program, width)
         self.readouts = frozenset(t.readout for s in self.program.outputs for t in s.terms)
         self.steps = plan(self.program)
@@ -133,7 +143,11 @@ class _Run:
         self, count: int, seed: Any, progress: bool | None
     ) -> Iterator[tuple[int, np.random.Generator]]:
         """One generator per sample; a bar shows how far we are."""
-        seeds = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
+        try:
+            seeds = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
+        except (TypeError, ValueError):
+            remedy = "A seed is an integer >= 0, a SeedSequence, or None for a new one each time."
+            raise fail(f"seed={seed!r}", remedy, SimulationError) from None
         with _bar(progress, count, f"simulating, width {max(self.widths.values())}") as advance:
             for i in range(count):
                 child = np.random.SeedSequence(seeds.entropy, spawn_key=(*seeds.spawn_key, i))

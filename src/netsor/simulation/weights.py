@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from netsor.build.nodes import fail
 from netsor.errors import SimulationError
 from netsor.lang.program import Input, MatrixLaw, Program
 from netsor.lang.sampling import input_mean, joint_covariance, normal_groups
@@ -25,12 +26,19 @@ def resolve_widths(program: Program, width: int | Mapping[str, int]) -> dict[str
     missing, unknown = set(classes) - set(chosen), set(chosen) - set(classes)
     if missing or unknown:
         what = f"no width is given for {min(missing)}" if missing else f"there is no width {min(unknown)}"
-        raise SimulationError(what, remedy=f"The widths of this program: {', '.join(classes)}.")
+        each = ", ".join(f"{name!r}: 1000" for name in classes)
+        raise fail(
+            what,
+            f"The widths (Common Dimension Classes) of this program are: {', '.join(classes)}. Give one for "
+            f"all, width=1000, or each by name, width={{{each}}}.",
+            SimulationError,
+        )
     for name, n in chosen.items():
         if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-            raise SimulationError(
-                f"width {name} = {n!r}",
-                remedy="A width is an integer >= 1; the limit is approached from 100 on.",
+            raise fail(
+                f"the width {name} is {n!r}",
+                "A width is an integer >= 1; limits become visible from about 100 on.",
+                SimulationError,
             )
     return {name: int(n) for name, n in chosen.items()}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from netsor.build import GraphConv, Matrix, Network, network, relu
 from netsor.build.nodes import fail
+from netsor.errors import DataError
 from netsor.zoo.per_layer import Var, per_layer
 
 __all__ = ["graph_conv"]
@@ -25,6 +26,8 @@ def graph_conv(
 
     @network
     def graph_conv(graph):
+        if not isinstance(graph, tuple) or len(graph) != 2:
+            raise fail("the input is not a graph", "Give a tuple (features, adjacency).", DataError)
         x, adjacency = graph
         for layer in layers:
             x = phi(layer(x, adjacency))

@@ -24,9 +24,16 @@ def attention(
     """
     if isinstance(scale, str) and scale != "1/n":
         raise fail(
-            f"attention logits scaled by {scale!r}",
-            "q.k/n converges to a number; q.k/sqrt(n) diverges if keys and queries are correlated (tied) "
-            'and stays random if they are not, so it is no C-var. Use scale="1/n", or a number times 1/n.',
+            f"attention logits are scaled by {scale!r}",
+            "Rule Moment: q.k/n converges to a number, a C-var. q.k/sqrt(n) diverges if keys and queries are "
+            'correlated (tied), and stays random if they are not. Use scale="1/n", or a number: scale=2.0 '
+            "stands for 2/n.",
+        )
+    if not q.index or not k.index:
+        raise fail(
+            "attention over a single vector",
+            "Attention runs over the positions of a sequence: data of shape (length, channels), or a block "
+            "with at least one index axis.",
         )
     logits = dot(q[..., :, None], k[..., None, :])
     if not isinstance(scale, str):
@@ -59,8 +66,8 @@ class Attention:
         scale: str | float = "1/n",
         name: str = "",
     ) -> None:
-        if heads < 1:
-            raise fail(f"heads={heads}", "Attention has at least one head.")
+        if not isinstance(heads, int) or heads < 1:
+            raise fail(f"heads={heads!r}", "The number of heads is an integer >= 1.")
         self.heads, self.causal, self.skip, self.scale = heads, causal, skip, scale
         index = (heads,) if heads > 1 else ()
         labels = ("U",) if tied else ("Uq", "Uk", "Uv")

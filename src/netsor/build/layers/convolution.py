@@ -9,6 +9,8 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from netsor.build.layers.dense import bias
 from netsor.build.nodes import Node, apply, fail
 from netsor.build.parameters import Matrix
@@ -19,10 +21,11 @@ __all__ = ["Conv1d", "Conv2d", "per_axis"]
 
 def per_axis(value: int | tuple[int, ...], dims: int, what: str) -> tuple[int, ...]:
     """One positive integer per axis, from a number or a tuple."""
-    values = (value,) * dims if isinstance(value, int) else tuple(int(v) for v in value)
-    if len(values) != dims or any(v < 1 for v in values):
-        raise fail(f"{what}={value!r}", f"Give a positive integer, or {dims} of them.")
-    return values
+    values = (value,) * dims if not isinstance(value, list | tuple) else tuple(value)
+    if len(values) != dims or any(not isinstance(v, int | np.integer) or v < 1 for v in values):
+        each = f"or a tuple of {dims}" if dims > 1 else "or a tuple of one"
+        raise fail(f"{what}={value!r}", f"Give an integer >= 1, {each}, one for each axis of space.")
+    return tuple(int(v) for v in values)
 
 
 class _Convolution:
@@ -44,7 +47,10 @@ class _Convolution:
         self.stride = per_axis(stride, self.dims, "stride")
         self.dilation = per_axis(dilation, self.dims, "dilation")
         if padding not in ("same", "valid", "circular"):
-            raise fail(f"padding={padding!r}", 'Choose "same", "valid" or "circular".')
+            raise fail(
+                f"padding={padding!r}",
+                'Choose "same" (zeros around the block), "valid" (only windows that fit) or "circular".',
+            )
         self.padding = padding
         label = f"W{name}" if name else None
         self.W = Matrix(var_w / prod(self.kernel), index=self.kernel, name=label)
@@ -59,14 +65,10 @@ class _Convolution:
                 f"Data have shape ({'height, width' if self.dims == 2 else 'length'}, channels); "
                 f"a block has {self.dims} index axes.",
             )
-        out = apply(
-            window,
-            product,
-            dims=self.dims,
-            stride=self.stride,
-            dilation=self.dilation,
-            padding=self.padding,
-        )
+        ones = (1,) * self.dims
+        steps = {"stride": self.stride, "dilation": self.dilation}
+        options = {name: value for name, value in steps.items() if value != ones}
+        out = apply(window, product, dims=self.dims, padding=self.padding, **options)
         return out + self.b
 
 

@@ -8,8 +8,10 @@ import numpy as np
 
 from netsor.build.functions import contract
 from netsor.build.layers.dense import bias
-from netsor.build.nodes import Node
+from netsor.build.nodes import Node, fail
 from netsor.build.parameters import Matrix
+from netsor.build.trace import numbers
+from netsor.errors import DataError
 
 __all__ = ["GraphConv", "normalized_adjacency"]
 
@@ -34,7 +36,13 @@ def normalized_adjacency(adjacency: Any) -> np.ndarray:
     array([[0.5, 0.5],
            [0.5, 0.5]])
     """
-    matrix = np.asarray(adjacency, float)
+    matrix = numbers(adjacency, "the adjacency")
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise fail(
+            f"the adjacency has shape {matrix.shape}",
+            "It is a square matrix: entry (i, j) is the weight of the edge from node j to node i.",
+            DataError,
+        )
     matrix = matrix + np.eye(len(matrix))
     scale = 1 / np.sqrt(matrix.sum(1))
     return scale[:, None] * matrix * scale

@@ -15,7 +15,10 @@ Sizes = int | tuple[int, ...]
 def _windows(h: Node, size: Sizes, stride: Sizes | None, padding: str) -> dict:
     dims = len(size) if isinstance(size, tuple) else len(h.index)
     if padding not in ("same", "valid"):
-        raise fail(f"padding={padding!r}", 'Pooling pads "same" or not at all ("valid").')
+        raise fail(
+            f"padding={padding!r}",
+            'Pooling uses only windows that fit ("valid"), or also those over the edge ("same").',
+        )
     sizes = per_axis(size, dims, "size")
     return {
         "size": sizes,

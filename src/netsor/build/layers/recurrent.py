@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from netsor.build.layers.dense import bias
 from netsor.build.nodes import Node, fail
 from netsor.build.parameters import Matrix
@@ -17,14 +19,17 @@ PerGate = float | Sequence[float]
 
 def per_gate(value: PerGate, count: int, what: str) -> list[float]:
     """One number per gate (or layer), from a number or a sequence."""
-    if isinstance(value, int | float):
+    if isinstance(value, int | float | np.number):
         return [float(value)] * count
-    values = [float(v) for v in value]
+    remedy = "Give a number for all layers (or gates), or a list with one for each."
+    values = list(value) if isinstance(value, Sequence | np.ndarray) else []
+    if not values or not all(isinstance(v, int | float | np.number) for v in values):
+        raise fail(f"{what}={value!r}", remedy)
     if len(values) != count:
         raise fail(
-            f"{what} has {len(values)} values for {count} of them", "Give one number, or one for each."
+            f"{what} has {len(values)} value{'s' if len(values) > 1 else ''}, but {count} are needed", remedy
         )
-    return values
+    return [float(v) for v in values]
 
 
 class _Gates:

@@ -1,0 +1,144 @@
+"""P(u > h, v > k) for standard normal u, v of correlation rho, relatively accurate in the tails.
+
+In polar coordinates around the mean, the quadrant splits at the ray to its corner into two parts, one for
+each edge (Owen, "Tables for computing bivariate normal probabilities", Ann. Math. Stat. 27, 1956):
+
+    P(u > h, v > k) = S(h, (k - rho h) / sigma) + S(k, (h - rho k) / sigma) + 1[h < 0 and k < 0],
+    S(h, b) = (1 / 2 pi) exp(-h^2 / 2) int_b^oo exp(-t^2 / 2) h / (h^2 + t^2) dt,  sigma^2 = 1 - rho^2.
+
+S(h, b) is odd in h, and S(h, b) + S(h, -b) = P(z > h) for h > 0. Far from its poles the
+integral is done by Gauss-Legendre with fixed nodes; near them, where h and k are small, so is the
+difference to the probability 1/4 + arcsin(rho) / (2 pi) at h = k = 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from decimal import Decimal
+from functools import cache
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from netsor.expect.closed_special import tail
+
+__all__ = ["LARGEST", "covariance", "orthant", "standardized"]
+
+Array = Any
+Edges = Sequence[Sequence[Array]]
+LARGEST = 1e8  # of a threshold in standard deviations; beyond, probabilities are 0 or 1 in floating point
+NEAR = 2.0
+CUTOFF = 76.0
+
+
+@cache
+def _nodes(n: int) -> list[tuple[float, float]]:
+    """Gauss-Legendre nodes and weights on [0, 1], right to the last digit (numpy's lose two)."""
+    return [_refined(n, Decimal(float(x))) for x in np.polynomial.legendre.leggauss(n)[0]]
+
+
+def _refined(n: int, x: Decimal) -> tuple[float, float]:
+    """One step of Newton's method for the root x of the Legendre polynomial, and the weight there."""
+    value, slope = _legendre(n, x)
+    x -= value / slope
+    slope = _legendre(n, x)[1]
+    return float((1 + x) / 2), float(1 / ((1 - x * x) * slope * slope))
+
+
+def _legendre(n: int, x: Decimal) -> tuple[Decimal, Decimal]:
+    """P_n(x) and its derivative n (x P_n - P_(n-1)) / (x^2 - 1)."""
+    before, now = Decimal(1), x
+    for k in range(1, n):
+        before, now = now, ((2 * k + 1) * x * now - k * before) / (k + 1)
+    return now, n * (x * now - before) / (x * x - 1)
+
+
+def _clip(x: Array) -> Array:
+    xp = array_namespace(x)
+    return xp.where(x > LARGEST, LARGEST, xp.where(x < -LARGEST, -LARGEST, x))
+
+
+def standardized(h: Array, k: Array, rho: Array, sigma: Array) -> Array:
+    """(k - rho h) / sigma, the threshold of v where u = h, without cancellation near rho = 1 and -1."""
+    xp = array_namespace(h, k, rho)
+    side = xp.where(rho < 0, -1.0, 1.0) * xp.ones_like(rho)
+    gap = k - side * h
+    return _clip(gap / xp.where(sigma > 1e-20, sigma, 1e-20) + side * h * sigma / (1 + xp.abs(rho)))
+
+
+def orthant(h: Array, k: Array, rho: Array, sigma: Array, log_scale: Array | float = 0.0) -> Array:
+    """exp(log_scale) P(u > h, v > k), with sigma = sqrt(1 - rho^2) given as accurately as it is known.
+
+    The scale may be far outside the range of floating point where the probability makes up for it.
+    """
+    xp = array_namespace(h, k, rho, sigma)
+    zero = 0.0 * (h + k + rho + sigma)
+    b, a = standardized(h, k, rho, sigma), standardized(k, h, rho, sigma)
+    edges, log_scale = ((h + zero, b), (k + zero, a)), log_scale + zero
+    near = h * h + b * b < NEAR * NEAR
+    close = _near([[xp.where(near, v, 0.0) for v in edge] for edge in edges], xp.atan2(rho, sigma))
+    scale = xp.exp(xp.where(near, log_scale, 0.0))
+    distant = _far([[xp.where(near, NEAR, v) for v in edge] for edge in edges], log_scale)
+    return xp.where(near, scale * close, distant)
+
+
+def _near(edges: Edges, angle: Array) -> Array:
+    """The probability at h = k = 0, and the integral of its derivative as h and k grow in proportion:
+
+    1/4 + arcsin(rho) / (2 pi) - sum over (h, b) of h / sqrt(2 pi) int_0^1 exp(-h^2 x^2 / 2) P(z > b x) dx.
+    """
+    total = 0.25 + angle / (2 * math.pi)
+    for h, b in edges:
+        integral = sum(weight * tail(-((h * x) ** 2) / 2, b * x) for x, weight in _nodes(14))
+        total = total - h * integral / math.sqrt(2 * math.pi)
+    return total
+
+
+def _far(edges: Edges, log_scale: Array) -> Array:
+    """exp(log_scale) times the sum of S(h, b) over the edges, plus 1 if both h < 0."""
+    xp = array_namespace(log_scale)
+    inside = (edges[0][0] < 0) & (edges[1][0] < 0)
+    whole = xp.where(inside, xp.exp(xp.where(inside, log_scale, 0.0)), 0.0)
+    return whole + sum(_edge(h, b, log_scale) for h, b in edges)
+
+
+def _edge(h: Array, b: Array, log_scale: Array) -> Array:
+    """exp(log_scale) S(h, b), with S(0, b) the limit from h > 0."""
+    xp = array_namespace(h, b)
+    p, a = xp.abs(h), xp.abs(b)
+    part = xp.exp(log_scale - (h * h + b * b) / 2) / (2 * math.pi) * _integral(p, a)
+    back = tail(xp.where(b < 0, log_scale, 0.0), p) - part
+    return xp.where(h < 0, -1.0, 1.0) * xp.where(b < 0, back, part)
+
+
+def _integral(h: Array, b: Array) -> Array:
+    """int_0^oo exp(-b z - z^2 / 2) h / (h^2 + (b + z)^2) dz."""
+    xp = array_namespace(h, b)
+    end = CUTOFF / (xp.sqrt(b * b + CUTOFF) + b)
+    total = 0.0
+    for node, weight in _nodes(26):
+        z = end * node
+        total = total + weight * xp.exp(-z * (b + z / 2)) * h / (h * h + (b + z) ** 2)
+    return end * total
+
+
+def covariance(h: Array, k: Array, rho: Array, sigma: Array) -> Array:
+    """P(u > h, v > k) - P(u > h) P(v > k), relatively accurate also for small rho."""
+    xp = array_namespace(h, k, rho, sigma)
+    low = xp.abs(rho) < 0.7
+    difference = orthant(h, k, rho, sigma) - tail(0.0 * h, h) * tail(0.0 * k, k)
+    return xp.where(low, _plackett(h, k, xp.where(low, xp.atan2(rho, sigma), 0.0)), difference)
+
+
+def _plackett(h: Array, k: Array, angle: Array) -> Array:
+    """int_0^angle exp(-(h^2 + k^2 - 2 h k sin t) / (2 cos^2 t)) dt / (2 pi), with rho = sin(angle).
+
+    Plackett (1954); quadrature in t as in Drezner and Wesolowsky (1990).
+    """
+    xp, total = array_namespace(h, k, angle), 0.0
+    for node, weight in _nodes(20):
+        sine = xp.sin(angle * node)
+        total = total + weight * xp.exp((h * k * sine - (h * h + k * k) / 2) / (1 - sine * sine))
+    return angle * total / (2 * math.pi)

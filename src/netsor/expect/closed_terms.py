@@ -1,0 +1,96 @@
+"""Functions of the language as sums of terms p(x) exp(rate x) 1[u > knot], where u = x + Gaussian noise.
+
+erf and gelu are expectations of such terms over the noise: erf_gate(x) = P(u > 0) with noise of variance
+1/2, gelu(x) = x P(u > 0) with variance 1. A wave is the real part of an exponential of imaginary rate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise, zip_longest
+from typing import Any
+
+__all__ = ["TERMS", "Term", "elu_series"]
+
+Coefs = tuple[complex, ...]
+Terms = list["Term"]
+
+
+@dataclass(frozen=True)
+class Term:
+    """p(x) exp(rate x) 1[side (u - knot) > 0], without the indicator where `knot` is None.
+
+    `tie` is the value of the indicator where u = knot for sure.
+    """
+
+    coefs: Coefs
+    rate: complex = 0.0
+    knot: float | None = None
+    noise: float = 0.0
+    side: int = 1
+    tie: float = 0.0
+
+    def upward(self) -> Term:
+        """The same term as a function of side * x, so that its indicator is that of an upper half line."""
+        coefs = tuple(c * self.side**n for n, c in enumerate(self.coefs))
+        knot = None if self.knot is None else self.side * self.knot
+        return Term(coefs, self.side * self.rate, knot, self.noise, tie=self.tie)
+
+
+def _sign(options: Mapping[str, Any]) -> Terms:
+    return [Term((1.0,), knot=0.0, tie=0.5), Term((-1.0,), knot=0.0, side=-1, tie=0.5)]
+
+
+def _leaky(slope: float) -> Terms:
+    return [Term((0.0, 1.0), knot=0.0), Term((0.0, slope), knot=0.0, side=-1)]
+
+
+def _elu(alpha: float) -> Terms:
+    below = [Term((alpha,), rate=1.0, knot=0.0, side=-1), Term((-alpha,), knot=0.0, side=-1)]
+    return [Term((0.0, 1.0), knot=0.0), *below]
+
+
+def elu_series(alpha: float, degree: int = 7) -> Terms:
+    """elu with the Taylor polynomial of exp."""
+    below = (0.0, *(alpha / math.factorial(n) for n in range(1, degree + 1)))
+    return [Term((0.0, 1.0), knot=0.0), Term(below, knot=0.0, side=-1)]
+
+
+def _piecewise(knots: tuple[float, ...], pieces: tuple[tuple[float, ...], ...]) -> Terms:
+    """The first piece below its knot, the second above, and at each further knot the change."""
+    if not knots:
+        return [Term(pieces[0])]
+    terms = [Term(pieces[0], knot=knots[0], side=-1, tie=1.0), Term(pieces[1], knot=knots[0])]
+    for knot, (before, after) in zip(knots[1:], pairwise(pieces[1:]), strict=True):
+        terms.append(Term(_difference(after, before), knot=knot))
+    return [t for t in terms if any(t.coefs)]
+
+
+def _difference(p: Coefs, r: Coefs) -> Coefs:
+    return tuple(a - b for a, b in zip_longest(p, r, fillvalue=0.0))
+
+
+def _hard_tanh(low: float, high: float) -> Terms:
+    return _piecewise((low, high), ((low,), (0.0, 1.0), (high,)))
+
+
+TERMS: dict[str, Callable[[Mapping[str, Any]], Terms]] = {
+    "identity": lambda options: [Term((0.0, 1.0))],
+    "polynomial": lambda options: [Term(tuple(options["coefs"]))],
+    "relu": lambda options: [Term((0.0, 1.0), knot=0.0)],
+    "leaky_relu": lambda options: _leaky(options["slope"]),
+    "abs": lambda options: _leaky(-1.0),
+    "step": lambda options: [Term((1.0,), knot=0.0)],
+    "sign": _sign,
+    "erf": lambda options: [Term((2.0,), knot=0.0, noise=0.5), Term((-1.0,))],
+    "erf_gate": lambda options: [Term((1.0,), knot=0.0, noise=0.5)],
+    "exp": lambda options: [Term((1.0,), rate=1.0)],
+    "sin": lambda options: [Term((-1j,), rate=1j)],
+    "cos": lambda options: [Term((1.0,), rate=1j)],
+    "gelu": lambda options: [Term((0.0, 1.0), knot=0.0, noise=1.0)],
+    "elu": lambda options: _elu(options["alpha"]),
+    "hard_tanh": lambda options: _hard_tanh(options["low"], options["high"]),
+    "piecewise": lambda options: _piecewise(options["knots"], options["pieces"]),
+}

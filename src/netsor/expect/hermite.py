@@ -1,0 +1,525 @@
+"""E[f(x) g(y)] for jointly Gaussian x, y and any one-variable f, g, by Hermite series.
+
+With f(m + sqrt(q) t) = sum_k a_k h_k(t) in orthonormal Hermite polynomials and b_k likewise for g,
+E[f(x) g(y)] = sum_k a_k b_k rho^k (Mehler's formula; Daniely, Frostig and Singer 2016, arXiv:1602.05897).
+The coefficients are one quadrature per input; a pair costs one polynomial in rho. Parseval's equality gives
+the norm of what a series leaves out, and so a bound of the error.
+
+A function with kinks or jumps has a slowly converging series, which matters near |rho| = 1. There the part
+sum_{i,p} jump_ip (x - kink_i)_+^p / p!, p <= 3, is taken in closed form (see `Jumps`): it carries the slow
+part of the series, and the rest converges fast. Piecewise cubics come out to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache, reduce
+from math import factorial, prod
+from operator import mul
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+from numpy.polynomial import chebyshev
+from scipy.special import ndtr, owens_t
+
+from netsor.expect.line_quadrature import (
+    FIRST_LEVEL,
+    REACHES,
+    TRACED_LEVEL,
+    any_above,
+    call,
+    choose_reach,
+    eps_of,
+    find_kinks,
+    hermite_functions,
+    is_traced,
+    kink_places,
+    last_level,
+    least_level,
+    like,
+    mean,
+    norm,
+    two_levels,
+)
+
+__all__ = ["Jumps", "Series", "find_kinks", "mean", "pair_sum", "series"]
+
+Array = Any
+Function = Callable[[Array], Array]
+
+TERMS = (32, 128, 512, 2048, 4096)  # numbers of terms to compute
+TERMS_WITH_KINKS, TRACED_TERMS = (32, 512, 2048), 256
+SHORTER = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072)  # and to keep
+SURE_TERMS, COEFFICIENTS = 512, 2**23  # more than 512 terms only while all coefficients take less than 64 MB
+JUMP_ORDERS, MOST_JUMPS, LARGEST_JUMP = 4, 8, 256.0  # jumps of f and three derivatives, relative to sqrt(E[f^2])
+FIT_POINTS, FIT_WIDTH = 9, 0.25
+PAIR_BLOCK = 2**15
+
+
+def _index(x: Any, index: tuple) -> Any:
+    """x[index] on the leading axes, for arrays and for the classes below; None stays None."""
+    if x is None or isinstance(x, tuple):
+        return x
+    return x[index] if isinstance(x, Jumps | Series) else x[(*index, ...)]
+
+
+@dataclass(frozen=True)
+class Jumps:
+    """The singular part of t -> f(m + s t): sum_{i,p} sizes_ip (t - places_i)_+^p / p!."""
+
+    places: Array  # shape (..., kinks)
+    sizes: Array  # shape (..., kinks, JUMP_ORDERS): jump of the p-th derivative, times s^p
+    coefs: Array  # shape (..., K): its Hermite coefficients
+    tail: Array  # shape (...,): what the series leaves out of f minus the singular part, in norm
+    scale: Array  # shape (...,): size of the terms, for rounding
+    orders: tuple[int, ...]  # the p that occur
+
+    def __getitem__(self, index: tuple) -> Jumps:
+        return Jumps(*(_index(getattr(self, field.name), index) for field in fields(self)))
+
+
+@dataclass(frozen=True)
+class Series:
+    """The Hermite series of t -> f(m + sqrt(q) t) at each input, and what is known of its errors.
+
+    `found[:, None]` indexes the leading axes of all fields at once (no `...` in the index).
+    """
+
+    coefs: Array  # shape (..., K): a_0 ... a_{K-1}
+    tail: Array  # shape (...,): bound of the norm of what the series leaves out, from Parseval
+    error: Array  # shape (...,): bound of the quadrature error of the coefficients, in the 2-norm
+    square: Array  # shape (...,): E[f^2]
+    jumps: Jumps | None = None
+
+    def __getitem__(self, index: Any) -> Series:
+        index = index if isinstance(index, tuple) else (index,)
+        return Series(*(_index(getattr(self, field.name), index) for field in fields(self)))
+
+
+# The series of one function.
+
+
+def series(
+    fn: Function,
+    m: Array,
+    q: Array,
+    terms: int | None = None,
+    tol: float = 1e-13,
+    kinks: Sequence[float] = (),
+) -> Series:
+    """The Hermite series of f at inputs of mean m and variance q, arrays of shape (...,).
+
+    `fn` is elementwise and is called on arrays of shape (..., nodes); `kinks` are the places where f or one
+    of its first derivatives jumps. With `terms=None` the series is as long as `tol` asks, relative to
+    sqrt(E[f^2]), up to 512 terms, and up to 4096 for few inputs. Inside jax.jit, where nothing can adapt,
+    the rule is fixed and there are 256 terms: see the errors.
+    """
+    xp = array_namespace(m, q)
+    m, q = xp.broadcast_arrays(m, q)
+    s = xp.sqrt(xp.where(q > 0, q, xp.ones_like(q)))
+    if is_traced(m, q):
+        found = _at_level(fn, m, s, terms or TRACED_TERMS, TRACED_LEVEL, REACHES[1], sorted(kinks))[0]
+    else:
+        found = _adaptive(fn, m, s, terms, tol, sorted(kinks))
+    return _with_constants(fn, m, q, found)
+
+
+def _adaptive(
+    fn: Function, m: Array, s: Array, terms: int | None, tol: float, kinks: Sequence[float]
+) -> Series:
+    """Widen the range, refine the step and lengthen the series until each error is below its tolerance."""
+    xp = array_namespace(m, s)
+    tol = max(tol, 32 * eps_of(m))
+    rungs = _rungs(m, kinks) if terms is None else (terms,)
+    level, reach, last = FIRST_LEVEL, choose_reach(fn, m, s), last_level(kinks)
+    for count in rungs:
+        level = max(level, least_level(count))
+        found, change = _at_level(fn, m, s, count, level, reach, kinks)
+        while level < last and any_above(change, tol * xp.sqrt(found.square)):
+            level += 1
+            found, change = _at_level(fn, m, s, count, level, reach, kinks)
+        found = _with_jumps(fn, m, s, found, level, reach, kinks)
+        if count == rungs[-1] or _is_long_enough(found, tol):
+            break
+    return found if terms else _shortest(found, tol)
+
+
+def _rungs(m: Array, kinks: Sequence[float]) -> tuple[int, ...]:
+    """The numbers of terms to try: long series only for few inputs."""
+    most = max(SURE_TERMS, COEFFICIENTS // max(1, prod(m.shape)))
+    return tuple(terms for terms in (TERMS_WITH_KINKS if kinks else TERMS) if terms <= most)
+
+
+def _is_long_enough(found: Series, tol: float) -> bool:
+    """Whether the tail is below the tolerance; for long series and many inputs, in pairs of this series only."""
+    if found.coefs.shape[-1] < SURE_TERMS and prod(found.tail.shape) * SURE_TERMS <= COEFFICIENTS:
+        return not any_above(found.tail**2, tol**2 * found.square)
+    return not any_above(_rest(_tails(found), _tails(found)), tol * found.square)
+
+
+def _shortest(found: Series, tol: float) -> Series:
+    """The series with as few terms as the tolerance allows."""
+    cuts = (_cut(found, terms) for terms in SHORTER if terms < found.coefs.shape[-1])
+    return next((cut for cut in cuts if _is_long_enough(cut, tol)), found)
+
+
+def _at_level(
+    fn: Function, m: Array, s: Array, terms: int, level: int, reach: int, kinks: Sequence[float]
+) -> tuple[Series, Array]:
+    """The series by one rule, and its distance to the coarser rule, which with rounding bounds the error."""
+    xp = array_namespace(m, s)
+    fine, coarse = two_levels(fn, m, s, terms, level, reach, kinks)
+    change = norm(fine.coefs - coarse.coefs)
+    doubt = xp.abs(fine.square - coarse.square) + 8 * eps_of(m) * fine.square
+    rounding = eps_of(m) * (8 * xp.sqrt(fine.square) + xp.sqrt(fine.slope))
+    error = change + xp.sqrt(fine.edge) + rounding
+    return Series(fine.coefs, _tail(fine.square, fine.coefs, doubt, rounding), error, fine.square), change
+
+
+def _tail(square: Array, coefs: Array, doubt: Array, rounding: Array) -> Array:
+    """The norm of what the series leaves out, sqrt(E[f^2] - sum_k a_k^2) by Parseval's equality.
+
+    The difference is known to `doubt` only. Where it is lost in the doubt, the tail is at most 1e-7 or so, and
+    a series that has come down to that goes on falling: four times its last quarter bounds the tail.
+    """
+    xp = array_namespace(square, coefs)
+    left, last = square - xp.sum(coefs**2, axis=-1), coefs[..., -(-coefs.shape[-1] * 3 // 4) :]
+    parseval = xp.sqrt(xp.where(left > 0, left, xp.zeros_like(left)) + doubt)
+    falling = xp.minimum(parseval, 4 * norm(last) + rounding)
+    return xp.where(left > doubt, parseval, falling) if coefs.shape[-1] >= TERMS[0] else parseval
+
+
+def _with_constants(fn: Function, m: Array, q: Array, found: Series) -> Series:
+    """Where q = 0 the series is the constant f(m)."""
+    xp = array_namespace(m, q)
+    value, zero = call(fn, m[..., None]), xp.zeros_like(m)
+    first = like(np.eye(1, found.coefs.shape[-1])[0], m)
+    jumps = found.jumps
+    if jumps is not None:
+        sizes = xp.where(q[..., None, None] > 0, jumps.sizes, xp.zeros_like(jumps.sizes))
+        coefs = xp.where(q[..., None] > 0, jumps.coefs, xp.zeros_like(jumps.coefs))
+        jumps = replace(jumps, sizes=sizes, coefs=coefs, tail=xp.where(q > 0, jumps.tail, zero))
+    return Series(
+        xp.where(q[..., None] > 0, found.coefs, value * first),
+        xp.where(q > 0, found.tail, zero),
+        xp.where(q > 0, found.error, zero),
+        xp.where(q > 0, found.square, value[..., 0] ** 2),
+        jumps,
+    )
+
+
+# The singular part of one function.
+
+
+def _with_jumps(
+    fn: Function, m: Array, s: Array, found: Series, level: int, reach: int, kinks: Sequence[float]
+) -> Series:
+    """Add the singular part, if it has not too many kinks; the rest of f is measured by the same rule."""
+    if not 0 < len(kinks) <= MOST_JUMPS:
+        return found
+    xp = array_namespace(m, s)
+    jumps, places = _derivative_jumps(fn, m, kinks), kink_places(m, s, kinks, reach)
+    size = jumps * s[..., None, None] ** like(range(JUMP_ORDERS), m)
+    terms = _sizes_of_terms(places, size)
+    share = xp.exp(-(xp.maximum(places, xp.zeros_like(places)) ** 2) / 4)[..., None]
+    limit = LARGEST_JUMP * xp.sqrt(found.square)[..., None, None]
+    used = (xp.abs(places)[..., None] < reach) & (share * terms < limit)
+    jumps, size, terms = (xp.where(used, x, xp.zeros_like(x)) for x in (jumps, size, terms))
+    orders = tuple(p for p in range(JUMP_ORDERS) if bool(xp.any(size[..., p] != 0)))
+    coefs = _singular_coefs(places, size, found.coefs.shape[-1])
+    smooth = _without(fn, jumps, orders, kinks)
+    rest = two_levels(smooth, m, s, 1, level, reach, kinks)[0].square
+    scale = xp.sum(terms, axis=(-2, -1))
+    rounding = 2 * found.error + 8 * eps_of(m) * scale
+    tail = _tail(rest, found.coefs - coefs, 8 * eps_of(m) * rest + rounding * xp.sqrt(rest), rounding)
+    return replace(found, jumps=Jumps(places, size, coefs, tail, scale, orders))
+
+
+def _sizes_of_terms(places: Array, size: Array) -> Array:
+    """The size of size_ip (t - place_i)_+^p / p! where t is of order 1."""
+    xp = array_namespace(places, size)
+    far = 1 + xp.maximum(-places, xp.zeros_like(places))[..., None]
+    powers = like(range(JUMP_ORDERS), size)
+    return xp.abs(size) * far**powers / like([factorial(p) for p in range(JUMP_ORDERS)], size)
+
+
+def _without(fn: Function, jumps: Array, orders: tuple[int, ...], kinks: Sequence[float]) -> Function:
+    """f minus its singular part sum_{i,p} jump_ip (x - kink_i)_+^p / p!."""
+
+    def smooth(x: Array) -> Array:
+        xp = array_namespace(x)
+        value = fn(x)
+        for i, kink in enumerate(kinks):
+            right, power = xp.astype(x > kink, x.dtype), xp.maximum(x - kink, xp.zeros_like(x))
+            for p in orders:
+                value = value - jumps[..., i, p][..., None] * _power(right, power, p) / factorial(p)
+        return value
+
+    return smooth
+
+
+def _power(step: Array, x: Array, p: int) -> Array:
+    return step if p == 0 else reduce(mul, [x] * p)
+
+
+def _derivative_jumps(fn: Function, m: Array, kinks: Sequence[float]) -> Array:
+    """The jumps of f and its derivatives at each kink, shape (..., kinks, JUMP_ORDERS), from one-sided fits.
+
+    They need not be exact: an error only slows the series of the rest. What may be rounding counts as zero.
+    """
+    xp = array_namespace(m)
+    gaps = np.diff([-np.inf, *kinks, np.inf])
+    rows = []
+    for kink, left, right in zip(kinks, gaps, gaps[1:], strict=False):
+        width = min(FIT_WIDTH, left / 2, right / 2)
+        points, fit = _one_sided_fit(width)
+        f = call(fn, like(kink + points, m) + 0 * m[..., None])
+        noise = 64 * eps_of(m) * xp.max(xp.abs(f), axis=-1)[..., None]
+        jump = f @ like(fit.T, m)
+        rows.append(xp.where(xp.abs(jump) > noise * like(np.abs(fit).sum(axis=1), m), jump, 0 * jump))
+    return xp.stack(rows, axis=-2)
+
+
+@lru_cache(maxsize=64)
+def _one_sided_fit(width: float) -> tuple[np.ndarray, np.ndarray]:
+    """Points on both sides of 0, and the matrix from values there to the jumps of the derivatives at 0."""
+    nodes = chebyshev.chebpts1(FIT_POINTS)
+    values = np.linalg.inv(chebyshev.chebvander(nodes, FIT_POINTS - 1))
+    orders = np.arange(JUMP_ORDERS)[:, None]
+    right = np.stack([chebyshev.chebval(-1.0, chebyshev.chebder(values, p)) for p in range(JUMP_ORDERS)])
+    right, signs = right * (2 / width) ** orders, (-1.0) ** orders
+    points = width * (nodes + 1) / 2
+    return np.concatenate([points, -points]), np.concatenate([right, -signs * right], axis=1)
+
+
+def _singular_coefs(places: Array, size: Array, terms: int) -> Array:
+    """The Hermite coefficients of the singular part.
+
+    E[(t - c)_+^p / p! h_k] is E[(t - c)_+^(p-k) / (p-k)!] / sqrt(k!) for k <= p, and beyond that
+    density(c) h_{k-p-1}(c) / sqrt(k (k-1) ... (k-p)): k derivatives move from h_k to the other factor.
+    """
+    xp = array_namespace(places, size)
+    smooth = list(hermite_functions(places, _density(places), terms))
+    means = _one_sided_moments(places, xp.ones_like(places), JUMP_ORDERS)
+    columns = []
+    for k in range(terms):
+        column = 0 * places
+        for p in range(JUMP_ORDERS):
+            top = smooth[k - p - 1] if k > p else means[p - k]
+            column = column + size[..., p] * top / _falling(k, p + 1) ** 0.5
+        columns.append(xp.sum(column, axis=-1))
+    return xp.stack(columns, axis=-1)
+
+
+def _falling(k: int, count: int) -> int:
+    """k (k - 1) ..., `count` factors but none below 1."""
+    return prod(range(max(1, k - count + 1), k + 1))
+
+
+def _density(t: Array) -> Array:
+    return (2 * np.pi) ** -0.5 * array_namespace(t).exp(-(t**2) / 2)
+
+
+def _one_sided_moments(c: Array, v: Array, count: int) -> list[Array]:
+    """e_n = E[(v z - c)_+^n / n!], n < count, z standard normal: e_{n+1} = (v^2 e_{n-1} - c e_n) / (n + 1)."""
+    xp = array_namespace(c, v)
+    ratio = xp.clip(c / xp.maximum(v, like(1e-30, v)), -1e10, 1e10)
+    before, now = _density(ratio) / xp.where(v > 0, v, xp.ones_like(v)), _numpy(ndtr, -ratio)
+    found = []
+    for n in range(count):
+        found.append(now)
+        before, now = now, (v**2 * before - c * now) / (n + 1)
+    return found
+
+
+def _numpy(function: Callable, *arrays: Array) -> Array:
+    """A function of SciPy on arrays of any library."""
+    return like(function(*(np.asarray(x) for x in arrays)), arrays[0])
+
+
+# Pairs.
+
+
+def pair_sum(a: Series, b: Series, rho: Array) -> tuple[Array, Array]:
+    """E[f(x) g(y)] for the series a of f and b of g and the correlation rho, and a bound of its error.
+
+    The leading axes of a, b and rho broadcast. The sum_k a_k b_k rho^k is by Horner's rule. The error has
+    |rho|^K tail_a tail_b for the rest of the sum and error_a |b| + |a| error_b for the coefficients (both
+    Cauchy-Schwarz). At rho = 1 a series with itself gives E[f^2], which has no such rest.
+    """
+    xp = array_namespace(a.coefs, b.coefs, rho)
+    rho = xp.clip(rho, -1.0, 1.0)
+    fixed = is_traced(a.coefs, b.coefs, rho) or 0 in (*a.tail.shape, *b.tail.shape, *rho.shape)
+    blocks = [_equally_long(a, b, rho)] if fixed else _blocks(a, b, rho)
+    values, errors = zip(*(_pair_block(*block) for block in blocks), strict=True)
+    return _join(values), _join(errors)
+
+
+def _join(parts: Sequence[Array]) -> Array:
+    return parts[0] if len(parts) == 1 else array_namespace(*parts).concat(list(parts), axis=0)
+
+
+def _blocks(a: Series, b: Series, rho: Array) -> Iterator[tuple[Series, Series, Array]]:
+    """Cut the first axis so that a block of pairs stays in the cache; each block takes the terms it needs."""
+    xp = array_namespace(rho)
+    shape = np.broadcast_shapes(a.tail.shape, b.tail.shape, rho.shape)
+    rows = shape[0] if shape else 1
+    step, lengths = max(1, PAIR_BLOCK * rows // max(1, prod(shape))), _lengths(a, b)
+    for at in range(0, rows, step):
+        r = _rows(rho, shape, at, step)
+        same = _identical(_rows(a, shape, at, step), _rows(b, shape, at, step), r)
+        short, long = _enough(lengths, float(xp.max(xp.where(same, 0.0, xp.abs(r)))), eps_of(rho))
+        yield _rows(short, shape, at, step), _rows(long, shape, at, step), r
+
+
+def _equally_long(a: Series, b: Series, rho: Array) -> tuple[Series, Series, Array]:
+    most = min(a.coefs.shape[-1], b.coefs.shape[-1])
+    return _cut(a, most), _cut(b, most), rho
+
+
+def _rows(x: Any, shape: tuple[int, ...], at: int, step: int) -> Any:
+    """Rows at ... at + step - 1 of what broadcasts to `shape` on its leading axes."""
+    own = x.tail.shape if isinstance(x, Series) else x.shape
+    whole = len(own) < len(shape) or not shape or own[0] == 1
+    return x if whole else _index(x, (slice(at, min(at + step, own[0])),))
+
+
+def _lengths(a: Series, b: Series) -> list[tuple[Series, Series, float]]:
+    """Both series with fewer and fewer terms left out, and the relative size of the rest at |rho| = 1."""
+    most = min(a.coefs.shape[-1], b.coefs.shape[-1])
+    cuts = [(_cut(a, terms), _cut(b, terms)) for terms in (*(k for k in SHORTER if k < most), most)]
+    return [(*cut, _rest(*(_relative(x) for x in cut))) for cut in cuts]
+
+
+def _enough(lengths: list[tuple[Series, Series, float]], top: float, eps: float) -> tuple[Series, Series]:
+    """The shortest series whose rest is of the order of rounding for |rho| <= top, else the longest."""
+    enough = ((a, b) for a, b, rest in lengths if rest * top ** a.coefs.shape[-1] <= 16 * eps)
+    return next(enough, lengths[-1][:2])
+
+
+def _cut(a: Series, terms: int) -> Series:
+    """The series with `terms` terms; the others go to the tails."""
+    if a.jumps is None:
+        return replace(a, coefs=a.coefs[..., :terms], tail=_longer_tail(a.tail, a.coefs[..., terms:]))
+    rest = _longer_tail(a.jumps.tail, a.coefs[..., terms:] - a.jumps.coefs[..., terms:])
+    jumps = replace(a.jumps, coefs=a.jumps.coefs[..., :terms], tail=rest)
+    return replace(_cut(replace(a, jumps=None), terms), jumps=jumps)
+
+
+def _longer_tail(tail: Array, omitted: Array) -> Array:
+    xp = array_namespace(tail)
+    return xp.sqrt(tail**2 + xp.sum(omitted**2, axis=-1))
+
+
+def _tails(a: Series) -> tuple[Array, Array | None]:
+    """The norms of what the series leaves out of f, and out of f minus its singular part."""
+    return a.tail, None if a.jumps is None else a.jumps.tail
+
+
+def _relative(a: Series) -> tuple[float, float | None]:
+    """The largest tails over all inputs, relative to sqrt(E[f^2])."""
+    xp = array_namespace(a.tail)
+    size = xp.sqrt(xp.where(a.square > 0, a.square, xp.ones_like(a.square)))
+    whole, rest = _tails(a)
+    return float(xp.max(whole / size)), None if rest is None else float(xp.max(rest / size))
+
+
+def _rest(a: tuple[Any, Any], b: tuple[Any, Any]) -> Any:
+    """A bound of |sum_{k >= K} a_k b_k|, or without the product c d of singular parts a = c + r, b = d + p.
+
+    a b - c d = a p + r b - r p, and each sum is at most the product of the norms.
+    """
+    (tail_a, rest_a), (tail_b, rest_b) = a, b
+    if rest_a is None or rest_b is None:
+        return tail_a * tail_b
+    return tail_a * rest_b + rest_a * tail_b + rest_a * rest_b
+
+
+def _identical(a: Series, b: Series, rho: Array) -> Array:
+    """Where rho = 1 and both series are the same to the last bit: f(x) g(y) is then f(x)^2."""
+    head = (a.coefs[..., :2] == b.coefs[..., :2]) & (rho == 1)[..., None]
+    return array_namespace(rho).all(head, axis=-1) & (a.square == b.square) & (a.tail == b.tail)
+
+
+def _pair_block(a: Series, b: Series, rho: Array) -> tuple[Array, Array]:
+    xp = array_namespace(rho)
+    norms = xp.sqrt(a.square), xp.sqrt(b.square)
+    value = _horner(a, b, rho)
+    error = xp.abs(rho) ** a.coefs.shape[-1] * _rest(_tails(a), _tails(b))
+    if a.jumps is not None and b.jumps is not None:
+        value = value + _singular_pair(a.jumps, b.jumps, rho)
+        error = error + 16 * eps_of(rho) * a.jumps.scale * b.jumps.scale
+    same = _identical(a, b, rho)
+    value, error = xp.where(same, a.square, value), xp.where(same, 0.0, error)
+    return value, error + a.error * norms[1] + norms[0] * b.error
+
+
+def _horner(a: Series, b: Series, rho: Array) -> Array:
+    """sum_k a_k b_k rho^k; the singular parts, if both series have them, are left out."""
+    value = 0 * rho
+    for k in reversed(range(a.coefs.shape[-1])):
+        product = a.coefs[..., k] * b.coefs[..., k]
+        if a.jumps is not None and b.jumps is not None:
+            product = product - a.jumps.coefs[..., k] * b.jumps.coefs[..., k]
+        value = value * rho + product
+    return value
+
+
+# Pairs of singular parts.
+
+
+def _singular_pair(a: Jumps, b: Jumps, rho: Array) -> Array:
+    """The expectation of the product of two singular parts."""
+    total = 0 * rho
+    for i in range(a.places.shape[-1]):
+        for j in range(b.places.shape[-1]):
+            c, d = a.places[..., i], b.places[..., j]
+            table = _power_table(c, d, rho, max(a.orders, default=0), max(b.orders, default=0))
+            for p in a.orders:
+                for r in b.orders:
+                    total = total + a.sizes[..., i, p] * b.sizes[..., j, r] * table[p, r]
+    return total
+
+
+def _power_table(c: Array, d: Array, rho: Array, top_p: int, top_r: int) -> dict[tuple[int, int], Array]:
+    """S_pr = E[(t - c)_+^p / p! (u - d)_+^r / r!] for standard normal t, u of correlation rho.
+
+    Gaussian integration by parts: (p + 1) S_{p+1,r} = S_{p-1,r} + rho S_{p,r-1} - c S_{p,r}, where
+    p = -1 stands for the delta function at c, so that S_{-1,r} is a one-sided moment of u given t = c.
+    """
+    root = ((1 - rho) * (1 + rho)) ** 0.5
+    table = {(0, 0): _orthant(c, d, rho)}
+    for r, moment in enumerate(_one_sided_moments(_minus(d, c, rho), root, top_r + 1)):
+        table[-1, r] = _density(c) * moment
+    for p, moment in enumerate(_one_sided_moments(_minus(c, d, rho), root, top_p + 1)):
+        table[p, -1] = _density(d) * moment
+    for r in range(top_r):
+        table[0, r + 1] = (table[0, r - 1] + rho * table[-1, r] - d * table[0, r]) / (r + 1)
+    for p in range(top_p):
+        for r in range(top_r + 1):
+            table[p + 1, r] = (table[p - 1, r] + rho * table[p, r - 1] - c * table[p, r]) / (p + 1)
+    return table
+
+
+def _minus(d: Array, c: Array, rho: Array) -> Array:
+    """d - rho c without cancellation near |rho| = 1."""
+    xp = array_namespace(rho)
+    return xp.where(rho > 0, (d - c) + c * (1 - rho), (d + c) - c * (1 + rho))
+
+
+def _orthant(c: Array, d: Array, rho: Array) -> Array:
+    """P(t > c, u > d) for standard normal t, u of correlation rho, by Owen's T function (Owen 1956)."""
+    h, k, r = (np.asarray(x, dtype=float) for x in (-c, -d, rho))
+    h, k = (np.where(x == 0, np.finfo(float).tiny, x) for x in (h, k))
+    half = np.where(np.sign(h) * np.sign(k) < 0, 0.5, 0.0)
+    return like((ndtr(h) + ndtr(k)) / 2 - _owen(h, k, r) - _owen(k, h, r) - half, rho)
+
+
+def _owen(h: np.ndarray, k: np.ndarray, rho: np.ndarray) -> np.ndarray:
+    """Owen's T(h, (k - rho h) / (h sqrt(1 - rho^2))); the quotient may be infinite."""
+    root = np.sqrt((1 - rho) * (1 + rho))
+    top = _minus(k, h, rho)
+    with np.errstate(all="ignore"):
+        return owens_t(h, np.where(top == 0, 0.0, top / h / root))

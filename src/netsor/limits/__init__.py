@@ -1,0 +1,6 @@
+"""The infinite-width limit of a program."""
+
+from netsor.limits.kernel import KernelFn, Options, Result, kernel
+from netsor.limits.limit import Limit, limit
+
+__all__ = ["KernelFn", "Limit", "Options", "Result", "kernel", "limit"]

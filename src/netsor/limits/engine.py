@@ -1,0 +1,423 @@
+"""mu, Sigma, the scalar limits and second moments of a program, by recursion on demand.
+
+In the limit every vector is a random number on a Gaussian space, so all there is are expectations:
+
+    cov(e, f)     covariance of two forms (affine in G-vars): bilinear; var_W E[h h'] for one matrix W
+    second(e, f)  E[e f] of any two expressions
+    first(e)      E[e]
+
+`e` belongs to the left input, `f` to the right one. Linear operations act on the result from the
+outside; what is left are products of atoms, which factor over independent families.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from netsor.lang.blocks import Block
+from netsor.lang.check import Inferred, infer
+from netsor.lang.evaluate import evaluate
+from netsor.lang.expr import Apply, Const, Expr, Ref, refs
+from netsor.lang.functions import add, div, neg, sub
+from netsor.lang.index_maps import contract, sum_, window
+from netsor.lang.ops import IndexMap
+from netsor.lang.program import (
+    Embedding,
+    Input,
+    LinComb,
+    MatMul,
+    MatrixLaw,
+    Moment,
+    Nonlin,
+    Normal,
+    Output,
+    Program,
+    Scalar,
+    used_by,
+)
+from netsor.lang.sampling import input_mean
+from netsor.lang.types import C, G, Index
+from netsor.limits.expectation import Expectations
+from netsor.limits.forms import Forms
+from netsor.limits.leaves import (
+    embedded_second,
+    independent_matrices,
+    normal_covariance,
+    window_both_sides,
+)
+from netsor.limits.pairs import Pair, apply_left, diagonal, outer, pad_index, swap
+
+__all__ = ["Engine"]
+
+Array = Any
+
+
+class Engine:
+    """One evaluation of a program on groups of inputs.
+
+    data     arrays of the program
+    batched  which of them have a leading axis over inputs
+    params   variances by name of input, in place of the program's own
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        data: Mapping[str, Array],
+        batched: frozenset[str],
+        expectations: Callable[[Engine], Expectations],
+        params: Mapping[str, Any] | None = None,
+        forms: Forms | None = None,
+    ) -> None:
+        self.program, self.params = program, params or {}
+        self.forms = forms or Forms(program)
+        self.xp = array_namespace(*data.values()) if data else np
+        self.data = {
+            name: Block(array if name in batched else array[None, ...], array.ndim - (name in batched))
+            for name, array in data.items()
+        }
+        self._inputs = self._count_inputs()
+        self._inferred: dict[Expr, Inferred] = {}
+        self._cov: dict[Any, Array | None] = {}
+        self._second: dict[Any, Array] = {}
+        self._first: dict[Expr, Array] = {}
+        self._means: dict[Expr, Array] = {}
+        self._scalars: dict[str, Block] = {}
+        self.expectations = expectations(self)
+
+    # Shapes and constants
+
+    def index(self, expr: Expr) -> Index:
+        return self.inferred(expr).index
+
+    def inferred(self, expr: Expr) -> Inferred:
+        if expr not in self._inferred:
+            self._inferred[expr] = infer(expr, self._known, lambda *a: AssertionError(a))
+        return self._inferred[expr]
+
+    def _known(self, name: str) -> Inferred:
+        if name in self.program.data:
+            return Inferred("K", self.program.data[name].shape)
+        type_ = self.program.types[name]
+        kind = "C" if isinstance(type_, C) else "G" if isinstance(type_, G) else "H"
+        return Inferred(kind, type_.index, getattr(type_, "width", None))
+
+    def variance(self, name: str) -> Any:
+        """The variance of a matrix, or of an input with one number as its law."""
+        source = self.program.definitions[name]
+        assert isinstance(source, Input)
+        own = source.law.var if isinstance(source.law, MatrixLaw) else getattr(source.law, "cov", None)
+        return self.params.get(name, own)
+
+    def constant(self, expr: Expr) -> Array:
+        """Limit of a constant expression, shape (inputs or 1, index...)."""
+        if isinstance(expr, Const):
+            return self.xp.full((1,), expr.value)
+        value = evaluate(expr, {name: self.block(name) for name in refs(expr)})
+        return self.xp.asarray(value.array) if value.array.ndim > value.rank else value.array[None, ...]
+
+    def block(self, name: str) -> Block:
+        """Data, or the limit of a C-var, or the mean of a G-var."""
+        if name in self.data:
+            return self.data[name]
+        if isinstance(self.program.types[name], C):
+            return self.scalar(name)
+        return Block(self.mean(Ref(name)), len(self.program.types[name].index))
+
+    def scalar(self, name: str) -> Block:
+        """The limit of a C-var."""
+        if name not in self._scalars:
+            source = self.program.definitions[name]
+            assert isinstance(source, Moment | Scalar)
+            value = self.first(source.expr) if isinstance(source, Moment) else self.constant(source.expr)
+            self._scalars[name] = Block(value, len(self.program.types[name].index))
+        return self._scalars[name]
+
+    # Means and covariances of forms
+
+    def mean(self, form: Expr) -> Array:
+        """E of an affine expression, shape (inputs or 1, index...)."""
+        if form not in self._means:
+            self._means[form] = self._mean(form)
+        return self._means[form]
+
+    def _mean(self, form: Expr) -> Array:
+        if not isinstance(form, Ref):
+            return self.constant(form)
+        source, index = self.program.definitions[form.name], self.program.types[form.name].index
+        match source:
+            case LinComb():
+                return self.mean(source.expr)
+            case Input(law=Normal()):
+                return self.xp.asarray(input_mean(source).reshape((1, *index)))
+            case _:
+                return self.xp.zeros((1, *index))
+
+    def variance_of(self, form: Expr) -> Array:
+        """Var of a form for every input, shape (inputs or 1, index...)."""
+        found = self.cov(form, form, Pair(True), True)
+        if found is None:
+            return self.xp.zeros((1, *(1,) * len(self.index(form))))
+        return found * _positive(found)
+
+    def cov(self, e: Expr, f: Expr, pair: Pair, tie: bool) -> Array | None:
+        """Cov(e, f) of two affine expressions; None is a structural zero."""
+        key = (e, f, pair, tie)
+        if key not in self._cov:
+            self._cov[key] = self._cov_of(e, f, pair, tie)
+        return self._cov[key]
+
+    def _cov_of(self, e: Expr, f: Expr, pair: Pair, tie: bool) -> Array | None:
+        if self.forms.is_constant(e) or self.forms.is_constant(f):
+            return None
+        fused = self._fused(e, f, pair, tie)
+        if fused is not NotImplemented:
+            return fused
+        if isinstance(e, Apply):
+            return self.linear(e, f, pair, tie, self.cov)
+        source = self.program.definitions[e.name]  # type: ignore[union-attr]
+        if isinstance(source, LinComb):
+            return self.cov(source.expr, f, pair, tie)
+        if isinstance(f, Apply) or isinstance(self.program.definitions[f.name], LinComb):  # type: ignore[union-attr]
+            return self.swapped(self.cov(f, e, pair.flipped, tie), f, e, pair, tie)
+        return self.leaf(e, f, pair, tie)
+
+    def swapped(self, block: Array | None, f: Expr, e: Expr, pair: Pair, tie: bool) -> Array | None:
+        """The block of (f, e) read as the block of (e, f)."""
+        if block is None:
+            return None
+        return swap(block, pair.batch, len(self.index(f)), len(self.index(e)), tie)
+
+    def _fused(self, e: Expr, f: Expr, pair: Pair, tie: bool) -> Any:
+        """Convolutions and joined heads: the matrices of a block are independent, so one sum is left."""
+        match e, f:
+            case Apply(op, (Ref(g),), attrs), Apply(op2, (Ref(k),), attrs2) if op is op2 and attrs == attrs2:
+                if self.matrix_of(g) is None or self.matrix_of(g) != self.matrix_of(k):
+                    return NotImplemented
+                if op is window and not self.aligned(g) and not self.aligned(k):
+                    inner = self.inner(g, k, pair, tie)
+                    left, right = self.operand_index(g), self.operand_index(k)
+                    options = e.options  # type: ignore[union-attr]
+                    kernel = self.index(Ref(g))[: options["dims"]]
+                    return window_both_sides(inner, pair.batch, left, right, kernel, options, tie)
+                axes = tuple(range(self.aligned(g)))
+                if op is sum_ and axes and dict(attrs)["axis"] == axes and not tie and self.aligned(k):
+                    return self.xp.sum(self.inner(g, k, pair, False), axis=tuple(a + pair.batch for a in axes))
+        return NotImplemented
+
+    def matrix_of(self, name: str) -> str | None:
+        match self.program.definitions.get(name):
+            case MatMul(matrix=matrix) | Input(law=Embedding(matrix=matrix)):
+                return matrix
+        return None
+
+    def aligned(self, name: str) -> int:
+        source = self.program.definitions[name]
+        return source.aligned if isinstance(source, MatMul) else 0
+
+    def operand_index(self, name: str) -> Index:
+        """Index of the vectors that a matrix multiplies, without the aligned axes."""
+        matrix = self.matrix_of(name)
+        assert matrix is not None
+        return self.index(Ref(name))[len(self.program.types[matrix].index) :]
+
+    def leaf(self, e: Any, f: Any, pair: Pair, tie: bool) -> Array | None:
+        """Covariance of two inputs or matrix products."""
+        g, k = e.name, f.name
+        matrix = self.matrix_of(g)
+        if matrix is None:
+            return normal_covariance(self, g, k, pair, tie)
+        if matrix != self.matrix_of(k):
+            return None
+        index = self.program.types[matrix].index
+        inner = self.inner(g, k, pair, tie)
+        if not index:
+            return inner
+        ranks = (len(self.operand_index(g)), len(self.operand_index(k)))
+        return independent_matrices(inner, pair.batch, index, self.aligned(g), ranks, tie)
+
+    def inner(self, g: str, k: str, pair: Pair, tie: bool) -> Array:
+        """var_W E[h h'] for g = W h and k = W h', for one matrix: axes (batch, aligned, left, right)."""
+        matrix = self.matrix_of(g)
+        assert matrix is not None
+        var = self.variance(matrix)
+        s, t = self.program.definitions[g], self.program.definitions[k]
+        if isinstance(s, Input) and isinstance(t, Input):
+            return var * embedded_second(self, s, t, pair, tie)
+        assert isinstance(s, MatMul)
+        assert isinstance(t, MatMul)
+        if not s.aligned:
+            return var * self.second(Ref(s.operand), Ref(t.operand), pair, tie)
+        return var * self._aligned_inner(s, t, pair, tie)
+
+    def _aligned_inner(self, s: MatMul, t: MatMul, pair: Pair, tie: bool) -> Array:
+        if tie:
+            return self.second(Ref(s.operand), Ref(t.operand), pair, True)
+        full = self.second(Ref(s.operand), Ref(t.operand), pair, False)
+        left, right = self.index(Ref(s.operand)), self.index(Ref(t.operand))
+        full = self.xp.broadcast_to(full, (*full.shape[: pair.batch], *left, *right))
+        for a in range(s.aligned):
+            axes = (pair.batch + a, pair.batch + len(left))
+            part = self.xp.linalg.diagonal(self.xp.moveaxis(full, axes, (-2, -1)))
+            full = self.xp.moveaxis(part, -1, pair.batch + a)
+        return full
+
+    # Linear operations on the left index
+
+    def linear(
+        self, e: Apply, f: Expr, pair: Pair, tie: bool, inner: Callable[[Expr, Expr, Pair, bool], Array | None]
+    ) -> Array | None:
+        """A bilinear quantity of (op(args), f) from those of (args, f)."""
+        if isinstance(e.op, IndexMap):
+            if tie:
+                full = self.linear(e, f, pair, False, inner)
+                i, j = len(self.index(e)), len(self.index(f))
+                return None if full is None else diagonal(full, pair.batch, i, j)
+            return self._index_map(e, f, pair, inner)
+        if e.op in (add, sub):
+            parts = [self._fit(inner(a, f, pair, tie), a, e, f, pair, tie) for a in e.args]
+            sign = -1 if e.op is sub else 1
+            match parts:
+                case [None, None]:
+                    return None
+                case [left, None]:
+                    return left
+                case [None, right]:
+                    return sign * right
+            return parts[0] + sign * parts[1]
+        if e.op is neg:
+            value = inner(e.args[0], f, pair, tie)
+            return None if value is None else -value
+        return self._scaled(e, f, pair, tie, inner)
+
+    def _scaled(self, e: Apply, f: Expr, pair: Pair, tie: bool, inner: Callable) -> Array | None:
+        """A constant times a vector, or a vector over a constant."""
+        x, y = e.args
+        vector, factor = (y, x) if self.forms.is_constant(x) else (x, y)
+        value = self._fit(inner(vector, f, pair, tie), vector, e, f, pair, tie)
+        if value is None:
+            return None
+        scale = pair.left(self.constant(factor))
+        rank, own = len(self.index(e)), len(self.index(factor))
+        scale = pad_index(scale, pair.batch, own, value.ndim - pair.batch if tie else rank)
+        if not tie:
+            scale = self.xp.reshape(scale, (*scale.shape, *(1,) * len(self.index(f))))
+        return value / scale if e.op is div else value * scale
+
+    def _fit(self, block: Array | None, part: Expr, e: Expr, f: Expr, pair: Pair, tie: bool) -> Array | None:
+        """A block of (part, f) with as many index axes as one of (e, f)."""
+        if block is None:
+            return None
+        i, j, target = len(self.index(part)), len(self.index(f)), len(self.index(e))
+        if tie:
+            return pad_index(block, pair.batch, max(i, j), max(target, j))
+        return pad_index(block, pair.batch, i + j, target + j)
+
+    def _index_map(self, e: Apply, f: Expr, pair: Pair, inner: Callable) -> Array | None:
+        vectors = e.args[1:] if e.op is contract else e.args
+        parts = [inner(a, f, pair, False) for a in vectors]
+        if all(p is None for p in parts):
+            return None
+        right = self.index(f)
+        if e.op is contract:
+            matrix = pair.left(self.constant(e.args[0]))
+            first = Block(matrix, len(self.index(e.args[0])))
+            return apply_left(e.op, parts, pair.batch, [self.index(vectors[0])], right, e.options, first)
+        like = next(p for p in parts if p is not None)
+        filled = [
+            self.xp.zeros((*(1,) * (pair.batch + len(self.index(a)) + len(right)),), dtype=like.dtype)
+            if p is None
+            else p
+            for p, a in zip(parts, vectors, strict=True)
+        ]
+        return apply_left(e.op, filled, pair.batch, [self.index(a) for a in vectors], right, e.options)
+
+    # Second and first moments
+
+    def second(self, e: Expr, f: Expr, pair: Pair, tie: bool) -> Array:
+        """E[e f]."""
+        e, f = self._resolve(e), self._resolve(f)
+        key = (e, f, pair, tie)
+        if key not in self._second:
+            back = self._second.get((f, e, pair.flipped, tie))
+            made = self._second_of(e, f, pair, tie) if back is None else self.swapped(back, f, e, pair, tie)
+            assert made is not None
+            self._second[key] = made
+        return self._second[key]
+
+    def _resolve(self, e: Expr) -> Expr:
+        source = self.program.definitions.get(e.name) if isinstance(e, Ref) else None
+        return self.forms.unwound(source.expr) if isinstance(source, Nonlin) else e
+
+    def _second_of(self, e: Expr, f: Expr, pair: Pair, tie: bool) -> Array:
+        forms = self.forms
+        if forms.is_affine(e) and forms.is_affine(f):
+            left, right = self.outer(self.mean(e), self.mean(f), e, f, pair, tie)
+            cov = self.cov(e, f, pair, tie)
+            return left * right if cov is None else cov + left * right
+        if forms.is_constant(e):
+            left, right = self.outer(self.constant(e), self.first(f), e, f, pair, tie)
+            return left * right
+        if forms.is_linear_head(e) and not forms.is_affine(e):
+            made = self.linear(e, f, pair, tie, self.second)  # type: ignore[arg-type]
+            assert made is not None
+            return made
+        if forms.is_constant(f) or (forms.is_linear_head(f) and not forms.is_affine(f)):
+            made = self.swapped(self.second(f, e, pair.flipped, tie), f, e, pair, tie)
+            assert made is not None
+            return made
+        return self.expectations.second(e, f, pair, tie)
+
+    def outer(self, left: Array, right: Array, e: Expr, f: Expr, pair: Pair, tie: bool) -> tuple[Array, Array]:
+        """Per-input quantities of e and f, ready to broadcast into a block of (e, f)."""
+        ranks = (len(self.index(e)), len(self.index(f)))
+        return outer(pair.left(left), pair.right(right), pair.batch, ranks, tie)
+
+    def first(self, e: Expr) -> Array:
+        """E[e], shape (inputs or 1, index...)."""
+        e = self._resolve(e)
+        if e not in self._first:
+            self._first[e] = self._first_of(e)
+        return self._first[e]
+
+    def _first_of(self, e: Expr) -> Array:
+        forms = self.forms
+        if forms.is_constant(e):
+            return self.constant(e)
+        if forms.is_affine(e):
+            return self.mean(e)
+        if forms.is_linear_head(e):
+            return self._first_linear(e)
+        return self.expectations.first(e)
+
+    def _first_linear(self, e: Expr) -> Array:
+        """Linear operations on expectations; constants keep their value."""
+        assert isinstance(e, Apply)
+        args = [Block(self.first(a), len(self.index(a))) for a in e.args]
+        made = e.op.run(*args, **e.options)
+        return made.array
+
+    def forget_tile(self) -> None:
+        """Drop what belongs to pairs of inputs; what belongs to single inputs stays."""
+        for memo in (self._cov, self._second, self.expectations.pairs):
+            for key in [k for k in memo if not k[2].same]:
+                del memo[key]
+
+    def inputs_of(self, e: Expr) -> int:
+        """How many inputs an expression has values for: those of its group, or 1 if all share it."""
+        return max((self._inputs[name] for name in refs(e)), default=1)
+
+    def _count_inputs(self) -> dict[str, int]:
+        counts = {name: block.array.shape[0] for name, block in self.data.items()}
+        for s in self.program.statements:
+            if not isinstance(s, Output):
+                counts[s.name] = max((counts[name] for name in used_by(s)), default=1)
+        return counts
+
+
+def _positive(x: Array) -> Array:
+    return array_namespace(x).astype(x > 0, x.dtype)

@@ -1,0 +1,231 @@
+"""What an expression is for the limit: constant, affine in G-vars, a product of atoms.
+
+In the limit a G-var is a Gaussian number, so everything affine in G-vars (with C-vars as coefficients)
+is Gaussian too: a *form*. A nonlinearity of one form is an *atom*, whatever it is made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees, transform
+from netsor.lang.functions import add, div, mul, neg, sub
+from netsor.lang.index_maps import contract
+from netsor.lang.ops import Function, IndexMap
+from netsor.lang.program import Embedding, Input, LinComb, MatMul, Nonlin, Normal, Program
+from netsor.lang.types import C, G
+
+__all__ = ["Atom", "Forms", "HOLE", "Product"]
+
+HOLE = Ref("@")
+
+
+@dataclass(frozen=True)
+class Atom:
+    """A function of Gaussian forms: `body` with its forms, or with HOLE in place of the only one."""
+
+    body: Expr
+    forms: tuple[Expr, ...]
+    unary: bool
+
+    @property
+    def is_identity(self) -> bool:
+        return self.body == HOLE
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product of constants (numbers and C-vars) and atoms."""
+
+    constants: tuple[Expr, ...] = ()
+    atoms: tuple[Atom, ...] = ()
+
+
+@dataclass
+class Forms:
+    """Static facts about the expressions of a program; every answer is remembered."""
+
+    program: Program
+    _affine: dict[Expr, bool] = field(default_factory=dict)
+    _constant: dict[Expr, bool] = field(default_factory=dict)
+    _unwound: dict[Expr, Expr] = field(default_factory=dict)
+    _products: dict[Expr, tuple[Product, ...]] = field(default_factory=dict)
+
+    # Kinds of expressions
+
+    def is_constant(self, expr: Expr) -> bool:
+        """No vectors: numbers, data and C-vars."""
+        if expr not in self._constant:
+            match expr:
+                case Const():
+                    found = True
+                case Ref(name):
+                    found = name in self.program.data or isinstance(self.program.types[name], C)
+                case Apply(args=args):
+                    found = all(map(self.is_constant, args))
+            self._constant[expr] = found
+        return self._constant[expr]
+
+    def is_affine(self, expr: Expr) -> bool:
+        """Gaussian in the limit: linear in G-vars with constant coefficients, plus a constant."""
+        if expr not in self._affine:
+            if isinstance(expr, Ref) or self.is_constant(expr):
+                name = expr.name if isinstance(expr, Ref) else ""
+                found = self.is_constant(expr) or isinstance(self.program.types[name], G)
+            else:
+                found = self.is_linear_head(expr) and all(
+                    map(self.is_affine, expr.args if isinstance(expr, Apply) else ())
+                )
+            self._affine[expr] = found
+        return self._affine[expr]
+
+    def is_linear_head(self, expr: Expr) -> bool:
+        """An operation that is linear in its vector arguments."""
+        if not isinstance(expr, Apply) or self.is_constant(expr):
+            return False
+        op, constant = expr.op, [self.is_constant(a) for a in expr.args]
+        if op in (add, sub, neg):
+            return True
+        if op is mul:
+            return any(constant)
+        if op is div:
+            return constant[1]
+        if op is contract:
+            return constant[0]
+        return isinstance(op, IndexMap)
+
+    def unwound(self, expr: Expr) -> Expr:
+        """The expression as a function of G-vars and constants."""
+        if expr not in self._unwound:
+            self._unwound[expr] = transform(expr, self._unwind_ref)
+        return self._unwound[expr]
+
+    def _unwind_ref(self, ref: Ref) -> Expr:
+        source = self.program.definitions.get(ref.name)
+        return self.unwound(source.expr) if isinstance(source, Nonlin) else ref
+
+    # Products of atoms
+
+    def products(self, expr: Expr) -> tuple[Product, ...]:
+        """The expression as a sum of products of atoms; products of sums are multiplied out."""
+        if expr not in self._products:
+            self._products[expr] = tuple(self._multiply_out(self.unwound(expr)))
+        return self._products[expr]
+
+    def _multiply_out(self, expr: Expr) -> Iterator[Product]:
+        if self.is_constant(expr):
+            yield Product((expr,))
+        elif (atom := self.as_atom(expr)).unary:
+            yield Product((), (atom,))
+        elif isinstance(expr, Apply) and expr.op in (add, sub, neg, mul, div) and self._elementwise(expr):
+            yield from self._distribute(expr)
+        else:
+            yield Product((), (atom,))
+
+    def _elementwise(self, expr: Apply) -> bool:
+        return expr.op is not div or self.is_constant(expr.args[1])
+
+    def _distribute(self, expr: Apply) -> Iterator[Product]:
+        if expr.op is mul:
+            for p in self.products(expr.args[0]):
+                for q in self.products(expr.args[1]):
+                    yield self._merge(Product(p.constants + q.constants, p.atoms + q.atoms))
+        elif expr.op is div:
+            inverse = Apply(div, (Const(1.0), expr.args[1]))
+            for p in self.products(expr.args[0]):
+                yield Product((*p.constants, inverse), p.atoms)
+        else:
+            minus = (Const(-1.0),)
+            for k, arg in enumerate(expr.args):
+                for p in self.products(arg):
+                    sign = minus if expr.op is neg or (expr.op is sub and k == 1) else ()
+                    yield Product(sign + p.constants, p.atoms)
+
+    def _merge(self, product: Product) -> Product:
+        """Atoms of one form become one atom."""
+        merged: dict[Expr, Atom] = {}
+        rest: list[Atom] = []
+        for atom in product.atoms:
+            if not atom.unary:
+                rest.append(atom)
+            elif atom.forms[0] in merged:
+                body = Apply(mul, (merged[atom.forms[0]].body, atom.body))
+                merged[atom.forms[0]] = Atom(body, atom.forms, True)
+            else:
+                merged[atom.forms[0]] = atom
+        return Product(product.constants, (*merged.values(), *rest))
+
+    def as_atom(self, expr: Expr) -> Atom:
+        """The expression as a function of its forms; of one, if it has only one and mixes no index."""
+        forms = self.maximal_forms(expr)
+        unique = tuple(dict.fromkeys(forms))
+        if len(unique) == 1 and not self._mixes(expr, unique[0]):
+            return Atom(_replace(expr, unique[0], HOLE), unique, True)
+        names = {name for form in unique for name in refs(form) if not self.is_constant(Ref(name))}
+        if len(names) == 1:
+            ref = Ref(names.pop())
+            if not self._mixes(expr, ref):
+                return Atom(_replace(expr, ref, HOLE), (ref,), True)
+        return Atom(expr, unique, False)
+
+    def maximal_forms(self, expr: Expr) -> list[Expr]:
+        """The largest affine subexpressions that are not constant."""
+        if self.is_constant(expr):
+            return []
+        if self.is_affine(expr):
+            return [expr]
+        assert isinstance(expr, Apply), f"{expr} is neither a form nor unwound"
+        return [form for arg in expr.args for form in self.maximal_forms(arg)]
+
+    def _mixes(self, expr: Expr, leaf: Expr) -> bool:
+        """Whether an index map or a mixing operation stands between the expression and a leaf of it."""
+        if expr == leaf or self.is_constant(expr):
+            return False
+        assert isinstance(expr, Apply)
+        return not isinstance(expr.op, Function) or any(self._mixes(a, leaf) for a in expr.args)
+
+    # Independent families
+
+    @cached_property
+    def families(self) -> dict[str, str]:
+        """For every G-var the representative of its family; different families are independent."""
+        parent: dict[str, str] = {}
+
+        def root(name: str) -> str:
+            parent.setdefault(name, name)
+            while parent[name] != name:
+                name = parent[name]
+            return name
+
+        def join(names: list[str]) -> None:
+            for name in names[1:]:
+                parent[root(name)] = root(names[0])
+
+        for s in self.program.statements:
+            match s:
+                case Input(law=Embedding(matrix, _)) | MatMul(matrix=matrix):
+                    join([s.name, f"{matrix} "])
+                case Input(law=Normal(cross=cross)):
+                    join([s.name, *(name for name, _ in cross)])
+                case LinComb():
+                    join([s.name, *(n for n in refs(s.expr) if isinstance(self.program.types.get(n), G))])
+        for expr in self.program.expressions():
+            for node in subtrees(self.unwound(expr)):
+                if self.is_affine(node) and not self.is_constant(node):
+                    join([n for n in refs(node) if isinstance(self.program.types.get(n), G)])
+        return {name: root(name) for name, type_ in self.program.types.items() if isinstance(type_, G)}
+
+    def families_of(self, atom: Atom) -> frozenset[str]:
+        return frozenset(
+            self.families[name] for form in atom.forms for name in refs(form) if name in self.families
+        )
+
+
+def _replace(expr: Expr, old: Expr, new: Expr) -> Expr:
+    if expr == old:
+        return new
+    if isinstance(expr, Apply):
+        return Apply(expr.op, tuple(_replace(a, old, new) for a in expr.args), expr.attrs, expr.pick)
+    return expr

@@ -1,0 +1,153 @@
+"""Covariances where the recursion ends: inputs, embeddings of data, and blocks of independent matrices."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from netsor.lang.evaluate import evaluate
+from netsor.lang.expr import refs
+from netsor.lang.index_maps import window_options, window_positions
+from netsor.lang.program import Embedding, Input, Normal
+from netsor.lang.sampling import input_covariance
+from netsor.lang.types import Index
+from netsor.limits.pairs import Pair, pad_index
+
+if TYPE_CHECKING:
+    from netsor.limits.engine import Engine
+
+__all__ = ["embedded_second", "independent_matrices", "normal_covariance", "window_both_sides"]
+
+Array = Any
+
+
+def normal_covariance(engine: Engine, g: str, k: str, pair: Pair, tie: bool) -> Array | None:
+    """Sigma_in of two inputs with explicit laws: the same for all inputs of the network."""
+    s, t = engine.program.definitions[g], engine.program.definitions[k]
+    assert isinstance(s, Input)
+    if not isinstance(t, Input) or isinstance(t.law, Embedding):
+        return None
+    left, right = engine.index(_ref(g)), engine.index(_ref(k))
+    ones = (1,) * pair.batch
+    if g == k and isinstance(s.law, Normal) and isinstance(s.law.cov, float):
+        var = engine.variance(g)
+        if tie:
+            return var * engine.xp.ones((*ones, *(1,) * len(left)))
+        return var * engine.xp.asarray(np.eye(prod(left)).reshape((*ones, *left, *right)))
+    sigma = input_covariance(engine.program, s, t)
+    if sigma is None:
+        return None
+    full = sigma.reshape((*ones, *left, *right))
+    if tie:
+        from netsor.limits.pairs import diagonal
+
+        return diagonal(engine.xp.asarray(full), pair.batch, len(left), len(right))
+    return engine.xp.asarray(full)
+
+
+def _ref(name: str) -> Any:
+    from netsor.lang.expr import Ref
+
+    return Ref(name)
+
+
+def embedded_second(engine: Engine, s: Input, t: Input, pair: Pair, tie: bool) -> Array:
+    """x.x' / m of the data that one matrix multiplies: axes (batch, left, right), or tied."""
+    x, y = (_data(engine, law) for law in (s.law, t.law))
+    m = x.shape[-1]
+    if pair.same:
+        return _dots(x, y, tie) / m
+    x, y = pair.left(x)[:, 0, ...], pair.right(y)[0, ...]
+    return _cross_dots(x, y, tie) / m
+
+
+def _data(engine: Engine, law: Any) -> Array:
+    """The data of an embedding, (inputs or 1, index..., m)."""
+    assert isinstance(law, Embedding)
+    value = evaluate(law.data, {name: engine.data[name] for name in refs(law.data)})
+    return value.array
+
+
+def _dots(x: Array, y: Array, tie: bool) -> Array:
+    """x_i . y_j for the same input, arrays (inputs, index..., m)."""
+    xp = array_namespace(x, y)
+    if tie:
+        rank = max(x.ndim, y.ndim) - 2
+        return xp.sum(pad_index(x, 1, x.ndim - 2, rank) * pad_index(y, 1, y.ndim - 2, rank), axis=-1)
+    a = xp.reshape(x, (x.shape[0], prod(x.shape[1:-1]), x.shape[-1]))
+    b = xp.reshape(y, (y.shape[0], prod(y.shape[1:-1]), y.shape[-1]))
+    out = xp.matmul(a, xp.matrix_transpose(b))
+    return xp.reshape(out, (out.shape[0], *x.shape[1:-1], *y.shape[1:-1]))
+
+
+def _cross_dots(x: Array, y: Array, tie: bool) -> Array:
+    """x_i . y_j for all pairs of inputs: axes (left inputs, right inputs, left index, right index)."""
+    xp = array_namespace(x, y)
+    if tie:
+        rank = max(x.ndim, y.ndim) - 2
+        a, b = (xp.moveaxis(pad_index(z, 1, z.ndim - 2, rank), 0, -2) for z in (x, y))
+        out = xp.matmul(a, xp.matrix_transpose(b))
+        return xp.moveaxis(out, (-2, -1), (0, 1))
+    a = xp.reshape(x, (prod(x.shape[:-1]), x.shape[-1]))
+    b = xp.reshape(y, (prod(y.shape[:-1]), y.shape[-1]))
+    out = xp.reshape(xp.matmul(a, b.T), (*x.shape[:-1], *y.shape[:-1]))
+    return xp.moveaxis(out, x.ndim - 1, 1)
+
+
+def independent_matrices(
+    inner: Array, batch: int, index: Index, aligned: int, ranks: tuple[int, int], tie: bool
+) -> Array:
+    """The block of a product with a block of matrices: zero between different matrices.
+
+    `inner` has axes (batch, aligned index, left, right); the result (batch, index, left, index, right).
+    """
+    xp = array_namespace(inner)
+    i, j = ranks
+    extra = len(index) - aligned
+    shape = inner.shape
+    if tie:
+        return xp.reshape(inner, (*shape[: batch + aligned], *(1,) * extra, *shape[batch + aligned :]))
+    left, right = shape[batch + aligned : batch + aligned + i], shape[batch + aligned + i :]
+    new = (*shape[: batch + aligned], *(1,) * extra, *left, *(1,) * len(index), *right)
+    same = np.eye(prod(index)).reshape((*index, *(1,) * i, *index, *(1,) * j))
+    return xp.reshape(inner, new) * xp.asarray(same, dtype=inner.dtype)
+
+
+def window_both_sides(
+    block: Array, batch: int, left: Index, right: Index, kernel: Index, options: dict, tie: bool
+) -> Array:
+    """sum_j block[o s + j d - p, o' s + j d - p]: a convolution on both sides, one axis after the other.
+
+    The kernel's matrices are independent, so both sides see the same kernel position j, and the sum over
+    positions of a rectangular kernel is a sum along each axis in turn.
+    """
+    xp = array_namespace(block)
+    block = xp.broadcast_to(block, (*block.shape[:batch], *(left if tie else (*left, *right))))
+    strides, dilations, padding = window_options(**options)
+    for d, (k, stride, dilation) in enumerate(zip(kernel, strides, dilations, strict=True)):
+        total: Any = 0.0
+        sides = [(batch + d, left[d])]
+        if not tie:
+            sides.append((batch + len(left) + d, right[d]))
+        spots = [(axis, *window_positions(n, k, stride, dilation, padding)) for axis, n in sides]
+        for j in range(k):
+            part = block
+            for axis, where, exists in spots:
+                part = _shift(part, where[j], exists[j], axis)
+            total = total + part
+        block = total
+    return block
+
+
+def _shift(block: Array, where: np.ndarray, exists: np.ndarray, axis: int) -> Array:
+    """The entries `where` along an axis, zero where they do not exist."""
+    xp = array_namespace(block)
+    part = xp.take(block, xp.asarray(where), axis=axis)
+    if exists.all():
+        return part
+    shape = [1] * block.ndim
+    shape[axis] = len(exists)
+    return part * xp.asarray(exists.reshape(shape), dtype=block.dtype)

@@ -1,0 +1,106 @@
+"""mu, Sigma and the scalar limits of the variables of one program: `ns.limit(net, x)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from netsor.build.network import Group, Joint, Network, program
+from netsor.errors import LimitError
+from netsor.lang.expr import Ref
+from netsor.lang.program import Program
+from netsor.lang.types import C, G, H
+from netsor.limits.engine import Engine
+from netsor.limits.kernel import KernelRun, Options, Result, deep_recursion
+from netsor.limits.pairs import Pair
+
+__all__ = ["Limit", "limit"]
+
+
+class Limit:
+    """The limit of a program: `mu(g)`, `sigma(g, g')`, `scalar(c)`, `moment(h, h')` and `kernel()`.
+
+    Variables are named as in `program`. Each method returns an array over the index shapes of its
+    arguments (a number for plain variables).
+    """
+
+    def __init__(self, program: Program, options: Options) -> None:
+        self.program = program
+        group = Group((0,), tuple(range(len(program.outputs))))
+        self.run = KernelRun(Joint(program, dict(program.data), (group,)), options, None, None)
+
+    def __repr__(self) -> str:
+        return f"<limit of a program with {len(self.program.statements)} statements>"
+
+    def mu(self, name: str) -> Any:
+        """The mean of a G-var."""
+        self._require(name, G, "mu is defined for G-vars")
+        return self._quantity(lambda engine: engine.mean(Ref(name)), self._index(name))
+
+    def sigma(self, name: str, other: str | None = None) -> Any:
+        """The covariance of two G-vars (of one with itself by default)."""
+        other = name if other is None else other
+        for n in (name, other):
+            self._require(n, G, "Sigma is defined for G-vars")
+        shape = (*self._index(name), *self._index(other))
+        if self.program.types[name].width != self.program.types[other].width:  # type: ignore[union-attr]
+            raise LimitError(f"`{name}` and `{other}` have different widths", remedy="Sigma needs one width.")
+        return self._quantity(lambda engine: engine.cov(Ref(name), Ref(other), Pair(True), False), shape)
+
+    def moment(self, name: str, other: str | None = None) -> Any:
+        """E[h h'] for two vectors, the limit of h.h'/n; E[h] without a second one."""
+        self._require(name, H, "moments are defined for vectors")
+        if other is None:
+            return self._quantity(lambda engine: engine.first(Ref(name)), self._index(name))
+        self._require(other, H, "moments are defined for vectors")
+        shape = (*self._index(name), *self._index(other))
+        return self._quantity(lambda engine: engine.second(Ref(name), Ref(other), Pair(True), False), shape)
+
+    def scalar(self, name: str) -> Any:
+        """The limit of a C-var."""
+        self._require(name, C, "scalar limits are defined for C-vars")
+        return self._quantity(lambda engine: engine.scalar(name).array, self._index(name))
+
+    def kernel(self) -> Result:
+        """The covariance of the outputs, with errors and plan."""
+        with deep_recursion():
+            return self.run.result()
+
+    def explain(self) -> str:
+        """How the kernel of the outputs is computed."""
+        return self.kernel().explain()
+
+    def _index(self, name: str) -> tuple[int, ...]:
+        return self.program.types[name].index
+
+    def _require(self, name: str, kind: type, why: str) -> None:
+        if name not in self.program.types:
+            raise LimitError(f"there is no variable `{name}`", remedy=f"The program is:\n{self.program}")
+        if not isinstance(self.program.types[name], kind):
+            raise LimitError(f"`{name}` is {self.program.types[name]}", remedy=f"Here {why}.")
+
+    def _quantity(self, measure: Callable[[Engine], Any], shape: tuple[int, ...]) -> Any:
+        with deep_recursion():
+            value = self.run.measure(measure)
+        value = np.zeros(shape) if value is None else np.broadcast_to(np.asarray(value)[0], shape)
+        return float(value) if not shape else value
+
+
+def limit(net: Network | Program, *inputs: Any, **options: Any) -> Limit:
+    """The limit of a network on one input (or several), or of a program.
+
+    >>> import netsor as ns
+    >>> L = ns.limit(ns.parse('''
+    ... Input g :: G(n) ~ N(0, 4)
+    ... Input W :: A(n, n) ~ N(0, 2/n)
+    ... x := relu(g)
+    ... h := MatMul(W, x)
+    ... '''))
+    >>> L.sigma("h")     # 2 E[relu(g)^2] = 2 * 4 / 2
+    4.0
+    """
+    made = net if isinstance(net, Program) else program(net, *inputs)
+    made.check()
+    return Limit(made, Options(**options))

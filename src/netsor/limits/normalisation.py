@@ -1,0 +1,75 @@
+"""Batchnorm followed by a homogeneous activation: the paper's integrals in place of sampling."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from netsor.expect.batchnorm import across_with_error, within_with_error
+from netsor.lang.expr import Apply, Expr
+from netsor.lang.functions import MIXINGS
+from netsor.limits.forms import Atom
+from netsor.limits.pairs import Pair, diagonal
+
+if TYPE_CHECKING:
+    from netsor.limits.engine import Engine
+    from netsor.limits.expectation import Expectations
+
+__all__ = ["batchnorm_second", "slopes_of"]
+
+Array = Any
+Slopes = tuple[float, float]
+
+
+def slopes_of(engine: Engine, atom: Atom) -> Slopes | None:
+    """The slopes of phi on both sides of 0, if the atom is phi(batchnorm(form)) over its only index axis.
+
+    The mean of the form must be the same for all members: then it drops out.
+    """
+    inner, slopes = _activation(atom.body)
+    match inner:
+        case Apply(op, (form,), _, None) if op is MIXINGS["batchnorm"] and engine.forms.is_affine(form):
+            options = inner.options
+            if len(engine.index(form)) != 1 or options.get("axis") not in (0, -1, (0,), (-1,)) or "eps" in options:
+                return None
+            mean = np.asarray(engine.mean(form))
+            return slopes if slopes and np.all(mean == mean[..., :1]) else None
+    return None
+
+
+def _activation(body: Expr) -> tuple[Expr, Slopes | None]:
+    match body:
+        case Apply(op, (inner,), _, None):
+            options = {**getattr(op, "defaults", {}), **body.options}
+            known: dict[str, Slopes] = {"relu": (1.0, 0.0), "abs": (1.0, -1.0), "identity": (1.0, 1.0)}
+            if op.name == "leaky_relu":
+                return inner, (1.0, options["slope"])
+            if op.name in known:
+                return inner, known[op.name]
+    return body, (1.0, 1.0)
+
+
+def batchnorm_second(
+    expectations: Expectations, a: Atom, b: Atom, slopes: Slopes, pair: Pair, tie: bool
+) -> Array:
+    """E[phi(bn(z))_i phi(bn(z'))_j]: a 1-D integral within a batch, a 2-D integral across batches."""
+    engine, (e, f) = expectations.engine, (a.forms[0], b.forms[0])
+    one, two = (engine.cov(x, x, Pair(True), False) for x in (e, f))
+    if pair.same and e == f:
+        value, error = within_with_error(one, slopes)
+        expectations.record.note("batchnorm within a batch", "1-D integral", float(np.max(error)))
+    else:
+        cross = engine.cov(e, f, pair, False)
+        sizes = np.broadcast_shapes(pair.left(one).shape[:-2], pair.right(two).shape[:-2])
+        n, m = engine.index(e)[0], engine.index(f)[0]
+        value, error = across_with_error(
+            np.broadcast_to(pair.left(one), (*sizes, n, n)),
+            np.broadcast_to(pair.right(two), (*sizes, m, m)),
+            np.zeros((*sizes, n, m)) if cross is None else np.broadcast_to(cross, (*sizes, n, m)),
+            slopes,
+        )
+        expectations.record.note("batchnorm across batches", "2-D integral", float(np.max(error)))
+    expectations.record.inexact = True
+    value = value + expectations.nudge * error
+    return diagonal(value, pair.batch, 1, 1) if tie else value

@@ -1,0 +1,122 @@
+"""Blocks over pairs of inputs: the arrays that covariances and second moments live in.
+
+A `Pair` says which inputs stand on the left and on the right: the same input twice (a *self* block), or
+every input of one group with every input of another (a *cross* block). The array of a full block has
+axes (batch..., left index..., right index...), of a tied block (batch..., index...): there left and
+right index run together. Axes of length 1 stand for values that do not depend on them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from array_api_compat import array_namespace
+
+from netsor.lang.blocks import Block
+from netsor.lang.ops import Op
+from netsor.lang.types import Index
+
+__all__ = ["Pair", "apply_left", "diagonal", "outer", "pad_index", "swap"]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Left and right are one input (`same`), or all inputs of one group with all of another.
+
+    `rows` and `cols` select a tile of the inputs (start, stop).
+    """
+
+    same: bool
+    rows: tuple[int, int] | None = None
+    cols: tuple[int, int] | None = None
+
+    @property
+    def batch(self) -> int:
+        """The number of batch axes."""
+        return 1 if self.same else 2
+
+    @property
+    def flipped(self) -> Pair:
+        return Pair(self.same, self.cols, self.rows)
+
+    def left(self, array: Any) -> Any:
+        """A quantity of the left inputs (inputs, ...) with the batch axes of this pair."""
+        return array if self.same else _tile(array, self.rows)[:, None, ...]
+
+    def right(self, array: Any) -> Any:
+        """A quantity of the right inputs (inputs, ...) with the batch axes of this pair."""
+        return array if self.same else _tile(array, self.cols)[None, :, ...]
+
+
+def _tile(array: Any, part: tuple[int, int] | None) -> Any:
+    return array if part is None or array.shape[0] == 1 else array[part[0] : part[1], ...]
+
+
+def pad_index(array: Any, batch: int, rank: int, target: int) -> Any:
+    """Put index axes of length 1 in front of the `rank` index axes that follow the batch axes."""
+    if rank == target:
+        return array
+    shape = array.shape
+    new = (*shape[:batch], *(1,) * (target - rank), *shape[batch:])
+    return array_namespace(array).reshape(array, new)
+
+
+def outer(left: Any, right: Any, batch: int, ranks: tuple[int, int], tie: bool) -> tuple[Any, Any]:
+    """A quantity of the left index and one of the right index, ready to broadcast into a block.
+
+    Both may have further axes behind the index (series coefficients); these stay last.
+    """
+    i, j = ranks
+    if tie:
+        target = max(i, j)
+        return pad_index(left, batch, i, target), pad_index(right, batch, j, target)
+    xp = array_namespace(left, right)
+    a, b = left.shape, right.shape
+    left = xp.reshape(left, (*a[: batch + i], *(1,) * j, *a[batch + i :]))
+    return left, pad_index(right, batch, j, i + j)
+
+
+def swap(array: Any, batch: int, i: int, j: int, tie: bool) -> Any:
+    """The same block with left and right exchanged; `i` and `j` are the ranks before."""
+    xp = array_namespace(array)
+    heads = list(range(batch))[::-1]
+    rest = list(range(batch, array.ndim))
+    if not tie:
+        rest = rest[i:] + rest[:i]
+    order = tuple(heads + rest)
+    return array if order == tuple(range(array.ndim)) else xp.permute_dims(array, order)
+
+
+def diagonal(array: Any, batch: int, i: int, j: int) -> Any:
+    """From a full block the entries where left and right index agree (axes of length 1 broadcast)."""
+    xp = array_namespace(array)
+    rank = max(i, j)
+    shape = array.shape
+    ones = ((1,) * (rank - i), (1,) * (rank - j))
+    array = xp.reshape(array, (*shape[:batch], *ones[0], *shape[batch : batch + i], *ones[1], *shape[batch + i :]))
+    for d in range(batch, batch + rank):
+        left, right = d, batch + rank
+        if array.shape[right] == 1:
+            array = xp.squeeze(array, axis=right)
+        elif array.shape[left] == 1:
+            array = xp.moveaxis(xp.squeeze(array, axis=left), right - 1, left)
+        else:
+            array = xp.moveaxis(xp.linalg.diagonal(xp.moveaxis(array, (left, right), (-2, -1))), -1, left)
+    return array
+
+
+def apply_left(
+    op: Op, arrays: list[Any], batch: int, lefts: list[Index], right: Index, attrs: dict, first: Block | None = None
+) -> Any:
+    """A linear map on the left index of full blocks; `first` is the matrix of a contraction."""
+    xp = array_namespace(*arrays)
+    inner = tuple(max(a.shape[a.ndim - len(right) + k] for a in arrays) for k in range(len(right)))
+    blocks = [] if first is None else [first]
+    for array, left in zip(arrays, lefts, strict=True):
+        full = xp.broadcast_to(array, (*array.shape[:batch], *left, *inner))
+        flat = xp.reshape(full, (*array.shape[:batch], *left, prod(inner)))
+        blocks.append(Block(flat, len(left), True))
+    out = op.run(*blocks, **attrs)
+    return xp.reshape(out.array, (*out.array.shape[:batch], *out.index, *inner))

@@ -1,0 +1,87 @@
+"""The check of the limit by simulation: the distance of finite networks to it falls like width^(-1/2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from netsor.build.network import Network
+from netsor.limits.kernel import Result, kernel
+from netsor.simulation import empirical_kernel
+
+__all__ = ["Verification", "verify"]
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Distances of simulated kernels to the limit.
+
+    distances  relative Frobenius distance of every simulated kernel, shape (widths, samples)
+    slope      of log distance against log width, with its standard error; the theory says -1/2
+    z          distance of the mean simulated kernel to the limit at the largest width, entry by entry
+               in units of its standard error (the square root of its mean square)
+    """
+
+    widths: tuple[int, ...]
+    distances: np.ndarray
+    slope: float
+    slope_error: float
+    z: float
+    result: Result
+
+    @property
+    def ok(self) -> bool:
+        """The slope is -1/2 and the mean agrees, both within three standard errors (and a bias of 1/width)."""
+        return abs(self.slope + 0.5) < 3 * self.slope_error + 0.05 and self.z < 3
+
+    def __str__(self) -> str:
+        rows = [f"{'width':>7}  relative distance (mean of {self.distances.shape[1]} networks)"]
+        for width, row in zip(self.widths, self.distances, strict=True):
+            rows.append(f"{width:>7}  {row.mean():.4f} +- {row.std(ddof=1) / np.sqrt(len(row)):.4f}")
+        rows.append(f"slope {self.slope:.3f} +- {self.slope_error:.3f} (theory: -0.5)")
+        rows.append(f"mean kernel at width {self.widths[-1]}: {self.z:.2f} standard errors from the limit")
+        return "\n".join(rows)
+
+
+def verify(
+    net: Network,
+    x: Any,
+    widths: Sequence[int] = (64, 128, 256, 512, 1024),
+    samples: int = 30,
+    seed: int = 0,
+    *,
+    progress: bool | None = None,
+    **options: Any,
+) -> Verification:
+    """Simulate a network at several widths and compare with its limit.
+
+    >>> import netsor as ns
+    >>> print(ns.verify(ns.zoo.mlp(2), [[1.0, 2.0], [0.5, -1.0]], widths=(64, 256)).ok)
+    True
+    """
+    result = kernel(net, **options).evaluate(x)
+    norm = np.linalg.norm(result.value)
+    seeds = np.random.SeedSequence(seed).spawn(len(widths))
+    distances, z = [], 0.0
+    for width, child in zip(widths, seeds, strict=True):
+        kernels = empirical_kernel(net, x, width, samples, child, progress=progress)
+        distances.append(np.linalg.norm(kernels - result.value, axis=(1, 2)) / norm)
+        spread = kernels.std(0, ddof=1) / np.sqrt(samples)
+        known = np.hypot(spread, result.error)
+        gap = np.abs(kernels.mean(0) - result.value)
+        z = float(np.sqrt(np.mean((gap / np.where(known > 0, known, np.inf)) ** 2)))
+    table = np.array(distances)
+    slope, error = _slope(np.asarray(widths), table)
+    return Verification(tuple(widths), table, slope, error, z, result)
+
+
+def _slope(widths: np.ndarray, distances: np.ndarray) -> tuple[float, float]:
+    """Least-squares slope of the mean log distance, and its standard error from the spread of samples."""
+    logs = np.log(distances)
+    x = np.log(widths) - np.log(widths).mean()
+    weights = x / (x @ x)
+    errors = logs.std(1, ddof=1) / np.sqrt(logs.shape[1])
+    return float(weights @ logs.mean(1)), float(np.sqrt(np.sum((weights * errors) ** 2)))
