@@ -98,6 +98,12 @@ def _every(axis: Any, x: Node) -> Any:
 
 def contract(matrix: Any, x: Any) -> Node:
     """`sum_j matrix[i, j] x[j]` over the last index axis, for a matrix of numbers or of C-vars."""
+    if isinstance(matrix, Node) and matrix.kind in ("G", "H"):
+        raise fail(
+            "the matrix of a contraction holds vectors",
+            "ns.contract(a, h) sums members of a block with weights: numbers or C-vars. The product of two "
+            "vectors is `h * k`, its average over the width `ns.dot(h, k)`.",
+        )
     return apply(maps.contract, matrix, _node(x))
 
 

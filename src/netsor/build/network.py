@@ -239,7 +239,7 @@ def _last_line(fn: Callable[..., Any]) -> Place | None:
     lines = [line for _, _, line in code.co_lines() if line is not None] if code else []
     if code is None or not lines:
         return None
-    place = Spot(code, max(lines), 0).place()
+    place = Spot(code, max(lines), 0, code.co_filename).place()
     return replace(place, start=len(place.text) - len(place.text.lstrip()), end=len(place.text))
 
 

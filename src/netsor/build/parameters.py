@@ -31,9 +31,15 @@ def _variance(var: Any, what: str) -> float:
 
 def _name(name: Any, what: str) -> Any:
     """A name that can stand in a program's text, or None."""
-    if name is None or (isinstance(name, str) and re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII)):
+    if name is None:
         return name
-    raise fail(f"{what}={name!r}", "Names in a program have letters, digits and `_` only, as in `W1`.")
+    if isinstance(name, str) and re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) and name not in RESERVED:
+        return name
+    raise fail(
+        f"{what}={name!r}",
+        "Names in a program have letters, digits and `_` only, as in `W1`, and are no words of the language: "
+        f"{', '.join(sorted(RESERVED))}.",
+    )
 
 
 def _index(index: Any) -> tuple[int, ...]:

@@ -24,10 +24,11 @@ class Spot:
     code: CodeType
     line: int
     instruction: int
+    file: str  # equal code may stand in two files
 
     @cache  # noqa: B019 -- a loop meets the same few spots again and again
     def place(self) -> Place:
-        text = linecache.getline(self.code.co_filename, self.line).rstrip("\n")
+        text = linecache.getline(self.file, self.line).rstrip("\n")
         nowhere = (None, None, None, None)
         spots = islice(self.code.co_positions(), self.instruction // 2, None)
         first, last, start, end = next(spots, nowhere)
@@ -36,7 +37,7 @@ class Spot:
         elif last != first:  # a call over several lines: mark what stands on its first
             end = len(text.encode())
         marks = (len(text.encode()[:byte].decode(errors="replace")) for byte in (start, end))
-        return Place(self.line, text, *marks, file=os.path.basename(self.code.co_filename))
+        return Place(self.line, text, *marks, file=os.path.basename(self.file))
 
 
 def here() -> Spot | None:
@@ -46,7 +47,9 @@ def here() -> Spot | None:
         if frame.f_globals.get("__name__", "").startswith("netsor.cli"):
             return None
         frame = frame.f_back
-    return Spot(frame.f_code, frame.f_lineno, frame.f_lasti) if frame else None
+    if frame is None:
+        return None
+    return Spot(frame.f_code, frame.f_lineno, frame.f_lasti, frame.f_code.co_filename)
 
 
 def _is_ours(frame: FrameType) -> bool:

@@ -105,7 +105,7 @@ class Trace:
 
     def constant(self, array: Any) -> Known:
         """An array of numbers, kept with the program's data; equal arrays are kept once."""
-        values = numbers(array, "this operand")
+        values = numbers(array, "a constant here")
         for name, known in self.data.items():
             if name.startswith("k") and np.array_equal(known, values):
                 return Known(self, "K", values.shape, None, Ref(name))
@@ -252,8 +252,9 @@ def numbers(x: Any, what: str) -> np.ndarray:
         raise fail(f"{what} has shape {values.shape}, so it is empty", "Give at least one number.", DataError)
     if not np.isfinite(values).all():
         bad = np.argwhere(~np.isfinite(values))[0]
+        where = f" at {tuple(map(int, bad))}" if values.ndim else ""
         raise fail(
-            f"{what} has {'NaN' if np.isnan(values[tuple(bad)]) else 'infinity'} at {tuple(map(int, bad))}",
+            f"{what} has {'NaN' if np.isnan(values[tuple(bad)]) else 'infinity'}{where}",
             "Kernels and simulations need finite numbers: clean or impute the data first.",
             DataError,
         )

@@ -55,6 +55,11 @@ def _legendre(n: int, x: Decimal) -> tuple[Decimal, Decimal]:
     return now, n * (x * now - before) / (x * x - 1)
 
 
+def _side(x: Array) -> Array:
+    """-1 for x < 0, else 1."""
+    return 1.0 - 2.0 * array_namespace(x).astype(x < 0, x.dtype)
+
+
 def _clip(x: Array) -> Array:
     xp = array_namespace(x)
     return xp.where(x > LARGEST, LARGEST, xp.where(x < -LARGEST, -LARGEST, x))
@@ -63,7 +68,7 @@ def _clip(x: Array) -> Array:
 def standardized(h: Array, k: Array, rho: Array, sigma: Array) -> Array:
     """(k - rho h) / sigma, the threshold of v where u = h, without cancellation near rho = 1 and -1."""
     xp = array_namespace(h, k, rho)
-    side = xp.where(rho < 0, -1.0, 1.0) * xp.ones_like(rho)
+    side = _side(rho)
     gap = k - side * h
     return _clip(gap / xp.where(sigma > 1e-20, sigma, 1e-20) + side * h * sigma / (1 + xp.abs(rho)))
 
@@ -110,7 +115,7 @@ def _edge(h: Array, b: Array, log_scale: Array) -> Array:
     p, a = xp.abs(h), xp.abs(b)
     part = xp.exp(log_scale - (h * h + b * b) / 2) / (2 * math.pi) * _integral(p, a)
     back = tail(xp.where(b < 0, log_scale, 0.0), p) - part
-    return xp.where(h < 0, -1.0, 1.0) * xp.where(b < 0, back, part)
+    return _side(h) * xp.where(b < 0, back, part)
 
 
 def _integral(h: Array, b: Array) -> Array:

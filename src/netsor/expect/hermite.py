@@ -49,11 +49,12 @@ __all__ = ["Jumps", "Series", "find_kinks", "mean", "pair_sum", "series"]
 Array = Any
 Function = Callable[[Array], Array]
 
-TERMS = (32, 128, 512, 2048, 4096)  # numbers of terms to compute
-TERMS_WITH_KINKS, TRACED_TERMS = (32, 512, 2048), 256
-SHORTER = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072)  # and to keep
-SURE_TERMS, COEFFICIENTS = 512, 2**23  # more than 512 terms only while all coefficients take less than 64 MB
-JUMP_ORDERS, MOST_JUMPS, LARGEST_JUMP = 4, 8, 256.0  # jumps of f and three derivatives, relative to sqrt(E[f^2])
+SHORTER = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072)
+TERMS, TERMS_WITH_KINKS, TERMS_OF_MANY = (32, 128, 512, 2048, 4096), (32, 512, 2048), SHORTER[3:12]
+SURE_TERMS, TRACED_TERMS = 512, 256
+COEFFICIENTS = 2**23  # 64 MB: with more coefficients than that, series are kept short
+JUMP_ORDERS, MOST_JUMPS = 4, 8  # jumps of f and of three derivatives, at so many kinks
+LARGEST_JUMP = 256.0  # relative to sqrt(E[f^2])
 FIT_POINTS, FIT_WIDTH = 9, 0.25
 PAIR_BLOCK = 2**15
 
@@ -91,6 +92,7 @@ class Series:
     tail: Array  # shape (...,): bound of the norm of what the series leaves out, from Parseval
     error: Array  # shape (...,): bound of the quadrature error of the coefficients, in the 2-norm
     square: Array  # shape (...,): E[f^2]
+    mark: Array  # shape (...,): a number made of all coefficients, to tell whether two series are the same
     jumps: Jumps | None = None
 
     def __getitem__(self, index: Any) -> Series:
@@ -120,9 +122,9 @@ def series(
     m, q = xp.broadcast_arrays(m, q)
     s = xp.sqrt(xp.where(q > 0, q, xp.ones_like(q)))
     if is_traced(m, q):
-        found = _at_level(fn, m, s, terms or TRACED_TERMS, TRACED_LEVEL, REACHES[1], sorted(kinks))[0]
+        found = _at_level(fn, m, s, terms or TRACED_TERMS, TRACED_LEVEL, REACHES[1], sorted(set(kinks)))[0]
     else:
-        found = _adaptive(fn, m, s, terms, tol, sorted(kinks))
+        found = _adaptive(fn, m, s, terms, max(tol, 32 * eps_of(m)), sorted(set(kinks)))
     return _with_constants(fn, m, q, found)
 
 
@@ -130,30 +132,37 @@ def _adaptive(
     fn: Function, m: Array, s: Array, terms: int | None, tol: float, kinks: Sequence[float]
 ) -> Series:
     """Widen the range, refine the step and lengthen the series until each error is below its tolerance."""
-    xp = array_namespace(m, s)
-    tol = max(tol, 32 * eps_of(m))
-    rungs = _rungs(m, kinks) if terms is None else (terms,)
-    level, reach, last = FIRST_LEVEL, choose_reach(fn, m, s), last_level(kinks)
-    for count in rungs:
-        level = max(level, least_level(count))
-        found, change = _at_level(fn, m, s, count, level, reach, kinks)
-        while level < last and any_above(change, tol * xp.sqrt(found.square)):
-            level += 1
-            found, change = _at_level(fn, m, s, count, level, reach, kinks)
-        found = _with_jumps(fn, m, s, found, level, reach, kinks)
-        if count == rungs[-1] or _is_long_enough(found, tol):
+    reach, (first, *others) = choose_reach(fn, m, s), _rungs(m, kinks) if terms is None else (terms,)
+    found, level = _refined(fn, m, s, first, FIRST_LEVEL, reach, kinks, tol)
+    for count in others:
+        if _is_long_enough(found, tol):
             break
+        found, level = _refined(fn, m, s, count, level, reach, kinks, tol)
     return found if terms else _shortest(found, tol)
 
 
+def _refined(
+    fn: Function, m: Array, s: Array, terms: int, level: int, reach: int, kinks: Sequence[float], tol: float
+) -> tuple[Series, int]:
+    """The series by the first rule, from `level` on, that differs little from the coarser one."""
+    xp, level = array_namespace(m, s), max(level, least_level(terms))
+    found, change = _at_level(fn, m, s, terms, level, reach, kinks)
+    while level < last_level(kinks) and any_above(change, tol * xp.sqrt(found.square)):
+        level += 1
+        found, change = _at_level(fn, m, s, terms, level, reach, kinks)
+    return _with_jumps(fn, m, s, found, level, reach, kinks), level
+
+
 def _rungs(m: Array, kinks: Sequence[float]) -> tuple[int, ...]:
-    """The numbers of terms to try: long series only for few inputs."""
-    most = max(SURE_TERMS, COEFFICIENTS // max(1, prod(m.shape)))
+    """The numbers of terms to try, up to 512 and beyond only for few inputs."""
+    most = COEFFICIENTS // max(1, prod(m.shape))
+    if most < SURE_TERMS:
+        return TERMS_OF_MANY
     return tuple(terms for terms in (TERMS_WITH_KINKS if kinks else TERMS) if terms <= most)
 
 
 def _is_long_enough(found: Series, tol: float) -> bool:
-    """Whether the tail is below the tolerance; for long series and many inputs, in pairs of this series only."""
+    """Whether the tail is below the tolerance; for long series and many inputs, in pairs of its own only."""
     if found.coefs.shape[-1] < SURE_TERMS and prod(found.tail.shape) * SURE_TERMS <= COEFFICIENTS:
         return not any_above(found.tail**2, tol**2 * found.square)
     return not any_above(_rest(_tails(found), _tails(found)), tol * found.square)
@@ -174,15 +183,15 @@ def _at_level(
     change = norm(fine.coefs - coarse.coefs)
     doubt = xp.abs(fine.square - coarse.square) + 8 * eps_of(m) * fine.square
     rounding = eps_of(m) * (8 * xp.sqrt(fine.square) + xp.sqrt(fine.slope))
-    error = change + xp.sqrt(fine.edge) + rounding
-    return Series(fine.coefs, _tail(fine.square, fine.coefs, doubt, rounding), error, fine.square), change
+    tail, error = _tail(fine.square, fine.coefs, doubt, rounding), change + xp.sqrt(fine.edge) + rounding
+    return Series(fine.coefs, tail, error, fine.square, fine.square), change
 
 
 def _tail(square: Array, coefs: Array, doubt: Array, rounding: Array) -> Array:
     """The norm of what the series leaves out, sqrt(E[f^2] - sum_k a_k^2) by Parseval's equality.
 
-    The difference is known to `doubt` only. Where it is lost in the doubt, the tail is at most 1e-7 or so, and
-    a series that has come down to that goes on falling: four times its last quarter bounds the tail.
+    The difference is known to `doubt` only. Where it is lost in that, the tail is at most 1e-7 or so, and a
+    series that has come so far down goes on falling: four times its last quarter bounds the tail.
     """
     xp = array_namespace(square, coefs)
     left, last = square - xp.sum(coefs**2, axis=-1), coefs[..., -(-coefs.shape[-1] * 3 // 4) :]
@@ -192,22 +201,23 @@ def _tail(square: Array, coefs: Array, doubt: Array, rounding: Array) -> Array:
 
 
 def _with_constants(fn: Function, m: Array, q: Array, found: Series) -> Series:
-    """Where q = 0 the series is the constant f(m)."""
-    xp = array_namespace(m, q)
+    """Where q = 0 the series is the constant f(m); `mark` is the sum of cos(k) a_k."""
+    xp, terms = array_namespace(m, q), found.coefs.shape[-1]
     value, zero = call(fn, m[..., None]), xp.zeros_like(m)
-    first = like(np.eye(1, found.coefs.shape[-1])[0], m)
-    jumps = found.jumps
-    if jumps is not None:
-        sizes = xp.where(q[..., None, None] > 0, jumps.sizes, xp.zeros_like(jumps.sizes))
-        coefs = xp.where(q[..., None] > 0, jumps.coefs, xp.zeros_like(jumps.coefs))
-        jumps = replace(jumps, sizes=sizes, coefs=coefs, tail=xp.where(q > 0, jumps.tail, zero))
-    return Series(
-        xp.where(q[..., None] > 0, found.coefs, value * first),
-        xp.where(q > 0, found.tail, zero),
-        xp.where(q > 0, found.error, zero),
+    coefs = xp.where(q[..., None] > 0, found.coefs, value * like(np.eye(1, terms)[0], m))
+    tail, error = (xp.where(q > 0, x, zero) for x in (found.tail, found.error))
+    square, mark = (
         xp.where(q > 0, found.square, value[..., 0] ** 2),
-        jumps,
+        coefs @ like(np.cos(np.arange(terms)), m),
     )
+    return Series(coefs, tail, error, square, mark, found.jumps and _without_constants(found.jumps, q))
+
+
+def _without_constants(jumps: Jumps, q: Array) -> Jumps:
+    xp = array_namespace(q)
+    sizes = xp.where(q[..., None, None] > 0, jumps.sizes, xp.zeros_like(jumps.sizes))
+    coefs = xp.where(q[..., None] > 0, jumps.coefs, xp.zeros_like(jumps.coefs))
+    return replace(jumps, sizes=sizes, coefs=coefs, tail=xp.where(q > 0, jumps.tail, xp.zeros_like(q)))
 
 
 # The singular part of one function.
@@ -220,29 +230,32 @@ def _with_jumps(
     if not 0 < len(kinks) <= MOST_JUMPS:
         return found
     xp = array_namespace(m, s)
-    jumps, places = _derivative_jumps(fn, m, kinks), kink_places(m, s, kinks, reach)
-    size = jumps * s[..., None, None] ** like(range(JUMP_ORDERS), m)
-    terms = _sizes_of_terms(places, size)
-    share = xp.exp(-(xp.maximum(places, xp.zeros_like(places)) ** 2) / 4)[..., None]
-    limit = LARGEST_JUMP * xp.sqrt(found.square)[..., None, None]
-    used = (xp.abs(places)[..., None] < reach) & (share * terms < limit)
-    jumps, size, terms = (xp.where(used, x, xp.zeros_like(x)) for x in (jumps, size, terms))
-    orders = tuple(p for p in range(JUMP_ORDERS) if bool(xp.any(size[..., p] != 0)))
-    coefs = _singular_coefs(places, size, found.coefs.shape[-1])
-    smooth = _without(fn, jumps, orders, kinks)
-    rest = two_levels(smooth, m, s, 1, level, reach, kinks)[0].square
-    scale = xp.sum(terms, axis=(-2, -1))
+    places = kink_places(m, s, kinks, reach)
+    jumps, scale = _useful(_derivative_jumps(fn, m, kinks), s, places, found.square, reach)
+    sizes = jumps * s[..., None, None] ** like(range(JUMP_ORDERS), m)
+    orders = tuple(p for p in range(JUMP_ORDERS) if bool(xp.any(sizes[..., p] != 0)))
+    coefs = _singular_coefs(places, sizes, found.coefs.shape[-1])
+    rest = two_levels(_without(fn, jumps, orders, kinks), m, s, 1, level, reach, kinks)[0].square
     rounding = 2 * found.error + 8 * eps_of(m) * scale
     tail = _tail(rest, found.coefs - coefs, 8 * eps_of(m) * rest + rounding * xp.sqrt(rest), rounding)
-    return replace(found, jumps=Jumps(places, size, coefs, tail, scale, orders))
+    return replace(found, jumps=Jumps(places, sizes, coefs, tail, scale, orders))
 
 
-def _sizes_of_terms(places: Array, size: Array) -> Array:
-    """The size of size_ip (t - place_i)_+^p / p! where t is of order 1."""
-    xp = array_namespace(places, size)
-    far = 1 + xp.maximum(-places, xp.zeros_like(places))[..., None]
-    powers = like(range(JUMP_ORDERS), size)
-    return xp.abs(size) * far**powers / like([factorial(p) for p in range(JUMP_ORDERS)], size)
+def _useful(jumps: Array, s: Array, places: Array, square: Array, reach: int) -> tuple[Array, Array]:
+    """The jumps within reach whose powers do not grow too large beside f, and the size of these powers.
+
+    Where t is of order 1, the power size_ip (t - place_i)_+^p / p! is about size_ip (1 + max(-place_i, 0))^p
+    / p!. In its norm there is the factor exp(-place_i^2 / 4) of the tail of the density, for place_i > 0.
+    """
+    xp, powers = array_namespace(jumps, s), np.arange(JUMP_ORDERS)
+    far = s[..., None, None] * (1 + xp.maximum(-places, xp.zeros_like(places))[..., None])
+    scale = xp.abs(jumps) * far ** like(powers, s) / like([factorial(p) for p in powers], s)
+    share = xp.exp(-(xp.maximum(places, xp.zeros_like(places)) ** 2) / 4)[..., None]
+    used = (xp.abs(places)[..., None] < reach) & (
+        share * scale < LARGEST_JUMP * xp.sqrt(square)[..., None, None]
+    )
+    jumps, scale = (xp.where(used, x, xp.zeros_like(x)) for x in (jumps, scale))
+    return jumps, xp.sum(scale, axis=(-2, -1))
 
 
 def _without(fn: Function, jumps: Array, orders: tuple[int, ...], kinks: Sequence[float]) -> Function:
@@ -323,7 +336,7 @@ def _density(t: Array) -> Array:
 
 
 def _one_sided_moments(c: Array, v: Array, count: int) -> list[Array]:
-    """e_n = E[(v z - c)_+^n / n!], n < count, z standard normal: e_{n+1} = (v^2 e_{n-1} - c e_n) / (n + 1)."""
+    """e_n = E[(v z - c)_+^n / n!] for standard normal z: (n + 1) e_{n+1} = v^2 e_{n-1} - c e_n."""
     xp = array_namespace(c, v)
     ratio = xp.clip(c / xp.maximum(v, like(1e-30, v)), -1e10, 1e10)
     before, now = _density(ratio) / xp.where(v > 0, v, xp.ones_like(v)), _numpy(ndtr, -ratio)
@@ -439,8 +452,7 @@ def _rest(a: tuple[Any, Any], b: tuple[Any, Any]) -> Any:
 
 def _identical(a: Series, b: Series, rho: Array) -> Array:
     """Where rho = 1 and both series are the same to the last bit: f(x) g(y) is then f(x)^2."""
-    head = (a.coefs[..., :2] == b.coefs[..., :2]) & (rho == 1)[..., None]
-    return array_namespace(rho).all(head, axis=-1) & (a.square == b.square) & (a.tail == b.tail)
+    return (rho == 1) & (a.mark == b.mark) & (a.square == b.square)
 
 
 def _pair_block(a: Series, b: Series, rho: Array) -> tuple[Array, Array]:
@@ -458,13 +470,32 @@ def _pair_block(a: Series, b: Series, rho: Array) -> tuple[Array, Array]:
 
 def _horner(a: Series, b: Series, rho: Array) -> Array:
     """sum_k a_k b_k rho^k; the singular parts, if both series have them, are left out."""
+    factors = [(_terms_first(a.coefs), _terms_first(b.coefs), 1)]
+    if a.jumps is not None and b.jumps is not None:
+        factors.append((_terms_first(a.jumps.coefs), _terms_first(b.jumps.coefs), -1))
+    if is_traced(a.coefs, b.coefs, rho):
+        return _scanned(*factors[0][:2], rho)
     value = 0 * rho
     for k in reversed(range(a.coefs.shape[-1])):
-        product = a.coefs[..., k] * b.coefs[..., k]
-        if a.jumps is not None and b.jumps is not None:
-            product = product - a.jumps.coefs[..., k] * b.jumps.coefs[..., k]
-        value = value * rho + product
+        value = value * rho
+        for x, y, sign in factors:
+            value = value + sign * x[k, ...] * y[k, ...]
     return value
+
+
+def _scanned(a: Array, b: Array, rho: Array) -> Array:
+    """Horner's rule as one step of jax.lax.scan, which compiles fast."""
+    from jax.lax import scan
+
+    first = 0 * (rho + a[0, ...] + b[0, ...])
+    return scan(lambda value, ab: (value * rho + ab[0] * ab[1], None), first, (a, b), reverse=True)[0]
+
+
+def _terms_first(coefs: Array) -> Array:
+    """A copy with the last axis first, so that each term is contiguous in memory."""
+    xp = array_namespace(coefs)
+    moved = xp.moveaxis(coefs, -1, 0)
+    return xp.reshape(xp.reshape(moved, (-1,)), moved.shape)
 
 
 # Pairs of singular parts.
@@ -512,7 +543,7 @@ def _minus(d: Array, c: Array, rho: Array) -> Array:
 def _orthant(c: Array, d: Array, rho: Array) -> Array:
     """P(t > c, u > d) for standard normal t, u of correlation rho, by Owen's T function (Owen 1956)."""
     h, k, r = (np.asarray(x, dtype=float) for x in (-c, -d, rho))
-    h, k = (np.where(x == 0, np.finfo(float).tiny, x) for x in (h, k))
+    h, k = (np.where(x == 0, 1e-200, x) for x in (h, k))
     half = np.where(np.sign(h) * np.sign(k) < 0, 0.5, 0.0)
     return like((ndtr(h) + ndtr(k)) / 2 - _owen(h, k, r) - _owen(k, h, r) - half, rho)
 

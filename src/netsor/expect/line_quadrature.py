@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache, reduce
 from itertools import pairwise
 from math import ceil, log2, pi, prod
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ XI, OMEGA = leggauss(ORDER)
 
 @dataclass(frozen=True)
 class Grid:
-    """Equally spaced nodes t >= 0: a block of the trapezoid rule. The node 0 counts half, once on each side."""
+    """Equally spaced nodes t >= 0, a block of the trapezoid rule; the node 0 counts half, on either side."""
 
     start: float
     step: float
@@ -94,10 +95,12 @@ class Split:
     start: Array  # shape (...,)
     moments: Array  # shape (..., ORDER): replaces weight * f * sqrt(density) at the nodes of the panel
     square: Array  # shape (...,): the panel's part of E[f^2]
+    width: float
 
-    def mirrored(self, width: float) -> Split:
+    def mirrored(self) -> Split:
         """The same for f(m - s t)."""
-        return Split(-self.start - width, array_namespace(self.start).flip(self.moments, axis=-1), self.square)
+        moments = array_namespace(self.moments).flip(self.moments, axis=-1)
+        return Split(-self.start - self.width, moments, self.square, self.width)
 
 
 def density_root(t: Array, xp: Any = np) -> Array:
@@ -195,9 +198,9 @@ def _block(
     fn: Function, m: Array, s: Array, terms: int, reach: int, block: Grid | Panels, splits: Sequence[Split]
 ) -> Sums:
     """The sums over the nodes of the block and their mirror images."""
-    xp, table = array_namespace(m, s), like(hermite_table(block, terms), m)
+    table = like(hermite_table(block, terms), m)
     right, sums = _side(fn, m, s, reach, block, splits)
-    left, mirrored = _side(fn, m, -s, reach, block, [split.mirrored(block.width) for split in splits])
+    left, mirrored = _side(fn, m, -s, reach, block, [split.mirrored() for split in splits])
     even, odd = (right + left) @ table[:, ::2], (right - left) @ table[:, 1::2]
     return Sums(_interleave(even, odd), *(x + y for x, y in zip(sums, mirrored, strict=True)))
 
@@ -243,9 +246,8 @@ def kink_places(m: Array, s: Array, kinks: Sequence[float], reach: float) -> Arr
 
 def _splits(fn: Function, m: Array, s: Array, places: Array, width: float) -> list[Split]:
     count, near = places.shape[-1], _neighbours(places, width)
-    return [
-        _split(fn, m, s, places[..., max(0, i - near) : i + near + 1], places[..., i], width) for i in range(count)
-    ]
+    around = [places[..., max(0, i - near) : i + near + 1] for i in range(count)]
+    return [_split(fn, m, s, around[i], places[..., i], width) for i in range(count)]
 
 
 def _neighbours(places: Array, width: float) -> int:
@@ -268,8 +270,8 @@ def _split(fn: Function, m: Array, s: Array, places: Array, place: Array, width:
     inner = [xp.clip(places[..., i], start, start + width) for i in range(places.shape[-1])]
     edges = [start, *inner, start + width]
     pieces = [_piece(fn, m, s, start, width, lo, hi) for lo, hi in pairwise(edges)]
-    moments = sum(piece[0] for piece in pieces)
-    return Split(start, moments @ like(_from_legendre(), m), sum(piece[1] for piece in pieces))
+    moments, square = (reduce(add, parts) for parts in zip(*pieces, strict=True))
+    return Split(start, moments @ like(_from_legendre(), m), square, width)
 
 
 @lru_cache(maxsize=1)
@@ -339,7 +341,7 @@ def choose_reach(fn: Function, m: Array, s: Array) -> int:
 
 
 def least_level(terms: int) -> int:
-    """The level whose coarser neighbour resolves Hermite functions, which oscillate as fast as sqrt(terms) t."""
+    """The level whose coarser neighbour resolves the Hermite functions, of frequency up to sqrt(terms)."""
     return max(FIRST_LEVEL, ceil(1 + log2((terms**0.5 + 13) / (2 * pi))))
 
 
@@ -368,22 +370,29 @@ def _traced_levels(fn: Function, m: Array, s: Array, kinks: Sequence[float]) -> 
 
 def _mean_levels(fn: Function, m: Array, s: Array, kinks: Sequence[float]) -> tuple[Sums, Sums]:
     """Refine until the mean stops changing."""
-    xp = array_namespace(m, s)
-    reach, kinks = choose_reach(fn, m, s), sorted(kinks)
-    for level in range(FIRST_LEVEL, last_level(kinks) + 1):
+    level, reach, kinks = FIRST_LEVEL, choose_reach(fn, m, s), sorted(kinks)
+    fine, coarse = two_levels(fn, m, s, 1, level, reach, kinks)
+    while level < last_level(kinks) and _moves(fine, coarse):
+        level += 1
         fine, coarse = two_levels(fn, m, s, 1, level, reach, kinks)
-        change = xp.abs(fine.coefs - coarse.coefs)[..., 0]
-        if not any_above(change, 32 * eps_of(m) * fine.absolute):
-            break
     return fine, coarse
+
+
+def _moves(fine: Sums, coarse: Sums) -> bool:
+    """Whether the means of two rules differ by more than rounding."""
+    change = array_namespace(fine.coefs).abs(fine.coefs - coarse.coefs)[..., 0]
+    return any_above(change, 32 * eps_of(change) * fine.absolute)
 
 
 # Finding the kinks of a function.
 
 CELL, MOST_CELLS = 0.5, 2**16
-DEPTHS = (12, 8, 5, 3)  # halvings of a cell at which a jump of f or of its first, second, third derivative shows
+DEPTHS = (12, 8, 5, 3)  # halvings of a cell at which jumps of f and f', and of higher derivatives, show
 CELL_TOLERANCE, FIT_TOLERANCE, LEAST_JUMP = 1e-11, 1e-11, 1e-9
 FIT_WIDTHS = (0.25, 0.06, 0.015, 0.004)
+
+
+Cluster = tuple[float, float, float, float]  # start, end, room on either side, size of f
 
 
 def find_kinks(fn: Function, low: float = -50.0, high: float = 50.0) -> tuple[float, ...]:
@@ -401,7 +410,7 @@ def find_kinks(fn: Function, low: float = -50.0, high: float = 50.0) -> tuple[fl
     return tuple(sorted(kinks))
 
 
-def _rough_clusters(f: Function, low: float, high: float) -> dict[int, list[tuple[float, float, float, float]]]:
+def _rough_clusters(f: Function, low: float, high: float) -> dict[int, list[Cluster]]:
     """Where f looks rough at each depth."""
     left, scale = _cells(f, low, high)
     clusters, width = {}, CELL
@@ -446,15 +455,18 @@ def _is_rough(f: Function, left: np.ndarray, width: float, scale: np.ndarray) ->
     return np.isfinite(miss) & (miss > CELL_TOLERANCE * scale)
 
 
-def _clusters(left: np.ndarray, scale: np.ndarray, width: float) -> list[tuple[float, float, float, float]]:
-    """Neighbouring cells as one (start, end, room on either side, size of f)."""
+def _clusters(left: np.ndarray, scale: np.ndarray, width: float) -> list[Cluster]:
+    """Neighbouring cells as one cluster each."""
     left, scale = left[np.argsort(left)], scale[np.argsort(left)]
     groups = np.split(np.arange(left.size), np.flatnonzero(np.diff(left) > 1.5 * width) + 1)
     spans = [(left[g[0]] - width / 8, left[g[-1]] + 9 * width / 8, scale[g].max()) for g in groups if g.size]
     ends = [-np.inf, *(end for _, end, _ in spans)]
     starts = [*(start for start, _, _ in spans), np.inf]
     rooms = [min(a - end, start - b) for (a, b, _), end, start in zip(spans, ends, starts[1:], strict=False)]
-    return [(a, b, room, size) for (a, b, size), room in zip(spans, rooms, strict=True)]
+    return [
+        (float(a), float(b), float(room), float(size))
+        for (a, b, size), room in zip(spans, rooms, strict=True)
+    ]
 
 
 def _locate(f: Function, a: float, b: float, room: float, scale: float) -> float | None:
@@ -490,13 +502,13 @@ def _bisect(f: Function, before: Chebyshev, after: Chebyshev, a: float, b: float
 
 
 def _refine(before: Chebyshev, after: Chebyshev, kink: float, scale: float) -> float:
-    """Where only the second or third derivative jumps, the one below is zero; short decimals are made round."""
+    """Where only the second or third derivative jumps, the gap of the one below is zero there."""
     gap = after - before.convert(domain=after.domain)
     sizes = [abs(gap.deriv(p)(kink)) for p in range(4)]
-    smooth = [sizes[0] < 1e-8 * scale, sizes[1] < 1e-3 * sizes[2], sizes[1] < 1e-5 * scale, sizes[2] < 1e-2 * sizes[3]]
-    if smooth[0] and smooth[1]:
+    meet, touch = sizes[0] < 1e-8 * scale, sizes[1] < 1e-5 * scale
+    if meet and sizes[1] < 1e-3 * sizes[2]:
         return _round(kink - float(gap.deriv(1)(kink) / gap.deriv(2)(kink)), 1e-9)
-    if smooth[0] and smooth[2] and smooth[3]:
+    if meet and touch and sizes[2] < 1e-2 * sizes[3]:
         return _round(kink - float(gap.deriv(2)(kink) / gap.deriv(3)(kink)), 1e-7)
     return _round(kink, 1e-11)
 

@@ -28,7 +28,7 @@ from netsor.lang.ops import Function
 from netsor.limits.forms import HOLE, Atom, Product
 from netsor.limits.normalisation import batchnorm_second, slopes_of
 from netsor.limits.pairs import Pair, outer, pad_index
-from netsor.limits.sampled import Sampler
+from netsor.limits.sampled import Sampler, stacked_means
 
 if TYPE_CHECKING:
     from netsor.limits.engine import Engine
@@ -73,17 +73,59 @@ class Expectations:
     _series: dict[Atom, hermite.Series] = field(default_factory=dict)
     pairs: dict[Any, Array] = field(default_factory=dict)
     _means: dict[Any, Array] = field(default_factory=dict)
+    _stacked: dict[tuple[Product, ...], Any] = field(default_factory=dict)
 
     def second(self, e: Expr, f: Expr, pair: Pair, tie: bool) -> Array:
         """E[e f] for elementwise expressions."""
-        forms = self.engine.forms
+        left, right = self.engine.forms.products(e), self.engine.forms.products(f)
         ranks = (len(self.engine.index(e)), len(self.engine.index(f)))
+        if self.sampler and ranks == (0, 0) and len(left) * len(right) > 1:
+            return self.many_products(left, right, pair, tie)
         total: Any = None
-        for p in forms.products(e):
-            for q in forms.products(f):
+        for p in left:
+            for q in right:
                 value = self.product(p, q, pair, tie, ranks)
                 total = value if total is None else total + value
         return total
+
+    def many_products(
+        self, left: tuple[Product, ...], right: tuple[Product, ...], pair: Pair, tie: bool
+    ) -> Array:
+        """sum_pq mean(sampled_p sampled_q) E[exact_p exact_q]: one matrix product for all the means."""
+        (ours, first), (theirs, second) = (self.stacked(side) for side in (left, right))
+        means = stacked_means(ours, theirs, pair)
+        parts = [[self.exact_pair(p, q, pair, tie) for q in second] for p in first]
+        shape = np.broadcast_shapes(*(np.shape(x) for row in parts for x in row))
+        exact = np.array([[np.broadcast_to(x, shape) for x in row] for row in parts])
+        return (means * exact).sum((0, 1))
+
+    def stacked(self, products: tuple[Product, ...]) -> tuple[np.ndarray, list[tuple[Atom, ...]]]:
+        """Constants times sampled atoms of each product, (products, inputs, points), and its other atoms."""
+        if products not in self._stacked:
+            assert self.sampler is not None
+            rows, rest = [], []
+            for p in products:
+                drawn, exact = self.split(p.atoms)
+                block = self.sampler.values(self.engine, tuple(drawn))
+                row = np.ones((1, 1)) if block is None else block.array
+                for c in p.constants:
+                    row = row * self.engine.constant(c)[:, None]
+                rows.append(row)
+                rest.append(tuple(exact))
+            shape = np.broadcast_shapes(*(r.shape for r in rows), (1, self.sampler.count))
+            self._stacked[products] = (np.stack([np.broadcast_to(r, shape) for r in rows]), rest)
+        return self._stacked[products]
+
+    def exact_pair(self, left: tuple[Atom, ...], right: tuple[Atom, ...], pair: Pair, tie: bool) -> Array:
+        """E of the atoms that are not sampled, without index."""
+        key = (left, right, pair, tie)
+        if key not in self.pairs:
+            fit = _Fit(self.engine, pair, tie, (0, 0))
+            value: Any = np.ones((1,) * pair.batch)
+            for ours, theirs in self.components(list(left), list(right)):
+                value = value * self.component(ours, theirs, fit)
+            self.pairs[key] = value
+        return self.pairs[key]
 
     def first(self, e: Expr) -> Array:
         """E[e], shape (inputs or 1, index...)."""
@@ -173,14 +215,14 @@ class Expectations:
         from netsor.lang.show import show_expr
 
         count = len({form for atom in atoms for form in atom.forms})
-        shown = " * ".join(show_expr(_filled(atom)) for atom in atoms[:3])
+        shown = " * ".join(show_expr(atom.expr) for atom in atoms[:3])
         return f"E[{shown}{' ...' if len(atoms) > 3 else ''}] is an integral over {count} dependent variables"
 
     def rank(self, atom: Atom) -> int:
         return len(self.index(atom))
 
     def index(self, atom: Atom) -> tuple[int, ...]:
-        return self.engine.index(_filled(atom))
+        return self.engine.index(atom.expr)
 
     # Atoms of one form each
 
@@ -386,13 +428,6 @@ def known_function(atom: Atom) -> tuple[Function, dict] | None:
         case Apply(op, (hole, Const(power)), _, None) if op is pow_ and hole == HOLE and power in range(9):
             return polynomial, {"coefs": (*(0.0,) * int(power), 1.0)}
     return None
-
-
-def _filled(atom: Atom) -> Expr:
-    """The atom as an expression of its forms."""
-    from netsor.limits.forms import _replace
-
-    return _replace(atom.body, HOLE, atom.forms[0]) if atom.unary else atom.body
 
 
 def _lifted(series: hermite.Series, side: int, pair: Pair, ranks: tuple[int, int], tie: bool) -> hermite.Series:

@@ -30,6 +30,18 @@ class Atom:
     forms: tuple[Expr, ...]
     unary: bool
 
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.body, self.forms, self.unary))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def expr(self) -> Expr:
+        """The atom as an expression of its forms."""
+        return _replace(self.body, HOLE, self.forms[0]) if self.unary else self.body
+
     @property
     def is_identity(self) -> bool:
         return self.body == HOLE
@@ -42,6 +54,13 @@ class Product:
     constants: tuple[Expr, ...] = ()
     atoms: tuple[Atom, ...] = ()
 
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.constants, self.atoms))
+
+    def __hash__(self) -> int:
+        return self._hash
+
 
 @dataclass
 class Forms:
@@ -52,6 +71,7 @@ class Forms:
     _constant: dict[Expr, bool] = field(default_factory=dict)
     _unwound: dict[Expr, Expr] = field(default_factory=dict)
     _products: dict[Expr, tuple[Product, ...]] = field(default_factory=dict)
+    _families_of: dict[Atom, frozenset[str]] = field(default_factory=dict)
 
     # Kinds of expressions
 
@@ -218,9 +238,11 @@ class Forms:
         return {name: root(name) for name, type_ in self.program.types.items() if isinstance(type_, G)}
 
     def families_of(self, atom: Atom) -> frozenset[str]:
-        return frozenset(
-            self.families[name] for form in atom.forms for name in refs(form) if name in self.families
-        )
+        """The families that an atom depends on."""
+        if atom not in self._families_of:
+            names = (name for form in atom.forms for name in refs(form))
+            self._families_of[atom] = frozenset(self.families[n] for n in names if n in self.families)
+        return self._families_of[atom]
 
 
 def _replace(expr: Expr, old: Expr, new: Expr) -> Expr:

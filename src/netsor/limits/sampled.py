@@ -17,7 +17,7 @@ from netsor.limits.pairs import Pair, pad_index
 if TYPE_CHECKING:
     from netsor.limits.engine import Engine
 
-__all__ = ["Sampler"]
+__all__ = ["Sampler", "stacked_means"]
 
 
 class Sampler:
@@ -94,6 +94,16 @@ class Sampler:
             back = None if pair.same or tie else self._means.get((right, left, pair.flipped, tie))
             self._means[key] = _product_mean(x, y, pair, tie) if back is None else _flip(back, y.rank)
         return self._means[key]
+
+
+def stacked_means(left: np.ndarray, right: np.ndarray, pair: Pair) -> np.ndarray:
+    """Means over points of all products of rows: (left rows, right rows, batch...)."""
+    n = left.shape[-1]
+    if pair.same:
+        a, b = left.swapaxes(0, 1), right.swapaxes(0, 1)
+        return np.moveaxis(a @ b.swapaxes(-1, -2), 0, -1) / n
+    out = left.reshape(-1, n) @ right.reshape(-1, n).T / n
+    return np.moveaxis(out.reshape(*left.shape[:2], *right.shape[:2]), 1, 2)
 
 
 def _flip(block: np.ndarray, rank: int) -> np.ndarray:

@@ -77,7 +77,12 @@ def _fuse_convolutions(program: Program) -> list[Step]:
                 match node:
                     case Apply(op, (Ref(name),), attrs) if op is window and uses[name] == 1:
                         source = program.definitions[name]
-                        if isinstance(source, MatMul) and not source.aligned:
+                        if (
+                            isinstance(source, MatMul)
+                            and not source.aligned
+                            and len(program.types[source.matrix].index) == dict(attrs)["dims"]
+                            and _readers(s.expr, name) == 1
+                        ):
                             fused[name] = Convolve(name, source.matrix, source.operand, attrs)
     for s in program.statements:
         if isinstance(s, MatMul) and s.name in fused:
@@ -87,6 +92,13 @@ def _fuse_convolutions(program: Program) -> list[Step]:
         else:
             steps.append(s)
     return steps
+
+
+def _readers(expr: Expr, name: str) -> int:
+    """How many different operations of a tree read a variable."""
+    if expr == Ref(name):
+        return 2
+    return sum(isinstance(n, Apply) and Ref(name) in n.args for n in subtrees(expr))
 
 
 def _without_windows(expr: Expr, fused: Mapping[str, Convolve]) -> Expr:
@@ -153,12 +165,17 @@ def _matmul(w: np.ndarray, inner: int, x: Block, aligned: int) -> Block:
     if aligned:
         return _aligned_matmul(w, inner, x, aligned)
     if not index:
-        return x.like(x.array @ w.T, x.rank)
-    out = x.array @ w.reshape(-1, cols).T
+        return x.like(_rows_times(x.array, w), x.rank)
+    out = _rows_times(x.array, w.reshape(-1, cols))
     out = out.reshape(*x.array.shape[:-1], *index, rows)
     start = x.array.ndim - 1
     where = range(start - x.rank, start - x.rank + inner)
     return Block(np.moveaxis(out, range(start, start + inner), where), inner + x.rank, True)
+
+
+def _rows_times(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """`x @ w.T` as one product of two matrices: NumPy would loop over the leading axes."""
+    return (x.reshape(-1, x.shape[-1]) @ w.T).reshape(*x.shape[:-1], len(w))
 
 
 def _aligned_matmul(w: np.ndarray, inner: int, x: Block, aligned: int) -> Block:
@@ -188,7 +205,7 @@ def _convolve(w: np.ndarray, x: Block, *, dims: int, **options: Any) -> Block:
             alive = np.flatnonzero(exists[j[d]])
             part = _take_range(part, where[j[d]][alive], first + d)
             target[first + d] = slice(alive[0], alive[-1] + 1) if len(alive) else slice(0, 0)
-        out[tuple(target)] += part @ w[j].T
+        out[tuple(target)] += _rows_times(part, w[j])
     return Block(out, x.rank, True)
 
 

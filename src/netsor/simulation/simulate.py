@@ -165,7 +165,7 @@ class _Run:
             for t in s.terms:
                 v, y = weights[t.readout], values[t.operand]
                 scalars = _readout(v, y.array, y.rank, t.aligned) / np.sqrt(y.array.shape[-1])
-                out[rows] += scalars.reshape(rows.shape)
+                out[rows] += scalars
         return out
 
     @staticmethod
@@ -199,7 +199,17 @@ class _Run:
                     lists = found.setdefault((t.readout, k), ([], []))
                     lists[0].append(which)
                     lists[1].append(vectors)
-        return {key: (np.concatenate(r), np.concatenate(h)) for key, (r, h) in found.items()}
+        return {key: _add_up(np.concatenate(r), np.concatenate(h)) for key, (r, h) in found.items()}
+
+
+def _add_up(rows: np.ndarray, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Each row once, with the sum of its vectors: one output may meet a readout in several terms."""
+    once, where = np.unique(rows, return_inverse=True)
+    if len(once) == len(rows):
+        return rows, vectors
+    total = np.zeros((len(once), vectors.shape[1]), vectors.dtype)
+    np.add.at(total, where, vectors)
+    return once, total
 
 
 def _output_index(program: Program, s: Output) -> tuple[int, ...]:
