@@ -24,7 +24,7 @@ from array_api_compat import array_namespace
 
 from netsor.expect.closed_special import tail
 
-__all__ = ["LARGEST", "covariance", "orthant", "standardized"]
+__all__ = ["LARGEST", "covariance", "legendre", "orthant", "standardized"]
 
 Array = Any
 Edges = Sequence[Sequence[Array]]
@@ -34,7 +34,7 @@ CUTOFF = 76.0
 
 
 @cache
-def _nodes(n: int) -> list[tuple[float, float]]:
+def legendre(n: int) -> list[tuple[float, float]]:
     """Gauss-Legendre nodes and weights on [0, 1], right to the last digit (numpy's lose two)."""
     return [_refined(n, Decimal(float(x))) for x in np.polynomial.legendre.leggauss(n)[0]]
 
@@ -96,7 +96,7 @@ def _near(edges: Edges, angle: Array) -> Array:
     """
     total = 0.25 + angle / (2 * math.pi)
     for h, b in edges:
-        integral = sum(weight * tail(-((h * x) ** 2) / 2, b * x) for x, weight in _nodes(14))
+        integral = sum(weight * tail(-((h * x) ** 2) / 2, b * x) for x, weight in legendre(14))
         total = total - h * integral / math.sqrt(2 * math.pi)
     return total
 
@@ -123,7 +123,7 @@ def _integral(h: Array, b: Array) -> Array:
     xp = array_namespace(h, b)
     end = CUTOFF / (xp.sqrt(b * b + CUTOFF) + b)
     total = 0.0
-    for node, weight in _nodes(26):
+    for node, weight in legendre(26):
         z = end * node
         total = total + weight * xp.exp(-z * (b + z / 2)) * h / (h * h + (b + z) ** 2)
     return end * total
@@ -143,7 +143,7 @@ def _plackett(h: Array, k: Array, angle: Array) -> Array:
     Plackett (1954); quadrature in t as in Drezner and Wesolowsky (1990).
     """
     xp, total = array_namespace(h, k, angle), 0.0
-    for node, weight in _nodes(20):
+    for node, weight in legendre(20):
         sine = xp.sin(angle * node)
         total = total + weight * xp.exp((h * k * sine - (h * h + k * k) / 2) / (1 - sine * sine))
     return angle * total / (2 * math.pi)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,25 +10,95 @@ from typing import Any
 
 from array_api_compat import array_namespace
 
-from netsor.expect.bivariate import LARGEST
+from netsor.expect.bivariate import LARGEST, legendre
 from netsor.expect.closed_arrays import Array, determinant, ratio, root
 from netsor.expect.closed_laws import HalfPlane, Law, Plane, Quadrant
-from netsor.expect.closed_terms import Term
+from netsor.expect.closed_terms import Inner, Term, Terms
 
 __all__ = ["mean", "product"]
 
-
-def product(
-    f: Sequence[Term], g: Sequence[Term], m1: Array, m2: Array, q1: Array, q2: Array, c: Array
-) -> Array:
-    """E[f(x) g(y)], term by term; at most one of f and g may be complex."""
-    laws = Gaussian(m1, m2, q1, q2, c, determinant(q1, q2, c))
-    return _real(sum(laws.expect(s, t) for s in f for t in g))
+ONE = Term((1.0,))
+WIDE = 10.0
 
 
-def mean(f: Sequence[Term], m: Array, q: Array) -> Array:
+def product(f: Terms, g: Terms, m1: Array, m2: Array, q1: Array, q2: Array, c: Array) -> Array:
+    """E[f(x) g(y)], term by term; at most one of f and g may be complex.
+
+    Moments of x on an interval much shorter than its standard deviation lose digits as differences of half
+    lines, so there E[p(x) 1[low < x <= high] g(y)] is the integral of E[g(y) | x] over the interval.
+    """
+    law = Gaussian(m1, m2, q1, q2, c, determinant(q1, q2, c))
+    total = law.total(_outer(f), _outer(g))
+    for piece in _inner(f):
+        total = total + _either(law, piece, _outer(g), law.total(piece.halves(), _outer(g)))
+    for piece in _inner(g):
+        total = total + _either(law.turned(), piece, _outer(f), law.total(_outer(f), piece.halves()))
+    for s, t in itertools.product(_inner(f), _inner(g)):
+        value = _either(law.turned(), t, s.halves(), law.total(s.halves(), t.halves()))
+        total = total + _either(law, s, t.halves(), value)
+    return _real(total)
+
+
+def mean(f: Terms, m: Array, q: Array) -> Array:
     """E[f(x)]."""
-    return product(f, [Term((1.0,))], m, 0.0 * m, q, 0.0 * q, 0.0 * q)
+    law = Gaussian(m, 0.0 * m, q, 0.0 * q, 0.0 * q, 0.0 * q)
+    total = law.total(_outer(f), [ONE])
+    for piece in _inner(f):
+        total = total + _either(law, piece, [ONE], law.total(piece.halves(), [ONE]))
+    return _real(total)
+
+
+def _outer(f: Terms) -> list[Term]:
+    return [t for t in f if isinstance(t, Term)]
+
+
+def _inner(f: Terms) -> list[Inner]:
+    return [t for t in f if isinstance(t, Inner)]
+
+
+def _either(law: Gaussian, piece: Inner, g: Sequence[Term], value: Array) -> Array:
+    """E[piece(x) g(y)] as an integral over the piece where that is short, else the given value."""
+    xp = array_namespace(law.m1, law.q1)
+    wide = law.q1 > (WIDE * (piece.high - piece.low)) ** 2
+    return xp.where(wide, sum(_along(law, piece, t, wide) for t in g), value)
+
+
+def _along(law: Gaussian, piece: Inner, term: Term, wide: Array) -> Array:
+    """int_low^high p(x) density(x) E[term(y) | x] dx, by Gauss-Legendre on panels."""
+    xp = array_namespace(law.m1, law.q1, law.c)
+    q = xp.where(wide, law.q1, 1.0)
+    slope, rest, total = law.c / q, law.det / q, 0.0
+    ends = _panels(law, piece, term, slope, rest)
+    for start, end in itertools.pairwise(ends):
+        for node, weight in legendre(12):
+            x = start + (end - start) * node
+            given = _conditional(term, law.m2 + slope * (x - law.m1), rest)
+            scale = weight * (end - start) * xp.exp(-((x - law.m1) ** 2) / (2 * q))
+            total = total + scale * _horner(piece.coefs, x) * given
+    return total / xp.sqrt(2 * math.pi * q)
+
+
+def _conditional(term: Term, m: Array, q: Array) -> Array:
+    """E[term(y)] for y of mean m and variance q."""
+    return Gaussian(m, 0.0 * m, q, 0.0 * q, 0.0 * q, 0.0 * q).expect(term, ONE)
+
+
+def _panels(law: Gaussian, piece: Inner, term: Term, slope: Array, rest: Array) -> list[Array]:
+    """Ends of panels on which E[term(y) | x] is smooth: it varies where the mean of y passes the knot."""
+    xp = array_namespace(law.m1, slope, rest)
+    ends = [0.0 * rest + piece.low, 0.0 * rest + piece.high]
+    if term.knot is None:
+        return ends
+    flat = slope == 0
+    slope = xp.where(flat, 1.0, slope)
+    centre = xp.where(flat, piece.low, law.m1 + (term.knot - law.m2) / slope)
+    width = root(rest + term.noise) / slope
+    offsets = [reach * width for reach in (-9.0, -4.0, 0.0, 4.0, 9.0)]
+    if term.rate:
+        offsets += [reach / slope for reach in (-36.0, -9.0, -3.0, 3.0, 9.0, 36.0)]
+    ends += [xp.clip(centre + offset, piece.low, piece.high) + 0.0 * rest for offset in offsets]
+    ordered = xp.sort(xp.stack(ends), axis=0)
+    return [ordered[n, ...] for n in range(len(ends))]
 
 
 def _real(x: Array) -> Array:
@@ -45,6 +116,14 @@ class Gaussian:
     q2: Array
     c: Array
     det: Array
+
+    def turned(self) -> Gaussian:
+        """The law of (y, x)."""
+        return Gaussian(self.m2, self.m1, self.q2, self.q1, self.c, self.det)
+
+    def total(self, f: Sequence[Term], g: Sequence[Term]) -> Array:
+        """E[f(x) g(y)], term by term."""
+        return sum((self.expect(s, t) for s in f for t in g), 0.0 * (self.m1 + self.m2 + self.c))
 
     def expect(self, s: Term, t: Term) -> Array:
         """E[s(x) t(y)]: reflect so that all indicators are upward, shift the means by the exponentials."""

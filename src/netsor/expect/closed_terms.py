@@ -1,4 +1,5 @@
-"""Functions of the language as sums of terms p(x) exp(rate x) 1[u > knot], where u = x + Gaussian noise.
+"""Functions of the language as sums of terms p(x) exp(rate x) 1[u > knot], where u = x + Gaussian noise,
+and of pieces p(x) 1[low < x <= high].
 
 erf and gelu are expectations of such terms over the noise: erf_gate(x) = P(u > 0) with noise of variance
 1/2, gelu(x) = x P(u > 0) with variance 1. A wave is the real part of an exponential of imaginary rate.
@@ -9,13 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from typing import Any
 
-__all__ = ["TERMS", "Term", "elu_series"]
+__all__ = ["TERMS", "Inner", "Term", "Terms", "elu_series"]
 
 Coefs = tuple[complex, ...]
-Terms = list["Term"]
+Terms = list["Term | Inner"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,19 @@ class Term:
         return Term(coefs, self.side * self.rate, knot, self.noise, tie=self.tie)
 
 
+@dataclass(frozen=True)
+class Inner:
+    """p(x) 1[low < x <= high]."""
+
+    coefs: Coefs
+    low: float
+    high: float
+
+    def halves(self) -> list[Term]:
+        """The same as a difference of two half lines."""
+        return [Term(self.coefs, knot=self.low), Term(tuple(-c for c in self.coefs), knot=self.high)]
+
+
 def _sign(options: Mapping[str, Any]) -> Terms:
     return [Term((1.0,), knot=0.0, tie=0.5), Term((-1.0,), knot=0.0, side=-1, tie=0.5)]
 
@@ -58,18 +72,13 @@ def elu_series(alpha: float, degree: int = 7) -> Terms:
     return [Term((0.0, 1.0), knot=0.0), Term(below, knot=0.0, side=-1)]
 
 
-def _piecewise(knots: tuple[float, ...], pieces: tuple[tuple[float, ...], ...]) -> Terms:
-    """The first piece below its knot, the second above, and at each further knot the change."""
+def _piecewise(knots: tuple[float, ...], pieces: tuple[Coefs, ...]) -> Terms:
+    """The first and the last piece are terms, those between two knots are inner pieces."""
     if not knots:
         return [Term(pieces[0])]
-    terms = [Term(pieces[0], knot=knots[0], side=-1, tie=1.0), Term(pieces[1], knot=knots[0])]
-    for knot, (before, after) in zip(knots[1:], pairwise(pieces[1:]), strict=True):
-        terms.append(Term(_difference(after, before), knot=knot))
-    return [t for t in terms if any(t.coefs)]
-
-
-def _difference(p: Coefs, r: Coefs) -> Coefs:
-    return tuple(a - b for a, b in zip_longest(p, r, fillvalue=0.0))
+    outer = [Term(pieces[0], knot=knots[0], side=-1, tie=1.0), Term(pieces[-1], knot=knots[-1])]
+    inner = [Inner(p, *ends) for ends, p in zip(pairwise(knots), pieces[1:-1], strict=True)]
+    return [t for t in (*outer, *inner) if any(t.coefs)]
 
 
 def _hard_tanh(low: float, high: float) -> Terms:

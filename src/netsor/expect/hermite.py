@@ -20,7 +20,7 @@ from operator import mul
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, is_jax_array
 from numpy.polynomial import chebyshev
 from scipy.special import ndtr, owens_t
 
@@ -473,7 +473,7 @@ def _horner(a: Series, b: Series, rho: Array) -> Array:
     factors = [(_terms_first(a.coefs), _terms_first(b.coefs), 1)]
     if a.jumps is not None and b.jumps is not None:
         factors.append((_terms_first(a.jumps.coefs), _terms_first(b.jumps.coefs), -1))
-    if is_traced(a.coefs, b.coefs, rho):
+    elif is_jax_array(rho):
         return _scanned(*factors[0][:2], rho)
     value = 0 * rho
     for k in reversed(range(a.coefs.shape[-1])):

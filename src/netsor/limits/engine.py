@@ -77,7 +77,7 @@ class Engine:
         self.forms = forms or Forms(program)
         self.xp = array_namespace(*data.values()) if data else np
         self.data = {
-            name: Block(array if name in batched else array[None, ...], array.ndim - (name in batched))
+            name: Block(array[None, ...] if name in batched else array[None, None, ...], self._rank(name))
             for name, array in data.items()
         }
         self._inputs = self._count_inputs()
@@ -90,6 +90,9 @@ class Engine:
         self.expectations = expectations(self)
 
     # Shapes and constants
+
+    def _rank(self, name: str) -> int:
+        return self.program.data[name].ndim
 
     def index(self, expr: Expr) -> Index:
         return self.inferred(expr).index
@@ -114,11 +117,11 @@ class Engine:
         return self.params.get(name, own)
 
     def constant(self, expr: Expr) -> Array:
-        """Limit of a constant expression, shape (inputs or 1, index...)."""
+        """Limit of a constant expression, shape (repeats, inputs, index...)."""
         if isinstance(expr, Const):
-            return self.xp.full((1,), expr.value)
+            return self.xp.full((1, 1), expr.value)
         value = evaluate(expr, {name: self.block(name) for name in refs(expr)})
-        return self.xp.asarray(value.array) if value.array.ndim > value.rank else value.array[None, ...]
+        return value.array if value.array.ndim > value.rank else value.array[None, None, ...]
 
     def block(self, name: str) -> Block:
         """Data, or the limit of a C-var, or the mean of a G-var."""
@@ -140,7 +143,7 @@ class Engine:
     # Means and covariances of forms
 
     def mean(self, form: Expr) -> Array:
-        """E of an affine expression, shape (inputs or 1, index...)."""
+        """E of an affine expression, shape (repeats, inputs, index...)."""
         if form not in self._means:
             self._means[form] = self._mean(form)
         return self._means[form]
@@ -153,15 +156,15 @@ class Engine:
             case LinComb():
                 return self.mean(source.expr)
             case Input(law=Normal()):
-                return self.xp.asarray(input_mean(source).reshape((1, *index)))
+                return self.xp.asarray(input_mean(source).reshape((1, 1, *index)))
             case _:
-                return self.xp.zeros((1, *index))
+                return self.xp.zeros((1, 1, *index))
 
     def variance_of(self, form: Expr) -> Array:
-        """Var of a form for every input, shape (inputs or 1, index...)."""
+        """Var of a form for every input, shape (repeats, inputs, index...)."""
         found = self.cov(form, form, Pair(True), True)
         if found is None:
-            return self.xp.zeros((1, *(1,) * len(self.index(form))))
+            return self.xp.zeros((1, 1, *(1,) * len(self.index(form))))
         return found * _positive(found)
 
     def cov(self, e: Expr, f: Expr, pair: Pair, tie: bool) -> Array | None:
@@ -378,7 +381,7 @@ class Engine:
         return outer(pair.left(left), pair.right(right), pair.batch, ranks, tie)
 
     def first(self, e: Expr) -> Array:
-        """E[e], shape (inputs or 1, index...)."""
+        """E[e], shape (repeats, inputs, index...)."""
         e = self._resolve(e)
         if e not in self._first:
             self._first[e] = self._first_of(e)
@@ -412,7 +415,7 @@ class Engine:
         return max((self._inputs[name] for name in refs(e)), default=1)
 
     def _count_inputs(self) -> dict[str, int]:
-        counts = {name: block.array.shape[0] for name, block in self.data.items()}
+        counts = {name: block.array.shape[1] for name, block in self.data.items()}
         for s in self.program.statements:
             if not isinstance(s, Output):
                 counts[s.name] = max((counts[name] for name in used_by(s)), default=1)

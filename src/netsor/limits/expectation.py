@@ -100,19 +100,19 @@ class Expectations:
         return (means * exact).sum((0, 1))
 
     def stacked(self, products: tuple[Product, ...]) -> tuple[np.ndarray, list[tuple[Atom, ...]]]:
-        """Constants times sampled atoms of each product, (products, inputs, points), and its other atoms."""
+        """Constants times sampled atoms, (products, repeats, inputs, points), and the other atoms of each."""
         if products not in self._stacked:
             assert self.sampler is not None
             rows, rest = [], []
             for p in products:
                 drawn, exact = self.split(p.atoms)
                 block = self.sampler.values(self.engine, tuple(drawn))
-                row = np.ones((1, 1)) if block is None else block.array
+                row = np.ones((1, 1, 1)) if block is None else block.array
                 for c in p.constants:
-                    row = row * self.engine.constant(c)[:, None]
+                    row = row * self.engine.constant(c)[..., None]
                 rows.append(row)
                 rest.append(tuple(exact))
-            shape = np.broadcast_shapes(*(r.shape for r in rows), (1, self.sampler.count))
+            shape = np.broadcast_shapes(*(r.shape for r in rows), (self.sampler.repeats, 1, self.sampler.count))
             self._stacked[products] = (np.stack([np.broadcast_to(r, shape) for r in rows]), rest)
         return self._stacked[products]
 
@@ -128,7 +128,7 @@ class Expectations:
         return self.pairs[key]
 
     def first(self, e: Expr) -> Array:
-        """E[e], shape (inputs or 1, index...)."""
+        """E[e], shape (repeats, inputs, index...)."""
         rank = len(self.engine.index(e))
         parts = [
             self.product(p, Product(), Pair(True), True, (rank, 0)) for p in self.engine.forms.products(e)
@@ -227,11 +227,11 @@ class Expectations:
     # Atoms of one form each
 
     def stats(self, atom: Atom) -> tuple[Array, Array]:
-        """Mean and variance of the form, (inputs or 1, index...)."""
+        """Mean and variance of the form, (repeats, inputs, index...)."""
         form = atom.forms[0]
         rank, target = len(self.engine.index(form)), self.rank(atom)
         mean, var = self.engine.mean(form), self.engine.variance_of(form)
-        return pad_index(mean, 1, rank, target), pad_index(var, 1, rank, target)
+        return pad_index(mean, 2, rank, target), pad_index(var, 2, rank, target)
 
     def pair(self, a: Atom, b: Atom, pair: Pair, tie: bool) -> Array:
         """E[a b] for two atoms of one form each."""
@@ -305,7 +305,7 @@ class Expectations:
         return self._series[atom]
 
     def callable(self, atom: Atom) -> Callable[[Array], Array]:
-        """The atom as a function of arrays (inputs, index..., points)."""
+        """The atom as a function of arrays (repeats, inputs, index..., points)."""
         rank = self.rank(atom)
         known = {n: self.engine.block(n) for n in refs(atom.body) if n != HOLE.name}
 
@@ -396,7 +396,7 @@ class _Fit:
         return self.one(1, array, rank)
 
     def one(self, side: int, array: Array, rank: int) -> Array:
-        """A per-input quantity (inputs, index...) of the left (0) or right (1) side."""
+        """A quantity (repeats, inputs, index...) of the left (0) or right (1) side."""
         batch = self.pair.batch
         array = (self.pair.left, self.pair.right)[side](array)
         if self.tie:
@@ -433,15 +433,15 @@ def known_function(atom: Atom) -> tuple[Function, dict] | None:
 def _lifted(series: hermite.Series, side: int, pair: Pair, ranks: tuple[int, int], tie: bool) -> hermite.Series:
     """A series with the batch and index axes of a block."""
     part = (pair.rows, pair.cols)[side]
-    inputs = slice(None) if part is None or series.tail.shape[0] == 1 else slice(*part)
-    batch = [inputs] if pair.same else [inputs, None] if side == 0 else [None, inputs]
+    inputs = slice(None) if part is None or series.tail.shape[1] == 1 else slice(*part)
+    batch: list[Any] = [inputs] if pair.same else [inputs, None] if side == 0 else [None, inputs]
     own, other = ranks[side], ranks[1 - side]
     index: list[Any] = [slice(None)] * own
     if tie:
         index = [None] * (max(ranks) - own) + index
     else:
         index = index + [None] * other if side == 0 else [None] * other + index
-    return series[tuple(batch + index)]
+    return series[(slice(None), *batch, *index)]
 
 
 def _is_zero(x: Array) -> bool:

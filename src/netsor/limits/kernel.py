@@ -191,12 +191,11 @@ class KernelRun:
         families = frozenset(self.forms.families.values()) if self.options.method == "sample" else frozenset()
         while True:
             try:
-                if not families:
-                    return quantity(self.engine(Record()))
-                seeds = range(self.options.repeats)
-                samplers = [Sampler(families, self.options.points, (self.options.seed, k)) for k in seeds]
-                values = [quantity(self.engine(Record(), sampler)) for sampler in samplers]
-                return None if values[0] is None else sum(values) / len(values)
+                sampler = None
+                if families:
+                    sampler = Sampler(families, self.options.points, self.options.repeats, self.options.seed)
+                value = quantity(self.engine(Record(), sampler))
+                return None if value is None else np.mean(value, axis=0)
             except NeedsSamplingError as needed:
                 if self.options.method == "exact":
                     raise self.no_exact_method(needed) from None
@@ -210,27 +209,22 @@ class KernelRun:
 
     def exact(self) -> Result:
         record = Record()
-        value = self.matrix(self.engine(record))
+        value = self.matrix(self.engine(record))[0]
         error = self.rounding(value)
         if record.inexact:
-            moved = self.matrix(self.engine(Record(), nudge=1.0))
+            moved = self.matrix(self.engine(Record(), nudge=1.0))[0]
             error = error + 2 * np.abs(moved - value)
         return Result(value, error, Plan.of(record, self.program, error, value))
 
     def sampled(self, families: frozenset[str], reasons: list[str]) -> Result:
         options, points = self.options, self.options.points
         while True:
-            record = Record()
-            values, dimensions = [], 0
-            for repeat in range(options.repeats):
-                sampler = Sampler(families, points, (options.seed, repeat))
-                values.append(self.matrix(self.engine(record, sampler)))
-                dimensions = sampler.dimensions
-            stack = np.stack(values)
+            record, sampler = Record(), Sampler(families, points, options.repeats, options.seed)
+            stack = self.matrix(self.engine(record, sampler))
             value = stack.mean(0)
             error = stack.std(0, ddof=1) / np.sqrt(len(stack)) + self.rounding(value)
             plan = Plan.of(record, self.program, error, value)
-            plan = replace(plan, sampled=tuple(sorted(families)), dimensions=dimensions, points=points)
+            plan = replace(plan, sampled=tuple(sorted(families)), dimensions=sampler.dimensions, points=points)
             result = Result(value, error, replace(plan, repeats=options.repeats, reasons=tuple(reasons)))
             if options.tol is None or _relative(error, self.scale(value)) <= options.tol:
                 return result
@@ -257,19 +251,20 @@ class KernelRun:
 
     def matrix(self, engine: Engine) -> np.ndarray:
         rows, cols = self.rows.left, self.rows.right
-        out = np.zeros((self.rows.left_size, self.rows.right_size), self.options.dtype)
-        sampling = engine.expectations.sampler is not None
+        sampler = engine.expectations.sampler
+        repeats, sampling = (sampler.repeats if sampler else 1), sampler is not None
+        out = np.zeros((repeats, self.rows.left_size, self.rows.right_size), self.options.dtype)
         for r, s, pair in self.tiles(sampling):
             for o in self.made.groups[r].outputs:
                 for p in self.made.groups[s].outputs:
                     block = self.block(engine, o, p, pair)
                     left, right = rows[o][slice(*pair.rows)], cols[p][slice(*pair.cols)]  # type: ignore[misc]
-                    target = (len(left), len(right), *left.shape[1:], *right.shape[1:])
-                    full = np.moveaxis(np.broadcast_to(block, target), 1, left.ndim)
-                    full = full.reshape(left.size, right.size)
-                    out[np.ix_(left.ravel(), right.ravel())] = full
+                    target = (repeats, len(left), len(right), *left.shape[1:], *right.shape[1:])
+                    full = np.moveaxis(np.broadcast_to(block, target), 2, 1 + left.ndim)
+                    full = full.reshape(repeats, left.size, right.size)
+                    out[:, left.reshape(-1, 1), right.reshape(1, -1)] = full
                     if self.split is None:
-                        out[np.ix_(right.ravel(), left.ravel())] = full.T
+                        out[:, right.reshape(-1, 1), left.reshape(1, -1)] = full.swapaxes(1, 2)
             if not sampling:
                 engine.forget_tile()
         return out
@@ -307,7 +302,7 @@ class KernelRun:
                 total = total if part is None else total + part
         left, right = (_output_index(self.program, outputs[k]) for k in (o, p))
         if isinstance(total, float):
-            return np.zeros((1,) * (2 + len(left) + len(right)))
+            return np.zeros((1,) * (3 + len(left) + len(right)))
         return total
 
 
@@ -330,8 +325,8 @@ def _term_pair(engine: Engine, t: Term, u: Term, pair: Pair) -> Any:
         if not left:
             return engine.variance(v.name) * engine.second(Ref(t.operand), Ref(u.operand), pair, False)
         tied = engine.second(Ref(t.operand), Ref(u.operand), pair, True)
-        tied = engine.xp.broadcast_to(tied, (*tied.shape[:2], *left))
-        return engine.variance(v.name) * engine.xp.sum(tied, axis=tuple(range(2, 2 + len(left))))
+        tied = engine.xp.broadcast_to(tied, (*tied.shape[:3], *left))
+        return engine.variance(v.name) * engine.xp.sum(tied, axis=tuple(range(3, 3 + len(left))))
     cov = input_covariance(program, v, w)
     if cov is None:
         return None
@@ -345,19 +340,19 @@ def _general_term_pair(engine: Engine, t: Term, u: Term, pair: Pair, cov: Any) -
     xp, program = engine.xp, engine.program
     (P, Q, I), (P2, Q2, I2) = (_split_index(program, x) for x in (t, u))
     full = engine.second(Ref(t.operand), Ref(u.operand), pair, False)
-    full = xp.broadcast_to(full, (*full.shape[:2], *P, *I, *P2, *I2))
-    full = xp.reshape(full, (*full.shape[:2], prod(P), prod(I), prod(P2), prod(I2)))
+    full = xp.broadcast_to(full, (*full.shape[:3], *P, *I, *P2, *I2))
+    full = xp.reshape(full, (*full.shape[:3], prod(P), prod(I), prod(P2), prod(I2)))
     total: Any = 0.0
     table = cov.reshape(prod(P), prod(Q), prod(P2), prod(Q2))
     for p in range(prod(P)):
         for p2 in range(prod(P2)):
             weights = table[p, :, p2, :]
             if np.any(weights):
-                weights = xp.asarray(weights)[None, None, :, None, :, None]
-                total = total + weights * full[:, :, None, p, :, None, p2, :]
+                weights = xp.asarray(weights)[None, None, None, :, None, :, None]
+                total = total + weights * full[:, :, :, None, p, :, None, p2, :]
     if isinstance(total, float):
         return None
-    return xp.reshape(total, (*total.shape[:2], *Q, *I, *Q2, *I2))
+    return xp.reshape(total, (*total.shape[:3], *Q, *I, *Q2, *I2))
 
 
 def _split_index(program: Program, t: Term) -> tuple[tuple[int, ...], ...]:

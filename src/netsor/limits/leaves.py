@@ -59,13 +59,13 @@ def embedded_second(engine: Engine, s: Input, t: Input, pair: Pair, tie: bool) -
     x, y = (_data(engine, law) for law in (s.law, t.law))
     m = x.shape[-1]
     if pair.same:
-        return _dots(x, y, tie) / m
-    x, y = pair.left(x)[:, 0, ...], pair.right(y)[0, ...]
-    return _cross_dots(x, y, tie) / m
+        return _dots(x[0, ...], y[0, ...], tie)[None, ...] / m
+    x, y = pair.left(x)[0, :, 0, ...], pair.right(y)[0, 0, ...]
+    return _cross_dots(x, y, tie)[None, ...] / m
 
 
 def _data(engine: Engine, law: Any) -> Array:
-    """The data of an embedding, (inputs or 1, index..., m)."""
+    """The data of an embedding, (1, inputs, index..., m)."""
     assert isinstance(law, Embedding)
     value = evaluate(law.data, {name: engine.data[name] for name in refs(law.data)})
     return value.array

@@ -1,9 +1,13 @@
 """Blocks over pairs of inputs: the arrays that covariances and second moments live in.
 
+A quantity of single inputs has axes (repeats, inputs, index...): repeats are the independent
+randomisations of a sampled limit (one if nothing is sampled). Axes of length 1 stand for values that do
+not depend on them.
+
 A `Pair` says which inputs stand on the left and on the right: the same input twice (a *self* block), or
-every input of one group with every input of another (a *cross* block). The array of a full block has
-axes (batch..., left index..., right index...), of a tied block (batch..., index...): there left and
-right index run together. Axes of length 1 stand for values that do not depend on them.
+every input of one group with every input of another (a *cross* block). Its batch axes are (repeats,
+inputs) or (repeats, left inputs, right inputs). A full block has axes (batch..., left index..., right
+index...), a tied block (batch..., index...): there left and right index run together.
 """
 
 from __future__ import annotations
@@ -35,23 +39,23 @@ class Pair:
     @property
     def batch(self) -> int:
         """The number of batch axes."""
-        return 1 if self.same else 2
+        return 2 if self.same else 3
 
     @property
     def flipped(self) -> Pair:
         return Pair(self.same, self.cols, self.rows)
 
     def left(self, array: Any) -> Any:
-        """A quantity of the left inputs (inputs, ...) with the batch axes of this pair."""
-        return array if self.same else _tile(array, self.rows)[:, None, ...]
+        """A quantity of the left inputs with the batch axes of this pair."""
+        return array if self.same else _tile(array, self.rows)[:, :, None, ...]
 
     def right(self, array: Any) -> Any:
-        """A quantity of the right inputs (inputs, ...) with the batch axes of this pair."""
-        return array if self.same else _tile(array, self.cols)[None, :, ...]
+        """A quantity of the right inputs with the batch axes of this pair."""
+        return array if self.same else _tile(array, self.cols)[:, None, ...]
 
 
 def _tile(array: Any, part: tuple[int, int] | None) -> Any:
-    return array if part is None or array.shape[0] == 1 else array[part[0] : part[1], ...]
+    return array if part is None or array.shape[1] == 1 else array[:, part[0] : part[1], ...]
 
 
 def pad_index(array: Any, batch: int, rank: int, target: int) -> Any:
@@ -81,7 +85,7 @@ def outer(left: Any, right: Any, batch: int, ranks: tuple[int, int], tie: bool) 
 def swap(array: Any, batch: int, i: int, j: int, tie: bool) -> Any:
     """The same block with left and right exchanged; `i` and `j` are the ranks before."""
     xp = array_namespace(array)
-    heads = list(range(batch))[::-1]
+    heads = [0, 2, 1] if batch == 3 else [0, 1]
     rest = list(range(batch, array.ndim))
     if not tie:
         rest = rest[i:] + rest[:i]

@@ -21,12 +21,15 @@ __all__ = ["Sampler", "stacked_means"]
 
 
 class Sampler:
-    """Joint samples of the forms of some families; each form is drawn when it is first asked for."""
+    """Joint samples of the forms of some families; each form is drawn when it is first asked for.
 
-    def __init__(self, families: frozenset[str], points: int, seed: int | tuple[int, ...]) -> None:
-        self.families, self.count = families, points
-        self.points = NormalPoints(points, seed)
-        self.samplers: dict[str, GaussianSampler] = {}
+    There are `repeats` independent randomisations, each with its own points and covariances.
+    """
+
+    def __init__(self, families: frozenset[str], points: int, repeats: int, seed: int) -> None:
+        self.families, self.count, self.repeats = families, points, repeats
+        self.points = [NormalPoints(points, (seed, k)) for k in range(repeats)]
+        self.samplers: dict[str, list[GaussianSampler]] = {}
         self.drawn: dict[str, list[Expr]] = {}
         self.samples: dict[Expr, Block] = {}
         self._values: dict[tuple[Atom, ...], Block] = {}
@@ -34,10 +37,10 @@ class Sampler:
 
     @property
     def dimensions(self) -> int:
-        return self.points.taken
+        return self.points[0].taken
 
     def form(self, engine: Engine, form: Expr) -> Block:
-        """Samples of a form: (inputs, index..., points)."""
+        """Samples of a form: (repeats, inputs, index..., points)."""
         if form not in self.samples:
             family = next(engine.forms.families[n] for n in refs(form) if n in engine.forms.families)
             self.samples[form] = self._draw(engine, form, family)
@@ -45,23 +48,26 @@ class Sampler:
 
     def _draw(self, engine: Engine, form: Expr, family: str) -> Block:
         own = _covariance(engine, form, form)
-        old = self.drawn.setdefault(family, [])
-        known = list(old)
+        known = list(self.drawn.setdefault(family, []))
         cross = [_covariance(engine, form, other) for other in known]
-        if list(old) != known:  # computing a covariance drew further forms of this family
-            return self._draw(engine, form, family)
-        if form in self.samples:
+        if form in self.samples:  # computing a covariance drew this form
             return self.samples[form]
-        sampler = self.samplers.setdefault(family, GaussianSampler(self.points))
-        empty = np.zeros((len(own), 0))
-        noise = sampler.extend(np.concatenate([empty, *cross], axis=1), (own + own.T) / 2)
-        old.append(form)
+        if self.drawn[family] != known:  # ... or further forms of this family
+            return self._draw(engine, form, family)
+        if family not in self.samplers:
+            self.samplers[family] = [GaussianSampler(points) for points in self.points]
+        noise = [
+            sampler.extend(_joined(cross, k, own.shape[1]), _symmetric(_repeat(own, k)))
+            for k, sampler in enumerate(self.samplers[family])
+        ]
+        self.drawn[family].append(form)
         index = engine.index(form)
-        mean = np.broadcast_to(engine.mean(form), (engine.inputs_of(form), *index))
-        return Block(noise.reshape(*mean.shape, self.count) + mean[..., None], len(index), True)
+        mean = engine.mean(form)
+        shape = (self.repeats, engine.inputs_of(form), *index)
+        return Block(np.stack(noise).reshape(*shape, self.count) + mean[..., None], len(index), True)
 
     def values(self, engine: Engine, atoms: tuple[Atom, ...]) -> Block | None:
-        """Product of sampled atoms of one side: (inputs, index..., points)."""
+        """Product of sampled atoms of one side: (repeats, inputs, index..., points)."""
         if not atoms:
             return None
         if atoms not in self._values:
@@ -98,42 +104,56 @@ class Sampler:
 
 def stacked_means(left: np.ndarray, right: np.ndarray, pair: Pair) -> np.ndarray:
     """Means over points of all products of rows: (left rows, right rows, batch...)."""
-    n = left.shape[-1]
+    n, repeats = left.shape[-1], left.shape[1]
     if pair.same:
-        a, b = left.swapaxes(0, 1), right.swapaxes(0, 1)
-        return np.moveaxis(a @ b.swapaxes(-1, -2), 0, -1) / n
-    out = left.reshape(-1, n) @ right.reshape(-1, n).T / n
-    return np.moveaxis(out.reshape(*left.shape[:2], *right.shape[:2]), 1, 2)
+        a, b = (np.moveaxis(x, 0, 2) for x in (left, right))
+        return np.moveaxis(a @ b.swapaxes(-1, -2), (2, 3), (0, 1)) / n
+    a, b = (np.moveaxis(x, 0, 1).reshape(repeats, -1, n) for x in (left, right))
+    out = (a @ b.swapaxes(-1, -2)).reshape(repeats, len(left), left.shape[2], len(right), right.shape[2])
+    return out.transpose(1, 3, 0, 2, 4) / n
 
 
 def _flip(block: np.ndarray, rank: int) -> np.ndarray:
     axes = list(range(block.ndim))
-    return block.transpose([1, 0, *axes[2 + rank :], *axes[2 : 2 + rank]])
+    return block.transpose([0, 2, 1, *axes[3 + rank :], *axes[3 : 3 + rank]])
 
 
 def _product_mean(x: Block, y: Block, pair: Pair, tie: bool) -> np.ndarray:
-    n = x.array.shape[-1]
+    n, repeats = x.array.shape[-1], x.array.shape[0]
     a, b = x.array, y.array
     if tie:
         rank = max(x.rank, y.rank)
-        a, b = pad_index(a, 1, x.rank, rank), pad_index(b, 1, y.rank, rank)
+        a, b = pad_index(a, 2, x.rank, rank), pad_index(b, 2, y.rank, rank)
         if pair.same:
             return (a * b).mean(-1)
-        a, b = np.moveaxis(a, 0, -2), np.moveaxis(b, 0, -2)
-        return np.moveaxis(a @ np.swapaxes(b, -1, -2), (-2, -1), (0, 1)) / n
+        a, b = np.moveaxis(a, 1, -2), np.moveaxis(b, 1, -2)
+        return np.moveaxis(a @ np.swapaxes(b, -1, -2), (-2, -1), (1, 2)) / n
     if pair.same:
-        out = a.reshape(len(a), -1, n) @ np.swapaxes(b.reshape(len(b), -1, n), -1, -2) / n
-        return out.reshape(out.shape[0], *a.shape[1:-1], *b.shape[1:-1])
-    out = a.reshape(-1, n) @ b.reshape(-1, n).T / n
-    return np.moveaxis(out.reshape(*a.shape[:-1], *b.shape[:-1]), a.ndim - 1, 1)
+        out = a.reshape(*a.shape[:2], -1, n) @ np.swapaxes(b.reshape(*b.shape[:2], -1, n), -1, -2) / n
+        return out.reshape(*out.shape[:2], *a.shape[2:-1], *b.shape[2:-1])
+    out = a.reshape(repeats, -1, n) @ np.swapaxes(b.reshape(repeats, -1, n), -1, -2) / n
+    return np.moveaxis(out.reshape(repeats, *a.shape[1:-1], *b.shape[1:-1]), a.ndim - 1, 2)
 
 
 def _covariance(engine: Engine, e: Expr, f: Expr) -> np.ndarray:
-    """Covariance matrix of two forms over all inputs and indices."""
+    """Covariance matrix of two forms over all inputs and indices: (repeats, rows, columns)."""
     left, right = engine.index(e), engine.index(f)
     sizes = (engine.inputs_of(e), engine.inputs_of(f))
+    rows, cols = sizes[0] * prod(left), sizes[1] * prod(right)
     block = engine.cov(e, f, Pair(False), False)
     if block is None:
-        return np.zeros((sizes[0] * prod(left), sizes[1] * prod(right)))
-    full = np.broadcast_to(block, (*sizes, *left, *right))
-    return np.moveaxis(full, 1, 1 + len(left)).reshape(sizes[0] * prod(left), sizes[1] * prod(right))
+        return np.zeros((1, rows, cols))
+    full = np.broadcast_to(block, (block.shape[0], *sizes, *left, *right))
+    return np.moveaxis(full, 2, 2 + len(left)).reshape(-1, rows, cols)
+
+
+def _repeat(matrices: np.ndarray, k: int) -> np.ndarray:
+    return matrices[k if len(matrices) > 1 else 0]
+
+
+def _joined(matrices: list[np.ndarray], k: int, rows: int) -> np.ndarray:
+    return np.concatenate([np.zeros((rows, 0)), *(_repeat(m, k) for m in matrices)], axis=1)
+
+
+def _symmetric(matrix: np.ndarray) -> np.ndarray:
+    return (matrix + matrix.T) / 2
