@@ -9,6 +9,16 @@ from netsor.limits import kernel, limit
 from netsor.simulation import empirical_kernel, simulate
 from netsor.verify import verify
 
-__all__ = ["NetsorError", "Program", "empirical_kernel", "kernel", "limit", "parse", "simulate", "verify", "zoo"]
+__all__ = [
+    "NetsorError",
+    "Program",
+    "empirical_kernel",
+    "kernel",
+    "limit",
+    "parse",
+    "simulate",
+    "verify",
+    "zoo",
+]
 __all__ += _build
 __version__ = "0.1.0"

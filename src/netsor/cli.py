@@ -88,7 +88,9 @@ def _number(value) -> str:
 @reproduce_app.command()
 def rnn(
     out: Annotated[Path, typer.Option(help="Folder for the figure and its numbers.")] = Path("out"),
-    full: Annotated[bool, typer.Option("--full", help="100,000 networks in panel E, as in the paper.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="100,000 networks in panel E, as in the paper.")
+    ] = False,
     samples: Annotated[int, typer.Option(help="Networks in panel E (without --full).", min=100)] = 1000,
     width: Annotated[int, typer.Option(help="Width of the simulated networks.", min=1)] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 0,

@@ -35,7 +35,9 @@ def style() -> Any:
     return pyplot
 
 
-def heat_map(ax: Any, matrix: np.ndarray, words: list[str], title: str, *, cmap: str = "magma", split: int = 0):
+def heat_map(
+    ax: Any, matrix: np.ndarray, words: list[str], title: str, *, cmap: str = "magma", split: int = 0
+):
     """A matrix with words on both axes, a colour bar, and a line between the two sentences."""
     image = ax.imshow(matrix, cmap=cmap, interpolation="nearest")
     ax.set_xticks(range(len(words)), words, rotation=90, fontsize=7)
@@ -52,7 +54,7 @@ def heat_map(ax: Any, matrix: np.ndarray, words: list[str], title: str, *, cmap:
 def joint_histogram(ax: Any, pairs: np.ndarray, covariance: np.ndarray, labels: tuple[str, str], title: str):
     """A two-dimensional histogram with the level curves of a centred Gaussian at 1, 2 and 3 sigma."""
     reach = 3.6 * np.sqrt(np.diag(covariance)).max()
-    grid = np.linspace(-reach, reach, 61)
+    grid = np.linspace(-reach, reach, int(np.clip(np.sqrt(len(pairs)), 24, 60)) + 1)
     ax.hist2d(pairs[:, 0], pairs[:, 1], bins=(grid, grid), cmap="magma")
     angles = np.linspace(0, 2 * np.pi, 200)
     circle = np.linalg.cholesky(covariance) @ np.stack([np.cos(angles), np.sin(angles)])

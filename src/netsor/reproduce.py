@@ -49,6 +49,8 @@ def rnn_figure(folder: Path, *, samples: int, width: int, seed: int) -> Iterator
     heat_map(axes["C"], K, words, "C  covariance of the limit", split=split)
     heat_map(axes["D"], spread, words, f"D  deviation of 100 networks of width {width}", split=split)
     labels = ("output after sentence 1", "output after sentence 2")
-    joint_histogram(axes["E"], outputs, predicted, labels, f"E  {samples:,} networks and the limit's level curves")
+    joint_histogram(
+        axes["E"], outputs, predicted, labels, f"E  {samples:,} networks and the limit's level curves"
+    )
     names = save(figure, str(folder / "rnn"))
     yield f"wrote {', '.join(names)} and {len(tables)} tables in {folder}"

@@ -34,7 +34,7 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """The slope is -1/2 and the mean agrees, both within three standard errors (and a bias of 1/width)."""
+        """The slope is -1/2 within three standard errors and 0.05, and the mean agrees."""
         return abs(self.slope + 0.5) < 3 * self.slope_error + 0.05 and self.z < 3
 
     def __str__(self) -> str:

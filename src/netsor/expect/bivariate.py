@@ -15,44 +15,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from decimal import Decimal
-from functools import cache
 from typing import Any
 
-import numpy as np
 from array_api_compat import array_namespace
 
+from netsor.expect.closed_quadrature import integrate
 from netsor.expect.closed_special import tail
 
-__all__ = ["LARGEST", "covariance", "legendre", "orthant", "standardized"]
+__all__ = ["LARGEST", "covariance", "orthant", "standardized"]
 
 Array = Any
 Edges = Sequence[Sequence[Array]]
 LARGEST = 1e8  # of a threshold in standard deviations; beyond, probabilities are 0 or 1 in floating point
 NEAR = 2.0
 CUTOFF = 76.0
-
-
-@cache
-def legendre(n: int) -> list[tuple[float, float]]:
-    """Gauss-Legendre nodes and weights on [0, 1], right to the last digit (numpy's lose two)."""
-    return [_refined(n, Decimal(float(x))) for x in np.polynomial.legendre.leggauss(n)[0]]
-
-
-def _refined(n: int, x: Decimal) -> tuple[float, float]:
-    """One step of Newton's method for the root x of the Legendre polynomial, and the weight there."""
-    value, slope = _legendre(n, x)
-    x -= value / slope
-    slope = _legendre(n, x)[1]
-    return float((1 + x) / 2), float(1 / ((1 - x * x) * slope * slope))
-
-
-def _legendre(n: int, x: Decimal) -> tuple[Decimal, Decimal]:
-    """P_n(x) and its derivative n (x P_n - P_(n-1)) / (x^2 - 1)."""
-    before, now = Decimal(1), x
-    for k in range(1, n):
-        before, now = now, ((2 * k + 1) * x * now - k * before) / (k + 1)
-    return now, n * (x * now - before) / (x * x - 1)
 
 
 def _side(x: Array) -> Array:
@@ -96,7 +72,7 @@ def _near(edges: Edges, angle: Array) -> Array:
     """
     total = 0.25 + angle / (2 * math.pi)
     for h, b in edges:
-        integral = sum(weight * tail(-((h * x) ** 2) / 2, b * x) for x, weight in legendre(14))
+        integral = integrate(lambda x, h=h, b=b: tail(-((h * x) ** 2) / 2, b * x), 14, h)
         total = total - h * integral / math.sqrt(2 * math.pi)
     return total
 
@@ -122,11 +98,12 @@ def _integral(h: Array, b: Array) -> Array:
     """int_0^oo exp(-b z - z^2 / 2) h / (h^2 + (b + z)^2) dz."""
     xp = array_namespace(h, b)
     end = CUTOFF / (xp.sqrt(b * b + CUTOFF) + b)
-    total = 0.0
-    for node, weight in legendre(26):
-        z = end * node
-        total = total + weight * xp.exp(-z * (b + z / 2)) * h / (h * h + (b + z) ** 2)
-    return end * total
+
+    def integrand(x: Array) -> Array:
+        z = end * x
+        return xp.exp(-z * (b + z / 2)) * h / (h * h + (b + z) ** 2)
+
+    return end * integrate(integrand, 26, h)
 
 
 def covariance(h: Array, k: Array, rho: Array, sigma: Array) -> Array:
@@ -142,8 +119,10 @@ def _plackett(h: Array, k: Array, angle: Array) -> Array:
 
     Plackett (1954); quadrature in t as in Drezner and Wesolowsky (1990).
     """
-    xp, total = array_namespace(h, k, angle), 0.0
-    for node, weight in legendre(20):
-        sine = xp.sin(angle * node)
-        total = total + weight * xp.exp((h * k * sine - (h * h + k * k) / 2) / (1 - sine * sine))
-    return angle * total / (2 * math.pi)
+    xp = array_namespace(h, k, angle)
+
+    def integrand(x: Array) -> Array:
+        sine = xp.sin(angle * x)
+        return xp.exp((h * k * sine - (h * h + k * k) / 2) / (1 - sine * sine))
+
+    return angle * integrate(integrand, 20, h) / (2 * math.pi)

@@ -10,9 +10,10 @@ from typing import Any
 
 from array_api_compat import array_namespace
 
-from netsor.expect.bivariate import LARGEST, legendre
+from netsor.expect.bivariate import LARGEST
 from netsor.expect.closed_arrays import Array, determinant, ratio, root
 from netsor.expect.closed_laws import HalfPlane, Law, Plane, Quadrant
+from netsor.expect.closed_quadrature import integrate
 from netsor.expect.closed_terms import Inner, Term, Terms
 
 __all__ = ["mean", "product"]
@@ -67,15 +68,16 @@ def _along(law: Gaussian, piece: Inner, term: Term, wide: Array) -> Array:
     """int_low^high p(x) density(x) E[term(y) | x] dx, by Gauss-Legendre on panels."""
     xp = array_namespace(law.m1, law.q1, law.c)
     q = xp.where(wide, law.q1, 1.0)
-    slope, rest, total = law.c / q, law.det / q, 0.0
+    slope, rest = law.c / q, law.det / q
     ends = _panels(law, piece, term, slope, rest)
-    for start, end in itertools.pairwise(ends):
-        for node, weight in legendre(12):
-            x = start + (end - start) * node
-            given = _conditional(term, law.m2 + slope * (x - law.m1), rest)
-            scale = weight * (end - start) * xp.exp(-((x - law.m1) ** 2) / (2 * q))
-            total = total + scale * _horner(piece.coefs, x) * given
-    return total / xp.sqrt(2 * math.pi * q)
+    start, length = ends[:-1, ...], ends[1:, ...] - ends[:-1, ...]
+
+    def integrand(node: Array) -> Array:
+        x = start + length * node
+        given = _conditional(term, law.m2 + slope * (x - law.m1), rest + 0.0 * x)
+        return length * xp.exp(-((x - law.m1) ** 2) / (2 * q)) * _horner(piece.coefs, x) * given
+
+    return xp.sum(integrate(integrand, 12, start), axis=0) / xp.sqrt(2 * math.pi * q)
 
 
 def _conditional(term: Term, m: Array, q: Array) -> Array:
@@ -83,22 +85,21 @@ def _conditional(term: Term, m: Array, q: Array) -> Array:
     return Gaussian(m, 0.0 * m, q, 0.0 * q, 0.0 * q, 0.0 * q).expect(term, ONE)
 
 
-def _panels(law: Gaussian, piece: Inner, term: Term, slope: Array, rest: Array) -> list[Array]:
+def _panels(law: Gaussian, piece: Inner, term: Term, slope: Array, rest: Array) -> Array:
     """Ends of panels on which E[term(y) | x] is smooth: it varies where the mean of y passes the knot."""
     xp = array_namespace(law.m1, slope, rest)
-    ends = [0.0 * rest + piece.low, 0.0 * rest + piece.high]
+    zero = 0.0 * (law.m1 + law.m2 + slope + rest)
+    low, high = zero + piece.low, zero + piece.high
     if term.knot is None:
-        return ends
+        return xp.stack([low, high])
     flat = slope == 0
     slope = xp.where(flat, 1.0, slope)
     centre = xp.where(flat, piece.low, law.m1 + (term.knot - law.m2) / slope)
-    width = root(rest + term.noise) / slope
-    offsets = [reach * width for reach in (-9.0, -4.0, 0.0, 4.0, 9.0)]
+    offsets = [reach * root(rest + term.noise) / slope for reach in (-9.0, -4.0, 0.0, 4.0, 9.0)]
     if term.rate:
         offsets += [reach / slope for reach in (-36.0, -9.0, -3.0, 3.0, 9.0, 36.0)]
-    ends += [xp.clip(centre + offset, piece.low, piece.high) + 0.0 * rest for offset in offsets]
-    ordered = xp.sort(xp.stack(ends), axis=0)
-    return [ordered[n, ...] for n in range(len(ends))]
+    inside = [xp.clip(centre + offset, piece.low, piece.high) + zero for offset in offsets]
+    return xp.sort(xp.stack([low, *inside, high]), axis=0)
 
 
 def _real(x: Array) -> Array:

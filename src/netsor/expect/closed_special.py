@@ -43,10 +43,17 @@ def _erfcx_sum(x: Array) -> Array:
     SIAM J. Numer. Anal. 59 (2021); the error is below 1e-15 relative.
     """
     xp = array_namespace(x)
-    total = sum(math.exp(-t * t) / (x * x + t * t) for t in MIDPOINTS)
+    total = _rational(-x * x, MIDPOINTS)
     near = xp.where(x < math.pi / STEP, x, 0.0)
     residue = 2 * xp.exp(near * near) / (1 + xp.exp(2 * math.pi / STEP * near))
-    return 2 * STEP / math.pi * x * total + xp.where(x < math.pi / STEP, residue, 0.0)
+    return -2 * STEP / math.pi * x * total + xp.where(x < math.pi / STEP, residue, 0.0)
+
+
+def _rational(x: Array, points: list[float]) -> Array:
+    """sum over t of exp(-t^2) / (x - t^2)."""
+    xp = array_namespace(x)
+    squares = xp.asarray([t * t for t in points], dtype=x.dtype)
+    return xp.sum(xp.exp(-squares) / (x[..., None] - squares), axis=-1)
 
 
 def _wofz_sum(z: Array) -> Array:
@@ -56,8 +63,8 @@ def _wofz_sum(z: Array) -> Array:
     z = xp.where(left, -xp.conj(z), z)
     place = xp.real(z) / STEP
     far = xp.abs(place - xp.floor(place) - 0.5) < 0.25
-    points = sum(math.exp(-t * t) / (z * z - t * t) for t in POINTS) * z + 0.5 / xp.where(far, z, 1.0)
-    middles = sum(math.exp(-t * t) / (z * z - t * t) for t in MIDPOINTS) * z
+    points = _rational(z * z, POINTS) * z + 0.5 / xp.where(far, z, 1.0)
+    middles = _rational(z * z, MIDPOINTS) * z
     rule = 2j * STEP / math.pi * xp.where(far, points, middles) + _residue(z, far)
     return xp.where(left, xp.conj(rule), rule)
 

@@ -50,7 +50,7 @@ Array = Any
 Function = Callable[[Array], Array]
 
 SHORTER = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072)
-TERMS, TERMS_WITH_KINKS, TERMS_OF_MANY = (32, 128, 512, 2048, 4096), (32, 512, 2048), SHORTER[3:12]
+TERMS, TERMS_WITH_KINKS, TERMS_OF_MANY = (32, 128, 512, 2048, 4096), (32, 512, 2048), (32, 64, 128, 256, 512)
 SURE_TERMS, TRACED_TERMS = 512, 256
 COEFFICIENTS = 2**23  # 64 MB: with more coefficients than that, series are kept short
 JUMP_ORDERS, MOST_JUMPS = 4, 8  # jumps of f and of three derivatives, at so many kinks

@@ -210,7 +210,7 @@ def _interleave(even: Array, odd: Array) -> Array:
     xp = array_namespace(even, odd)
     count = odd.shape[-1]
     pairs = xp.reshape(xp.stack([even[..., :count], odd], axis=-1), (*odd.shape[:-1], 2 * count))
-    return xp.concat([pairs, even[..., count:]], axis=-1)
+    return pairs if even.shape[-1] == count else xp.concat([pairs, even[..., count:]], axis=-1)
 
 
 def _side(

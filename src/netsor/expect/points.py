@@ -21,7 +21,7 @@ from netsor.errors import DataError
 __all__ = ["GaussianSampler", "NormalPoints", "grow_factor", "normal_points", "uniform_points"]
 
 SOBOL_DIMENSIONS = 21201
-BLOCK_DIMENSIONS = 512
+BLOCK_DIMENSIONS = 64
 BLOCK_VALUES = 2**23
 BITS = 30
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from netsor.lang.check import Types
 
 __all__ = [
+    "RESERVED",
     "Assignment",
     "Embedding",
     "Input",
@@ -30,7 +31,6 @@ __all__ = [
     "Normal",
     "Output",
     "Program",
-    "RESERVED",
     "Scalar",
     "Statement",
     "Term",

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
+from netsor.errors import NetsorError
 from netsor.lang.blocks import Block
 from netsor.lang.check import Inferred, infer
 from netsor.lang.evaluate import evaluate
@@ -99,7 +100,7 @@ class Engine:
 
     def inferred(self, expr: Expr) -> Inferred:
         if expr not in self._inferred:
-            self._inferred[expr] = infer(expr, self._known, lambda *a: AssertionError(a))
+            self._inferred[expr] = infer(expr, self._known, _impossible)
         return self._inferred[expr]
 
     def _known(self, name: str) -> Inferred:
@@ -209,7 +210,9 @@ class Engine:
                     return window_both_sides(inner, pair.batch, left, right, kernel, options, tie)
                 axes = tuple(range(self.aligned(g)))
                 if op is sum_ and axes and dict(attrs)["axis"] == axes and not tie and self.aligned(k):
-                    return self.xp.sum(self.inner(g, k, pair, False), axis=tuple(a + pair.batch for a in axes))
+                    return self.xp.sum(
+                        self.inner(g, k, pair, False), axis=tuple(a + pair.batch for a in axes)
+                    )
         return NotImplemented
 
     def matrix_of(self, name: str) -> str | None:
@@ -272,7 +275,12 @@ class Engine:
     # Linear operations on the left index
 
     def linear(
-        self, e: Apply, f: Expr, pair: Pair, tie: bool, inner: Callable[[Expr, Expr, Pair, bool], Array | None]
+        self,
+        e: Apply,
+        f: Expr,
+        pair: Pair,
+        tie: bool,
+        inner: Callable[[Expr, Expr, Pair, bool], Array | None],
     ) -> Array | None:
         """A bilinear quantity of (op(args), f) from those of (args, f)."""
         if isinstance(e.op, IndexMap):
@@ -284,14 +292,10 @@ class Engine:
         if e.op in (add, sub):
             parts = [self._fit(inner(a, f, pair, tie), a, e, f, pair, tie) for a in e.args]
             sign = -1 if e.op is sub else 1
-            match parts:
-                case [None, None]:
-                    return None
-                case [left, None]:
-                    return left
-                case [None, right]:
-                    return sign * right
-            return parts[0] + sign * parts[1]
+            left, right = parts
+            if right is None:
+                return left
+            return sign * right if left is None else left + sign * right
         if e.op is neg:
             value = inner(e.args[0], f, pair, tie)
             return None if value is None else -value
@@ -375,7 +379,9 @@ class Engine:
             return made
         return self.expectations.second(e, f, pair, tie)
 
-    def outer(self, left: Array, right: Array, e: Expr, f: Expr, pair: Pair, tie: bool) -> tuple[Array, Array]:
+    def outer(
+        self, left: Array, right: Array, e: Expr, f: Expr, pair: Pair, tie: bool
+    ) -> tuple[Array, Array]:
         """Per-input quantities of e and f, ready to broadcast into a block of (e, f)."""
         ranks = (len(self.index(e)), len(self.index(f)))
         return outer(pair.left(left), pair.right(right), pair.batch, ranks, tie)
@@ -420,6 +426,10 @@ class Engine:
             if not isinstance(s, Output):
                 counts[s.name] = max((counts[name] for name in used_by(s)), default=1)
         return counts
+
+
+def _impossible(what: str, *_: Any) -> NetsorError:
+    return NetsorError(f"an expression of a checked program is ill-typed: {what}")
 
 
 def _positive(x: Array) -> Array:

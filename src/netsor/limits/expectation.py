@@ -112,7 +112,9 @@ class Expectations:
                     row = row * self.engine.constant(c)[..., None]
                 rows.append(row)
                 rest.append(tuple(exact))
-            shape = np.broadcast_shapes(*(r.shape for r in rows), (self.sampler.repeats, 1, self.sampler.count))
+            shape = np.broadcast_shapes(
+                *(r.shape for r in rows), (self.sampler.repeats, 1, self.sampler.count)
+            )
             self._stacked[products] = (np.stack([np.broadcast_to(r, shape) for r in rows]), rest)
         return self._stacked[products]
 
@@ -165,20 +167,16 @@ class Expectations:
 
     def components(self, left: list[Atom], right: list[Atom]) -> Iterator[tuple[list[Atom], list[Atom]]]:
         """Groups of atoms that share a family; different groups are independent."""
-        groups: list[tuple[frozenset[str], list[Atom], list[Atom]]] = []
-        for side, atoms in ((0, left), (1, right)):
+        groups: list[tuple[frozenset[str], tuple[list[Atom], list[Atom]]]] = []
+        for side, atoms in enumerate((left, right)):
             for atom in atoms:
                 families = self.engine.forms.families_of(atom)
-                merged: tuple[frozenset[str], list[Atom], list[Atom]] = (families, [], [])
-                rest = []
-                for group in groups:
-                    if group[0] & families:
-                        merged = (merged[0] | group[0], group[1] + merged[1], group[2] + merged[2])
-                    else:
-                        rest.append(group)
-                merged[1 + side].append(atom)
-                groups = [*rest, merged]
-        return ((ours, theirs) for _, ours, theirs in groups)
+                joined = [g for g in groups if g[0] & families]
+                members = ([a for _, m in joined for a in m[0]], [a for _, m in joined for a in m[1]])
+                members[side].append(atom)
+                union = families.union(*(f for f, _ in joined))
+                groups = [g for g in groups if g not in joined] + [(union, members)]
+        return (members for _, members in groups)
 
     def component(self, left: list[Atom], right: list[Atom], fit: _Fit) -> Array:
         """E of the atoms of one family."""
@@ -250,11 +248,11 @@ class Expectations:
         (m1, q1), (m2, q2) = self.stats(a), self.stats(b)
         f, g = known_function(a), known_function(b)
         zero = _is_zero(m1) and _is_zero(m2)
-        rule = f and g and find(*f, *g, zero_mean=zero)
+        rule = find(*f, *g, zero_mean=zero) if f and g else None
         m1, m2 = outer(pair.left(m1), pair.right(m2), pair.batch, ranks, tie)
         q1, q2 = outer(pair.left(q1), pair.right(q2), pair.batch, ranks, tie)
         if rule:
-            self.record.note(f"E[{f[0].name} {g[0].name}]", "closed form")
+            self.record.note(f"E[{self.name(a)} {self.name(b)}]", "closed form")
             return rule(m1, m2, q1, q2, cov)
         return self._series_pair(a, b, pair, tie, cov, q1 * q2)
 
@@ -315,16 +313,22 @@ class Expectations:
         return fn
 
     def kinks(self, atom: Atom) -> tuple[float, ...]:
+        """Where a function without parameters is not smooth; found once per function."""
         if set(refs(atom.body)) != {HOLE.name}:
             return ()
-        return hermite.find_kinks(lambda x: evaluate(atom.body, {HOLE.name: Block(x, 0, True)}).array)
+        known = self.engine.forms.kinks
+        if atom.body not in known:
+            known[atom.body] = hermite.find_kinks(
+                lambda x: evaluate(atom.body, {HOLE.name: Block(x, 0, True)}).array
+            )
+        return known[atom.body]
 
     def mean(self, atom: Atom) -> Array:
         """E of an atom of one form."""
         if atom not in self._means:
             mean, var = self.stats(atom)
             known = known_function(atom)
-            rule = known and find_mean(*known)
+            rule = find_mean(*known) if known else None
             if rule:
                 self._means[atom] = rule(mean, var)
             else:
@@ -430,7 +434,9 @@ def known_function(atom: Atom) -> tuple[Function, dict] | None:
     return None
 
 
-def _lifted(series: hermite.Series, side: int, pair: Pair, ranks: tuple[int, int], tie: bool) -> hermite.Series:
+def _lifted(
+    series: hermite.Series, side: int, pair: Pair, ranks: tuple[int, int], tie: bool
+) -> hermite.Series:
     """A series with the batch and index axes of a block."""
     part = (pair.rows, pair.cols)[side]
     inputs = slice(None) if part is None or series.tail.shape[1] == 1 else slice(*part)

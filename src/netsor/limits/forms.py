@@ -17,7 +17,7 @@ from netsor.lang.ops import Function, IndexMap
 from netsor.lang.program import Embedding, Input, LinComb, MatMul, Nonlin, Normal, Program
 from netsor.lang.types import C, G
 
-__all__ = ["Atom", "Forms", "HOLE", "Product"]
+__all__ = ["HOLE", "Atom", "Forms", "Product"]
 
 HOLE = Ref("@")
 
@@ -71,6 +71,7 @@ class Forms:
     _constant: dict[Expr, bool] = field(default_factory=dict)
     _unwound: dict[Expr, Expr] = field(default_factory=dict)
     _products: dict[Expr, tuple[Product, ...]] = field(default_factory=dict)
+    kinks: dict[Expr, tuple[float, ...]] = field(default_factory=dict)
     _families_of: dict[Atom, frozenset[str]] = field(default_factory=dict)
 
     # Kinds of expressions

@@ -23,7 +23,7 @@ from netsor.limits.pairs import Pair
 from netsor.limits.plan import Plan
 from netsor.limits.sampled import Sampler
 
-__all__ = ["KernelFn", "KernelRun", "Options", "deep_recursion", "Result", "evaluate_kernel", "kernel"]
+__all__ = ["KernelFn", "KernelRun", "Options", "Result", "deep_recursion", "evaluate_kernel", "kernel"]
 
 METHODS = ("auto", "exact", "sample")
 TILE_ELEMENTS = 2**25
@@ -43,7 +43,7 @@ class Options:
     tol: float | None = None
     seed: int = 0
     dtype: Any = np.float64
-    points: int = 2**12
+    points: int = 2**13
     repeats: int = 8
     max_points: int = 2**18
 
@@ -108,7 +108,8 @@ def kernel(net: Network, **options: Any) -> KernelFn:
     """
     if not isinstance(net, Network):
         raise LimitError(
-            f"{net!r} is not a network", remedy="Decorate the function with @ns.network, or take one from ns.zoo."
+            f"{net!r} is not a network",
+            remedy="Decorate the function with @ns.network, or take one from ns.zoo.",
         )
     return KernelFn(net, Options(**options))
 
@@ -172,7 +173,6 @@ class KernelRun:
             except NeedsSamplingError as needed:
                 if self.options.method == "exact":
                     raise self.no_exact_method(needed) from None
-                assert not needed.families <= families, needed
                 families |= needed.families
                 reasons.append(needed.reason)
 
@@ -224,15 +224,18 @@ class KernelRun:
             value = stack.mean(0)
             error = stack.std(0, ddof=1) / np.sqrt(len(stack)) + self.rounding(value)
             plan = Plan.of(record, self.program, error, value)
-            plan = replace(plan, sampled=tuple(sorted(families)), dimensions=sampler.dimensions, points=points)
+            plan = replace(
+                plan, sampled=tuple(sorted(families)), dimensions=sampler.dimensions, points=points
+            )
             result = Result(value, error, replace(plan, repeats=options.repeats, reasons=tuple(reasons)))
             if options.tol is None or _relative(error, self.scale(value)) <= options.tol:
                 return result
             points *= 4
             if points > options.max_points:
+                reached = _relative(error, self.scale(value))
                 raise LimitError(
                     f"the tolerance {options.tol:g} is not reached",
-                    remedy=f"With {points // 4} points the error is {_relative(error, self.scale(value)):.2g}. "
+                    remedy=f"With {points // 4} points the error is {reached:.2g}. "
                     "Allow more with max_points=..., or a larger tol.",
                 )
 
@@ -338,21 +341,21 @@ def _term_pair(engine: Engine, t: Term, u: Term, pair: Pair) -> Any:
 def _general_term_pair(engine: Engine, t: Term, u: Term, pair: Pair, cov: Any) -> Any:
     """The same for any covariance of the readouts, through a matrix product over aligned members."""
     xp, program = engine.xp, engine.program
-    (P, Q, I), (P2, Q2, I2) = (_split_index(program, x) for x in (t, u))
+    (p1, q1, i1), (p2, q2, i2) = (_split_index(program, x) for x in (t, u))
     full = engine.second(Ref(t.operand), Ref(u.operand), pair, False)
-    full = xp.broadcast_to(full, (*full.shape[:3], *P, *I, *P2, *I2))
-    full = xp.reshape(full, (*full.shape[:3], prod(P), prod(I), prod(P2), prod(I2)))
+    full = xp.broadcast_to(full, (*full.shape[:3], *p1, *i1, *p2, *i2))
+    full = xp.reshape(full, (*full.shape[:3], prod(p1), prod(i1), prod(p2), prod(i2)))
     total: Any = 0.0
-    table = cov.reshape(prod(P), prod(Q), prod(P2), prod(Q2))
-    for p in range(prod(P)):
-        for p2 in range(prod(P2)):
-            weights = table[p, :, p2, :]
+    table = cov.reshape(prod(p1), prod(q1), prod(p2), prod(q2))
+    for a in range(prod(p1)):
+        for b in range(prod(p2)):
+            weights = table[a, :, b, :]
             if np.any(weights):
                 weights = xp.asarray(weights)[None, None, None, :, None, :, None]
-                total = total + weights * full[:, :, :, None, p, :, None, p2, :]
+                total = total + weights * full[:, :, :, None, a, :, None, b, :]
     if isinstance(total, float):
         return None
-    return xp.reshape(total, (*total.shape[:3], *Q, *I, *Q2, *I2))
+    return xp.reshape(total, (*total.shape[:3], *q1, *i1, *q2, *i2))
 
 
 def _split_index(program: Program, t: Term) -> tuple[tuple[int, ...], ...]:

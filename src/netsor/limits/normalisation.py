@@ -31,7 +31,11 @@ def slopes_of(engine: Engine, atom: Atom) -> Slopes | None:
     match inner:
         case Apply(op, (form,), _, None) if op is MIXINGS["batchnorm"] and engine.forms.is_affine(form):
             options = inner.options
-            if len(engine.index(form)) != 1 or options.get("axis") not in (0, -1, (0,), (-1,)) or "eps" in options:
+            if (
+                len(engine.index(form)) != 1
+                or options.get("axis") not in (0, -1, (0,), (-1,))
+                or "eps" in options
+            ):
                 return None
             mean = np.asarray(engine.mean(form))
             return slopes if slopes and np.all(mean == mean[..., :1]) else None

@@ -77,7 +77,7 @@ def outer(left: Any, right: Any, batch: int, ranks: tuple[int, int], tie: bool) 
         target = max(i, j)
         return pad_index(left, batch, i, target), pad_index(right, batch, j, target)
     xp = array_namespace(left, right)
-    a, b = left.shape, right.shape
+    a = left.shape
     left = xp.reshape(left, (*a[: batch + i], *(1,) * j, *a[batch + i :]))
     return left, pad_index(right, batch, j, i + j)
 
@@ -99,7 +99,9 @@ def diagonal(array: Any, batch: int, i: int, j: int) -> Any:
     rank = max(i, j)
     shape = array.shape
     ones = ((1,) * (rank - i), (1,) * (rank - j))
-    array = xp.reshape(array, (*shape[:batch], *ones[0], *shape[batch : batch + i], *ones[1], *shape[batch + i :]))
+    array = xp.reshape(
+        array, (*shape[:batch], *ones[0], *shape[batch : batch + i], *ones[1], *shape[batch + i :])
+    )
     for d in range(batch, batch + rank):
         left, right = d, batch + rank
         if array.shape[right] == 1:
@@ -112,7 +114,13 @@ def diagonal(array: Any, batch: int, i: int, j: int) -> Any:
 
 
 def apply_left(
-    op: Op, arrays: list[Any], batch: int, lefts: list[Index], right: Index, attrs: dict, first: Block | None = None
+    op: Op,
+    arrays: list[Any],
+    batch: int,
+    lefts: list[Index],
+    right: Index,
+    attrs: dict,
+    first: Block | None = None,
 ) -> Any:
     """A linear map on the left index of full blocks; `first` is the matrix of a contraction."""
     xp = array_namespace(*arrays)

@@ -109,8 +109,15 @@ def stacked_means(left: np.ndarray, right: np.ndarray, pair: Pair) -> np.ndarray
         a, b = (np.moveaxis(x, 0, 2) for x in (left, right))
         return np.moveaxis(a @ b.swapaxes(-1, -2), (2, 3), (0, 1)) / n
     a, b = (np.moveaxis(x, 0, 1).reshape(repeats, -1, n) for x in (left, right))
-    out = (a @ b.swapaxes(-1, -2)).reshape(repeats, len(left), left.shape[2], len(right), right.shape[2])
+    out = _gram(a, b).reshape(repeats, len(left), left.shape[2], len(right), right.shape[2])
     return out.transpose(1, 3, 0, 2, 4) / n
+
+
+def _gram(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a[k] @ b[k].T for every repeat; single rows without BLAS, whose threads cost more than the work."""
+    if a.shape[1] * b.shape[1] == 1:
+        return np.einsum("kpn,kqn->kpq", a, b)
+    return np.stack([x @ y.T for x, y in zip(a, b, strict=True)])
 
 
 def _flip(block: np.ndarray, rank: int) -> np.ndarray:
@@ -131,7 +138,7 @@ def _product_mean(x: Block, y: Block, pair: Pair, tie: bool) -> np.ndarray:
     if pair.same:
         out = a.reshape(*a.shape[:2], -1, n) @ np.swapaxes(b.reshape(*b.shape[:2], -1, n), -1, -2) / n
         return out.reshape(*out.shape[:2], *a.shape[2:-1], *b.shape[2:-1])
-    out = a.reshape(repeats, -1, n) @ np.swapaxes(b.reshape(repeats, -1, n), -1, -2) / n
+    out = _gram(a.reshape(repeats, -1, n), b.reshape(repeats, -1, n)) / n
     return np.moveaxis(out.reshape(repeats, *a.shape[1:-1], *b.shape[1:-1]), a.ndim - 1, 2)
 
 
