@@ -20,7 +20,7 @@ from typing import Any
 from array_api_compat import array_namespace
 
 from netsor.expect.closed_quadrature import integrate
-from netsor.expect.closed_special import tail
+from netsor.expect.closed_special import tail, with_derivative
 
 __all__ = ["LARGEST", "covariance", "orthant", "standardized"]
 
@@ -49,7 +49,18 @@ def standardized(h: Array, k: Array, rho: Array, sigma: Array) -> Array:
     return _clip(gap / xp.where(sigma > 1e-20, sigma, 1e-20) + side * h * sigma / (1 + xp.abs(rho)))
 
 
-def orthant(h: Array, k: Array, rho: Array, sigma: Array, log_scale: Array | float = 0.0) -> Array:
+def _orthant_derivative(value: Array, arguments: Any, tangents: Any) -> Array:
+    """d P = -density(h) P(v > k | u = h) dh - (the same for k) + density(h, k) d rho."""
+    (h, k, rho, sigma, log_scale), (dh, dk, d_rho, d_sigma, d_scale) = arguments, tangents
+    b, a = standardized(h, k, rho, sigma), standardized(k, h, rho, sigma)
+    on_h = tail(log_scale - h * h / 2, b) / math.sqrt(2 * math.pi)
+    on_k = tail(log_scale - k * k / 2, a) / math.sqrt(2 * math.pi)
+    corner = array_namespace(h, b).exp(log_scale - (h * h + b * b) / 2) / (2 * math.pi)
+    return value * d_scale - on_h * dh - on_k * dk + corner * (sigma * d_rho - rho * d_sigma)
+
+
+@with_derivative(_orthant_derivative)
+def orthant(h: Array, k: Array, rho: Array, sigma: Array, log_scale: Array) -> Array:
     """exp(log_scale) P(u > h, v > k), with sigma = sqrt(1 - rho^2) given as accurately as it is known.
 
     The scale may be far outside the range of floating point where the probability makes up for it.
@@ -110,7 +121,7 @@ def covariance(h: Array, k: Array, rho: Array, sigma: Array) -> Array:
     """P(u > h, v > k) - P(u > h) P(v > k), relatively accurate also for small rho."""
     xp = array_namespace(h, k, rho, sigma)
     low = xp.abs(rho) < 0.7
-    difference = orthant(h, k, rho, sigma) - tail(0.0 * h, h) * tail(0.0 * k, k)
+    difference = orthant(h, k, rho, sigma, 0.0 * h) - tail(0.0 * h, h) * tail(0.0 * k, k)
     return xp.where(low, _plackett(h, k, xp.where(low, xp.atan2(rho, sigma), 0.0)), difference)
 
 

@@ -53,7 +53,8 @@ def folded(f: Fold, g: Fold) -> Callable[..., Array]:
     quadrant = {(0, 0): _no_power, (1, 0): _one_power, (1, 1): _two_powers}[f.degree, g.degree]
 
     def rule(m1: Any, m2: Any, q1: Any, q2: Any, c: Any) -> Array:
-        return quadrant(even, odd, *as_floats(q1, q2, c), f.noise, g.noise)
+        q1, q2, c = as_floats(q1, q2, c)
+        return quadrant(even, odd, q1, q2, c, f.noise, g.noise)
 
     return rule
 

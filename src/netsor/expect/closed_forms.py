@@ -7,7 +7,7 @@ broadcast, of any library of the array API. A faster or more exact rule for one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from array_api_compat import array_namespace
@@ -16,7 +16,7 @@ from netsor.expect import bivariate, closed_master
 from netsor.expect.closed_arrays import Array, as_floats, determinant
 from netsor.expect.closed_derivatives import DERIVATIVES
 from netsor.expect.closed_folded import FOLDED, folded
-from netsor.expect.closed_terms import TERMS, Term, elu_series
+from netsor.expect.closed_terms import TERMS, Terms, elu_series
 from netsor.lang import functions as fn
 from netsor.lang import special
 from netsor.lang.ops import Function
@@ -99,7 +99,7 @@ def _from_terms(f: Function, f_options: Options, g: Function, g_options: Options
     return _with_series(rule, _sum_of_terms(*series))
 
 
-def _sum_of_terms(s: Sequence[Term], t: Sequence[Term]) -> Rule:
+def _sum_of_terms(s: Terms, t: Terms) -> Rule:
     return lambda *law: closed_master.product(s, t, *as_floats(*law))
 
 
@@ -127,9 +127,9 @@ def _with_series(rule: Rule, series: Rule) -> Rule:
     def either(*law: Any) -> Array:
         m1, m2, q1, q2, c = as_floats(*law)
         xp = array_namespace(m1, m2, q1, q2, c)
-        small = (xp.abs(m1) < 0.1) & (xp.abs(m2) < 0.1) & (q1 < 6e-4) & (q2 < 6e-4)
+        small = (xp.abs(m1) < 0.04) & (xp.abs(m2) < 0.04) & (q1 < 1e-4) & (q2 < 1e-4)
         means, covariance = (xp.where(small, m, 0.0) for m in (m1, m2)), xp.where(small, c, 0.0)
-        value = series(*means, *(xp.where(small, q, 1e-4) for q in (q1, q2)), covariance)
+        value = series(*means, *(xp.where(small, q, 1e-5) for q in (q1, q2)), covariance)
         return xp.where(small, value, rule(m1, m2, q1, q2, c))
 
     return either
@@ -164,13 +164,16 @@ def _tilted(f: Function, f_options: Options, g: Function, g_options: Options) ->
     if f.name not in _TILTS:
         turned = _tilted(g, g_options, f, f_options) if g.name in _TILTS else None
         return turned and _turned(turned)
-    tilt, mean = _TILTS[f.name], find_mean(g, g_options)
+    mean = find_mean(g, g_options)
+    return mean and _weighted(_TILTS[f.name], mean, f_options)
 
+
+def _weighted(tilt: Callable[..., tuple[Array, ...]], mean: Rule, options: Options) -> Rule:
     def rule(*law: Any) -> Array:
-        weight, m, q = tilt(*as_floats(*law), f_options)
+        weight, m, q = tilt(*as_floats(*law), options)
         return weight * mean(m, q)
 
-    return mean and rule
+    return rule
 
 
 # Waves: with s = (q1 + q2) / 2, E[sin(x) sin(y)] = exp(-s) (sin m1 sin m2 cosh c + cos m1 cos m2 sinh c).

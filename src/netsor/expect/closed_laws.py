@@ -40,7 +40,7 @@ class Law:
         """Probability of the region times the weight."""
         raise NotImplementedError
 
-    @property
+    @cached_property
     def edges(self) -> list[tuple[Gains, Law]]:
         """For each edge u = threshold: Cov(x, u) / sd(u), Cov(y, u) / sd(u), and the law on it."""
         return []
@@ -83,6 +83,11 @@ class HalfPlane(Law):
     @property
     def weight(self) -> Array:
         return tail(self.log_weight, self.threshold)
+
+    def turned(self) -> HalfPlane:
+        """The same for (y, x)."""
+        turned = {"threshold": self.threshold, "gains": self.gains[::-1]}
+        return HalfPlane(self.log_weight, self.mean[::-1], self.cov[::-1], **turned)
 
     @cached_property
     def edges(self) -> list[tuple[Gains, Law]]:
@@ -127,27 +132,27 @@ class Quadrant(Law):
 
     @cached_property
     def edges(self) -> list[tuple[Gains, Law]]:
-        (q1, c, q2), (su, sv, volume) = self.cov, self.sds
-        rho, sigma = self.correlation
-        first = ratio(q1, su), ratio(c, su)
-        second = ratio(c, sv), ratio(q2, sv)
-        left = (c * self.t1, self.det + self.t1 * q2)
-        right = (self.det + self.t2 * q1, c * self.t2)
-        on_u = HalfPlane(
+        gains, law = self.turned().on_first()
+        return [self.on_first(), (gains[::-1], law.turned())]
+
+    def on_first(self) -> tuple[Gains, HalfPlane]:
+        """The edge u = h; Cov(x, y | u) = c t1 / Var(u) and Var(y | u) = (det + t1 q2) / Var(u)."""
+        (q1, c, q2), (su, _, volume) = self.cov, self.sds
+        gains = ratio(q1, su), ratio(c, su)
+        rest = c * self.t1, self.det + self.t1 * q2
+        law = HalfPlane(
             on(self.log_weight, self.h),
-            (first[0] * self.h, first[1] * self.h),
-            tuple(ratio(v, su * su) for v in (q1 * self.t1, *left)),
-            threshold=standardized(self.h, self.k, rho, sigma),
-            gains=tuple(ratio(v, su * volume) for v in left),
+            (gains[0] * self.h, gains[1] * self.h),
+            (ratio(q1 * self.t1, su * su), ratio(rest[0], su * su), ratio(rest[1], su * su)),
+            threshold=standardized(self.h, self.k, *self.correlation),
+            gains=(ratio(rest[0], su * volume), ratio(rest[1], su * volume)),
         )
-        on_v = HalfPlane(
-            on(self.log_weight, self.k),
-            (second[0] * self.k, second[1] * self.k),
-            tuple(ratio(v, sv * sv) for v in (*right, q2 * self.t2)),
-            threshold=standardized(self.k, self.h, rho, sigma),
-            gains=tuple(ratio(v, sv * volume) for v in right),
-        )
-        return [(first, on_u), (second, on_v)]
+        return gains, law
+
+    def turned(self) -> Quadrant:
+        """The same for (y, x)."""
+        turned = {"h": self.k, "k": self.h, "t1": self.t2, "t2": self.t1, "det": self.det}
+        return Quadrant(self.log_weight, self.mean[::-1], self.cov[::-1], **turned)
 
 
 def on(log_weight: Array, h: Array) -> Array:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import importlib
 import math
+from collections.abc import Callable
+from functools import cache, wraps
 from typing import Any
 
 import scipy.special
 from array_api_compat import array_namespace, is_jax_array, is_numpy_array, is_torch_array
 
-__all__ = ["erfcx", "tail", "wofz"]
+__all__ = ["erfcx", "tail", "with_derivative", "wofz"]
 
 Array = Any
+Function = Callable[..., Array]
 STEP = math.sqrt(math.pi / 12)
 MIDPOINTS = [(k + 0.5) * STEP for k in range(12)]
 POINTS = [(k + 1.0) * STEP for k in range(12)]
@@ -77,6 +80,38 @@ def _residue(z: Array, far: Array) -> Array:
     return xp.where(close, 2 * xp.exp(-z * z) / (1 + xp.where(far, -phase, phase)), 0.0)
 
 
+def with_derivative(derivative: Callable[..., Array]) -> Callable[[Function], Function]:
+    """Give a function its derivative under JAX: `derivative(value, arguments, their tangents)`."""
+
+    def decorate(f: Function) -> Function:
+        @cache
+        def traced() -> Function:
+            known = importlib.import_module("jax").custom_jvp(f)
+
+            @known.defjvp
+            def push(arguments: Any, tangents: Any) -> tuple[Array, Array]:
+                value = known(*arguments)
+                return value, derivative(value, arguments, tangents)
+
+            return known
+
+        @wraps(f)
+        def call(*arguments: Array) -> Array:
+            return (traced() if any(map(is_jax_array, arguments)) else f)(*arguments)
+
+        return call
+
+    return decorate
+
+
+def _tail_derivative(value: Array, arguments: Any, tangents: Any) -> Array:
+    """d P(z > h) = -density(h) dh."""
+    (log_scale, h), (d_scale, dh) = arguments, tangents
+    density = array_namespace(h).exp(log_scale - h * h / 2) / math.sqrt(2 * math.pi)
+    return value * d_scale - density * dh
+
+
+@with_derivative(_tail_derivative)
 def tail(log_scale: Array, h: Array) -> Array:
     """exp(log_scale) P(z > h) for standard normal z, analytically continued to complex h.
 

@@ -66,7 +66,7 @@ def _elu(alpha: float) -> Terms:
     return [Term((0.0, 1.0), knot=0.0), *below]
 
 
-def elu_series(alpha: float, degree: int = 7) -> Terms:
+def elu_series(alpha: float, degree: int = 6) -> Terms:
     """elu with the Taylor polynomial of exp."""
     below = (0.0, *(alpha / math.factorial(n) for n in range(1, degree + 1)))
     return [Term((0.0, 1.0), knot=0.0), Term(below, knot=0.0, side=-1)]

@@ -16,6 +16,7 @@ from netsor.errors import NetsorError, Place, TypeCheckError
 from netsor.lang.controlled import growth_problem, unwound
 from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees
 from netsor.lang.program import (
+    RESERVED,
     Embedding,
     Input,
     LinComb,
@@ -56,6 +57,7 @@ class Inferred:
 
 def check(program: Program) -> Types:
     """Types of all variables of a well-typed program; raises TypeCheckError otherwise."""
+    _check_names(program)
     checker = _Checker(program)
     checker.check_names()
     for statement in program.statements:
@@ -100,6 +102,23 @@ def _show(expr: Expr) -> str:
     from netsor.lang.show import show_expr
 
     return show_expr(expr)
+
+
+def _check_names(program: Program) -> None:
+    """No variable, array or width has the name of a word of the language."""
+    named: list[tuple[str, Statement | None]] = [(name, None) for name in program.data]
+    for s in program.statements:
+        if not isinstance(s, Output):
+            type_ = s.type
+            dims = (type_.rows, type_.cols) if isinstance(type_, A) else (getattr(type_, "width", None),)
+            named += [(name, s) for name in (s.name, *dims) if isinstance(name, str)]
+    for name, s in named:
+        if name in RESERVED:
+            raise TypeCheckError(
+                f"`{name}` is a word of the language, not a name",
+                place=place_of(program, s) if s else None,
+                remedy=f"Choose another name than {', '.join(sorted(RESERVED))}.",
+            )
 
 
 class _Checker:

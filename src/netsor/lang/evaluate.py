@@ -29,10 +29,13 @@ def evaluate(expr: Expr, values: Mapping[str, Block]) -> Block:
             if isinstance(node, Const):
                 return Block(node.value, 0)
             args = [visit(a) for a in node.args]
-            if all(isinstance(a.array, float) for a in args):
+            numbers = all(isinstance(a.array, float) for a in args)
+            if numbers:
                 args = [Block(np.asarray(a.array), 0) for a in args]
             out = node.op.run(*args, **node.options)
-            memo[node] = out if node.pick is None else Block(out.array[node.pick], out.rank, out.vector)
+            if node.pick is not None:
+                out = Block(out.array[node.pick], out.rank, out.vector)
+            memo[node] = Block(float(out.array), 0) if numbers and out.array.ndim == 0 else out
         return memo[node]
 
     return visit(expr)

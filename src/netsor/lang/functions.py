@@ -267,4 +267,4 @@ def named(functions: dict[str, Op] | None = None) -> dict[str, Op]:
     from netsor.lang import index_maps
 
     maps = (getattr(index_maps, name) for name in index_maps.__all__ if "_" not in name.rstrip("_"))
-    return {**{m.name: m for m in maps}, **FUNCTIONS, **MIXINGS, **(functions or {})}
+    return {**{m.name: m for m in maps}, **ARITHMETIC, **FUNCTIONS, **MIXINGS, **(functions or {})}

@@ -38,7 +38,7 @@ __all__ = [
     "used_by",
 ]
 
-RESERVED = frozenset({"Data", "Input", "Output", "MatMul", "Moment", "Nonlin", "None"})
+RESERVED = frozenset({"Data", "Input", "Output", "MatMul", "Moment", "Nonlin", "None", "sum"})
 
 Nested = float | tuple["Nested", ...]
 
@@ -244,6 +244,10 @@ class Program:
         for name, type_ in self.types.items():
             if isinstance(type_, H):
                 classes.setdefault(type_.width, []).append(name)
+            elif isinstance(type_, A):
+                for dim in (type_.rows, type_.cols):
+                    if isinstance(dim, str):
+                        classes.setdefault(dim, [])
         return classes
 
     def show(self) -> str:

@@ -119,11 +119,11 @@ def _show(expr: Expr) -> tuple[str, int]:
         case Apply(op, (x,), _, None) if op is at:
             items = expr.options["index"]
             return f"{_wrapped(x, ATOM)}[{', '.join(map(_show_item, items))}]", ATOM
-        case Apply(op, (x,), _, None) if op is neg:
-            return f"-{_wrapped(x, 3) if not isinstance(x, Const) else f'({_show(x)[0]})'}", 3
-        case Apply(op, (x, y), _, None) if op is pow_:
+        case Apply(op, (x,), (), None) if op is neg and not isinstance(x, Const):
+            return f"-{_wrapped(x, 3)}", 3
+        case Apply(op, (x, y), (), None) if op is pow_:
             return f"{_wrapped(x, ATOM)}^{_wrapped(y, 3)}", 4
-        case Apply(op, (x, y), _, None) if op in BINDING:
+        case Apply(op, (x, y), (), None) if op in BINDING:
             level = BINDING[op]
             space = " " if level == 1 or op is div else ""
             left, right = _wrapped(x, level), _wrapped(y, level + 1)

@@ -122,6 +122,8 @@ class Engine:
         if isinstance(expr, Const):
             return self.xp.full((1, 1), expr.value)
         value = evaluate(expr, {name: self.block(name) for name in refs(expr)})
+        if isinstance(value.array, float):
+            return self.xp.full((1, 1), value.array)
         return value.array if value.array.ndim > value.rank else value.array[None, None, ...]
 
     def block(self, name: str) -> Block:

@@ -51,9 +51,12 @@ class Convolve:
 Step = Statement | Convolve
 
 
-def plan(program: Program) -> list[tuple[Step, list[str]]]:
-    """The steps of a run in order, each with the names that nobody needs after it."""
-    steps = _fuse_convolutions(program)
+def plan(program: Program, fuse: bool = True) -> list[tuple[Step, list[str]]]:
+    """The steps of a run in order, each with the names that nobody needs after it.
+
+    With `fuse`, a matrix product that only a window reads is done together with its window.
+    """
+    steps = _fuse_convolutions(program) if fuse else list(program.statements)
     needed: set[str] = {t.operand for s in program.outputs for t in s.terms}
     out: list[tuple[Step, list[str]]] = []
     for step in reversed(steps):
@@ -126,12 +129,13 @@ def forward(
         given = (data or program.data)[name]
         values[name] = Block(np.asarray(given, dtype), array.ndim)
     types = program.types
-    for step, done in steps or plan(program):
+    for step, done in steps or plan(program, fuse=not keep):
         if isinstance(step, Output):
             continue
         made = _step(step, values, weights, types)
         if made is not None:
-            values[step.name] = made
+            number = isinstance(made.array, float)
+            values[step.name] = Block(np.asarray(made.array, dtype), 0) if number else made
         for name in () if keep else done:
             values.pop(name, None)
     return values

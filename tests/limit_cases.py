@@ -1,0 +1,120 @@
+"""Small instances of every zoo network, and what it means that two estimates agree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import netsor as ns
+from netsor import zoo
+
+__all__ = ["CASES", "GRAPH", "SAMPLED", "SEQUENCES", "VECTORS", "Case", "assert_agree", "by_name", "scale_of"]
+
+RNG = np.random.default_rng(3)
+VECTORS = RNG.standard_normal((3, 4))
+SEQUENCES = RNG.standard_normal((4, 3, 3))
+BATCHES = RNG.standard_normal((2, 4, 5))
+IMAGES = RNG.standard_normal((2, 2, 3, 2))
+GRAPH = np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])  # the last node has no edge
+LONG, SHORT = SEQUENCES[0], SEQUENCES[1][:2]
+
+
+def hinge(x: np.ndarray) -> np.ndarray:
+    """A function of the user's own, with kinks at -0.5 and 0.5."""
+    return np.maximum(np.abs(x) - 0.5, 0.0) + 0.1 * x
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network on a set of inputs."""
+
+    name: str
+    net: ns.Network
+    inputs: list[Any]
+
+
+def _mlp(name: str, phi: Any, depth: int = 2) -> Case:
+    return Case(f"mlp, {name}", zoo.mlp(depth, phi, var_w=1.5, var_b=0.3), list(VECTORS))
+
+
+def _cnn(name: str, **options: Any) -> Case:
+    return Case(f"cnn, {name}", zoo.cnn(2, **options), list(IMAGES))
+
+
+def _transformer(name: str, inputs: list[Any], **options: Any) -> Case:
+    return Case(f"transformer, {name}", zoo.transformer(**options), inputs)
+
+
+CASES = [
+    _mlp("relu", ns.relu, depth=3),
+    _mlp("erf", ns.erf),
+    _mlp("gelu", ns.gelu),
+    _mlp("tanh", ns.tanh),
+    _mlp("silu", ns.silu),
+    _mlp("user", lambda h: ns.nonlin(hinge, h)),
+    Case("simple_rnn", zoo.simple_rnn(var_w=1.3, var_b=0.2), [LONG, SHORT]),
+    Case("gru", zoo.gru(var_w=[1.5, 1.0, 2.0], mean_b=[0.5, 0.0, -0.5]), [LONG, SHORT]),
+    Case("gru, random state", zoo.gru(var_h0=0.5), [SHORT]),
+    Case("lstm", zoo.lstm(var_w=[1.0, 2.0, 1.5, 1.0], mean_b=[0.0, 1.0, 0.5, 0.0]), [SHORT, LONG[:2]]),
+    Case("lstm, three tokens", zoo.lstm(), [LONG]),
+    Case("batchnorm_mlp", zoo.batchnorm_mlp(1), list(BATCHES)),
+    Case("batchnorm_mlp, deep", zoo.batchnorm_mlp(2, ns.abs), [BATCHES[0], BATCHES[1][:3]]),
+    Case("batchnorm_mlp, tanh", zoo.batchnorm_mlp(1, ns.tanh), [BATCHES[0], BATCHES[1][:3]]),
+    _cnn("gap"),
+    _cnn("flatten", readout="flatten"),
+    _cnn("strided", stride=2),
+    _cnn("dilated", dilation=(1, 2)),
+    _cnn("circular", padding="circular"),
+    _cnn("valid", kernel=(1, 2), padding="valid"),
+    _cnn("mean pool", kernel=2, pool="mean"),
+    _cnn("max pool", kernel=2, pool="max"),
+    Case("resnet", zoo.resnet(2, var_w=0.5), list(VECTORS)),
+    Case("densenet", zoo.densenet(3), list(VECTORS)),
+    Case("graph_conv", zoo.graph_conv(2), [(LONG, GRAPH), (SHORT, ns.normalized_adjacency(GRAPH[:2, :2]))]),
+    Case(
+        "graph_conv, mean",
+        zoo.graph_conv(2, readout="mean", var_b=0.2),
+        [(LONG, GRAPH), (SEQUENCES[2], ns.normalized_adjacency(GRAPH))],
+    ),
+    Case("layernorm_mlp", zoo.layernorm_mlp(2), list(VECTORS)),
+    Case("layernorm_mlp, phi first", zoo.layernorm_mlp(2, order="phi-norm"), list(VECTORS)),
+    _transformer("tied", [LONG, SHORT]),
+    _transformer("not causal", [LONG], causal=False, skip="identity"),
+    _transformer("untied", [LONG], tied=False, causal=False, skip="identity", var_u=2.0),
+    _transformer("two heads", [SHORT], heads=2),
+    _transformer("two heads, untied", [SHORT], heads=2, tied=False, var_u=2.0),
+    _transformer("two layers", [SHORT], depth=2),
+]
+SAMPLED = {"gru", "gru, random state", "lstm", "lstm, three tokens", "batchnorm_mlp, tanh", "cnn, max pool"}
+
+
+def by_name(name: str) -> Case:
+    return next(case for case in CASES if case.name == name)
+
+
+# Standard errors come from eight repeats, so a difference in units of them has Student's distribution
+# with seven degrees of freedom, which has long tails; the errors are added although independent errors
+# would add in squares, which makes up for it. With five units a false alarm is a matter of 1 in 1,000
+# for the worst entry of a case, while a wrong formula is off by hundreds of units.
+SIGMAS = 5.0
+ROUNDING = 1e-12  # of the largest entry
+
+
+def assert_agree(value: Any, error: Any, other: Any, other_error: Any = 0.0) -> None:
+    """Two estimates of the same numbers differ by no more than their errors allow."""
+    value, other = np.asarray(value, float), np.asarray(other, float)
+    assert value.shape == other.shape
+    assert np.isfinite(value).all()
+    assert np.isfinite(other).all()
+    size = max(1e-300, np.abs(other).max(initial=0.0))
+    allowed = SIGMAS * (np.asarray(error) + np.asarray(other_error)) + ROUNDING * size
+    excess = np.abs(value - other) / allowed
+    assert np.all(excess <= 1), f"off by {excess.max():.2f} of what is allowed:\n{value}\n{other}"
+
+
+def scale_of(kernel: np.ndarray) -> np.ndarray:
+    """sqrt(K_ii K_jj): the natural unit of each entry."""
+    deviations = np.sqrt(np.diagonal(kernel))
+    return np.outer(deviations, deviations)
