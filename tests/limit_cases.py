@@ -15,15 +15,15 @@ __all__ = ["CASES", "GRAPH", "SAMPLED", "SEQUENCES", "VECTORS", "Case", "assert_
 RNG = np.random.default_rng(3)
 VECTORS = RNG.standard_normal((3, 4))
 SEQUENCES = RNG.standard_normal((4, 3, 3))
-BATCHES = RNG.standard_normal((2, 4, 5))
+BATCHES = RNG.standard_normal((2, 5, 6))
 IMAGES = RNG.standard_normal((2, 2, 3, 2))
 GRAPH = np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])  # the last node has no edge
 LONG, SHORT = SEQUENCES[0], SEQUENCES[1][:2]
 
 
 def hinge(x: np.ndarray) -> np.ndarray:
-    """A function of the user's own, with kinks at -0.5 and 0.5."""
-    return np.maximum(np.abs(x) - 0.5, 0.0) + 0.1 * x
+    """A function of the user's own, with kinks at 0 and 1."""
+    return np.abs(x) + np.maximum(x - 1.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ CASES = [
     Case("gru, random state", zoo.gru(var_h0=0.5), [SHORT]),
     Case("lstm", zoo.lstm(var_w=[1.0, 2.0, 1.5, 1.0], mean_b=[0.0, 1.0, 0.5, 0.0]), [SHORT, LONG[:2]]),
     Case("lstm, three tokens", zoo.lstm(), [LONG]),
-    Case("batchnorm_mlp", zoo.batchnorm_mlp(1), list(BATCHES)),
-    Case("batchnorm_mlp, deep", zoo.batchnorm_mlp(2, ns.abs), [BATCHES[0], BATCHES[1][:3]]),
-    Case("batchnorm_mlp, tanh", zoo.batchnorm_mlp(1, ns.tanh), [BATCHES[0], BATCHES[1][:3]]),
+    Case("batchnorm_mlp", zoo.batchnorm_mlp(1), list(BATCHES[:, :4])),
+    Case("batchnorm_mlp, deep", zoo.batchnorm_mlp(2, ns.abs), [BATCHES[0][:4], BATCHES[1]]),
+    Case("batchnorm_mlp, tanh", zoo.batchnorm_mlp(1, ns.tanh), [BATCHES[0][:4], BATCHES[1]]),
     _cnn("gap"),
     _cnn("flatten", readout="flatten"),
     _cnn("strided", stride=2),

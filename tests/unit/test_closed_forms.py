@@ -209,6 +209,14 @@ def test_broadcasting(f, g):
     assert whole[1, 2] == pytest.approx(float(rule(f, g)(m[1], m[2], q[1], q[2], cov[1, 2])), rel=1e-13)
 
 
+@pytest.mark.parametrize(("f", "g"), SOME_PAIRS)
+def test_zero_mean_ignores_the_means(f, g):
+    m1, m2, q1, q2, c = random_laws(5)
+    at_zero = rule(f, g, zero_mean=True)
+    np.testing.assert_array_equal(at_zero(m1, m2, q1, q2, c), at_zero(0.0, 0.0, q1, q2, c))
+    np.testing.assert_allclose(at_zero(m1, m2, q1, q2, c), rule(f, g)(0.0, 0.0, q1, q2, c), atol=1e-14)
+
+
 def test_a_new_rule_serves_both_orders(monkeypatch):
     monkeypatch.setattr(closed_forms, "_RULES", {})
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, is_jax_array
 
-__all__ = ["Array", "as_floats", "determinant", "ratio", "root"]
+__all__ = ["Array", "as_floats", "determinant", "nowhere", "ratio", "root"]
 
 Array = Any
 
@@ -19,6 +19,11 @@ def as_floats(*values: Any) -> list[Array]:
     floats = [a for a in arrays if xp.isdtype(a.dtype, "real floating")]
     dtype = xp.result_type(*floats) if floats else xp.asarray(0.0).dtype
     return [xp.astype(v, dtype) if hasattr(v, "dtype") else xp.asarray(v, dtype=dtype) for v in values]
+
+
+def nowhere(condition: Array) -> bool:
+    """Whether the condition is known to hold nowhere (under JAX, where it may be traced, it is not known)."""
+    return not is_jax_array(condition) and not bool(array_namespace(condition).any(condition))
 
 
 def root(x: Array) -> Array:

@@ -61,8 +61,8 @@ def folded(f: Fold, g: Fold) -> Callable[..., Array]:
 
 def _no_power(even: float, odd: float, q1: Array, q2: Array, c: Array, t1: float, t2: float) -> Array:
     """P(u > 0, v > 0) = 1/4 + arcsin(corr(u, v)) / (2 pi) (Sheppard 1899)."""
-    known = _known(q1, t1) * _known(q2, t2) * (even / 4)
-    return known + odd / (2 * math.pi) * _angle(q1, q2, c, t1, t2)
+    angle = _angle(c, _noisy(determinant(q1, q2, c), q1, q2, t1, t2))
+    return _known(q1, t1) * _known(q2, t2) * (even / 4) + odd / (2 * math.pi) * angle
 
 
 def _one_power(even: float, odd: float, q1: Array, q2: Array, c: Array, t1: float, t2: float) -> Array:
@@ -72,27 +72,29 @@ def _one_power(even: float, odd: float, q1: Array, q2: Array, c: Array, t1: floa
 
 
 def _two_powers(even: float, odd: float, q1: Array, q2: Array, c: Array, t1: float, t2: float) -> Array:
-    """E[x y 1[u > 0] 1[v > 0]] = c P(u > 0, v > 0) + (boundary terms), by Stein's lemma twice."""
+    """E[x y 1[u > 0] 1[v > 0]] = c P(u > 0, v > 0) + edges / (2 pi sqrt(det)), by Stein's lemma twice.
+
+    det is the determinant of the covariances of (u, v), and with the determinant d of those of (x, y)
+    edges = q1 (d + t1 q2) / Var(u) + t2 c^2 / Var(v).
+    """
     if even == 0:
         return odd / 4 * c
-    det = determinant(q1, q2, c)
-    if t1 == t2 == 0:
-        edge = root(det)
-    else:
-        edges = q1 * ratio(det + t1 * q2, q1 + t1) + t2 * ratio(c * c, q2 + t2)
-        edge = ratio(edges, root(_noisy(det, q1, q2, t1, t2)))
-    return odd / 4 * c + even / (2 * math.pi) * (c * _angle(q1, q2, c, t1, t2) + edge)
+    d = determinant(q1, q2, c)
+    det = _noisy(d, q1, q2, t1, t2)
+    edge = root(det)
+    if t1 or t2:
+        edge = ratio(q1 * ratio(d + t1 * q2, q1 + t1) + t2 * ratio(c * c, q2 + t2), edge)
+    return odd / 4 * c + even / (2 * math.pi) * (c * _angle(c, det) + edge)
 
 
 def _noisy(det: Array, q1: Array, q2: Array, t1: float, t2: float) -> Array:
-    """The determinant of the covariance of (u, v)."""
-    return det + t1 * q2 + t2 * q1 + t1 * t2
+    """The determinant of the covariances of (u, v) from that of (x, y)."""
+    return det + t1 * q2 + t2 * q1 + t1 * t2 if t1 or t2 else det
 
 
-def _angle(q1: Array, q2: Array, c: Array, t1: float, t2: float) -> Array:
+def _angle(c: Array, det: Array) -> Array:
     """arcsin(corr(u, v)), accurate also near correlation 1 and -1."""
-    xp = array_namespace(q1, q2, c)
-    det = _noisy(determinant(q1, q2, c), q1, q2, t1, t2)
+    xp = array_namespace(c, det)
     flat = (det == 0) & (c == 0)
     return xp.where(flat, 0.0, xp.atan2(c, root(xp.where(flat, 1.0, det))))
 

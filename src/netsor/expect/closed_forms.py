@@ -13,7 +13,7 @@ from typing import Any
 from array_api_compat import array_namespace
 
 from netsor.expect import bivariate, closed_master
-from netsor.expect.closed_arrays import Array, as_floats, determinant
+from netsor.expect.closed_arrays import Array, as_floats, determinant, nowhere
 from netsor.expect.closed_derivatives import DERIVATIVES
 from netsor.expect.closed_folded import FOLDED, folded
 from netsor.expect.closed_terms import TERMS, Terms, elu_series
@@ -49,17 +49,26 @@ def find(
 ) -> Rule | None:
     """The rule (m1, m2, q1, q2, c) -> E[f(x) g(y)], or None where the pair has no closed form.
 
-    With `zero_mean` the caller promises that both means are 0, for rules that are cheaper and more exact.
+    With `zero_mean` both means are taken as 0, whatever the rule is called with: for many pairs that rule is
+    cheaper and more exact.
     """
     if not (_is_known(f) and _is_known(g)):
         return None
     options = ({**f.defaults, **f_options}, {**g.defaults, **g_options})
     if zero_mean and f.name in FOLDED and g.name in FOLDED:
         return folded(FOLDED[f.name](options[0]), FOLDED[g.name](options[1]))
-    entered = (zero_mean and _RULES.get((f.name, g.name, True))) or _RULES.get((f.name, g.name, False))
-    if entered:
-        return lambda *law: entered(*as_floats(*law), *options)
-    return _tilted(f, options[0], g, options[1]) or _from_terms(f, options[0], g, options[1])
+    rule = _entered(f, g, zero_mean, *options)
+    rule = rule or _tilted(f, options[0], g, options[1]) or _from_terms(f, options[0], g, options[1])
+    return rule and (_at_zero(rule) if zero_mean else rule)
+
+
+def _entered(f: Function, g: Function, zero_mean: bool, *options: Options) -> Rule | None:
+    rule = (zero_mean and _RULES.get((f.name, g.name, True))) or _RULES.get((f.name, g.name, False))
+    return (lambda *law: rule(*as_floats(*law), *options)) if rule else None
+
+
+def _at_zero(rule: Rule) -> Rule:
+    return lambda m1, m2, q1, q2, c: rule(0.0, 0.0, q1, q2, c)
 
 
 def find_mean(f: Function, f_options: Options) -> Rule | None:
@@ -128,6 +137,8 @@ def _with_series(rule: Rule, series: Rule) -> Rule:
         m1, m2, q1, q2, c = as_floats(*law)
         xp = array_namespace(m1, m2, q1, q2, c)
         small = (xp.abs(m1) < 0.04) & (xp.abs(m2) < 0.04) & (q1 < 1e-4) & (q2 < 1e-4)
+        if nowhere(small):
+            return rule(m1, m2, q1, q2, c)
         means, covariance = (xp.where(small, m, 0.0) for m in (m1, m2)), xp.where(small, c, 0.0)
         value = series(*means, *(xp.where(small, q, 1e-5) for q in (q1, q2)), covariance)
         return xp.where(small, value, rule(m1, m2, q1, q2, c))

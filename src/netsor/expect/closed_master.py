@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from array_api_compat import array_namespace
 
 from netsor.expect.bivariate import LARGEST
-from netsor.expect.closed_arrays import Array, determinant, ratio, root
+from netsor.expect.closed_arrays import Array, determinant, nowhere, ratio, root
 from netsor.expect.closed_laws import HalfPlane, Law, Plane, Quadrant
 from netsor.expect.closed_quadrature import integrate
 from netsor.expect.closed_terms import Inner, Term, Terms
@@ -61,6 +61,8 @@ def _either(law: Gaussian, piece: Inner, g: Sequence[Term], value: Array) -> Arr
     """E[piece(x) g(y)] as an integral over the piece where that is short, else the given value."""
     xp = array_namespace(law.m1, law.q1)
     wide = law.q1 > (WIDE * (piece.high - piece.low)) ** 2
+    if nowhere(wide):
+        return value
     return xp.where(wide, sum(_along(law, piece, t, wide) for t in g), value)
 
 
@@ -117,6 +119,7 @@ class Gaussian:
     q2: Array
     c: Array
     det: Array
+    _regions: dict[tuple[Term, Term], tuple[Gaussian, Law]] = field(default_factory=dict, repr=False)
 
     def turned(self) -> Gaussian:
         """The law of (y, x)."""
@@ -127,15 +130,22 @@ class Gaussian:
         return sum((self.expect(s, t) for s in f for t in g), 0.0 * (self.m1 + self.m2 + self.c))
 
     def expect(self, s: Term, t: Term) -> Array:
-        """E[s(x) t(y)]: reflect so that all indicators are upward, shift the means by the exponentials."""
+        """E[s(x) t(y)], a sum of moments on the region where the indicators of s and t are 1."""
+        key = replace(s, coefs=()), replace(t, coefs=())
+        if key not in self._regions:
+            self._regions[key] = self.region(s, t)
+        law, region = self._regions[key]
+        a, b = _recentred(s.upward().coefs, law.m1), _recentred(t.upward().coefs, law.m2)
+        return sum(x * y * region.moment(i, j) for i, x in enumerate(a) for j, y in enumerate(b))
+
+    def region(self, s: Term, t: Term) -> tuple[Gaussian, Law]:
+        """Reflect so that both indicators are upward, shift the means by the exponentials."""
         law = Gaussian(
             s.side * self.m1, t.side * self.m2, self.q1, self.q2, s.side * t.side * self.c, self.det
         )
         s, t = s.upward(), t.upward()
         shifted, log_weight = law.tilted(s.rate, t.rate)
-        region = shifted.region(s, t, log_weight)
-        a, b = _recentred(s.coefs, shifted.m1), _recentred(t.coefs, shifted.m2)
-        return sum(x * y * region.moment(i, j) for i, x in enumerate(a) for j, y in enumerate(b))
+        return shifted, shifted.inside(s, t, log_weight)
 
     def tilted(self, a: complex, b: complex) -> tuple[Gaussian, Array]:
         """The law with density times exp(a x + b y), and the log of its weight."""
@@ -145,7 +155,7 @@ class Gaussian:
         log_weight = a * (m1 + a * q1 / 2) + b * (m2 + b * q2 / 2) + a * b * c
         return Gaussian(m1 + a * q1 + b * c, m2 + a * c + b * q2, q1, q2, c, self.det), log_weight
 
-    def region(self, s: Term, t: Term, log_weight: Array) -> Law:
+    def inside(self, s: Term, t: Term, log_weight: Array) -> Law:
         """The law of (x - m1, y - m2) on the set where the indicators of s and t are 1."""
         mean, cov = (0.0 * self.m1, 0.0 * self.m2), (self.q1, self.c, self.q2)
         h = _threshold(s, self.m1, self.q1)

@@ -32,6 +32,8 @@ class Block:
 
     @property
     def index(self) -> tuple[int, ...]:
+        if isinstance(self.array, float):
+            return ()
         stop = self.array.ndim - self.vector
         return tuple(self.array.shape[stop - self.rank : stop])
 

@@ -19,7 +19,7 @@ from netsor.lang.types import H, Type
 
 __all__ = ["growth_problem", "unwound"]
 
-RADII = 2.0 ** np.arange(0, 20, 0.25)
+RADII = 2.0 ** np.arange(0, 20, 1 / 16)
 RAYS = 8
 
 
@@ -78,8 +78,8 @@ def _growth_order(values: np.ndarray) -> float:
     """The exponent p in log |phi(r)| ~ r^p at the largest radii where phi is finite."""
     with np.errstate(all="ignore"):
         logs = np.log(np.abs(values))
-    good = np.isfinite(logs) & (logs > 1)
-    if good.sum() < 5:
+    good = np.isfinite(logs) & (logs > 100)
+    if good.sum() < 3:
         return 0.0
     r, y = RADII[good][-5:], np.log(logs[good][-5:])
     return float((y[-1] - y[0]) / np.log(r[-1] / r[0]))

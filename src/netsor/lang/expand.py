@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from netsor.lang.blocks import Block, align
+from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, Ref, refs
-from netsor.lang.functions import add, mul, sub
+from netsor.lang.functions import add, div, mul, neg, sub
 from netsor.lang.index_maps import at
 from netsor.lang.lower import drop_dead
 from netsor.lang.ops import Function, IndexMap, Mixing, _axes
@@ -121,6 +122,8 @@ class _Writer:
         self.names: dict[str, Any] = {}  # arrays of names
         for name, type_ in program.types.items():
             self.names[name] = _member_names(name, type_.index, taken)
+        vectors = (self.names[name] for name, type_ in program.types.items() if isinstance(type_, H))
+        self.vectors = {name for names in vectors for name in names.ravel()}
 
     def all_names(self) -> Iterator[str]:
         for names in self.names.values():
@@ -203,13 +206,13 @@ class _Writer:
         cells = self.evaluate(s.expr).array
         names, plain = self.names[s.name], replace(self.types[s.name], index=())
         made = [replace(s, name=names[i], expr=cells[i].expr, type=plain) for i in np.ndindex(names.shape)]
-        if not isinstance(plain, H):
+        if isinstance(s, Scalar):
             return made
         return [replace(m, expr=self.as_vector(m.expr, s.expr)) for m in made]
 
     def as_vector(self, expr: Expr, whole: Expr) -> Expr:
-        """A member without variables (the sum over no neighbours) as a multiple of some vector."""
-        if refs(expr):
+        """A member without vectors (the sum over no neighbours), with a multiple of some vector added."""
+        if any(name in self.vectors for name in refs(expr)):
             return expr
         vector = next(n for n in refs(whole) if isinstance(self.types.get(n), H))
         zero = Apply(mul, (Const(0.0), Ref(self.names[vector].ravel()[0])))
@@ -252,8 +255,10 @@ def _apply(expr: Apply, *args: Expr) -> Expr:
     zero = Const(0.0)
     if expr.op is add and zero in args:
         return args[1] if args[0] == zero else args[0]
-    if expr.op is sub and args[1] == zero:
-        return args[0]
+    if expr.op is sub and zero in args:
+        return args[0] if args[1] == zero else Apply(neg, (args[1],))
+    if (expr.op is mul and zero in args) or (expr.op in (div, neg) and args[0] == zero):
+        return zero
     return Apply(expr.op, args, expr.attrs, expr.pick)
 
 
@@ -269,7 +274,7 @@ def _mix(op: Mixing, options: dict, blocks: list[Block]) -> Block:
     if len(blocks) > 1:
         mask = np.broadcast_to(blocks[1].lift(rank, False), array.shape)
         mask = np.transpose(mask, rest + list(axes)).reshape(groups.shape)
-        counts = np.vectorize(lambda cell: cell.expr.value > 0, otypes=[bool])(mask)
+        counts = np.vectorize(lambda cell: float(evaluate(cell.expr, {}).array) > 0, otypes=[bool])(mask)
     out: Any = np.empty(groups.shape[:-1] if op.reduces else groups.shape, object)
     for i in np.ndindex(groups.shape[:-1]):
         which = np.flatnonzero(counts[i])

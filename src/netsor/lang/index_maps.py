@@ -9,6 +9,7 @@ import itertools
 from typing import Any, cast
 
 import numpy as np
+from array_api_compat import array_namespace
 
 from netsor.lang.blocks import Block, align
 from netsor.lang.expr import Attr, Slice
@@ -89,14 +90,17 @@ def _together(xs: tuple[Block, ...]) -> tuple[list[Any], int, bool]:
     if len({x.index for x in xs}) > 1:
         raise ValueError(f"index shapes differ: {', '.join(str(x.index) for x in xs)}")
     arrays, rank, vector = align(xs)
+    like = next(a for a in arrays if not isinstance(a, float))
+    xp = array_namespace(like)
+    arrays = [xp.asarray(a, dtype=like.dtype) if isinstance(a, float) else a for a in arrays]
     shape = np.broadcast_shapes(*(a.shape for a in arrays))
-    return [a if a.shape == shape else xs[0].xp.broadcast_to(a, shape) for a in arrays], rank, vector
+    return [a if a.shape == shape else xp.broadcast_to(a, shape) for a in arrays], rank, vector
 
 
 def _stack(*xs: Block, axis: int = 0) -> Block:
     arrays, rank, vector = _together(xs)
     (a,) = _axes(axis, rank + 1)
-    out = xs[0].xp.stack(arrays, axis=a + arrays[0].ndim - rank - vector)
+    out = array_namespace(*arrays).stack(arrays, axis=a + arrays[0].ndim - rank - vector)
     return Block(out, rank + 1, vector)
 
 

@@ -223,7 +223,8 @@ class Mixing(Op):
         arrays, rank, vector = align(blocks)
         block, xp = Block(arrays[0], rank, vector), blocks[0].xp
         axes = [block.axis(a) for a in _axes(axis, rank)]
-        moved = [_members_first(xp, xp.broadcast_to(a, arrays[0].shape), axes) for a in arrays]
+        shape = np.broadcast_shapes(*(a.shape for a in arrays))
+        moved = [_members_first(xp, xp.broadcast_to(a, shape), axes) for a in arrays]
         out = self.fn(*(m for m, _ in moved), **attrs)
         if self.reduces:
             return Block(out, rank - len(axes), vector)

@@ -79,7 +79,7 @@ def _fuse_convolutions(program: Program) -> list[Step]:
             for node in subtrees(s.expr):
                 match node:
                     case Apply(op, (Ref(name),), attrs) if op is window and uses[name] == 1:
-                        source = program.definitions[name]
+                        source = program.definitions.get(name)
                         if (
                             isinstance(source, MatMul)
                             and not source.aligned
