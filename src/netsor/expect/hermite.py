@@ -485,7 +485,7 @@ def _horner(a: Series, b: Series, rho: Array) -> Array:
 
 def _scanned(a: Array, b: Array, rho: Array) -> Array:
     """Horner's rule as one step of jax.lax.scan, which compiles fast."""
-    from jax.lax import scan
+    from jax.lax import scan  # type: ignore[import-not-found]
 
     first = 0 * (rho + a[0, ...] + b[0, ...])
     return scan(lambda value, ab: (value * rho + ab[0] * ab[1], None), first, (a, b), reverse=True)[0]
