@@ -152,7 +152,7 @@ class Engine:
         return self._means[form]
 
     def _mean(self, form: Expr) -> Array:
-        if not isinstance(form, Ref):
+        if not isinstance(form, Ref) or self.forms.is_constant(form):
             return self.constant(form)
         source, index = self.program.definitions[form.name], self.program.types[form.name].index
         match source:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees, transform
-from netsor.lang.functions import add, div, mul, neg, sub
+from netsor.lang.functions import add, div, mul, neg, pow_, sub
 from netsor.lang.index_maps import contract
 from netsor.lang.ops import Function, IndexMap
 from netsor.lang.program import Embedding, Input, LinComb, MatMul, Nonlin, Normal, Program
@@ -138,17 +138,25 @@ class Forms:
     def _multiply_out(self, expr: Expr) -> Iterator[Product]:
         if self.is_constant(expr):
             yield Product((expr,))
-        elif (atom := self.as_atom(expr)).unary:
-            yield Product((), (atom,))
-        elif isinstance(expr, Apply) and expr.op in (add, sub, neg, mul, div) and self._elementwise(expr):
+            return
+        atom = self.as_atom(expr)
+        plain = atom.unary and refs(atom.body) == [HOLE.name]
+        if isinstance(expr, Apply) and not plain and self._splits(expr):
             yield from self._distribute(expr)
         else:
             yield Product((), (atom,))
 
-    def _elementwise(self, expr: Apply) -> bool:
-        return expr.op is not div or self.is_constant(expr.args[1])
+    def _splits(self, expr: Apply) -> bool:
+        """Arithmetic that can be multiplied out: an atom without parameters is worth more than its parts."""
+        if expr.op is pow_:
+            return expr.args[1] in (Const(2.0), Const(3.0))
+        return expr.op in (add, sub, neg, mul) or (expr.op is div and self.is_constant(expr.args[1]))
 
     def _distribute(self, expr: Apply) -> Iterator[Product]:
+        if expr.op is pow_:
+            base, power = expr.args
+            rest = base if power == Const(2.0) else Apply(mul, (base, base))
+            expr = Apply(mul, (base, rest))
         if expr.op is mul:
             for p in self.products(expr.args[0]):
                 for q in self.products(expr.args[1]):

@@ -50,6 +50,10 @@ class Options:
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise LimitError(f"method={self.method!r}", remedy=f"Choose one of {', '.join(METHODS)}.")
+        for name, least in (("points", 1), ("repeats", 2)):
+            value = getattr(self, name)
+            if not isinstance(value, int | np.integer) or value < least:
+                raise LimitError(f"{name}={value!r}", remedy=f"Give an integer >= {least}.")
         if self.tol is not None and not self.tol > 0:
             raise LimitError(f"tol={self.tol!r}", remedy="A tolerance is a positive number.")
 
@@ -157,12 +161,22 @@ class KernelRun:
 
     def __post_init__(self) -> None:
         self.program = self.made.program
+        self.check_params()
         self.forms = Forms(self.program)
         self.rows = _Rows(self.made, self.split)
         self.batched = frozenset(
             name for name, array in self.made.data.items() if array.ndim > self.program.data[name].ndim
         )
         self.data = {k: np.asarray(v, self.options.dtype) for k, v in self.made.data.items()}
+
+    def check_params(self) -> None:
+        """Parameters that are given are variances of the program."""
+        known = program_params(self.program)
+        for name, value in (self.params or {}).items():
+            if name not in known:
+                raise LimitError(f"there is no variance `{name}`", remedy=f"Known: {', '.join(known)}.")
+            if isinstance(value, int | float) and not (np.isfinite(value) and value >= 0):
+                raise LimitError(f"the variance `{name}` is {value}", remedy="A variance is finite and >= 0.")
 
     def result(self) -> Result:
         families = frozenset(self.forms.families.values()) if self.options.method == "sample" else frozenset()
@@ -217,6 +231,10 @@ class KernelRun:
         return Result(value, error, Plan.of(record, self.program, error, value))
 
     def sampled(self, families: frozenset[str], reasons: list[str]) -> Result:
+        if self.split is not None:  # samples are joint over all inputs, so the block is cut out at the end
+            whole = KernelRun(self.made, self.options, self.params, None).sampled(families, reasons)
+            block = np.s_[: self.rows.left_size, self.rows.left_size :]
+            return Result(whole.value[block], whole.error[block], whole.plan)
         options, points = self.options, self.options.points
         while True:
             record, sampler = Record(), Sampler(families, points, options.repeats, options.seed)
