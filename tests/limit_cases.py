@@ -10,7 +10,20 @@ import numpy as np
 import netsor as ns
 from netsor import zoo
 
-__all__ = ["CASES", "GRAPH", "SAMPLED", "SEQUENCES", "VECTORS", "Case", "assert_agree", "by_name", "scale_of"]
+__all__ = [
+    "BATCHES",
+    "CASES",
+    "GRAPH",
+    "IMAGES",
+    "SAMPLED",
+    "SEQUENCES",
+    "VECTORS",
+    "Case",
+    "assert_agree",
+    "assert_simulated",
+    "by_name",
+    "scale_of",
+]
 
 RNG = np.random.default_rng(3)
 VECTORS = RNG.standard_normal((3, 4))
@@ -94,10 +107,11 @@ def by_name(name: str) -> Case:
     return next(case for case in CASES if case.name == name)
 
 
-# Standard errors come from eight repeats, so a difference in units of them has Student's distribution
-# with seven degrees of freedom, which has long tails; the errors are added although independent errors
-# would add in squares, which makes up for it. With five units a false alarm is a matter of 1 in 1,000
-# for the worst entry of a case, while a wrong formula is off by hundreds of units.
+# Standard errors come from eight repeats. In units of them a difference has Student's distribution with
+# seven degrees of freedom: one in 10,000 is beyond 8, because now and then a standard error is far too
+# small by accident. Those of a whole kernel are about the same, so we do not believe an entry that claims
+# to be better than their root mean square; then five units are as rare as for a Gaussian, and a wrong
+# formula is still off by hundreds of units.
 SIGMAS = 5.0
 ROUNDING = 1e-12  # of the largest entry
 
@@ -109,12 +123,44 @@ def assert_agree(value: Any, error: Any, other: Any, other_error: Any = 0.0) -> 
     assert np.isfinite(value).all()
     assert np.isfinite(other).all()
     size = max(1e-300, np.abs(other).max(initial=0.0))
-    allowed = SIGMAS * (np.asarray(error) + np.asarray(other_error)) + ROUNDING * size
+    allowed = SIGMAS * (_pooled(error) + _pooled(other_error)) + ROUNDING * size
     excess = np.abs(value - other) / allowed
     assert np.all(excess <= 1), f"off by {excess.max():.2f} of what is allowed:\n{value}\n{other}"
+
+
+def _pooled(error: Any) -> np.ndarray:
+    """The errors of a kernel, none below their root mean square; others as they are."""
+    error = np.asarray(error, float)
+    return np.maximum(error, np.sqrt(np.mean(error**2))) if error.ndim == 2 else error
 
 
 def scale_of(kernel: np.ndarray) -> np.ndarray:
     """sqrt(K_ii K_jj): the natural unit of each entry."""
     deviations = np.sqrt(np.diagonal(kernel))
     return np.outer(deviations, deviations)
+
+
+# The kernel of one random network given its body differs from the limit by a random part of order
+# 1/sqrt(n), and its average over networks by a bias of order 1/n: the fluctuations of earlier layers enter
+# the later ones through the curvature of the expectations. The average over S networks must therefore
+# agree to a few standard errors, which we measure, plus the error of the limit, plus c/n. With 1,000
+# networks of width 50 we find |c| below 2 in units of sqrt(K_ii K_jj) for all networks here, and below 1
+# for most of them. A test costs n^2 S and its standard error falls like 1/sqrt(n S), so many narrow
+# networks say more in the same time than a few wide ones, until the bias is as large as the error.
+BIAS = 2.0
+
+
+def assert_simulated(
+    case: Case, width: int = 200, networks: int = 200, *, precision: float = 0.15, seed: int = 0
+) -> None:
+    """The mean kernel of networks of finite width agrees with the limit, and the comparison says something."""
+    limit = ns.kernel(case.net).evaluate(case.inputs)
+    kernels = ns.empirical_kernel(case.net, case.inputs, width, networks, seed=seed, dtype=np.float32)
+    scale = scale_of(limit.value)
+    spread = kernels.std(axis=0, ddof=1) / np.sqrt(networks)
+    allowed = SIGMAS * (spread + limit.error) + (BIAS / width + 1e-5) * scale
+    gap = np.abs(kernels.mean(axis=0) - limit.value)
+    assert np.all(gap <= allowed), f"off by {np.max(gap / allowed):.2f} of what is allowed"
+    assert np.all(allowed <= precision * scale.max()), (
+        f"the comparison says little: {allowed.max() / scale.max()}"
+    )

@@ -228,6 +228,12 @@ class KernelRun:
         if record.inexact:
             moved = self.matrix(self.engine(Record(), nudge=1.0))[0]
             error = error + 2 * np.abs(moved - value)
+        reached, tol = _relative(error, self.scale(value)), self.options.tol
+        if tol is not None and reached > tol:
+            raise LimitError(
+                f"the tolerance {tol:g} is not reached",
+                remedy=f"The exact methods have an error of {reached:.2g} here, mostly rounding. Use a larger tol.",
+            )
         return Result(value, error, Plan.of(record, self.program, error, value))
 
     def sampled(self, families: frozenset[str], reasons: list[str]) -> Result:
@@ -288,7 +294,7 @@ class KernelRun:
                         out[:, right.reshape(-1, 1), left.reshape(1, -1)] = full.swapaxes(1, 2)
             if not sampling:
                 engine.forget_tile()
-        return out
+        return (out + out.swapaxes(1, 2)) / 2 if self.split is None else out
 
     def tiles(self, sampling: bool) -> Iterator[tuple[int, int, Pair]]:
         """Pairs of groups in tiles that keep the workspace small; with one set, the upper half only."""
@@ -352,7 +358,7 @@ def _term_pair(engine: Engine, t: Term, u: Term, pair: Pair) -> Any:
     if cov is None:
         return None
     if single:
-        cov = cov / cov[0, 0] * engine.variance(v.name) if cov[0, 0] else cov
+        cov = np.eye(len(cov)) * engine.variance(v.name)
     return _general_term_pair(engine, t, u, pair, cov)
 
 
