@@ -153,7 +153,7 @@ BIAS = 2.0
 def assert_simulated(
     case: Case, width: int = 200, networks: int = 200, *, precision: float = 0.15, seed: int = 0
 ) -> None:
-    """The mean kernel of networks of finite width agrees with the limit, and the comparison says something."""
+    """The mean kernel of finite networks agrees with the limit, in a comparison that says something."""
     limit = ns.kernel(case.net).evaluate(case.inputs)
     kernels = ns.empirical_kernel(case.net, case.inputs, width, networks, seed=seed, dtype=np.float32)
     scale = scale_of(limit.value)

@@ -232,7 +232,7 @@ class KernelRun:
         if tol is not None and reached > tol:
             raise LimitError(
                 f"the tolerance {tol:g} is not reached",
-                remedy=f"The exact methods have an error of {reached:.2g} here, mostly rounding. Use a larger tol.",
+                remedy=f"The exact methods have an error of {reached:.2g} here. Use a larger tol.",
             )
         return Result(value, error, Plan.of(record, self.program, error, value))
 
