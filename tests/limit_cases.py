@@ -107,12 +107,11 @@ def by_name(name: str) -> Case:
     return next(case for case in CASES if case.name == name)
 
 
-# Standard errors come from eight repeats. In units of them a difference has Student's distribution with
-# seven degrees of freedom: one in 10,000 is beyond 8, because now and then a standard error is far too
-# small by accident. Those of a whole kernel are about the same, so we do not believe an entry that claims
-# to be better than their root mean square; then five units are as rare as for a Gaussian, and a wrong
-# formula is still off by hundreds of units.
-SIGMAS = 5.0
+# Standard errors come from sixteen repeats. In units of them a difference has Student's distribution with
+# fifteen degrees of freedom, of which one in a million is beyond 7.9 (of a Gaussian's, beyond 4.9). Those of
+# a whole kernel are about the same, so we do not believe an entry that claims to be better than their root
+# mean square. A wrong formula is off by hundreds of units.
+SIGMAS = 8.0
 ROUNDING = 1e-12  # of the largest entry
 
 
@@ -158,7 +157,7 @@ def assert_simulated(
     kernels = ns.empirical_kernel(case.net, case.inputs, width, networks, seed=seed, dtype=np.float32)
     scale = scale_of(limit.value)
     spread = kernels.std(axis=0, ddof=1) / np.sqrt(networks)
-    allowed = SIGMAS * (spread + limit.error) + (BIAS / width + 1e-5) * scale
+    allowed = 5 * spread + SIGMAS * limit.error + (BIAS / width + 1e-5) * scale
     gap = np.abs(kernels.mean(axis=0) - limit.value)
     assert np.all(gap <= allowed), f"off by {np.max(gap / allowed):.2f} of what is allowed"
     assert np.all(allowed <= precision * scale.max()), (

@@ -236,7 +236,7 @@ class _Emitter:
     # Names
 
     def parameter(self, parameter: Matrix | Vector, prefix: str) -> str:
-        given = parameter.name or self.given.get(parameter)
+        given = self.given.get(parameter) or parameter.name
         name = self.fresh(given) if given else self.count(prefix)
         self.names[parameter] = name
         return name

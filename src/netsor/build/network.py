@@ -49,7 +49,7 @@ class Network:
         seen: list[Any] = []
         for name, value in _mentioned(self.fn).items():
             _collect(name, value, found, seen, depth=4)
-        return found
+        return _unique(found)
 
 
 def network(fn: Callable[..., Any]) -> Network:
@@ -249,6 +249,19 @@ def _mentioned(fn: Callable[..., Any]) -> dict[str, Any]:
     except (TypeError, ValueError):
         return {}
     return {**variables.globals, **variables.nonlocals}
+
+
+def _unique(names: dict[Any, str]) -> dict[Any, str]:
+    """Two parameters of one name become `W` and `W_2`."""
+    taken: set[str] = set()
+    for parameter, base in names.items():
+        name, k = base, 1
+        while name in taken:
+            k += 1
+            name = f"{base}_{k}"
+        taken.add(name)
+        names[parameter] = name
+    return names
 
 
 def _collect(name: str, value: Any, found: dict[Any, str], seen: list[Any], depth: int) -> None:

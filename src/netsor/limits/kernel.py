@@ -43,8 +43,8 @@ class Options:
     tol: float | None = None
     seed: int = 0
     dtype: Any = np.float64
-    points: int = 2**13
-    repeats: int = 8
+    points: int = 2**12
+    repeats: int = 16
     max_points: int = 2**18
 
     def __post_init__(self) -> None:
@@ -89,16 +89,29 @@ class KernelFn:
         first = as_inputs(x)
         second = None if y is None else as_inputs(y)
         made = joint(self.net, first + (second or []))
-        return evaluate_kernel(made, self.options, params, None if second is None else len(first))
+        used = self.check_params(params or {}, program_params(made.program))
+        return evaluate_kernel(made, self.options, used, None if second is None else len(first))
 
     def diag(self, x: Any, *, params: Mapping[str, Any] | None = None) -> np.ndarray:
         """The variances of all outputs."""
         values = [np.diagonal(self([xi], params=params)) for xi in as_inputs(x)]
         return np.concatenate(values)
 
-    def params(self, x: Any) -> dict[str, float]:
-        """The variances of the network by name, as a program on `x` (one input) has them."""
-        return program_params(joint(self.net, [x]).program)
+    @property
+    def params(self) -> dict[str, float]:
+        """The variances of the network's matrices and vectors by name."""
+        named = {name: parameter.var for parameter, name in self.net.parameters().items()}
+        return {name: var for name, var in named.items() if isinstance(var, float)}
+
+    def check_params(self, given: Mapping[str, Any], program: Mapping[str, Any]) -> dict[str, Any]:
+        """The given variances that the program has; a short sequence may do without some matrices."""
+        known = {**self.params, **program}
+        for name, value in given.items():
+            if name not in known:
+                raise LimitError(f"there is no variance `{name}`", remedy=f"Known: {', '.join(known)}.")
+            if isinstance(value, int | float) and not (np.isfinite(value) and value >= 0):
+                raise LimitError(f"the variance `{name}` is {value}", remedy="A variance is finite and >= 0.")
+        return {name: value for name, value in given.items() if name in program}
 
 
 def kernel(net: Network, **options: Any) -> KernelFn:
@@ -161,22 +174,12 @@ class KernelRun:
 
     def __post_init__(self) -> None:
         self.program = self.made.program
-        self.check_params()
         self.forms = Forms(self.program)
         self.rows = _Rows(self.made, self.split)
         self.batched = frozenset(
             name for name, array in self.made.data.items() if array.ndim > self.program.data[name].ndim
         )
         self.data = {k: np.asarray(v, self.options.dtype) for k, v in self.made.data.items()}
-
-    def check_params(self) -> None:
-        """Parameters that are given are variances of the program."""
-        known = program_params(self.program)
-        for name, value in (self.params or {}).items():
-            if name not in known:
-                raise LimitError(f"there is no variance `{name}`", remedy=f"Known: {', '.join(known)}.")
-            if isinstance(value, int | float) and not (np.isfinite(value) and value >= 0):
-                raise LimitError(f"the variance `{name}` is {value}", remedy="A variance is finite and >= 0.")
 
     def result(self) -> Result:
         families = frozenset(self.forms.families.values()) if self.options.method == "sample" else frozenset()
