@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from netsor.build.network import Network
-from netsor.limits.kernel import Result, kernel
+from netsor.limits import Result, kernel
 from netsor.simulation import empirical_kernel
 
 __all__ = ["Verification", "verify"]

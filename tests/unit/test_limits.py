@@ -18,7 +18,7 @@ from limit_cases import CASES, SAMPLED, SEQUENCES, VECTORS, Case, assert_agree, 
 from netsor import zoo
 from netsor.errors import LimitError, TypeCheckError
 from netsor.lang.types import C, G
-from netsor.limits.kernel import Result
+from netsor.limits import Result
 from oracle import OracleResult, oracle
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "property"))

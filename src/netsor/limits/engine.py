@@ -76,7 +76,8 @@ class Engine:
     ) -> None:
         self.program, self.params = program, params or {}
         self.forms = forms or Forms(program)
-        self.xp = array_namespace(*data.values()) if data else np
+        arrays = [*data.values(), *(p for p in self.params.values() if hasattr(p, "shape"))]
+        self.xp = array_namespace(*arrays) if arrays else np
         self.data = {
             name: Block(array[None, ...] if name in batched else array[None, None, ...], self._rank(name))
             for name, array in data.items()
@@ -211,10 +212,9 @@ class Engine:
                     kernel = self.index(Ref(g))[: options["dims"]]
                     return window_both_sides(inner, pair.batch, left, right, kernel, options, tie)
                 axes = tuple(range(self.aligned(g)))
-                if op is sum_ and axes and dict(attrs)["axis"] == axes and not tie and self.aligned(k):
-                    return self.xp.sum(
-                        self.inner(g, k, pair, False), axis=tuple(a + pair.batch for a in axes)
-                    )
+                if op is sum_ and axes and dict(attrs)["axis"] == axes and not tie and self.aligned(k) == len(axes):
+                    inner = self.inner(g, k, pair, False)
+                    return array_namespace(inner).sum(inner, axis=tuple(a + pair.batch for a in axes))
         return NotImplemented
 
     def matrix_of(self, name: str) -> str | None:
@@ -241,12 +241,15 @@ class Engine:
             return normal_covariance(self, g, k, pair, tie)
         if matrix != self.matrix_of(k):
             return None
-        index = self.program.types[matrix].index
+        index, aligned = self.program.types[matrix].index, (self.aligned(g), self.aligned(k))
+        if tie and aligned[0] != aligned[1]:
+            full = self.cov(e, f, pair, False)
+            return None if full is None else diagonal(full, pair.batch, len(self.index(e)), len(self.index(f)))
         inner = self.inner(g, k, pair, tie)
         if not index:
             return inner
         ranks = (len(self.operand_index(g)), len(self.operand_index(k)))
-        return independent_matrices(inner, pair.batch, index, self.aligned(g), ranks, tie)
+        return independent_matrices(inner, pair.batch, index, max(aligned), ranks, tie)
 
     def inner(self, g: str, k: str, pair: Pair, tie: bool) -> Array:
         """var_W E[h h'] for g = W h and k = W h', for one matrix: axes (batch, aligned, left, right)."""
@@ -258,7 +261,7 @@ class Engine:
             return var * embedded_second(self, s, t, pair, tie)
         assert isinstance(s, MatMul)
         assert isinstance(t, MatMul)
-        if not s.aligned:
+        if not s.aligned and not t.aligned:
             return var * self.second(Ref(s.operand), Ref(t.operand), pair, tie)
         return var * self._aligned_inner(s, t, pair, tie)
 
@@ -267,11 +270,13 @@ class Engine:
             return self.second(Ref(s.operand), Ref(t.operand), pair, True)
         full = self.second(Ref(s.operand), Ref(t.operand), pair, False)
         left, right = self.index(Ref(s.operand)), self.index(Ref(t.operand))
-        full = self.xp.broadcast_to(full, (*full.shape[: pair.batch], *left, *right))
-        for a in range(s.aligned):
-            axes = (pair.batch + a, pair.batch + len(left))
-            part = self.xp.linalg.diagonal(self.xp.moveaxis(full, axes, (-2, -1)))
-            full = self.xp.moveaxis(part, -1, pair.batch + a)
+        xp, batch, both = array_namespace(full), pair.batch, min(s.aligned, t.aligned)
+        full = xp.broadcast_to(full, (*full.shape[:batch], *left, *right))
+        for a in range(both):
+            part = xp.linalg.diagonal(xp.moveaxis(full, (batch + a, batch + len(left)), (-2, -1)))
+            full = xp.moveaxis(part, -1, batch + a)
+        for a in range(both, t.aligned):  # axes that only the right side shares with the matrices
+            full = xp.moveaxis(full, batch + len(left) + a - both, batch + a)
         return full
 
     # Linear operations on the left index
@@ -314,7 +319,7 @@ class Engine:
         rank, own = len(self.index(e)), len(self.index(factor))
         scale = pad_index(scale, pair.batch, own, value.ndim - pair.batch if tie else rank)
         if not tie:
-            scale = self.xp.reshape(scale, (*scale.shape, *(1,) * len(self.index(f))))
+            scale = array_namespace(scale).reshape(scale, (*scale.shape, *(1,) * len(self.index(f))))
         return value / scale if e.op is div else value * scale
 
     def _fit(self, block: Array | None, part: Expr, e: Expr, f: Expr, pair: Pair, tie: bool) -> Array | None:
@@ -338,7 +343,7 @@ class Engine:
             return apply_left(e.op, parts, pair.batch, [self.index(vectors[0])], right, e.options, first)
         like = next(p for p in parts if p is not None)
         filled = [
-            self.xp.zeros((*(1,) * (pair.batch + len(self.index(a)) + len(right)),), dtype=like.dtype)
+            array_namespace(like).zeros((1,) * (pair.batch + len(self.index(a)) + len(right)), dtype=like.dtype)
             if p is None
             else p
             for p, a in zip(parts, vectors, strict=True)

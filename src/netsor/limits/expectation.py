@@ -11,8 +11,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from netsor.limits.forms import HOLE, Atom, Product
 from netsor.limits.normalisation import batchnorm_second, slopes_of
 from netsor.limits.pairs import Pair, outer, pad_index
 from netsor.limits.sampled import Sampler, stacked_means
+from netsor.limits.tape import Span
 
 if TYPE_CHECKING:
     from netsor.limits.engine import Engine
@@ -52,11 +54,13 @@ class Record:
 
     entries: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     inexact: bool = False
+    lock: Any = field(default_factory=Lock)
 
     def note(self, what: str, method: str, error: float = 0.0) -> None:
-        entry = self.entries.setdefault((what, method), [0, 0.0])
-        entry[0] += 1
-        entry[1] = max(entry[1], error)
+        with self.lock:
+            entry = self.entries.setdefault((what, method), [0, 0.0])
+            entry[0] += 1
+            entry[1] = max(entry[1], error)
 
 
 @dataclass
@@ -148,8 +152,10 @@ class Expectations:
         factors += self.sampled(left[0], right[0], fit)
         for ours, theirs in self.components(left[1], right[1]):
             factors.append(self.component(ours, theirs, fit))
-        value: Any = self.engine.xp.ones((1,) * (pair.batch + (max(ranks) if tie else sum(ranks))))
-        for factor in factors:
+        if not factors:
+            return pair.lift(self.engine.xp.ones((1,) * (pair.batch + (max(ranks) if tie else sum(ranks)))))
+        value = factors[0]
+        for factor in factors[1:]:
             value = value * factor
         return value
 
@@ -253,7 +259,7 @@ class Expectations:
         q1, q2 = outer(pair.left(q1), pair.right(q2), pair.batch, ranks, tie)
         if rule:
             self.record.note(f"E[{self.name(a)} {self.name(b)}]", "closed form")
-            return rule(m1, m2, q1, q2, cov)
+            return pair.elementwise(rule, m1, m2, q1, q2, cov)
         return self._series_pair(a, b, pair, tie, cov, q1 * q2)
 
     def _fit_cov(self, cov: Array, a: Atom, b: Atom, pair: Pair, tie: bool) -> Array:
@@ -268,20 +274,21 @@ class Expectations:
         return xp.reshape(cov, (*shape[: pair.batch], *ones[0], *left, *ones[1], *right))
 
     def _series_pair(self, a: Atom, b: Atom, pair: Pair, tie: bool, cov: Array, qq: Array) -> Array:
-        xp = array_namespace(cov)
-        safe = xp.where(qq > 0, qq, xp.ones_like(qq))
-        rho = xp.where(qq > 0, cov / xp.sqrt(safe), xp.zeros_like(cov))
-        left, right = self.series(a), self.series(b)
-        ranks = (self.rank(a), self.rank(b))
-        value, error = hermite.pair_sum(
-            _lifted(left, 0, pair, ranks, tie),
-            _lifted(right, 1, pair, ranks, tie),
-            rho,
-        )
+        sides, ranks = (self.series(a), self.series(b)), (self.rank(a), self.rank(b))
+        what = f"E[{self.name(a)} {self.name(b)}]"
         self.record.inexact = True
-        names = f"E[{self.name(a)} {self.name(b)}]"
-        self.record.note(names, f"Hermite series, {left.coefs.shape[-1]} terms", _largest(error))
-        return value + self.nudge * error
+
+        def total(left: hermite.Series, right: hermite.Series, cov: Array, qq: Array) -> Array:
+            value, error = hermite.pair_sum(left, right, _correlation(cov, qq))
+            self.record.note(what, f"Hermite series, {left.coefs.shape[-1]} terms", _largest(error))
+            return value + self.nudge * error if self.nudge else value
+
+        if pair.same or pair.tape is None:
+            left, right = (_lifted(x, k, pair, ranks, tie) for k, x in enumerate(sides))
+            return total(left, right, cov, qq)
+        left, right = (_series_leaf(x, k, pair, ranks, tie) for k, x in enumerate(sides))
+        shape = np.broadcast_shapes(cov.shape, qq.shape)
+        return pair.tape.call(total, (left, right, cov, qq), shape, cov.dtype)
 
     def name(self, atom: Atom) -> str:
         known = known_function(atom)
@@ -448,6 +455,26 @@ def _lifted(
     else:
         index = index + [None] * other if side == 0 else [None] * other + index
     return series[(slice(None), *batch, *index)]
+
+
+def _series_leaf(series: hermite.Series, side: int, pair: Pair, ranks: tuple[int, int], tie: bool) -> Any:
+    """The same for every tile, as a leaf of the pair's tape."""
+    assert pair.tape is not None
+    span = (pair.rows, pair.cols)[side]
+    assert span is not None
+    part = replace(pair, rows=span, cols=span, tape=None)
+
+    def read(spans: Mapping[Span, Span]) -> hermite.Series:
+        return _lifted(series, side, replace(part, rows=spans[span], cols=spans[span]), ranks, tie)
+
+    return pair.tape.leaf(("series", id(series), side, span, ranks, tie), series, (), read)
+
+
+def _correlation(cov: Array, qq: Array) -> Array:
+    """cov / sqrt(q q'), and 0 where a variance is 0."""
+    xp = array_namespace(cov)
+    safe = xp.where(qq > 0, qq, xp.ones_like(qq))
+    return xp.where(qq > 0, cov / xp.sqrt(safe), xp.zeros_like(cov))
 
 
 def _is_zero(x: Array) -> bool:

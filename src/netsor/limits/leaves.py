@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -9,12 +10,13 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from netsor.lang.evaluate import evaluate
-from netsor.lang.expr import refs
+from netsor.lang.expr import Ref, refs
 from netsor.lang.index_maps import window_options, window_positions
 from netsor.lang.program import Embedding, Input, Normal
 from netsor.lang.sampling import input_covariance
 from netsor.lang.types import Index
-from netsor.limits.pairs import Pair, pad_index
+from netsor.limits.pairs import Pair, diagonal, pad_index
+from netsor.limits.tape import Span
 
 if TYPE_CHECKING:
     from netsor.limits.engine import Engine
@@ -30,28 +32,18 @@ def normal_covariance(engine: Engine, g: str, k: str, pair: Pair, tie: bool) -> 
     assert isinstance(s, Input)
     if not isinstance(t, Input) or isinstance(t.law, Embedding):
         return None
-    left, right = engine.index(_ref(g)), engine.index(_ref(k))
+    left, right = engine.index(Ref(g)), engine.index(Ref(k))
     ones = (1,) * pair.batch
     if g == k and isinstance(s.law, Normal) and isinstance(s.law.cov, float):
         var = engine.variance(g)
         if tie:
-            return var * engine.xp.ones((*ones, *(1,) * len(left)))
-        return var * engine.xp.asarray(np.eye(prod(left)).reshape((*ones, *left, *right)))
+            return pair.lift(var * engine.xp.ones((*ones, *(1,) * len(left))))
+        return pair.lift(var * engine.xp.asarray(np.eye(prod(left)).reshape((*ones, *left, *right))))
     sigma = input_covariance(engine.program, s, t)
     if sigma is None:
         return None
-    full = sigma.reshape((*ones, *left, *right))
-    if tie:
-        from netsor.limits.pairs import diagonal
-
-        return diagonal(engine.xp.asarray(full), pair.batch, len(left), len(right))
-    return engine.xp.asarray(full)
-
-
-def _ref(name: str) -> Any:
-    from netsor.lang.expr import Ref
-
-    return Ref(name)
+    full = engine.xp.asarray(sigma.reshape((*ones, *left, *right)))
+    return pair.lift(diagonal(full, pair.batch, len(left), len(right)) if tie else full)
 
 
 def embedded_second(engine: Engine, s: Input, t: Input, pair: Pair, tie: bool) -> Array:
@@ -60,8 +52,23 @@ def embedded_second(engine: Engine, s: Input, t: Input, pair: Pair, tie: bool) -
     m = x.shape[-1]
     if pair.same:
         return _dots(x[0, ...], y[0, ...], tie)[None, ...] / m
-    x, y = pair.left(x)[0, :, 0, ...], pair.right(y)[0, 0, ...]
-    return _cross_dots(x, y, tie)[None, ...] / m
+    if pair.tape is None:
+        return _cross_dots(_part(x, pair.rows), _part(y, pair.cols), tie)[None, ...] / m
+    assert pair.rows is not None
+    assert pair.cols is not None
+    rows, cols = pair.rows, pair.cols
+    batch = (1, *(1 if a.shape[1] == 1 else b - c for a, (c, b) in ((x, rows), (y, cols))))
+    index = np.broadcast_shapes(x.shape[2:-1], y.shape[2:-1]) if tie else (*x.shape[2:-1], *y.shape[2:-1])
+
+    def read(spans: Mapping[Span, Span]) -> Array:
+        return _cross_dots(_part(x, spans[rows]), _part(y, spans[cols]), tie)[None, ...] / m
+
+    return pair.tape.leaf((s.name, t.name, rows, cols, tie), x, (*batch, *index), read)
+
+
+def _part(x: Array, span: Span | None) -> Array:
+    """The data of a tile: (inputs, index..., m)."""
+    return x[0, ...] if span is None or x.shape[1] == 1 else x[0, span[0] : span[1], ...]
 
 
 def _data(engine: Engine, law: Any) -> Array:

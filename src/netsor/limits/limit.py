@@ -13,7 +13,7 @@ from netsor.lang.expr import Ref
 from netsor.lang.program import Program
 from netsor.lang.types import C, G, H
 from netsor.limits.engine import Engine
-from netsor.limits.kernel import KernelRun, Options, Result, deep_recursion
+from netsor.limits.run import KernelRun, Options, Result
 from netsor.limits.pairs import Pair
 
 __all__ = ["Limit", "limit"]
@@ -65,8 +65,7 @@ class Limit:
 
     def kernel(self) -> Result:
         """The covariance of the outputs, with errors and plan."""
-        with deep_recursion():
-            return self.run.result()
+        return self.run.result()
 
     def explain(self) -> str:
         """How the kernel of the outputs is computed."""
@@ -82,8 +81,7 @@ class Limit:
             raise LimitError(f"`{name}` is {self.program.types[name]}", remedy=f"Here {why}.")
 
     def _quantity(self, measure: Callable[[Engine], Any], shape: tuple[int, ...]) -> Any:
-        with deep_recursion():
-            value = self.run.measure(measure)
+        value = self.run.measure(measure)
         value = np.zeros(shape) if value is None else np.broadcast_to(np.asarray(value)[0], shape)
         return float(value) if not shape else value
 

@@ -60,20 +60,28 @@ def batchnorm_second(
     """E[phi(bn(z))_i phi(bn(z'))_j]: a 1-D integral within a batch, a 2-D integral across batches."""
     engine, (e, f) = expectations.engine, (a.forms[0], b.forms[0])
     one, two = (engine.cov(x, x, Pair(True), False) for x in (e, f))
+    record, nudge = expectations.record, expectations.nudge
+    record.inexact = True
+    n, m = engine.index(e)[0], engine.index(f)[0]
+
+    def within(cov: Array) -> Array:
+        value, error = within_with_error(cov, slopes)
+        record.note("batchnorm within a batch", "1-D integral", float(np.max(error)))
+        return value + nudge * error
+
+    def across(left: Array, right: Array, cross: Array) -> Array:
+        sizes = np.broadcast_shapes(left.shape[:-2], right.shape[:-2], cross.shape[:-2])
+        shapes = ((left, n, n), (right, m, m), (cross, n, m))
+        value, error = across_with_error(*(np.broadcast_to(x, (*sizes, *k)) for x, *k in shapes), slopes)
+        record.note("batchnorm across batches", "2-D integral", float(np.max(error)))
+        return value + nudge * error
+
     if pair.same and e == f:
-        value, error = within_with_error(one, slopes)
-        expectations.record.note("batchnorm within a batch", "1-D integral", float(np.max(error)))
+        value = within(one)
     else:
         cross = engine.cov(e, f, pair, False)
-        sizes = np.broadcast_shapes(pair.left(one).shape[:-2], pair.right(two).shape[:-2])
-        n, m = engine.index(e)[0], engine.index(f)[0]
-        value, error = across_with_error(
-            np.broadcast_to(pair.left(one), (*sizes, n, n)),
-            np.broadcast_to(pair.right(two), (*sizes, m, m)),
-            np.zeros((*sizes, n, m)) if cross is None else np.broadcast_to(cross, (*sizes, n, m)),
-            slopes,
-        )
-        expectations.record.note("batchnorm across batches", "2-D integral", float(np.max(error)))
-    expectations.record.inexact = True
-    value = value + expectations.nudge * error
+        cross = pair.lift(np.zeros((1,) * (pair.batch + 2))) if cross is None else cross
+        arrays = (pair.left(one), pair.right(two), cross)
+        sizes = np.broadcast_shapes(*(x.shape[:-2] for x in arrays))
+        value = across(*arrays) if pair.same or not pair.tape else pair.tape.call(across, arrays, (*sizes, n, m))
     return diagonal(value, pair.batch, 1, 1) if tie else value

@@ -12,7 +12,8 @@ index...), a tied block (batch..., index...): there left and right index run tog
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -21,6 +22,7 @@ from array_api_compat import array_namespace
 from netsor.lang.blocks import Block
 from netsor.lang.ops import Op
 from netsor.lang.types import Index
+from netsor.limits.tape import Span, Tape
 
 __all__ = ["Pair", "apply_left", "diagonal", "outer", "pad_index", "swap"]
 
@@ -29,12 +31,14 @@ __all__ = ["Pair", "apply_left", "diagonal", "outer", "pad_index", "swap"]
 class Pair:
     """Left and right are one input (`same`), or all inputs of one group with all of another.
 
-    `rows` and `cols` select a tile of the inputs (start, stop).
+    `rows` and `cols` select a tile of the inputs (start, stop). With a `tape` the block is recorded for any
+    tile of these sizes, not computed.
     """
 
     same: bool
-    rows: tuple[int, int] | None = None
-    cols: tuple[int, int] | None = None
+    rows: Span | None = None
+    cols: Span | None = None
+    tape: Tape | None = field(default=None, compare=False)
 
     @property
     def batch(self) -> int:
@@ -43,19 +47,40 @@ class Pair:
 
     @property
     def flipped(self) -> Pair:
-        return Pair(self.same, self.cols, self.rows)
+        return Pair(self.same, self.cols, self.rows, self.tape)
 
     def left(self, array: Any) -> Any:
         """A quantity of the left inputs with the batch axes of this pair."""
-        return array if self.same else _tile(array, self.rows)[:, :, None, ...]
+        return array if self.same else self._side(array, self.rows, 1)
 
     def right(self, array: Any) -> Any:
         """A quantity of the right inputs with the batch axes of this pair."""
-        return array if self.same else _tile(array, self.cols)[:, None, ...]
+        return array if self.same else self._side(array, self.cols, 2)
+
+    def _side(self, array: Any, span: Span | None, axis: int) -> Any:
+        """(repeats, inputs, ...) with its inputs on one of the axes 1 and 2."""
+        view = array[:, :, None, ...] if axis == 1 else array[:, None, ...]
+        if span is None or array.shape[1] == 1:
+            return self.lift(view)
+        if self.tape is None:
+            return _tile(view, axis, span)
+        shape = list(view.shape)
+        shape[axis] = span[1] - span[0]
+        return self.tape.leaf(
+            (id(array), span, axis), array, shape, lambda spans: _tile(view, axis, spans[span])
+        )
+
+    def lift(self, array: Any) -> Any:
+        """An array that is the same for all tiles."""
+        return array if self.same or self.tape is None else self.tape.constant(array)
+
+    def elementwise(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """A function that broadcasts its arguments, as one step."""
+        return fn(*args) if self.same or self.tape is None else self.tape.elementwise(fn, *args)
 
 
-def _tile(array: Any, part: tuple[int, int] | None) -> Any:
-    return array if part is None or array.shape[1] == 1 else array[:, part[0] : part[1], ...]
+def _tile(array: Any, axis: int, span: Span) -> Any:
+    return array[(*(slice(None),) * axis, slice(*span), ...)]
 
 
 def pad_index(array: Any, batch: int, rank: int, target: int) -> Any:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
 from math import prod
 from typing import Any
 
 import numpy as np
-from rich.progress import Progress
 
 from netsor.build.network import Group, Joint, Network, as_inputs, joint
 from netsor.build.nodes import fail
@@ -16,12 +14,12 @@ from netsor.errors import SimulationError
 from netsor.lang.program import Input, Output, Program
 from netsor.lang.sampling import input_covariance
 from netsor.lang.types import G
+from netsor.progress import bar
 from netsor.simulation.forward import Values, check_finite, forward, plan
 from netsor.simulation.weights import Weights, draw, resolve_widths
 
 __all__ = ["empirical_kernel", "simulate"]
 
-QUIET_SECONDS = 2.0
 
 
 def simulate(
@@ -148,7 +146,7 @@ class _Run:
         except (TypeError, ValueError):
             remedy = "A seed is an integer >= 0, a SeedSequence, or None for a new one each time."
             raise fail(f"seed={seed!r}", remedy, SimulationError) from None
-        with _bar(progress, count, f"simulating, width {max(self.widths.values())}") as advance:
+        with bar(progress, count, f"simulating, width {max(self.widths.values())}") as advance:
             for i in range(count):
                 child = np.random.SeedSequence(seeds.entropy, spawn_key=(*seeds.spawn_key, i))
                 yield i, np.random.default_rng(child)
@@ -240,44 +238,3 @@ def _members(program: Program, t, rows: np.ndarray, y) -> Iterator[tuple[int, np
     for k in range(prod(shared)):
         for q in range(prod(own)):
             yield k * prod(own) + q, table[:, q].ravel(), block[:, k].reshape(-1, n)
-
-
-def _bar(progress: bool | None, total: int, title: str):
-    """A progress bar on demand; by default in a terminal only, and only once a run takes long."""
-    if progress is False:
-        return nullcontext(lambda: None)
-    return _Bar(total, title, always=bool(progress))
-
-
-class _Bar:
-    def __init__(self, total: int, title: str, always: bool) -> None:
-        self.bar = Progress(transient=True)
-        self.total, self.title = total, title
-        self.shown = always
-        self.silent = not always and not self.bar.console.is_terminal
-
-    def __enter__(self) -> Callable[[], None]:
-        import time
-
-        self.start, self.clock, self.done = time.monotonic(), time.monotonic, 0
-        if self.shown:
-            self.open()
-        return self.advance
-
-    def open(self) -> None:
-        self.bar.start()
-        self.task = self.bar.add_task(self.title, total=self.total, completed=self.done)
-        self.shown = True
-
-    def advance(self) -> None:
-        self.done += 1
-        if self.silent:
-            return
-        if not self.shown and self.clock() - self.start > QUIET_SECONDS:
-            self.open()
-        elif self.shown:
-            self.bar.update(self.task, completed=self.done)
-
-    def __exit__(self, *_: object) -> None:
-        if self.shown:
-            self.bar.stop()

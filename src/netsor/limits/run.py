@@ -1,0 +1,236 @@
+"""One computation of a limit: exactly if possible, else with the families sampled that need it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from array_api_compat import is_numpy_namespace
+
+from netsor.build.network import Joint
+from netsor.errors import LimitError
+from netsor.limits.engine import Engine
+from netsor.limits.expectation import Expectations, NeedsSamplingError, Record
+from netsor.limits.forms import Forms
+from netsor.limits.matrix import tiled_matrix, whole_matrix
+from netsor.limits.outputs import Rows
+from netsor.limits.plan import Plan
+from netsor.limits.sampled import Sampler
+
+__all__ = ["KernelRun", "Options", "Result", "deep_recursion"]
+
+METHODS = ("auto", "exact", "sample")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a limit is computed.
+
+    method   "exact" raises where there is no exact method, "sample" samples every family
+    tol      sampling grows until the error is below tol * sqrt(K_ii K_jj), or raises LimitError
+    points   sample points per repeat (a power of two)
+    repeats  independent randomisations, whose spread is the error
+    progress  a bar; by default only for runs longer than two seconds in a terminal
+    """
+
+    method: str = "auto"
+    tol: float | None = None
+    seed: int = 0
+    dtype: Any = np.float64
+    points: int = 2**12
+    repeats: int = 16
+    max_points: int = 2**18
+    progress: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise LimitError(f"method={self.method!r}", remedy=f"Choose one of {', '.join(METHODS)}.")
+        for name, least in (("points", 1), ("repeats", 2)):
+            value = getattr(self, name)
+            if not isinstance(value, int | np.integer) or value < least:
+                raise LimitError(f"{name}={value!r}", remedy=f"Give an integer >= {least}.")
+        if self.tol is not None and not self.tol > 0:
+            raise LimitError(f"tol={self.tol!r}", remedy="A tolerance is a positive number.")
+
+
+@dataclass(frozen=True)
+class Result:
+    """A kernel matrix, an error estimate for each entry, and how it was computed."""
+
+    value: np.ndarray
+    error: np.ndarray
+    plan: Plan
+
+    def explain(self) -> str:
+        """Which expectation was computed by which method, with which error."""
+        return str(self.plan)
+
+
+@contextmanager
+def deep_recursion() -> Iterator[None]:
+    """Long sequences recurse once per token and rule."""
+    old = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(old, 1_000_000))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(old)
+
+
+@dataclass
+class KernelRun:
+    """The kernel of a joint program; with `split`, between the inputs before it and those from it on."""
+
+    made: Joint
+    options: Options
+    params: Mapping[str, Any] | None = None
+    split: int | None = None
+    forms: Forms = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.program = self.made.program
+        self.forms = Forms(self.program)
+        self.rows = Rows(self.made, self.split)
+        self.batched = frozenset(
+            name for name, array in self.made.data.items() if array.ndim > self.program.data[name].ndim
+        )
+        self.data = {name: self._as_floats(array) for name, array in self.made.data.items()}
+
+    def _as_floats(self, array: Any) -> Any:
+        return np.asarray(array, self.options.dtype) if isinstance(array, np.ndarray) else array
+
+    def engine(self, record: Record, sampler: Sampler | None = None, nudge: float = 0.0) -> Engine:
+        return Engine(
+            self.program,
+            self.data,
+            self.batched,
+            lambda engine: Expectations(engine, record, sampler, nudge),
+            self.params,
+            self.forms,
+        )
+
+    # What to sample
+
+    def result(self) -> Result:
+        """The kernel with errors and plan."""
+        return self.attempt(self.exact, self.sampled)
+
+    def value(self) -> Any:
+        """The kernel alone, in the library of its inputs."""
+        if self.options.tol is not None:
+            return self.result().value
+        return self.attempt(
+            lambda: self.finite(self.matrix(self.engine(Record()))),
+            lambda *families: self.sampled(*families).value,
+        )
+
+    def measure(self, quantity: Callable[[Engine], Any]) -> Any:
+        """Any quantity of the engine, averaged over repeats where something must be sampled."""
+
+        def sampled(families: frozenset[str], _: list[str]) -> Any:
+            sampler = Sampler(families, self.options.points, self.options.repeats, self.options.seed)
+            value = quantity(self.engine(Record(), sampler))
+            return None if value is None else np.mean(value, axis=0)
+
+        def exact() -> Any:
+            value = quantity(self.engine(Record()))
+            return None if value is None else value[0]
+
+        with deep_recursion():
+            return self.finite(self.attempt(exact, sampled))
+
+    def attempt(self, exact: Callable[[], Any], sampled: Callable[[frozenset[str], list[str]], Any]) -> Any:
+        """Exactly; where an expectation has no exact method, sample its families and start again."""
+        families = frozenset(self.forms.families.values()) if self.options.method == "sample" else frozenset()
+        reasons: list[str] = []
+        while True:
+            try:
+                with deep_recursion():
+                    return sampled(families, reasons) if families else exact()
+            except NeedsSamplingError as needed:
+                if self.options.method == "exact":
+                    raise LimitError(
+                        "this limit has no exact method",
+                        remedy=f'{needed.reason}. Use method="auto", which samples only what it must.',
+                    ) from None
+                families |= needed.families
+                reasons.append(needed.reason)
+
+    # Values and errors
+
+    def matrix(self, engine: Engine) -> Any:
+        """The exact kernel."""
+        if is_numpy_namespace(engine.xp):
+            return tiled_matrix(engine, self.rows, self.options.dtype, progress=self.options.progress)
+        return whole_matrix(engine, self.rows)[0, ...]
+
+    def exact(self) -> Result:
+        record = Record()
+        value = self.finite(self.matrix(self.engine(record)))
+        error = self.rounding(value)
+        if record.inexact:
+            moved = self.matrix(self.engine(Record(), nudge=1.0))
+            error = error + 2 * abs(moved - value)
+        reached, tol = _relative(error, self.scale(value)), self.options.tol
+        if tol is not None and reached > tol:
+            raise LimitError(
+                f"the tolerance {tol:g} is not reached",
+                remedy=f"The exact methods have an error of {reached:.2g} here. Use a larger tol.",
+            )
+        return Result(value, error, Plan.of(record, self.program, error, value))
+
+    def sampled(self, families: frozenset[str], reasons: list[str]) -> Result:
+        if self.split is not None:  # samples are joint over all inputs, so the block is cut out at the end
+            whole = KernelRun(self.made, self.options, self.params, None).sampled(families, reasons)
+            block = np.s_[: self.rows.left_size, self.rows.left_size :]
+            return Result(whole.value[block], whole.error[block], whole.plan)
+        options, points = self.options, self.options.points
+        while True:
+            record, sampler = Record(), Sampler(families, points, options.repeats, options.seed)
+            stack = self.finite(whole_matrix(self.engine(record, sampler), self.rows, options.repeats))
+            value = stack.mean(0)
+            error = stack.std(0, ddof=1) / np.sqrt(len(stack)) + self.rounding(value)
+            plan = Plan.of(record, self.program, error, value)
+            plan = replace(
+                plan, sampled=tuple(sorted(families)), dimensions=sampler.dimensions, points=points
+            )
+            result = Result(value, error, replace(plan, repeats=options.repeats, reasons=tuple(reasons)))
+            if options.tol is None or _relative(error, self.scale(value)) <= options.tol:
+                return result
+            points *= 4
+            if points > options.max_points:
+                reached = _relative(error, self.scale(value))
+                raise LimitError(
+                    f"the tolerance {options.tol:g} is not reached",
+                    remedy=f"With {points // 4} points the error is {reached:.2g}. "
+                    "Allow more with max_points=..., or a larger tol.",
+                )
+
+    def finite(self, value: Any) -> Any:
+        """The value, unless it has a NaN or an infinity: then there is no limit."""
+        if isinstance(value, np.ndarray) and not np.isfinite(value).all():
+            raise LimitError(
+                "this program has no limit on these inputs: an expectation is not finite",
+                remedy="A variance that is divided by is 0 (layernorm or batchnorm of equal values), or a "
+                "nonlinearity has a pole, grows too fast or is not defined where its Gaussian variable reaches.",
+            )
+        return value
+
+    def scale(self, value: np.ndarray) -> np.ndarray:
+        if self.split is None:
+            deviations = np.sqrt(np.clip(np.diagonal(value), 0, None))
+            return deviations[:, None] * deviations
+        return np.full(value.shape, np.abs(value).max(initial=0.0))
+
+    def rounding(self, value: np.ndarray) -> np.ndarray:
+        """An allowance for floating-point rounding: a few units per statement."""
+        eps = float(np.finfo(self.options.dtype).eps)
+        return 8 * eps * len(self.program.statements) * self.scale(value)
+
+
+def _relative(error: np.ndarray, scale: np.ndarray) -> float:
+    return float(np.max(error / np.where(scale > 0, scale, 1.0), initial=0.0))
