@@ -101,12 +101,13 @@ class Joint:
     """A network on a set of inputs: one program in which inputs of one shape share their statements.
 
     `data` holds the program's arrays; those of a group with several members have a leading axis that
-    runs over them.
+    runs over them. `concrete` tells that the network looked at the values of its data.
     """
 
     program: Program
-    data: dict[str, np.ndarray]
+    data: dict[str, Any]
     groups: tuple[Group, ...]
+    concrete: bool = False
 
 
 def joint(net: Network, inputs: list[Any]) -> Joint:
@@ -116,12 +117,13 @@ def joint(net: Network, inputs: list[Any]) -> Joint:
         raise fail("the set of inputs is empty", "Give at least one input.", DataError)
     trace, outputs, stacked = Trace(), [], {}
     members_of: list[tuple[tuple[int, ...], int]] = []
-    queue = _by_shape(inputs)
+    queue, concrete = _by_shape(inputs), False
     while queue:
         members = queue.pop(0)
         name = f"x{len(members_of) + 1}"
         trace.concrete = False
         found = _run(net, trace, inputs[members[0]], name)
+        concrete = concrete or trace.concrete
         if trace.concrete:
             queue[:0] = [[i] for i in members[1:]]
             members = members[:1]
@@ -131,7 +133,7 @@ def joint(net: Network, inputs: list[Any]) -> Joint:
     made, counts = emit(trace, outputs, net.parameters())
     made.check()
     data = {name: stacked.get(name, array) for name, array in made.data.items()}
-    return Joint(made, data, _groups(members_of, counts))
+    return Joint(made, data, _groups(members_of, counts), concrete)
 
 
 def _groups(members_of: list[tuple[tuple[int, ...], int]], counts: list[int]) -> tuple[Group, ...]:

@@ -34,7 +34,6 @@ from netsor.expect.line_quadrature import (
     eps_of,
     find_kinks,
     hermite_functions,
-    is_traced,
     kink_places,
     last_level,
     least_level,
@@ -43,6 +42,7 @@ from netsor.expect.line_quadrature import (
     norm,
     two_levels,
 )
+from netsor.lang.libraries import is_traced
 
 __all__ = ["Jumps", "Series", "find_kinks", "mean", "pair_sum", "series"]
 

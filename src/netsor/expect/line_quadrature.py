@@ -18,10 +18,12 @@ from operator import add
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, device, is_jax_array
+from array_api_compat import array_namespace, device
 from numpy.polynomial import Chebyshev
 from numpy.polynomial.chebyshev import chebpts1, chebpts2, chebvander
 from numpy.polynomial.legendre import leggauss, legvander
+
+from netsor.lang.libraries import is_traced
 
 __all__ = ["Sums", "choose_reach", "find_kinks", "hermite_functions", "mean", "two_levels"]
 
@@ -147,15 +149,6 @@ def call(fn: Function, x: Array) -> Array:
         return fn(x)
 
 
-def is_traced(*arrays: Array) -> bool:
-    """Whether an array is abstract (inside jax.jit or jax.grad), so that Python cannot branch on it."""
-    if not any(is_jax_array(x) for x in arrays):
-        return False
-    from jax.core import Tracer  # type: ignore[import-not-found]
-
-    return any(isinstance(x, Tracer) for x in arrays)
-
-
 # The two rules.
 
 
@@ -246,7 +239,7 @@ def kink_places(m: Array, s: Array, kinks: Sequence[float], reach: float) -> Arr
 
 def _splits(fn: Function, m: Array, s: Array, places: Array, width: float) -> list[Split]:
     count, near = places.shape[-1], _neighbours(places, width)
-    around = [places[..., max(0, i - near) : i + near + 1] for i in range(count)]
+    around = [places[..., max(0, i - near) : min(i + near + 1, count)] for i in range(count)]
     return [_split(fn, m, s, around[i], places[..., i], width) for i in range(count)]
 
 

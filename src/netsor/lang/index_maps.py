@@ -164,7 +164,7 @@ def _weigh(x: Block, i: int, weights: np.ndarray) -> Block:
     """Multiply index axis `i` by weights."""
     shape = [1] * x.array.ndim
     shape[_positive(x, i)] = len(weights)
-    return x.like(x.array * x.xp.asarray(weights.reshape(shape).astype(x.array.dtype)), x.rank)
+    return x.like(x.array * x.xp.asarray(weights.reshape(shape), dtype=x.array.dtype), x.rank)
 
 
 def window_options(
@@ -223,7 +223,7 @@ def _avgpool(x: Block, *, size: tuple[int, ...], stride: tuple[int, ...], paddin
         for out, (spots, ok) in enumerate(zip(where.T, exists.T, strict=True)):
             np.add.at(matrix[out], spots[ok], 1 / ok.sum())
         moved = x.xp.moveaxis(x.array, _positive(x, d), -1)
-        out = x.xp.matmul(moved, x.xp.asarray(matrix.T.astype(x.array.dtype)))
+        out = x.xp.matmul(moved, x.xp.asarray(matrix.T, dtype=x.array.dtype))
         x = x.like(x.xp.moveaxis(out, -1, _positive(x, d)), x.rank)
     return x
 

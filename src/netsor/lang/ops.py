@@ -22,6 +22,7 @@ from array_api_compat import array_namespace
 from netsor.errors import FunctionError
 from netsor.lang.blocks import Block, align, broadcast_index
 from netsor.lang.expr import Attr
+from netsor.lang.libraries import is_traced
 
 __all__ = ["Function", "IndexMap", "Kind", "Mixing", "Op"]
 
@@ -103,7 +104,9 @@ class Function(Op):
 
     def run(self, *blocks: Block, **attrs: Attr) -> Block:
         arrays, rank, vector = align(blocks)
-        return Block(self.fn(*arrays, **{**self.defaults, **attrs}), rank, vector)
+        options = {**self.defaults, **attrs}
+        value = _users_own(self, arrays, options) if self.user else self.fn(*arrays, **options)
+        return Block(value, rank, vector)
 
     def is_linear(self, kinds: Kinds) -> bool:
         return kinds in self.slots
@@ -127,6 +130,23 @@ class Function(Op):
 
     def __repr__(self) -> str:
         return f"<function {self.name}>"
+
+
+def _users_own(op: Function, arrays: list[Any], options: dict[str, Any]) -> Any:
+    """A user's function sees NumPy arrays, or the arrays that JAX traces, never those of other libraries."""
+    foreign = [a for a in arrays if hasattr(a, "dtype") and not isinstance(a, np.ndarray | np.generic)]
+    if not foreign:
+        return op.fn(*arrays, **options)
+    if not is_traced(*foreign):
+        plain = [np.asarray(a) if hasattr(a, "dtype") else a for a in arrays]
+        return array_namespace(*foreign).asarray(op.fn(*plain, **options))
+    try:
+        return op.fn(*arrays, **options)
+    except Exception as error:
+        raise FunctionError(
+            f"`{op.name}` fails on arrays that JAX traces: {type(error).__name__}",
+            remedy="Write it with functions of the array API: `xp = x.__array_namespace__()`, `xp.exp(x)`.",
+        ) from error
 
 
 @dataclass(frozen=True)

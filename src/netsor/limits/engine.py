@@ -179,19 +179,27 @@ class Engine:
         return self._cov[key]
 
     def _cov_of(self, e: Expr, f: Expr, pair: Pair, tie: bool) -> Array | None:
-        if self.forms.is_constant(e) or self.forms.is_constant(f):
+        """Sums and factors come apart first, then index maps: those of independent matrices are fused."""
+        if not self.forms.sources(e) & self.forms.sources(f):
             return None
+        e, f = self._written_out(e), self._written_out(f)
+        if isinstance(e, Apply) and not isinstance(e.op, IndexMap):
+            return self.linear(e, f, pair, tie, self.cov)
+        if isinstance(f, Apply) and not isinstance(f.op, IndexMap):
+            return self.swapped(self.cov(f, e, pair.flipped, tie), f, e, pair, tie)
         fused = self._fused(e, f, pair, tie)
         if fused is not NotImplemented:
             return fused
         if isinstance(e, Apply):
             return self.linear(e, f, pair, tie, self.cov)
-        source = self.program.definitions[e.name]  # type: ignore[union-attr]
-        if isinstance(source, LinComb):
-            return self.cov(source.expr, f, pair, tie)
-        if isinstance(f, Apply) or isinstance(self.program.definitions[f.name], LinComb):  # type: ignore[union-attr]
+        if isinstance(f, Apply):
             return self.swapped(self.cov(f, e, pair.flipped, tie), f, e, pair, tie)
         return self.leaf(e, f, pair, tie)
+
+    def _written_out(self, e: Expr) -> Expr:
+        """A LinComb as the expression that it is."""
+        source = self.program.definitions.get(e.name) if isinstance(e, Ref) else None
+        return self._written_out(source.expr) if isinstance(source, LinComb) else e
 
     def swapped(self, block: Array | None, f: Expr, e: Expr, pair: Pair, tie: bool) -> Array | None:
         """The block of (f, e) read as the block of (e, f)."""
@@ -212,7 +220,8 @@ class Engine:
                     kernel = self.index(Ref(g))[: options["dims"]]
                     return window_both_sides(inner, pair.batch, left, right, kernel, options, tie)
                 axes = tuple(range(self.aligned(g)))
-                if op is sum_ and axes and dict(attrs)["axis"] == axes and not tie and self.aligned(k) == len(axes):
+                summed = op is sum_ and axes and dict(attrs)["axis"] == axes
+                if summed and not tie and self.aligned(k) == len(axes):
                     inner = self.inner(g, k, pair, False)
                     return array_namespace(inner).sum(inner, axis=tuple(a + pair.batch for a in axes))
         return NotImplemented
@@ -244,7 +253,9 @@ class Engine:
         index, aligned = self.program.types[matrix].index, (self.aligned(g), self.aligned(k))
         if tie and aligned[0] != aligned[1]:
             full = self.cov(e, f, pair, False)
-            return None if full is None else diagonal(full, pair.batch, len(self.index(e)), len(self.index(f)))
+            return (
+                None if full is None else diagonal(full, pair.batch, len(self.index(e)), len(self.index(f)))
+            )
         inner = self.inner(g, k, pair, tie)
         if not index:
             return inner
@@ -342,13 +353,11 @@ class Engine:
             first = Block(matrix, len(self.index(e.args[0])))
             return apply_left(e.op, parts, pair.batch, [self.index(vectors[0])], right, e.options, first)
         like = next(p for p in parts if p is not None)
-        filled = [
-            array_namespace(like).zeros((1,) * (pair.batch + len(self.index(a)) + len(right)), dtype=like.dtype)
-            if p is None
-            else p
-            for p, a in zip(parts, vectors, strict=True)
-        ]
-        return apply_left(e.op, filled, pair.batch, [self.index(a) for a in vectors], right, e.options)
+        xp, blocks = array_namespace(like), []
+        for part, a in zip(parts, vectors, strict=True):
+            zero = (1,) * (pair.batch + len(self.index(a)) + len(right))
+            blocks.append(xp.zeros(zero, dtype=like.dtype) if part is None else part)
+        return apply_left(e.op, blocks, pair.batch, [self.index(a) for a in vectors], right, e.options)
 
     # Second and first moments
 

@@ -253,7 +253,7 @@ class Expectations:
         cov = self._fit_cov(cov, a, b, pair, tie)
         (m1, q1), (m2, q2) = self.stats(a), self.stats(b)
         f, g = known_function(a), known_function(b)
-        zero = _is_zero(m1) and _is_zero(m2)
+        zero = all(self.is_centred(x.forms[0]) for x in (a, b))
         rule = find(*f, *g, zero_mean=zero) if f and g else None
         m1, m2 = outer(pair.left(m1), pair.right(m2), pair.batch, ranks, tie)
         q1, q2 = outer(pair.left(q1), pair.right(q2), pair.batch, ranks, tie)
@@ -289,6 +289,10 @@ class Expectations:
         left, right = (_series_leaf(x, k, pair, ranks, tie) for k, x in enumerate(sides))
         shape = np.broadcast_shapes(cov.shape, qq.shape)
         return pair.tape.call(total, (left, right, cov, qq), shape, cov.dtype)
+
+    def is_centred(self, form: Expr) -> bool:
+        """Whether the mean of a form is known to be 0 for all inputs."""
+        return self.engine.forms.is_centred(form) or _is_zero(self.engine.mean(form))
 
     def name(self, atom: Atom) -> str:
         known = known_function(atom)

@@ -10,11 +10,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
+
 from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees, transform
 from netsor.lang.functions import add, div, mul, neg, pow_, sub
 from netsor.lang.index_maps import contract
 from netsor.lang.ops import Function, IndexMap
-from netsor.lang.program import Embedding, Input, LinComb, MatMul, Nonlin, Normal, Program
+from netsor.lang.program import (
+    Embedding,
+    Input,
+    LinComb,
+    MatMul,
+    Moment,
+    Nonlin,
+    Normal,
+    Program,
+    Scalar,
+)
+from netsor.lang.sampling import input_mean
 from netsor.lang.types import C, G
 
 __all__ = ["HOLE", "Atom", "Forms", "Product"]
@@ -72,6 +85,8 @@ class Forms:
     _unwound: dict[Expr, Expr] = field(default_factory=dict)
     _products: dict[Expr, tuple[Product, ...]] = field(default_factory=dict)
     kinks: dict[Expr, tuple[float, ...]] = field(default_factory=dict)
+    _sources: dict[Expr, frozenset[str]] = field(default_factory=dict)
+    _centred: dict[Expr, bool] = field(default_factory=dict)
     _families_of: dict[Atom, frozenset[str]] = field(default_factory=dict)
 
     # Kinds of expressions
@@ -116,6 +131,55 @@ class Forms:
         if op is contract:
             return constant[0]
         return isinstance(op, IndexMap)
+
+    def sources(self, form: Expr) -> frozenset[str]:
+        """The matrices and inputs that a form is made of; without a common one, forms are independent."""
+        if form not in self._sources:
+            match form:
+                case Ref(name) if not self.is_constant(form):
+                    self._sources[form] = self._sources_of(name)
+                case Apply(args=args):
+                    self._sources[form] = frozenset().union(*map(self.sources, args))
+                case _:
+                    self._sources[form] = frozenset()
+        return self._sources[form]
+
+    def _sources_of(self, name: str) -> frozenset[str]:
+        match self.program.definitions[name]:
+            case LinComb(expr=expr):
+                return self.sources(expr)
+            case Input(law=Embedding(matrix, _)) | MatMul(matrix=matrix):
+                return frozenset([f"{matrix} "])
+        return frozenset([self.families[name]])
+
+    def is_centred(self, form: Expr) -> bool:
+        """Whether the mean of a form (or the value of a constant) is 0 whatever the data are."""
+        if form not in self._centred:
+            self._centred[form] = self._find_centred(form)
+        return self._centred[form]
+
+    def _find_centred(self, form: Expr) -> bool:
+        match form:
+            case Const(value):
+                return value == 0
+            case Ref(name):
+                source = self.program.definitions.get(name)
+                match source:
+                    case LinComb(expr=expr) | Scalar(expr=expr):
+                        return self.is_centred(expr)
+                    case Moment(expr=expr):
+                        return self.is_affine(self.unwound(expr)) and self.is_centred(self.unwound(expr))
+                    case Input(law=Normal()):
+                        return not np.any(input_mean(source))
+                return isinstance(source, MatMul | Input)
+            case Apply(op, args):
+                if op is mul:
+                    return any(map(self.is_centred, args))
+                if op is div:
+                    return self.is_centred(args[0])
+                linear = op in (add, sub, neg) or isinstance(op, IndexMap)
+                return linear and all(map(self.is_centred, args[1:] if op is contract else args))
+        return False
 
     def unwound(self, expr: Expr) -> Expr:
         """The expression as a function of G-vars and constants."""

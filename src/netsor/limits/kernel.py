@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from netsor.build.network import Network, as_inputs, joint
+from netsor.build.network import Network, as_inputs
 from netsor.errors import LimitError
 from netsor.lang.program import MatrixLaw, Normal, Program
+from netsor.limits.inputs import joint_of
 from netsor.limits.run import KernelRun, Options, Result
 
 __all__ = ["KernelFn", "kernel"]
@@ -34,11 +35,9 @@ class KernelFn:
 
     def run(self, x: Any, y: Any = None, params: Mapping[str, Any] | None = None) -> KernelRun:
         """The computation of a kernel matrix, ready to start."""
-        first = as_inputs(x)
-        second = None if y is None else as_inputs(y)
-        made = joint(self.net, first + (second or []))
+        made, split = joint_of(self.net, x, y, params or {})
         used = self.check_params(params or {}, program_params(made.program))
-        return KernelRun(made, self.options, used, None if second is None else len(first))
+        return KernelRun(made, self.options, used, split)
 
     def diag(self, x: Any, *, params: Mapping[str, Any] | None = None) -> np.ndarray:
         """The variances of all outputs."""

@@ -13,8 +13,8 @@ from netsor.lang.expr import Ref
 from netsor.lang.program import Program
 from netsor.lang.types import C, G, H
 from netsor.limits.engine import Engine
-from netsor.limits.run import KernelRun, Options, Result
 from netsor.limits.pairs import Pair
+from netsor.limits.run import KernelRun, Options, Result
 
 __all__ = ["Limit", "limit"]
 

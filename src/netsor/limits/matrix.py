@@ -7,6 +7,7 @@ tape and run for all tiles on all cores; of a symmetric kernel only tiles on and
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -72,6 +73,7 @@ class Tiles:
     outputs: tuple[tuple[int, ...], tuple[int, ...]]
     pair: Pair
     places: list[tuple[Span, Span]]
+    mirrored: bool  # whether a tile may reach below the diagonal
 
 
 def tiled_matrix(
@@ -116,13 +118,13 @@ def _all_tiles(engine: Engine, rows: Rows) -> Iterator[Tiles]:
             step = _step(engine, outputs)
             a, b = _starts(left, step), _starts(right, step)
             if symmetric and r == s:
-                yield Tiles(outputs, Pair(False, a[0], a[0]), [(x, x) for x in a])
+                yield Tiles(outputs, Pair(False, a[0], a[0]), [(x, x) for x in a], True)
                 places = [(x, y) for k, x in enumerate(a) for y in a[k + 1 :]]
                 if places:
-                    yield Tiles(outputs, Pair(False, a[0], a[-1]), places)
+                    yield Tiles(outputs, Pair(False, a[0], a[-1]), places, False)
             else:
                 pair = Pair(False, a[0], (b[-1][0] + right[1], b[-1][1] + right[1]))
-                yield Tiles(outputs, pair, [(x, y) for x in a for y in b])
+                yield Tiles(outputs, pair, [(x, y) for x in a for y in b], symmetric)
 
 
 def _step(engine: Engine, outputs: tuple[tuple[int, ...], tuple[int, ...]]) -> int:
@@ -164,19 +166,29 @@ def _record(engine: Engine, tiles: Tiles) -> Recorded:
 
 
 def _run(out: np.ndarray, rows: Rows, tiles: Tiles, recorded: Recorded, place: tuple[Span, Span]) -> None:
-    """Compute one tile and write it, and its mirror image, into the matrix."""
+    """Compute one tile and write it into the matrix, all columns of an Output at once."""
     assert tiles.pair.rows is not None
     assert tiles.pair.cols is not None
-    spans = {tiles.pair.cols: place[1], tiles.pair.rows: place[0]}
-    for step, block in recorded.tape.run(spans):
+    missing = Counter(o for pairs in recorded.places.values() for o, _ in pairs)
+    waiting: dict[int, dict[int, np.ndarray]] = {o: {} for o in missing}
+    for step, block in recorded.tape.run({tiles.pair.cols: place[1], tiles.pair.rows: place[0]}):
         for o, p in recorded.places[step]:
-            left, right = rows.left[o][slice(*place[0])], rows.right[p][slice(*place[1])]
-            full = np.broadcast_to(block[0], (len(left), len(right), *left.shape[1:], *right.shape[1:]))
-            full = np.moveaxis(full, 1, left.ndim).reshape(left.size, right.size)
-            where = (_numbers(left), _numbers(right))
-            _write(out, where, full)
-            if rows.split is None:
-                _write(out, where[::-1], full.T)
+            left, right = rows.left[o], rows.right[p]
+            shape = (place[0][1] - place[0][0], place[1][1] - place[1][0], *left.shape[1:], *right.shape[1:])
+            full = np.moveaxis(np.broadcast_to(block[0], shape), 1, left.ndim)
+            waiting[o][p] = full.reshape(shape[0] * prod(left.shape[1:]), shape[1], -1)
+            missing[o] -= 1
+            if not missing[o]:
+                blocks = waiting.pop(o)
+                columns = np.concatenate(
+                    [rows.right[q][slice(*place[1])].reshape(shape[1], -1) for q in blocks], axis=1
+                )
+                joined = np.concatenate(list(blocks.values()), axis=2)
+                joined = joined.reshape(len(joined), -1)
+                where = (_numbers(left[slice(*place[0])]), _numbers(columns))
+                _write(out, where, joined)
+                if tiles.mirrored:
+                    _write(out, where[::-1], joined.T)
 
 
 def _write(out: np.ndarray, where: tuple[Any, Any], block: np.ndarray) -> None:

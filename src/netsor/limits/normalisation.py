@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from netsor.errors import LimitError
 from netsor.expect.batchnorm import across_with_error, within_with_error
 from netsor.lang.expr import Apply, Expr
 from netsor.lang.functions import MIXINGS
+from netsor.lang.libraries import is_traced
 from netsor.limits.forms import Atom
 from netsor.limits.pairs import Pair, diagonal
 
@@ -37,9 +39,25 @@ def slopes_of(engine: Engine, atom: Atom) -> Slopes | None:
                 or "eps" in options
             ):
                 return None
-            mean = np.asarray(engine.mean(form))
-            return slopes if slopes and np.all(mean == mean[..., :1]) else None
+            return slopes if slopes and _is_equal(engine, form) else None
     return None
+
+
+def _is_equal(engine: Engine, form: Expr) -> bool:
+    """Whether all members have the same mean."""
+    if engine.forms.is_centred(form):
+        return True
+    mean = _numpy(engine.mean(form))
+    return bool(np.all(mean == mean[..., :1]))
+
+
+def _numpy(array: Array) -> np.ndarray:
+    if is_traced(array):
+        raise LimitError(
+            "a batchnorm cannot be traced by jax.jit or differentiated by jax.grad",
+            remedy="Its integrals are NumPy's. Call the kernel outside jit and grad; use finite differences.",
+        )
+    return np.asarray(array)
 
 
 def _activation(body: Expr) -> tuple[Expr, Slopes | None]:
@@ -65,23 +83,26 @@ def batchnorm_second(
     n, m = engine.index(e)[0], engine.index(f)[0]
 
     def within(cov: Array) -> Array:
-        value, error = within_with_error(cov, slopes)
+        value, error = within_with_error(_numpy(cov), slopes)
         record.note("batchnorm within a batch", "1-D integral", float(np.max(error)))
-        return value + nudge * error
+        return engine.xp.asarray(value + nudge * error)
 
     def across(left: Array, right: Array, cross: Array) -> Array:
         sizes = np.broadcast_shapes(left.shape[:-2], right.shape[:-2], cross.shape[:-2])
         shapes = ((left, n, n), (right, m, m), (cross, n, m))
-        value, error = across_with_error(*(np.broadcast_to(x, (*sizes, *k)) for x, *k in shapes), slopes)
+        blocks = (np.broadcast_to(_numpy(x), (*sizes, *k)) for x, *k in shapes)
+        value, error = across_with_error(*blocks, slopes)
         record.note("batchnorm across batches", "2-D integral", float(np.max(error)))
-        return value + nudge * error
+        return engine.xp.asarray(value + nudge * error)
 
     if pair.same and e == f:
         value = within(one)
     else:
         cross = engine.cov(e, f, pair, False)
-        cross = pair.lift(np.zeros((1,) * (pair.batch + 2))) if cross is None else cross
+        cross = pair.lift(engine.xp.zeros((1,) * (pair.batch + 2))) if cross is None else cross
         arrays = (pair.left(one), pair.right(two), cross)
         sizes = np.broadcast_shapes(*(x.shape[:-2] for x in arrays))
-        value = across(*arrays) if pair.same or not pair.tape else pair.tape.call(across, arrays, (*sizes, n, m))
+        value = (
+            across(*arrays) if pair.same or not pair.tape else pair.tape.call(across, arrays, (*sizes, n, m))
+        )
     return diagonal(value, pair.batch, 1, 1) if tie else value

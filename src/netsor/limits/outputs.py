@@ -74,8 +74,8 @@ def _general(engine: Engine, t: Term, u: Term, pair: Pair, cov: np.ndarray) -> A
     total: Any = None
     for a, b in zip(*np.nonzero(np.any(table, axis=(1, 3))), strict=True):
         weights = table[a, :, b, :].reshape((*(1,) * batch, prod(q1), 1, prod(q2), 1))
-        every = (slice(None),) * batch
-        part = xp.asarray(weights, dtype=full.dtype) * full[(*every, None, a, slice(None), None, b, slice(None))]
+        member = full[(*(slice(None),) * batch, None, a, slice(None), None, b, slice(None))]
+        part = xp.asarray(weights, dtype=full.dtype) * member
         total = part if total is None else total + part
     if total is None:
         total = xp.zeros((1,) * (batch + 4), dtype=full.dtype)

@@ -13,6 +13,7 @@ from array_api_compat import is_numpy_namespace
 
 from netsor.build.network import Joint
 from netsor.errors import LimitError
+from netsor.lang.libraries import is_traced
 from netsor.limits.engine import Engine
 from netsor.limits.expectation import Expectations, NeedsSamplingError, Record
 from netsor.limits.forms import Forms
@@ -122,10 +123,10 @@ class KernelRun:
     def value(self) -> Any:
         """The kernel alone, in the library of its inputs."""
         if self.options.tol is not None:
-            return self.result().value
+            return self.engine(Record()).xp.asarray(self.result().value)
         return self.attempt(
             lambda: self.finite(self.matrix(self.engine(Record()))),
-            lambda *families: self.sampled(*families).value,
+            lambda *families: self.engine(Record()).xp.asarray(self.sampled(*families).value),
         )
 
     def measure(self, quantity: Callable[[Engine], Any]) -> Any:
@@ -184,6 +185,8 @@ class KernelRun:
         return Result(value, error, Plan.of(record, self.program, error, value))
 
     def sampled(self, families: frozenset[str], reasons: list[str]) -> Result:
+        if not all(isinstance(array, np.ndarray) for array in self.data.values()):
+            return self.in_numpy(reasons).sampled(families, reasons)
         if self.split is not None:  # samples are joint over all inputs, so the block is cut out at the end
             whole = KernelRun(self.made, self.options, self.params, None).sampled(families, reasons)
             block = np.s_[: self.rows.left_size, self.rows.left_size :]
@@ -210,13 +213,25 @@ class KernelRun:
                     "Allow more with max_points=..., or a larger tol.",
                 )
 
+    def in_numpy(self, reasons: list[str]) -> KernelRun:
+        """The same run on NumPy arrays: sampling knows no other."""
+        arrays, params = self.made.data, dict(self.params or {})
+        if is_traced(*arrays.values(), *(p for p in params.values() if hasattr(p, "shape"))):
+            raise LimitError(
+                "a limit that must be sampled cannot be traced by jax.jit or differentiated by jax.grad",
+                remedy=f"{reasons[-1]}. Call the kernel outside jit and grad; use finite differences.",
+            )
+        data = {name: np.asarray(array) for name, array in arrays.items()}
+        numbers = {name: float(value) for name, value in params.items()}
+        return KernelRun(replace(self.made, data=data), self.options, numbers, self.split)
+
     def finite(self, value: Any) -> Any:
         """The value, unless it has a NaN or an infinity: then there is no limit."""
-        if isinstance(value, np.ndarray) and not np.isfinite(value).all():
+        if not is_traced(value) and not np.isfinite(np.asarray(value)).all():
             raise LimitError(
                 "this program has no limit on these inputs: an expectation is not finite",
-                remedy="A variance that is divided by is 0 (layernorm or batchnorm of equal values), or a "
-                "nonlinearity has a pole, grows too fast or is not defined where its Gaussian variable reaches.",
+                remedy="Either a variance that is divided by is 0 (layernorm or batchnorm of equal values), "
+                "or a nonlinearity has a pole, grows too fast, or is not defined where its argument goes.",
             )
         return value
 

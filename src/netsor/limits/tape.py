@@ -21,12 +21,12 @@ Span = tuple[int, int]
 Shape = tuple[int, ...]
 
 ELEMENTWISE = frozenset(
-    "abs acos acosh add asin asinh astype atan atan2 atanh ceil clip copysign cos cosh divide equal exp expm1 "
-    "floor greater greater_equal isfinite isinf isnan less less_equal log log10 log1p log2 logical_and "
-    "logical_not logical_or maximum minimum multiply negative not_equal positive pow real remainder sign sin "
-    "sinh sqrt square subtract tan tanh where".split()
+    """abs acos acosh add asin asinh astype atan atan2 atanh ceil clip copysign cos cosh divide equal exp
+    expm1 floor greater greater_equal isfinite isinf isnan less less_equal log log10 log1p log2 logical_and
+    logical_not logical_or maximum minimum multiply negative not_equal positive pow real remainder sign sin
+    sinh sqrt square subtract tan tanh where""".split()  # noqa: SIM905
 )
-CONSTANT = frozenset("zeros ones full eye asarray linspace arange".split())
+CONSTANT = frozenset(("zeros", "ones", "full", "eye", "asarray", "linspace", "arange"))
 
 
 class Tape:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
 
@@ -19,7 +19,6 @@ from netsor.simulation.forward import Values, check_finite, forward, plan
 from netsor.simulation.weights import Weights, draw, resolve_widths
 
 __all__ = ["empirical_kernel", "simulate"]
-
 
 
 def simulate(
