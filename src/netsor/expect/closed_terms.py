@@ -82,7 +82,10 @@ def _piecewise(knots: tuple[float, ...], pieces: tuple[Coefs, ...]) -> Terms:
 
 
 def _hard_tanh(low: float, high: float) -> Terms:
-    return _piecewise((low, high), ((low,), (0.0, 1.0), (high,)))
+    """Ends at infinity are none."""
+    below, above = ([end] if math.isfinite(end) else [] for end in (low, high))
+    pieces = [(end,) for end in below] + [(0.0, 1.0)] + [(end,) for end in above]
+    return _piecewise((*below, *above), tuple(pieces))
 
 
 TERMS: dict[str, Callable[[Mapping[str, Any]], Terms]] = {

@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from netsor.errors import NetsorError
+from netsor.errors import LimitError, NetsorError
 from netsor.lang.blocks import Block
 from netsor.lang.check import Inferred, infer
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, Ref, refs
 from netsor.lang.functions import add, div, neg, sub
 from netsor.lang.index_maps import contract, sum_, window
+from netsor.lang.libraries import is_traced
 from netsor.lang.ops import IndexMap
 from netsor.lang.program import (
     Embedding,
@@ -141,6 +142,7 @@ class Engine:
             source = self.program.definitions[name]
             assert isinstance(source, Moment | Scalar)
             value = self.first(source.expr) if isinstance(source, Moment) else self.constant(source.expr)
+            _require_finite(name, value)
             self._scalars[name] = Block(value, len(self.program.types[name].index))
         return self._scalars[name]
 
@@ -442,6 +444,17 @@ class Engine:
             if not isinstance(s, Output):
                 counts[s.name] = max((counts[name] for name in used_by(s)), default=1)
         return counts
+
+
+def _require_finite(name: str, value: Array) -> None:
+    """A C-var has a limit, or the program has none."""
+    if is_traced(value) or bool(array_namespace(value).all(array_namespace(value).isfinite(value))):
+        return
+    raise LimitError(
+        f"the C-var `{name}` has no limit on these inputs: it is not finite",
+        remedy="Most often a variance that it divides by is 0, as in the layernorm of a vector that is 0. "
+        "Add an eps or a bias, or leave out the input.",
+    )
 
 
 def _impossible(what: str, *_: Any) -> NetsorError:

@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from array_api_compat import array_namespace
 
+from netsor.errors import LimitError
 from netsor.expect import hermite
 from netsor.expect.closed_forms import find, find_mean
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, refs
 from netsor.lang.functions import identity, polynomial, pow_
+from netsor.lang.libraries import is_traced
 from netsor.lang.ops import Function
 from netsor.limits.forms import HOLE, Atom, Product
 from netsor.limits.normalisation import batchnorm_second, slopes_of
@@ -311,7 +313,18 @@ class Expectations:
                 xp.broadcast_to(var, shape),
                 kinks=self.kinks(atom),
             )
+            self._require_settled(atom, self._series[atom])
         return self._series[atom]
+
+    def _require_settled(self, atom: Atom, series: hermite.Series) -> None:
+        """The integral of f^2 is the same at two resolutions, or f has a pole or grows too fast."""
+        error, square = series.error, series.square
+        if is_traced(error, square) or not bool(array_namespace(error).any(error > 0.05 * square**0.5)):
+            return
+        raise LimitError(
+            f"the expectation of `{self.name(atom)}` squared is not finite, or too singular to be computed",
+            remedy="A nonlinearity has no pole and grows more slowly than exp(x^2 / (4 variance)).",
+        )
 
     def callable(self, atom: Atom) -> Callable[[Array], Array]:
         """The atom as a function of arrays (repeats, inputs, index..., points)."""

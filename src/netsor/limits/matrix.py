@@ -171,7 +171,8 @@ def _run(out: np.ndarray, rows: Rows, tiles: Tiles, recorded: Recorded, place: t
     assert tiles.pair.cols is not None
     missing = Counter(o for pairs in recorded.places.values() for o, _ in pairs)
     waiting: dict[int, dict[int, np.ndarray]] = {o: {} for o in missing}
-    for step, block in recorded.tape.run({tiles.pair.cols: place[1], tiles.pair.rows: place[0]}):
+    results = recorded.tape.run({tiles.pair.cols: place[1], tiles.pair.rows: place[0]})
+    for step, block in _quietly(results):
         for o, p in recorded.places[step]:
             left, right = rows.left[o], rows.right[p]
             shape = (place[0][1] - place[0][0], place[1][1] - place[1][0], *left.shape[1:], *right.shape[1:])
@@ -189,6 +190,12 @@ def _run(out: np.ndarray, rows: Rows, tiles: Tiles, recorded: Recorded, place: t
                 _write(out, where, joined)
                 if tiles.mirrored:
                     _write(out, where[::-1], joined.T)
+
+
+def _quietly(results: Iterator[Any]) -> Iterator[Any]:
+    """Without warnings, also in the threads of a pool: what is not finite is refused in the end."""
+    with np.errstate(all="ignore"):
+        yield from results
 
 
 def _write(out: np.ndarray, where: tuple[Any, Any], block: np.ndarray) -> None:

@@ -16,7 +16,7 @@ from netsor.limits.pairs import Pair, diagonal
 
 if TYPE_CHECKING:
     from netsor.limits.engine import Engine
-    from netsor.limits.expectation import Expectations
+    from netsor.limits.expectation import Expectations, Record
 
 __all__ = ["batchnorm_second", "slopes_of"]
 
@@ -80,29 +80,49 @@ def batchnorm_second(
     one, two = (engine.cov(x, x, Pair(True), False) for x in (e, f))
     record, nudge = expectations.record, expectations.nudge
     record.inexact = True
-    n, m = engine.index(e)[0], engine.index(f)[0]
 
-    def within(cov: Array) -> Array:
-        value, error = within_with_error(_numpy(cov), slopes)
-        record.note("batchnorm within a batch", "1-D integral", float(np.max(error)))
-        return engine.xp.asarray(value + nudge * error)
-
-    def across(left: Array, right: Array, cross: Array) -> Array:
-        sizes = np.broadcast_shapes(left.shape[:-2], right.shape[:-2], cross.shape[:-2])
-        shapes = ((left, n, n), (right, m, m), (cross, n, m))
-        blocks = (np.broadcast_to(_numpy(x), (*sizes, *k)) for x, *k in shapes)
-        value, error = across_with_error(*blocks, slopes)
-        record.note("batchnorm across batches", "2-D integral", float(np.max(error)))
+    def integral(left: Array, right: Array, cross: Array) -> Array:
+        value, error = _within_or_across(_numpy(left), _numpy(right), _numpy(cross), slopes, record)
         return engine.xp.asarray(value + nudge * error)
 
     if pair.same and e == f:
-        value = within(one)
+        value = integral(one, one, one)
     else:
         cross = engine.cov(e, f, pair, False)
-        cross = pair.lift(engine.xp.zeros((1,) * (pair.batch + 2))) if cross is None else cross
+        if cross is None:
+            cross = pair.lift(engine.xp.zeros((*(1,) * pair.batch, engine.index(e)[0], engine.index(f)[0])))
         arrays = (pair.left(one), pair.right(two), cross)
         sizes = np.broadcast_shapes(*(x.shape[:-2] for x in arrays))
-        value = (
-            across(*arrays) if pair.same or not pair.tape else pair.tape.call(across, arrays, (*sizes, n, m))
-        )
+        recorded = None if pair.same else pair.tape
+        shape = (*sizes, engine.index(e)[0], engine.index(f)[0])
+        value = recorded.call(integral, arrays, shape) if recorded else integral(*arrays)
     return diagonal(value, pair.batch, 1, 1) if tie else value
+
+
+def _within_or_across(
+    left: np.ndarray, right: np.ndarray, cross: np.ndarray, slopes: Slopes, record: Record
+) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs of equal batches take the integral within a batch, also when they are different inputs.
+
+    A batch of two is normalised to signs, and that of its own copy must not differ by rounding: E[sign sign']
+    changes like the square root of the distance of the batches.
+    """
+    sizes = np.broadcast_shapes(left.shape[:-2], right.shape[:-2], cross.shape[:-2])
+    n, m = left.shape[-1], right.shape[-1]
+    left, right = np.broadcast_to(left, (*sizes, n, n)), np.broadcast_to(right, (*sizes, m, m))
+    cross = np.broadcast_to(cross, (*sizes, n, m))
+    value, error = np.empty(cross.shape), np.empty(cross.shape)
+    equal = _are_equal(left, cross) & _are_equal(right, cross) if n == m else np.zeros(sizes, bool)
+    if equal.any():
+        value[equal], error[equal] = within_with_error(left[equal], slopes)
+        record.note("batchnorm within a batch", "1-D integral", float(np.max(error[equal])))
+    if not equal.all():
+        value[~equal], error[~equal] = across_with_error(left[~equal], right[~equal], cross[~equal], slopes)
+        record.note("batchnorm across batches", "2-D integral", float(np.max(error[~equal])))
+    return value, error
+
+
+def _are_equal(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Whether matrices are the same up to the rounding of products of the data."""
+    size = np.abs(x).max(axis=(-2, -1))
+    return np.abs(x - y).max(axis=(-2, -1)) <= 16 * np.finfo(float).eps * size

@@ -141,8 +141,7 @@ class KernelRun:
             value = quantity(self.engine(Record()))
             return None if value is None else value[0]
 
-        with deep_recursion():
-            return self.finite(self.attempt(exact, sampled))
+        return self.finite(self.attempt(exact, sampled))
 
     def attempt(self, exact: Callable[[], Any], sampled: Callable[[frozenset[str], list[str]], Any]) -> Any:
         """Exactly; where an expectation has no exact method, sample its families and start again."""
@@ -150,7 +149,7 @@ class KernelRun:
         reasons: list[str] = []
         while True:
             try:
-                with deep_recursion():
+                with deep_recursion(), np.errstate(all="ignore"):  # what is not finite is refused
                     return sampled(families, reasons) if families else exact()
             except NeedsSamplingError as needed:
                 if self.options.method == "exact":
@@ -227,7 +226,7 @@ class KernelRun:
 
     def finite(self, value: Any) -> Any:
         """The value, unless it has a NaN or an infinity: then there is no limit."""
-        if not is_traced(value) and not np.isfinite(np.asarray(value)).all():
+        if value is not None and not is_traced(value) and not np.isfinite(np.asarray(value)).all():
             raise LimitError(
                 "this program has no limit on these inputs: an expectation is not finite",
                 remedy="Either a variance that is divided by is 0 (layernorm or batchnorm of equal values), "
