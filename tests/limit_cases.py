@@ -100,7 +100,7 @@ CASES = [
     _transformer("two heads, untied", [SHORT], heads=2, tied=False, var_u=2.0),
     _transformer("two layers", [SHORT], depth=2),
 ]
-SAMPLED = {"gru", "gru, random state", "lstm", "lstm, three tokens", "batchnorm_mlp, tanh", "cnn, max pool"}
+SAMPLED = {"gru", "lstm", "lstm, three tokens", "batchnorm_mlp, tanh", "cnn, max pool"}
 
 
 def by_name(name: str) -> Case:

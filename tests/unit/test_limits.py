@@ -144,6 +144,12 @@ Output v^T y / sqrt(n)
 """
 
 
+def test_one_block_of_matrices_with_and_without_aligned_axes() -> None:
+    """Different members of W are independent, whichever way they are used."""
+    program = ns.parse(ALIGNED)
+    assert_mu_and_sigma(program, oracle(program))
+
+
 def test_moments_of_vectors() -> None:
     limit = ns.limit(ns.parse(MEANS))
     assert limit.moment("b") == 0.25

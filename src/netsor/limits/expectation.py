@@ -6,6 +6,8 @@
 | any two atoms of one form each           | Hermite series                                     |
 | a product of forms                       | Isserlis' theorem                                  |
 | batchnorm with a homogeneous activation  | the paper's 1-D and 2-D integrals                  |
+| up to four erf gates of mean zero        | orthant probabilities                              |
+| up to four variables of a few inputs     | quadrature                                         |
 | anything else                            | sampling of its families (and of nothing more)     |
 """
 
@@ -29,6 +31,7 @@ from netsor.lang.functions import identity, polynomial, pow_
 from netsor.lang.libraries import is_traced
 from netsor.lang.ops import Function
 from netsor.limits.forms import HOLE, Atom, Product
+from netsor.limits.low_dimension import few_variables
 from netsor.limits.normalisation import batchnorm_second, slopes_of
 from netsor.limits.pairs import Pair, outer, pad_index
 from netsor.limits.sampled import Sampler, stacked_means
@@ -128,7 +131,7 @@ class Expectations:
         """E of the atoms that are not sampled, without index."""
         key = (left, right, pair, tie)
         if key not in self.pairs:
-            fit = _Fit(self.engine, pair, tie, (0, 0))
+            fit = Fit(self.engine, pair, tie, (0, 0))
             value: Any = np.ones((1,) * pair.batch)
             for ours, theirs in self.components(list(left), list(right)):
                 value = value * self.component(ours, theirs, fit)
@@ -147,7 +150,7 @@ class Expectations:
 
     def product(self, p: Product, q: Product, pair: Pair, tie: bool, ranks: tuple[int, int]) -> Array:
         """E of a product of constants and atoms on each side."""
-        fit = _Fit(self.engine, pair, tie, ranks)
+        fit = Fit(self.engine, pair, tie, ranks)
         factors = [fit.left(self.engine.constant(c), len(self.engine.index(c))) for c in p.constants]
         factors += [fit.right(self.engine.constant(c), len(self.engine.index(c))) for c in q.constants]
         left, right = self.split(p.atoms), self.split(q.atoms)
@@ -186,7 +189,7 @@ class Expectations:
                 groups = [g for g in groups if g not in joined] + [(union, members)]
         return (members for _, members in groups)
 
-    def component(self, left: list[Atom], right: list[Atom], fit: _Fit) -> Array:
+    def component(self, left: list[Atom], right: list[Atom], fit: Fit) -> Array:
         """E of the atoms of one family."""
         atoms = [*left, *right]
         unary = all(atom.unary for atom in atoms)
@@ -209,20 +212,31 @@ class Expectations:
                 return fit.both(value, self.rank(left[0]), self.rank(right[0]))
         if unary and all(a.is_identity for a in atoms) and not fit.tie and len(atoms) <= 4:
             return self.isserlis(left, right, fit)
+        value = few_variables(self, left, right, fit)
+        if value is None:
+            raise self.needs_sampling(atoms)
+        return value
+
+    def needs_sampling(self, atoms: list[Atom]) -> NeedsSamplingError:
+        """The demand to sample the families of some atoms."""
         families = frozenset(f for a in atoms for f in self.engine.forms.families_of(a))
-        raise NeedsSamplingError(families, self.reason(atoms))
+        return NeedsSamplingError(families, self.reason(atoms))
 
     def common_slopes(self, a: Atom, b: Atom) -> tuple[float, float] | None:
         """Slopes of the activation if both atoms are the same activation of a batchnorm."""
         left, right = slopes_of(self.engine, a), slopes_of(self.engine, b)
         return left if left == right else None
 
-    def reason(self, atoms: list[Atom]) -> str:
+    def names(self, atoms: list[Atom]) -> str:
+        """A product of atoms as it is written."""
         from netsor.lang.show import show_expr
 
-        count = len({form for atom in atoms for form in atom.forms})
         shown = " * ".join(show_expr(atom.expr) for atom in atoms[:3])
-        return f"E[{shown}{' ...' if len(atoms) > 3 else ''}] is an integral over {count} dependent variables"
+        return f"E[{shown}{' ...' if len(atoms) > 3 else ''}]"
+
+    def reason(self, atoms: list[Atom]) -> str:
+        count = len({form for atom in atoms for form in atom.forms})
+        return f"{self.names(atoms)} is an integral over {count} dependent variables"
 
     def rank(self, atom: Atom) -> int:
         return len(self.index(atom))
@@ -364,7 +378,7 @@ class Expectations:
 
     # Products of forms
 
-    def isserlis(self, left: list[Atom], right: list[Atom], fit: _Fit) -> Array:
+    def isserlis(self, left: list[Atom], right: list[Atom], fit: Fit) -> Array:
         """E of a product of Gaussian numbers: sum over all ways to pair them up, the rest by their means."""
         sides = [(0, a) for a in left] + [(1, a) for a in right]
         self.record.note(f"E of {len(sides)} Gaussians", "Isserlis")
@@ -383,7 +397,7 @@ class Expectations:
 
         return moment(sides)
 
-    def _form_cov(self, side: int, a: Atom, other: int, b: Atom, fit: _Fit) -> Array | None:
+    def _form_cov(self, side: int, a: Atom, other: int, b: Atom, fit: Fit) -> Array | None:
         engine = self.engine
         if side == other:
             cov = engine.cov(a.forms[0], b.forms[0], Pair(True), True)
@@ -393,7 +407,7 @@ class Expectations:
 
     # Sampled atoms
 
-    def sampled(self, left: list[Atom], right: list[Atom], fit: _Fit) -> list[Array]:
+    def sampled(self, left: list[Atom], right: list[Atom], fit: Fit) -> list[Array]:
         """The average over the sample points of the sampled atoms of both sides."""
         if not left and not right:
             return []
@@ -409,7 +423,7 @@ class Expectations:
 
 
 @dataclass(frozen=True)
-class _Fit:
+class Fit:
     """How quantities of one side or of both become factors of a block with given ranks."""
 
     engine: Engine

@@ -30,7 +30,7 @@ from netsor.lang.program import (
 from netsor.lang.sampling import input_mean
 from netsor.lang.types import C, G
 
-__all__ = ["HOLE", "Atom", "Forms", "Product"]
+__all__ = ["HOLE", "Atom", "Forms", "Product", "replace_expr"]
 
 HOLE = Ref("@")
 
@@ -53,7 +53,7 @@ class Atom:
     @cached_property
     def expr(self) -> Expr:
         """The atom as an expression of its forms."""
-        return _replace(self.body, HOLE, self.forms[0]) if self.unary else self.body
+        return replace_expr(self.body, HOLE, self.forms[0]) if self.unary else self.body
 
     @property
     def is_identity(self) -> bool:
@@ -254,13 +254,13 @@ class Forms:
         """The expression as a function of its forms; of one, if it has only one and mixes no index."""
         forms = self.maximal_forms(expr)
         unique = tuple(dict.fromkeys(forms))
-        if len(unique) == 1 and not self._mixes(expr, unique[0]):
-            return Atom(_replace(expr, unique[0], HOLE), unique, True)
+        if len(unique) == 1 and not self.mixes(expr, unique):
+            return Atom(replace_expr(expr, unique[0], HOLE), unique, True)
         names = {name for form in unique for name in refs(form) if not self.is_constant(Ref(name))}
         if len(names) == 1:
             ref = Ref(names.pop())
-            if not self._mixes(expr, ref):
-                return Atom(_replace(expr, ref, HOLE), (ref,), True)
+            if not self.mixes(expr, (ref,)):
+                return Atom(replace_expr(expr, ref, HOLE), (ref,), True)
         return Atom(expr, unique, False)
 
     def maximal_forms(self, expr: Expr) -> list[Expr]:
@@ -272,12 +272,12 @@ class Forms:
         assert isinstance(expr, Apply), f"{expr} is neither a form nor unwound"
         return [form for arg in expr.args for form in self.maximal_forms(arg)]
 
-    def _mixes(self, expr: Expr, leaf: Expr) -> bool:
+    def mixes(self, expr: Expr, leaves: tuple[Expr, ...]) -> bool:
         """Whether an index map or a mixing operation stands between the expression and a leaf of it."""
-        if expr == leaf or self.is_constant(expr):
+        if expr in leaves or self.is_constant(expr):
             return False
         assert isinstance(expr, Apply)
-        return not isinstance(expr.op, Function) or any(self._mixes(a, leaf) for a in expr.args)
+        return not isinstance(expr.op, Function) or any(self.mixes(a, leaves) for a in expr.args)
 
     # Independent families
 
@@ -318,9 +318,10 @@ class Forms:
         return self._families_of[atom]
 
 
-def _replace(expr: Expr, old: Expr, new: Expr) -> Expr:
+def replace_expr(expr: Expr, old: Expr, new: Expr) -> Expr:
+    """The expression with `new` in place of every `old`."""
     if expr == old:
         return new
     if isinstance(expr, Apply):
-        return Apply(expr.op, tuple(_replace(a, old, new) for a in expr.args), expr.attrs, expr.pick)
+        return Apply(expr.op, tuple(replace_expr(a, old, new) for a in expr.args), expr.attrs, expr.pick)
     return expr

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import ceil, log2
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,9 @@ from netsor.limits.sampled import Sampler
 
 __all__ = ["KernelRun", "Options", "Result", "deep_recursion"]
 
+START, GOOD = 2**12, 5e-4
+RATE = 0.75  # errors of scrambled Sobol points fall about like points^-0.75 here
+AT_ONCE = 2**17  # sample points of all repeats that are computed together
 METHODS = ("auto", "exact", "sample")
 
 
@@ -33,7 +37,8 @@ class Options:
 
     method   "exact" raises where there is no exact method, "sample" samples every family
     tol      sampling grows until the error is below tol * sqrt(K_ii K_jj), or raises LimitError
-    points   sample points per repeat (a power of two)
+    points   sample points per repeat (a power of two); by default 4096, and four times as many for a
+             second try if the error is above 5e-4 of the scale
     repeats  independent randomisations, whose spread is the error
     progress  a bar; by default only for runs longer than two seconds in a terminal
     """
@@ -42,7 +47,7 @@ class Options:
     tol: float | None = None
     seed: int = 0
     dtype: Any = np.float64
-    points: int = 2**12
+    points: int | None = None
     repeats: int = 16
     max_points: int = 2**18
     progress: bool | None = None
@@ -52,6 +57,8 @@ class Options:
             raise LimitError(f"method={self.method!r}", remedy=f"Choose one of {', '.join(METHODS)}.")
         for name, least in (("points", 1), ("repeats", 2)):
             value = getattr(self, name)
+            if value is None and name == "points":
+                continue
             if not isinstance(value, int | np.integer) or value < least:
                 raise LimitError(f"{name}={value!r}", remedy=f"Give an integer >= {least}.")
         if self.tol is not None and not self.tol > 0:
@@ -133,7 +140,8 @@ class KernelRun:
         """Any quantity of the engine, averaged over repeats where something must be sampled."""
 
         def sampled(families: frozenset[str], _: list[str]) -> Any:
-            sampler = Sampler(families, self.options.points, self.options.repeats, self.options.seed)
+            repeats = range(self.options.repeats)
+            sampler = Sampler(families, self.options.points or START, repeats, self.options.seed)
             value = quantity(self.engine(Record(), sampler))
             return None if value is None else np.mean(value, axis=0)
 
@@ -190,27 +198,33 @@ class KernelRun:
             whole = KernelRun(self.made, self.options, self.params, None).sampled(families, reasons)
             block = np.s_[: self.rows.left_size, self.rows.left_size :]
             return Result(whole.value[block], whole.error[block], whole.plan)
-        options, points = self.options, self.options.points
+        options, points = self.options, self.options.points or START
         while True:
-            record, sampler = Record(), Sampler(families, points, options.repeats, options.seed)
-            stack = self.finite(whole_matrix(self.engine(record, sampler), self.rows, options.repeats))
+            record, stack, dimensions = Record(), [], 0
+            for repeats in _chunks(options.repeats, max(1, AT_ONCE // points)):
+                sampler = Sampler(families, points, repeats, options.seed)
+                stack.append(self.finite(whole_matrix(self.engine(record, sampler), self.rows, len(repeats))))
+                dimensions = sampler.dimensions
+            stack = np.concatenate(stack)
             value = stack.mean(0)
             error = stack.std(0, ddof=1) / np.sqrt(len(stack)) + self.rounding(value)
             plan = Plan.of(record, self.program, error, value)
-            plan = replace(
-                plan, sampled=tuple(sorted(families)), dimensions=sampler.dimensions, points=points
-            )
+            plan = replace(plan, sampled=tuple(sorted(families)), dimensions=dimensions, points=points)
             result = Result(value, error, replace(plan, repeats=options.repeats, reasons=tuple(reasons)))
-            if options.tol is None or _relative(error, self.scale(value)) <= options.tol:
+            reached = _relative(error, self.scale(value))
+            enough = options.points is not None or reached <= GOOD or points > START
+            if reached <= options.tol if options.tol is not None else enough:
                 return result
-            points *= 4
-            if points > options.max_points:
-                reached = _relative(error, self.scale(value))
+            if points >= options.max_points:
                 raise LimitError(
                     f"the tolerance {options.tol:g} is not reached",
-                    remedy=f"With {points // 4} points the error is {reached:.2g}. "
+                    remedy=f"With {points} points the error is {reached:.2g}. "
                     "Allow more with max_points=..., or a larger tol.",
                 )
+            factor = (
+                4 if options.tol is None else max(4, _power_of_two((reached / options.tol) ** (1 / RATE)))
+            )
+            points = min(points * factor, options.max_points)
 
     def in_numpy(self, reasons: list[str]) -> KernelRun:
         """The same run on NumPy arrays: sampling knows no other."""
@@ -244,6 +258,16 @@ class KernelRun:
         """An allowance for floating-point rounding: a few units per statement."""
         eps = float(np.finfo(self.options.dtype).eps)
         return 8 * eps * len(self.program.statements) * self.scale(value)
+
+
+def _power_of_two(x: float) -> int:
+    """The least power of two that is not below x."""
+    return 2 ** max(0, ceil(log2(x)))
+
+
+def _chunks(repeats: int, size: int) -> Iterator[range]:
+    """The numbers of the repeats, as many at a time as fit in memory."""
+    return (range(k, min(k + size, repeats)) for k in range(0, repeats, size))
 
 
 def _relative(error: np.ndarray, scale: np.ndarray) -> float:

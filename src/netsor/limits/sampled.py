@@ -11,7 +11,7 @@ from netsor.expect.points import GaussianSampler, NormalPoints
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Expr, Ref, refs
-from netsor.limits.forms import HOLE, Atom
+from netsor.limits.forms import HOLE, Atom, replace_expr
 from netsor.limits.pairs import Pair, pad_index
 
 if TYPE_CHECKING:
@@ -23,12 +23,12 @@ __all__ = ["Sampler", "stacked_means"]
 class Sampler:
     """Joint samples of the forms of some families; each form is drawn when it is first asked for.
 
-    There are `repeats` independent randomisations, each with its own points and covariances.
+    There are independent randomisations, numbered by `repeats`, each with its own points and covariances.
     """
 
-    def __init__(self, families: frozenset[str], points: int, repeats: int, seed: int) -> None:
-        self.families, self.count, self.repeats = families, points, repeats
-        self.points = [NormalPoints(points, (seed, k)) for k in range(repeats)]
+    def __init__(self, families: frozenset[str], points: int, repeats: range, seed: int) -> None:
+        self.families, self.count, self.repeats = families, points, len(repeats)
+        self.points = [NormalPoints(points, (seed, k)) for k in repeats]
         self.samplers: dict[str, list[GaussianSampler]] = {}
         self.drawn: dict[str, list[Expr]] = {}
         self.samples: dict[Expr, Block] = {}
@@ -80,12 +80,10 @@ class Sampler:
         return self._values[atoms]
 
     def _atom(self, engine: Engine, atom: Atom) -> Block:
-        from netsor.limits.forms import _replace
-
         body, values = atom.body, {}
         for k, form in enumerate(atom.forms):
             hole = HOLE if atom.unary else Ref(f"@{k}")
-            body = body if atom.unary else _replace(body, form, hole)
+            body = body if atom.unary else replace_expr(body, form, hole)
             values[hole.name] = self.form(engine, form)
         constants = {n: engine.block(n) for n in refs(body) if n not in values}
         with np.errstate(all="ignore"):
