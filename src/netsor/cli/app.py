@@ -1,0 +1,47 @@
+"""The application object, and how errors reach the user."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import typer
+from rich.console import Console
+
+from netsor.errors import NetsorError
+
+__all__ = ["app", "complain", "reporting", "reproduce_app"]
+
+app = typer.Typer(
+    help="Write a neural network once; read it as a program, as its infinite-width limit, as a simulation.",
+    epilog="Exit codes: 0 done, 1 error, 2 wrong usage, 3 verify found no agreement, 130 interrupted.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+reproduce_app = typer.Typer(help="Make the paper's figures from our own engine.", no_args_is_help=True)
+app.add_typer(reproduce_app, name="reproduce")
+
+
+def complain(message: str, code: int = 1) -> NoReturn:
+    """Print a message on the error stream and end."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(message, markup=False)
+    raise typer.Exit(code)
+
+
+def reporting(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose errors are printed as a message, without a traceback."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **options: Any) -> None:
+        try:
+            command(*args, **options)
+        except NetsorError as error:
+            complain(f"{type(error).__name__}: {error}")
+        except OSError as error:
+            complain(f"{error.filename or 'file'}: {error.strerror or error}")
+        except KeyboardInterrupt:
+            complain("interrupted", 130)
+
+    return wrapped

@@ -1,0 +1,226 @@
+"""`netsor kernel`, `netsor simulate`, `netsor verify`, `netsor plot`."""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from netsor.build.network import Network, program
+from netsor.cli.app import app, complain, reporting
+from netsor.cli.loading import is_program, load_inputs, load_network, load_npz, load_program
+from netsor.cli.programs import NetworkTarget
+from netsor.errors import DataError
+from netsor.files import replacing, write_npz
+from netsor.lang import Program
+
+__all__ = ["kernel", "plot", "simulate", "verify"]
+
+Target = Annotated[
+    str,
+    typer.Argument(help="A network in a Python file, or a program.", metavar="FILE.py:NETWORK|FILE.netsor"),
+]
+Data = Annotated[
+    Path | None,
+    typer.Argument(
+        help="The inputs: .npy, or .npz (x with the inputs along its first axis, or one array per input; "
+        "name.0, name.1 are the parts of one). A program has its own data.",
+        metavar="DATA",
+        show_default=False,
+    ),
+]
+Seed = Annotated[int, typer.Option(help="Seed of the random numbers.", min=0)]
+
+
+@app.command()
+@reporting
+def kernel(
+    target: Target,
+    data: Data = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Store values, errors and plan, as .npz.")
+    ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say which method computed what, with which error.")
+    ] = False,
+    method: Annotated[str, typer.Option(help="auto, exact or sample.")] = "auto",
+    tol: Annotated[
+        float | None, typer.Option(help="Sample until the relative error is below this.", show_default=False)
+    ] = None,
+    seed: Seed = 0,
+) -> None:
+    """The infinite-width kernel of a network on a set of inputs, or between the sets x and y."""
+    from netsor.limits import kernel as kernel_of
+    from netsor.limits import limit
+
+    options: dict[str, Any] = {"method": method, "tol": tol, "seed": seed}
+    if is_program(target):
+        found, labels, starts = limit(_program(target, data), **options).kernel(), [], []
+    else:
+        net, (x, y, names) = load_network(target), _inputs(data)
+        found = kernel_of(net, **options).evaluate(x, y)
+        labels, starts = ([], []) if y is not None else _labels(net, x, names, len(found.value))
+    if output is not None:
+        write_npz(
+            output,
+            {
+                "K": found.value,
+                "error": found.error,
+                "plan": found.explain(),
+                "labels": np.array(labels, str),
+                "starts": np.array(starts, int),
+            },
+        )
+        typer.echo(f"wrote {output}: K {found.value.shape}, largest error {found.error.max():.1e}")
+    else:
+        _print_matrix(found.value)
+    if explain:
+        typer.echo(found.explain())
+
+
+@app.command()
+@reporting
+def simulate(
+    target: Target,
+    data: Data = None,
+    width: Annotated[int, typer.Option(help="Width of all layers.", min=1)] = 1000,
+    samples: Annotated[int, typer.Option(help="Number of random networks.", min=1)] = 100,
+    seed: Seed = 0,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Store the outputs of all networks.")
+    ] = None,
+) -> None:
+    """Outputs of random networks of finite width; prints their second moments."""
+    from netsor.simulation import simulate as run
+
+    if is_program(target):
+        outputs = run(_program(target, data), None, width, samples, seed)
+    else:
+        outputs = run(load_network(target), _inputs(data)[0], width, samples, seed)
+    if output is not None:
+        write_npz(output, {"outputs": outputs, "width": width, "seed": seed})
+        typer.echo(f"wrote {output}: outputs {outputs.shape}")
+        return
+    typer.echo(f"second moments of the outputs over {samples} networks of width {width}:")
+    _print_matrix(outputs.T @ outputs / samples)
+
+
+@app.command()
+@reporting
+def verify(
+    target: NetworkTarget,
+    data: Annotated[Path, typer.Argument(help="The inputs, as for kernel.", metavar="DATA")],
+    widths: Annotated[str, typer.Option(help="Widths, divided by commas.")] = "64,128,256,512,1024",
+    samples: Annotated[int, typer.Option(help="Networks at each width.", min=2)] = 30,
+    seed: Seed = 0,
+) -> None:
+    """Compare a network with its limit at several widths; exit code 3 if they do not agree."""
+    from netsor.verify import verify as compare
+
+    found = compare(load_network(target), _inputs(data)[0], _widths(widths), samples, seed)
+    typer.echo(str(found))
+    if not found.ok:
+        complain("the network does not agree with its limit", 3)
+
+
+@app.command()
+@reporting
+def plot(
+    path: Annotated[Path, typer.Argument(help="A kernel stored by `netsor kernel -o`.", metavar="K.npz")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The picture: .png, .pdf or .svg.", show_default="K.png"),
+    ] = None,
+    correlation: Annotated[bool, typer.Option("--correlation", help="Divide by the deviations.")] = False,
+    title: Annotated[str, typer.Option(help="Title of the picture.", show_default=False)] = "",
+    words: Annotated[
+        str, typer.Option(help="A word for each row, divided by spaces.", show_default=False)
+    ] = "",
+) -> None:
+    """A heat map of a stored kernel."""
+    from netsor.plots import heat_map, style
+
+    stored = load_npz(path)
+    if "K" not in stored or stored["K"].ndim != 2:
+        raise DataError(f"{path} holds no kernel", remedy="Make one with `netsor kernel ... -o K.npz`.")
+    K = stored["K"]
+    labels = [str(label) for label in stored.get("labels", ())]
+    breaks = [int(row) for row in stored.get("starts", ())][1:]
+    if correlation:
+        K = _correlation(K, path)
+    target = output or path.with_suffix(".png")
+    if target.suffix not in (".png", ".pdf", ".svg"):
+        raise DataError(f"a picture cannot be {target.suffix or 'a file without suffix'}", remedy="Use .png.")
+    pyplot = style()
+    figure, ax = pyplot.subplots(figsize=(6.4, 5.6), layout="constrained")
+    breaks = breaks if len(breaks) < len(K) - 1 else []
+    if words and len(words.split()) != len(K):
+        raise DataError(f"{len(words.split())} words for {len(K)} rows", remedy="Give one word for each row.")
+    labels = words.split() or labels
+    few = labels if len(labels) == len(K) <= 48 else ()
+    scale = "correlation" if correlation else "covariance"
+    heat_map(ax, K, few, title or path.stem, breaks=breaks, scale=scale)
+    with replacing(target) as temporary:
+        figure.savefig(temporary, bbox_inches="tight")
+    pyplot.close(figure)
+    typer.echo(f"wrote {target}")
+
+
+def _correlation(K: np.ndarray, path: Path) -> np.ndarray:
+    if K.shape[0] != K.shape[1] or not (np.diagonal(K) > 0).all():
+        raise DataError(f"{path} has no correlations", remedy="It takes one set and positive variances.")
+    sigma = np.sqrt(np.diagonal(K))
+    return K / np.outer(sigma, sigma)
+
+
+def _program(target: str, data: Path | None) -> Program:
+    if data is not None:
+        raise DataError("a program has its own data", remedy=f"Leave out {data}.")
+    return load_program(Path(target))
+
+
+def _inputs(data: Path | None) -> tuple[list[Any], list[Any] | None, list[str]]:
+    if data is None:
+        raise DataError("a network needs data", remedy="Give a .npy or .npz file after the network.")
+    return load_inputs(data)
+
+
+def _widths(text: str) -> tuple[int, ...]:
+    try:
+        widths = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        widths = ()
+    if len(set(widths)) < 2 or min(widths) < 1:
+        raise DataError(f"--widths {text}", remedy="Give at least two numbers >= 1, e.g. 64,256,1024.")
+    return widths
+
+
+def _labels(net: Network, x: list[Any], names: list[str], rows: int) -> tuple[list[str], list[int]]:
+    """A name for each row of the kernel, and the row where each input begins."""
+    sizes: dict[Any, int] = {}
+    labels: list[str] = []
+    starts: list[int] = []
+    for name, xi in zip(names, x, strict=True):
+        key = repr([np.shape(part) for part in xi]) if isinstance(xi, tuple) else np.shape(xi)
+        size = sizes[key] = sizes.get(key) or _outputs(program(net, xi))
+        starts.append(len(labels))
+        labels += [name] if size == 1 else [f"{name} {k}" for k in range(size)]
+    return (labels, starts) if len(labels) == rows else ([], [])
+
+
+def _outputs(made: Program) -> int:
+    """The number of output scalars."""
+    total = 0
+    for s in made.outputs:
+        t = s.terms[0]
+        v, y = made.types[t.readout], made.types[t.operand]
+        total += prod(v.index[t.aligned :]) * prod(y.index[t.aligned :])
+    return total
+
+
+def _print_matrix(matrix: np.ndarray) -> None:
+    with np.printoptions(precision=6, suppress=True, linewidth=110):
+        typer.echo(str(matrix))

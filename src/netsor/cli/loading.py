@@ -1,0 +1,172 @@
+"""What the commands read: programs, networks in Python files, and data."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+import traceback
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from netsor.build.network import Network
+from netsor.errors import BuildError, DataError, NetsorError, ParseError
+from netsor.lang import Program, parse
+
+__all__ = ["is_program", "load_inputs", "load_network", "load_npz", "load_program", "set_data"]
+
+ARRAYS = (
+    "A .npy array has the inputs along its first axis. In a .npz file an array called x does so too (and y, "
+    "for a second set); otherwise each array is one input, and arrays name.0, name.1 are the parts of one."
+)
+
+
+def is_program(target: str) -> bool:
+    """Whether a target is a program in text form rather than FILE.py:network."""
+    return target.endswith(".netsor")
+
+
+def load_program(path: Path) -> Program:
+    """Parse and check a file."""
+    try:
+        program = parse(path.read_text(encoding="utf-8"))
+        program.check()
+        return program
+    except FileNotFoundError:
+        raise ParseError(f"there is no file {path}") from None
+    except UnicodeDecodeError:
+        raise ParseError(f"{path} is not a text file") from None
+    except NetsorError as error:
+        raise type(error)(f"{path}: {error}") from None
+
+
+def set_data(program: Program, settings: list[str]) -> Program:
+    """The program with data replaced: NAME=[1, 2] or NAME=FILE.npy."""
+    data = dict(program.data)
+    for setting in settings:
+        name, _, text = setting.partition("=")
+        if name not in data:
+            known = ", ".join(data) or "none"
+            raise DataError(f"the program has no data `{name}`", remedy=f"Its data: {known}.")
+        data[name] = _array(Path(text)) if text.endswith(".npy") else _literal(name, text)
+    changed = replace(program, data=data)
+    changed.check()
+    return changed
+
+
+def _literal(name: str, text: str) -> np.ndarray:
+    try:
+        return np.array(json.loads(text), float)
+    except ValueError:
+        raise DataError(
+            f"`{text}` is not an array of numbers", remedy=f"Write --data '{name}=[1, 0.5]', or a .npy file."
+        ) from None
+
+
+def load_network(target: str) -> Network:
+    """The network of FILE.py:name; the file is run as a module."""
+    file, colon, name = target.rpartition(":")
+    if not colon or not file.endswith(".py"):
+        raise BuildError(
+            f"`{target}` names no network", remedy="Write FILE.py:network, e.g. examples/my_network.py:rnn."
+        )
+    path = Path(file)
+    if not path.is_file():
+        raise BuildError(f"there is no file {path}")
+    module = _run(path)
+    found = module.get(name)
+    if isinstance(found, Network):
+        return found
+    networks = ", ".join(key for key, value in module.items() if isinstance(value, Network))
+    what = f"`{name}` in {path} is no network" if found is not None else f"{path} has no `{name}`"
+    raise BuildError(
+        what, remedy=f"Its networks: {networks or 'none'}. Decorate a function with @ns.network to make one."
+    )
+
+
+def _run(path: Path) -> dict[str, Any]:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        spec.loader.exec_module(module)
+    except NetsorError:
+        raise
+    except SyntaxError as error:
+        raise BuildError(f"{path}, line {error.lineno}: {error.msg}") from None
+    except Exception as error:
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+        where = f", line {lines[-1]}" if lines else ""
+        raise BuildError(f"{path}{where}: {type(error).__name__}: {error}") from None
+    finally:
+        sys.path.pop(0)
+    return vars(module)
+
+
+def load_inputs(path: Path, *, one: bool = False) -> tuple[list[Any], list[Any] | None, list[str]]:
+    """A set of inputs, perhaps a second set, and a name for each input of the first.
+
+    With `one`, a .npy array is a single input.
+    """
+    if path.suffix == ".npy":
+        array = _array(path)
+        if one:
+            return [array], None, [path.stem]
+        if array.ndim == 0:
+            raise DataError(f"{path} holds a single number", remedy=ARRAYS)
+        return list(array), None, [str(k) for k in range(len(array))]
+    if path.suffix != ".npz":
+        raise DataError(f"{path} is neither .npy nor .npz", remedy=ARRAYS)
+    arrays = load_npz(path)
+    if "x" in arrays and set(arrays) <= {"x", "y"} and not one:
+        second = list(arrays["y"]) if "y" in arrays else None
+        return list(arrays["x"]), second, [str(k) for k in range(len(arrays["x"]))]
+    inputs = _members(arrays)
+    if not inputs:
+        raise DataError(f"{path} has no arrays", remedy=ARRAYS)
+    return list(inputs.values()), None, list(inputs)
+
+
+def _members(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Each array an input; name.0, name.1, ... together are a tuple."""
+    found: dict[str, Any] = {}
+    for key, array in arrays.items():
+        part = re.fullmatch(r"(.+)\.(\d+)", key)
+        if part is None:
+            found[key] = array
+        else:
+            found.setdefault(part[1], {})[int(part[2])] = array
+    return {
+        key: tuple(value[k] for k in sorted(value)) if isinstance(value, dict) else value
+        for key, value in found.items()
+    }
+
+
+def _array(path: Path) -> np.ndarray:
+    try:
+        with path.open("rb") as file:
+            return np.load(file, allow_pickle=False)
+    except FileNotFoundError:
+        raise DataError(f"there is no file {path}") from None
+    except (ValueError, EOFError):
+        raise DataError(f"{path} is not an array of numbers", remedy="Write it with numpy.save.") from None
+
+
+def load_npz(path: Path) -> dict[str, np.ndarray]:
+    """All arrays of a .npz file."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            return {key: stored[key] for key in stored.files}
+    except FileNotFoundError:
+        raise DataError(f"there is no file {path}") from None
+    except (ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile):
+        raise DataError(
+            f"{path} is not a .npz file of arrays of numbers", remedy="Write it with numpy.savez."
+        ) from None

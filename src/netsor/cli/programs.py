@@ -1,0 +1,125 @@
+"""`netsor show`, `netsor check`, `netsor limit`: the program and its mu, Sigma and kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations_with_replacement
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from netsor.build.network import program as program_of
+from netsor.cli.app import app, reporting
+from netsor.cli.loading import load_inputs, load_network, load_program, set_data
+from netsor.files import write_npz, write_text
+from netsor.lang import Program
+from netsor.lang.types import C, G
+
+__all__ = ["NetworkTarget", "check", "limit", "show"]
+
+ProgramFile = Annotated[Path, typer.Argument(help="A program in text form (.netsor).", metavar="FILE.netsor")]
+NetworkTarget = Annotated[
+    str, typer.Argument(help="A network in a Python file.", metavar="FILE.py:NETWORK", show_default=False)
+]
+
+
+@app.command()
+@reporting
+def show(
+    target: NetworkTarget,
+    inputs: Annotated[
+        list[Path],
+        typer.Option(
+            "--input",
+            "-i",
+            help="One input (.npy), or several (.npz, one array each); give it again for a joint program.",
+        ),
+    ],
+    variant: Annotated[
+        str, typer.Option(help="Rewrite it as netsor, netsor-minus, netsor-o or netsor+.", show_default=False)
+    ] = "",
+    expand: Annotated[bool, typer.Option("--expand", help="One variable of the paper per line.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write to a file, with all data.")
+    ] = None,
+) -> None:
+    """The program of a network on an input, type checked, in the paper's notation."""
+    net = load_network(target)
+    made = program_of(net, *(x for path in inputs for x in load_inputs(path, one=True)[0]))
+    made = made.lower(variant) if variant else made
+    made = made.expand() if expand else made
+    made.check()
+    if output is None:
+        typer.echo(str(made), nl=False)
+    else:
+        write_text(output, made.show())
+        typer.echo(f"wrote {output}: {len(made.statements)} statements")
+
+
+@app.command()
+@reporting
+def check(path: ProgramFile) -> None:
+    """Type check a program and list its variables."""
+    program = load_program(path)
+    for name, type_ in program.types.items():
+        typer.echo(f"{name} :: {type_}")
+    classes = ", ".join(f"{width} ({len(names)} vectors)" for width, names in program.widths.items())
+    typer.echo(f"OK: {len(program.statements)} statements; widths {classes}")
+
+
+@app.command()
+@reporting
+def limit(
+    path: ProgramFile,
+    data: Annotated[
+        list[str] | None,
+        typer.Option("--data", "-d", help="Replace data: 'x=[1, 0.5]' or x=FILE.npy.", metavar="NAME=VALUE"),
+    ] = None,
+    method: Annotated[str, typer.Option(help="auto, exact or sample.")] = "auto",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Store the values, as a .npz file.")
+    ] = None,
+) -> None:
+    """mu, Sigma, the scalar limits and the kernel of a program."""
+    from netsor.limits import limit as limit_of
+
+    program = set_data(load_program(path), data or [])
+    found = limit_of(program, method=method)
+    stored: dict[str, Any] = {}
+    for name, value, note in _quantities(program, found):
+        stored[name] = value
+        typer.echo(f"{name} = {_number(value)}{note}")
+    if program.outputs:
+        result = found.kernel()
+        stored |= {"K": result.value, "error": result.error, "plan": result.explain()}
+        typer.echo(f"K = {_number(result.value)}")
+        typer.echo(result.explain())
+    if output is not None:
+        write_npz(output, stored)
+
+
+def _quantities(program: Program, found: Any) -> Iterator[tuple[str, Any, str]]:
+    """Name, value and note of every mu, Sigma and scalar limit, in the order of the program."""
+    vectors = [(name, type_) for name, type_ in program.types.items() if isinstance(type_, G)]
+    for name, _ in vectors:
+        yield f"mu({name})", found.mu(name), ""
+    for (name, type_), (other, type2) in combinations_with_replacement(vectors, 2):
+        if type_.width == type2.width:
+            yield f"Sigma({name}, {other})", found.sigma(name, other), ""
+        else:
+            shape = (*type_.index, *type2.index)
+            yield f"Sigma({name}, {other})", np.zeros(shape), f"  (widths {type_.width}, {type2.width})"
+    for name, type_ in program.types.items():
+        if isinstance(type_, C):
+            yield f"limit of {name}", found.scalar(name), ""
+
+
+def _number(value: Any) -> str:
+    array = np.asarray(value)
+    if array.ndim == 0:
+        return f"{float(array) + 0.0:.10g}"
+    if not array.any():
+        return f"0 in all {array.size} entries" if array.size > 1 else "0"
+    return np.array2string(array, precision=10, suppress_small=True)

@@ -1,0 +1,115 @@
+"""Distance of random networks to their limit as the width grows, and the slope of its logarithm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from netsor.limits import kernel
+from netsor.limits.kernel import Result
+from netsor.reproduce.store import Run, fingerprint
+from netsor.reproduce.studies import Study
+from netsor.simulation import empirical_kernel
+
+__all__ = ["Convergence", "Fit", "fit_slope", "measure", "slope_table", "widths_up_to"]
+
+CHUNK = 25
+WIDE = 128
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A straight line through log distance against log width.
+
+    The weights are the inverse squared standard errors of the mean log distances; where the points
+    scatter more than these say (chi2 above its degrees of freedom), the error grows in proportion.
+    """
+
+    slope: float
+    error: float
+    intercept: float
+    chi2: float
+    freedom: int
+
+    @property
+    def deviation(self) -> float:
+        """Distance of the slope from -1/2 in standard errors."""
+        return (self.slope + 0.5) / self.error
+
+    def __str__(self) -> str:
+        return f"{self.slope:.3f} +- {self.error:.3f}"
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """A study with its limit and the relative Frobenius distances to it: array (widths, samples)."""
+
+    study: Study
+    limit: Result
+    widths: tuple[int, ...]
+    distances: np.ndarray
+
+    @property
+    def fit(self) -> Fit:
+        """Over all widths."""
+        return fit_slope(self.widths, self.distances)
+
+    @property
+    def wide_fit(self) -> Fit | None:
+        """Over the widths from 128 on, if there are two."""
+        wide = np.asarray(self.widths) >= WIDE
+        return fit_slope(np.asarray(self.widths)[wide], self.distances[wide]) if wide.sum() > 1 else None
+
+    @property
+    def limit_error(self) -> float:
+        """The error estimate of the limit, as a relative Frobenius norm."""
+        return float(np.linalg.norm(self.limit.error) / np.linalg.norm(self.limit.value))
+
+
+def widths_up_to(largest: int) -> tuple[int, ...]:
+    """32, 64, ... up to the largest."""
+    return tuple(2**k for k in range(5, max(largest.bit_length(), 7)) if 2**k <= max(largest, 64))
+
+
+def measure(run: Run, study: Study, widths: Sequence[int], samples: int) -> Convergence:
+    """Simulate a study at every width, in single precision, and compare with its limit."""
+    result = kernel(study.net).evaluate(study.inputs)
+    mark = f"kernel {fingerprint(study.net, study.inputs)}"
+    norm = np.linalg.norm(result.value)
+    rows = []
+    for width in widths:
+
+        def draw(count: int, seeds: np.random.SeedSequence, width: int = width) -> np.ndarray:
+            return empirical_kernel(
+                study.net, study.inputs, width, count, seeds, dtype=np.float32, progress=False
+            )
+
+        kernels = run.samples(study.name, mark, width, samples, draw, chunk=CHUNK)
+        rows.append(np.linalg.norm(kernels.astype(float) - result.value, axis=(1, 2)) / norm)
+    return Convergence(study, result, tuple(widths), np.array(rows))
+
+
+def fit_slope(widths: Sequence[int] | np.ndarray, distances: np.ndarray) -> Fit:
+    """Weighted least squares of log distance on log width; distances have shape (widths, samples)."""
+    x, logs = np.log(np.asarray(widths, float)), np.log(distances)
+    y, spread = logs.mean(1), logs.std(1, ddof=1) / np.sqrt(logs.shape[1])
+    weights = spread**-2
+    centre = np.average(x, weights=weights)
+    square = np.sum(weights * (x - centre) ** 2)
+    slope = np.sum(weights * (x - centre) * y) / square
+    intercept = np.average(y, weights=weights) - slope * centre
+    chi2, freedom = float(np.sum(weights * (y - intercept - slope * x) ** 2)), len(x) - 2
+    excess = max(1.0, np.sqrt(chi2 / freedom)) if freedom else 1.0
+    return Fit(float(slope), float(excess / np.sqrt(square)), float(intercept), chi2, freedom)
+
+
+def slope_table(found: Sequence[Convergence]) -> list[str]:
+    """The slopes in lines of text."""
+    lines = [f"{'network':22} {'slope':>17}  {'from width 128':>17}  {'chi2/dof':>8}  {'limit error':>11}"]
+    for c in found:
+        wide = "" if c.wide_fit is None else str(c.wide_fit)
+        ratio = f"{c.fit.chi2 / c.fit.freedom:.2f}" if c.fit.freedom else ""
+        lines.append(f"{c.study.title:22} {c.fit!s:>17}  {wide:>17}  {ratio:>8}  {c.limit_error:11.1e}")
+    return lines

@@ -1,0 +1,174 @@
+"""The paper's figure "Infinite-width theory is highly predictive for simple RNN"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from netsor.data import sentences
+from netsor.files import write_csv, write_text
+from netsor.limits import kernel
+from netsor.plots import caption, heat_map, joint_histogram, radius_histogram, save, style
+from netsor.reproduce.store import Run, fingerprint
+from netsor.reproduce.studies import Study, paper_studies
+from netsor.simulation import empirical_kernel, simulate
+
+__all__ = ["RnnNumbers", "rnn_figure", "rnn_numbers"]
+
+NETWORKS = 100
+
+
+@dataclass(frozen=True)
+class RnnNumbers:
+    """What the panels show: A cosines, B correlation, C covariance, D deviation, E final outputs."""
+
+    study: Study
+    width: int
+    cosines: np.ndarray
+    correlation: np.ndarray
+    covariance: np.ndarray
+    deviation: np.ndarray
+    outputs: np.ndarray
+
+    @property
+    def ratio(self) -> np.ndarray:
+        """Deviation of simulated covariances, relative to the limit, entry by entry."""
+        return self.deviation / np.abs(self.covariance)
+
+    @property
+    def predicted(self) -> np.ndarray:
+        """The limiting covariance of the two final outputs."""
+        last = [self.study.breaks[0] - 1, len(self.covariance) - 1]
+        return self.covariance[np.ix_(last, last)]
+
+    @property
+    def radii(self) -> np.ndarray:
+        """Distance of every network's pair of outputs from the centre, in the limit's sigma."""
+        solved = np.linalg.solve(self.predicted, self.outputs.T)
+        return np.sqrt(np.sum(self.outputs.T * solved, axis=0))
+
+    @property
+    def inside(self) -> np.ndarray:
+        """Share of networks inside the level curves at 1, 2 and 3 sigma."""
+        return np.array([np.mean(self.radii < r) for r in (1, 2, 3)])
+
+    @property
+    def inside_predicted(self) -> np.ndarray:
+        """The same for the Gaussian: 1 - exp(-r^2 / 2)."""
+        return 1 - np.exp(-0.5 * np.array([1.0, 4.0, 9.0]))
+
+
+def rnn_numbers(run: Run, *, samples: int, width: int) -> RnnNumbers:
+    """The limit, 100 simulated covariances, and the final outputs of `samples` networks."""
+    study = paper_studies()[0]
+    net, inputs = study.net, study.inputs
+    vectors = np.concatenate([s.vectors for s in sentences()])
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    covariance = kernel(net)(inputs)
+    sigma = np.sqrt(np.diag(covariance))
+    last = [study.breaks[0] - 1, len(covariance) - 1]
+    mark = fingerprint(net, inputs)
+
+    def kernels(count: int, seeds: np.random.SeedSequence) -> np.ndarray:
+        return empirical_kernel(net, inputs, width, count, seeds, progress=False)
+
+    def outputs(count: int, seeds: np.random.SeedSequence) -> np.ndarray:
+        return simulate(net, inputs, width, count, seeds, dtype=np.float32, progress=False)[:, last]
+
+    found = run.samples("rnn_kernels", f"kernel {mark}", width, NETWORKS, kernels, chunk=10)
+    final = run.samples("rnn_outputs", f"outputs {mark}", width, samples, outputs, chunk=50)
+    return RnnNumbers(
+        study=study,
+        width=width,
+        cosines=unit @ unit.T,
+        correlation=covariance / np.outer(sigma, sigma),
+        covariance=covariance,
+        deviation=np.sqrt(((found - covariance) ** 2).mean(0)),
+        outputs=final.astype(float),
+    )
+
+
+def rnn_figure(run: Run, *, samples: int, width: int) -> Iterator[str]:
+    """Panels A to E of the paper, and F, which shows E along its radius; yields what it found."""
+    pyplot = style()
+    numbers = rnn_numbers(run, samples=samples, width=width)
+    yield from _findings(numbers)
+    _write_tables(run, numbers)
+    figure, axes = pyplot.subplot_mosaic("ABC\nDEF", figsize=(13.5, 8.6), layout="constrained")
+    words, split = numbers.study.labels, numbers.study.breaks
+    shared = (min(0.0, numbers.cosines.min(), numbers.correlation.min()), 1.0)
+    maps = {
+        "A": (numbers.cosines, "A  cosines of the word vectors", shared, "cosine"),
+        "B": (numbers.correlation, "B  correlation of the limit", shared, "correlation"),
+        "C": (numbers.covariance, "C  covariance of the limit", None, "covariance"),
+        "D": (numbers.deviation, "D  deviation of simulations from C", None, "standard deviation"),
+    }
+    for panel, (matrix, title, limits, scale) in maps.items():
+        heat_map(axes[panel], matrix, words, title, breaks=split, limits=limits, scale=scale)
+    labels = ("output after sentence 1, “… the dog”", "output after sentence 2, “… the lazy dog”")
+    title = f"E  final outputs of {len(numbers.outputs):,} networks"
+    joint_histogram(axes["E"], numbers.outputs, numbers.predicted, labels, title)
+    radius_histogram(axes["F"], numbers.radii, "F  the same, by distance from the centre")
+    text = _caption(numbers)
+    caption(figure, text)
+    paths = save(figure, run.folder / "rnn")
+    pyplot.close(figure)
+    write_text(run.folder / "rnn_caption.txt", text + "\n")
+    yield f"wrote {', '.join(str(p) for p in paths)}, rnn_caption.txt and 5 tables (rnn_*.csv)"
+
+
+def _lazy_dog(numbers: RnnNumbers) -> tuple[float, float]:
+    """("lazy" of sentence 2, "dog" of sentence 1): cosine of the words, correlation of the outputs."""
+    row, col = len(numbers.study.labels) - 2, numbers.study.breaks[0] - 1
+    return float(numbers.cosines[row, col]), float(numbers.correlation[row, col])
+
+
+def _findings(numbers: RnnNumbers) -> Iterator[str]:
+    cosine, correlation = _lazy_dog(numbers)
+    yield f"(lazy, dog): cosine of the words {cosine:.4f}, correlation of the outputs {correlation:.4f}"
+    ratio = numbers.ratio
+    yield (
+        f"{NETWORKS} networks of width {numbers.width}: entrywise deviation / limit: "
+        f"median {np.median(ratio):.4f}, largest {ratio.max():.4f}"
+    )
+    count = len(numbers.outputs)
+    measured = numbers.outputs.T @ numbers.outputs / count
+    yield f"final outputs of {count} networks, covariance: limit {numbers.predicted.round(4).tolist()}"
+    yield f"  simulated {measured.round(4).tolist()}"
+    for r, got, want in zip((1, 2, 3), numbers.inside, numbers.inside_predicted, strict=True):
+        error = np.sqrt(want * (1 - want) / count)
+        yield f"  inside {r} sigma: {got:.4f}, predicted {want:.4f} +- {error:.4f}"
+
+
+def _caption(numbers: RnnNumbers) -> str:
+    cosine, correlation = _lazy_dog(numbers)
+    shares = ", ".join(f"{100 * s:.1f}" for s in numbers.inside)
+    wanted = ", ".join(f"{100 * s:.1f}" for s in numbers.inside_predicted)
+    return (
+        f"The simple RNN with erf on two sentences, width {numbers.width}. "
+        f"(A) Cosines of the GloVe vectors; (lazy, dog) is {cosine:.2f}. "
+        f"(B) Correlation of the 7 + 9 outputs in the infinite-width limit; (lazy, dog), the sentences up to "
+        f"these words, is {correlation:.2f}. (C) Covariance in the limit. "
+        f"(D) Entrywise root mean square deviation from C of the covariances of {NETWORKS} random networks: "
+        f"median {100 * np.median(numbers.ratio):.1f}%, largest {100 * numbers.ratio.max():.1f}% of the "
+        f"limit. (E) The two final outputs of {len(numbers.outputs):,} random networks, and the limit's "
+        f"level curves: {shares}% of them lie inside 1, 2, 3 sigma; the Gaussian has {wanted}%. (F) Their "
+        "distances from the centre, and the density that the limit predicts."
+    )
+
+
+def _write_tables(run: Run, numbers: RnnNumbers) -> None:
+    words = numbers.study.labels
+    tables = {
+        "A_cosines": numbers.cosines,
+        "B_correlation": numbers.correlation,
+        "C_covariance": numbers.covariance,
+        "D_deviation": numbers.deviation,
+    }
+    for name, table in tables.items():
+        rows = [[word, *row] for word, row in zip(words, table, strict=True)]
+        write_csv(run.folder / f"rnn_{name}.csv", ["", *words], rows)
+    header = ["after sentence 1", "after sentence 2"]
+    write_csv(run.folder / "rnn_E_outputs.csv", header, list(numbers.outputs))

@@ -1,0 +1,87 @@
+"""The networks of the figures, each with its inputs and the words on its axes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from netsor.build import Network, normalized_adjacency
+from netsor.data import digits, sentences
+from netsor.zoo import (
+    batchnorm_mlp,
+    cnn,
+    densenet,
+    graph_conv,
+    gru,
+    layernorm_mlp,
+    lstm,
+    mlp,
+    resnet,
+    simple_rnn,
+    transformer,
+)
+
+__all__ = ["BATCH", "Study", "paper_studies", "zoo_studies"]
+
+BATCH = 32
+IMAGES = 10
+
+
+@dataclass(frozen=True)
+class Study:
+    """A network on a set of inputs; `breaks` are the rows where a new sentence or batch begins."""
+
+    name: str
+    title: str
+    net: Network
+    inputs: list[Any]
+    labels: tuple[str, ...] = ()
+    breaks: tuple[int, ...] = ()
+
+
+def paper_studies(images: np.ndarray | None = None) -> list[Study]:
+    """The four networks of the paper's figure; the batches are 64 `images`, by default digits."""
+    return [
+        _sentences("simple_rnn", "simple RNN", simple_rnn()),
+        _sentences("gru", "GRU", gru()),
+        _sentences("transformer", "transformer", transformer()),
+        _batches(digits().images if images is None else images),
+    ]
+
+
+def zoo_studies(images: np.ndarray | None = None) -> list[Study]:
+    """Every network of the zoo."""
+    pictures = digits().images[:IMAGES, :, :, None]
+    vectors = list(pictures.reshape(IMAGES, -1))
+    words = [sentence.vectors for sentence in sentences()]
+    return [
+        Study("mlp", "MLP", mlp(3), vectors),
+        Study("resnet", "resnet", resnet(3), vectors),
+        Study("densenet", "densenet", densenet(3), vectors),
+        Study("layernorm_mlp", "layernorm MLP", layernorm_mlp(3), vectors),
+        Study("cnn", "CNN, average pooling", cnn(2), list(pictures)),
+        Study("cnn_max", "CNN, max pooling", cnn(2, pool="max"), list(pictures)),
+        Study("graph_conv", "graph convolution", graph_conv(2), [_path_graph(x) for x in words]),
+        _sentences("lstm", "LSTM", lstm()),
+        *paper_studies(images),
+    ]
+
+
+def _sentences(name: str, title: str, net: Network) -> Study:
+    first, second = sentences()
+    words = (*first.words, *second.words)
+    return Study(name, title, net, [first.vectors, second.vectors], words, (len(first.words),))
+
+
+def _batches(images: np.ndarray) -> Study:
+    flat = images[: 2 * BATCH].reshape(2, BATCH, -1)
+    net = batchnorm_mlp(2)
+    return Study("batchnorm_mlp", "batchnorm + relu", net, list(flat), breaks=(BATCH,))
+
+
+def _path_graph(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The words of a sentence as nodes, each joined to its neighbours."""
+    edges = np.eye(len(x), k=1) + np.eye(len(x), k=-1)
+    return x, normalized_adjacency(edges)
