@@ -1,6 +1,6 @@
 """netsor: write a neural network once; read it as a program, as its infinite-width limit, as a simulation."""
 
-from netsor import zoo
+from netsor import gp, zoo
 from netsor.build import *  # noqa: F403
 from netsor.build import __all__ as _build
 from netsor.errors import NetsorError
@@ -13,6 +13,7 @@ __all__ = [
     "NetsorError",
     "Program",
     "empirical_kernel",
+    "gp",
     "kernel",
     "limit",
     "parse",

@@ -10,7 +10,7 @@ import numpy as np
 
 from netsor.errors import DataError
 
-__all__ = ["cifar10"]
+__all__ = ["as_images", "cifar10", "read_batch"]
 
 RECORD = 1 + 3 * 32 * 32
 REMEDY = (
@@ -59,9 +59,20 @@ def _read(file: Path) -> np.ndarray:
     if file.suffix == ".npy":
         images = np.load(file, allow_pickle=False)
         return images.astype(float) / (255 if images.dtype == np.uint8 else 1)
+    return as_images(read_batch(file)[0])
+
+
+def read_batch(file: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of 3,072 bytes and labels of one batch, in the binary or the Python version of CIFAR-10."""
     if file.suffix == ".bin":
-        rows = np.frombuffer(file.read_bytes(), np.uint8).reshape(-1, RECORD)[:, 1:]
-    else:
-        with file.open("rb") as stream:
-            rows = np.asarray(_ArraysOnly(stream, encoding="bytes").load()[b"data"], np.uint8)
+        table = np.frombuffer(file.read_bytes(), np.uint8).reshape(-1, RECORD)
+        return table[:, 1:], table[:, 0]
+    with file.open("rb") as stream:
+        stored = _ArraysOnly(stream, encoding="bytes").load()
+    rows = np.asarray(stored[b"data"], np.uint8).reshape(-1, RECORD - 1)
+    return rows, np.asarray(stored.get(b"labels", np.zeros(len(rows))))
+
+
+def as_images(rows: np.ndarray) -> np.ndarray:
+    """Rows of bytes as images (count, 32, 32, 3) with values in [0, 1]."""
     return rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1) / 255

@@ -1,0 +1,115 @@
+"""Classification as regression on centred one-hot labels (Lee et al. 2018, Novak et al. 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
+
+from netsor.errors import DataError
+from netsor.gp.regression import GP, fit
+from netsor.limits.kernel import KernelFn
+
+__all__ = ["Classifier", "calibrated_slope", "classify", "one_hot"]
+
+LARGEST = 10.0  # log of the largest slope
+
+
+@dataclass(frozen=True, repr=False)
+class Classifier:
+    """A Gaussian process on the columns 1 - 1/C (the class) and -1/C (the others); made by `classify`."""
+
+    gp: GP
+    classes: np.ndarray
+
+    def __repr__(self) -> str:
+        size = f"{len(self.gp.x)} inputs, {len(self.classes)} classes"
+        return f"<classifier of {self.gp.kernel.net.name} on {size}>"
+
+    def decision(self, x: Any) -> np.ndarray:
+        """Posterior means (rows, classes)."""
+        return self.gp.mean(x)
+
+    def predict(self, x: Any) -> np.ndarray:
+        """The class with the largest mean, for every row."""
+        return self.classes[np.argmax(self.decision(x), axis=1)]
+
+    def probabilities(self, x: Any) -> np.ndarray:
+        """Calibrated probabilities (rows, classes): softmax(slope * mean).
+
+        The slope maximises the likelihood of the training labels under their leave-one-out means, so no
+        data is held back. Where nothing is known the mean is 0 and the classes are equally likely.
+        """
+        return softmax(self.slope * self.decision(x), axis=1)
+
+    @cached_property
+    def slope(self) -> float:
+        """The slope of `probabilities`."""
+        return calibrated_slope(self.gp)
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to an .npz file; `ns.gp.load(path, net)` reads it."""
+        from netsor.gp.store import save
+
+        save(self, path)
+
+
+def calibrated_slope(gp: GP) -> float:
+    """The slope s for which softmax(s * leave-one-out mean) gives the labels the largest likelihood.
+
+    Labels are softened by one pseudo-observation per class, so the slope stays finite (Platt 1999).
+    """
+    means = gp.leave_one_out().mean
+    rows, classes = means.shape
+    wanted = np.full(means.shape, 1 / (rows + classes))
+    wanted[np.arange(rows), np.argmax(gp.y, axis=1)] = (rows + 1) / (rows + classes)
+
+    def loss(log_slope: float) -> float:
+        return -float(np.mean(np.sum(wanted * log_softmax(np.exp(log_slope) * means, axis=1), axis=1)))
+
+    best = minimize_scalar(loss, bounds=(-LARGEST, LARGEST), method="bounded", options={"xatol": 1e-6})
+    return float(np.exp(best.x))
+
+
+def one_hot(labels: Any, rows: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """The classes in order, and the centred one-hot table (rows, classes)."""
+    flat = np.concatenate([np.atleast_1d(part) for part in labels]) if isinstance(labels, list) else labels
+    flat = np.asarray(flat)
+    if flat.ndim != 1 or flat.dtype.kind == "O" or (rows is not None and len(flat) != rows):
+        raise DataError(
+            f"the labels have shape {flat.shape} and type {flat.dtype}",
+            remedy="Give one integer or string per output of the network.",
+        )
+    if flat.dtype.kind == "f" and not np.isfinite(flat).all():
+        raise DataError("a label is NaN or infinite", remedy="Leave out inputs without a label.")
+    classes, position = np.unique(flat, return_inverse=True)
+    if len(classes) < 2:
+        raise DataError(f"all labels are {classes[0]!r}", remedy="Give labels of two or more classes.")
+    return classes, np.eye(len(classes))[position] - 1 / len(classes)
+
+
+def classify(
+    kernel: KernelFn,
+    x: Any,
+    labels: Any,
+    *,
+    noise: Any = 1e-2,
+    jitter: float | None = None,
+    params: Mapping[str, float] | None = None,
+) -> Classifier:
+    """Fit a classifier; arguments as in `fit`, with one label (integer or string) per output.
+
+    >>> import numpy as np, netsor as ns
+    >>> x = np.array([[0.0, 1.0], [0.2, 1.0], [1.0, 0.0], [1.0, 0.1]])
+    >>> model = ns.gp.classify(ns.kernel(ns.zoo.mlp(2)), x, np.array(["up", "up", "right", "right"]))
+    >>> model.predict([[0.1, 0.9], [0.9, 0.2]])
+    array(['up', 'right'], dtype='<U5')
+    """
+    classes, table = one_hot(labels)
+    return Classifier(fit(kernel, x, table, noise=noise, jitter=jitter, params=params), classes)

@@ -1,0 +1,121 @@
+"""Cholesky factors of kernel matrices, and the policy for noise and jitter.
+
+The diagonal of a kernel matrix of n rows is raised by the noise, but never by less than the jitter
+
+    jitter = 2 sqrt(n) rms(error) + 10 eps trace(K).
+
+The first term is the size (spectral norm) of a symmetric matrix of n rows whose entries are independent
+errors as large as those that the kernel reports: its rounding, or its sampling error where the kernel is
+sampled. The second is what Cholesky's own rounding needs. So a noise above the jitter gives the textbook
+posterior and nothing else is added; for kernels with exact methods the jitter is about 1e-12 of the
+variances. A matrix that is not positive definite even then is an error, never repaired in silence.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.linalg import cho_solve, solve_triangular
+
+from netsor.errors import DataError, NetsorError
+
+__all__ = [
+    "InferenceError",
+    "check_noise",
+    "cholesky",
+    "likelihood",
+    "needed_jitter",
+    "root",
+    "solve",
+    "solve_half",
+]
+
+EPS = float(np.finfo(np.float64).eps)
+
+
+class InferenceError(NetsorError):
+    """A Gaussian process cannot be conditioned: its kernel matrix is not positive definite, or not usable."""
+
+
+def needed_jitter(matrix: np.ndarray, error: np.ndarray) -> float:
+    """The least that is added to the diagonal; see the module's first lines."""
+    size = len(matrix)
+    noise = 2 * np.sqrt(size) * np.sqrt(np.mean(np.square(error)))
+    return float(noise + 10 * EPS * np.trace(matrix))
+
+
+def check_noise(noise: Any, rows: int | None = None) -> np.ndarray:
+    """The noise as an array: one variance, or one per row."""
+    try:
+        value = np.asarray(noise, np.float64)
+    except (TypeError, ValueError):
+        raise _bad_noise(f"noise={noise!r}") from None
+    if not (np.isfinite(value).all() and (value >= 0).all()):
+        raise _bad_noise("the noise is negative, NaN or infinite")
+    if value.ndim and (rows is None or value.shape != (rows,)):
+        raise _bad_noise(f"the noise has shape {value.shape}" + (f" for {rows} rows" if rows else ""))
+    return value
+
+
+def _bad_noise(what: str) -> DataError:
+    return DataError(what, remedy="The noise is a variance >= 0, or an array of them with one per target.")
+
+
+def cholesky(matrix: np.ndarray, nugget: np.ndarray | float) -> np.ndarray:
+    """The lower factor of K + diag(nugget)."""
+    raised = np.array(matrix, np.float64)
+    if not np.isfinite(raised).all():
+        raise InferenceError(
+            "the kernel matrix has a NaN or an infinity", remedy="Are the variances or the inputs too large?"
+        )
+    raised[np.diag_indices_from(raised)] += nugget
+    try:
+        return np.linalg.cholesky(raised)
+    except np.linalg.LinAlgError:
+        raise _not_positive(matrix, nugget) from None
+
+
+def _not_positive(matrix: np.ndarray, nugget: np.ndarray | float) -> InferenceError:
+    lowest = float(np.linalg.eigvalsh(matrix)[0])
+    scale = float(np.abs(matrix).max(initial=0.0))
+    if scale == 0.0:
+        return InferenceError(
+            "the kernel is zero on these inputs",
+            remedy="Every output of the network has variance 0. Give a noise > 0, or larger variances.",
+        )
+    return InferenceError(
+        f"the kernel matrix ({len(matrix)} rows, entries up to {scale:.3g}) is not positive definite: its "
+        f"smallest eigenvalue is {lowest:.2g} and the diagonal was raised by {np.min(nugget):.2g}",
+        remedy=f"Give a noise above {max(2 * abs(lowest), 10 * EPS * scale):.1g}, or leave out repeated "
+        "inputs; where the kernel is sampled, use more points: ns.kernel(net, points=2**14).",
+    )
+
+
+def solve(lower: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """(L L^T)^-1 b."""
+    return cho_solve((lower, True), right)
+
+
+def solve_half(lower: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """L^-1 b."""
+    return solve_triangular(lower, right, lower=True)
+
+
+def likelihood(lower: np.ndarray, alpha: np.ndarray, y: np.ndarray) -> float:
+    """log N(y; 0, L L^T), summed over the columns of y; alpha = (L L^T)^-1 y."""
+    rows, targets = y.shape
+    constant = np.log(np.diagonal(lower)).sum() + rows / 2 * np.log(2 * np.pi)
+    return float(-0.5 * np.sum(y * alpha) - targets * constant)
+
+
+def root(covariance: np.ndarray, allowed: float) -> np.ndarray:
+    """A matrix R with R R^T = covariance, which may be singular; eigenvalues below -allowed are an error."""
+    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
+    if len(values) and values[0] < -allowed:
+        raise InferenceError(
+            f"the covariance is not positive: its smallest eigenvalue is {values[0]:.2g}, and rounding "
+            f"explains {allowed:.1g}",
+            remedy="Give a larger noise; where the kernel is sampled, use more points.",
+        )
+    return vectors * np.sqrt(np.clip(values, 0.0, None))

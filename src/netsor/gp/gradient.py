@@ -1,0 +1,107 @@
+"""Derivatives in the logarithms of the variances, by central differences or by JAX."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+from netsor.build.network import as_inputs
+from netsor.errors import DataError, NetsorError
+from netsor.limits.kernel import KernelFn
+
+__all__ = ["central_differences", "double_precision", "jax_runs", "kernel_gradient"]
+
+LARGEST_TRACE = 5000  # operations; sequences of many different lengths have more, and compile for minutes
+STEP = 1e-5  # near eps^(1/3): truncation and rounding are both about 1e-10
+
+
+def kernel_gradient(
+    kernel: KernelFn,
+    x: Any,
+    names: Iterable[str] | None = None,
+    *,
+    params: Mapping[str, float] | None = None,
+    method: str = "differences",
+) -> tuple[np.ndarray, np.ndarray]:
+    """K(x) and its derivative by the logarithm of each named variance: (rows, rows), (rows, rows, names).
+
+    method  "differences": central, with errors of about 1e-9 of the entries, in two kernels per name;
+            "jax": exact, but each call compiles anew
+    """
+    values = {**kernel.params, **(params or {})}
+    chosen = list(kernel.params) if names is None else list(names)
+    _check(chosen, values, method)
+    inputs, start = as_inputs(x), np.zeros(len(chosen))
+
+    def matrix(shift: Any) -> Any:
+        moved = {name: values[name] * _exp(shift[k]) for k, name in enumerate(chosen)}
+        return kernel(inputs, params={**values, **moved})
+
+    if method == "jax":
+        import jax  # type: ignore[import-not-found]
+
+        with double_precision():
+            slopes = np.asarray(jax.jit(jax.jacfwd(matrix))(jax.numpy.asarray(start)))
+    else:
+        slopes = central_differences(matrix, start)
+    return kernel(inputs, params=values), slopes
+
+
+def _check(names: list[str], values: Mapping[str, Any], method: str) -> None:
+    for name in names:
+        if name not in values:
+            raise DataError(f"there is no variance `{name}`", remedy=f"Known: {', '.join(values)}.")
+    if method not in ("jax", "differences"):
+        raise DataError(f"method={method!r}", remedy='Choose "jax" or "differences".')
+
+
+def _exp(value: Any) -> Any:
+    return np.exp(value) if isinstance(value, float) else _jax_exp(value)
+
+
+def _jax_exp(value: Any) -> Any:
+    import jax.numpy as jnp  # type: ignore[import-not-found]
+
+    return jnp.exp(value)
+
+
+def central_differences(function: Callable[[np.ndarray], Any], at: np.ndarray) -> np.ndarray:
+    """The derivative by each coordinate, on the last axis."""
+    slopes = []
+    for k in range(len(at)):
+        move = np.zeros(len(at))
+        move[k] = STEP
+        slopes.append((np.asarray(function(at + move)) - np.asarray(function(at - move))) / (2 * STEP))
+    return np.stack(slopes, axis=-1) if slopes else np.zeros((*np.shape(function(at)), 0))
+
+
+def jax_runs(kernel: KernelFn, inputs: list[Any], params: Mapping[str, float]) -> bool:
+    """Whether JAX is installed, can follow this kernel, and compiles it in seconds rather than minutes.
+
+    The kernel is traced, not computed. Kernels that are sampled are left to methods without derivatives.
+    """
+    if importlib.util.find_spec("jax") is None or not params:
+        return False
+    import jax  # type: ignore[import-not-found]
+
+    try:
+        with double_precision():
+            traced = jax.make_jaxpr(lambda values: kernel(inputs, params=values))(dict(params))
+    except (TypeError, AttributeError, NotImplementedError, NetsorError):  # what NumPy does to JAX's arrays
+        return False
+    return len(traced.jaxpr.eqns) <= LARGEST_TRACE
+
+
+def double_precision() -> AbstractContextManager[Any]:
+    """JAX with 64-bit numbers inside the block."""
+    import jax  # type: ignore[import-not-found]
+
+    if hasattr(jax, "enable_x64"):
+        return jax.enable_x64(True)
+    from jax.experimental import enable_x64  # type: ignore[import-not-found]
+
+    return enable_x64()

@@ -1,0 +1,252 @@
+"""Exact Gaussian-process regression with the kernel of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from netsor.build.network import as_inputs
+from netsor.errors import DataError
+from netsor.gp.factor import (
+    InferenceError,
+    check_noise,
+    cholesky,
+    likelihood,
+    needed_jitter,
+    root,
+    solve,
+    solve_half,
+)
+from netsor.gp.targets import arrange, check_consistent, output_sizes
+from netsor.limits.kernel import KernelFn
+
+__all__ = ["GP", "Prediction", "as_kernel", "fit", "sample"]
+
+ROUNDING = 1e-7  # of the prior variance: what we forgive a posterior variance below zero
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Marginals of a Gaussian process.
+
+    mean   (rows,), or (rows, d) if the targets have d columns
+    std    (rows,): standard deviations, the same for all columns
+    cov    (rows, rows) if it was asked for
+    sizes  rows per input
+    """
+
+    mean: np.ndarray
+    std: np.ndarray
+    cov: np.ndarray | None
+    sizes: tuple[int, ...]
+
+    def by_input(self) -> list[Prediction]:
+        """One prediction for each input, whatever number of outputs it has."""
+        parts, start = [], 0
+        for size in self.sizes:
+            cut = slice(start, start + size)
+            cov = None if self.cov is None else self.cov[cut, cut]
+            parts.append(Prediction(self.mean[cut], self.std[cut], cov, (size,)))
+            start += size
+        return parts
+
+
+@dataclass(frozen=True, repr=False)
+class GP:
+    """A network's Gaussian process given data; made by `fit`.
+
+    lower   the Cholesky factor of K + nugget, nugget = max(noise, jitter)
+    alpha   (K + nugget)^-1 y
+    exact   whether no part of the kernel is sampled
+    """
+
+    kernel: KernelFn
+    params: dict[str, float]
+    x: list[Any]
+    sizes: tuple[int, ...]
+    y: np.ndarray
+    flat: bool
+    noise: np.ndarray
+    jitter: float
+    exact: bool
+    lower: np.ndarray = field(compare=False)
+    alpha: np.ndarray = field(compare=False)
+
+    def __repr__(self) -> str:
+        return f"<GP of {self.kernel.net.name} on {len(self.x)} inputs, {len(self.y)} targets>"
+
+    @property
+    def nugget(self) -> np.ndarray:
+        """What was added to the diagonal of the kernel matrix."""
+        return np.maximum(self.noise, self.jitter)
+
+    def log_marginal_likelihood(self) -> float:
+        """log p(y | x), summed over the columns of y."""
+        return likelihood(self.lower, self.alpha, self.y)
+
+    def mean(self, x: Any) -> np.ndarray:
+        """The posterior mean alone, which is cheaper than `predict`."""
+        inputs = as_inputs(x)
+        if not self.exact:
+            return self.predict(inputs).mean
+        return self._shaped(self.kernel(inputs, self.x, params=self.params) @ self.alpha)
+
+    def predict(self, x: Any, *, cov: bool = False, observed: bool = False) -> Prediction:
+        """Mean and standard deviation of the network's outputs, or of noisy observations of them.
+
+        Where the kernel is sampled, all its blocks come from one joint evaluation of training and new
+        inputs, so that they belong to one positive matrix.
+        """
+        inputs = as_inputs(x)
+        sizes = output_sizes(self.kernel.net, inputs)
+        cross, prior, lower, alpha = self._blocks(inputs, cov)
+        half = solve_half(lower, cross.T)
+        if cov:
+            posterior = prior - half.T @ half
+            variance, before = np.diagonal(posterior), np.diagonal(prior)
+        else:
+            posterior, variance, before = None, prior - np.sum(half**2, axis=0), prior
+        variance = self._checked(variance, before)
+        if observed:
+            extra = self._scalar_noise()
+            variance = variance + extra
+            posterior = None if posterior is None else posterior + extra * np.eye(len(posterior))
+        return Prediction(self._shaped(cross @ alpha), np.sqrt(variance), posterior, sizes)
+
+    def sample(self, x: Any, samples: int = 1, seed: Any = None, *, observed: bool = False) -> np.ndarray:
+        """Functions drawn from the posterior at x: (samples, rows), or (samples, rows, d)."""
+        found = self.predict(x, cov=True, observed=observed)
+        assert found.cov is not None
+        mean = found.mean if found.mean.ndim == 2 else found.mean[:, None]
+        rng = np.random.default_rng(seed)
+        allowed = len(mean) * (ROUNDING * float(np.abs(found.cov).max(initial=0.0)) + self.jitter)
+        factor = root(found.cov, allowed)
+        drawn = mean + factor @ rng.standard_normal((_count(samples), *mean.shape))
+        return drawn[:, :, 0] if self.flat else drawn
+
+    def leave_one_out(self) -> Prediction:
+        """Prediction of the targets of each input from all others, without fitting again.
+
+        With B the rows of an input, mean = y_B - P^-1 alpha_B and covariance P^-1, where P is that block
+        of (K + nugget)^-1. The noise is part of it. Rasmussen & Williams 2006, section 5.4.2.
+        """
+        precision = solve(self.lower, np.eye(len(self.y)))
+        if max(self.sizes) == 1:
+            variance = 1 / np.diagonal(precision)
+            return Prediction(
+                self._shaped(self.y - variance[:, None] * self.alpha), np.sqrt(variance), None, self.sizes
+            )
+        means, variances, start = [], [], 0
+        for size in self.sizes:
+            block = slice(start, start + size)
+            lower = cholesky(precision[block, block], 0.0)
+            means.append(self.y[block] - solve(lower, self.alpha[block]))
+            variances.append(np.diagonal(solve(lower, np.eye(size))))
+            start += size
+        return Prediction(
+            self._shaped(np.concatenate(means)), np.sqrt(np.concatenate(variances)), None, self.sizes
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to an .npz file; `ns.gp.load(path, net)` reads it."""
+        from netsor.gp.store import save
+
+        save(self, path)
+
+    def _blocks(self, inputs: list[Any], cov: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Cross covariances, prior covariance (or its diagonal), factor and weights."""
+        if self.exact:
+            cross = self.kernel(inputs, self.x, params=self.params)
+            prior = (self.kernel if cov else self.kernel.diag)(inputs, params=self.params)
+            return cross, prior, self.lower, self.alpha
+        joint = self.kernel(self.x + inputs, params=self.params)
+        rows = len(self.y)
+        lower = cholesky(joint[:rows, :rows], self.nugget)
+        prior = joint[rows:, rows:]
+        return joint[rows:, :rows], prior if cov else np.diagonal(prior), lower, solve(lower, self.y)
+
+    def _checked(self, variance: np.ndarray, prior: np.ndarray) -> np.ndarray:
+        """Variances that rounding took below zero are zero; more than that is an error."""
+        allowed = ROUNDING * prior + self.jitter
+        if np.any(variance < -allowed):
+            raise InferenceError(
+                f"a posterior variance is {variance.min():.2g}, further below 0 than rounding explains",
+                remedy="The kernel matrix is too near to singular. Give a larger noise.",
+            )
+        return np.clip(variance, 0.0, None)
+
+    def _scalar_noise(self) -> float:
+        if self.noise.ndim:
+            raise DataError(
+                "the noise of new observations is not known: it was given per target",
+                remedy="Predict with observed=False and add the variance of your observations.",
+            )
+        return float(self.noise)
+
+    def _shaped(self, table: np.ndarray) -> np.ndarray:
+        return table[:, 0] if self.flat else table
+
+
+def fit(
+    kernel: KernelFn,
+    x: Any,
+    y: Any,
+    *,
+    noise: Any = 0.0,
+    jitter: float | None = None,
+    params: Mapping[str, float] | None = None,
+) -> GP:
+    """Condition the Gaussian process of a network on data.
+
+    kernel  `ns.kernel(net)`; a network with several outputs per input has several rows per input
+    x       array whose first axis runs over inputs, or a list, e.g. of sequences of different lengths
+    y       one target per row, or a list with the targets of each input; columns are independent targets
+    noise   variance of the noise on the targets: a number, or one per row
+    jitter  the least that is added to the diagonal; see `netsor.gp.factor` for the default
+    params  variances in place of the network's own, as in `K(x, params=...)`
+    """
+    kernel = as_kernel(kernel)
+    inputs = as_inputs(x)
+    sizes = output_sizes(kernel.net, inputs)
+    table, flat = arrange(y, sizes)
+    level = check_noise(noise, len(table))
+    if not np.all(level > 0):
+        check_consistent(inputs, sizes, table)
+    used = dict(params or {})
+    result = kernel.evaluate(inputs, params=used)
+    matrix = np.asarray(result.value, np.float64)
+    least = needed_jitter(matrix, result.error) if jitter is None else float(check_noise(jitter))
+    lower = cholesky(matrix, np.maximum(level, least))
+    return GP(
+        kernel, used, inputs, sizes, table, flat, level, least, result.plan.exact, lower, solve(lower, table)
+    )
+
+
+def sample(
+    kernel: KernelFn, x: Any, samples: int = 1, seed: Any = None, *, params: Mapping[str, float] | None = None
+) -> np.ndarray:
+    """Functions drawn from the prior at x: (samples, rows)."""
+    result = as_kernel(kernel).evaluate(as_inputs(x), params=params)
+    value = np.asarray(result.value, np.float64)
+    allowed = len(value) * (ROUNDING * float(np.abs(value).max(initial=0.0))) + needed_jitter(
+        value, result.error
+    )
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((_count(samples), len(value))) @ root(value, allowed).T
+
+
+def as_kernel(kernel: Any) -> KernelFn:
+    """The kernel that was given, or an error."""
+    if isinstance(kernel, KernelFn):
+        return kernel
+    raise DataError(f"{kernel!r} is not a kernel", remedy="Give ns.kernel(net).")
+
+
+def _count(samples: Any) -> int:
+    if not isinstance(samples, int | np.integer) or samples < 1:
+        raise DataError(f"samples={samples!r}", remedy="The number of functions is an integer >= 1.")
+    return int(samples)

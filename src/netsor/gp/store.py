@@ -1,0 +1,127 @@
+"""Fitted models on disk: arrays and JSON in an .npz file. No code is stored; the network comes from you."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from netsor.build.network import Network, program
+from netsor.errors import DataError
+from netsor.files import replacing
+from netsor.gp.classification import Classifier
+from netsor.gp.regression import GP
+from netsor.limits.kernel import KernelFn, Options
+
+__all__ = ["load", "save"]
+
+FORMAT = 1
+
+
+def save(model: GP | Classifier, path: str | Path) -> None:
+    """Write a model; the file appears whole or not at all.
+
+    It holds the data, the Cholesky factor, the variances, the options of the kernel, and the text of the
+    network's program on the first input, which `load` compares.
+    """
+    gp = model.gp if isinstance(model, Classifier) else model
+    arrays: dict[str, np.ndarray] = {
+        "y": gp.y,
+        "noise": gp.noise,
+        "lower": gp.lower,
+        "alpha": gp.alpha,
+    }
+    if isinstance(model, Classifier):
+        arrays["classes"] = model.classes
+    facts = {
+        "format": FORMAT,
+        "program": program(gp.kernel.net, gp.x[0]).show(),
+        "options": {**asdict(gp.kernel.options), "dtype": np.dtype(gp.kernel.options.dtype).str},
+        "params": {name: float(value) for name, value in gp.params.items()},
+        "sizes": gp.sizes,
+        "flat": gp.flat,
+        "jitter": gp.jitter,
+        "exact": gp.exact,
+        "x": _pack_all(gp.x, arrays),
+    }
+    arrays["facts"] = np.array(json.dumps(facts))
+    with replacing(Path(path)) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **arrays)  # type: ignore[arg-type]
+
+
+def _pack_all(inputs: list[Any], arrays: dict[str, np.ndarray]) -> Any:
+    """Inputs of one shape as one array, else one array each; returns how they are arranged."""
+    if all(not isinstance(x, tuple) for x in inputs) and len({np.shape(x) for x in inputs}) == 1:
+        arrays["x"] = np.stack([np.asarray(x) for x in inputs])
+        return "x"
+    return [_pack(x, f"x{i}", arrays) for i, x in enumerate(inputs)]
+
+
+def _pack(x: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
+    if isinstance(x, tuple):
+        return {"tuple": [_pack(part, f"{name}_{k}", arrays) for k, part in enumerate(x)]}
+    arrays[name] = np.asarray(x)
+    return name
+
+
+def _unpack(tree: Any, arrays: Any) -> Any:
+    return tuple(_unpack(part, arrays) for part in tree["tuple"]) if isinstance(tree, dict) else arrays[tree]
+
+
+def load(path: str | Path, net: Network) -> GP | Classifier:
+    """Read a model. `net` is the network that it was fitted with, built again by your code.
+
+    Its program on the first input must be the one that was saved: same layers, same variances, same names.
+    Functions of your own are compared by name only.
+    """
+    try:
+        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        facts = json.loads(str(arrays["facts"]))
+    except FileNotFoundError:
+        raise DataError(
+            f"there is no file {path}", remedy="Models are written by model.save(path)."
+        ) from None
+    except (ValueError, KeyError, OSError, EOFError, BadZipFile) as error:
+        raise DataError(f"{path} is not a saved model: {error}", remedy="Save it again.") from None
+    if facts.get("format") != FORMAT:
+        raise DataError(
+            f"{path} has format {facts.get('format')!r}", remedy=f"This version reads format {FORMAT}."
+        )
+    tree = facts["x"]
+    inputs = list(arrays["x"]) if tree == "x" else [_unpack(part, arrays) for part in tree]
+    _check_program(net, inputs[0], facts["program"])
+    options = Options(**{**facts["options"], "dtype": np.dtype(facts["options"]["dtype"]).type})
+    gp = GP(
+        KernelFn(net, options),
+        facts["params"],
+        inputs,
+        tuple(facts["sizes"]),
+        arrays["y"],
+        facts["flat"],
+        arrays["noise"],
+        facts["jitter"],
+        facts["exact"],
+        arrays["lower"],
+        arrays["alpha"],
+    )
+    return Classifier(gp, arrays["classes"]) if "classes" in arrays else gp
+
+
+def _check_program(net: Network, first: Any, saved: str) -> None:
+    """The network must be the one that was saved."""
+    made = program(net, first).show()
+    if made == saved:
+        return
+    here, there = made.splitlines(), saved.splitlines()
+    pairs = zip(here + [""] * len(there), there + [""] * len(here), strict=False)
+    mine, theirs = next((a, b) for a, b in pairs if a != b)
+    raise DataError(
+        f"`{net.name}` is not the network that was saved: its program has `{mine[:80]}` where the saved one "
+        f"has `{theirs[:80]}`",
+        remedy="Build the network with the same architecture and variances as before.",
+    )

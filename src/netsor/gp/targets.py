@@ -1,0 +1,118 @@
+"""Rows and targets: which rows of the kernel belong to which input, and the targets in their order."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from netsor.build.network import Network, joint
+from netsor.errors import DataError
+from netsor.lang.program import Program
+
+__all__ = ["arrange", "check_consistent", "output_sizes"]
+
+
+def output_sizes(net: Network, inputs: list[Any]) -> tuple[int, ...]:
+    """The number of output scalars of each input."""
+    made = joint(net, inputs)
+    sizes = [0] * len(inputs)
+    for group in made.groups:
+        size = sum(_scalars(made.program, o) for o in group.outputs)
+        for member in group.members:
+            sizes[member] = size
+    return tuple(sizes)
+
+
+def _scalars(program: Program, output: int) -> int:
+    term = program.outputs[output].terms[0]
+    readout, operand = program.types[term.readout].index, program.types[term.operand].index
+    return prod(readout[term.aligned :]) * prod(operand[term.aligned :])
+
+
+def arrange(y: Any, sizes: tuple[int, ...]) -> tuple[np.ndarray, bool]:
+    """The targets as (rows, targets), and whether they came without the axis of targets.
+
+    A list has one entry per input, each with the outputs of that input first. An array has one row per
+    row of the kernel, or, if all inputs have T outputs, the shape (inputs, T).
+    """
+    if isinstance(y, list) and len(y) == len(sizes) and max(sizes) > 1:
+        parts = [_part(part, size, i) for i, (part, size) in enumerate(zip(y, sizes, strict=True))]
+        if len({part.shape[1:] for part in parts}) > 1:
+            raise DataError(
+                "the targets of different inputs have different numbers of columns",
+                remedy="Each is (outputs,) or (outputs, d) with the same d.",
+            )
+        table = np.concatenate(parts)
+    else:
+        table = _reals(y, "the targets")
+        if (
+            table.ndim == 2
+            and sizes[0] > 1
+            and table.shape == (len(sizes), sizes[0])
+            and len(set(sizes)) == 1
+        ):
+            table = table.reshape(-1)
+    rows = sum(sizes)
+    if table.ndim not in (1, 2) or len(table) != rows or table.size == 0:
+        raise DataError(f"the targets have shape {table.shape}", remedy=_wanted(sizes))
+    if not np.isfinite(table).all():
+        where = tuple(int(k) for k in np.argwhere(~np.isfinite(table))[0])
+        raise DataError(
+            f"the targets have a NaN or an infinity, first at {where}",
+            remedy="Leave out inputs without a target.",
+        )
+    return (table[:, None], True) if table.ndim == 1 else (table, False)
+
+
+def _part(y: Any, size: int, position: int) -> np.ndarray:
+    """The targets of one input; a single output may come as a number."""
+    part = _reals(y, f"the targets of input {position}")
+    part = part[None] if part.ndim == 0 else part
+    if part.ndim > 2 or len(part) != size:
+        raise DataError(
+            f"the targets of input {position} have shape {part.shape}",
+            remedy=f"The network's outputs there are {size}: give ({size},) or ({size}, d).",
+        )
+    return part
+
+
+def _reals(y: Any, what: str) -> np.ndarray:
+    try:
+        array = np.asarray(y)
+        if array.dtype.kind not in "biuf":
+            array = array.astype(np.float64, casting="same_kind" if array.dtype.kind == "c" else "unsafe")
+        return array.astype(np.float64)
+    except (TypeError, ValueError):
+        raise DataError(
+            f"{what} are not real numbers in an array",
+            remedy="Give numbers; for targets of different lengths a list with one array per input.",
+        ) from None
+
+
+def _wanted(sizes: tuple[int, ...]) -> str:
+    rows = sum(sizes)
+    plain = f"{len(sizes)} inputs have {rows} outputs: give ({rows},) or ({rows}, d)"
+    return plain + ("." if rows == len(sizes) else ", or a list with one array per input.")
+
+
+def check_consistent(inputs: list[Any], sizes: tuple[int, ...], y: np.ndarray) -> None:
+    """Without noise, equal inputs cannot have different targets."""
+    stops = np.cumsum(sizes)
+    seen: dict[Any, int] = {}
+    for i, x in enumerate(inputs):
+        first = seen.setdefault(_key(x), i)
+        here, there = (y[stops[k] - sizes[k] : stops[k]] for k in (i, first))
+        if not np.array_equal(here, there):
+            raise DataError(
+                f"inputs {first} and {i} are equal and have different targets, but the noise is 0",
+                remedy="A function has one value there. Give the variance of the noise: noise=0.01.",
+            )
+
+
+def _key(x: Any) -> Any:
+    if isinstance(x, tuple):
+        return tuple(_key(part) for part in x)
+    array = np.asarray(x, np.float64) + 0.0  # -0.0 and 0.0 are equal
+    return array.shape, array.tobytes()

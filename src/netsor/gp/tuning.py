@@ -1,0 +1,345 @@
+"""Hyperparameters: the variances of the network and the noise that maximise the marginal likelihood."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy.optimize import OptimizeResult, minimize
+
+from netsor.build.network import as_inputs
+from netsor.errors import DataError, LimitError
+from netsor.gp.factor import InferenceError, check_noise, cholesky, likelihood, needed_jitter, solve
+from netsor.gp.gradient import central_differences, double_precision, jax_runs
+from netsor.gp.regression import GP, as_kernel, fit
+from netsor.gp.targets import arrange, output_sizes
+from netsor.limits.kernel import KernelFn
+
+__all__ = ["Objective", "Tuned", "tune"]
+
+METHODS = ("auto", "jax", "differences", "nelder-mead")
+FAILED = 1e30  # in place of a likelihood that does not exist
+SPREAD = 2.0  # restarts begin within this many units of log variance
+PAUSE = 5.0  # seconds between lines of progress where there is no terminal
+
+Progress = Callable[[int, float], None]
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What `tune` found.
+
+    model        the Gaussian process with the best variances and noise
+    value        its log marginal likelihood; `start` is the one before
+    method       "jax", "differences" or "nelder-mead"
+    evaluations  kernel matrices that were computed (with JAX: together with their gradient)
+    converged    whether the optimiser says so
+    """
+
+    model: GP
+    params: dict[str, float]
+    noise: float
+    value: float
+    start: float
+    method: str
+    evaluations: int
+    converged: bool
+    message: str
+
+
+@dataclass(eq=False)
+class Objective:
+    """Minus the log marginal likelihood as a function of theta, the logarithms of what is free.
+
+    Each entry of `groups` is a tuple of names that move by one common factor, and theta is the logarithm
+    of the first. The noise is the group ("noise",). As in `fit` the diagonal is raised by the noise, but
+    at least by the jitter, here as a fixed part of the trace so that it moves with the variances.
+    """
+
+    kernel: KernelFn
+    inputs: list[Any]
+    y: np.ndarray
+    values: dict[str, float]
+    groups: list[tuple[str, ...]]
+    jitter: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        result = self.kernel.evaluate(self.inputs, params=self.network_part(self.values))
+        matrix = np.asarray(result.value, np.float64)
+        trace = float(np.trace(matrix))
+        self.jitter = needed_jitter(matrix, result.error) / trace if trace > 0 else 0.0
+        self.exact = result.plan.exact
+
+    @property
+    def start(self) -> np.ndarray:
+        return np.array([np.log(self.values[group[0]]) for group in self.groups])
+
+    def unpack(self, theta: Any, exp: Callable[[Any], Any] = np.exp) -> dict[str, Any]:
+        """All variances, and the noise, at theta."""
+        moved: dict[str, Any] = dict(self.values)
+        for k, group in enumerate(self.groups):
+            for name in group:
+                moved[name] = exp(theta[k]) * (self.values[name] / self.values[group[0]])
+        return moved
+
+    def network_part(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in values.items() if name != "noise"}
+
+    def value(self, theta: np.ndarray) -> float:
+        """With NumPy; a matrix that is not positive definite counts as very unlikely."""
+        values = {name: float(value) for name, value in self.unpack(theta).items()}
+        try:
+            matrix = np.asarray(self.kernel(self.inputs, params=self.network_part(values)), np.float64)
+            lower = cholesky(matrix, max(values["noise"], self.jitter * float(np.trace(matrix))))
+        except (InferenceError, LimitError):
+            return FAILED
+        return -likelihood(lower, solve(lower, self.y), self.y)
+
+    def differences(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        """Value and gradient by central differences."""
+        return self.value(theta), central_differences(self.value, np.asarray(theta, np.float64))
+
+    def with_jax(self) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
+        """Value and gradient by JAX, compiled."""
+        import jax  # type: ignore[import-not-found]
+        import jax.numpy as jnp  # type: ignore[import-not-found]
+        from jax.scipy.linalg import cho_solve  # type: ignore[import-not-found]
+
+        def negative(theta: Any) -> Any:
+            values = self.unpack(theta, jnp.exp)
+            matrix = jnp.asarray(self.kernel(self.inputs, params=self.network_part(values)))
+            nugget = jnp.maximum(values["noise"], self.jitter * jnp.trace(matrix))
+            lower = jnp.linalg.cholesky(matrix + nugget * jnp.eye(len(self.y)))
+            rows, targets = self.y.shape
+            constant = jnp.sum(jnp.log(jnp.diagonal(lower))) + rows / 2 * np.log(2 * np.pi)
+            return 0.5 * jnp.sum(self.y * cho_solve((lower, True), self.y)) + targets * constant
+
+        compiled = jax.jit(jax.value_and_grad(negative))
+
+        def run(theta: np.ndarray) -> tuple[float, np.ndarray]:
+            with double_precision():
+                value, slope = compiled(jnp.asarray(theta, jnp.float64))
+            if not (np.isfinite(value) and np.isfinite(slope).all()):
+                return FAILED, np.zeros(len(theta))
+            return float(value), np.asarray(slope, np.float64)
+
+        return run
+
+
+def tune(
+    kernel: KernelFn,
+    x: Any,
+    y: Any,
+    *,
+    noise: float = 1e-2,
+    params: Mapping[str, float] | None = None,
+    fixed: Sequence[str] = (),
+    tied: Sequence[Sequence[str]] = (),
+    bounds: tuple[float, float] = (1e-5, 1e5),
+    method: str = "auto",
+    restarts: int = 0,
+    seed: int = 0,
+    steps: int = 200,
+    progress: bool | Progress | None = None,
+) -> Tuned:
+    """Maximise the marginal likelihood over the variances of the network and the noise.
+
+    noise, params  where the search starts; variances of 0 stay 0
+    fixed          names that do not move, among them "noise"
+    tied           groups of names that move by one common factor, e.g. [["W1", "W2"], ["b1", "b2"]]
+    method         "jax": L-BFGS with compiled gradients; "differences": L-BFGS with central differences;
+                   "nelder-mead": without derivatives; "auto": "jax" if it is installed, the kernel has exact
+                   methods and it compiles in seconds, else "nelder-mead"
+    restarts       more searches from random places near the start, drawn from `seed`; the best one counts
+    steps          iterations of each search
+    progress       a line in the terminal, or a function of (evaluation, log marginal likelihood)
+
+    The same arguments give the same result.
+    """
+    kernel, inputs = as_kernel(kernel), as_inputs(x)
+    table, _ = arrange(y, output_sizes(kernel.net, inputs))
+    values = {**kernel.params, **{k: float(v) for k, v in (params or {}).items()}}
+    if "noise" in values:
+        raise DataError("the network has a variance named `noise`", remedy="Give it another name.")
+    values["noise"] = _positive_noise(noise, fixed)
+    objective = Objective(kernel, inputs, table, values, _groups(values, fixed, tied))
+    low, high = _bounds(bounds)
+    how = _method(method, objective)
+    search = _Search(objective, how, (low, high), _steps(steps))
+    with _shown(progress) as tell:
+        search.tell = tell
+        best = search.best(restarts, seed)
+    found = {name: float(value) for name, value in objective.unpack(best.x).items()}
+    model = fit(kernel, inputs, y, noise=found["noise"], params=objective.network_part(found))
+    return Tuned(
+        model,
+        model.params,
+        found["noise"],
+        model.log_marginal_likelihood(),
+        -search.first,
+        how,
+        search.evaluations,
+        bool(best.success),
+        str(best.message),
+    )
+
+
+@dataclass(eq=False)
+class _Search:
+    """Runs the optimiser and counts."""
+
+    objective: Objective
+    method: str
+    limits: tuple[float, float]
+    steps: int
+    tell: Progress = lambda evaluation, value: None
+    evaluations: int = 0
+    first: float = np.nan
+
+    def best(self, restarts: int, seed: int) -> OptimizeResult:
+        rng, start = np.random.default_rng(seed), self.objective.start
+        function = self.function()
+        runs = []
+        for k in range(1 + max(0, int(restarts))):
+            theta = start if k == 0 else start + rng.uniform(-SPREAD, SPREAD, len(start))
+            runs.append(self.run(function, np.clip(theta, *self.limits)))
+        found = min(runs, key=lambda run: run.fun)
+        if found.fun >= FAILED:
+            raise InferenceError(
+                "the marginal likelihood exists nowhere the search went",
+                remedy="Start with a larger noise, or narrower bounds.",
+            )
+        return found
+
+    def function(self) -> Callable[[np.ndarray], Any]:
+        if self.method == "jax":
+            plain = self.objective.with_jax()
+        else:
+            plain = self.objective.differences if self.method == "differences" else self.objective.value
+        cost = 1 + 2 * len(self.objective.groups) if self.method == "differences" else 1
+
+        def counted(theta: np.ndarray) -> Any:
+            found = plain(theta)
+            self.evaluations += cost
+            value = found[0] if isinstance(found, tuple) else found
+            self.first = value if np.isnan(self.first) else self.first
+            self.tell(self.evaluations, -value)
+            return found
+
+        return counted
+
+    def run(self, function: Callable[[np.ndarray], Any], theta: np.ndarray) -> OptimizeResult:
+        size = len(theta)
+        if not size:
+            value = self.objective.value(theta)
+            self.first = value
+            return OptimizeResult(x=theta, fun=value, success=True, message="nothing is free")
+        box = [self.limits] * size
+        if self.method != "nelder-mead":
+            options = {"maxiter": self.steps, "ftol": 1e-12, "gtol": 1e-6}
+            return minimize(function, theta, jac=True, method="L-BFGS-B", bounds=box, options=options)
+        corners = np.vstack([theta, theta + np.eye(size)])  # a unit of log variance along each axis
+        corners[1:][corners[1:] > self.limits[1]] -= 2.0
+        options = {
+            "maxiter": self.steps * size,
+            "maxfev": 2 * self.steps * size,
+            "xatol": 1e-3,
+            "fatol": 1e-4,
+        }
+        options |= {"initial_simplex": corners, "adaptive": size > 4}
+        return minimize(function, theta, method="Nelder-Mead", bounds=box, options=options)
+
+
+def _groups(
+    values: Mapping[str, float], fixed: Sequence[str], tied: Sequence[Sequence[str]]
+) -> list[tuple[str, ...]]:
+    """The names that move, tied ones together."""
+    named = [name for group in tied for name in group]
+    for name in (*fixed, *named):
+        if name not in values:
+            raise DataError(f"there is no variance `{name}`", remedy=f"Known: {', '.join(values)}.")
+    if len(set(named)) < len(named) or set(named) & set(fixed):
+        raise DataError("a variance is tied twice, or tied and fixed", remedy="Name each variance once.")
+    free = [name for name, value in values.items() if value > 0 and name not in fixed]
+    groups = [tuple(name for name in group if name in free) for group in tied]
+    return [g for g in groups if g] + [(name,) for name in free if name not in named]
+
+
+def _positive_noise(noise: Any, fixed: Sequence[str]) -> float:
+    value = check_noise(noise)
+    if value.ndim or (value == 0 and "noise" not in fixed):
+        raise DataError(
+            f"noise={noise!r}",
+            remedy='The search for a noise starts at a number > 0; fixed=["noise"] keeps 0.',
+        )
+    return float(value)
+
+
+def _bounds(bounds: tuple[float, float]) -> tuple[float, float]:
+    low, high = (float(b) for b in bounds)
+    if not 0 < low < high < np.inf:
+        raise DataError(f"bounds={bounds!r}", remedy="Give variances (low, high) with 0 < low < high.")
+    return float(np.log(low)), float(np.log(high))
+
+
+def _steps(steps: Any) -> int:
+    if not isinstance(steps, int | np.integer) or steps < 1:
+        raise DataError(f"steps={steps!r}", remedy="The number of iterations is an integer >= 1.")
+    return int(steps)
+
+
+def _method(method: str, objective: Objective) -> str:
+    if method not in METHODS:
+        raise DataError(f"method={method!r}", remedy=f"Choose one of {', '.join(METHODS)}.")
+    if method != "auto":
+        return method
+    values = objective.network_part(objective.values)
+    runs = objective.exact and jax_runs(objective.kernel, objective.inputs, values)
+    return "jax" if runs else "nelder-mead"
+
+
+def _shown(progress: bool | Progress | None) -> AbstractContextManager[Progress]:
+    if callable(progress):
+        return nullcontext(progress)
+    if progress is False:
+        return nullcontext(lambda evaluation, value: None)
+    return _Line(always=bool(progress))
+
+
+class _Line:
+    """A line of progress on the terminal, by default only if there is one; elsewhere a line now and then."""
+
+    def __init__(self, always: bool) -> None:
+        from rich.console import Console
+
+        self.console = Console(stderr=True, highlight=False)
+        self.live = self.console.is_terminal
+        self.silent = not (always or self.live)
+        self.status = self.console.status("tuning") if self.live else nullcontext()
+        self.best, self.line, self.last = -np.inf, "tuning", time.monotonic()
+
+    def __enter__(self) -> Progress:
+        self.status.__enter__()
+        return self.update
+
+    def update(self, evaluation: int, value: float) -> None:
+        self.best = max(self.best, value)
+        self.line = f"tuning: {evaluation} kernels, log marginal likelihood {self.best:.6g}"
+        if isinstance(self.status, nullcontext):
+            if time.monotonic() > self.last + PAUSE:
+                self.say()
+        else:
+            self.status.update(self.line)
+
+    def say(self) -> None:
+        self.last = time.monotonic()
+        if not self.silent:
+            self.console.print(self.line)
+
+    def __exit__(self, *problem: Any) -> None:
+        self.status.__exit__(*problem)
+        self.say()

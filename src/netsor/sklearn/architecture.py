@@ -1,0 +1,159 @@
+"""Networks as parameters of estimators, and the inputs they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+import netsor.lang.functions as nonlinearities
+from netsor import zoo
+from netsor.build.network import Network, program
+from netsor.errors import DataError, NetsorError
+from netsor.gp.targets import output_sizes
+from netsor.lang.expr import Apply, subtrees
+from netsor.lang.functions import MIXINGS
+from netsor.limits.kernel import KernelFn, kernel
+
+__all__ = ["Architecture", "as_sequences", "check_pairwise", "kernel_of", "reshaped", "resolve"]
+
+
+class Architecture:
+    """A function that builds a network, with its options.
+
+    factory  the name of a network in `ns.zoo`, or a function of your own that returns a network
+    options  its arguments; functions such as `phi` may be given by name
+
+    The options are parameters in scikit-learn's sense, so a search can run over `network__depth`.
+
+    >>> Architecture("mlp", depth=3, phi="erf")
+    Architecture('mlp', depth=3, phi='erf')
+    """
+
+    def __init__(self, factory: str | Callable[..., Network] = "mlp", **options: Any) -> None:
+        self.factory, self.options = factory, options
+
+    def __repr__(self) -> str:
+        parts = [repr(self.factory), *(f"{name}={value!r}" for name, value in self.options.items())]
+        return f"Architecture({', '.join(parts)})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Architecture):
+            return NotImplemented
+        return self.factory == other.factory and self.options == other.options
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The factory and its options."""
+        return {"factory": self.factory, **self.options}
+
+    def set_params(self, **params: Any) -> Architecture:
+        """Change the factory or its options."""
+        self.factory = params.pop("factory", self.factory)
+        self.options = {**self.options, **params}
+        return self
+
+    def build(self) -> Network:
+        """The network."""
+        factory = self.factory
+        if isinstance(factory, str):
+            if factory not in zoo.__all__:
+                raise DataError(
+                    f"there is no network `{factory}` in the zoo",
+                    remedy=f"Choose one of {', '.join(sorted(zoo.__all__))}, or give a function.",
+                )
+            factory = getattr(zoo, factory)
+        try:
+            made = factory(**{name: _function(value) for name, value in self.options.items()})
+        except TypeError as error:
+            raise DataError(f"{self!r} cannot be built: {error}", remedy="Check its options.") from None
+        return _require_network(made, repr(self))
+
+
+def _function(value: Any) -> Any:
+    """A nonlinearity for its name; other values, e.g. padding="same", as they are."""
+    if isinstance(value, str) and value in nonlinearities.__all__:
+        return getattr(nonlinearities, value)
+    return value
+
+
+def _require_network(made: Any, what: str) -> Network:
+    if isinstance(made, Network):
+        return made
+    raise DataError(
+        f"{what} is not a network",
+        remedy="Give a network, an Architecture, a name of the zoo, or a function that returns a network.",
+    )
+
+
+def resolve(network: Any) -> Network:
+    """The network that a parameter means; None is an MLP of two hidden layers."""
+    if network is None:
+        return zoo.mlp(depth=2)
+    if isinstance(network, Network):
+        return network
+    if isinstance(network, str):
+        network = Architecture(network)
+    if isinstance(network, Architecture):
+        return network.build()
+    return _require_network(network() if callable(network) else network, repr(network))
+
+
+def kernel_of(network: Any, options: Mapping[str, Any] | None) -> KernelFn:
+    """The kernel of a parameter's network."""
+    return kernel(resolve(network), **(options or {}))
+
+
+def as_sequences(X: Any) -> list[np.ndarray] | None:
+    """X if it is a list of arrays that are no rows of one table, such as sequences of different lengths."""
+    if isinstance(X, list) and X and all(isinstance(x, np.ndarray) and x.ndim > 1 for x in X):
+        return X
+    return None
+
+
+def reshaped(X: np.ndarray, shape: tuple[int, ...] | None) -> np.ndarray:
+    """The rows of a table as arrays of the shape that the network reads."""
+    if shape is None:
+        return X
+    if int(np.prod(shape)) != int(np.prod(X.shape[1:])):
+        raise DataError(
+            f"input_shape={tuple(shape)} does not fit rows of {int(np.prod(X.shape[1:]))} features",
+            remedy="The product of the shape is the number of features.",
+        )
+    return X.reshape(len(X), *shape)
+
+
+def check_pairwise(net: Network, x: np.ndarray) -> None:
+    """Raise unless the network has one output at x, which depends on x alone."""
+    try:
+        outputs = output_sizes(net, [x])[0]
+    except NetsorError:
+        if x.ndim == 1 and _normalises_batches(net, np.stack([x, 1.0 - 0.5 * x[::-1]])):
+            raise _batchnorm(net) from None
+        raise
+    if outputs > 1 and _normalises_batches(net, x):
+        raise _batchnorm(net)
+    if outputs > 1:
+        raise DataError(
+            f"the network `{net.name}` has {outputs} outputs at one input, and scikit-learn wants one",
+            remedy="Read out the last state only (`return v @ state`), or use ns.gp.fit, which takes all.",
+        )
+
+
+def _normalises_batches(net: Network, x: np.ndarray) -> bool:
+    try:
+        made = program(net, x)
+    except NetsorError:
+        return False
+    nodes = (node for expr in made.expressions() for node in subtrees(expr))
+    return any(isinstance(node, Apply) and node.op is MIXINGS["batchnorm"] for node in nodes)
+
+
+def _batchnorm(net: Network) -> DataError:
+    return DataError(
+        f"the network `{net.name}` has batchnorm over a batch, and its inputs here are the rows of X",
+        remedy="With batchnorm the output at a row depends on the whole batch that it is in, so there is no "
+        "kernel of two rows. Use ns.gp.fit with whole batches as inputs, or layernorm.",
+    )

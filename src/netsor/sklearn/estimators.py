@@ -1,0 +1,203 @@
+"""Regression and classification by Gaussian-process inference, as scikit-learn estimators."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from scipy.special import softmax
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from netsor import gp
+from netsor.build.network import Network
+from netsor.gp.classification import calibrated_slope, one_hot
+from netsor.sklearn.architecture import as_sequences, check_pairwise, kernel_of, reshaped
+
+__all__ = ["NNGPClassifier", "NNGPRegressor"]
+
+
+class _NNGP(BaseEstimator):
+    """What the two estimators share."""
+
+    network: Any
+    noise: float
+    tune: bool
+    tune_options: dict[str, Any] | None
+    input_shape: tuple[int, ...] | None
+    kernel_options: dict[str, Any] | None
+    network_: Any
+    model_: gp.GP
+
+    def _inputs(self, X: Any, reset: bool, y: Any = "no_validation", **checks: Any) -> Any:
+        """X (and y) checked by scikit-learn's rules and shaped for the network; lists of sequences pass."""
+        sequences = as_sequences(X)
+        if sequences is not None:
+            return sequences if isinstance(y, str) else (sequences, np.asarray(y))
+        found = validate_data(self, X, y, reset=reset, allow_nd=True, dtype="numeric", **checks)
+        table, targets = found if isinstance(found, tuple) else (found, None)
+        shaped = reshaped(np.asarray(table, np.float64), self.input_shape)
+        return shaped if targets is None else (shaped, targets)
+
+    def _fit(self, x: Any, y: np.ndarray) -> gp.GP:
+        self.network_ = clone(self.network, safe=False)
+        kernel = kernel_of(self.network_, self.kernel_options)
+        check_pairwise(kernel.net, np.asarray(x[0]))
+        if not self.tune:
+            model = gp.fit(kernel, x, y, noise=self.noise)
+        else:
+            found = gp.tune(
+                kernel, x, y, **{"noise": self.noise, "progress": False, **(self.tune_options or {})}
+            )
+            model = found.model
+        self.params_, self.noise_ = {**kernel.params, **model.params}, model.noise
+        self.log_marginal_likelihood_value_ = model.log_marginal_likelihood()
+        return model
+
+    def __getstate__(self) -> dict[str, Any]:
+        stored: Any = super().__getstate__()
+        state: dict[str, Any] = dict(stored)
+        if isinstance(state.get("network"), Network) or isinstance(state.get("network_"), Network):
+            raise pickle.PicklingError(
+                "a network is code and is not pickled: give network=Architecture(...) or the function that "
+                "builds the network"
+            )
+        if "model_" in state:
+            state["model_"] = replace(state["model_"], kernel=None)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if hasattr(self, "model_"):
+            self.model_ = replace(self.model_, kernel=kernel_of(self.network_, self.kernel_options))
+
+
+class NNGPRegressor(RegressorMixin, _NNGP):
+    """Regression with the Gaussian process of an infinitely wide network.
+
+    network         an Architecture, the name of a network in the zoo, a function that returns a network, or
+                    a network; by default an MLP with two hidden layers
+    noise           variance of the noise, in units of the (normalised) targets
+    normalize_y     subtract the mean of the targets and divide by their standard deviation
+    tune            maximise the marginal likelihood over the variances and the noise, see `ns.gp.tune`
+    tune_options    its options, e.g. {"tied": [["W1", "W2"]]}
+    input_shape     the shape of one input, e.g. (8, 8, 1), if the rows of X are flattened
+    kernel_options  options of `ns.kernel`, e.g. {"points": 2**10}
+
+    A list of arrays with several axes, such as sequences of different lengths, may take the place of X.
+
+    >>> import numpy as np
+    >>> X = np.linspace(-2, 2, 20)[:, None]
+    >>> model = NNGPRegressor(noise=1e-4).fit(X, np.sin(X[:, 0]))
+    >>> bool(abs(model.predict([[0.5]])[0] - np.sin(0.5)) < 0.01)
+    True
+    """
+
+    def __init__(
+        self,
+        network: Any = None,
+        noise: float = 1e-2,
+        normalize_y: bool = True,
+        tune: bool = False,
+        tune_options: dict[str, Any] | None = None,
+        input_shape: tuple[int, ...] | None = None,
+        kernel_options: dict[str, Any] | None = None,
+    ) -> None:
+        self.network = network
+        self.noise = noise
+        self.normalize_y = normalize_y
+        self.tune = tune
+        self.tune_options = tune_options
+        self.input_shape = input_shape
+        self.kernel_options = kernel_options
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def fit(self, X: Any, y: Any) -> NNGPRegressor:
+        """Fit the model."""
+        x, y = self._inputs(X, True, y, multi_output=True, y_numeric=True)
+        y = np.asarray(y, np.float64)
+        self._mean, self._scale = np.zeros(y.shape[1:]), np.ones(y.shape[1:])
+        if self.normalize_y:
+            spread = y.std(axis=0)
+            self._mean, self._scale = y.mean(axis=0), np.where(spread > 0, spread, 1.0)
+        self.model_ = self._fit(x, (y - self._mean) / self._scale)
+        return self
+
+    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
+        """The mean, with the standard deviation or the covariance of the noiseless function on request."""
+        check_is_fitted(self, "model_")
+        x = self._inputs(X, False)
+        if not (return_std or return_cov):
+            return self.model_.mean(x) * self._scale + self._mean
+        found = self.model_.predict(x, cov=return_cov)
+        mean = found.mean * self._scale + self._mean
+        if return_cov:
+            assert found.cov is not None
+            return mean, np.multiply.outer(found.cov, self._scale**2)
+        return mean, np.multiply.outer(found.std, self._scale)
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
+        """Functions from the posterior at X: (rows, n_samples), or (rows, targets, n_samples)."""
+        check_is_fitted(self, "model_")
+        seed = check_random_state(random_state).randint(2**31 - 1)
+        drawn = self.model_.sample(self._inputs(X, False), n_samples, seed) * self._scale + self._mean
+        return np.moveaxis(drawn, 0, -1)
+
+
+class NNGPClassifier(ClassifierMixin, _NNGP):
+    """Classification by regression on centred one-hot labels; parameters as for `NNGPRegressor`.
+
+    Probabilities are calibrated on leave-one-out predictions, see `ns.gp.Classifier.probabilities`.
+    """
+
+    def __init__(
+        self,
+        network: Any = None,
+        noise: float = 1e-2,
+        tune: bool = False,
+        tune_options: dict[str, Any] | None = None,
+        input_shape: tuple[int, ...] | None = None,
+        kernel_options: dict[str, Any] | None = None,
+    ) -> None:
+        self.network = network
+        self.noise = noise
+        self.tune = tune
+        self.tune_options = tune_options
+        self.input_shape = input_shape
+        self.kernel_options = kernel_options
+
+    def fit(self, X: Any, y: Any) -> NNGPClassifier:
+        """Fit the model."""
+        x, y = self._inputs(X, True, y)
+        check_classification_targets(y)
+        self.classes_ = np.unique(y)
+        if len(self.classes_) < 2:
+            raise ValueError(f"the labels are of one class, {self.classes_[0]!r}; give two or more")
+        _, table = one_hot(np.searchsorted(self.classes_, y))
+        self.model_ = self._fit(x, table)
+        self.slope_ = calibrated_slope(self.model_)
+        return self
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Posterior means: (rows, classes), or (rows,) for the second of two classes."""
+        check_is_fitted(self, "model_")
+        means = self.model_.mean(self._inputs(X, False))
+        return means[:, 1] if len(self.classes_) == 2 else means
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The class with the largest posterior mean."""
+        scores = self.decision_function(X)
+        return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else np.argmax(scores, axis=1)]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Calibrated probabilities (rows, classes)."""
+        check_is_fitted(self, "model_")
+        return softmax(self.slope_ * self.model_.mean(self._inputs(X, False)), axis=1)

@@ -1,0 +1,130 @@
+"""The kernel of a network as a kernel of `sklearn.gaussian_process`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
+
+from netsor.errors import DataError
+from netsor.gp.gradient import kernel_gradient
+from netsor.limits.kernel import KernelFn
+from netsor.sklearn.architecture import check_pairwise, kernel_of, reshaped
+
+__all__ = ["NNGPKernel"]
+
+
+class NNGPKernel(Kernel):
+    """The covariance of an infinitely wide network, with its variances as hyperparameters.
+
+    network           as for `NNGPRegressor`
+    variances         one per group of names, in the order of `names`; by default the network's own
+    variances_bounds  a pair, or "fixed"
+    tied              groups of names that move by one common factor; other names move by themselves
+    input_shape       the shape of one input if the rows of X are flattened
+    kernel_options    options of `ns.kernel`
+
+    `theta` holds the logarithms of the variances. Gradients are central differences in theta, whose error is
+    about 1e-9 of the entries; `ns.gp.tune` has compiled ones.
+
+    >>> k = NNGPKernel("mlp")
+    >>> [names[0] for names in k.names], k.theta
+    (['W1', 'b1', 'v'], array([0., 0., 0.]))
+    """
+
+    def __init__(
+        self,
+        network: Any = None,
+        variances: Sequence[float] | None = None,
+        variances_bounds: Any = (1e-5, 1e5),
+        tied: Sequence[Sequence[str]] = (),
+        input_shape: tuple[int, ...] | None = None,
+        kernel_options: dict[str, Any] | None = None,
+    ) -> None:
+        self.network = network
+        self.variances = variances
+        self.variances_bounds = variances_bounds
+        self.tied = tied
+        self.input_shape = input_shape
+        self.kernel_options = kernel_options
+
+    @property
+    def names(self) -> list[tuple[str, ...]]:
+        """The variances that each hyperparameter moves; variances of 0 stay 0."""
+        own = self._kernel().params
+        groups = [tuple(group) for group in self.tied]
+        taken = {name for group in groups for name in group}
+        unknown = taken - set(own)
+        if unknown:
+            raise DataError(
+                f"there is no variance {', '.join(sorted(unknown))}", remedy=f"Known: {', '.join(own)}."
+            )
+        return groups + [(name,) for name, value in own.items() if value > 0 and name not in taken]
+
+    @property
+    def params(self) -> dict[str, float]:
+        """All variances of the network by name, as `ns.kernel(net)(x, params=...)` takes them."""
+        own, names = self._kernel().params, self.names
+        factors = self._values() / np.array([own[group[0]] for group in names])
+        moved = {
+            name: own[name] * factor for group, factor in zip(names, factors, strict=True) for name in group
+        }
+        return {**own, **{name: float(value) for name, value in moved.items()}}
+
+    @property
+    def hyperparameter_variances(self) -> Hyperparameter:
+        """What scikit-learn asks for: the name, the bounds and the number of hyperparameters."""
+        return Hyperparameter("variances", "numeric", self.variances_bounds, len(self.names))
+
+    @property
+    def theta(self) -> np.ndarray:
+        """The logarithms of the free variances."""
+        return np.zeros(0) if self.hyperparameter_variances.fixed else np.log(self._values())
+
+    @theta.setter
+    def theta(self, theta: np.ndarray) -> None:
+        if not self.hyperparameter_variances.fixed:
+            self.variances = np.exp(np.asarray(theta, np.float64))
+
+    def __call__(self, X: Any, Y: Any = None, eval_gradient: bool = False) -> Any:
+        """K(X, Y), and its gradient by theta on request (only for Y=None)."""
+        x = self._inputs(X)
+        kernel, params = self._kernel(), self.params
+        check_pairwise(kernel.net, x[0])
+        if not eval_gradient:
+            return kernel(x, None if Y is None else self._inputs(Y), params=params)
+        if Y is not None:
+            raise ValueError("Gradient can only be evaluated when Y is None.")
+        if self.hyperparameter_variances.fixed:
+            return kernel(x, params=params), np.zeros((len(x), len(x), 0))
+        single = [name for group in self.names for name in group]
+        value, slopes = kernel_gradient(kernel, x, single, params=params)
+        stops = np.cumsum([len(group) for group in self.names])
+        return value, np.stack([part.sum(axis=2) for part in np.split(slopes, stops[:-1], axis=2)], axis=2)
+
+    def diag(self, X: Any) -> Any:
+        """The variances of the outputs."""
+        return self._kernel().diag(self._inputs(X), params=self.params)
+
+    def is_stationary(self) -> Any:
+        """The kernel of a network depends on more than differences of inputs."""
+        return False
+
+    def _kernel(self) -> KernelFn:
+        return kernel_of(self.network, self.kernel_options)
+
+    def _values(self) -> np.ndarray:
+        own, names = self._kernel().params, self.names
+        if self.variances is None:
+            return np.array([own[group[0]] for group in names])
+        values = np.atleast_1d(np.asarray(self.variances, np.float64))
+        if values.shape != (len(names),) or not np.all(np.isfinite(values) & (values > 0)):
+            raise DataError(
+                f"variances={self.variances!r}", remedy=f"Give {len(names)} positive numbers, for {names}."
+            )
+        return values
+
+    def _inputs(self, X: Any) -> np.ndarray:
+        return reshaped(np.atleast_2d(np.asarray(X, np.float64)), self.input_shape)

@@ -1,0 +1,244 @@
+"""Gradients in the variances, and the search for the largest marginal likelihood."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import netsor as ns
+from netsor import zoo
+from netsor.errors import DataError
+from netsor.gp import gradient
+from netsor.gp.tuning import Objective
+from netsor.limits.kernel import KernelFn, Result
+from netsor.limits.plan import Plan
+
+RNG = np.random.default_rng(4)
+VECTORS = RNG.standard_normal((12, 3))
+SEQUENCES = [RNG.standard_normal((length, 2)) for length in (3, 1, 4, 2)]
+IMAGES = RNG.standard_normal((4, 3, 3, 1))
+CASES: dict[str, tuple[ns.Network, Any]] = {
+    "mlp": (zoo.mlp(2, ns.erf, var_b=0.3), VECTORS[:6]),
+    "rnn": (zoo.simple_rnn(var_b=0.2), [SEQUENCES[3], SEQUENCES[1], SEQUENCES[2][:2]]),
+    "cnn": (zoo.cnn(2, var_w=2.0), IMAGES),
+}
+each_case = pytest.mark.parametrize("name", CASES)
+
+
+def objective(name: str) -> Objective:
+    """The likelihood of random targets, free in all variances and in the noise."""
+    net, x = CASES[name]
+    K = ns.kernel(net)
+    y = np.random.default_rng(1).standard_normal((len(K(x)), 2))
+    values = {**K.params, "noise": 0.1}
+    return Objective(K, list(x), y, values, [(key,) for key in values])
+
+
+# Gradients
+
+
+@each_case
+def test_gradient_of_the_likelihood_by_jax(name: str) -> None:
+    pytest.importorskip("jax")
+    made = objective(name)
+    theta = made.start + 0.1
+    value, slope = made.with_jax()(theta)
+    want, differences = made.differences(theta)
+    np.testing.assert_allclose(value, want, rtol=1e-10)
+    np.testing.assert_allclose(slope, differences, rtol=1e-5, atol=1e-5 * np.abs(differences).max())
+
+
+@each_case
+def test_gradient_of_the_kernel_by_jax(name: str) -> None:
+    pytest.importorskip("jax")
+    net, x = CASES[name]
+    value, slopes = ns.gp.kernel_gradient(ns.kernel(net), x, method="jax")
+    _, differences = ns.gp.kernel_gradient(ns.kernel(net), x, method="differences")
+    np.testing.assert_allclose(slopes, differences, atol=1e-7 * np.abs(value).max())
+
+
+@each_case
+def test_differences_against_the_gradient_formula(name: str) -> None:
+    """d log p / d theta = 1/2 tr((alpha alpha^T - K^-1) dK / d theta), for each column of y."""
+    made = objective(name)
+    _, found = made.differences(made.start)
+    value, slopes = ns.gp.kernel_gradient(made.kernel, made.inputs, method="differences")
+    inverse = np.linalg.inv(value + 0.1 * np.eye(len(value)))
+    alpha = inverse @ made.y
+    inner = alpha @ alpha.T - made.y.shape[1] * inverse
+    want = [np.sum(inner * slopes[:, :, k]) / 2 for k in range(slopes.shape[2])]
+    want.append(0.1 * np.trace(inner) / 2)
+    np.testing.assert_allclose(-found, want, rtol=1e-5, atol=1e-5 * np.abs(found).max())
+
+
+def test_kernel_gradient_of_a_homogeneous_network() -> None:
+    """A relu network without biases scales with each of its variances: dK / d log var = K."""
+    K = ns.kernel(zoo.mlp(2, var_b=0.0))
+    value, slopes = ns.gp.kernel_gradient(K, VECTORS, method="differences")
+    for k in range(3):
+        np.testing.assert_allclose(slopes[:, :, k], value, rtol=1e-8, atol=1e-9)
+    only, slope = ns.gp.kernel_gradient(K, VECTORS, ["v"], params={"W1": 3.0})
+    np.testing.assert_allclose(only, 3.0 * value, rtol=1e-12)
+    np.testing.assert_allclose(slope[:, :, 0], only, rtol=1e-7)
+    with pytest.raises(DataError, match="no variance `Q`"):
+        ns.gp.kernel_gradient(K, VECTORS, ["Q"])
+    with pytest.raises(DataError, match="method="):
+        ns.gp.kernel_gradient(K, VECTORS, method="adjoint")
+
+
+class InJax(KernelFn):
+    """The kernel of an erf network with one hidden layer, written in JAX by its formula (Williams 1997)."""
+
+    def evaluate(self, x: Any, y: Any = None, *, params: Any = None) -> Result:
+        import jax.numpy as jnp
+
+        given = {**self.params, **(params or {})}
+        if all(isinstance(value, float) for value in given.values()):
+            return super().evaluate(x, y, params=params)
+        table = np.stack(x)
+        gram = given["W1"] * (table @ table.T) / table.shape[1] + given["b1"]
+        root = jnp.sqrt(1 + 2 * jnp.diagonal(gram))
+        value = given["v"] * 2 / np.pi * jnp.arcsin(2 * gram / (root[:, None] * root))
+        return Result(value, np.zeros(value.shape), Plan((), 0, 0.0, 0.0))  # type: ignore[arg-type]
+
+
+def test_search_by_jax_with_a_kernel_that_jax_follows() -> None:
+    pytest.importorskip("jax")
+    plain = ns.kernel(zoo.mlp(1, ns.erf))
+    K = InJax(plain.net, plain.options)
+    y = RNG.standard_normal((12, 2))
+    values = {**K.params, "noise": 0.1}
+    made = Objective(K, list(VECTORS), y, values, [(key,) for key in values])
+    value, slope = made.with_jax()(made.start + 0.1)
+    want, differences = made.differences(made.start + 0.1)
+    assert value == pytest.approx(want, rel=1e-12)
+    np.testing.assert_allclose(slope, differences, rtol=1e-6, atol=1e-7)
+    slopes = [ns.gp.kernel_gradient(K, VECTORS, method=method)[1] for method in ("jax", "differences")]
+    np.testing.assert_allclose(*slopes, atol=1e-8)
+    found = ns.gp.tune(K, VECTORS, y, progress=False)
+    assert found.method == "jax"
+    other = ns.gp.tune(plain, VECTORS, y, method="differences", progress=False)
+    assert found.value == pytest.approx(other.value, abs=1e-4)
+    assert found.evaluations < other.evaluations
+
+
+# The search
+
+
+@pytest.mark.parametrize(("method", "tolerance"), [("nelder-mead", 1e-3), ("differences", 1e-4)])
+def test_scale_of_the_output_has_a_formula(method: str, tolerance: float) -> None:
+    """With all else fixed and no noise, the best var_v is y^T K^-1 y / n."""
+    K = ns.kernel(zoo.mlp(2))
+    y = 3.0 * RNG.standard_normal(12)
+    found = ns.gp.tune(
+        K, VECTORS, y, noise=0.0, fixed=["noise", "W1", "W2", "b1", "b2"], method=method, progress=False
+    )
+    want = y @ np.linalg.solve(K(VECTORS), y) / 12
+    assert found.converged
+    assert found.method == method
+    assert found.params["v"] == pytest.approx(want, rel=tolerance)
+    assert found.noise == 0.0
+    assert {k: v for k, v in found.params.items() if k != "v"} == dict.fromkeys(["W1", "W2", "b1", "b2"], 1.0)
+
+
+def test_noise_has_a_formula_where_the_network_is_silent() -> None:
+    """With a dead network the best noise is the mean square of the targets."""
+    y = 0.3 * RNG.standard_normal(12)
+    K = ns.kernel(zoo.mlp(1, var_v=0.0))
+    found = ns.gp.tune(K, VECTORS, y, noise=1.0, fixed=["W1", "b1"], method="differences", progress=False)
+    assert found.noise == pytest.approx(np.mean(y**2), rel=1e-4)
+    assert found.params["v"] == 0.0
+
+
+def test_methods_agree_and_runs_repeat() -> None:
+    K = ns.kernel(zoo.mlp(1, ns.erf))
+    y = ns.gp.sample(K, VECTORS, seed=3, params={"W1": 5.0, "v": 2.0})[0] + 0.1 * RNG.standard_normal(12)
+    seen: list[tuple[int, float]] = []
+    options: dict[str, Any] = {"fixed": ["b1"], "noise": 0.05, "bounds": (1e-3, 1e3)}
+    one = ns.gp.tune(K, VECTORS, y, method="differences", progress=lambda *p: seen.append(p), **options)
+    two = ns.gp.tune(K, VECTORS, y, method="nelder-mead", progress=False, **options)
+    again = ns.gp.tune(K, VECTORS, y, method="nelder-mead", progress=False, **options)
+    assert two.params == again.params
+    assert one.value == pytest.approx(two.value, abs=2e-3)
+    assert one.value > one.start
+    assert seen[0][1] == pytest.approx(one.start)
+    assert max(value for _, value in seen) == pytest.approx(one.value, abs=1e-6)
+    assert seen[-1][0] == one.evaluations
+    assert one.value == pytest.approx(one.model.log_marginal_likelihood())
+    more = ns.gp.tune(K, VECTORS, y, method="differences", restarts=2, seed=1, progress=False, **options)
+    assert more.value >= one.value - 1e-6
+    assert more.evaluations > one.evaluations
+
+
+def test_auto_takes_jax_where_it_compiles_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jax")
+    options: dict[str, Any] = {"fixed": ["b1", "noise"], "steps": 2, "progress": False}
+    y = RNG.standard_normal(12)
+    K = ns.kernel(zoo.mlp(1, ns.erf))
+    assert ns.gp.tune(K, VECTORS, y, **options).method == "jax"
+    monkeypatch.setattr(gradient, "LARGEST_TRACE", 3)
+    assert ns.gp.tune(K, VECTORS, y, **options).method == "nelder-mead"
+
+
+def test_tied_variances_keep_their_ratio() -> None:
+    K = ns.kernel(zoo.mlp(2, ns.erf, var_w=[1.0, 4.0]))
+    y = RNG.standard_normal(12)
+    found = ns.gp.tune(
+        K,
+        VECTORS,
+        y,
+        tied=[["W1", "W2"]],
+        fixed=["v", "b1", "b2"],
+        steps=5,
+        progress=False,
+        method="differences",
+    )
+    assert found.params["W2"] / found.params["W1"] == pytest.approx(4.0)
+    assert found.params["W1"] != 1.0
+
+
+def test_sequences_are_tuned() -> None:
+    """Several rows per input; the search without derivatives is what a sampled kernel gets."""
+    K = ns.kernel(zoo.gru(), points=2**4)
+    y = [RNG.standard_normal(len(s)) for s in SEQUENCES[:2]]
+    fixed = [name for name in K.params if name != "v"]
+    found = ns.gp.tune(K, SEQUENCES[:2], y, fixed=fixed, steps=4, progress=False)
+    assert found.method == "nelder-mead"
+    assert found.value > found.start
+    assert found.model.sizes == (3, 1)
+
+
+def test_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    K = ns.kernel(zoo.mlp(1))
+    everything = ["W1", "b1", "v", "noise"]
+    ns.gp.tune(K, VECTORS, np.zeros(12), fixed=everything[:3], steps=2, method="nelder-mead", progress=True)
+    assert "tuning" in capsys.readouterr().err
+    still = ns.gp.tune(K, VECTORS, np.zeros(12), fixed=everything, method="nelder-mead", progress=False)
+    assert still.value == pytest.approx(still.start)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fixed": ["Q"]}, "no variance `Q`"),
+        ({"tied": [["W1"], ["W1"]]}, "tied twice"),
+        ({"tied": [["W1"]], "fixed": ["W1"]}, "tied and fixed"),
+        ({"noise": 0.0}, "noise=0.0"),
+        ({"noise": np.ones(12)}, "noise"),
+        ({"bounds": (1.0, 1.0)}, "bounds="),
+        ({"steps": 0}, "steps=0"),
+        ({"method": "guess"}, "method='guess'"),
+    ],
+)
+def test_bad_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        ns.gp.tune(ns.kernel(zoo.mlp(1)), VECTORS, np.zeros(12), **options)
+
+
+def test_noise_as_a_name_is_taken() -> None:
+    W, v = ns.Matrix(name="noise"), ns.Matrix(rows=1)
+    K = ns.kernel(ns.network(lambda x: v @ ns.relu(W @ x)))
+    with pytest.raises(DataError, match="variance named `noise`"):
+        ns.gp.tune(K, VECTORS, np.zeros(12))
