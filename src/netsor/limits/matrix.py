@@ -18,11 +18,11 @@ import numpy as np
 
 from netsor.limits.engine import Engine
 from netsor.limits.outputs import Rows, output_index, output_second
-from netsor.limits.pairs import Pair
+from netsor.limits.pairs import Pair, diagonal
 from netsor.limits.tape import Span, Tape
 from netsor.progress import bar
 
-__all__ = ["tiled_matrix", "whole_matrix"]
+__all__ = ["diagonal_of_matrix", "tiled_matrix", "whole_matrix"]
 
 Array = Any
 TILE = 2**14  # elements of the largest array of a tile
@@ -51,6 +51,22 @@ def whole_matrix(engine: Engine, rows: Rows, repeats: int = 1) -> Array:
         if not np.array_equal(order, np.arange(len(order))):
             matrix = xp.take(matrix, xp.asarray(order), axis=axis)
     return (matrix + xp.permute_dims(matrix, (0, 2, 1))) / 2 if rows.split is None else matrix
+
+
+def diagonal_of_matrix(engine: Engine, rows: Rows) -> Array:
+    """The variances of all outputs, from self blocks alone: linear in the number of inputs."""
+    xp, parts, numbers = engine.xp, [], []
+    for group in rows.groups:
+        for o in group.outputs:
+            index = output_index(engine.program, engine.program.outputs[o])
+            block = output_second(engine, o, o, Pair(True))
+            block = xp.broadcast_to(block, (1, block.shape[1], *index, *index))
+            own = diagonal(block, 2, len(index), len(index))[0, ...]
+            own = xp.broadcast_to(own, (len(group.members), *index))
+            parts.append(xp.reshape(own, (-1,)))
+            numbers.append(rows.left[o].reshape(-1))
+    order = np.argsort(np.concatenate(numbers))
+    return xp.take(xp.concat(parts), xp.asarray(order), axis=0)
 
 
 def _flat(engine: Engine, block: Array, o: int, p: int, pair: Pair, repeats: int) -> Array:

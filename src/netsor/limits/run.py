@@ -18,7 +18,7 @@ from netsor.lang.libraries import is_traced
 from netsor.limits.engine import Engine
 from netsor.limits.expectation import Expectations, NeedsSamplingError, Record
 from netsor.limits.forms import Forms
-from netsor.limits.matrix import tiled_matrix, whole_matrix
+from netsor.limits.matrix import diagonal_of_matrix, tiled_matrix, whole_matrix
 from netsor.limits.outputs import Rows
 from netsor.limits.plan import Plan
 from netsor.limits.sampled import Sampler
@@ -135,6 +135,16 @@ class KernelRun:
             lambda: self.finite(self.matrix(self.engine(Record()))),
             lambda *families: self.engine(Record()).xp.asarray(self.sampled(*families).value),
         )
+
+    def diagonal(self) -> Any:
+        """The variances of all outputs, or None if something must be sampled."""
+        if self.options.method == "sample":
+            return None
+        try:
+            with deep_recursion(), np.errstate(all="ignore"):
+                return self.finite(diagonal_of_matrix(self.engine(Record()), self.rows))
+        except NeedsSamplingError:
+            return None
 
     def measure(self, quantity: Callable[[Engine], Any]) -> Any:
         """Any quantity of the engine, averaged over repeats where something must be sampled."""
