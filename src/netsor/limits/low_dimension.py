@@ -14,7 +14,6 @@ from operator import mul
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import is_numpy_namespace
 
 from netsor.expect.kink_planes import Planes
 from netsor.expect.orthants import erf_gates
@@ -23,6 +22,7 @@ from netsor.lang import functions as fn
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees
+from netsor.lang.libraries import is_traced
 from netsor.limits.forms import HOLE, Atom, replace_expr
 from netsor.limits.pairs import Pair
 
@@ -47,8 +47,7 @@ def few_variables(expectations: Expectations, left: list[Atom], right: list[Atom
     engine = expectations.engine
     sides = [(0, form) for form in _forms(left)] + [(1, form) for form in _forms(right)]
     atoms = left + right
-    plain = is_numpy_namespace(engine.xp) and all(_is_plain(engine, atom) for atom in atoms)
-    if len(sides) > 4 or not plain:
+    if len(sides) > 4 or not all(_is_plain(engine, atom) for atom in atoms):
         return None
     gates = [gate for gate in map(_gate, atoms) if gate]
     if len(gates) == len(sides) == len(atoms) and all(expectations.is_centred(form) for _, form in sides):
@@ -94,13 +93,15 @@ def _over(expectations: Expectations, sides: list[Variable], fit: Fit, integral:
         d = len(sides)
         mean, cov = np.zeros((*shape, d)), np.zeros((*shape, d, d))
         for place, value in zip(places, values, strict=True):
-            (mean if len(place) == 1 else cov)[(..., *place)] = value
+            (mean if len(place) == 1 else cov)[(..., *place)] = np.asarray(value)
             if len(place) == 2:
-                cov[(..., *place[::-1])] = value
+                cov[(..., *place[::-1])] = np.asarray(value)
         value, error = integral(mean, cov)
         expectations.record.inexact = True
-        return value + expectations.nudge * error
+        return engine.xp.asarray(value + expectations.nudge * error)
 
+    if is_traced(*arrays):
+        return None
     tape = None if fit.pair.same else fit.pair.tape
     return tape.call(total, tuple(arrays), shape) if tape else total(*arrays)
 
