@@ -1,0 +1,134 @@
+"""Large kernels tile by tile: every way to cut the pairs gives the same matrix, in little memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import netsor as ns
+from limit_cases import CASES, SAMPLED, SEQUENCES, VECTORS, Case
+from netsor import zoo
+from netsor.limits import matrix
+from netsor.limits.tape import Tape, Traced
+
+EXACT = [case for case in CASES if case.name not in SAMPLED]
+RNG = np.random.default_rng(8)
+
+
+@pytest.mark.parametrize("case", EXACT, ids=lambda case: case.name)
+def test_tiles_of_one_pair(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one input per side every block goes through a tile on or off the diagonal."""
+    inputs = [*case.inputs, *case.inputs[:1]]
+    wanted = ns.kernel(case.net)(inputs)
+    monkeypatch.setattr(matrix, "TILE", 1)
+    found = ns.kernel(case.net)(inputs)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-13 * np.abs(wanted).max())
+    np.testing.assert_array_equal(found, found.T)
+    across = ns.kernel(case.net)(inputs[1:], inputs[:2])
+    rows = len(ns.kernel(case.net)(inputs[:1]))
+    if len({np.shape(x) for x in case.inputs if not isinstance(x, tuple)}) == 1:
+        np.testing.assert_allclose(across, wanted[rows:, : 2 * rows], rtol=0, atol=1e-13 * wanted.max())
+
+
+@pytest.mark.parametrize("elements", [4, 9, 25, 10**6])
+@pytest.mark.parametrize("phi", [ns.relu, ns.tanh], ids=["relu", "tanh"])
+def test_tiles_that_overlap(elements: int, phi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven inputs in tiles of two, three and five: the last tile shares inputs with the one before."""
+    x = RNG.standard_normal((7, 3))
+    single = ns.kernel(zoo.mlp(2, phi))
+    wanted = np.array([[single([a, b])[0, 1] for b in x] for a in x])
+    monkeypatch.setattr(matrix, "TILE", elements)
+    found = ns.kernel(zoo.mlp(2, phi)).evaluate(x)
+    np.testing.assert_allclose(found.value, wanted, rtol=0, atol=1e-13)
+    np.testing.assert_array_equal(found.value, found.value.T)
+    assert np.all(found.error < 1e-11)
+    np.testing.assert_allclose(single(x[:3], x), wanted[:3], rtol=0, atol=1e-13)
+
+
+def test_sequences_of_different_lengths_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = [SEQUENCES[0], SEQUENCES[1][:1], SEQUENCES[2], SEQUENCES[3][:1], SEQUENCES[3][:2]]
+    wanted = ns.kernel(zoo.simple_rnn())(inputs)
+    monkeypatch.setattr(matrix, "TILE", 1)
+    np.testing.assert_allclose(ns.kernel(zoo.simple_rnn())(inputs), wanted, rtol=0, atol=1e-14)
+
+
+def test_one_core_and_several_agree() -> None:
+    run = ns.kernel(zoo.mlp(2)).run(RNG.standard_normal((300, 3)))
+    from netsor.limits.expectation import Record
+
+    one, three = (
+        matrix.tiled_matrix(run.engine(Record()), run.rows, np.float64, workers=workers) for workers in (1, 3)
+    )
+    np.testing.assert_array_equal(one, three)
+
+
+@pytest.mark.parametrize("case", EXACT, ids=lambda case: case.name)
+def test_the_diagonal_alone(case: Case) -> None:
+    kernel = ns.kernel(case.net)
+    wanted = np.diagonal(kernel(case.inputs))
+    np.testing.assert_allclose(kernel.diag(case.inputs), wanted, rtol=0, atol=1e-13 * wanted.max())
+
+
+def peak_bytes(length: int) -> int:
+    """For the kernel of the last states of 400 sequences."""
+    x = RNG.standard_normal((400, length, 2))
+    W, U, v = ns.Matrix(), ns.Matrix(), ns.Matrix(rows=1)
+
+    @ns.network
+    def last_state(tokens):
+        state = 0
+        for token in tokens:
+            state = ns.erf(W @ state + U @ token)
+        return v @ state
+
+    kernel = ns.kernel(last_state)
+    kernel(x[:2])
+    tracemalloc.start()
+    kernel(x)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
+def test_memory_does_not_grow_with_the_length_of_a_sequence() -> None:
+    """Blocks are dropped after their last use; the record of the steps, and variances, are all that grows."""
+    short, long = peak_bytes(8), peak_bytes(40)
+    blocks = 32 * 400**2 * 8  # one block of all pairs for each further token
+    assert long - short < 0.2 * blocks
+
+
+def test_a_tape_runs_what_its_outputs_need() -> None:
+    tape, calls = Tape(), []
+
+    def noted(name: str):
+        def fn(x: np.ndarray) -> np.ndarray:
+            calls.append(name)
+            return x + 1
+
+        return fn
+
+    x = tape.leaf("x", np.zeros(1), (2, 2), lambda spans: np.full((2, 2), float(spans[0, 2][0])))
+    used = tape.elementwise(noted("used"), x) * 2
+    tape.elementwise(noted("unused"), x)
+    assert isinstance(used, Traced)
+    assert used.shape == (2, 2)
+    tape.prepare([used])
+    ((_, value),) = tape.run({(0, 2): (5, 7)})
+    np.testing.assert_array_equal(value, np.full((2, 2), 12.0))
+    assert calls == ["used"]
+    with pytest.raises(TypeError, match="truth"):
+        bool(used)
+
+
+def test_a_failure_in_a_tile_is_reported() -> None:
+    """An exception inside a worker is the caller's: here a user's function that fails far out."""
+
+    def picky(t: np.ndarray) -> np.ndarray:
+        return np.where(np.abs(t) > 3.0, np.nan, t)
+
+    W, v = ns.Matrix(), ns.Matrix(rows=1)
+    net = ns.network(lambda x: v @ ns.nonlin(picky, W @ x))
+    with pytest.raises(ns.NetsorError):
+        ns.kernel(net)(VECTORS)
