@@ -59,6 +59,7 @@ class Record:
 
     entries: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     inexact: bool = False
+    compiled: bool = False
     lock: Any = field(default_factory=Lock)
 
     def note(self, what: str, method: str, error: float = 0.0) -> None:

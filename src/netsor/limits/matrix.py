@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from netsor.limits.engine import Engine
+from netsor.limits.fused import is_available
 from netsor.limits.outputs import Rows, output_index, output_second
 from netsor.limits.pairs import Pair, diagonal
 from netsor.limits.tape import Span, Tape
@@ -26,7 +27,7 @@ __all__ = ["diagonal_of_matrix", "tiled_matrix", "whole_matrix"]
 
 Array = Any
 TILE = 2**14  # elements of the largest array of a tile
-MEMORY = 2**28  # bytes that the tiles of all cores may take
+FEWEST_PAIRS = 2**17  # with fewer, loops are not compiled
 
 
 # At once
@@ -166,7 +167,7 @@ class Recorded:
 
 
 def _record(engine: Engine, tiles: Tiles) -> Recorded:
-    tape = Tape()
+    tape = Tape(compiled=_is_worth_compiling(tiles))
     pair = Pair(False, tiles.pair.rows, tiles.pair.cols, tape)
     results, places = [], {}
     diagonal = pair.rows == pair.cols
@@ -178,7 +179,16 @@ def _record(engine: Engine, tiles: Tiles) -> Recorded:
                 places.setdefault(block.step, []).append((o, p))
     engine.forget_tile()
     tape.prepare(results)
+    engine.expectations.record.compiled |= tape.compiled
     return Recorded(tape, places)
+
+
+def _is_worth_compiling(tiles: Tiles) -> bool:
+    """Whether there are so many pairs that a second spent on compiling loops is won back."""
+    assert tiles.pair.rows is not None
+    assert tiles.pair.cols is not None
+    pairs = (tiles.pair.rows[1] - tiles.pair.rows[0]) * (tiles.pair.cols[1] - tiles.pair.cols[0])
+    return is_available() and len(tiles.places) * pairs > FEWEST_PAIRS
 
 
 def _run(out: np.ndarray, rows: Rows, tiles: Tiles, recorded: Recorded, place: tuple[Span, Span]) -> None:

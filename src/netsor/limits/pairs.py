@@ -76,7 +76,7 @@ class Pair:
 
     def elementwise(self, fn: Callable[..., Any], *args: Any) -> Any:
         """A function that broadcasts its arguments, as one step."""
-        return fn(*args) if self.same or self.tape is None else self.tape.elementwise(fn, *args)
+        return fn(*args) if self.same or self.tape is None else self.tape.rule(fn, *args)
 
 
 def _tile(array: Any, axis: int, span: Span) -> Any:

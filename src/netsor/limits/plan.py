@@ -21,6 +21,7 @@ class Plan:
     statements: int
     largest_error: float
     scale: float
+    compiled: bool = False
     sampled: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     dimensions: int = 0
@@ -31,7 +32,8 @@ class Plan:
     def of(cls, record: Record, program: Program, error: Any, value: Any) -> Plan:
         rows = tuple((what, how, int(n), err) for (what, how), (n, err) in record.entries.items())
         size = len(program.statements)
-        return cls(rows, size, float(np.max(error, initial=0)), float(np.abs(value).max(initial=0)))
+        largest, scale = float(np.max(error, initial=0)), float(np.abs(value).max(initial=0))
+        return cls(rows, size, largest, scale, record.compiled)
 
     @property
     def exact(self) -> bool:
@@ -49,5 +51,7 @@ class Plan:
                 f"{self.repeats} x {self.points} scrambled Sobol points"
             )
             lines += [f"    because {reason}" for reason in self.reasons]
+        if self.compiled:
+            lines.append("  elementwise steps ran as loops compiled by Numba")
         lines.append(f"Largest error of an entry: {self.largest_error:.1e} (largest entry {self.scale:.3g}).")
         return "\n".join(lines)

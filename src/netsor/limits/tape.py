@@ -15,6 +15,8 @@ from typing import Any
 import array_api_compat.numpy as numpy_api
 import numpy as np
 
+from netsor.limits.fused import Fused, fuse
+
 __all__ = ["Span", "Tape", "Traced"]
 
 Span = tuple[int, int]
@@ -32,7 +34,11 @@ CONSTANT = frozenset(("zeros", "ones", "full", "eye", "asarray", "linspace", "ar
 class Tape:
     """A list of steps; step k computes value k from earlier values."""
 
-    def __init__(self) -> None:
+    def __init__(self, compiled: bool = False) -> None:
+        self.compiled = compiled
+        self.shapes: list[Shape] = []
+        self.dtypes: list[Any] = []
+        self.cuts: set[int] = set()
         self.steps: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
         self.leaves: dict[int, Callable[[Mapping[Span, Span]], Any]] = {}
         self.constants: dict[int, Any] = {}
@@ -70,6 +76,28 @@ class Tape:
         shape = np.broadcast_shapes(*(a.shape for a in arrays))
         return self._add(shape, dtype or np.result_type(*(a.dtype for a in arrays)), fn, args, options)
 
+    def rule(self, fn: Callable[..., Any], *args: Any) -> Traced:
+        """An elementwise function of the array API: one step, or for compiled loops the steps inside it."""
+        if not self.compiled:
+            return self.elementwise(fn, *args)
+        before = len(self.steps)
+        try:
+            made = fn(*args)
+        except (TypeError, AttributeError, ValueError):  # it looks at values
+            self._forget(before)
+            return self.elementwise(fn, *args)
+        self.cuts.add(len(self.steps) - 1)
+        return made
+
+    def _forget(self, count: int) -> None:
+        """Drop all steps from `count` on."""
+        for table in (self.steps, self.shapes, self.dtypes):
+            del table[count:]
+        for table in (self.leaves, self.constants):
+            for k in [k for k in table if k >= count]:
+                del table[k]
+        self.known = {key: (leaf, source) for key, (leaf, source) in self.known.items() if leaf.step < count}
+
     def structural(self, fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Any other function of arrays; its shape is found by calling it on zeros of one byte."""
         seen: list[Traced] = []
@@ -87,6 +115,8 @@ class Tape:
         self, shape: Shape, dtype: Any, fn: Callable[..., Any], args: tuple[Any, ...], options: dict
     ) -> Traced:
         self.steps.append((fn, args, options))
+        self.shapes.append(tuple(shape))
+        self.dtypes.append(np.dtype(dtype))
         self.largest = max(self.largest, prod(shape))
         return Traced(self, len(self.steps) - 1, tuple(shape), np.dtype(dtype))
 
@@ -99,34 +129,47 @@ class Tape:
         for k in range(len(self.steps) - 1, -1, -1):
             if k in needed:
                 needed.update(a.step for a in _traced(self.steps[k][1]))
+        order = sorted(needed)
+        self.order: list[int | Fused] = fuse(self, order, set(self.outputs)) if self.compiled else [*order]
         last: dict[int, int] = {}
-        self.order = sorted(needed)
-        for k in self.order:
-            for a in _traced(self.steps[k][1]):
-                last[a.step] = k
+        for at, part in enumerate(self.order):
+            for k in part.inputs if isinstance(part, Fused) else self._reads(part):
+                last[k] = at
         self.drops: dict[int, list[int]] = {}
-        for value, user in last.items():
-            self.drops.setdefault(user, []).append(value)
+        for value, at in last.items():
+            self.drops.setdefault(at, []).append(value)
+
+    def traced_arguments(self, k: int) -> Iterator[Traced]:
+        """The arrays that step k computes with."""
+        return _traced(self.steps[k][1])
+
+    def _reads(self, k: int) -> list[int]:
+        return [a.step for a in self.traced_arguments(k)]
 
     def run(self, spans: Mapping[Span, Span]) -> Iterator[tuple[int, Any]]:
         """(step, value) of every output, for the inputs that `spans` puts in place of those of the trace."""
         values: dict[int, Any] = dict(self.constants)
+        for at, part in enumerate(self.order):
+            for k, value in part.run(values) if isinstance(part, Fused) else self._step(part, values, spans):
+                values[k] = value
+                if k in self.outputs:
+                    yield k, value
+            for dead in self.drops.get(at, ()):
+                del values[dead]
 
+    def _step(self, k: int, values: dict[int, Any], spans: Mapping[Span, Span]) -> Iterator[tuple[int, Any]]:
         def value(x: Any) -> Any:
             if isinstance(x, Traced):
                 return values[x.step]
             return [value(y) for y in x] if isinstance(x, list) else x
 
-        for k in self.order:
-            fn, args, options = self.steps[k]
-            if k in self.leaves:
-                values[k] = self.leaves[k](spans)
-            elif k not in self.constants:
-                values[k] = fn(*[value(a) for a in args], **options)
-            if k in self.outputs:
-                yield k, values[k]
-            for dead in self.drops.get(k, ()):
-                del values[dead]
+        fn, args, options = self.steps[k]
+        if k in self.leaves:
+            yield k, self.leaves[k](spans)
+        elif k in self.constants:
+            yield k, self.constants[k]
+        else:
+            yield k, fn(*[value(a) for a in args], **options)
 
 
 class Namespace:

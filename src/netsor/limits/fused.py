@@ -1,0 +1,249 @@
+"""Elementwise steps of a tape as compiled loops. Needs Numba (the extra `fast`); without it NumPy runs them.
+
+A layer of a recursion is some forty elementwise operations on a tile. NumPy makes one pass over memory for
+each; a compiled loop makes one for all. The loops are written from the recorded steps, so the formulas stay
+where they are. Layers of one kind have the same source, which is compiled once.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
+from itertools import groupby
+from math import prod
+from typing import Any
+
+import array_api_compat.numpy as numpy_api
+import numpy as np
+
+__all__ = ["Fused", "fuse", "is_available"]
+
+FEWEST_STEPS, LEAST_ELEMENTS = 3, 256
+TEMPLATES: dict[Any, str] = {
+    operator.add: "{0} + {1}",
+    operator.sub: "{0} - {1}",
+    operator.mul: "{0} * {1}",
+    operator.truediv: "{0} / {1}",
+    operator.neg: "-{0}",
+    operator.lt: "{0} < {1}",
+    operator.le: "{0} <= {1}",
+    operator.gt: "{0} > {1}",
+    operator.ge: "{0} >= {1}",
+    operator.eq: "{0} == {1}",
+    operator.ne: "{0} != {1}",
+    operator.and_: "{0} & {1}",
+    operator.or_: "{0} | {1}",
+    numpy_api.sqrt: "sqrt({0})",
+    numpy_api.abs: "abs({0})",
+    numpy_api.where: "{1} if {0} else {2}",
+    numpy_api.atan2: "atan2({0}, {1})",
+    numpy_api.minimum: "min({0}, {1})",
+    numpy_api.maximum: "max({0}, {1})",
+}
+# atan(t) / t as a polynomial in t^2 for |t| <= tan(pi / 8), of error 1.3e-18 (Chebyshev, 12 terms)
+ATAN = (
+    *(-0.017805397205419446, 0.03796525745386593, -0.05035102456601552, 0.05846878297330872),
+    *(-0.06662951813629191, 0.07692045330902225, -0.09090896809064027, 0.11111110744919658),
+    *(-0.14285714279250245, 0.19999999999940893, -0.3333333333333312, 1.0),
+)
+
+
+def is_available() -> bool:
+    """Whether Numba is installed."""
+    return find_spec("numba") is not None
+
+
+def atan2(y: float, x: float) -> float:
+    """The angle of (x, y), without branches or tables, so that loops over it are vectorised."""
+    ay, ax = abs(y), abs(x)
+    big = ax if ax > ay else ay
+    small = ay if ax > ay else ax
+    t = small / (big if big > 0.0 else 1.0)
+    far = t > 0.41421356237309503  # tan(pi / 8)
+    t = (t - 1.0) / (t + 1.0) if far else t
+    s = t * t
+    r = ATAN[0] * s + ATAN[1]
+    r = r * s + ATAN[2]
+    r = r * s + ATAN[3]
+    r = r * s + ATAN[4]
+    r = r * s + ATAN[5]
+    r = r * s + ATAN[6]
+    r = r * s + ATAN[7]
+    r = r * s + ATAN[8]
+    r = r * s + ATAN[9]
+    r = r * s + ATAN[10]
+    r = (r * s + ATAN[11]) * t
+    r = r + 0.7853981633974483 if far else r
+    r = 1.5707963267948966 - r if ay > ax else r
+    r = 3.141592653589793 - r if x < 0.0 else r
+    return -r if y < 0.0 else r
+
+
+@cache
+def _compiled_atan2() -> Callable[..., Any]:
+    import numba  # type: ignore[import-not-found]
+
+    return numba.njit(atan2, inline="always", error_model="numpy")
+
+
+@cache
+def _compiled(source: str) -> Callable[..., Any]:
+    """A loop from its source, compiled when it is first called."""
+    from math import sqrt
+
+    import numba  # type: ignore[import-not-found]
+
+    scope: dict[str, Any] = {"atan2": _compiled_atan2(), "sqrt": sqrt}
+    exec(source, scope)
+    return numba.njit(scope["loop"], error_model="numpy", nogil=True)
+
+
+@dataclass
+class Fused:
+    """Steps that are one loop: `inputs` and `outputs` are the values that it reads and writes."""
+
+    shape: tuple[int, ...]
+    members: list[int] = field(default_factory=list)
+    inputs: list[int] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+
+    def prepare(self, tape: Any, shapes: dict[int, tuple[int, ...]]) -> None:
+        """Write the loop; axes on which all inputs agree in being broadcast or not are one axis."""
+        padded = [(1,) * (len(self.shape) - len(shapes[k])) + shapes[k] for k in self.inputs]
+        patterns = [tuple(s[d] > 1 for s in padded) for d in range(len(self.shape))]
+        kept = [d for d in range(len(self.shape)) if self.shape[d] > 1]
+        runs = [list(run) for _, run in groupby(kept, key=lambda d: patterns[d])] or [[]]
+        self.loops = tuple(prod(self.shape[d] for d in run) for run in runs)
+        self.views = [tuple(prod(s[d] for d in run) for run in runs) for s in padded]
+        self.dtypes = [tape.dtypes[k] for k in self.outputs]
+        self.scalars: list[float] = []
+        self.loop = _compiled(self._source(tape))
+
+    def _source(self, tape: Any) -> str:
+        depth = len(self.loops)
+        names = {k: f"x{i}" for i, k in enumerate(self.inputs)}
+        body = []
+        for m, k in enumerate(self.members):
+            fn, args, _ = tape.steps[k]
+            body.append(f"t{m} = {self._expression(fn, args, names)}")
+            names[k] = f"t{m}"
+        stores = [f"out{i}[{_index(depth)}] = {names[k]}" for i, k in enumerate(self.outputs)]
+        loads: list[list[str]] = [[] for _ in range(depth + 1)]
+        for i, view in enumerate(self.views):
+            at = max((d + 1 for d in range(depth) if view[d] > 1), default=0)
+            where = ", ".join(f"i{d}" if view[d] > 1 else "0" for d in range(depth))
+            loads[at].append(f"x{i} = a{i}[{where}]")
+        arguments = [f"out{i}" for i in range(len(self.outputs))] + [f"a{i}" for i in range(len(self.inputs))]
+        arguments += [f"c{i}" for i in range(len(self.scalars))]
+        lines = [f"def loop({', '.join(arguments)}):", *(f"    {line}" for line in loads[0])]
+        for d in range(depth):
+            pad = "    " * (d + 1)
+            lines.append(f"{pad}for i{d} in range(out0.shape[{d}]):")
+            lines += [f"{pad}    {line}" for line in loads[d + 1]]
+        pad = "    " * (depth + 1)
+        return "\n".join([*lines, *(f"{pad}{line}" for line in (*body, *stores))]) + "\n"
+
+    def _expression(self, fn: Any, args: tuple[Any, ...], names: dict[int, str]) -> str:
+        if fn is numpy_api.astype:
+            return f"1.0 if {names[args[0].step]} else 0.0"
+        words = []
+        for a in args:
+            if hasattr(a, "step"):
+                words.append(names[a.step])
+            else:
+                self.scalars.append(float(a))
+                words.append(f"c{len(self.scalars) - 1}")
+        return TEMPLATES[fn].format(*words)
+
+    def run(self, values: dict[int, Any]) -> Iterator[tuple[int, np.ndarray]]:
+        """The outputs from the inputs."""
+        arrays = [
+            np.ascontiguousarray(values[k]).reshape(view)
+            for k, view in zip(self.inputs, self.views, strict=True)
+        ]
+        made = [np.empty(self.loops, dtype) for dtype in self.dtypes]
+        self.loop(*made, *arrays, *self.scalars)
+        for k, array in zip(self.outputs, made, strict=True):
+            yield k, array.reshape(self.shape)
+
+
+def fuse(tape: Any, order: list[int], wanted: set[int]) -> list[int | Fused]:
+    """The order of a tape with its large elementwise steps gathered into loops.
+
+    A step that depends on nothing in the open loop goes before it; another one closes it, and so does the end
+    of a rule, which makes the loops of equal layers equal.
+    """
+    shapes, done = tape.shapes, []
+    group, inside = Fused(()), set()
+
+    def close() -> None:
+        nonlocal group, inside
+        done.extend([group] if len(group.members) >= FEWEST_STEPS else group.members)
+        group, inside = Fused(()), set()
+
+    for k in order:
+        users = {a.step for a in tape.traced_arguments(k)}
+        if _is_fusable(tape, k) and (not group.members or shapes[k] == group.shape):
+            group.shape = shapes[k]
+            group.members.append(k)
+            inside.add(k)
+        elif users & inside:
+            close()
+            if _is_fusable(tape, k):
+                group.shape = shapes[k]
+                group.members.append(k)
+                inside.add(k)
+            else:
+                done.append(k)
+        else:
+            done.append(k)
+        if k in tape.cuts:
+            close()
+    close()
+    _connect(tape, done, wanted)
+    for part in done:
+        if isinstance(part, Fused):
+            part.prepare(tape, shapes)
+    return done
+
+
+def _connect(tape: Any, done: list[int | Fused], wanted: set[int]) -> None:
+    """What each loop reads and what others read from it."""
+    owner = {k: part for part in done if isinstance(part, Fused) for k in part.members}
+    read: set[int] = set(wanted)
+    for part in done:
+        for k in part.members if isinstance(part, Fused) else [part]:
+            for a in tape.traced_arguments(k):
+                if owner.get(a.step) is not owner.get(k) or not isinstance(part, Fused):
+                    read.add(a.step)
+                if isinstance(part, Fused) and owner.get(a.step) is not part and a.step not in part.inputs:
+                    part.inputs.append(a.step)
+    for part in done:
+        if isinstance(part, Fused):
+            part.outputs = [k for k in part.members if k in read]
+
+
+def _is_fusable(tape: Any, k: int) -> bool:
+    """A large step of real numbers that the table knows."""
+    fn, args, options = tape.steps[k]
+    known = fn in TEMPLATES or fn is numpy_api.astype
+    if (
+        not known
+        or options
+        or k in tape.leaves
+        or k in tape.constants
+        or prod(tape.shapes[k]) < LEAST_ELEMENTS
+    ):
+        return False
+    if fn is numpy_api.astype:
+        return tape.dtypes[args[0].step] == np.dtype(bool) and tape.dtypes[k] == np.float64
+    kinds = {tape.dtypes[a.step] for a in tape.traced_arguments(k)}
+    plain = all(hasattr(a, "step") or isinstance(a, int | float) for a in args)
+    return plain and kinds <= {np.dtype(np.float64), np.dtype(bool)}
+
+
+def _index(depth: int) -> str:
+    return ", ".join(f"i{d}" for d in range(depth))

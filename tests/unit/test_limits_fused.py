@@ -1,0 +1,92 @@
+"""Compiled loops give what NumPy gives, and are not used where they do not pay."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import netsor as ns
+from limit_cases import CASES, SAMPLED, Case
+from netsor import zoo
+from netsor.limits import fused, matrix
+from netsor.limits.tape import Tape
+
+pytest.importorskip("numba")
+RNG = np.random.default_rng(4)
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matrix, "FEWEST_PAIRS", 0)
+    monkeypatch.setattr(fused, "LEAST_ELEMENTS", 2)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.name not in SAMPLED], ids=lambda case: case.name)
+def test_every_exact_network(case: Case, always: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = ns.kernel(case.net)([*case.inputs, *case.inputs[:1]])
+    monkeypatch.setattr(matrix, "FEWEST_PAIRS", 10**9)
+    wanted = ns.kernel(case.net)([*case.inputs, *case.inputs[:1]])
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-14 * np.abs(wanted).max())
+
+
+PHIS = [
+    ns.relu,
+    ns.abs,
+    ns.sign,
+    ns.step,
+    ns.erf,
+    ns.erf_gate,
+    ns.gelu,
+    ns.leaky_relu.using(slope=0.2),
+    ns.sin,
+]
+
+
+@pytest.mark.parametrize("phi", PHIS, ids=str)
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+def test_correlations_of_one_and_zero_inputs(phi, scale: float, always: None, monkeypatch) -> None:
+    x = scale * RNG.standard_normal((4, 3))
+    x = np.concatenate([x, x[:1], -x[:1], 0 * x[:1]])
+    net = zoo.mlp(2, phi, var_b=[0.0, 0.5])
+    found = ns.kernel(net)(x)
+    monkeypatch.setattr(matrix, "FEWEST_PAIRS", 10**9)
+    wanted = ns.kernel(net)(x)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-14 * np.abs(wanted).max())
+
+
+def test_the_angle() -> None:
+    """Against the library, on both axes and in all quadrants, to two units in the last place."""
+    values = np.concatenate([RNG.standard_normal(200), [0.0, 1.0, -1.0, 1e-300, 1e300, 0.41421356237309503]])
+    found = np.array([[fused.atan2(y, x) for x in values] for y in values])
+    wanted = np.arctan2(values[:, None], values)
+    np.testing.assert_allclose(found, wanted, rtol=5e-16, atol=0)
+
+
+def test_equal_layers_are_compiled_once(always: None) -> None:
+    before = fused._compiled.cache_info().currsize
+    ns.kernel(zoo.mlp(6, ns.gelu, var_b=0.3))(RNG.standard_normal((5, 3)))
+    assert fused._compiled.cache_info().currsize - before <= 3
+
+
+def test_a_loop_with_several_outputs_and_axes() -> None:
+    """Left and right quantities of a block with an index: four axes, of which each side has two."""
+    tape = Tape(compiled=True)
+    left, right = RNG.standard_normal((1, 5, 1, 6, 1)), RNG.standard_normal((1, 1, 7, 1, 8))
+    a = tape.leaf("a", left, left.shape, lambda _: left)
+    b = tape.leaf("b", right, right.shape, lambda _: right)
+    c = a * b + 2.0
+    d = tape.namespace.where(c > a, tape.namespace.sqrt(tape.namespace.abs(c)), b)
+    e = d - c
+    tape.prepare([d, e])
+    assert sum(isinstance(part, fused.Fused) for part in tape.order) == 1
+    found = dict(tape.run({}))
+    c_ = left * right + 2.0
+    d_ = np.where(c_ > left, np.sqrt(np.abs(c_)), right)
+    np.testing.assert_allclose(found[d.step], d_, rtol=1e-15)
+    np.testing.assert_allclose(found[e.step], d_ - c_, rtol=0, atol=1e-14)
+
+
+def test_small_work_is_not_compiled() -> None:
+    before = fused._compiled.cache_info().currsize
+    ns.kernel(zoo.mlp(2, ns.relu, var_b=0.7))(RNG.standard_normal((20, 3)))
+    assert fused._compiled.cache_info().currsize == before
