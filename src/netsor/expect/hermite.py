@@ -24,6 +24,7 @@ from array_api_compat import array_namespace, is_jax_array
 from numpy.polynomial import chebyshev
 from scipy.special import ndtr, owens_t
 
+from netsor.expect.compiled_sum import horner
 from netsor.expect.line_quadrature import (
     FIRST_LEVEL,
     REACHES,
@@ -94,6 +95,7 @@ class Series:
     square: Array  # shape (...,): E[f^2]
     mark: Array  # shape (...,): a number made of all coefficients, to tell whether two series are the same
     jumps: Jumps | None = None
+    rests: tuple[tuple[int, Any], ...] = ()  # the relative tails of shorter series, largest over all inputs
 
     def __getitem__(self, index: Any) -> Series:
         index = index if isinstance(index, tuple) else (index,)
@@ -125,7 +127,14 @@ def series(
         found = _at_level(fn, m, s, terms or TRACED_TERMS, TRACED_LEVEL, REACHES[1], sorted(set(kinks)))[0]
     else:
         found = _adaptive(fn, m, s, terms, max(tol, 32 * eps_of(m)), sorted(set(kinks)))
-    return _with_constants(fn, m, q, found)
+    found = _with_constants(fn, m, q, found)
+    return found if is_traced(m, q) or not found.tail.size else replace(found, rests=_rests(found))
+
+
+def _rests(found: Series) -> tuple[tuple[int, Any], ...]:
+    """What the series and its shorter versions leave out: their lengths and largest relative tails."""
+    most = found.coefs.shape[-1]
+    return tuple((k, _relative(_cut(found, k))) for k in (*(k for k in SHORTER if k < most), most))
 
 
 def _adaptive(
@@ -383,8 +392,8 @@ def _blocks(a: Series, b: Series, rho: Array) -> Iterator[tuple[Series, Series, 
     for at in range(0, rows, step):
         r = _rows(rho, shape, at, step)
         same = _identical(_rows(a, shape, at, step), _rows(b, shape, at, step), r)
-        short, long = _enough(lengths, float(xp.max(xp.where(same, 0.0, xp.abs(r)))), eps_of(rho))
-        yield _rows(short, shape, at, step), _rows(long, shape, at, step), r
+        terms = _enough(lengths, float(xp.max(xp.where(same, 0.0, xp.abs(r)))), eps_of(rho))
+        yield _cut(_rows(a, shape, at, step), terms), _cut(_rows(b, shape, at, step), terms), r
 
 
 def _equally_long(a: Series, b: Series, rho: Array) -> tuple[Series, Series, Array]:
@@ -399,21 +408,23 @@ def _rows(x: Any, shape: tuple[int, ...], at: int, step: int) -> Any:
     return x if whole else _index(x, (slice(at, min(at + step, own[0])),))
 
 
-def _lengths(a: Series, b: Series) -> list[tuple[Series, Series, float]]:
-    """Both series with fewer and fewer terms left out, and the relative size of the rest at |rho| = 1."""
+def _lengths(a: Series, b: Series) -> list[tuple[int, float]]:
+    """Numbers of terms, and the relative size of the rest of the sum at |rho| = 1."""
     most = min(a.coefs.shape[-1], b.coefs.shape[-1])
-    cuts = [(_cut(a, terms), _cut(b, terms)) for terms in (*(k for k in SHORTER if k < most), most)]
-    return [(*cut, _rest(*(_relative(x) for x in cut))) for cut in cuts]
+    left, right = (dict(x.rests or _rests(x)) for x in (_cut(a, most), _cut(b, most)))
+    return [(k, _rest(left[k], right[k])) for k in sorted(left.keys() & right.keys())]
 
 
-def _enough(lengths: list[tuple[Series, Series, float]], top: float, eps: float) -> tuple[Series, Series]:
-    """The shortest series whose rest is of the order of rounding for |rho| <= top, else the longest."""
-    enough = ((a, b) for a, b, rest in lengths if rest * top ** a.coefs.shape[-1] <= 16 * eps)
-    return next(enough, lengths[-1][:2])
+def _enough(lengths: list[tuple[int, float]], top: float, eps: float) -> int:
+    """The fewest terms whose rest is of the order of rounding for |rho| <= top, else all."""
+    return next((k for k, rest in lengths if rest * top**k <= 16 * eps), lengths[-1][0])
 
 
 def _cut(a: Series, terms: int) -> Series:
     """The series with `terms` terms; the others go to the tails."""
+    if terms >= a.coefs.shape[-1]:
+        return a
+    a = replace(a, rests=())
     if a.jumps is None:
         return replace(a, coefs=a.coefs[..., :terms], tail=_longer_tail(a.tail, a.coefs[..., terms:]))
     rest = _longer_tail(a.jumps.tail, a.coefs[..., terms:] - a.jumps.coefs[..., terms:])
@@ -475,6 +486,10 @@ def _horner(a: Series, b: Series, rho: Array) -> Array:
         factors.append((_terms_first(a.jumps.coefs), _terms_first(b.jumps.coefs), -1))
     elif is_jax_array(rho):
         return _scanned(*factors[0][:2], rho)
+    if len(factors) == 1 and isinstance(rho, np.ndarray):
+        compiled = horner(*factors[0][:2], rho)
+        if compiled is not None:
+            return compiled
     value = 0 * rho
     for k in reversed(range(a.coefs.shape[-1])):
         value = value * rho

@@ -36,12 +36,12 @@ TEMPLATES: dict[Any, str] = {
     operator.ne: "{0} != {1}",
     operator.and_: "{0} & {1}",
     operator.or_: "{0} | {1}",
-    numpy_api.sqrt: "sqrt({0})",
-    numpy_api.abs: "abs({0})",
-    numpy_api.where: "{1} if {0} else {2}",
-    numpy_api.atan2: "atan2({0}, {1})",
-    numpy_api.minimum: "min({0}, {1})",
-    numpy_api.maximum: "max({0}, {1})",
+    np.sqrt: "sqrt({0})",
+    np.abs: "abs({0})",
+    np.where: "{1} if {0} else {2}",
+    np.arctan2: "atan2({0}, {1})",
+    np.minimum: "min({0}, {1})",
+    np.maximum: "max({0}, {1})",
 }
 # atan(t) / t as a polynomial in t^2 for |t| <= tan(pi / 8), of error 1.3e-18 (Chebyshev, 12 terms)
 ATAN = (
