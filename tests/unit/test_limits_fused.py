@@ -17,14 +17,14 @@ RNG = np.random.default_rng(4)
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matrix, "FEWEST_PAIRS", 0)
+    monkeypatch.setattr(matrix, "FEWEST_ENTRIES", 0)
     monkeypatch.setattr(fused, "LEAST_ELEMENTS", 2)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.name not in SAMPLED], ids=lambda case: case.name)
 def test_every_exact_network(case: Case, always: None, monkeypatch: pytest.MonkeyPatch) -> None:
     found = ns.kernel(case.net)([*case.inputs, *case.inputs[:1]])
-    monkeypatch.setattr(matrix, "FEWEST_PAIRS", 10**9)
+    monkeypatch.setattr(matrix, "FEWEST_ENTRIES", 10**9)
     wanted = ns.kernel(case.net)([*case.inputs, *case.inputs[:1]])
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-14 * np.abs(wanted).max())
 
@@ -49,7 +49,7 @@ def test_correlations_of_one_and_zero_inputs(phi, scale: float, always: None, mo
     x = np.concatenate([x, x[:1], -x[:1], 0 * x[:1]])
     net = zoo.mlp(2, phi, var_b=[0.0, 0.5])
     found = ns.kernel(net)(x)
-    monkeypatch.setattr(matrix, "FEWEST_PAIRS", 10**9)
+    monkeypatch.setattr(matrix, "FEWEST_ENTRIES", 10**9)
     wanted = ns.kernel(net)(x)
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-14 * np.abs(wanted).max())
 

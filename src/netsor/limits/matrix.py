@@ -27,7 +27,7 @@ __all__ = ["diagonal_of_matrix", "tiled_matrix", "whole_matrix"]
 
 Array = Any
 TILE = 2**14  # elements of the largest array of a tile
-FEWEST_PAIRS = 2**17  # with fewer, loops are not compiled
+FEWEST_ENTRIES = 2**20  # of all pairs; with fewer, loops are not compiled
 
 
 # At once
@@ -91,6 +91,7 @@ class Tiles:
     pair: Pair
     places: list[tuple[Span, Span]]
     mirrored: bool  # whether a tile may reach below the diagonal
+    elements: int  # of the largest array, per pair of inputs
 
 
 def tiled_matrix(
@@ -132,24 +133,25 @@ def _all_tiles(engine: Engine, rows: Rows) -> Iterator[Tiles]:
             left, right = rows.spans(r)[0], rows.spans(s)[1]
             if left[0] == left[1] or right[0] == right[1]:
                 continue
-            step = _step(engine, outputs)
+            elements = _elements(engine, outputs)
+            step = max(1, int(np.sqrt(TILE / elements)))
             a, b = _starts(left, step), _starts(right, step)
             if symmetric and r == s:
-                yield Tiles(outputs, Pair(False, a[0], a[0]), [(x, x) for x in a], True)
+                yield Tiles(outputs, Pair(False, a[0], a[0]), [(x, x) for x in a], True, elements)
                 places = [(x, y) for k, x in enumerate(a) for y in a[k + 1 :]]
                 if places:
-                    yield Tiles(outputs, Pair(False, a[0], a[-1]), places, False)
+                    yield Tiles(outputs, Pair(False, a[0], a[-1]), places, False, elements)
             else:
                 pair = Pair(False, a[0], (b[-1][0] + right[1], b[-1][1] + right[1]))
-                yield Tiles(outputs, pair, [(x, y) for x in a for y in b], symmetric)
+                yield Tiles(outputs, pair, [(x, y) for x in a for y in b], symmetric, elements)
 
 
-def _step(engine: Engine, outputs: tuple[tuple[int, ...], tuple[int, ...]]) -> int:
-    """How many inputs a side of a tile has, so that its largest array has about TILE elements."""
+def _elements(engine: Engine, outputs: tuple[tuple[int, ...], tuple[int, ...]]) -> int:
+    """The size of the largest array that a pair of inputs needs."""
     tape = Tape()
     output_second(engine, outputs[0][-1], outputs[1][-1], Pair(False, (0, 1), (1, 2), tape))
     engine.forget_tile()
-    return max(1, int(np.sqrt(TILE / tape.largest)))
+    return tape.largest
 
 
 def _starts(span: Span, step: int) -> list[Span]:
@@ -184,11 +186,11 @@ def _record(engine: Engine, tiles: Tiles) -> Recorded:
 
 
 def _is_worth_compiling(tiles: Tiles) -> bool:
-    """Whether there are so many pairs that a second spent on compiling loops is won back."""
+    """Whether there is so much to do that a second spent on compiling loops is won back."""
     assert tiles.pair.rows is not None
     assert tiles.pair.cols is not None
     pairs = (tiles.pair.rows[1] - tiles.pair.rows[0]) * (tiles.pair.cols[1] - tiles.pair.cols[0])
-    return is_available() and len(tiles.places) * pairs > FEWEST_PAIRS
+    return is_available() and len(tiles.places) * pairs * tiles.elements > FEWEST_ENTRIES
 
 
 def _run(out: np.ndarray, rows: Rows, tiles: Tiles, recorded: Recorded, place: tuple[Span, Span]) -> None:
