@@ -13,8 +13,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -30,12 +30,12 @@ from netsor.lang.expr import Apply, Const, Expr, refs
 from netsor.lang.functions import identity, polynomial, pow_
 from netsor.lang.libraries import is_traced
 from netsor.lang.ops import Function
+from netsor.limits.fit import Fit
 from netsor.limits.forms import HOLE, Atom, Product
 from netsor.limits.low_dimension import few_variables
 from netsor.limits.normalisation import batchnorm_second, slopes_of
 from netsor.limits.pairs import Pair, outer, pad_index
 from netsor.limits.sampled import Sampler, stacked_means
-from netsor.limits.tape import Span
 
 if TYPE_CHECKING:
     from netsor.limits.engine import Engine
@@ -132,7 +132,7 @@ class Expectations:
         """E of the atoms that are not sampled, without index."""
         key = (left, right, pair, tie)
         if key not in self.pairs:
-            fit = Fit(self.engine, pair, tie, (0, 0))
+            fit = Fit(pair, tie, (0, 0))
             value: Any = np.ones((1,) * pair.batch)
             for ours, theirs in self.components(list(left), list(right)):
                 value = value * self.component(ours, theirs, fit)
@@ -151,7 +151,7 @@ class Expectations:
 
     def product(self, p: Product, q: Product, pair: Pair, tie: bool, ranks: tuple[int, int]) -> Array:
         """E of a product of constants and atoms on each side."""
-        fit = Fit(self.engine, pair, tie, ranks)
+        fit = Fit(pair, tie, ranks)
         factors = [fit.left(self.engine.constant(c), len(self.engine.index(c))) for c in p.constants]
         factors += [fit.right(self.engine.constant(c), len(self.engine.index(c))) for c in q.constants]
         left, right = self.split(p.atoms), self.split(q.atoms)
@@ -300,10 +300,10 @@ class Expectations:
             self.record.note(what, f"Hermite series, {left.coefs.shape[-1]} terms", _largest(error))
             return value + self.nudge * error if self.nudge else value
 
+        fit = Fit(pair, tie, ranks)
+        left, right = (fit.series(k, x) for k, x in enumerate(sides))
         if pair.same or pair.tape is None:
-            left, right = (_lifted(x, k, pair, ranks, tie) for k, x in enumerate(sides))
             return total(left, right, cov, qq)
-        left, right = (_series_leaf(x, k, pair, ranks, tie) for k, x in enumerate(sides))
         shape = np.broadcast_shapes(cov.shape, qq.shape)
         return pair.tape.call(total, (left, right, cov, qq), shape, cov.dtype)
 
@@ -426,44 +426,6 @@ class Expectations:
         return [fit.both(value, ours.rank, theirs.rank)]
 
 
-@dataclass(frozen=True)
-class Fit:
-    """How quantities of one side or of both become factors of a block with given ranks."""
-
-    engine: Engine
-    pair: Pair
-    tie: bool
-    ranks: tuple[int, int]
-
-    def left(self, array: Array, rank: int) -> Array:
-        return self.one(0, array, rank)
-
-    def right(self, array: Array, rank: int) -> Array:
-        return self.one(1, array, rank)
-
-    def one(self, side: int, array: Array, rank: int) -> Array:
-        """A quantity (repeats, inputs, index...) of the left (0) or right (1) side."""
-        batch = self.pair.batch
-        array = (self.pair.left, self.pair.right)[side](array)
-        if self.tie:
-            return pad_index(array, batch, rank, max(self.ranks))
-        array = pad_index(array, batch, rank, self.ranks[side])
-        if side == 1:
-            return pad_index(array, batch, self.ranks[1], sum(self.ranks))
-        xp = array_namespace(array)
-        return xp.reshape(array, (*array.shape, *(1,) * self.ranks[1]))
-
-    def both(self, block: Array, i: int, j: int) -> Array:
-        """A block of smaller ranks (i, j)."""
-        batch, (a, b) = self.pair.batch, self.ranks
-        if self.tie:
-            return pad_index(block, batch, max(i, j), max(a, b))
-        shape = block.shape
-        left, right = shape[batch : batch + i], shape[batch + i :]
-        new = (*shape[:batch], *(1,) * (a - i), *left, *(1,) * (b - j), *right)
-        return array_namespace(block).reshape(block, new)
-
-
 def known_function(atom: Atom) -> tuple[Function, dict] | None:
     """The registered function that an atom is, with its options."""
     match atom.body:
@@ -474,35 +436,6 @@ def known_function(atom: Atom) -> tuple[Function, dict] | None:
         case Apply(op, (hole, Const(power)), _, None) if op is pow_ and hole == HOLE and power in range(9):
             return polynomial, {"coefs": (*(0.0,) * int(power), 1.0)}
     return None
-
-
-def _lifted(
-    series: hermite.Series, side: int, pair: Pair, ranks: tuple[int, int], tie: bool
-) -> hermite.Series:
-    """A series with the batch and index axes of a block."""
-    part = (pair.rows, pair.cols)[side]
-    inputs = slice(None) if part is None or series.tail.shape[1] == 1 else slice(*part)
-    batch: list[Any] = [inputs] if pair.same else [inputs, None] if side == 0 else [None, inputs]
-    own, other = ranks[side], ranks[1 - side]
-    index: list[Any] = [slice(None)] * own
-    if tie:
-        index = [None] * (max(ranks) - own) + index
-    else:
-        index = index + [None] * other if side == 0 else [None] * other + index
-    return series[(slice(None), *batch, *index)]
-
-
-def _series_leaf(series: hermite.Series, side: int, pair: Pair, ranks: tuple[int, int], tie: bool) -> Any:
-    """The same for every tile, as a leaf of the pair's tape."""
-    assert pair.tape is not None
-    span = (pair.rows, pair.cols)[side]
-    assert span is not None
-    part = replace(pair, rows=span, cols=span, tape=None)
-
-    def read(spans: Mapping[Span, Span]) -> hermite.Series:
-        return _lifted(series, side, replace(part, rows=spans[span], cols=spans[span]), ranks, tie)
-
-    return pair.tape.leaf(("series", id(series), side, span, ranks, tie), series, (), read)
 
 
 def _correlation(cov: Array, qq: Array) -> Array:

@@ -23,12 +23,13 @@ from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees
 from netsor.lang.libraries import is_traced
+from netsor.limits.fit import Fit
 from netsor.limits.forms import HOLE, Atom, replace_expr
 from netsor.limits.pairs import Pair
 
 if TYPE_CHECKING:
     from netsor.limits.engine import Engine
-    from netsor.limits.expectation import Expectations, Fit
+    from netsor.limits.expectation import Expectations
 
 __all__ = ["few_variables"]
 

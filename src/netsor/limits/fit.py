@@ -1,0 +1,77 @@
+"""Quantities of single inputs, and blocks of smaller rank, as factors of a block over pairs of inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from array_api_compat import array_namespace
+
+from netsor.expect.hermite import Series
+from netsor.limits.pairs import Pair, pad_index
+from netsor.limits.tape import Span
+
+__all__ = ["Fit"]
+
+Array = Any
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How quantities of one side or of both become factors of a block with given ranks."""
+
+    pair: Pair
+    tie: bool
+    ranks: tuple[int, int]
+
+    def left(self, array: Array, rank: int) -> Array:
+        return self.one(0, array, rank)
+
+    def right(self, array: Array, rank: int) -> Array:
+        return self.one(1, array, rank)
+
+    def one(self, side: int, array: Array, rank: int) -> Array:
+        """A quantity (repeats, inputs, index...) of the left (0) or right (1) side."""
+        batch = self.pair.batch
+        array = (self.pair.left, self.pair.right)[side](array)
+        if self.tie:
+            return pad_index(array, batch, rank, max(self.ranks))
+        array = pad_index(array, batch, rank, self.ranks[side])
+        if side == 1:
+            return pad_index(array, batch, self.ranks[1], sum(self.ranks))
+        xp = array_namespace(array)
+        return xp.reshape(array, (*array.shape, *(1,) * self.ranks[1]))
+
+    def both(self, block: Array, i: int, j: int) -> Array:
+        """A block of smaller ranks (i, j)."""
+        batch, (a, b) = self.pair.batch, self.ranks
+        if self.tie:
+            return pad_index(block, batch, max(i, j), max(a, b))
+        shape = block.shape
+        left, right = shape[batch : batch + i], shape[batch + i :]
+        new = (*shape[:batch], *(1,) * (a - i), *left, *(1,) * (b - j), *right)
+        return array_namespace(block).reshape(block, new)
+
+    def series(self, side: int, series: Series) -> Any:
+        """The series of the left (0) or right (1) side, with the batch and index axes of the block."""
+        span = (self.pair.rows, self.pair.cols)[side]
+        if self.pair.same or self.pair.tape is None or span is None:
+            return self._lifted(side, series, None if self.pair.same else span)
+
+        def read(spans: Mapping[Span, Span]) -> Series:
+            return self._lifted(side, series, spans[span])
+
+        key = ("series", id(series), side, span, self.ranks, self.tie)
+        return self.pair.tape.leaf(key, series, (), read)
+
+    def _lifted(self, side: int, series: Series, span: Span | None) -> Series:
+        inputs = slice(None) if span is None or series.tail.shape[1] == 1 else slice(*span)
+        batch: list[Any] = [inputs] if self.pair.same else [inputs, None] if side == 0 else [None, inputs]
+        own, other = self.ranks[side], self.ranks[1 - side]
+        index: list[Any] = [slice(None)] * own
+        if self.tie:
+            index = [None] * (max(self.ranks) - own) + index
+        else:
+            index = index + [None] * other if side == 0 else [None] * other + index
+        return series[(slice(None), *batch, *index)]
