@@ -14,10 +14,13 @@ from functools import cache
 from importlib.util import find_spec
 from itertools import groupby
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import array_api_compat.numpy as numpy_api
 import numpy as np
+
+if TYPE_CHECKING:
+    from netsor.limits.tape import Tape
 
 __all__ = ["Fused", "fuse", "is_available"]
 
@@ -110,9 +113,10 @@ class Fused:
     inputs: list[int] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
 
-    def prepare(self, tape: Any, shapes: dict[int, tuple[int, ...]]) -> None:
+    def prepare(self, tape: Tape) -> None:
         """Write the loop; axes on which all inputs agree in being broadcast or not are one axis."""
-        padded = [(1,) * (len(self.shape) - len(shapes[k])) + shapes[k] for k in self.inputs]
+        shapes = [tape.shapes[k] for k in self.inputs]
+        padded = [(1,) * (len(self.shape) - len(shape)) + shape for shape in shapes]
         patterns = [tuple(s[d] > 1 for s in padded) for d in range(len(self.shape))]
         kept = [d for d in range(len(self.shape)) if self.shape[d] > 1]
         runs = [list(run) for _, run in groupby(kept, key=lambda d: patterns[d])] or [[]]
@@ -122,7 +126,7 @@ class Fused:
         self.scalars: list[float] = []
         self.loop = _compiled(self._source(tape))
 
-    def _source(self, tape: Any) -> str:
+    def _source(self, tape: Tape) -> str:
         depth = len(self.loops)
         names = {k: f"x{i}" for i, k in enumerate(self.inputs)}
         body = []
@@ -170,34 +174,28 @@ class Fused:
             yield k, array.reshape(self.shape)
 
 
-def fuse(tape: Any, order: list[int], wanted: set[int]) -> list[int | Fused]:
+def fuse(tape: Tape, order: list[int], wanted: set[int]) -> list[int | Fused]:
     """The order of a tape with its large elementwise steps gathered into loops.
 
     A step that depends on nothing in the open loop goes before it; another one closes it, and so does the end
     of a rule, which makes the loops of equal layers equal.
     """
-    shapes, done = tape.shapes, []
-    group, inside = Fused(()), set()
+    done: list[int | Fused] = []
+    group = Fused(())
 
     def close() -> None:
-        nonlocal group, inside
+        nonlocal group
         done.extend([group] if len(group.members) >= FEWEST_STEPS else group.members)
-        group, inside = Fused(()), set()
+        group = Fused(())
 
     for k in order:
-        users = {a.step for a in tape.traced_arguments(k)}
-        if _is_fusable(tape, k) and (not group.members or shapes[k] == group.shape):
-            group.shape = shapes[k]
-            group.members.append(k)
-            inside.add(k)
-        elif users & inside:
+        joins = _is_fusable(tape, k)
+        reads = any(a.step in group.members for a in tape.traced_arguments(k))
+        if group.members and ((reads and not joins) or (joins and tape.shapes[k] != group.shape)):
             close()
-            if _is_fusable(tape, k):
-                group.shape = shapes[k]
-                group.members.append(k)
-                inside.add(k)
-            else:
-                done.append(k)
+        if joins:
+            group.shape = tape.shapes[k]
+            group.members.append(k)
         else:
             done.append(k)
         if k in tape.cuts:
@@ -206,11 +204,11 @@ def fuse(tape: Any, order: list[int], wanted: set[int]) -> list[int | Fused]:
     _connect(tape, done, wanted)
     for part in done:
         if isinstance(part, Fused):
-            part.prepare(tape, shapes)
+            part.prepare(tape)
     return done
 
 
-def _connect(tape: Any, done: list[int | Fused], wanted: set[int]) -> None:
+def _connect(tape: Tape, done: list[int | Fused], wanted: set[int]) -> None:
     """What each loop reads and what others read from it."""
     owner = {k: part for part in done if isinstance(part, Fused) for k in part.members}
     read: set[int] = set(wanted)
@@ -226,7 +224,7 @@ def _connect(tape: Any, done: list[int | Fused], wanted: set[int]) -> None:
             part.outputs = [k for k in part.members if k in read]
 
 
-def _is_fusable(tape: Any, k: int) -> bool:
+def _is_fusable(tape: Tape, k: int) -> bool:
     """A large step of real numbers that the table knows."""
     fn, args, options = tape.steps[k]
     known = fn in TEMPLATES or fn is numpy_api.astype
