@@ -279,3 +279,41 @@ def test_convolution_with_global_average_pooling_by_hand() -> None:
     wanted = arc_cosine(sigma).sum() / 4
     found = ns.kernel(zoo.cnn(1, kernel=(1, 3), var_w=2.0, var_b=0.1))([image])
     np.testing.assert_allclose(found, [[wanted]], rtol=1e-12)
+
+
+# Found by random programs
+
+
+WITHIN = """
+Input g :: G(n)[2] ~ N(-1, [[1, 0.5], [0.5, 2]])
+Input k :: G(n) ~ N(-0.5, 2)
+Input W :: A(n, n) ~ N(0, 0.5/n)
+Input v :: G(n) ~ N(0, 1)
+h := MatMul(W, g)
+y := softplus(tanh(h)*(k + h)*erf(k))
+Output sum(v^T y, axes=0) / sqrt(n)
+"""
+
+
+def test_a_form_inside_another_one() -> None:
+    """h stands alone and in k + h: when they are sampled, k + h is one variable, not the mean of k plus h."""
+    program = ns.parse(WITHIN)
+    found, wanted = ns.limit(program).kernel(), oracle(program)
+    assert not found.plan.exact
+    assert_agree(found.value, found.error, wanted.kernel, wanted.error.kernel)
+
+
+EXTRA = """
+Input g :: G(n)[1, 3] ~ N(-1, 0.25)
+Input W :: A(n, n)[3, 1] ~ N(0, 2/n)
+Input v :: G(n)[1] ~ N(0, 1)
+h := MatMul(W, g)
+y := window(h, dims=1, padding="same")
+Output sum(v^T y, axes=1) / sqrt(n)
+"""
+
+
+def test_a_window_over_some_axes_of_a_block_of_matrices() -> None:
+    program = ns.parse(EXTRA)
+    found, wanted = ns.limit(program).kernel(), oracle(program)
+    assert_agree(found.value, found.error, wanted.kernel, wanted.error.kernel)

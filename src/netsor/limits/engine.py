@@ -215,7 +215,9 @@ class Engine:
             case Apply(op, (Ref(g),), attrs), Apply(op2, (Ref(k),), attrs2) if op is op2 and attrs == attrs2:
                 if self.matrix_of(g) is None or self.matrix_of(g) != self.matrix_of(k):
                     return NotImplemented
-                if op is window and not self.aligned(g) and not self.aligned(k):
+                matrices = len(self.program.types[self.matrix_of(g)].index)  # type: ignore[index]
+                whole = matrices == dict(attrs).get("dims") and not self.aligned(g) and not self.aligned(k)
+                if op is window and whole:
                     inner = self.inner(g, k, pair, tie)
                     left, right = self.operand_index(g), self.operand_index(k)
                     options = e.options  # type: ignore[union-attr]

@@ -6,7 +6,7 @@ is Gaussian too: a *form*. A nonlinearity of one form is an *atom*, whatever it 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -30,7 +30,7 @@ from netsor.lang.program import (
 from netsor.lang.sampling import input_mean
 from netsor.lang.types import C, G
 
-__all__ = ["HOLE", "Atom", "Forms", "Product", "replace_expr"]
+__all__ = ["HOLE", "Atom", "Forms", "Product", "replace_exprs"]
 
 HOLE = Ref("@")
 
@@ -53,7 +53,7 @@ class Atom:
     @cached_property
     def expr(self) -> Expr:
         """The atom as an expression of its forms."""
-        return replace_expr(self.body, HOLE, self.forms[0]) if self.unary else self.body
+        return replace_exprs(self.body, {HOLE: self.forms[0]}) if self.unary else self.body
 
     @property
     def is_identity(self) -> bool:
@@ -255,12 +255,12 @@ class Forms:
         forms = self.maximal_forms(expr)
         unique = tuple(dict.fromkeys(forms))
         if len(unique) == 1 and not self.mixes(expr, unique):
-            return Atom(replace_expr(expr, unique[0], HOLE), unique, True)
+            return Atom(replace_exprs(expr, {unique[0]: HOLE}), unique, True)
         names = {name for form in unique for name in refs(form) if not self.is_constant(Ref(name))}
         if len(names) == 1:
             ref = Ref(names.pop())
             if not self.mixes(expr, (ref,)):
-                return Atom(replace_expr(expr, ref, HOLE), (ref,), True)
+                return Atom(replace_exprs(expr, {ref: HOLE}), (ref,), True)
         return Atom(expr, unique, False)
 
     def maximal_forms(self, expr: Expr) -> list[Expr]:
@@ -318,10 +318,10 @@ class Forms:
         return self._families_of[atom]
 
 
-def replace_expr(expr: Expr, old: Expr, new: Expr) -> Expr:
-    """The expression with `new` in place of every `old`."""
-    if expr == old:
-        return new
+def replace_exprs(expr: Expr, table: Mapping[Expr, Expr]) -> Expr:
+    """The expression with the largest parts that `table` knows replaced; a part may hold another one."""
+    if expr in table:
+        return table[expr]
     if isinstance(expr, Apply):
-        return Apply(expr.op, tuple(replace_expr(a, old, new) for a in expr.args), expr.attrs, expr.pick)
+        return Apply(expr.op, tuple(replace_exprs(a, table) for a in expr.args), expr.attrs, expr.pick)
     return expr

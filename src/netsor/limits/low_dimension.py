@@ -24,7 +24,7 @@ from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees
 from netsor.lang.libraries import is_traced
 from netsor.limits.fit import Fit
-from netsor.limits.forms import HOLE, Atom, replace_expr
+from netsor.limits.forms import HOLE, Atom, replace_exprs
 from netsor.limits.pairs import Pair
 
 if TYPE_CHECKING:
@@ -122,9 +122,9 @@ def _covariance(expectations: Expectations, first: Variable, second: Variable, f
 def _quadrature(expectations: Expectations, left: list[Atom], right: list[Atom]) -> Callable[..., Any]:
     atoms, bodies, order = left + right, [], []
     for side, group in enumerate((left, right)):
-        names = {form: Ref(f"@{side}{k}") for k, form in enumerate(_forms(group))}
-        bodies += [_named(atom, names) for atom in group]
-        order += [ref.name for ref in names.values()]
+        names: dict[Expr, Expr] = {form: Ref(f"@{side}{k}") for k, form in enumerate(_forms(group))}
+        bodies += [replace_exprs(atom.expr, names) for atom in group]
+        order += [f"@{side}{k}" for k in range(len(names))]
 
     planes = Planes.none(len(order)) if all(map(_is_smooth, bodies)) else None
 
@@ -168,13 +168,6 @@ def _orthants(expectations: Expectations, atoms: list[Atom], gates: list[Gate]) 
 def _is_smooth(body: Expr) -> bool:
     """Whether an expression is made of smooth functions of the language alone."""
     return all(node.op in SMOOTH for node in subtrees(body) if isinstance(node, Apply))
-
-
-def _named(atom: Atom, names: dict[Expr, Ref]) -> Expr:
-    body = atom.expr
-    for form in sorted(atom.forms, key=lambda f: -len(refs(f))):
-        body = replace_expr(body, form, names[form])
-    return body
 
 
 def _gate(atom: Atom) -> Gate | None:

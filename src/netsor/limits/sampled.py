@@ -11,7 +11,7 @@ from netsor.expect.points import GaussianSampler, NormalPoints
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Expr, Ref, refs
-from netsor.limits.forms import HOLE, Atom, replace_expr
+from netsor.limits.forms import HOLE, Atom, replace_exprs
 from netsor.limits.pairs import Pair, pad_index
 
 if TYPE_CHECKING:
@@ -80,11 +80,11 @@ class Sampler:
         return self._values[atoms]
 
     def _atom(self, engine: Engine, atom: Atom) -> Block:
-        body, values = atom.body, {}
-        for k, form in enumerate(atom.forms):
-            hole = HOLE if atom.unary else Ref(f"@{k}")
-            body = body if atom.unary else replace_expr(body, form, hole)
-            values[hole.name] = self.form(engine, form)
+        holes = [HOLE] if atom.unary else [Ref(f"@{k}") for k in range(len(atom.forms))]
+        body = (
+            atom.body if atom.unary else replace_exprs(atom.body, dict(zip(atom.forms, holes, strict=True)))
+        )
+        values = {h.name: self.form(engine, form) for h, form in zip(holes, atom.forms, strict=True)}
         constants = {n: engine.block(n) for n in refs(body) if n not in values}
         with np.errstate(all="ignore"):
             return evaluate(body, {**constants, **values})
