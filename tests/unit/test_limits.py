@@ -317,3 +317,20 @@ def test_a_window_over_some_axes_of_a_block_of_matrices() -> None:
     program = ns.parse(EXTRA)
     found, wanted = ns.limit(program).kernel(), oracle(program)
     assert_agree(found.value, found.error, wanted.kernel, wanted.error.kernel)
+
+
+PARAMETERS = """
+Data c = [[0.75, 1], [1, 0]]
+Input b :: G(n)[2] ~ N(0.2, 0.25)
+Input v :: G(n) ~ N(0, 1)
+y := sum(tanh(c*tanh(b)), axis=-2)
+Output v^T y / sqrt(n)
+"""
+
+
+def test_parameters_with_an_index_of_their_own() -> None:
+    """A function of one variable that is different for each member of a block of constants."""
+    program = ns.parse(PARAMETERS)
+    found, wanted = ns.limit(program).kernel(), oracle(program)
+    assert found.plan.exact
+    assert_agree(found.value, found.error, wanted.kernel, wanted.error.kernel)

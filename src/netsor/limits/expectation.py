@@ -304,7 +304,10 @@ class Expectations:
         left, right = (fit.series(k, x) for k, x in enumerate(sides))
         if pair.same or pair.tape is None:
             return total(left, right, cov, qq)
-        shape = np.broadcast_shapes(cov.shape, qq.shape)
+        own = (
+            fit.series_shape(k, x) for k, x in enumerate(sides)
+        )  # parameters may have an index of their own
+        shape = np.broadcast_shapes(cov.shape, qq.shape, *own)
         return pair.tape.call(total, (left, right, cov, qq), shape, cov.dtype)
 
     def is_centred(self, form: Expr) -> bool:

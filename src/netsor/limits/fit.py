@@ -65,6 +65,10 @@ class Fit:
         key = ("series", id(series), side, span, self.ranks, self.tie)
         return self.pair.tape.leaf(key, series, (), read)
 
+    def series_shape(self, side: int, series: Series) -> tuple[int, ...]:
+        """The shape of the tails of such a series, for a tile of the pair."""
+        return self._lifted(side, series, (self.pair.rows, self.pair.cols)[side]).tail.shape
+
     def _lifted(self, side: int, series: Series, span: Span | None) -> Series:
         inputs = slice(None) if span is None or series.tail.shape[1] == 1 else slice(*span)
         batch: list[Any] = [inputs] if self.pair.same else [inputs, None] if side == 0 else [None, inputs]
