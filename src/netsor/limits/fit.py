@@ -67,7 +67,11 @@ class Fit:
 
     def series_shape(self, side: int, series: Series) -> tuple[int, ...]:
         """The shape of the tails of such a series, for a tile of the pair."""
-        return self._lifted(side, series, (self.pair.rows, self.pair.cols)[side]).tail.shape
+        span = (self.pair.rows, self.pair.cols)[side]
+        shape = list(self._lifted(side, series, None).tail.shape)
+        if span is not None and shape[1 + side] > 1:
+            shape[1 + side] = span[1] - span[0]
+        return tuple(shape)
 
     def _lifted(self, side: int, series: Series, span: Span | None) -> Series:
         inputs = slice(None) if span is None or series.tail.shape[1] == 1 else slice(*span)
