@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -74,13 +74,9 @@ def kernels(
     images: Images = None,
 ) -> None:
     """The kernels of simple RNN, GRU, transformer and batchnorm, and how finite networks approach them."""
-    from netsor.data import cifar10
     from netsor.reproduce import kernels_figure
-    from netsor.reproduce.convergence import widths_up_to
 
-    pictures = None if images is None else cifar10(images)
-    widths = widths_up_to(8192 if full else max_width)
-    _report(out, seed, lambda run: kernels_figure(run, widths, samples, pictures))
+    _convergence(kernels_figure, out, 8192 if full else max_width, samples, seed, images)
 
 
 @reproduce_app.command()
@@ -94,10 +90,17 @@ def zoo(
     images: Images = None,
 ) -> None:
     """How finite networks approach the limit, for every network of the zoo."""
-    from netsor.data import cifar10
     from netsor.reproduce import zoo_figure
+
+    _convergence(zoo_figure, out, 8192 if full else max_width, samples, seed, images)
+
+
+def _convergence(
+    figure: Callable[..., Any], out: Path, max_width: int, samples: int, seed: int, images: Path | None
+) -> None:
+    """A figure of distances to the limit at growing widths."""
+    from netsor.data import cifar10
     from netsor.reproduce.convergence import widths_up_to
 
     pictures = None if images is None else cifar10(images)
-    widths = widths_up_to(8192 if full else max_width)
-    _report(out, seed, lambda run: zoo_figure(run, widths, samples, pictures))
+    _report(out, seed, lambda run: figure(run, widths_up_to(max_width), samples, pictures))

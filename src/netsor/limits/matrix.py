@@ -208,16 +208,26 @@ def _run(out: np.ndarray, rows: Rows, tiles: Tiles, recorded: Recorded, place: t
             waiting[o][p] = full.reshape(shape[0] * prod(left.shape[1:]), shape[1], -1)
             missing[o] -= 1
             if not missing[o]:
-                blocks = waiting.pop(o)
-                columns = np.concatenate(
-                    [rows.right[q][slice(*place[1])].reshape(shape[1], -1) for q in blocks], axis=1
-                )
-                joined = np.concatenate(list(blocks.values()), axis=2)
-                joined = joined.reshape(len(joined), -1)
-                where = (_numbers(left[slice(*place[0])]), _numbers(columns))
-                _write(out, where, joined)
-                if tiles.mirrored:
-                    _write(out, where[::-1], joined.T)
+                _put(out, rows, o, waiting.pop(o), place, tiles.mirrored)
+
+
+def _put(
+    out: np.ndarray,
+    rows: Rows,
+    o: int,
+    blocks: dict[int, np.ndarray],
+    place: tuple[Span, Span],
+    mirrored: bool,
+) -> None:
+    """Write the blocks (rows, inputs, columns) of an Output with several others, and their mirror image."""
+    inputs = place[1][1] - place[1][0]
+    columns = [rows.right[p][slice(*place[1])].reshape(inputs, -1) for p in blocks]
+    joined = np.concatenate(list(blocks.values()), axis=2)
+    joined = joined.reshape(len(joined), -1)
+    where = (_numbers(rows.left[o][slice(*place[0])]), _numbers(np.concatenate(columns, axis=1)))
+    _write(out, where, joined)
+    if mirrored:
+        _write(out, where[::-1], joined.T)
 
 
 def _quietly(results: Iterator[Any]) -> Iterator[Any]:
