@@ -334,3 +334,20 @@ def test_parameters_with_an_index_of_their_own() -> None:
     found, wanted = ns.limit(program).kernel(), oracle(program)
     assert found.plan.exact
     assert_agree(found.value, found.error, wanted.kernel, wanted.error.kernel)
+
+
+TWICE = """
+Data c = [0.5, -1]
+Input b :: G(n)[2] ~ N(0.2, 0.25)
+Input k :: G(n) ~ N(0, 1)
+Input v :: G(n) ~ N(0, 1)
+y := tanh(b + c)*tanh(c*tanh(b)*k)
+Output v^T y / sqrt(n)
+"""
+
+
+def test_a_constant_inside_and_outside_a_form() -> None:
+    """c is part of the variable b + c and a parameter of the function beside it."""
+    program = ns.parse(TWICE)
+    found, wanted = ns.limit(program).kernel(), oracle(program)
+    assert_agree(found.value, found.error, wanted.kernel, wanted.error.kernel)

@@ -73,8 +73,8 @@ def _forms(atoms: list[Atom]) -> list[Expr]:
 
 def _is_plain(engine: Engine, atom: Atom) -> bool:
     """A function of its forms alone that acts entry by entry."""
-    inside = {name for form in atom.forms for name in refs(form)} | {HOLE.name}
-    return set(refs(atom.body)) <= inside and not engine.forms.mixes(atom.expr, atom.forms)
+    body = replace_exprs(atom.expr, dict.fromkeys(atom.forms, HOLE))
+    return set(refs(body)) == {HOLE.name} and not engine.forms.mixes(atom.expr, atom.forms)
 
 
 def _over(expectations: Expectations, sides: list[Variable], fit: Fit, integral: Callable[..., Any]) -> Array:
