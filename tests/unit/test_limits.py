@@ -341,7 +341,7 @@ Data c = [0.5, -1]
 Input b :: G(n)[2] ~ N(0.2, 0.25)
 Input k :: G(n) ~ N(0, 1)
 Input v :: G(n) ~ N(0, 1)
-y := tanh(b + c)*tanh(c*tanh(b)*k)
+y := tanh((b + c)*k*c)
 Output v^T y / sqrt(n)
 """
 
