@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ import pytest
 import netsor as ns
 from limit_cases import CASES, SAMPLED, SEQUENCES, VECTORS, Case
 from netsor import zoo
-from netsor.limits import matrix
-from netsor.limits.tape import Tape, Traced
+from netsor.limits import tiles
+from netsor.limits.expectation import Record
+from netsor.limits.tape import Tape
+from netsor.limits.traced import Traced
 
 EXACT = [case for case in CASES if case.name not in SAMPLED]
 RNG = np.random.default_rng(8)
@@ -22,7 +25,7 @@ def test_tiles_of_one_pair(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one input per side every block goes through a tile on or off the diagonal."""
     inputs = [*case.inputs, *case.inputs[:1]]
     wanted = ns.kernel(case.net)(inputs)
-    monkeypatch.setattr(matrix, "TILE", 1)
+    monkeypatch.setattr(tiles, "TILE", 1)
     found = ns.kernel(case.net)(inputs)
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-13 * np.abs(wanted).max())
     np.testing.assert_array_equal(found, found.T)
@@ -39,7 +42,7 @@ def test_tiles_that_overlap(elements: int, phi, monkeypatch: pytest.MonkeyPatch)
     x = RNG.standard_normal((7, 3))
     single = ns.kernel(zoo.mlp(2, phi))
     wanted = np.array([[single([a, b])[0, 1] for b in x] for a in x])
-    monkeypatch.setattr(matrix, "TILE", elements)
+    monkeypatch.setattr(tiles, "TILE", elements)
     found = ns.kernel(zoo.mlp(2, phi)).evaluate(x)
     np.testing.assert_allclose(found.value, wanted, rtol=0, atol=1e-13)
     np.testing.assert_array_equal(found.value, found.value.T)
@@ -50,17 +53,14 @@ def test_tiles_that_overlap(elements: int, phi, monkeypatch: pytest.MonkeyPatch)
 def test_sequences_of_different_lengths_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = [SEQUENCES[0], SEQUENCES[1][:1], SEQUENCES[2], SEQUENCES[3][:1], SEQUENCES[3][:2]]
     wanted = ns.kernel(zoo.simple_rnn())(inputs)
-    monkeypatch.setattr(matrix, "TILE", 1)
+    monkeypatch.setattr(tiles, "TILE", 1)
     np.testing.assert_allclose(ns.kernel(zoo.simple_rnn())(inputs), wanted, rtol=0, atol=1e-14)
 
 
 def test_one_core_and_several_agree() -> None:
     run = ns.kernel(zoo.mlp(2)).run(RNG.standard_normal((300, 3)))
-    from netsor.limits.expectation import Record
-
-    one, three = (
-        matrix.tiled_matrix(run.engine(Record()), run.rows, np.float64, workers=workers) for workers in (1, 3)
-    )
+    recording = run.record(Record())
+    one, three = (run.run_recorded(replace(recording, workers=workers)) for workers in (1, 3))
     np.testing.assert_array_equal(one, three)
 
 
@@ -109,16 +109,16 @@ def test_a_tape_runs_what_its_outputs_need() -> None:
 
         return fn
 
-    x = tape.leaf("x", np.zeros(1), (2, 2), lambda spans: np.full((2, 2), float(spans[0, 2][0])))
+    x = tape.leaf("x", (2, 2), np.float64, lambda given, spans: np.full((2, 2), float(spans[0, 2][0])))
     used = tape.elementwise(noted("used"), x) * 2
     tape.elementwise(noted("unused"), x)
     assert isinstance(used, Traced)
     assert used.shape == (2, 2)
     tape.prepare([used])
-    ((_, value),) = tape.run({(0, 2): (5, 7)})
+    ((_, value),) = tape.run({}, {(0, 2): (5, 7)})
     np.testing.assert_array_equal(value, np.full((2, 2), 12.0))
     assert calls == ["used"]
-    with pytest.raises(TypeError, match="truth"):
+    with pytest.raises(TypeError, match="no values"):
         bool(used)
 
 

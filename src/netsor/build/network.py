@@ -19,7 +19,7 @@ from netsor.build.trace import Trace, numbers, tracing
 from netsor.errors import DataError, NetsorError, Place
 from netsor.lang.program import Program
 
-__all__ = ["Group", "Joint", "Network", "as_inputs", "joint", "network", "program"]
+__all__ = ["Group", "Joint", "Network", "as_inputs", "data_of", "joint", "network", "program"]
 
 
 class Network:
@@ -183,14 +183,21 @@ def _shape(x: Any, what: str) -> Any:
     return tuple(_shape(part, what) for part in x) if isinstance(x, tuple) else numbers(x, what).shape
 
 
+def data_of(made: Joint, inputs: list[Any]) -> dict[str, np.ndarray]:
+    """The data of a joint program on other inputs of the same shapes."""
+    given: dict[str, np.ndarray] = {}
+    for k, group in enumerate(made.groups):
+        given |= _stack([inputs[i] for i in group.members], f"x{k + 1}")
+    return {name: given.get(name, array) for name, array in made.program.data.items()}
+
+
 def _stack(inputs: list[Any], name: str) -> dict[str, np.ndarray]:
     """All inputs of a group as stacked arrays, under the names that the trace gives to their parts."""
     if isinstance(inputs[0], tuple):
         parts = [_stack([x[k] for x in inputs], f"{name}_{k}") for k in range(len(inputs[0]))]
         return {key: array for part in parts for key, array in part.items()}
-    if len(inputs) == 1:
-        return {}
-    return {name: numbers(np.stack([np.asarray(x) for x in inputs]), "the set of inputs")}
+    stacked = inputs[0] if len(inputs) == 1 else np.stack([np.asarray(x) for x in inputs])
+    return {name: numbers(stacked, "the set of inputs")}
 
 
 def as_inputs(x: Any) -> list[Any]:

@@ -61,7 +61,7 @@ def folded(f: Fold, g: Fold) -> Callable[..., Array]:
 
 def _no_power(even: float, odd: float, q1: Array, q2: Array, c: Array, t1: float, t2: float) -> Array:
     """P(u > 0, v > 0) = 1/4 + arcsin(corr(u, v)) / (2 pi) (Sheppard 1899)."""
-    angle = _angle(c, _noisy(determinant(q1, q2, c), q1, q2, t1, t2))
+    angle = _angle(c, root(_noisy(determinant(q1, q2, c), q1, q2, t1, t2)))
     return _known(q1, t1) * _known(q2, t2) * (even / 4) + odd / (2 * math.pi) * angle
 
 
@@ -81,10 +81,10 @@ def _two_powers(even: float, odd: float, q1: Array, q2: Array, c: Array, t1: flo
         return odd / 4 * c
     d = determinant(q1, q2, c)
     det = _noisy(d, q1, q2, t1, t2)
-    edge = root(det)
+    edge = side = root(det)
     if t1 or t2:
         edge = ratio(q1 * ratio(d + t1 * q2, q1 + t1) + t2 * ratio(c * c, q2 + t2), edge)
-    return odd / 4 * c + even / (2 * math.pi) * (c * _angle(c, det) + edge)
+    return odd / 4 * c + even / (2 * math.pi) * (c * _angle(c, side) + edge)
 
 
 def _noisy(det: Array, q1: Array, q2: Array, t1: float, t2: float) -> Array:
@@ -92,11 +92,10 @@ def _noisy(det: Array, q1: Array, q2: Array, t1: float, t2: float) -> Array:
     return det + t1 * q2 + t2 * q1 + t1 * t2 if t1 or t2 else det
 
 
-def _angle(c: Array, det: Array) -> Array:
-    """arcsin(corr(u, v)), accurate also near correlation 1 and -1."""
-    xp = array_namespace(c, det)
-    flat = (det == 0) & (c == 0)
-    return xp.where(flat, 0.0, xp.atan2(c, root(xp.where(flat, 1.0, det))))
+def _angle(c: Array, side: Array) -> Array:
+    """arcsin(corr(u, v)) from the root of the determinant, accurate also near correlation 1 and -1."""
+    xp = array_namespace(c, side)
+    return xp.atan2(c, xp.where((side == 0) & (c == 0), 1.0, side))
 
 
 def _known(q: Array, noise: float) -> Array:

@@ -44,6 +44,7 @@ from netsor.lang.program import (
 from netsor.lang.sampling import input_mean
 from netsor.lang.types import C, G, Index
 from netsor.limits.expectation import Expectations
+from netsor.limits.fit import Fit
 from netsor.limits.forms import Forms
 from netsor.limits.leaves import (
     embedded_second,
@@ -51,11 +52,14 @@ from netsor.limits.leaves import (
     normal_covariance,
     window_both_sides,
 )
-from netsor.limits.pairs import Pair, apply_left, diagonal, outer, pad_index, swap
+from netsor.limits.pairs import Pair, apply_left, diagonal, outer, swap
+from netsor.limits.tape import Tape
+from netsor.limits.traced import tape_of
 
 __all__ = ["Engine"]
 
 Array = Any
+Inner = Callable[[Expr, Expr, Pair, bool], Array | None]
 
 
 class Engine:
@@ -123,10 +127,33 @@ class Engine:
         """Limit of a constant expression, shape (repeats, inputs, index...)."""
         if isinstance(expr, Const):
             return self.xp.full((1, 1), expr.value)
-        value = evaluate(expr, {name: self.block(name) for name in refs(expr)})
+        value = self._evaluated(expr)
         if isinstance(value.array, float):
             return self.xp.full((1, 1), value.array)
         return value.array if value.array.ndim > value.rank else value.array[None, None, ...]
+
+    def _evaluated(self, expr: Expr) -> Block:
+        """The value of a constant expression; where it is only recorded and looks at values, as one step."""
+        blocks = {name: self.block(name) for name in refs(expr)}
+        tape = tape_of(*(b.array for b in blocks.values()))
+        if tape is None:
+            return evaluate(expr, blocks)
+        try:
+            return evaluate(expr, blocks)
+        except (TypeError, AttributeError, ValueError):
+            return self._as_one_step(expr, blocks, tape)
+
+    def _as_one_step(self, expr: Expr, blocks: Mapping[str, Block], tape: Tape) -> Block:
+        def run(*arrays: Array) -> Array:
+            parts = zip(blocks.items(), arrays, strict=True)
+            return evaluate(expr, {name: Block(array, b.rank, b.vector) for (name, b), array in parts}).array
+
+        ones = [np.ones(b.array.shape) for b in blocks.values()]
+        like = evaluate(
+            expr, {n: Block(one, b.rank) for (n, b), one in zip(blocks.items(), ones, strict=True)}
+        )
+        made = tape.call(run, tuple(b.array for b in blocks.values()), like.array.shape)
+        return Block(made, like.rank, like.vector)
 
     def block(self, name: str) -> Block:
         """Data, or the limit of a C-var, or the mean of a G-var."""
@@ -142,7 +169,7 @@ class Engine:
             source = self.program.definitions[name]
             assert isinstance(source, Moment | Scalar)
             value = self.first(source.expr) if isinstance(source, Moment) else self.constant(source.expr)
-            _require_finite(name, value)
+            value = _finite(name, value)
             self._scalars[name] = Block(value, len(self.program.types[name].index))
         return self._scalars[name]
 
@@ -185,15 +212,14 @@ class Engine:
         if not self.forms.sources(e) & self.forms.sources(f):
             return None
         e, f = self._written_out(e), self._written_out(f)
-        if isinstance(e, Apply) and not isinstance(e.op, IndexMap):
-            return self.linear(e, f, pair, tie, self.cov)
-        if isinstance(f, Apply) and not isinstance(f.op, IndexMap):
-            return self.swapped(self.cov(f, e, pair.flipped, tie), f, e, pair, tie)
+        for side, x in enumerate((e, f)):
+            if isinstance(x, Apply) and not isinstance(x.op, IndexMap):
+                return self.combined(side, e, f, pair, tie, self.cov)
         fused = self._fused(e, f, pair, tie)
         if fused is not NotImplemented:
             return fused
         if isinstance(e, Apply):
-            return self.linear(e, f, pair, tie, self.cov)
+            return self.mapped(e, f, pair, tie, self.cov)
         if isinstance(f, Apply):
             return self.swapped(self.cov(f, e, pair.flipped, tie), f, e, pair, tie)
         return self.leaf(e, f, pair, tie)
@@ -270,7 +296,7 @@ class Engine:
         """var_W E[h h'] for g = W h and k = W h', for one matrix: axes (batch, aligned, left, right)."""
         matrix = self.matrix_of(g)
         assert matrix is not None
-        var = self.variance(matrix)
+        var = pair.lift(self.variance(matrix))
         s, t = self.program.definitions[g], self.program.definitions[k]
         if isinstance(s, Input) and isinstance(t, Input):
             return var * embedded_second(self, s, t, pair, tie)
@@ -294,57 +320,48 @@ class Engine:
             full = xp.moveaxis(full, batch + len(left) + a - both, batch + a)
         return full
 
-    # Linear operations on the left index
+    # Linear operations
 
-    def linear(
-        self,
-        e: Apply,
-        f: Expr,
-        pair: Pair,
-        tie: bool,
-        inner: Callable[[Expr, Expr, Pair, bool], Array | None],
-    ) -> Array | None:
-        """A bilinear quantity of (op(args), f) from those of (args, f)."""
-        if isinstance(e.op, IndexMap):
-            if tie:
-                full = self.linear(e, f, pair, False, inner)
-                i, j = len(self.index(e)), len(self.index(f))
-                return None if full is None else diagonal(full, pair.batch, i, j)
-            return self._index_map(e, f, pair, inner)
-        if e.op in (add, sub):
-            parts = [self._fit(inner(a, f, pair, tie), a, e, f, pair, tie) for a in e.args]
-            sign = -1 if e.op is sub else 1
-            left, right = parts
-            if right is None:
-                return left
-            return sign * right if left is None else left + sign * right
-        if e.op is neg:
-            value = inner(e.args[0], f, pair, tie)
+    def combined(self, side: int, e: Expr, f: Expr, pair: Pair, tie: bool, inner: Inner) -> Array | None:
+        """A bilinear quantity of (e, f) where e (side 0) or f (side 1) is a sum or a multiple."""
+        x = (e, f)[side]
+        assert isinstance(x, Apply)
+        fit = Fit(pair, tie, (len(self.index(e)), len(self.index(f))))
+
+        def part(y: Expr) -> Array | None:
+            left, right = (y, f) if side == 0 else (e, y)
+            block = inner(left, right, pair, tie)
+            return None if block is None else fit.both(block, len(self.index(left)), len(self.index(right)))
+
+        if x.op is neg:
+            value = part(x.args[0])
             return None if value is None else -value
-        return self._scaled(e, f, pair, tie, inner)
+        if x.op not in (add, sub):
+            return self._scaled(side, x, part, fit)
+        one, two = map(part, x.args)
+        if two is None:
+            return one
+        if one is None:
+            return -two if x.op is sub else two
+        return one - two if x.op is sub else one + two
 
-    def _scaled(self, e: Apply, f: Expr, pair: Pair, tie: bool, inner: Callable) -> Array | None:
+    def _scaled(self, side: int, x: Apply, part: Callable[[Expr], Array | None], fit: Fit) -> Array | None:
         """A constant times a vector, or a vector over a constant."""
-        x, y = e.args
-        vector, factor = (y, x) if self.forms.is_constant(x) else (x, y)
-        value = self._fit(inner(vector, f, pair, tie), vector, e, f, pair, tie)
+        a, b = x.args
+        vector, factor = (b, a) if self.forms.is_constant(a) else (a, b)
+        value = part(vector)
         if value is None:
             return None
-        scale = pair.left(self.constant(factor))
-        rank, own = len(self.index(e)), len(self.index(factor))
-        scale = pad_index(scale, pair.batch, own, value.ndim - pair.batch if tie else rank)
-        if not tie:
-            scale = array_namespace(scale).reshape(scale, (*scale.shape, *(1,) * len(self.index(f))))
-        return value / scale if e.op is div else value * scale
+        scale = fit.one(side, self.constant(factor), len(self.index(factor)))
+        return value / scale if x.op is div else value * scale
 
-    def _fit(self, block: Array | None, part: Expr, e: Expr, f: Expr, pair: Pair, tie: bool) -> Array | None:
-        """A block of (part, f) with as many index axes as one of (e, f)."""
-        if block is None:
-            return None
-        i, j, target = len(self.index(part)), len(self.index(f)), len(self.index(e))
-        if tie:
-            return pad_index(block, pair.batch, max(i, j), max(target, j))
-        return pad_index(block, pair.batch, i + j, target + j)
+    def mapped(self, e: Apply, f: Expr, pair: Pair, tie: bool, inner: Inner) -> Array | None:
+        """A bilinear quantity of (map(args), f) from those of (args, f)."""
+        if not tie:
+            return self._index_map(e, f, pair, inner)
+        full = self._index_map(e, f, pair, inner)
+        i, j = len(self.index(e)), len(self.index(f))
+        return None if full is None else diagonal(full, pair.batch, i, j)
 
     def _index_map(self, e: Apply, f: Expr, pair: Pair, inner: Callable) -> Array | None:
         vectors = e.args[1:] if e.op is contract else e.args
@@ -389,15 +406,27 @@ class Engine:
         if forms.is_constant(e):
             left, right = self.outer(self.constant(e), self.first(f), e, f, pair, tie)
             return left * right
-        if forms.is_linear_head(e) and not forms.is_affine(e):
-            made = self.linear(e, f, pair, tie, self.second)  # type: ignore[arg-type]
-            assert made is not None
-            return made
-        if forms.is_constant(f) or (forms.is_linear_head(f) and not forms.is_affine(f)):
+        for side, x in enumerate((e, f)):
+            if forms.is_linear_head(x) and not forms.is_affine(x):
+                return self._linear_second(side, e, f, pair, tie)
+        if forms.is_constant(f):
             made = self.swapped(self.second(f, e, pair.flipped, tie), f, e, pair, tie)
             assert made is not None
             return made
         return self.expectations.second(e, f, pair, tie)
+
+    def _linear_second(self, side: int, e: Expr, f: Expr, pair: Pair, tie: bool) -> Array:
+        """E[e f] where e (side 0) or f (side 1) is linear in vectors that are not affine."""
+        x = (e, f)[side]
+        assert isinstance(x, Apply)
+        if not isinstance(x.op, IndexMap):
+            made = self.combined(side, e, f, pair, tie, self.second)
+        elif side == 0:
+            made = self.mapped(x, f, pair, tie, self.second)
+        else:
+            made = self.swapped(self.second(f, e, pair.flipped, tie), f, e, pair, tie)
+        assert made is not None
+        return made
 
     def outer(
         self, left: Array, right: Array, e: Expr, f: Expr, pair: Pair, tie: bool
@@ -448,15 +477,20 @@ class Engine:
         return counts
 
 
-def _require_finite(name: str, value: Array) -> None:
-    """A C-var has a limit, or the program has none."""
-    if is_traced(value) or bool(array_namespace(value).all(array_namespace(value).isfinite(value))):
-        return
-    raise LimitError(
-        f"the C-var `{name}` has no limit on these inputs: it is not finite",
-        remedy="Most often a variance that it divides by is 0, as in the layernorm of a vector that is 0. "
-        "Add an eps or a bias, or leave out the input.",
-    )
+def _finite(name: str, value: Array) -> Array:
+    """The value of a C-var, unless it has none."""
+
+    def checked(value: Array) -> Array:
+        if is_traced(value) or bool(array_namespace(value).all(array_namespace(value).isfinite(value))):
+            return value
+        raise LimitError(
+            f"the C-var `{name}` has no limit on these inputs: it is not finite",
+            remedy="Most often a variance that it divides by is 0, as in the layernorm of a vector that is "
+            "0. Add an eps or a bias, or leave out the input.",
+        )
+
+    tape = tape_of(value)
+    return tape.call(checked, (value,), value.shape) if tape else checked(value)
 
 
 def _impossible(what: str, *_: Any) -> NetsorError:

@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,7 @@ from netsor.limits.low_dimension import few_variables
 from netsor.limits.normalisation import batchnorm_second, slopes_of
 from netsor.limits.pairs import Pair, outer, pad_index
 from netsor.limits.sampled import Sampler, stacked_means
+from netsor.limits.traced import tape_of
 
 if TYPE_CHECKING:
     from netsor.limits.engine import Engine
@@ -80,7 +81,7 @@ class Expectations:
     record: Record
     sampler: Sampler | None = None
     nudge: float = 0.0
-    _series: dict[Atom, hermite.Series] = field(default_factory=dict)
+    _series: dict[Atom, Any] = field(default_factory=dict)
     pairs: dict[Any, Array] = field(default_factory=dict)
     _means: dict[Any, Array] = field(default_factory=dict)
     _stacked: dict[tuple[Product, ...], Any] = field(default_factory=dict)
@@ -301,14 +302,14 @@ class Expectations:
             return value + self.nudge * error if self.nudge else value
 
         fit = Fit(pair, tie, ranks)
-        left, right = (fit.series(k, x) for k, x in enumerate(sides))
-        if pair.same or pair.tape is None:
-            return total(left, right, cov, qq)
+        arrays = (fit.series(0, sides[0]), fit.series(1, sides[1]), cov, qq)
+        tape = tape_of(*arrays)
+        if tape is None:
+            return total(*arrays)
         own = (
             fit.series_shape(k, x) for k, x in enumerate(sides)
         )  # parameters may have an index of their own
-        shape = np.broadcast_shapes(cov.shape, qq.shape, *own)
-        return pair.tape.call(total, (left, right, cov, qq), shape, cov.dtype)
+        return tape.call(total, arrays, np.broadcast_shapes(cov.shape, qq.shape, *own), cov.dtype)
 
     def is_centred(self, form: Expr) -> bool:
         """Whether the mean of a form is known to be 0 for all inputs."""
@@ -320,19 +321,32 @@ class Expectations:
             return known[0].name
         return atom.body.op.name if isinstance(atom.body, Apply) else "x"
 
-    def series(self, atom: Atom) -> hermite.Series:
+    def series(self, atom: Atom) -> Any:
+        """The Hermite series of an atom; with traced arrays, the step that computes it."""
         if atom not in self._series:
-            mean, var = self.stats(atom)
-            xp = array_namespace(mean, var)
-            shape = np.broadcast_shapes(mean.shape, var.shape)
-            self._series[atom] = hermite.series(
-                self.callable(atom),
-                xp.broadcast_to(mean, shape),
-                xp.broadcast_to(var, shape),
-                kinks=self.kinks(atom),
-            )
-            self._require_settled(atom, self._series[atom])
+            self._series[atom] = self._series_of(atom)
         return self._series[atom]
+
+    def _series_of(self, atom: Atom) -> Any:
+        mean, var = self.stats(atom)
+        names = [n for n in refs(atom.body) if n != HOLE.name]
+        blocks, kinks = [self.engine.block(n) for n in names], self.kinks(atom)
+
+        def make(mean: Array, var: Array, *arrays: Array) -> hermite.Series:
+            known = {n: replace(b, array=a) for n, b, a in zip(names, blocks, arrays, strict=True)}
+            xp, shape = array_namespace(mean, var), np.broadcast_shapes(mean.shape, var.shape)
+            both = xp.broadcast_to(mean, shape), xp.broadcast_to(var, shape)
+            made = hermite.series(self.callable(atom, known), *both, kinks=kinks)
+            self._require_settled(atom, made)
+            return made
+
+        arrays = (mean, var, *(b.array for b in blocks))
+        tape = tape_of(*arrays)
+        if tape is None:
+            return make(*arrays)
+        lifted = (b.lift(self.rank(atom), False) for b in blocks)
+        shape = np.broadcast_shapes(mean.shape, var.shape, *(x.shape for x in lifted if hasattr(x, "shape")))
+        return tape.call(make, arrays, shape, var.dtype)
 
     def _require_settled(self, atom: Atom, series: hermite.Series) -> None:
         """The integral of f^2 is the same at two resolutions, or f has a pole or grows too fast."""
@@ -347,10 +361,9 @@ class Expectations:
             remedy="A nonlinearity has no pole and grows more slowly than exp(x^2 / (4 variance)).",
         )
 
-    def callable(self, atom: Atom) -> Callable[[Array], Array]:
-        """The atom as a function of arrays (repeats, inputs, index..., points)."""
+    def callable(self, atom: Atom, known: dict[str, Block]) -> Callable[[Array], Array]:
+        """The atom as a function of arrays (repeats, inputs, index..., points), with its constants known."""
         rank = self.rank(atom)
-        known = {n: self.engine.block(n) for n in refs(atom.body) if n != HOLE.name}
 
         def fn(x: Array) -> Array:
             return evaluate(atom.body, {**known, HOLE.name: Block(x, rank, True)}).array
@@ -375,13 +388,21 @@ class Expectations:
             known = known_function(atom)
             rule = find_mean(*known) if known else None
             if rule:
-                self._means[atom] = rule(mean, var)
+                self._means[atom] = Pair(True).elementwise(rule, mean, var)
             else:
-                series = self.series(atom)
-                self.record.inexact = True
-                self.record.note(f"E[{self.name(atom)}]", "quadrature", _largest(series.error))
-                self._means[atom] = series.coefs[..., 0] + self.nudge * series.error
+                self._means[atom] = self._mean_by_quadrature(atom)
         return self._means[atom]
+
+    def _mean_by_quadrature(self, atom: Atom) -> Array:
+        self.record.inexact = True
+
+        def first(series: hermite.Series) -> Array:
+            self.record.note(f"E[{self.name(atom)}]", "quadrature", _largest(series.error))
+            return series.coefs[..., 0] + self.nudge * series.error
+
+        series = self.series(atom)
+        tape = tape_of(series)
+        return tape.call(first, (series,), series.shape) if tape else first(series)
 
     # Products of forms
 
@@ -449,6 +470,9 @@ def _correlation(cov: Array, qq: Array) -> Array:
 
 
 def _is_zero(x: Array) -> bool:
+    tape = tape_of(x)
+    if tape:
+        return x.step in tape.constants and not tape.constants[x.step].any()
     try:
         return not bool(array_namespace(x).any(x != 0))
     except Exception:  # a traced value has no truth value: take the general formula

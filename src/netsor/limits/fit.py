@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from array_api_compat import array_namespace
 
 from netsor.expect.hermite import Series
 from netsor.limits.pairs import Pair, pad_index
 from netsor.limits.tape import Span
+from netsor.limits.traced import Traced
 
 __all__ = ["Fit"]
 
@@ -53,28 +55,37 @@ class Fit:
         new = (*shape[:batch], *(1,) * (a - i), *left, *(1,) * (b - j), *right)
         return array_namespace(block).reshape(block, new)
 
-    def series(self, side: int, series: Series) -> Any:
+    def series(self, side: int, series: Any) -> Any:
         """The series of the left (0) or right (1) side, with the batch and index axes of the block."""
-        span = (self.pair.rows, self.pair.cols)[side]
-        if self.pair.same or self.pair.tape is None or span is None:
-            return self._lifted(side, series, None if self.pair.same else span)
+        pair, span = self.pair, (self.pair.rows, self.pair.cols)[side]
+        if pair.same or pair.tape is None or span is None:
+            if isinstance(series, Traced):
+                shape = self.series_shape(side, series)
+                return series.tape.call(lambda s: self._lifted(side, s, None), (series,), shape)
+            return self._lifted(side, series, None if pair.same else span)
+        read = pair.tape.reader(series)
 
-        def read(spans: Mapping[Span, Span]) -> Series:
-            return self._lifted(side, series, spans[span])
+        def tile(given: Any, spans: Mapping[Span, Span]) -> Series:
+            return self._lifted(side, read(given), spans[span])
 
-        key = ("series", id(series), side, span, self.ranks, self.tie)
-        return self.pair.tape.leaf(key, series, (), read)
+        name = series.step if isinstance(series, Traced) else id(series)
+        key = ("series", name, side, span, self.ranks, self.tie)
+        return pair.tape.leaf(key, self.series_shape(side, series), np.float64, tile)
 
-    def series_shape(self, side: int, series: Series) -> tuple[int, ...]:
+    def series_shape(self, side: int, series: Any) -> tuple[int, ...]:
         """The shape of the tails of such a series, for a tile of the pair."""
         span = (self.pair.rows, self.pair.cols)[side]
-        shape = list(self._lifted(side, series, None).tail.shape)
-        if span is not None and shape[1 + side] > 1:
+        own = series.shape if isinstance(series, Traced) else series.tail.shape
+        shape = list(np.broadcast_to(np.int8(0), own)[self._index(side, own[1], None)].shape)
+        if not self.pair.same and span is not None and shape[1 + side] > 1:
             shape[1 + side] = span[1] - span[0]
         return tuple(shape)
 
     def _lifted(self, side: int, series: Series, span: Span | None) -> Series:
-        inputs = slice(None) if span is None or series.tail.shape[1] == 1 else slice(*span)
+        return series[self._index(side, series.tail.shape[1], span)]
+
+    def _index(self, side: int, count: int, span: Span | None) -> tuple[Any, ...]:
+        inputs = slice(None) if span is None or count == 1 else slice(*span)
         batch: list[Any] = [inputs] if self.pair.same else [inputs, None] if side == 0 else [None, inputs]
         own, other = self.ranks[side], self.ranks[1 - side]
         index: list[Any] = [slice(None)] * own
@@ -82,4 +93,4 @@ class Fit:
             index = [None] * (max(self.ranks) - own) + index
         else:
             index = index + [None] * other if side == 0 else [None] * other + index
-        return series[(slice(None), *batch, *index)]
+        return (slice(None), *batch, *index)

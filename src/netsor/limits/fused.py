@@ -7,6 +7,7 @@ where they are. Layers of one kind have the same source, which is compiled once.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -45,7 +46,9 @@ TEMPLATES: dict[Any, str] = {
     np.arctan2: "atan2({0}, {1})",
     np.minimum: "min({0}, {1})",
     np.maximum: "max({0}, {1})",
+    numpy_api.astype: "number(1.0) if {0} else number(0.0)",
 }
+FLOATS, BOOL = {np.dtype(np.float64), np.dtype(np.float32)}, np.dtype(bool)
 # atan(t) / t as a polynomial in t^2 for |t| <= tan(pi / 8), of error 1.3e-18 (Chebyshev, 12 terms)
 ATAN = (
     *(-0.017805397205419446, 0.03796525745386593, -0.05035102456601552, 0.05846878297330872),
@@ -59,47 +62,48 @@ def is_available() -> bool:
     return find_spec("numba") is not None
 
 
-def atan2(y: float, x: float) -> float:
-    """The angle of (x, y), without branches or tables, so that loops over it are vectorised."""
-    ay, ax = abs(y), abs(x)
-    big = ax if ax > ay else ay
-    small = ay if ax > ay else ax
-    t = small / (big if big > 0.0 else 1.0)
-    far = t > 0.41421356237309503  # tan(pi / 8)
-    t = (t - 1.0) / (t + 1.0) if far else t
-    s = t * t
-    r = ATAN[0] * s + ATAN[1]
-    r = r * s + ATAN[2]
-    r = r * s + ATAN[3]
-    r = r * s + ATAN[4]
-    r = r * s + ATAN[5]
-    r = r * s + ATAN[6]
-    r = r * s + ATAN[7]
-    r = r * s + ATAN[8]
-    r = r * s + ATAN[9]
-    r = r * s + ATAN[10]
-    r = (r * s + ATAN[11]) * t
-    r = r + 0.7853981633974483 if far else r
-    r = 1.5707963267948966 - r if ay > ax else r
-    r = 3.141592653589793 - r if x < 0.0 else r
-    return -r if y < 0.0 else r
+def make_atan2(number: Callable[[float], Any]) -> Callable[[Any, Any], Any]:
+    """The angle of (x, y), without branches or tables, so that loops over it are vectorised.
+
+    One division: with t = small / big, atan(t) = pi / 4 + atan((t - 1) / (t + 1)) where t > tan(pi / 8).
+    """
+    zero, one, limit = number(0.0), number(1.0), number(math.tan(math.pi / 8))
+    quarter, half, whole = number(math.pi / 4), number(math.pi / 2), number(math.pi)
+    a, b, c, d, e, f, g, h, i, j, k, m = map(number, ATAN)
+    short = number is np.float32
+
+    def atan2(y, x):
+        ax, ay = abs(x), abs(y)
+        steep = ay > ax
+        big = ay if steep else ax
+        small = ax if steep else ay
+        far = small > limit * big
+        top = small - big if far else small
+        bottom = small + big if far else big
+        t = top / (bottom if bottom > zero else one)
+        s = t * t
+        r = f if short else ((((a * s + b) * s + c) * s + d) * s + e) * s + f
+        r = (((((r * s + g) * s + h) * s + i) * s + j) * s + k) * s + m
+        r = r * t
+        r = r + quarter if far else r
+        r = half - r if steep else r
+        r = whole - r if x < zero else r
+        return -r if y < zero else r
+
+    return atan2
 
 
 @cache
-def _compiled_atan2() -> Callable[..., Any]:
-    import numba  # type: ignore[import-not-found]
-
-    return numba.njit(atan2, inline="always", error_model="numpy")
-
-
-@cache
-def _compiled(source: str) -> Callable[..., Any]:
+def _compiled(source: str, dtype: np.dtype) -> Callable[..., Any]:
     """A loop from its source, compiled when it is first called."""
-    from math import sqrt
-
     import numba  # type: ignore[import-not-found]
 
-    scope: dict[str, Any] = {"atan2": _compiled_atan2(), "sqrt": sqrt}
+    number = dtype.type
+    scope: dict[str, Any] = {
+        "atan2": numba.njit(make_atan2(number), inline="always", error_model="numpy"),
+        "sqrt": np.sqrt,
+        "number": numba.float32 if number is np.float32 else numba.float64,
+    }
     exec(source, scope)
     return numba.njit(scope["loop"], error_model="numpy", nogil=True)
 
@@ -123,8 +127,9 @@ class Fused:
         self.loops = tuple(prod(self.shape[d] for d in run) for run in runs)
         self.views = [tuple(prod(s[d] for d in run) for run in runs) for s in padded]
         self.dtypes = [tape.dtypes[k] for k in self.outputs]
-        self.scalars: list[float] = []
-        self.loop = _compiled(self._source(tape))
+        self.scalars: list[Any] = []
+        self.dtype = next(d for d in (tape.dtypes[k] for k in (*self.inputs, *self.members)) if d.kind == "f")
+        self.loop = _compiled(self._source(tape), self.dtype)
 
     def _source(self, tape: Tape) -> str:
         depth = len(self.loops)
@@ -151,14 +156,17 @@ class Fused:
         return "\n".join([*lines, *(f"{pad}{line}" for line in (*body, *stores))]) + "\n"
 
     def _expression(self, fn: Any, args: tuple[Any, ...], names: dict[int, str]) -> str:
-        if fn is numpy_api.astype:
-            return f"1.0 if {names[args[0].step]} else 0.0"
+        """A step in the loop. Whole numbers are part of it, which lets the compiler simplify; others are its
+        arguments, so that layers of different variances share a loop.
+        """
         words = []
-        for a in args:
+        for a in args[:1] if fn is numpy_api.astype else args:
             if hasattr(a, "step"):
                 words.append(names[a.step])
+            elif float(a).is_integer():
+                words.append(f"number({float(a)!r})")
             else:
-                self.scalars.append(float(a))
+                self.scalars.append(self.dtype.type(a))
                 words.append(f"c{len(self.scalars) - 1}")
         return TEMPLATES[fn].format(*words)
 
@@ -190,7 +198,7 @@ def fuse(tape: Tape, order: list[int], wanted: set[int]) -> list[int | Fused]:
 
     for k in order:
         joins = _is_fusable(tape, k)
-        reads = any(a.step in group.members for a in tape.traced_arguments(k))
+        reads = any(a.step in group.members for a in tape.steps[k].reads())
         if group.members and ((reads and not joins) or (joins and tape.shapes[k] != group.shape)):
             close()
         if joins:
@@ -214,7 +222,7 @@ def _connect(tape: Tape, done: list[int | Fused], wanted: set[int]) -> None:
     read: set[int] = set(wanted)
     for part in done:
         for k in part.members if isinstance(part, Fused) else [part]:
-            for a in tape.traced_arguments(k):
+            for a in tape.steps[k].reads():
                 if owner.get(a.step) is not owner.get(k) or not isinstance(part, Fused):
                     read.add(a.step)
                 if isinstance(part, Fused) and owner.get(a.step) is not part and a.step not in part.inputs:
@@ -225,22 +233,15 @@ def _connect(tape: Tape, done: list[int | Fused], wanted: set[int]) -> None:
 
 
 def _is_fusable(tape: Tape, k: int) -> bool:
-    """A large step of real numbers that the table knows."""
+    """A large step of real numbers of one type that the table knows."""
     fn, args, options = tape.steps[k]
-    known = fn in TEMPLATES or fn is numpy_api.astype
-    if (
-        not known
-        or options
-        or k in tape.leaves
-        or k in tape.constants
-        or prod(tape.shapes[k]) < LEAST_ELEMENTS
-    ):
+    if fn not in TEMPLATES or options or k in tape.leaves or prod(tape.shapes[k]) < LEAST_ELEMENTS:
         return False
     if fn is numpy_api.astype:
-        return tape.dtypes[args[0].step] == np.dtype(bool) and tape.dtypes[k] == np.float64
-    kinds = {tape.dtypes[a.step] for a in tape.traced_arguments(k)}
+        return tape.dtypes[args[0].step] == BOOL and tape.dtypes[k] in FLOATS
+    kinds = {tape.dtypes[a.step] for a in tape.steps[k].reads()} - {BOOL}
     plain = all(hasattr(a, "step") or isinstance(a, int | float) for a in args)
-    return plain and kinds <= {np.dtype(np.float64), np.dtype(bool)}
+    return plain and len(kinds) <= 1 and kinds <= FLOATS and tape.dtypes[k] in FLOATS | {BOOL}
 
 
 def _index(depth: int) -> str:

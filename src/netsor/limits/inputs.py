@@ -13,7 +13,7 @@ from netsor.build.network import Joint, Network, as_inputs, joint
 from netsor.errors import LimitError
 from netsor.lang.libraries import is_traced
 
-__all__ = ["joint_of"]
+__all__ = ["joint_of", "shapes_of"]
 
 Array = Any
 
@@ -37,6 +37,22 @@ def joint_of(net: Network, x: Any, y: Any, params: Mapping[str, Any]) -> tuple[J
     for k, group in enumerate(made.groups):
         data |= _named(f"x{k + 1}", [(first + second)[i] for i in group.members], xp, data)
     return replace(made, data=data), None if y is None else len(first)
+
+
+def shapes_of(x: Any, y: Any, params: Mapping[str, Any]) -> Any:
+    """What decides how a kernel is computed, or None where that may be more than shapes.
+
+    Only NumPy arrays and numbers: under JAX, shapes are the business of `jax.jit`.
+    """
+    if any(_is_foreign(a) for a in [*_arrays(x), *_arrays(y), *params.values()]):
+        return None
+    return _shape(x), None if y is None else _shape(y), tuple(params)
+
+
+def _shape(x: Any) -> Any:
+    if isinstance(x, list | tuple):
+        return (type(x), *map(_shape, x))
+    return (np.shape(x), getattr(x, "dtype", None))
 
 
 def _is_foreign(a: Any) -> bool:

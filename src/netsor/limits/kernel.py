@@ -7,27 +7,55 @@ from typing import Any
 
 import numpy as np
 
-from netsor.build.network import Network, as_inputs
-from netsor.errors import LimitError
+from netsor.build.network import Network, as_inputs, data_of
+from netsor.errors import DataError, LimitError
 from netsor.lang.program import MatrixLaw, Normal, Program
-from netsor.limits.inputs import joint_of
+from netsor.limits.inputs import joint_of, shapes_of
 from netsor.limits.run import KernelRun, Options, Result
 
 __all__ = ["KernelFn", "kernel"]
 
 
+KEPT = 8  # computations that a kernel keeps
+
+
 class KernelFn:
-    """The kernel of a network: `K(x)`, `K(x, y)`, `K.diag(x)`, `K.evaluate(x, y)`."""
+    """The kernel of a network: `K(x)`, `K(x, y)`, `K.diag(x)`, `K.evaluate(x, y)`.
+
+    The network is read once for inputs of given shapes; further calls run what was recorded then.
+    """
 
     def __init__(self, net: Network, options: Options) -> None:
         self.net, self.options = net, options
+        self._known: dict[Any, KernelRun] = {}
 
     def __repr__(self) -> str:
         return f"<kernel of {self.net.name}>"
 
     def __call__(self, x: Any, y: Any = None, *, params: Mapping[str, Any] | None = None) -> Any:
         """The kernel matrix of a set of inputs, or between two sets."""
-        return self.run(x, y, params).value()
+        shapes = shapes_of(x, y, params or {})
+        run = self._again(shapes, x, y, params or {}) or self.run(x, y, params)
+        value = run.value()
+        if shapes is not None and run.recording and run.recording.single and not run.made.concrete:
+            self._known.pop(shapes, None)
+            self._known[shapes] = run.on({}, {})
+            while len(self._known) > KEPT:
+                self._known.pop(next(iter(self._known)))
+        return value
+
+    def _again(self, shapes: Any, x: Any, y: Any, params: Mapping[str, Any]) -> KernelRun | None:
+        """The computation that is known for such shapes, on these inputs."""
+        known = self._known.get(shapes)
+        if known is None:
+            return None
+        inputs = as_inputs(x) + ([] if y is None else as_inputs(y))
+        try:
+            return known.on(
+                data_of(known.made, inputs), self.check_params(params, program_params(known.program))
+            )
+        except DataError:  # tracing says which input it is
+            return None
 
     def evaluate(self, x: Any, y: Any = None, *, params: Mapping[str, Any] | None = None) -> Result:
         """The kernel matrix with its error estimate and plan."""

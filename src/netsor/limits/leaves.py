@@ -16,7 +16,8 @@ from netsor.lang.program import Embedding, Input, Normal
 from netsor.lang.sampling import input_covariance
 from netsor.lang.types import Index
 from netsor.limits.pairs import Pair, diagonal, pad_index
-from netsor.limits.tape import Span, Traced
+from netsor.limits.tape import Span
+from netsor.limits.traced import Traced
 
 if TYPE_CHECKING:
     from netsor.limits.engine import Engine
@@ -60,10 +61,13 @@ def embedded_second(engine: Engine, s: Input, t: Input, pair: Pair, tie: bool) -
     batch = (1, *(1 if a.shape[1] == 1 else b - c for a, (c, b) in ((x, rows), (y, cols))))
     index = np.broadcast_shapes(x.shape[2:-1], y.shape[2:-1]) if tie else (*x.shape[2:-1], *y.shape[2:-1])
 
-    def read(spans: Mapping[Span, Span]) -> Array:
-        return _cross_dots(_part(x, spans[rows]), _part(y, spans[cols]), tie)[None, ...] / m
+    left, right = pair.tape.reader(x), pair.tape.reader(y)
 
-    return pair.tape.leaf((s.name, t.name, rows, cols, tie), x, (*batch, *index), read)
+    def read(given: Any, spans: Mapping[Span, Span]) -> Array:
+        parts = _part(left(given), spans[rows]), _part(right(given), spans[cols])
+        return _cross_dots(*parts, tie)[None, ...] / m
+
+    return pair.tape.leaf((s.name, t.name, rows, cols, tie), (*batch, *index), x.dtype, read)
 
 
 def _part(x: Array, span: Span | None) -> Array:

@@ -26,6 +26,7 @@ from netsor.lang.libraries import is_traced
 from netsor.limits.fit import Fit
 from netsor.limits.forms import HOLE, Atom, replace_exprs
 from netsor.limits.pairs import Pair
+from netsor.limits.traced import tape_of
 
 if TYPE_CHECKING:
     from netsor.limits.engine import Engine
@@ -98,13 +99,13 @@ def _over(expectations: Expectations, sides: list[Variable], fit: Fit, integral:
             if len(place) == 2:
                 cov[(..., *place[::-1])] = np.asarray(value)
         value, error = integral(mean, cov)
-        expectations.record.inexact = True
-        return engine.xp.asarray(value + expectations.nudge * error)
+        return value + expectations.nudge * error
 
     if is_traced(*arrays):
         return None
-    tape = None if fit.pair.same else fit.pair.tape
-    return tape.call(total, tuple(arrays), shape) if tape else total(*arrays)
+    expectations.record.inexact = True
+    tape = tape_of(*arrays)
+    return tape.call(total, tuple(arrays), shape) if tape else engine.xp.asarray(total(*arrays))
 
 
 def _covariance(expectations: Expectations, first: Variable, second: Variable, fit: Fit) -> Array | None:

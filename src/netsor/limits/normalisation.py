@@ -13,6 +13,7 @@ from netsor.lang.functions import MIXINGS
 from netsor.lang.libraries import is_traced
 from netsor.limits.forms import Atom
 from netsor.limits.pairs import Pair, diagonal
+from netsor.limits.traced import NeedsValuesError, tape_of
 
 if TYPE_CHECKING:
     from netsor.limits.engine import Engine
@@ -47,7 +48,11 @@ def _is_equal(engine: Engine, form: Expr) -> bool:
     """Whether all members have the same mean."""
     if engine.forms.is_centred(form):
         return True
-    mean = _numpy(engine.mean(form))
+    mean = engine.mean(form)
+    tape = tape_of(mean)
+    if tape and mean.step not in tape.constants:
+        raise NeedsValuesError
+    mean = tape.constants[mean.step] if tape else _numpy(mean)
     return bool(np.all(mean == mean[..., :1]))
 
 
@@ -83,19 +88,20 @@ def batchnorm_second(
 
     def integral(left: Array, right: Array, cross: Array) -> Array:
         value, error = _within_or_across(_numpy(left), _numpy(right), _numpy(cross), slopes, record)
-        return engine.xp.asarray(value + nudge * error)
+        return value + nudge * error
 
     if pair.same and e == f:
-        value = integral(one, one, one)
+        assert one is not None
+        arrays, shape = (one, one, one), one.shape
     else:
         cross = engine.cov(e, f, pair, False)
         if cross is None:
             cross = pair.lift(engine.xp.zeros((*(1,) * pair.batch, engine.index(e)[0], engine.index(f)[0])))
         arrays = (pair.left(one), pair.right(two), cross)
         sizes = np.broadcast_shapes(*(x.shape[:-2] for x in arrays))
-        recorded = None if pair.same else pair.tape
         shape = (*sizes, engine.index(e)[0], engine.index(f)[0])
-        value = recorded.call(integral, arrays, shape) if recorded else integral(*arrays)
+    tape = tape_of(*arrays)
+    value = tape.call(integral, arrays, shape) if tape else engine.xp.asarray(integral(*arrays))
     return diagonal(value, pair.batch, 1, 1) if tie else value
 
 

@@ -49,16 +49,17 @@ def _terms(engine: Engine, t: Term, u: Term, pair: Pair) -> Array | None:
     left, right = program.types[t.operand].index, program.types[u.operand].index
     single = v.name == w.name and isinstance(v.law, Normal) and isinstance(v.law.cov, float)
     if single and t.aligned == u.aligned == len(left) == len(right) == len(program.types[v.name].index):
+        var = pair.lift(engine.variance(v.name))
         if not left:
-            return engine.variance(v.name) * engine.second(Ref(t.operand), Ref(u.operand), pair, False)
+            return var * engine.second(Ref(t.operand), Ref(u.operand), pair, False)
         tied = engine.second(Ref(t.operand), Ref(u.operand), pair, True)
         xp, batch = array_namespace(tied), pair.batch
         tied = xp.broadcast_to(tied, (*tied.shape[:batch], *left))
-        return engine.variance(v.name) * xp.sum(tied, axis=tuple(range(batch, batch + len(left))))
+        return var * xp.sum(tied, axis=tuple(range(batch, batch + len(left))))
     cov = input_covariance(program, v, w)
     if cov is None:
         return None
-    scale = engine.variance(v.name) if single else 1.0
+    scale = pair.lift(engine.variance(v.name)) if single else 1.0
     return scale * _general(engine, t, u, pair, np.eye(len(cov)) if single else cov)
 
 

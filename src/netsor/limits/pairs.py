@@ -23,6 +23,7 @@ from netsor.lang.blocks import Block
 from netsor.lang.ops import Op
 from netsor.lang.types import Index
 from netsor.limits.tape import Span, Tape
+from netsor.limits.traced import tape_of
 
 __all__ = ["Pair", "apply_left", "diagonal", "outer", "pad_index", "swap"]
 
@@ -59,24 +60,21 @@ class Pair:
 
     def _side(self, array: Any, span: Span | None, axis: int) -> Any:
         """(repeats, inputs, ...) with its inputs on one of the axes 1 and 2."""
+        if self.tape is not None and span is not None:
+            return self.tape.side(array, span, axis)
         view = array[:, :, None, ...] if axis == 1 else array[:, None, ...]
-        if span is None or array.shape[1] == 1:
-            return self.lift(view)
-        if self.tape is None:
-            return _tile(view, axis, span)
-        shape = list(view.shape)
-        shape[axis] = span[1] - span[0]
-        return self.tape.leaf(
-            (id(array), span, axis), array, shape, lambda spans: _tile(view, axis, spans[span])
-        )
+        return view if span is None or array.shape[1] == 1 else _tile(view, axis, span)
 
     def lift(self, array: Any) -> Any:
-        """An array that is the same for all tiles."""
-        return array if self.same or self.tape is None else self.tape.constant(array)
+        """An array or a number that is the same for all tiles."""
+        if self.same or self.tape is None or not hasattr(array, "shape"):
+            return array
+        return self.tape.shared(array)
 
     def elementwise(self, fn: Callable[..., Any], *args: Any) -> Any:
-        """A function that broadcasts its arguments, as one step."""
-        return fn(*args) if self.same or self.tape is None else self.tape.rule(fn, *args)
+        """A function that broadcasts its arguments, as one rule."""
+        tape = tape_of(*args)
+        return tape.rule(fn, *args) if tape else fn(*args)
 
 
 def _tile(array: Any, axis: int, span: Span) -> Any:

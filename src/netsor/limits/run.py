@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field, replace
 from math import ceil, log2
 from typing import Any
 
 import numpy as np
-from array_api_compat import is_numpy_namespace
 
 from netsor.build.network import Joint
 from netsor.errors import LimitError
@@ -18,10 +18,14 @@ from netsor.lang.libraries import is_traced
 from netsor.limits.engine import Engine
 from netsor.limits.expectation import Expectations, NeedsSamplingError, Record
 from netsor.limits.forms import Forms
-from netsor.limits.matrix import diagonal_of_matrix, tiled_matrix, whole_matrix
+from netsor.limits.matrix import diagonal_of_matrix, whole_matrix
 from netsor.limits.outputs import Rows
 from netsor.limits.plan import Plan
 from netsor.limits.sampled import Sampler
+from netsor.limits.tape import Tape
+from netsor.limits.tiles import Layout, Recording, lay_out
+from netsor.limits.tiles import record as record_tiles
+from netsor.limits.traced import NeedsValuesError
 
 __all__ = ["KernelRun", "Options", "Result", "deep_recursion"]
 
@@ -51,6 +55,7 @@ class Options:
     repeats: int = 16
     max_points: int = 2**18
     progress: bool | None = None
+    memory: int = 2**28
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -98,6 +103,7 @@ class KernelRun:
     params: Mapping[str, Any] | None = None
     split: int | None = None
     forms: Forms = field(init=False)
+    recording: Recording | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.program = self.made.program
@@ -108,18 +114,36 @@ class KernelRun:
         )
         self.data = {name: self._as_floats(array) for name, array in self.made.data.items()}
 
+    def on(self, data: Mapping[str, Any], params: Mapping[str, Any]) -> KernelRun:
+        """The same run on other inputs of the same shapes; with none, what is worth keeping of it."""
+        run = copy(self)
+        run.data, run.params = {name: self._as_floats(array) for name, array in data.items()}, params
+        run.made = replace(self.made, data=run.data)
+        return run
+
+    @property
+    def is_numpy(self) -> bool:
+        arrays = [*self.data.values(), *(p for p in (self.params or {}).values() if hasattr(p, "shape"))]
+        return all(isinstance(array, np.ndarray | np.generic) for array in arrays)
+
     def _as_floats(self, array: Any) -> Any:
         return np.asarray(array, self.options.dtype) if isinstance(array, np.ndarray) else array
 
-    def engine(self, record: Record, sampler: Sampler | None = None, nudge: float = 0.0) -> Engine:
+    def engine(
+        self, record: Record, sampler: Sampler | None = None, nudge: float = 0.0, tape: Tape | None = None
+    ) -> Engine:
+        """A computation with the values of the inputs, or recorded on a tape."""
         return Engine(
             self.program,
-            self.data,
+            self.data if tape is None else self.traced(tape, self.data),
             self.batched,
             lambda engine: Expectations(engine, record, sampler, nudge),
-            self.params,
+            self.params if tape is None else self.traced(tape, self.params or {}),
             self.forms,
         )
+
+    def traced(self, tape: Tape, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: tape.input(name, np.shape(a), self.options.dtype) for name, a in arrays.items()}
 
     # What to sample
 
@@ -132,7 +156,7 @@ class KernelRun:
         if self.options.tol is not None:
             return self.engine(Record()).xp.asarray(self.result().value)
         return self.attempt(
-            lambda: self.finite(self.matrix(self.engine(Record()))),
+            lambda: self.finite(self.matrix_again() if self.is_numpy else self.matrix(Record())),
             lambda *families: self.engine(Record()).xp.asarray(self.sampled(*families).value),
         )
 
@@ -180,18 +204,48 @@ class KernelRun:
 
     # Values and errors
 
-    def matrix(self, engine: Engine) -> Any:
-        """The exact kernel."""
-        if is_numpy_namespace(engine.xp):
-            return tiled_matrix(engine, self.rows, self.options.dtype, progress=self.options.progress)
-        return whole_matrix(engine, self.rows)[0, ...]
+    def matrix(self, record: Record, nudge: float = 0.0) -> Any:
+        """The exact kernel, and in `record` how it is computed."""
+        if not self.is_numpy:
+            return whole_matrix(self.engine(record, nudge=nudge), self.rows)[0, ...]
+        return self.run_recorded(self.record(record, nudge))
+
+    def matrix_again(self) -> np.ndarray:
+        """The exact kernel, recorded at the first run; the second one compiles loops if they pay."""
+        known = self.recording
+        if known is None or (not known.compiled and known.layout.is_worth_compiling(again=True)):
+            self.recording = self.record(Record(), layout=known and known.layout)
+        assert self.recording is not None
+        return self.run_recorded(self.recording)
+
+    def record(self, record: Record, nudge: float = 0.0, layout: Layout | None = None) -> Recording:
+        """The computation for inputs of these shapes; where it depends on values, for these inputs."""
+        for symbolic in (True, False):
+
+            def make(tape: Tape, symbolic: bool = symbolic) -> Engine:
+                return self.engine(record, nudge=nudge, tape=tape if symbolic else None)
+
+            try:
+                found = layout or lay_out(make, self.rows)
+                record.entries.clear()
+                record.compiled = found.is_worth_compiling(again=layout is not None)
+                return record_tiles(make, found, record.compiled, self.options.memory, symbolic)
+            except NeedsValuesError:
+                if not symbolic:
+                    raise
+        raise AssertionError("the second try needs no values")
+
+    def run_recorded(self, recording: Recording) -> np.ndarray:
+        dtype = self.options.dtype
+        given = {**self.data, **{name: np.asarray(p, dtype) for name, p in (self.params or {}).items()}}
+        return recording.run(given, dtype, self.options.progress)
 
     def exact(self) -> Result:
         record = Record()
-        value = self.finite(self.matrix(self.engine(record)))
+        value = self.finite(self.matrix(record))
         error = self.rounding(value)
         if record.inexact:
-            moved = self.matrix(self.engine(Record(), nudge=1.0))
+            moved = self.matrix(Record(), nudge=1.0)
             error = error + 2 * abs(moved - value)
         reached, tol = _relative(error, self.scale(value)), self.options.tol
         if tol is not None and reached > tol:
@@ -202,7 +256,7 @@ class KernelRun:
         return Result(value, error, Plan.of(record, self.program, error, value))
 
     def sampled(self, families: frozenset[str], reasons: list[str]) -> Result:
-        if not all(isinstance(array, np.ndarray) for array in self.data.values()):
+        if not self.is_numpy:
             return self.in_numpy(reasons).sampled(families, reasons)
         if self.split is not None:  # samples are joint over all inputs, so the block is cut out at the end
             whole = KernelRun(self.made, self.options, self.params, None).sampled(families, reasons)
@@ -250,7 +304,7 @@ class KernelRun:
 
     def finite(self, value: Any) -> Any:
         """The value, unless it has a NaN or an infinity: then there is no limit."""
-        if value is not None and not is_traced(value) and not np.isfinite(np.asarray(value)).all():
+        if value is not None and not is_traced(value) and not _is_finite(np.asarray(value)):
             raise LimitError(
                 "this program has no limit on these inputs: an expectation is not finite",
                 remedy="Either a variance that is divided by is 0 (layernorm or batchnorm of equal values), "
@@ -268,6 +322,12 @@ class KernelRun:
         """An allowance for floating-point rounding: a few units per statement."""
         eps = float(np.finfo(self.options.dtype).eps)
         return 8 * eps * len(self.program.statements) * self.scale(value)
+
+
+def _is_finite(value: np.ndarray, rows: int = 256) -> bool:
+    """Whether all entries are finite, a few rows at a time: a large kernel fills the memory already."""
+    parts = value if value.ndim > 1 else value[None]
+    return all(bool(np.isfinite(parts[a : a + rows]).all()) for a in range(0, len(parts), rows))
 
 
 def _power_of_two(x: float) -> int:

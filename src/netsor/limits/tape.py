@@ -1,34 +1,53 @@
-"""The computation of one tile of pairs, recorded once and run for every tile.
+"""Computations recorded once and run for many inputs.
 
 The engine computes with `Traced` arrays, which have a shape but no values; what it does to them is a list
-of steps. A run goes through the list with the values of one tile and drops every array after its last use, so
-the workspace is what a tile needs at one time, whatever the length of the program.
+of steps. There are two kinds of tapes. One computes what belongs to single inputs, for all of them. The
+other computes a tile of pairs of inputs from it, and is run for every tile. A run drops every array after its
+last use, so the workspace is what a tape needs at one time, whatever the length of the program.
+
+Recording tidies up: what is constant is computed at once, equal steps are one step, and what belongs to one
+side of a tile is computed before the tiles.
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import array_api_compat.numpy as numpy_api
 import numpy as np
 
 from netsor.limits.fused import Fused, fuse
+from netsor.limits.traced import Namespace, Traced
 
-__all__ = ["Span", "Tape", "Traced"]
+__all__ = ["Span", "Tape"]
 
 Span = tuple[int, int]
 Shape = tuple[int, ...]
+Given = Mapping[Any, Any]
+Read = Callable[[Given, Mapping[Span, Span]], Any]
 
-ELEMENTWISE = frozenset(
-    """abs acos acosh add asin asinh astype atan atan2 atanh ceil clip copysign cos cosh divide equal exp
-    expm1 floor greater greater_equal isfinite isinf isnan less less_equal log log10 log1p log2 logical_and
-    logical_not logical_or maximum minimum multiply negative not_equal positive pow real remainder sign sin
-    sinh sqrt square subtract tan tanh where""".split()  # noqa: SIM905
-)
-CONSTANT = frozenset(("zeros", "ones", "full", "eye", "asarray", "linspace", "arange"))
+
+class Step(NamedTuple):
+    """A function, and its arguments: values of earlier steps where they are traced."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+
+    def reads(self) -> Iterator[Traced]:
+        return _traced(self.args)
+
+
+@dataclass(frozen=True)
+class Side:
+    """A quantity of single inputs (repeats, inputs, ...) in a tile: its inputs are on axis 1 or 2."""
+
+    array: Any
+    span: Span
+    axis: int
 
 
 class Tape:
@@ -36,85 +55,194 @@ class Tape:
 
     def __init__(self, compiled: bool = False) -> None:
         self.compiled = compiled
+        self.namespace = Namespace(self)
+        self.steps: list[Step] = []
         self.shapes: list[Shape] = []
         self.dtypes: list[Any] = []
+        self.leaves: dict[int, Read] = {}
+        self.constants: dict[int, np.ndarray] = {}
+        self.sources: dict[int, Traced] = {}
         self.cuts: set[int] = set()
-        self.steps: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
-        self.leaves: dict[int, Callable[[Mapping[Span, Span]], Any]] = {}
-        self.constants: dict[int, Any] = {}
-        self.namespace = Namespace(self)
         self.largest = 1
-        self.known: dict[Any, tuple[Traced, Any]] = {}
+        self._known: dict[Any, Traced] = {}
+        self._kept: list[Any] = []
+        self._sides: dict[int, Side] = {}
+        self._permuted: dict[int, tuple[Traced, Shape]] = {}
 
-    # Recording
+    # What a tape reads
 
-    def leaf(self, key: Any, source: Any, shape: Any, read: Callable[[Mapping[Span, Span]], Any]) -> Traced:
-        """Values that differ from tile to tile: `read` gets the inputs that stand for those of the trace.
+    def input(self, name: str, shape: Shape, dtype: Any) -> Traced:
+        """An array that is given by name."""
+        return self.leaf(("input", name), shape, dtype, lambda given, _: given[name])
 
-        One key is one leaf; it may hold the id of `source`, which the tape keeps.
-        """
-        if key not in self.known:
+    def leaf(self, key: Any, shape: Any, dtype: Any, read: Read) -> Traced:
+        """Values that differ from run to run; one key is one leaf."""
+        if key not in self._known:
             self.leaves[len(self.steps)] = read
-            dtype = getattr(source, "dtype", np.float64)
-            self.known[key] = (self._add(shape, dtype, _nothing, (), {}), source)
-        return self.known[key][0]
+            self._known[key] = self._add(shape, dtype, _nothing, (), {})
+        return self._known[key]
 
-    def call(self, fn: Callable[..., Any], args: tuple[Any, ...], shape: Any, dtype: Any = None) -> Traced:
-        """A function of arrays whose shape is known."""
-        dtype = dtype or np.result_type(*(a.dtype for a in _traced(args)))
-        return self._add(shape, dtype, fn, args, {})
+    def reader(self, array: Any) -> Callable[[Given], Any]:
+        """How to read an array of another tape, or one with values, in a run of this tape."""
+        if not isinstance(array, Traced):
+            return lambda given: array
+        if array.step in array.tape.constants:
+            value = array.tape.constants[array.step]
+            return lambda given: value
+        self.sources[array.step] = array
+        return lambda given: given[array.step]
+
+    def shared(self, array: Any) -> Traced:
+        """An array of another tape, or with values, that is the same for all tiles."""
+        if not isinstance(array, Traced):
+            return self.constant(array)
+        read = self.reader(array)
+        if array.step in array.tape.constants:
+            return self.constant(read({}))
+        return self.leaf(("shared", array.step), array.shape, array.dtype, lambda given, _: read(given))
+
+    def side(self, array: Any, span: Span, axis: int) -> Traced:
+        """(repeats, inputs, ...) with its inputs on one of the axes 1 and 2 of a tile."""
+        rest = array.shape[2:]
+        if array.shape[1] == 1:
+            return self.reshaped(self.shared(array), (array.shape[0], 1, 1, *rest))
+        read, count = self.reader(array), span[1] - span[0]
+        shape = (array.shape[0], *((count, 1) if axis == 1 else (1, count)), *rest)
+
+        def tile(given: Given, spans: Mapping[Span, Span]) -> Any:
+            return read(given)[:, slice(*spans[span])].reshape(shape)
+
+        made = self.leaf(("side", self._name(array), span, axis), shape, array.dtype, tile)
+        self._sides[made.step] = Side(array, span, axis)
+        return made
 
     def constant(self, value: Any) -> Traced:
-        """Values that all tiles share."""
+        """Values that all runs share."""
         array = np.asarray(value)
         self.constants[len(self.steps)] = array
         return self._add(array.shape, array.dtype, _nothing, (), {})
+
+    def _name(self, array: Any) -> Any:
+        """A key for an array, which the tape keeps if it is known by its id."""
+        if isinstance(array, Traced):
+            return array.step
+        self._kept.append(array)
+        return ("id", id(array))
+
+    # Recording
+
+    def call(self, fn: Callable[..., Any], args: tuple[Any, ...], shape: Any, dtype: Any = None) -> Traced:
+        """A function of arrays whose shape is known."""
+        return self._add(shape, dtype or np.result_type(*(a.dtype for a in _traced(args))), fn, args, {})
 
     def elementwise(self, fn: Callable[..., Any], *args: Any, dtype: Any = None, **options: Any) -> Traced:
         """A function that broadcasts its array arguments."""
         arrays = [a for a in args if hasattr(a, "shape")]
         shape = np.broadcast_shapes(*(a.shape for a in arrays))
-        return self._add(shape, dtype or np.result_type(*(a.dtype for a in arrays)), fn, args, options)
+        dtype = np.dtype(dtype or np.result_type(*(a.dtype for a in arrays)))
+        traced = [a for a in arrays if isinstance(a, Traced)]
+        if all(a.step in self.constants for a in traced):
+            return self.constant(fn(*map(self._value, args), **options))
+        args = self._with_numbers(args, shape, dtype)
+        made = self._on_one_side(fn, args, dtype, options)
+        return self._once(shape, dtype, fn, args, options) if made is None else made
 
     def rule(self, fn: Callable[..., Any], *args: Any) -> Traced:
         """An elementwise function of the array API: one step, or for compiled loops the steps inside it."""
         if not self.compiled:
             return self.elementwise(fn, *args)
-        before = len(self.steps)
         try:
             made = fn(*args)
         except (TypeError, AttributeError, ValueError):  # it looks at values
-            self._forget(before)
             return self.elementwise(fn, *args)
-        self.cuts.add(len(self.steps) - 1)
+        self.cuts.add(made.step)
         return made
 
-    def _forget(self, count: int) -> None:
-        """Drop all steps from `count` on."""
-        for table in (self.steps, self.shapes, self.dtypes):
-            del table[count:]
-        for table in (self.leaves, self.constants):
-            for k in [k for k in table if k >= count]:
-                del table[k]
-        self.known = {key: (leaf, source) for key, (leaf, source) in self.known.items() if leaf.step < count}
+    def structural(
+        self, fn: Callable[..., Any], *args: Any, made: Shape | None = None, **options: Any
+    ) -> Any:
+        """Any other function of arrays; its shape is given, or found by calling it on zeros of one byte."""
+        traced = list(_traced(args))
+        if all(a.step in self.constants for a in traced):
+            return self.constant(fn(*map(self._value, args), **options))
+        shape = np.shape(fn(*map(_zeros, args), **options)) if made is None else made
+        return self._once(shape, traced[0].dtype, fn, args, options)
 
-    def structural(self, fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """Any other function of arrays; its shape is found by calling it on zeros of one byte."""
-        seen: list[Traced] = []
+    def reshaped(self, x: Traced, shape: Shape) -> Traced:
+        """The array in another shape; one that belongs to a side stays there."""
+        if shape == x.shape:
+            return x
+        side = self._sides.get(x.step)
+        if side and shape[:3] == x.shape[:3]:
+            array = side.array
+            new = (*array.shape[:2], *shape[3:])
+            return self.side(_namespace(array).reshape(array, new), side.span, side.axis)
+        return self.structural(np.reshape, x, made=shape, shape=shape)
 
-        def dummy(x: Any) -> Any:
-            if isinstance(x, Traced):
-                seen.append(x)
-                return np.broadcast_to(np.int8(0), x.shape)
-            return [dummy(y) for y in x] if isinstance(x, list) else x
+    def permuted(self, x: Traced, axes: Shape) -> Traced:
+        """The array with its axes in another order; what undoes an exchange gives the array before it."""
+        if x.size == 1 or axes == tuple(range(x.ndim)):
+            return x
+        if x.step in self._permuted:
+            inner, before = self._permuted[x.step]
+            return self.permuted(inner, tuple(before[a] for a in axes))
+        side = self._sides.get(x.step)
+        if side and axes[0] == 0 and sorted(axes[1:3]) == [1, 2]:
+            array = _namespace(side.array).permute_dims(side.array, (0, 1, *(a - 1 for a in axes[3:])))
+            return self.side(array, side.span, side.axis if axes[1] == 1 else 3 - side.axis)
+        made = self.structural(np.transpose, x, made=tuple(x.shape[a] for a in axes), axes=axes)
+        if made.step not in self.constants:
+            self._permuted[made.step] = (x, axes)
+        return made
 
-        shape = np.shape(fn(*map(dummy, args), **options))
-        return self._add(shape, seen[0].dtype, fn, args, options)
+    # Tidying up
 
-    def _add(
-        self, shape: Shape, dtype: Any, fn: Callable[..., Any], args: tuple[Any, ...], options: dict
-    ) -> Traced:
-        self.steps.append((fn, args, options))
+    def _value(self, x: Any) -> Any:
+        if isinstance(x, Traced):
+            return self.constants[x.step]
+        return [self._value(y) for y in x] if isinstance(x, list) else x
+
+    def _with_numbers(self, args: tuple[Any, ...], shape: Shape, dtype: Any) -> tuple[Any, ...]:
+        """Constants of one element as numbers, if the other arguments have the shape of the result."""
+        single = [isinstance(a, Traced) and a.size == 1 and a.step in self.constants for a in args]
+        others = [a.shape for a, one in zip(args, single, strict=True) if hasattr(a, "shape") and not one]
+        if np.broadcast_shapes(*others) != shape or dtype.kind != "f":
+            return args
+        plain = [one and a.dtype == dtype for a, one in zip(args, single, strict=True)]
+        return tuple(
+            float(self.constants[a.step].item()) if one else a for a, one in zip(args, plain, strict=True)
+        )
+
+    def _on_one_side(self, fn: Any, args: tuple[Any, ...], dtype: Any, options: dict) -> Traced | None:
+        """A function of quantities of one side, computed for all inputs before the tiles."""
+        sides = [self._sides.get(a.step) if isinstance(a, Traced) else None for a in args]
+        placed = {(s.span, s.axis) for s in sides if s}
+        others = [a for a, s in zip(args, sides, strict=True) if hasattr(a, "shape") and s is None]
+        ranks = {len(s.array.shape) for s in sides if s}
+        if len(placed) != 1 or others or len(ranks) != 1:
+            return None
+        parts = [s.array if s else a for a, s in zip(args, sides, strict=True)]
+        before = next((p.tape for p in parts if isinstance(p, Traced)), None)
+        if before is None:
+            with np.errstate(all="ignore"):
+                array = fn(*parts, **options)
+        else:
+            array = before.elementwise(fn, *parts, dtype=dtype, **options)
+        return self.side(array, *placed.pop())
+
+    def _once(self, shape: Shape, dtype: Any, fn: Callable[..., Any], args: Any, options: dict) -> Traced:
+        """A new step, or the step that does the same."""
+        key = (fn, _hashable(args), _hashable(options), shape, dtype)
+        try:
+            hash(key)
+        except TypeError:
+            return self._add(shape, dtype, fn, args, options)
+        if key not in self._known:
+            self._known[key] = self._add(shape, dtype, fn, args, options)
+        return self._known[key]
+
+    def _add(self, shape: Shape, dtype: Any, fn: Callable[..., Any], args: Any, options: dict) -> Traced:
+        self.steps.append(Step(fn, args, options))
         self.shapes.append(tuple(shape))
         self.dtypes.append(np.dtype(dtype))
         self.largest = max(self.largest, prod(shape))
@@ -122,161 +250,73 @@ class Tape:
 
     # Running
 
-    def prepare(self, outputs: list[Any]) -> None:
+    def prepare(self, outputs: Iterable[Any]) -> None:
         """Fix what is asked for: find the steps that it needs and where each value is used last."""
-        self.outputs = {x.step: x for x in outputs if isinstance(x, Traced)}
+        self.outputs = {x.step for x in outputs}
         needed = set(self.outputs)
         for k in range(len(self.steps) - 1, -1, -1):
             if k in needed:
-                needed.update(a.step for a in _traced(self.steps[k][1]))
-        order = sorted(needed)
-        self.order: list[int | Fused] = fuse(self, order, set(self.outputs)) if self.compiled else [*order]
+                needed.update(a.step for a in self.steps[k].reads())
+        order = sorted(needed - self.constants.keys())
+        self.order: list[int | Fused] = fuse(self, order, self.outputs) if self.compiled else [*order]
         last: dict[int, int] = {}
         for at, part in enumerate(self.order):
-            for k in part.inputs if isinstance(part, Fused) else self._reads(part):
+            for k in self._reads(part):
                 last[k] = at
-        self.drops: dict[int, list[int]] = {}
+        self.drops: list[list[int]] = [[] for _ in self.order]
         for value, at in last.items():
-            self.drops.setdefault(at, []).append(value)
+            if value not in self.constants:
+                self.drops[at].append(value)
+        self.held = {k: array for k, array in self.constants.items() if k in needed}
 
-    def traced_arguments(self, k: int) -> Iterator[Traced]:
-        """The arrays that step k computes with."""
-        return _traced(self.steps[k][1])
+    def _reads(self, part: int | Fused) -> list[int]:
+        return part.inputs if isinstance(part, Fused) else [a.step for a in self.steps[part].reads()]
 
-    def _reads(self, k: int) -> list[int]:
-        return [a.step for a in self.traced_arguments(k)]
-
-    def run(self, spans: Mapping[Span, Span]) -> Iterator[tuple[int, Any]]:
-        """(step, value) of every output, for the inputs that `spans` puts in place of those of the trace."""
-        values: dict[int, Any] = dict(self.constants)
-        for at, part in enumerate(self.order):
-            for k, value in part.run(values) if isinstance(part, Fused) else self._step(part, values, spans):
+    def run(self, given: Given, spans: Mapping[Span, Span] | None = None) -> Iterator[tuple[int, Any]]:
+        """(step, value) of every output; `spans` puts other inputs in place of those recorded."""
+        values: dict[int, Any] = dict(self.held)
+        for k in self.outputs & values.keys():
+            yield k, values[k]
+        for part, drops in zip(self.order, self.drops, strict=True):
+            if isinstance(part, Fused):
+                made = part.run(values)
+            else:
+                made = ((part, self._step(part, values, given, spans or {})),)
+            for k, value in made:
                 values[k] = value
                 if k in self.outputs:
                     yield k, value
-            for dead in self.drops.get(at, ()):
-                del values[dead]
+            for k in drops:
+                del values[k]
 
-    def _step(self, k: int, values: dict[int, Any], spans: Mapping[Span, Span]) -> Iterator[tuple[int, Any]]:
-        def value(x: Any) -> Any:
-            if isinstance(x, Traced):
-                return values[x.step]
-            return [value(y) for y in x] if isinstance(x, list) else x
-
-        fn, args, options = self.steps[k]
+    def _step(self, k: int, values: dict[int, Any], given: Given, spans: Mapping[Span, Span]) -> Any:
         if k in self.leaves:
-            yield k, self.leaves[k](spans)
-        elif k in self.constants:
-            yield k, self.constants[k]
-        else:
-            yield k, fn(*[value(a) for a in args], **options)
+            return self.leaves[k](given, spans)
+        fn, args, options = self.steps[k]
+        return fn(*[_filled(a, values) for a in args], **options)
+
+    def peak(self) -> int:
+        """The largest number of bytes that a run holds at one time, without inputs and constants."""
+        size = [prod(shape) * dtype.itemsize for shape, dtype in zip(self.shapes, self.dtypes, strict=True)]
+        now = most = 0
+        for part, drops in zip(self.order, self.drops, strict=True):
+            made = part.outputs if isinstance(part, Fused) else [part]
+            now += sum(size[k] for k in made)
+            most = max(most, now)
+            now -= sum(size[k] for k in drops)
+        return most
 
 
-class Namespace:
-    """The functions of the array API, on traced arrays."""
-
-    def __init__(self, tape: Tape) -> None:
-        self._tape = tape
-
-    def __getattr__(self, name: str) -> Any:
-        found = _lookup(name)
-        if name in CONSTANT:
-            return lambda *args, **options: self._constant(found, *args, **options)
-        if name in ("zeros_like", "ones_like", "full_like"):
-            return lambda x, *args: self._tape.constant(
-                np.broadcast_to(found(np.zeros((), x.dtype), *args), x.shape)
-            )
-        if name == "linalg":
-            return _Linalg(self._tape)
-        if not callable(found) or isinstance(found, type) or name in ("finfo", "isdtype", "result_type"):
-            return found
-        if name in ELEMENTWISE:
-            return lambda *args, **options: self._tape.elementwise(found, *args, **options)
-        return lambda *args, **options: self._tape.structural(found, *args, **options)
-
-    def _constant(self, found: Callable, *args: Any, **options: Any) -> Any:
-        if isinstance(args[0], Traced):
-            return args[0]
-        value = found(*args, **options)
-        return self._tape.constant(value) if value.dtype.kind == "f" else value  # integers are indices
-
-    def astype(self, x: Any, dtype: Any) -> Any:
-        if x.dtype == dtype:
-            return x
-        return self._tape.elementwise(numpy_api.astype, x, dtype, dtype=dtype)
-
-    def broadcast_to(self, x: Any, shape: Shape) -> Any:
-        return x if tuple(shape) == x.shape else self._tape.structural(np.broadcast_to, x, shape=tuple(shape))
-
-    def reshape(self, x: Any, shape: Shape) -> Any:
-        return x if tuple(shape) == x.shape else self._tape.structural(np.reshape, x, shape=tuple(shape))
+def _filled(x: Any, values: Mapping[int, Any]) -> Any:
+    if isinstance(x, Traced):
+        return values[x.step]
+    return [_filled(y, values) for y in x] if isinstance(x, list) else x
 
 
-class _Linalg:
-    def __init__(self, tape: Tape) -> None:
-        self._tape = tape
-
-    def diagonal(self, x: Any) -> Any:
-        return self._tape.structural(numpy_api.linalg.diagonal, x)
-
-
-class Traced:
-    """An array of a tape: a shape and a type, and the step that will compute its values."""
-
-    __array_ufunc__ = None
-    __slots__ = ("dtype", "shape", "step", "tape")
-
-    def __init__(self, tape: Tape, step: int, shape: Shape, dtype: Any) -> None:
-        self.tape, self.step, self.shape, self.dtype = tape, step, shape, dtype
-
-    def __array_namespace__(self, *, api_version: str | None = None) -> Namespace:
-        return self.tape.namespace
-
-    def __repr__(self) -> str:
-        return f"<traced {self.shape}>"
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        return int(np.prod(self.shape))
-
-    def __getitem__(self, key: Any) -> Traced:
-        return self.tape.structural(operator.getitem, self, key)
-
-    def __bool__(self) -> bool:
-        raise TypeError("a traced array has no truth value")
-
-    def __neg__(self) -> Traced:
-        return self.tape.elementwise(operator.neg, self)
-
-
-def _binary(fn: Callable[[Any, Any], Any], dtype: Any = None) -> tuple[Callable, Callable]:
-    def forward(self: Traced, other: Any) -> Traced:
-        return self.tape.elementwise(fn, self, other, dtype=dtype)
-
-    def backward(self: Traced, other: Any) -> Traced:
-        return self.tape.elementwise(fn, other, self, dtype=dtype)
-
-    return forward, backward
-
-
-for _name in ("add", "sub", "mul", "truediv", "pow"):
-    _forward, _backward = _binary(getattr(operator, _name))
-    setattr(Traced, f"__{_name}__", _forward)
-    setattr(Traced, f"__r{_name}__", _backward)
-for _name in ("lt", "le", "gt", "ge", "eq", "ne", "and_", "or_"):
-    _forward, _ = _binary(getattr(operator, _name), dtype=bool)
-    setattr(Traced, f"__{_name.rstrip('_')}__", _forward)
-
-
-def _lookup(name: str) -> Any:
-    try:
-        return getattr(numpy_api, name)
-    except AttributeError:
-        return getattr(np, name)
+def _zeros(x: Any) -> Any:
+    if isinstance(x, Traced):
+        return np.broadcast_to(np.int8(0), x.shape)
+    return [_zeros(y) for y in x] if isinstance(x, list) else x
 
 
 def _traced(args: Any) -> Iterator[Traced]:
@@ -285,6 +325,25 @@ def _traced(args: Any) -> Iterator[Traced]:
             yield x
         elif isinstance(x, list):
             yield from _traced(x)
+
+
+def _hashable(x: Any) -> Any:
+    """Arguments as a key: traced arrays by their step."""
+    if isinstance(x, Traced):
+        return ("step", x.step)
+    if isinstance(x, list | tuple):
+        return tuple(map(_hashable, x))
+    if isinstance(x, slice):
+        return ("slice", x.start, x.stop, x.step)
+    if isinstance(x, float):
+        return ("float", x.hex())  # 0.0 and -0.0 differ
+    if isinstance(x, int):
+        return (type(x), x)
+    return tuple((k, _hashable(v)) for k, v in x.items()) if isinstance(x, dict) else x
+
+
+def _namespace(array: Any) -> Any:
+    return array.tape.namespace if isinstance(array, Traced) else numpy_api
 
 
 def _nothing() -> None:

@@ -1,0 +1,282 @@
+"""A kernel matrix in NumPy, tile by tile.
+
+A tile is a block of pairs of inputs that fits the cache. What a kernel needs is recorded once for inputs
+of given shapes: a tape for single inputs, and one for the tiles of each pair of groups. A run computes the
+single inputs, then the tiles on all cores; of a symmetric kernel only tiles on and above the diagonal.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from netsor.errors import LimitError
+from netsor.limits.engine import Engine
+from netsor.limits.fused import is_available
+from netsor.limits.outputs import Rows, output_second
+from netsor.limits.pairs import Pair
+from netsor.limits.tape import Span, Tape
+from netsor.progress import bar
+
+__all__ = ["Layout", "Recording", "lay_out", "record"]
+
+Maker = Callable[[Tape], Engine]
+TILE = 2**15  # elements of the largest array of a tile
+FEWEST_ENTRIES = 2**20  # of all pairs; with fewer, loops are not compiled at the first run
+FEWEST_AGAIN = 2**14  # the same for later runs
+
+
+@dataclass(frozen=True)
+class Block:
+    """Pairs of inputs of two groups, on and above the diagonal (`symmetric`) or all of them.
+
+    elements  of the largest array, per pair of inputs
+    """
+
+    outputs: tuple[tuple[int, ...], tuple[int, ...]]
+    left: Span
+    right: Span
+    symmetric: bool
+    elements: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The blocks of a kernel matrix. `mirrored`: each stands for its mirror image too."""
+
+    rows: Rows
+    blocks: list[Block]
+
+    @property
+    def work(self) -> int:
+        """The number of elements of the largest arrays of all pairs."""
+        return sum(b.elements * (b.left[1] - b.left[0]) * (b.right[1] - b.right[0]) for b in self.blocks)
+
+    def is_worth_compiling(self, again: bool) -> bool:
+        """Whether there is so much to do that a second spent on compiling loops is won back."""
+        return is_available() and self.work > (FEWEST_AGAIN if again else FEWEST_ENTRIES)
+
+
+def lay_out(make: Maker, rows: Rows) -> Layout:
+    """The blocks of all pairs of groups; with one set of inputs, those on and above the diagonal."""
+    engine, blocks = make(Tape()), []
+    symmetric = rows.split is None
+    for r in range(len(rows.groups)):
+        for s in range(r if symmetric else 0, len(rows.groups)):
+            outputs = (rows.groups[r].outputs, rows.groups[s].outputs)
+            left, right = rows.spans(r)[0], rows.spans(s)[1]
+            if left[0] < left[1] and right[0] < right[1]:
+                size = _elements(engine, outputs)
+                blocks.append(Block(outputs, left, right, symmetric and r == s, size))
+    return Layout(rows, blocks)
+
+
+def _elements(engine: Engine, outputs: tuple[tuple[int, ...], tuple[int, ...]]) -> int:
+    """The size of the largest array that a pair of inputs needs."""
+    tape = Tape()
+    output_second(engine, outputs[0][-1], outputs[1][-1], Pair(False, (0, 1), (1, 2), tape))
+    engine.forget_tile()
+    return tape.largest
+
+
+@dataclass(frozen=True)
+class Place:
+    """A tile: its inputs, and how many of the first ones belong to the tile before it."""
+
+    rows: Span
+    cols: Span
+    done: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Equal tiles with one recorded computation; `results` are the pairs of Outputs of its steps."""
+
+    pair: Pair
+    places: list[Place]
+    tape: Tape
+    results: dict[int, list[tuple[int, int]]]
+
+    @property
+    def diagonal(self) -> bool:
+        return self.pair.rows == self.pair.cols
+
+
+@dataclass
+class Recording:
+    """The computation of a kernel for inputs of given shapes."""
+
+    layout: Layout
+    single: Tape | None
+    tiles: list[Tiles]
+    compiled: bool
+    workers: int
+
+    def run(self, given: Mapping[str, Any], dtype: Any, progress: bool | None = None) -> np.ndarray:
+        """(rows, columns) of the kernel."""
+        rows = self.layout.rows
+        out = np.zeros((rows.left_size, rows.right_size), dtype)
+        jobs = [(tiles, place) for tiles in self.tiles for place in tiles.places]
+        workers = min(self.workers, len(jobs))
+        with bar(progress, len(jobs), "computing the kernel") as advance, threadpool_limits(1, "blas"):
+            singles = {} if self.single is None else dict(self.single.run(given))
+            if workers == 1:
+                for job in jobs:
+                    _run(out, rows, singles, *job)
+                    advance()
+            else:
+                _run_all(out, rows, singles, jobs, workers, advance)
+        return out
+
+
+def record(
+    make: Maker, layout: Layout, compiled: bool, memory: int, symbolic: bool, workers: int | None = None
+) -> Recording:
+    """Record the computation of all blocks, with a workspace of at most `memory` bytes.
+
+    Without `symbolic`, what belongs to single inputs is computed at once: the recording serves these only.
+    """
+    single, size = Tape(compiled), TILE
+    engine = make(single)
+    while True:
+        tiles = [t for block in layout.blocks for t in _tiles_of(engine, block, size, compiled)]
+        peak = max((t.tape.peak() for t in tiles), default=0)
+        if peak <= memory or size == 1:
+            break
+        size = max(1, min(size // 2, size * memory // peak))
+    if peak > memory:
+        raise LimitError(
+            f"this kernel needs a workspace of {peak / 2**20:.0f} MB for one pair of inputs",
+            remedy=f"memory={memory} bytes are allowed. Allow more.",
+        )
+    if symbolic:
+        single.prepare({k: x for t in tiles for k, x in t.tape.sources.items()}.values())
+    workers = workers or os.cpu_count() or 1
+    workers = max(1, min(workers, memory // max(1, peak)))
+    return Recording(layout, single if symbolic else None, tiles, compiled, workers)
+
+
+def _tiles_of(engine: Engine, block: Block, size: int, compiled: bool) -> Iterator[Tiles]:
+    step = max(1, int(np.sqrt(size / block.elements)))
+    a, b = _spans(block.left, step), _spans(block.right, step)
+    if not block.symmetric:
+        cols = (b[0][0][0] + block.left[1], b[0][0][1] + block.left[1])
+        places = [Place(x, y, (i, j)) for x, i in a for y, j in b]
+        yield _recorded(engine, block, Pair(False, a[0][0], cols, Tape(compiled)), places)
+        return
+    own = [Place(x, x, (i, i)) for x, i in a]
+    yield _recorded(engine, block, Pair(False, a[0][0], a[0][0], Tape(compiled)), own)
+    places = [Place(x, y, (i, j)) for k, (x, i) in enumerate(a) for y, j in a[k + 1 :]]
+    if places:
+        yield _recorded(engine, block, Pair(False, a[0][0], a[-1][0], Tape(compiled)), places)
+
+
+def _spans(span: Span, step: int) -> list[tuple[Span, int]]:
+    """Equal parts of a span; the last one overlaps the one before it by so many."""
+    start, stop = span
+    step = min(step, stop - start)
+    firsts = [(min(a, stop - step), a) for a in range(start, stop, step)]
+    return [((first, first + step), a - first) for first, a in firsts]
+
+
+def _recorded(engine: Engine, block: Block, pair: Pair, places: list[Place]) -> Tiles:
+    tape = pair.tape
+    assert tape is not None
+    made, results = [], {}
+    for o in block.outputs[0]:
+        for p in block.outputs[1]:
+            if pair.rows != pair.cols or p >= o:
+                x = output_second(engine, o, p, pair)
+                made.append(x)
+                results.setdefault(x.step, []).append((o, p))
+    engine.forget_tile()
+    tape.prepare(made)
+    return Tiles(pair, places, tape, results)
+
+
+# Running
+
+
+def _run_all(
+    out: np.ndarray, rows: Rows, singles: Mapping[int, Any], jobs: list[Any], workers: int, advance: Any
+) -> None:
+    """All tiles on threads; an interrupt cancels those that have not begun."""
+    pool = ThreadPoolExecutor(workers)
+    try:
+        for done in [pool.submit(_run, out, rows, singles, *job) for job in jobs]:
+            done.result()
+            advance()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _run(out: np.ndarray, rows: Rows, singles: Mapping[int, Any], tiles: Tiles, place: Place) -> None:
+    """Compute one tile and write it into the matrix, all columns of an Output at once."""
+    pair = tiles.pair
+    assert pair.rows is not None
+    assert pair.cols is not None
+    missing = Counter(o for pairs in tiles.results.values() for o, _ in pairs)
+    waiting: dict[int, dict[int, np.ndarray]] = {o: {} for o in missing}
+    for step, block in _quietly(tiles.tape.run(singles, {pair.cols: place.cols, pair.rows: place.rows})):
+        for o, p in tiles.results[step]:
+            waiting[o][p] = _cut(block, rows, o, p, place)
+            missing[o] -= 1
+            if not missing[o]:
+                _put(out, rows, o, waiting.pop(o), place, tiles.diagonal)
+
+
+def _cut(block: np.ndarray, rows: Rows, o: int, p: int, place: Place) -> np.ndarray:
+    """The new part of a block, (left inputs, left index, right inputs, right index)."""
+    left, right = rows.left[o].shape[1:], rows.right[p].shape[1:]
+    counts = (place.rows[1] - place.rows[0], place.cols[1] - place.cols[0])
+    full = np.broadcast_to(block[0], (*counts, *left, *right))[place.done[0] :, place.done[1] :]
+    full = np.moveaxis(full, 1, 1 + len(left))
+    return full.reshape(full.shape[0], prod(left), counts[1] - place.done[1], prod(right))
+
+
+def _put(
+    out: np.ndarray, rows: Rows, o: int, blocks: dict[int, np.ndarray], place: Place, diagonal: bool
+) -> None:
+    """Write the blocks of an Output with several others, and their mirror image."""
+    lines = _numbers(rows.left[o][place.rows[0] + place.done[0] : place.rows[1]])
+    inputs = slice(place.cols[0] + place.done[1], place.cols[1])
+    if diagonal:  # to the last bit
+        own = blocks[o].reshape(prod(blocks[o].shape[:2]), -1)
+        blocks[o] = (np.triu(own) + np.triu(own, 1).T).reshape(blocks[o].shape)
+    columns = [rows.right[p][inputs].reshape(inputs.stop - inputs.start, -1) for p in blocks]
+    joined = np.concatenate(list(blocks.values()), axis=3)
+    joined = joined.reshape(joined.shape[0] * joined.shape[1], -1)
+    where = (lines, _numbers(np.concatenate(columns, axis=1)))
+    _write(out, where, joined)
+    if rows.split is None:
+        _write(out, where[::-1], joined.T)
+
+
+def _quietly(results: Iterator[Any]) -> Iterator[Any]:
+    """Without warnings, also in the threads of a pool: what is not finite is refused in the end."""
+    with np.errstate(all="ignore"):
+        yield from results
+
+
+def _write(out: np.ndarray, where: tuple[Any, Any], block: np.ndarray) -> None:
+    if isinstance(where[0], slice) and isinstance(where[1], slice):
+        out[where] = block
+    else:
+        out[np.ix_(*(np.arange(out.shape[k])[w] for k, w in enumerate(where)))] = block
+
+
+def _numbers(table: np.ndarray) -> Any:
+    """Row numbers as a slice if they are evenly spaced."""
+    flat = table.reshape(-1)
+    step = int(flat[1] - flat[0]) if len(flat) > 1 else 1
+    if step > 0 and np.array_equal(flat, flat[0] + step * np.arange(len(flat))):
+        return slice(int(flat[0]), int(flat[-1]) + 1, step)
+    return flat

@@ -1,0 +1,118 @@
+"""A kernel is recorded once for inputs of given shapes; later calls must not see anything of earlier ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import netsor as ns
+from limit_cases import CASES, SAMPLED, Case
+from netsor import zoo
+from netsor.errors import DataError, LimitError
+from netsor.limits import tiles
+from netsor.limits.expectation import Record
+from netsor.limits.kernel import KEPT
+
+RNG = np.random.default_rng(12)
+EXACT = [case for case in CASES if case.name not in SAMPLED]
+
+
+def moved(x):
+    """Another input of the same shape."""
+    return tuple(map(moved, x)) if isinstance(x, tuple) else 0.5 * np.asarray(x)[::-1] + 0.1
+
+
+@pytest.mark.parametrize("case", EXACT, ids=lambda case: case.name)
+def test_other_values_of_the_same_shapes(case: Case) -> None:
+    others = [moved(x) for x in case.inputs]
+    wanted = ns.kernel(case.net)(others)
+    K = ns.kernel(case.net)
+    first = K(case.inputs)
+    np.testing.assert_allclose(K(others), wanted, rtol=0, atol=1e-13 * np.abs(wanted).max())
+    np.testing.assert_allclose(K(case.inputs), first, rtol=0, atol=1e-13 * np.abs(first).max())
+    np.testing.assert_allclose(K(others), wanted, rtol=0, atol=1e-13 * np.abs(wanted).max())
+
+
+def test_other_variances() -> None:
+    x, K = RNG.standard_normal((4, 3)), ns.kernel(zoo.mlp(2))
+    for var in (1.0, 0.3, 2.5):
+        fresh = ns.kernel(zoo.mlp(2))
+        np.testing.assert_allclose(K(x, params={"W2": var}), fresh(x, params={"W2": var}), rtol=1e-14)
+    np.testing.assert_allclose(K(x), ns.kernel(zoo.mlp(2))(x), rtol=1e-14)
+    assert not np.allclose(K(x, params={"W2": 2.0}), K(x))
+
+
+def test_two_sets_and_one_set_are_told_apart() -> None:
+    x, K = RNG.standard_normal((4, 3)), ns.kernel(zoo.mlp(1))
+    whole = K(x)
+    for split in (1, 2, 3):
+        for _ in range(2):
+            np.testing.assert_allclose(K(x[:split], x[split:]), whole[:split, split:], rtol=1e-14)
+    np.testing.assert_allclose(K(x), whole, rtol=1e-14)
+
+
+def test_a_network_that_looks_at_values_is_read_for_every_call() -> None:
+    W, v = ns.Matrix(), ns.Matrix(rows=1)
+
+    @ns.network
+    def net(x):
+        return v @ (ns.relu(W @ x) if np.asarray(x).sum() > 0 else ns.erf(W @ x))
+
+    K, x = ns.kernel(net), np.array([[1.0, 2.0]])
+    for z in (x, -x, x):
+        np.testing.assert_allclose(K(z), ns.kernel(net)(z), rtol=1e-14)
+    assert K(x) != K(-x)
+
+
+def test_bad_values_are_refused_at_every_call() -> None:
+    x, K = RNG.standard_normal((3, 2)), ns.kernel(zoo.mlp(1))
+    K(x)
+    with pytest.raises(DataError, match="input 1"):
+        K(np.where(np.arange(3)[:, None] == 1, np.nan, x))
+    with pytest.raises(LimitError, match="variance"):
+        K(x, params={"W1": -1.0})
+
+
+def test_a_limit_may_fail_at_a_later_call() -> None:
+    K = ns.kernel(zoo.layernorm_mlp(1, var_b=0.0))
+    x = RNG.standard_normal((3, 2))
+    K(x)
+    with pytest.raises(LimitError):
+        K(0 * x)
+
+
+def test_few_computations_are_kept() -> None:
+    K = ns.kernel(zoo.mlp(1))
+    for count in range(1, 2 * KEPT):
+        K(RNG.standard_normal((count, 2)))
+    assert len(K._known) == KEPT
+    assert all(not run.data for run in K._known.values())
+
+
+def test_a_workspace_that_is_too_small_is_refused_or_kept() -> None:
+    x = RNG.standard_normal((40, 3))
+    wanted = ns.kernel(zoo.mlp(2))(x)
+    small = ns.kernel(zoo.mlp(2), memory=20_000)
+    np.testing.assert_allclose(small(x), wanted, rtol=0, atol=1e-14)
+    recording = small.run(x).record(Record())
+    assert max(t.tape.peak() for t in recording.tiles) * recording.workers <= 20_000
+    assert max(len(t.places) for t in recording.tiles) > 1
+    with pytest.raises(LimitError, match="workspace"):
+        ns.kernel(zoo.mlp(2), memory=16)(x)
+
+
+def test_every_tile_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles at the end overlap those before them; what they have in common is not written again."""
+    counts = np.zeros((7, 7))
+    write = tiles._write
+
+    def counted(out: np.ndarray, where, block: np.ndarray) -> None:
+        counts[where] += 1
+        write(out, where, block)
+
+    monkeypatch.setattr(tiles, "TILE", 9)
+    monkeypatch.setattr(tiles, "_write", counted)
+    ns.kernel(zoo.mlp(1))(RNG.standard_normal((7, 3)))
+    off = ~np.equal.outer(np.arange(7) // 3, np.arange(7) // 3)
+    assert (counts[off] == 1).all()
+    assert (counts[~off] == 2).all()  # a tile on the diagonal and its mirror image
