@@ -51,7 +51,7 @@ Array = Any
 Function = Callable[[Array], Array]
 
 SHORTER = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072)
-TERMS, TERMS_WITH_KINKS, TERMS_OF_MANY = (32, 128, 512, 2048, 4096), (32, 512, 2048), (32, 64, 128, 256, 512)
+TERMS, TERMS_OF_MANY = (32, 512, 2048, 4096), (32, 64, 128, 256, 512)
 SURE_TERMS, TRACED_TERMS = 512, 256
 COEFFICIENTS = 2**23  # 64 MB: with more coefficients than that, series are kept short
 JUMP_ORDERS, MOST_JUMPS = 4, 8  # jumps of f and of three derivatives, at so many kinks
@@ -167,7 +167,7 @@ def _rungs(m: Array, kinks: Sequence[float]) -> tuple[int, ...]:
     most = COEFFICIENTS // max(1, prod(m.shape))
     if most < SURE_TERMS:
         return TERMS_OF_MANY
-    return tuple(terms for terms in (TERMS_WITH_KINKS if kinks else TERMS) if terms <= most)
+    return tuple(terms for terms in (TERMS[:3] if kinks else TERMS) if terms <= most)
 
 
 def _is_long_enough(found: Series, tol: float) -> bool:
@@ -364,19 +364,21 @@ def _numpy(function: Callable, *arrays: Array) -> Array:
 # Pairs.
 
 
-def pair_sum(a: Series, b: Series, rho: Array) -> tuple[Array, Array]:
+def pair_sum(a: Series, b: Series, rho: Array, errors: bool = True) -> tuple[Array, Array]:
     """E[f(x) g(y)] for the series a of f and b of g and the correlation rho, and a bound of its error.
 
     The leading axes of a, b and rho broadcast. The sum_k a_k b_k rho^k is by Horner's rule. The error has
     |rho|^K tail_a tail_b for the rest of the sum and error_a |b| + |a| error_b for the coefficients (both
-    Cauchy-Schwarz). At rho = 1 a series with itself gives E[f^2], which has no such rest.
+    Cauchy-Schwarz). At rho = 1 a series with itself gives E[f^2], which has no such rest. Without `errors`
+    the bound is 0.
     """
     xp = array_namespace(a.coefs, b.coefs, rho)
     rho = xp.clip(rho, -1.0, 1.0)
     fixed = is_traced(a.coefs, b.coefs, rho) or 0 in (*a.tail.shape, *b.tail.shape, *rho.shape)
     blocks = [_equally_long(a, b, rho)] if fixed else _blocks(a, b, rho)
-    values, errors = zip(*(_pair_block(*block) for block in blocks), strict=True)
-    return _join(values), _join(errors)
+    parts = [_pair_block(*block, errors) for block in blocks]
+    values, bounds = zip(*parts, strict=True)
+    return _join(values), _join(bounds) if errors else 0.0
 
 
 def _join(parts: Sequence[Array]) -> Array:
@@ -466,17 +468,20 @@ def _identical(a: Series, b: Series, rho: Array) -> Array:
     return (rho == 1) & (a.mark == b.mark) & (a.square == b.square)
 
 
-def _pair_block(a: Series, b: Series, rho: Array) -> tuple[Array, Array]:
+def _pair_block(a: Series, b: Series, rho: Array, errors: bool) -> tuple[Array, Array]:
     xp = array_namespace(rho)
-    norms = xp.sqrt(a.square), xp.sqrt(b.square)
-    value = _horner(a, b, rho)
-    error = xp.abs(rho) ** a.coefs.shape[-1] * _rest(_tails(a), _tails(b))
-    if a.jumps is not None and b.jumps is not None:
+    value, same = _horner(a, b, rho), _identical(a, b, rho)
+    singular = a.jumps is not None and b.jumps is not None
+    if singular:
         value = value + _singular_pair(a.jumps, b.jumps, rho)
+    value = xp.where(same, a.square, value)
+    if not errors:
+        return value, 0.0
+    error = xp.abs(rho) ** a.coefs.shape[-1] * _rest(_tails(a), _tails(b))
+    if singular:
         error = error + 16 * eps_of(rho) * a.jumps.scale * b.jumps.scale
-    same = _identical(a, b, rho)
-    value, error = xp.where(same, a.square, value), xp.where(same, 0.0, error)
-    return value, error + a.error * norms[1] + norms[0] * b.error
+    norms = xp.sqrt(a.square), xp.sqrt(b.square)
+    return value, xp.where(same, 0.0, error) + a.error * norms[1] + norms[0] * b.error
 
 
 def _horner(a: Series, b: Series, rho: Array) -> Array:

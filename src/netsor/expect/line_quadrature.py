@@ -10,6 +10,7 @@ they are symmetric about t = 0, where Hermite functions are even or odd: half th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from itertools import pairwise
@@ -30,7 +31,8 @@ __all__ = ["Sums", "choose_reach", "find_kinks", "hermite_functions", "mean", "t
 Array = Any
 Function = Callable[[Array], Array]
 
-BLOCK = 2**21  # elements of one temporary array: 16 MB in float64
+BLOCK = 2**17  # elements of one temporary array: 1 MB in float64
+LARGE = 2**15  # elements of arrays that are worth a thread
 REACHES = (14, 20, 32)  # ranges |t| <= reach: bounded functions and polynomials, moderate and steep exp(x)
 FIRST_LEVEL, LAST_LEVEL, TRACED_LEVEL = 3, 11, 5
 LAST_PANEL_LEVEL = 8
@@ -192,10 +194,21 @@ def _block(
 ) -> Sums:
     """The sums over the nodes of the block and their mirror images."""
     table = like(hermite_table(block, terms), m)
-    right, sums = _side(fn, m, s, reach, block, splits)
-    left, mirrored = _side(fn, m, -s, reach, block, [split.mirrored() for split in splits])
+    sides = [(s, splits), (-s, [split.mirrored() for split in splits])]
+    large = isinstance(m, np.ndarray) and m.size * block.nodes.size >= LARGE
+    (right, sums), (left, mirrored) = _both(
+        lambda side: _side(fn, m, side[0], reach, block, side[1]), sides, large
+    )
     even, odd = (right + left) @ table[:, ::2], (right - left) @ table[:, 1::2]
     return Sums(_interleave(even, odd), *(x + y for x, y in zip(sums, mirrored, strict=True)))
+
+
+def _both(fn: Callable[[Any], Any], sides: list[Any], large: bool) -> list[Any]:
+    """The function on either side, on two threads if the arrays are large."""
+    if not large:
+        return [fn(side) for side in sides]
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(fn, sides))
 
 
 def _interleave(even: Array, odd: Array) -> Array:

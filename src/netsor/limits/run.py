@@ -214,7 +214,7 @@ class KernelRun:
         """The exact kernel, recorded at the first run; the second one compiles loops if they pay."""
         known = self.recording
         if known is None or (not known.compiled and known.layout.is_worth_compiling(again=True)):
-            self.recording = self.record(Record(), layout=known and known.layout)
+            self.recording = self.record(Record(silent=True), layout=known and known.layout)
         assert self.recording is not None
         return self.run_recorded(self.recording)
 
