@@ -106,9 +106,9 @@ def test_every_tile_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = np.zeros((7, 7))
     write = tiles._write
 
-    def counted(out: np.ndarray, where, block: np.ndarray) -> None:
-        counts[where] += 1
-        write(out, where, block)
+    def counted(out: np.ndarray, lines: np.ndarray, columns: np.ndarray, block: np.ndarray) -> None:
+        counts[np.ix_(lines[:, 0], columns[:, 0])] += 1
+        write(out, lines, columns, block)
 
     monkeypatch.setattr(tiles, "TILE", 9)
     monkeypatch.setattr(tiles, "_write", counted)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace, is_jax_array
 
-__all__ = ["Array", "as_floats", "determinant", "nowhere", "ratio", "root"]
+__all__ = ["Array", "as_floats", "determinant", "nowhere", "product_error", "ratio", "root"]
 
 Array = Any
 
@@ -38,6 +40,17 @@ def ratio(x: Array, y: Array) -> Array:
     return xp.where(y == 0, 0.0, x / xp.where(y == 0, 1.0, y))
 
 
+def one_step(fn: Callable[..., Array]) -> Callable[..., Array]:
+    """An elementwise function that is recorded as one step: compiled loops have an instruction for it."""
+
+    @wraps(fn)
+    def either(*args: Array) -> Array:
+        tape = next((a.tape for a in args if hasattr(a, "tape")), None)
+        return tape.elementwise(fn, *args) if tape else fn(*args)
+
+    return either
+
+
 def _split(x: Array) -> tuple[Array, Array]:
     """x = high + low, each with half the digits (Veltkamp's splitting)."""
     bits = array_namespace(x).finfo(x.dtype).bits
@@ -46,15 +59,16 @@ def _split(x: Array) -> tuple[Array, Array]:
     return high, x - high
 
 
-def _product(x: Array, y: Array) -> tuple[Array, Array]:
-    """x y = product + error, exactly (Dekker 1971, "A floating-point technique")."""
-    (a, b), (c, d), product = _split(x), _split(y), x * y
-    return product, ((a * c - product) + a * d + b * c) + b * d
+@one_step
+def product_error(x: Array, y: Array, product: Array) -> Array:
+    """x y - product, exactly, for the rounded product (Dekker 1971, "A floating-point technique")."""
+    (a, b), (c, d) = _split(x), _split(y)
+    return ((a * c - product) + a * d + b * c) + b * d
 
 
 def determinant(q1: Array, q2: Array, c: Array) -> Array:
     """q1 q2 - c^2 without cancellation; 0 where rounding has made it negative."""
     xp = array_namespace(q1, q2, c)
-    (p, p_error), (s, s_error) = _product(q1, q2), _product(c, c)
-    det = (p - s) + (p_error - s_error)
+    p, s = q1 * q2, c * c
+    det = (p - s) + (product_error(q1, q2, p) - product_error(c, c, s))
     return xp.where(det > 0, det, 0.0)

@@ -471,15 +471,15 @@ def _identical(a: Series, b: Series, rho: Array) -> Array:
 def _pair_block(a: Series, b: Series, rho: Array, errors: bool) -> tuple[Array, Array]:
     xp = array_namespace(rho)
     value, same = _horner(a, b, rho), _identical(a, b, rho)
-    singular = a.jumps is not None and b.jumps is not None
-    if singular:
-        value = value + _singular_pair(a.jumps, b.jumps, rho)
+    jumps = None if a.jumps is None or b.jumps is None else (a.jumps, b.jumps)
+    if jumps:
+        value = value + _singular_pair(*jumps, rho)
     value = xp.where(same, a.square, value)
     if not errors:
         return value, 0.0
     error = xp.abs(rho) ** a.coefs.shape[-1] * _rest(_tails(a), _tails(b))
-    if singular:
-        error = error + 16 * eps_of(rho) * a.jumps.scale * b.jumps.scale
+    if jumps:
+        error = error + 16 * eps_of(rho) * jumps[0].scale * jumps[1].scale
     norms = xp.sqrt(a.square), xp.sqrt(b.square)
     return value, xp.where(same, 0.0, error) + a.error * norms[1] + norms[0] * b.error
 

@@ -7,6 +7,7 @@ where they are. Layers of one kind have the same source, which is compiled once.
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
 from collections.abc import Callable, Iterator
@@ -19,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import array_api_compat.numpy as numpy_api
 import numpy as np
+
+from netsor.expect.closed_arrays import product_error
 
 if TYPE_CHECKING:
     from netsor.limits.tape import Tape
@@ -46,6 +49,7 @@ TEMPLATES: dict[Any, str] = {
     np.arctan2: "atan2({0}, {1})",
     np.minimum: "min({0}, {1})",
     np.maximum: "max({0}, {1})",
+    inspect.unwrap(product_error): "fma({0}, {1}, -{2})",
     numpy_api.astype: "number(1.0) if {0} else number(0.0)",
 }
 FLOATS, BOOL = {np.dtype(np.float64), np.dtype(np.float32)}, np.dtype(bool)
@@ -62,7 +66,9 @@ def is_available() -> bool:
     return find_spec("numba") is not None
 
 
-def make_atan2(number: Callable[[float], Any]) -> Callable[[Any, Any], Any]:
+def make_atan2(
+    number: Callable[[float], Any], fma: Callable[..., Any] = lambda x, y, z: x * y + z
+) -> Callable[[Any, Any], Any]:
     """The angle of (x, y), without branches or tables, so that loops over it are vectorised.
 
     One division: with t = small / big, atan(t) = pi / 4 + atan((t - 1) / (t + 1)) where t > tan(pi / 8).
@@ -82,15 +88,26 @@ def make_atan2(number: Callable[[float], Any]) -> Callable[[Any, Any], Any]:
         bottom = small + big if far else big
         t = top / (bottom if bottom > zero else one)
         s = t * t
-        r = f if short else ((((a * s + b) * s + c) * s + d) * s + e) * s + f
-        r = (((((r * s + g) * s + h) * s + i) * s + j) * s + k) * s + m
-        r = r * t
-        r = r + quarter if far else r
+        r = f if short else fma(fma(fma(fma(fma(a, s, b), s, c), s, d), s, e), s, f)
+        r = fma(fma(fma(fma(fma(fma(r, s, g), s, h), s, i), s, j), s, k), s, m)
+        r = fma(r, t, quarter if far else zero)
         r = half - r if steep else r
         r = whole - r if x < zero else r
         return -r if y < zero else r
 
     return atan2
+
+
+@cache
+def _compiled_fma() -> Any:
+    """x y + z with one rounding, as one instruction."""
+    from numba.extending import intrinsic  # type: ignore[import-not-found]
+
+    @intrinsic
+    def fma(context, x, y, z):
+        return x(x, x, x), lambda context, builder, signature, args: builder.fma(*args)
+
+    return fma
 
 
 @cache
@@ -100,8 +117,9 @@ def _compiled(source: str, dtype: np.dtype) -> Callable[..., Any]:
 
     number = dtype.type
     scope: dict[str, Any] = {
-        "atan2": numba.njit(make_atan2(number), inline="always", error_model="numpy"),
+        "atan2": numba.njit(make_atan2(number, _compiled_fma()), inline="always", error_model="numpy"),
         "sqrt": np.sqrt,
+        "fma": _compiled_fma(),
         "number": numba.float32 if number is np.float32 else numba.float64,
     }
     exec(source, scope)
@@ -185,35 +203,45 @@ class Fused:
 def fuse(tape: Tape, order: list[int], wanted: set[int]) -> list[int | Fused]:
     """The order of a tape with its large elementwise steps gathered into loops.
 
-    A step that depends on nothing in the open loop goes before it; another one closes it, and so does the end
-    of a rule, which makes the loops of equal layers equal.
+    A step that depends on nothing in the open loop goes before it; another one closes it. So does the end of
+    a rule, with a multiple of its result: that makes the loops of equal layers equal.
     """
     done: list[int | Fused] = []
-    group = Fused(())
+    group, ended = Fused(()), False
 
     def close() -> None:
-        nonlocal group
+        nonlocal group, ended
         done.extend([group] if len(group.members) >= FEWEST_STEPS else group.members)
-        group = Fused(())
+        group, ended = Fused(()), False
 
     for k in order:
-        joins = _is_fusable(tape, k)
+        joins, multiple = _is_fusable(tape, k), _is_multiple(tape, k)
         reads = any(a.step in group.members for a in tape.steps[k].reads())
-        if group.members and ((reads and not joins) or (joins and tape.shapes[k] != group.shape)):
+        if ended and reads and joins and multiple and tape.shapes[k] == group.shape:
+            group.members.append(k)
             close()
-        if joins:
+            continue
+        apart = (reads or ended) if not joins else ended or tape.shapes[k] != group.shape
+        if group.members and apart and (joins or reads):
+            close()
+        if joins and (group.members or not multiple):
             group.shape = tape.shapes[k]
             group.members.append(k)
         else:
             done.append(k)
-        if k in tape.cuts:
-            close()
+        ended = ended or k in tape.cuts
     close()
     _connect(tape, done, wanted)
     for part in done:
         if isinstance(part, Fused):
             part.prepare(tape)
     return done
+
+
+def _is_multiple(tape: Tape, k: int) -> bool:
+    """Whether a step multiplies by a number."""
+    fn, args, _ = tape.steps[k]
+    return fn is operator.mul and any(prod(getattr(a, "shape", ())) == 1 for a in args)
 
 
 def _connect(tape: Tape, done: list[int | Fused], wanted: set[int]) -> None:

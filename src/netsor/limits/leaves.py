@@ -16,8 +16,8 @@ from netsor.lang.program import Embedding, Input, Normal
 from netsor.lang.sampling import input_covariance
 from netsor.lang.types import Index
 from netsor.limits.pairs import Pair, diagonal, pad_index
+from netsor.limits.shifts import sum_of_shifts
 from netsor.limits.tape import Span
-from netsor.limits.traced import Traced
 
 if TYPE_CHECKING:
     from netsor.limits.engine import Engine
@@ -143,69 +143,5 @@ def window_both_sides(
         if not tie:
             sides.append((batch + len(left) + d, right[d]))
         spots = [(axis, *window_positions(n, k, stride, dilation, padding)) for axis, n in sides]
-        block = _sum_of_shifts(block, spots)
+        block = sum_of_shifts(block, spots)
     return block
-
-
-Spot = tuple[int, np.ndarray, np.ndarray]  # an axis, and for each kernel position where it reads and whether
-
-
-def _sum_of_shifts(block: Array, spots: list[Spot]) -> Array:
-    """The sum over kernel positions of the block read at that position on all the axes of `spots`."""
-    sliced = [[_slices(where, exists) for where, exists in zip(*spot[1:], strict=True)] for spot in spots]
-    plain = isinstance(block, np.ndarray | Traced) and all(
-        part is not None for side in sliced for part in side
-    )
-    if plain:
-        shape = list(block.shape)
-        for axis, where, _ in spots:
-            shape[axis] = where.shape[1]
-
-        def add_slices(block: np.ndarray) -> np.ndarray:
-            return _add_slices(block, [axis for axis, _, _ in spots], sliced, shape)
-
-        return (
-            block.tape.call(add_slices, (block,), shape) if isinstance(block, Traced) else add_slices(block)
-        )
-    total: Any = 0.0
-    for j in range(len(spots[0][1])):
-        part = block
-        for axis, where, exists in spots:
-            part = _shift(part, where[j], exists[j], axis)
-        total = total + part
-    return total
-
-
-def _slices(where: np.ndarray, exists: np.ndarray) -> tuple[slice, slice] | None:
-    """Where a kernel position reads and writes, as slices; None where the positions wrap around."""
-    there = np.flatnonzero(exists)
-    if not len(there):
-        return slice(0, 0), slice(0, 0)
-    source = where[there]
-    step = int(source[1] - source[0]) if len(source) > 1 else 1
-    even = step > 0 and np.array_equal(source, source[0] + step * np.arange(len(source)))
-    whole = there[-1] - there[0] + 1 == len(there)
-    if not (even and whole):
-        return None
-    return slice(int(source[0]), int(source[-1]) + 1, step), slice(int(there[0]), int(there[-1]) + 1)
-
-
-def _add_slices(block: np.ndarray, axes: list[int], sliced: list[list[Any]], shape: list[int]) -> np.ndarray:
-    out = np.zeros(shape, block.dtype)
-    for parts in zip(*sliced, strict=True):
-        source, target = [slice(None)] * block.ndim, [slice(None)] * block.ndim
-        for axis, (read, write) in zip(axes, parts, strict=True):
-            source[axis], target[axis] = read, write
-        out[tuple(target)] += block[tuple(source)]
-    return out
-
-
-def _shift(block: Array, where: np.ndarray, exists: np.ndarray, axis: int) -> Array:
-    """The entries `where` along an axis, zero where they do not exist."""
-    xp = array_namespace(block)
-    part = xp.take(block, xp.asarray(where), axis=axis)
-    if exists.all():
-        return part
-    shape = [1] * block.ndim
-    shape[axis] = len(exists)
-    return part * xp.asarray(exists.reshape(shape), dtype=block.dtype)

@@ -11,12 +11,15 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
+from numpy.lib.stride_tricks import as_strided
+from threadpoolctl import ThreadpoolController
 
 from netsor.errors import LimitError
 from netsor.limits.engine import Engine
@@ -47,18 +50,23 @@ class Block:
     symmetric: bool
     elements: int
 
+    @property
+    def work(self) -> int:
+        pairs = (self.left[1] - self.left[0]) * (self.right[1] - self.right[0])
+        return pairs * self.elements * prod(map(len, self.outputs))
+
 
 @dataclass(frozen=True)
 class Layout:
-    """The blocks of a kernel matrix. `mirrored`: each stands for its mirror image too."""
+    """The blocks of a kernel matrix."""
 
     rows: Rows
     blocks: list[Block]
 
     @property
     def work(self) -> int:
-        """The number of elements of the largest arrays of all pairs."""
-        return sum(b.elements * (b.left[1] - b.left[0]) * (b.right[1] - b.right[0]) for b in self.blocks)
+        """The number of elements of the largest arrays of all pairs of outputs."""
+        return sum(b.work for b in self.blocks)
 
     def is_worth_compiling(self, again: bool) -> bool:
         """Whether there is so much to do that a second spent on compiling loops is won back."""
@@ -126,7 +134,7 @@ class Recording:
         out = np.zeros((rows.left_size, rows.right_size), dtype)
         jobs = [(tiles, place) for tiles in self.tiles for place in tiles.places]
         workers = min(self.workers, len(jobs))
-        with bar(progress, len(jobs), "computing the kernel") as advance, threadpool_limits(1, "blas"):
+        with bar(progress, len(jobs), "computing the kernel") as advance, _one_blas_thread():
             singles = {} if self.single is None else dict(self.single.run(given))
             if workers == 1:
                 for job in jobs:
@@ -205,6 +213,18 @@ def _recorded(engine: Engine, block: Block, pair: Pair, places: list[Place]) -> 
 # Running
 
 
+@contextmanager
+def _one_blas_thread() -> Iterator[None]:
+    """Our threads would fight with those of BLAS."""
+    with _threads().limit(limits=1, user_api="blas"):
+        yield
+
+
+@cache
+def _threads() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
 def _run_all(
     out: np.ndarray, rows: Rows, singles: Mapping[int, Any], jobs: list[Any], workers: int, advance: Any
 ) -> None:
@@ -246,18 +266,18 @@ def _put(
     out: np.ndarray, rows: Rows, o: int, blocks: dict[int, np.ndarray], place: Place, diagonal: bool
 ) -> None:
     """Write the blocks of an Output with several others, and their mirror image."""
-    lines = _numbers(rows.left[o][place.rows[0] + place.done[0] : place.rows[1]])
-    inputs = slice(place.cols[0] + place.done[1], place.cols[1])
     if diagonal:  # to the last bit
         own = blocks[o].reshape(prod(blocks[o].shape[:2]), -1)
         blocks[o] = (np.triu(own) + np.triu(own, 1).T).reshape(blocks[o].shape)
-    columns = [rows.right[p][inputs].reshape(inputs.stop - inputs.start, -1) for p in blocks]
-    joined = np.concatenate(list(blocks.values()), axis=3)
-    joined = joined.reshape(joined.shape[0] * joined.shape[1], -1)
-    where = (lines, _numbers(np.concatenate(columns, axis=1)))
-    _write(out, where, joined)
+    new, others = rows.left[o][place.rows[0] + place.done[0] : place.rows[1]], []
+    for p in blocks:
+        others.append(rows.right[p][place.cols[0] + place.done[1] : place.cols[1]])
+    lines = new.reshape(len(new), -1)
+    columns = np.concatenate([table.reshape(len(table), -1) for table in others], axis=1)
+    joined = np.concatenate(list(blocks.values()), axis=3) if len(blocks) > 1 else blocks[next(iter(blocks))]
+    _write(out, lines, columns, joined)
     if rows.split is None:
-        _write(out, where[::-1], joined.T)
+        _write(out, columns, lines, joined.transpose(2, 3, 0, 1))
 
 
 def _quietly(results: Iterator[Any]) -> Iterator[Any]:
@@ -266,17 +286,23 @@ def _quietly(results: Iterator[Any]) -> Iterator[Any]:
         yield from results
 
 
-def _write(out: np.ndarray, where: tuple[Any, Any], block: np.ndarray) -> None:
-    if isinstance(where[0], slice) and isinstance(where[1], slice):
-        out[where] = block
-    else:
-        out[np.ix_(*(np.arange(out.shape[k])[w] for k, w in enumerate(where)))] = block
+def _write(out: np.ndarray, lines: np.ndarray, columns: np.ndarray, block: np.ndarray) -> None:
+    """Write (left inputs, left index, right inputs, right index) at rows and columns (inputs, index)."""
+    steps = _steps(lines), _steps(columns)
+    if steps[0] is None or steps[1] is None:
+        out[lines[:, :, None, None], columns[None, None]] = block
+        return
+    start = out[lines[0, 0] :, columns[0, 0] :]
+    strides = [step * out.strides[axis] for axis in (0, 1) for step in steps[axis]]  # type: ignore[union-attr]
+    as_strided(start, block.shape, strides)[...] = block
 
 
-def _numbers(table: np.ndarray) -> Any:
-    """Row numbers as a slice if they are evenly spaced."""
-    flat = table.reshape(-1)
-    step = int(flat[1] - flat[0]) if len(flat) > 1 else 1
-    if step > 0 and np.array_equal(flat, flat[0] + step * np.arange(len(flat))):
-        return slice(int(flat[0]), int(flat[-1]) + 1, step)
-    return flat
+def _steps(numbers: np.ndarray) -> tuple[int, int] | None:
+    """By how much numbers grow from input to input and along the index, if they do so evenly."""
+    inputs, index = numbers.shape
+    steps = (
+        int(numbers[1, 0] - numbers[0, 0]) if inputs > 1 else 0,
+        int(numbers[0, 1] - numbers[0, 0]) if index > 1 else 0,
+    )
+    even = numbers[0, 0] + steps[0] * np.arange(inputs)[:, None] + steps[1] * np.arange(index)
+    return steps if np.array_equal(numbers, even) else None
