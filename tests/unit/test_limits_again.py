@@ -99,6 +99,32 @@ def test_a_workspace_that_is_too_small_is_refused_or_kept() -> None:
     assert max(len(t.places) for t in recording.tiles) > 1
     with pytest.raises(LimitError, match="workspace"):
         ns.kernel(zoo.mlp(2), memory=16)(x)
+    with pytest.raises(LimitError, match="bytes"):
+        ns.kernel(zoo.mlp(2), memory=0)
+
+
+def test_single_inputs_are_computed_some_at_a_time() -> None:
+    """A layer after pooling needs the covariances of all pairs of pixels of every image."""
+    convolution, W, v = ns.Conv2d(3), ns.Matrix(), ns.Matrix(rows=1)
+
+    @ns.network
+    def net(image):
+        pooled = ns.mean(ns.relu(convolution(image)), axis=(0, 1))
+        return v @ ns.relu(W @ pooled)
+
+    x = RNG.standard_normal((9, 6, 5, 2))
+    y = RNG.standard_normal((4, 5, 5, 2))
+    pixels = 30
+    allowed = 6 * 8 * pixels**2  # of all pairs of pixels, for three images at a time at most
+    for inputs in (x, [*x[:5], *y, *x[5:]]):
+        wanted = ns.kernel(net)(inputs)
+        K = ns.kernel(net, memory=allowed)
+        np.testing.assert_allclose(K(inputs), wanted, rtol=0, atol=1e-14)
+        np.testing.assert_allclose(K(inputs), wanted, rtol=0, atol=1e-14)
+        recording = K.run(inputs).record(Record())
+        assert recording.single is not None
+        assert recording.single.peak() <= allowed
+        assert max(shape[0] for shape in recording.single.names().values()) <= 3
 
 
 def test_every_tile_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 import netsor as ns
 from limit_cases import CASES, SAMPLED, Case
 from netsor import zoo
-from netsor.limits import fused, tiles
+from netsor.limits import fused, loops, tiles
 from netsor.limits.tape import Tape
 
 pytest.importorskip("numba")
@@ -57,16 +57,16 @@ def test_correlations_of_one_and_zero_inputs(phi, scale: float, always: None, mo
 def test_the_angle() -> None:
     """Against the library, on both axes and in all quadrants, to two units in the last place."""
     values = np.concatenate([RNG.standard_normal(200), [0.0, 1.0, -1.0, 1e-300, 1e300, 0.41421356237309503]])
-    atan2 = fused.make_atan2(np.float64)
+    atan2 = loops.make_atan2(np.float64)
     found = np.array([[atan2(y, x) for x in values] for y in values])
     wanted = np.arctan2(values[:, None], values)
     np.testing.assert_allclose(found, wanted, rtol=5e-16, atol=0)
 
 
 def test_equal_layers_are_compiled_once(always: None) -> None:
-    before = fused._compiled.cache_info().currsize
+    before = loops.compiled_loop.cache_info().currsize
     ns.kernel(zoo.mlp(6, ns.gelu, var_b=0.3))(RNG.standard_normal((5, 3)))
-    assert fused._compiled.cache_info().currsize - before <= 3
+    assert loops.compiled_loop.cache_info().currsize - before <= 3
 
 
 def test_a_loop_with_several_outputs_and_axes() -> None:
@@ -88,6 +88,6 @@ def test_a_loop_with_several_outputs_and_axes() -> None:
 
 
 def test_small_work_is_not_compiled() -> None:
-    before = fused._compiled.cache_info().currsize
+    before = loops.compiled_loop.cache_info().currsize
     ns.kernel(zoo.mlp(2, ns.relu, var_b=0.7))(RNG.standard_normal((20, 3)))
-    assert fused._compiled.cache_info().currsize == before
+    assert loops.compiled_loop.cache_info().currsize == before

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import tracemalloc
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -120,6 +122,23 @@ def test_a_tape_runs_what_its_outputs_need() -> None:
     assert calls == ["used"]
     with pytest.raises(TypeError, match="no values"):
         bool(used)
+
+
+def test_an_interrupt_leaves_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def interrupted(*_):
+        def advance() -> None:
+            raise KeyboardInterrupt
+
+        yield advance
+
+    monkeypatch.setattr(tiles, "bar", interrupted)
+    monkeypatch.setattr(tiles, "TILE", 16)
+    monkeypatch.setattr(tiles.os, "cpu_count", lambda: 3)
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        ns.kernel(zoo.mlp(2))(RNG.standard_normal((200, 3)))
+    assert threading.active_count() == before
 
 
 def test_a_failure_in_a_tile_is_reported() -> None:

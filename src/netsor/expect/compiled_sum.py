@@ -64,7 +64,7 @@ def _loop() -> Callable[..., Any]:
     """Horner's rule, eight terms in one pass over a row of pairs: a loop that processors run on vectors."""
     import numba  # type: ignore[import-not-found]
 
-    @numba.njit(error_model="numpy", nogil=True, fastmath={"contract"})
+    @numba.njit(cache=True, error_model="numpy", nogil=True, fastmath={"contract"})
     def loop(left, right, rho, step, start, out):
         rows, terms = left.shape
         cols = rho.shape[1]

@@ -465,6 +465,11 @@ class Engine:
             for key in [k for k in memo if not k[2].same]:
                 del memo[key]
 
+    @property
+    def most_inputs(self) -> int:
+        """The number of inputs of the largest group."""
+        return max(self._inputs.values(), default=1)
+
     def inputs_of(self, e: Expr) -> int:
         """How many inputs an expression has values for: those of its group, or 1 if all share it."""
         return max((self._inputs[name] for name in refs(e)), default=1)

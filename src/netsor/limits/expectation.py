@@ -353,6 +353,7 @@ class Expectations:
             return make(*arrays)
         lifted = (b.lift(self.rank(atom), False) for b in blocks)
         shape = np.broadcast_shapes(mean.shape, var.shape, *(x.shape for x in lifted if hasattr(x, "shape")))
+        tape.opaque = True
         return tape.call(make, arrays, shape, var.dtype)
 
     def _require_settled(self, atom: Atom, series: hermite.Series) -> None:

@@ -8,12 +8,9 @@ where they are. Layers of one kind have the same source, which is compiled once.
 from __future__ import annotations
 
 import inspect
-import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.util import find_spec
 from itertools import groupby
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -22,11 +19,12 @@ import array_api_compat.numpy as numpy_api
 import numpy as np
 
 from netsor.expect.closed_arrays import product_error
+from netsor.limits.loops import compiled_loop
 
 if TYPE_CHECKING:
     from netsor.limits.tape import Tape
 
-__all__ = ["Fused", "fuse", "is_available"]
+__all__ = ["Fused", "fuse"]
 
 FEWEST_STEPS, LEAST_ELEMENTS = 3, 256
 TEMPLATES: dict[Any, str] = {
@@ -53,77 +51,6 @@ TEMPLATES: dict[Any, str] = {
     numpy_api.astype: "number(1.0) if {0} else number(0.0)",
 }
 FLOATS, BOOL = {np.dtype(np.float64), np.dtype(np.float32)}, np.dtype(bool)
-# atan(t) / t as a polynomial in t^2 for |t| <= tan(pi / 8), of error 1.3e-18 (Chebyshev, 12 terms)
-ATAN = (
-    *(-0.017805397205419446, 0.03796525745386593, -0.05035102456601552, 0.05846878297330872),
-    *(-0.06662951813629191, 0.07692045330902225, -0.09090896809064027, 0.11111110744919658),
-    *(-0.14285714279250245, 0.19999999999940893, -0.3333333333333312, 1.0),
-)
-
-
-def is_available() -> bool:
-    """Whether Numba is installed."""
-    return find_spec("numba") is not None
-
-
-def make_atan2(
-    number: Callable[[float], Any], fma: Callable[..., Any] = lambda x, y, z: x * y + z
-) -> Callable[[Any, Any], Any]:
-    """The angle of (x, y), without branches or tables, so that loops over it are vectorised.
-
-    One division: with t = small / big, atan(t) = pi / 4 + atan((t - 1) / (t + 1)) where t > tan(pi / 8).
-    """
-    zero, one, limit = number(0.0), number(1.0), number(math.tan(math.pi / 8))
-    quarter, half, whole = number(math.pi / 4), number(math.pi / 2), number(math.pi)
-    a, b, c, d, e, f, g, h, i, j, k, m = map(number, ATAN)
-    short = number is np.float32
-
-    def atan2(y, x):
-        ax, ay = abs(x), abs(y)
-        steep = ay > ax
-        big = ay if steep else ax
-        small = ax if steep else ay
-        far = small > limit * big
-        top = small - big if far else small
-        bottom = small + big if far else big
-        t = top / (bottom if bottom > zero else one)
-        s = t * t
-        r = f if short else fma(fma(fma(fma(fma(a, s, b), s, c), s, d), s, e), s, f)
-        r = fma(fma(fma(fma(fma(fma(r, s, g), s, h), s, i), s, j), s, k), s, m)
-        r = fma(r, t, quarter if far else zero)
-        r = half - r if steep else r
-        r = whole - r if x < zero else r
-        return -r if y < zero else r
-
-    return atan2
-
-
-@cache
-def _compiled_fma() -> Any:
-    """x y + z with one rounding, as one instruction."""
-    from numba.extending import intrinsic  # type: ignore[import-not-found]
-
-    @intrinsic
-    def fma(context, x, y, z):
-        return x(x, x, x), lambda context, builder, signature, args: builder.fma(*args)
-
-    return fma
-
-
-@cache
-def _compiled(source: str, dtype: np.dtype) -> Callable[..., Any]:
-    """A loop from its source, compiled when it is first called."""
-    import numba  # type: ignore[import-not-found]
-
-    number = dtype.type
-    scope: dict[str, Any] = {
-        "atan2": numba.njit(make_atan2(number, _compiled_fma()), inline="always", error_model="numpy"),
-        "sqrt": np.sqrt,
-        "fma": _compiled_fma(),
-        "number": numba.float32 if number is np.float32 else numba.float64,
-    }
-    exec(source, scope)
-    return numba.njit(scope["loop"], error_model="numpy", nogil=True)
 
 
 @dataclass
@@ -147,7 +74,7 @@ class Fused:
         self.dtypes = [tape.dtypes[k] for k in self.outputs]
         self.scalars: list[Any] = []
         self.dtype = next(d for d in (tape.dtypes[k] for k in (*self.inputs, *self.members)) if d.kind == "f")
-        self.loop = _compiled(self._source(tape), self.dtype)
+        self.loop = compiled_loop(self._source(tape), self.dtype)
 
     def _source(self, tape: Tape) -> str:
         depth = len(self.loops)

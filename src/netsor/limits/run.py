@@ -45,6 +45,8 @@ class Options:
              second try if the error is above 5e-4 of the scale
     repeats  independent randomisations, whose spread is the error
     progress  a bar; by default only for runs longer than two seconds in a terminal
+    memory   bytes of workspace beyond inputs and kernel that exact methods may use; by default 256 MB, or
+             what one pair of inputs needs
     """
 
     method: str = "auto"
@@ -55,7 +57,7 @@ class Options:
     repeats: int = 16
     max_points: int = 2**18
     progress: bool | None = None
-    memory: int = 2**28
+    memory: int | None = None
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -66,6 +68,8 @@ class Options:
                 continue
             if not isinstance(value, int | np.integer) or value < least:
                 raise LimitError(f"{name}={value!r}", remedy=f"Give an integer >= {least}.")
+        if self.memory is not None and not self.memory > 0:
+            raise LimitError(f"memory={self.memory!r}", remedy="Give a number of bytes, as in memory=2**30.")
         if self.tol is not None and not self.tol > 0:
             raise LimitError(f"tol={self.tol!r}", remedy="A tolerance is a positive number.")
 
@@ -130,20 +134,31 @@ class KernelRun:
         return np.asarray(array, self.options.dtype) if isinstance(array, np.ndarray) else array
 
     def engine(
-        self, record: Record, sampler: Sampler | None = None, nudge: float = 0.0, tape: Tape | None = None
+        self,
+        record: Record,
+        sampler: Sampler | None = None,
+        nudge: float = 0.0,
+        tape: Tape | None = None,
+        most: int | None = None,
     ) -> Engine:
-        """A computation with the values of the inputs, or recorded on a tape."""
+        """A computation with the values of the inputs, or recorded on a tape for at most so many of them."""
         return Engine(
             self.program,
-            self.data if tape is None else self.traced(tape, self.data),
+            self.data if tape is None else self.traced(tape, self.data, most),
             self.batched,
             lambda engine: Expectations(engine, record, sampler, nudge),
             self.params if tape is None else self.traced(tape, self.params or {}),
             self.forms,
         )
 
-    def traced(self, tape: Tape, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: tape.input(name, np.shape(a), self.options.dtype) for name, a in arrays.items()}
+    def traced(self, tape: Tape, arrays: Mapping[str, Any], most: int | None = None) -> dict[str, Any]:
+        made = {}
+        for name, array in arrays.items():
+            shape = np.shape(array)
+            if most is not None and name in self.batched:
+                shape = (min(most, shape[0]), *shape[1:])
+            made[name] = tape.input(name, shape, self.options.dtype)
+        return made
 
     # What to sample
 
@@ -222,8 +237,8 @@ class KernelRun:
         """The computation for inputs of these shapes; where it depends on values, for these inputs."""
         for symbolic in (True, False):
 
-            def make(tape: Tape, symbolic: bool = symbolic) -> Engine:
-                return self.engine(record, nudge=nudge, tape=tape if symbolic else None)
+            def make(tape: Tape, most: int | None, symbolic: bool = symbolic) -> Engine:
+                return self.engine(record, nudge=nudge, tape=tape if symbolic else None, most=most)
 
             try:
                 found = layout or lay_out(make, self.rows)

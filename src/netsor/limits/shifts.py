@@ -136,7 +136,7 @@ def _in_one_pass(
 def _loop() -> Callable[..., Any]:
     import numba  # type: ignore[import-not-found]
 
-    @numba.njit(nogil=True, fastmath={"contract"})
+    @numba.njit(cache=True, nogil=True, fastmath={"contract"})
     def loop(source, rows, shifts, mask, out):
         length = out.shape[3]
         for a in range(out.shape[0]):

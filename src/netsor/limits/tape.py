@@ -63,6 +63,8 @@ class Tape:
         self.constants: dict[int, np.ndarray] = {}
         self.sources: dict[int, Traced] = {}
         self.cuts: set[int] = set()
+        self.opaque = False  # whether some values are not arrays
+        self._names: dict[str, Traced] = {}
         self.largest = 1
         self._known: dict[Any, Traced] = {}
         self._kept: list[Any] = []
@@ -73,7 +75,21 @@ class Tape:
 
     def input(self, name: str, shape: Shape, dtype: Any) -> Traced:
         """An array that is given by name."""
-        return self.leaf(("input", name), shape, dtype, lambda given, _: given[name])
+        self._names[name] = self.leaf(("input", name), shape, dtype, lambda given, _: given[name])
+        return self._names[name]
+
+    def names(self) -> dict[str, Shape]:
+        """The shapes of the arrays that are given by name."""
+        return {name: x.shape for name, x in self._names.items()}
+
+    def dependence(self, names: Iterable[str]) -> dict[int, str]:
+        """For each step that depends on one of the named arrays, its name."""
+        found = {self._names[name].step: name for name in names}
+        for k, step in enumerate(self.steps):
+            name = next((found[a.step] for a in step.reads() if a.step in found), None)
+            if name is not None:
+                found[k] = name
+        return found
 
     def leaf(self, key: Any, shape: Any, dtype: Any, read: Read) -> Traced:
         """Values that differ from run to run; one key is one leaf."""

@@ -23,7 +23,7 @@ from threadpoolctl import ThreadpoolController
 
 from netsor.errors import LimitError
 from netsor.limits.engine import Engine
-from netsor.limits.fused import is_available
+from netsor.limits.loops import is_available
 from netsor.limits.outputs import Rows, output_second
 from netsor.limits.pairs import Pair
 from netsor.limits.tape import Span, Tape
@@ -31,7 +31,8 @@ from netsor.progress import bar
 
 __all__ = ["Layout", "Recording", "lay_out", "record"]
 
-Maker = Callable[[Tape], Engine]
+Maker = Callable[[Tape, int | None], Engine]
+MEMORY = 2**28  # bytes of workspace, if nothing is said and one pair of inputs does not need more
 TILE = 2**15  # elements of the largest array of a tile
 FEWEST_ENTRIES = 2**20  # of all pairs; with fewer, loops are not compiled at the first run
 FEWEST_AGAIN = 2**14  # the same for later runs
@@ -75,7 +76,7 @@ class Layout:
 
 def lay_out(make: Maker, rows: Rows) -> Layout:
     """The blocks of all pairs of groups; with one set of inputs, those on and above the diagonal."""
-    engine, blocks = make(Tape()), []
+    engine, blocks = make(Tape(), None), []
     symmetric = rows.split is None
     for r in range(len(rows.groups)):
         for s in range(r if symmetric else 0, len(rows.groups)):
@@ -135,7 +136,7 @@ class Recording:
         jobs = [(tiles, place) for tiles in self.tiles for place in tiles.places]
         workers = min(self.workers, len(jobs))
         with bar(progress, len(jobs), "computing the kernel") as advance, _one_blas_thread():
-            singles = {} if self.single is None else dict(self.single.run(given))
+            singles = {} if self.single is None else _singles(self.single, given)
             if workers == 1:
                 for job in jobs:
                     _run(out, rows, singles, *job)
@@ -146,30 +147,46 @@ class Recording:
 
 
 def record(
-    make: Maker, layout: Layout, compiled: bool, memory: int, symbolic: bool, workers: int | None = None
+    make: Maker,
+    layout: Layout,
+    compiled: bool,
+    memory: int | None,
+    symbolic: bool,
+    workers: int | None = None,
 ) -> Recording:
     """Record the computation of all blocks, with a workspace of at most `memory` bytes.
 
     Without `symbolic`, what belongs to single inputs is computed at once: the recording serves these only.
     """
+    allowed = MEMORY if memory is None else memory
+    engine, single, tiles = _recorded_within(make, layout, compiled, allowed, None)
+    peak = max((t.tape.peak() for t in tiles), default=0)
+    if peak > allowed and memory is not None:
+        raise LimitError(
+            f"this kernel needs a workspace of {peak / 2**20:.2g} MB for one pair of inputs",
+            remedy=f"memory={memory} allows {memory / 2**20:.2g} MB. Allow more.",
+        )
+    most = engine.most_inputs
+    while symbolic and single.peak() > allowed and most > 2 and not single.opaque:
+        most = max(2, min(most // 2, most * allowed // single.peak()))
+        engine, single, tiles = _recorded_within(make, layout, compiled, allowed, most)
+    workers = max(1, min(os.cpu_count() or 1, allowed // max(1, peak)))
+    return Recording(layout, single if symbolic else None, tiles, compiled, workers)
+
+
+def _recorded_within(
+    make: Maker, layout: Layout, compiled: bool, memory: int, most: int | None
+) -> tuple[Engine, Tape, list[Tiles]]:
+    """The tapes, for tiles as large as fit, and for at most so many single inputs at a time."""
     single, size = Tape(compiled), TILE
-    engine = make(single)
+    engine = make(single, most)
     while True:
         tiles = [t for block in layout.blocks for t in _tiles_of(engine, block, size, compiled)]
         peak = max((t.tape.peak() for t in tiles), default=0)
         if peak <= memory or size == 1:
-            break
+            single.prepare({k: x for t in tiles for k, x in t.tape.sources.items()}.values())
+            return engine, single, tiles
         size = max(1, min(size // 2, size * memory // peak))
-    if peak > memory:
-        raise LimitError(
-            f"this kernel needs a workspace of {peak / 2**20:.0f} MB for one pair of inputs",
-            remedy=f"memory={memory} bytes are allowed. Allow more.",
-        )
-    if symbolic:
-        single.prepare({k: x for t in tiles for k, x in t.tape.sources.items()}.values())
-    workers = workers or os.cpu_count() or 1
-    workers = max(1, min(workers, memory // max(1, peak)))
-    return Recording(layout, single if symbolic else None, tiles, compiled, workers)
 
 
 def _tiles_of(engine: Engine, block: Block, size: int, compiled: bool) -> Iterator[Tiles]:
@@ -223,6 +240,30 @@ def _one_blas_thread() -> Iterator[None]:
 @cache
 def _threads() -> ThreadpoolController:
     return ThreadpoolController()
+
+
+def _singles(tape: Tape, given: Mapping[str, Any]) -> dict[int, Any]:
+    """What belongs to single inputs; if the tape is for fewer of them, some at a time."""
+    names = tape.names()
+    cut = {name: shape[0] for name, shape in names.items() if shape != np.shape(given[name])}
+    parts = {name: -(-len(given[name]) // size) for name, size in cut.items()}
+    if not parts:
+        return dict(tape.run(given))
+    whose, found = tape.dependence(parts.keys()), {}
+    for k in range(max(parts.values())):
+        some, starts = dict(given), {}
+        for name, size in cut.items():
+            starts[name] = min(k * size, len(given[name]) - size)
+            some[name] = given[name][starts[name] : starts[name] + size]
+        for step, value in tape.run(some):
+            name = whose.get(step)
+            if name is None or value.shape[1] == 1:
+                found[step] = value
+                continue
+            if step not in found:
+                found[step] = np.empty((value.shape[0], len(given[name]), *value.shape[2:]), value.dtype)
+            found[step][:, starts[name] : starts[name] + value.shape[1]] = value
+    return found
 
 
 def _run_all(
