@@ -11,9 +11,19 @@ from itertools import combinations_with_replacement
 from math import pi, sqrt
 
 import numpy as np
+from scipy.integrate import quad_vec
 from scipy.stats import multivariate_normal
 
-__all__ = ["batchnorm", "gru", "mlp_quadrature", "rnn", "transformer", "v_erf", "v_relu"]
+__all__ = [
+    "batchnorm",
+    "batchnorm_trapezoid",
+    "gru",
+    "mlp_quadrature",
+    "rnn",
+    "transformer",
+    "v_erf",
+    "v_relu",
+]
 
 Arrays = Sequence[np.ndarray]
 
@@ -194,11 +204,53 @@ def normalised(sigma: np.ndarray) -> np.ndarray:
 # Batchnorm
 
 
-def batchnorm(batches: Arrays, depth: int = 1, var_v: float = 1.0, step: float = 1.0) -> np.ndarray:
-    """batchnorm + relu: the 1-D and 2-D integrals by the trapezoid rule in log s and log t.
+def batchnorm(batches: Arrays, depth: int = 1, var_v: float = 1.0, error: float = 1e-4) -> np.ndarray:
+    """batchnorm + relu: the 1-D and 2-D integrals as printed, each to the given error.
 
-    The error of the rule is about exp(-pi^2 / step); both ends are cut at the same level.
+    The paper leaves the quadrature open. Here it is SciPy's adaptive one for arrays, nested for the 2-D
+    integral, with dense linear algebra at every node; s = a^2 and t = b^2 take out (s t)^(-1/2), at which
+    it would stay for minutes. Its own error estimate decides where it stops.
     """
+
+    def within(unit: np.ndarray) -> np.ndarray:
+        return quadrature(lambda s: within_integrand(unit, s), error / len(unit))
+
+    def across(unit: np.ndarray, size: int) -> np.ndarray:
+        part = error * pi / 4 / sqrt(size * (len(unit) - size))
+        return 4 * quadrature(
+            lambda a: quadrature(lambda b: across_integrand(unit, size, a * a, b * b), part), part
+        )
+
+    return batchnorm_layers(batches, depth, var_v, within, across)
+
+
+def batchnorm_trapezoid(batches: Arrays, depth: int = 1, var_v: float = 1.0, step: float = 1.0) -> np.ndarray:
+    """The same integrals by the trapezoid rule in log s and log t, a rule chosen for them.
+
+    Its error is about exp(-pi^2 / step); both ends are cut at the same level.
+    """
+
+    def within(unit: np.ndarray) -> np.ndarray:
+        return step * sum(s * within_integrand(unit, s) for s in nodes(len(unit), 1.0, step))
+
+    def across(unit: np.ndarray, size: int) -> np.ndarray:
+        total = np.zeros((size, len(unit) - size))
+        for s in nodes(size, 2.0, step):
+            for t in nodes(len(unit) - size, 2.0, step):
+                total += sqrt(s * t) * across_integrand(unit, size, s, t)
+        return step**2 * total
+
+    return batchnorm_layers(batches, depth, var_v, within, across)
+
+
+def batchnorm_layers(
+    batches: Arrays,
+    depth: int,
+    var_v: float,
+    within: Callable[[np.ndarray], np.ndarray],
+    across: Callable[[np.ndarray, int], np.ndarray],
+) -> np.ndarray:
+    """The paper's box; batchnorm does not see the scale, so each centred batch is given trace 1."""
     at = offsets(batches)
     blocks = [slice(at[a], at[a + 1]) for a in range(len(batches))]
     sigma = gram(batches)
@@ -207,15 +259,37 @@ def batchnorm(batches: Arrays, depth: int = 1, var_v: float = 1.0, step: float =
             centre = np.eye(block.stop - block.start) - 1 / (block.stop - block.start)
             sigma[block] = centre @ sigma[block]
             sigma[:, block] = sigma[:, block] @ centre
-        new = np.empty_like(sigma)
+        traces = [np.trace(sigma[block, block]) for block in blocks]
+        scale = np.sqrt(np.repeat(traces, np.diff(at)))
+        unit, new = sigma / np.outer(scale, scale), np.empty_like(sigma)
         for a, first in enumerate(blocks):
-            new[first, first] = within(sigma[first, first], step)
-            for second in blocks[:a]:
+            new[first, first] = len(batches[a]) * within(unit[first, first])
+            for b, second in enumerate(blocks[:a]):
                 rows = np.r_[first, second]
-                found = across(sigma[np.ix_(rows, rows)], first.stop - first.start, step)
-                new[first, second], new[second, first] = found, found.T
+                found = across(unit[np.ix_(rows, rows)], len(batches[a]))
+                new[first, second] = sqrt(len(batches[a]) * len(batches[b])) / pi * found
+                new[second, first] = new[first, second].T
         sigma = new
     return var_v * sigma
+
+
+def within_integrand(unit: np.ndarray, s: float) -> np.ndarray:
+    """V(S (I + 2 s S)^-1) det(I + 2 s S)^(-1/2)."""
+    matrix = np.eye(len(unit)) + 2 * s * unit
+    inner = np.linalg.solve(matrix, unit)
+    return v_relu((inner + inner.T) / 2) * half_determinant(matrix)
+
+
+def across_integrand(unit: np.ndarray, size: int, s: float, t: float) -> np.ndarray:
+    """V(S (I + 2 D S)^-1)_12 det(I + 2 D S)^(-1/2), D = s and t on the two batches, the first of `size`."""
+    matrix = np.eye(len(unit)) + 2 * unit * np.repeat([s, t], [size, len(unit) - size])
+    inner = np.linalg.solve(matrix, unit)
+    return v_relu((inner + inner.T) / 2)[:size, size:] * half_determinant(matrix)
+
+
+def quadrature(integrand: Callable[[float], np.ndarray], error: float) -> np.ndarray:
+    """The integral over (0, oo), every entry to the given error."""
+    return quad_vec(integrand, 0, np.inf, epsabs=error, epsrel=0.0, norm="max")[0]
 
 
 def nodes(size: int, lowest: float, step: float) -> np.ndarray:
@@ -223,34 +297,6 @@ def nodes(size: int, lowest: float, step: float) -> np.ndarray:
     level = pi**2 / step
     top = 4.0 + 2 * level / max(size - 1, 1)
     return np.exp(np.arange(-lowest * level, top, step))
-
-
-def within(centred: np.ndarray, step: float) -> np.ndarray:
-    """B times the integral of V(S (I + 2 s S)^-1) det(I + 2 s S)^(-1/2) ds, S of trace 1."""
-    size = len(centred)
-    unit = centred / np.trace(centred)
-    total = np.zeros_like(unit)
-    for s in nodes(size, 1.0, step):
-        matrix = np.eye(size) + 2 * s * unit
-        inner = np.linalg.solve(matrix, unit)
-        total += s * v_relu((inner + inner.T) / 2) * half_determinant(matrix)
-    return size * step * total
-
-
-def across(centred: np.ndarray, size: int, step: float) -> np.ndarray:
-    """The 2-D integral between two batches, the first of the given size."""
-    other = len(centred) - size
-    scale = np.repeat([np.trace(centred[:size, :size]), np.trace(centred[size:, size:])], [size, other])
-    unit = centred / np.sqrt(np.outer(scale, scale))
-    total = np.zeros((size, other))
-    for s in nodes(size, 2.0, step):
-        for t in nodes(other, 2.0, step):
-            weights = np.repeat([s, t], [size, other])
-            matrix = np.eye(size + other) + 2 * unit * weights
-            inner = np.linalg.solve(matrix, unit)
-            block = v_relu((inner + inner.T) / 2)[:size, size:]
-            total += sqrt(s * t) * half_determinant(matrix) * block
-    return sqrt(size * other) / pi * step**2 * total
 
 
 def half_determinant(matrix: np.ndarray) -> float:

@@ -1,6 +1,8 @@
 """netsor: write a neural network once; read it as a program, as its infinite-width limit, as a simulation."""
 
-from netsor import gp, zoo
+from typing import TYPE_CHECKING, Any
+
+from netsor import zoo
 from netsor.build import *  # noqa: F403
 from netsor.build import __all__ as _build
 from netsor.errors import NetsorError
@@ -8,6 +10,9 @@ from netsor.lang import Program, parse
 from netsor.limits import kernel, limit
 from netsor.simulation import empirical_kernel, simulate
 from netsor.verify import verify
+
+if TYPE_CHECKING:
+    from netsor import gp
 
 __all__ = [
     "NetsorError",
@@ -23,3 +28,12 @@ __all__ = [
 ]
 __all__ += _build
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """`ns.gp` is loaded when it is first used: SciPy's optimisers take longer than all the rest."""
+    if name == "gp":
+        import netsor.gp
+
+        return netsor.gp
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
-from rich.progress import Progress
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 __all__ = ["bar"]
 
@@ -22,31 +24,35 @@ def bar(progress: bool | None, total: int, title: str):
 
 class _Bar:
     def __init__(self, total: int, title: str, always: bool) -> None:
-        self.bar = Progress(transient=True)
         self.total, self.title = total, title
-        self.shown, self.done = always, 0
-        self.silent = not always and not self.bar.console.is_terminal
+        self.always, self.done = always, 0
+        self.bar: Progress | None = None
+        self.silent = False
 
     def __enter__(self) -> Callable[[], None]:
         self.start = time.monotonic()
-        if self.shown:
+        if self.always:
             self.open()
         return self.advance
 
     def open(self) -> None:
-        self.bar.start()
-        self.task = self.bar.add_task(self.title, total=self.total, completed=self.done)
-        self.shown = True
+        """Show the bar if somebody can see it; rich is loaded here, as most work is too short for a bar."""
+        from rich.progress import Progress
+
+        made = Progress(transient=True)
+        self.silent = not self.always and not made.console.is_terminal
+        if not self.silent:
+            made.start()
+            self.task = made.add_task(self.title, total=self.total, completed=self.done)
+            self.bar = made
 
     def advance(self) -> None:
         self.done += 1
-        if self.silent:
-            return
-        if not self.shown and time.monotonic() - self.start > QUIET_SECONDS:
-            self.open()
-        elif self.shown:
+        if self.bar is not None:
             self.bar.update(self.task, completed=self.done)
+        elif not self.silent and time.monotonic() - self.start > QUIET_SECONDS:
+            self.open()
 
     def __exit__(self, *_: object) -> None:
-        if self.shown:
+        if self.bar is not None:
             self.bar.stop()

@@ -10,8 +10,11 @@ import pytest
 from scipy.linalg import helmert
 
 from netsor.errors import DataError
-from netsor.expect.batchnorm import across, across_with_error, within, within_with_error
+from netsor.expect import batchnorm as batchnorm_module
+from netsor.expect.batchnorm import across, across_with_error, second_moments, within, within_with_error
+from netsor.expect.batchnorm_rules import Batch, Rule, batch_of, reciprocal_rule, root_rule
 
+EPS = float(np.finfo(float).eps)
 SLOPES = {"relu": (1.0, 0.0), "leaky": (1.0, 0.1), "abs": (1.0, -1.0), "identity": (1.0, 1.0)}
 phi_slopes = pytest.mark.parametrize("slopes", SLOPES.values(), ids=SLOPES.keys())
 
@@ -296,6 +299,91 @@ def test_error_bound_holds(tol, rank):
     value, error = within_with_error(s11, tol=tol)
     assert np.all(np.abs(value - within(s11, tol=1e-13)) <= error)
     assert np.max(error / scales(s11)) <= tol
+
+
+# The sums of exponentials.
+
+
+def batch_with(values: list[float]) -> Batch:
+    H = helmert(len(values) + 1).T
+    return batch_of(H @ np.diag(values) @ H.T, EPS)
+
+
+def relative_error(rule: Rule, q: np.ndarray, power: float) -> np.ndarray:
+    parts = np.array_split(q, max(1, len(q) // 1000))
+    return np.concatenate([np.exp(-x[:, None] * rule.nodes) @ rule.weights * x**power - 1 for x in parts])
+
+
+@pytest.mark.parametrize("target", [1e-4, 1e-8, 1e-12])
+@pytest.mark.parametrize("rank", [1, 2, 7, 63, 400])
+def test_rules_on_equal_eigenvalues(rank, target):
+    """There |y|^2 is chi-squared and independent of the direction: D bounds E|delta| by its density."""
+    batch = batch_with([1.0] * rank)
+    q = np.exp(np.linspace(np.log(1e-30), np.log(300.0), 100_001))
+    density = np.exp(rank / 2 * (np.log(q) - q + 1))
+    for rule, power in ((root_rule(batch, target), 0.5), (reciprocal_rule(batch, target), 1.0)):
+        mean = np.sum(np.abs(relative_error(rule, q, power)) * density) / np.sum(density)
+        assert mean <= rule.error <= target
+
+
+@pytest.mark.parametrize("target", [1e-2, 1e-4])
+@pytest.mark.parametrize("values", [[1.0, 1e-3], [1.0, 0.3, 0.1, 0.01], list(np.geomspace(1, 1e-5, 30))])
+def test_rules_on_every_axis(values, target):
+    """E[bn_k^2 |delta|] / E[bn_k^2] <= D for every axis k, by samples within four standard errors."""
+    batch = batch_with(values)
+    squares = np.random.default_rng(0).standard_normal((len(values), 200_000)) ** 2 * batch.values[:, None]
+    q = squares.sum(axis=0)
+    shares = len(batch.basis) * np.mean(squares / q, axis=1)
+    assert np.allclose(shares, batch.shares, rtol=0.02)
+    for rule, power in ((root_rule(batch, target), 0.5), (reciprocal_rule(batch, target), 1.0)):
+        terms = squares / q * np.abs(relative_error(rule, q, power)) / np.mean(squares / q, axis=1)[:, None]
+        assert np.all(terms.mean(axis=1) <= rule.error + 4 * terms.std(axis=1) / np.sqrt(len(q)))
+
+
+def test_large_batches_need_few_nodes():
+    """|y|^2 is nearly constant there."""
+    for rank, most in ((15, 22), (63, 15), (255, 12)):
+        batch = batch_with([1.0] * rank)
+        assert len(root_rule(batch, 1e-11).nodes) <= most
+        assert len(reciprocal_rule(batch, 1e-11).nodes) <= most + 5
+
+
+# Many batches.
+
+
+def test_a_pair_and_its_transpose_are_computed_once(monkeypatch):
+    """Three batches, the third a copy of the first: one pair across, and two batches are analysed."""
+    (s11, s12), (_, s22) = joint((4, 4), 20)
+    sigma = np.stack([s11, s22, s11])
+    cross = np.stack([np.stack(row) for row in ((s11, s12, s11), (s12.T, s22, s12.T), (s11, s12, s11))])
+    counts = {"_across": 0, "batch_of": 0, "_within": 0}
+
+    def counted(name):
+        original = getattr(batchnorm_module, name)
+
+        def call(*args):
+            counts[name] += 1
+            return original(*args)
+
+        return call
+
+    for name in counts:
+        monkeypatch.setattr(batchnorm_module, name, counted(name))
+    value, error, alone = second_moments(sigma[:, None], sigma, cross, (1.0, 0.0))
+    assert counts == {"_across": 1, "batch_of": 2, "_within": 2}
+    assert alone.tolist() == [[True, False, True], [False, True, False], [True, False, True]]
+    both = across(s11, s22, s12)
+    for i, j, want in ((0, 0, within(s11)), (0, 1, both), (1, 0, both.T), (2, 1, both), (2, 0, within(s11))):
+        assert np.allclose(value[i, j], want, rtol=0, atol=1e-15)
+    assert np.array_equal(error[0, 1], error[1, 0].T)
+
+
+def test_variances_by_differences_and_by_positive_terms(monkeypatch):
+    """Both ways to the variances of the first batch."""
+    (s11, s12), (_, s22) = joint((9, 7), 30)
+    quick = across(s11, s22, s12)
+    monkeypatch.setattr(batchnorm_module, "CANCELLATION", 0.0)
+    assert np.allclose(quick, across(s11, s22, s12), rtol=0, atol=1e-14)
 
 
 # Shapes, namespaces, errors.

@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace, is_jax_array
 from numpy.polynomial import chebyshev
-from scipy.special import ndtr, owens_t
 
 from netsor.expect.compiled_sum import horner
 from netsor.expect.line_quadrature import (
@@ -346,6 +345,8 @@ def _density(t: Array) -> Array:
 
 def _one_sided_moments(c: Array, v: Array, count: int) -> list[Array]:
     """e_n = E[(v z - c)_+^n / n!] for standard normal z: (n + 1) e_{n+1} = v^2 e_{n-1} - c e_n."""
+    from scipy.special import ndtr
+
     xp = array_namespace(c, v)
     ratio = xp.clip(c / xp.maximum(v, like(1e-30, v)), -1e10, 1e10)
     before, now = _density(ratio) / xp.where(v > 0, v, xp.ones_like(v)), _numpy(ndtr, -ratio)
@@ -562,6 +563,8 @@ def _minus(d: Array, c: Array, rho: Array) -> Array:
 
 def _orthant(c: Array, d: Array, rho: Array) -> Array:
     """P(t > c, u > d) for standard normal t, u of correlation rho, by Owen's T function (Owen 1956)."""
+    from scipy.special import ndtr
+
     h, k, r = (np.asarray(x, dtype=float) for x in (-c, -d, rho))
     h, k = (np.where(x == 0, 1e-200, x) for x in (h, k))
     half = np.where(np.sign(h) * np.sign(k) < 0, 0.5, 0.0)
@@ -570,6 +573,8 @@ def _orthant(c: Array, d: Array, rho: Array) -> Array:
 
 def _owen(h: np.ndarray, k: np.ndarray, rho: np.ndarray) -> np.ndarray:
     """Owen's T(h, (k - rho h) / (h sqrt(1 - rho^2))); the quotient may be infinite."""
+    from scipy.special import owens_t
+
     root = np.sqrt((1 - rho) * (1 + rho))
     top = _minus(k, h, rho)
     with np.errstate(all="ignore"):

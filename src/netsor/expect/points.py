@@ -12,9 +12,6 @@ from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
-from scipy.linalg import get_lapack_funcs, solve_triangular
-from scipy.special import ndtri
-from scipy.stats.qmc import Sobol
 
 from netsor.errors import DataError
 
@@ -84,6 +81,8 @@ class NormalPoints:
 
 def uniform_points(dimensions: int, count: int, rng: np.random.Generator) -> np.ndarray:
     """Scrambled Sobol points strictly within (0, 1), shape (count, dimensions): the middles of 2^30 cells."""
+    from scipy.stats.qmc import Sobol
+
     exponent = max(count - 1, 0).bit_length()
     engine = Sobol(dimensions, scramble=True, bits=BITS, seed=rng)  # pyright: ignore[reportCallIssue]
     points = engine.random(2**exponent)[:count]  # `seed` is `rng` from SciPy 1.15 on, and both are taken
@@ -93,6 +92,8 @@ def uniform_points(dimensions: int, count: int, rng: np.random.Generator) -> np.
 
 def _normals(uniform: np.ndarray) -> np.ndarray:
     """ndtri, transposed: at most 6.3 in size, as the points are at least 2^-31 from 0 and 1."""
+    from scipy.special import ndtri
+
     return ndtri(uniform.T, order="C")
 
 
@@ -111,6 +112,8 @@ def grow_factor(
     entry of the covariance by more than `tol` times the two standard deviations. Where rounding or noise
     in K asks for more variance than S has, the row of L21 is shortened: the variances of S are kept.
     """
+    from scipy.linalg import solve_triangular
+
     if not (np.isfinite(cov_new_old).all() and np.isfinite(cov_new).all()):
         raise DataError(
             "a covariance to sample from is not finite",
@@ -128,6 +131,8 @@ def grow_factor(
 
 def _pivoted_cholesky(matrix: np.ndarray, tol: float) -> tuple[np.ndarray, np.ndarray]:
     """F (n x rank) and pivots with F F^T = matrix up to `tol`, F[pivots] lower triangular (LAPACK pstrf)."""
+    from scipy.linalg import get_lapack_funcs
+
     if not len(matrix) or np.max(np.diagonal(matrix)) <= tol:
         return np.zeros((len(matrix), 0)), np.zeros(0, int)
     (pstrf,) = get_lapack_funcs(("pstrf",), (matrix,))

@@ -64,6 +64,11 @@ class Apply:
     def __hash__(self) -> int:
         return self._hash
 
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names that the tree mentions, in order of first appearance."""
+        return tuple(node.name for node in subtrees(self) if isinstance(node, Ref))
+
     @property
     def options(self) -> dict[str, Attr]:
         return dict(self.attrs)
@@ -98,20 +103,19 @@ def rename(expr: Expr, names: Mapping[str, str]) -> Expr:
 
 def subtrees(expr: Expr) -> Iterator[Expr]:
     """Every distinct subtree, arguments before the node that uses them."""
-    seen: set[Expr] = set()
+    found: dict[Expr, None] = {}
 
-    def visit(node: Expr) -> Iterator[Expr]:
-        if node in seen:
-            return
-        seen.add(node)
-        if isinstance(node, Apply):
-            for arg in node.args:
-                yield from visit(arg)
-        yield node
+    def visit(node: Expr) -> None:
+        if node not in found:
+            if isinstance(node, Apply):
+                for arg in node.args:
+                    visit(arg)
+            found[node] = None
 
-    yield from visit(expr)
+    visit(expr)
+    return iter(found)
 
 
 def refs(expr: Expr) -> list[str]:
     """The names that the expression mentions, in order of first appearance."""
-    return [node.name for node in subtrees(expr) if isinstance(node, Ref)]
+    return list(expr.names) if isinstance(expr, Apply) else [expr.name] if isinstance(expr, Ref) else []

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from inspect import Parameter, signature
+from functools import cache, partial
+from inspect import Parameter, Signature, signature
 from typing import Any
 
 import numpy as np
@@ -159,7 +159,7 @@ class IndexMap(Op):
     def shape(self, *shapes: Index, **attrs: Attr) -> Index:
         dummies = [Block(np.broadcast_to(np.int8(0), s), len(s)) for s in shapes]
         try:
-            signature(self.fn).bind(*dummies, **attrs)
+            _signature(self.fn).bind(*dummies, **attrs)
         except TypeError as error:
             raise ValueError(f"`{self.name}`: {error}") from None
         try:
@@ -251,6 +251,11 @@ class Mixing(Op):
         return Block(
             xp.moveaxis(xp.reshape(out, moved[0][1]), tuple(range(len(axes))), tuple(axes)), rank, vector
         )
+
+
+@cache
+def _signature(fn: Callable[..., Any]) -> Signature:
+    return signature(fn)
 
 
 def _check_options(op: Any, args: list[Any], attrs: Mapping[str, Attr], known: Iterable[str]) -> None:

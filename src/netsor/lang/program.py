@@ -199,11 +199,11 @@ class Program:
         """The statements of one rule."""
         return [s for s in self.statements if isinstance(s, kind)]
 
-    @property
+    @cached_property
     def inputs(self) -> list[Input]:
         return self.of(Input)
 
-    @property
+    @cached_property
     def outputs(self) -> list[Output]:
         return self.of(Output)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-import scipy.special
 from array_api_compat import array_namespace, is_jax_array, is_numpy_array, is_torch_array
 
 __all__ = ["erf", "expit"]
@@ -16,7 +15,7 @@ def _special(name: str, x: Any) -> Any:
         return getattr(importlib.import_module("jax.scipy.special"), name)(x)
     if is_torch_array(x):
         return getattr(importlib.import_module("torch.special"), name)(x)
-    function = getattr(scipy.special, name)
+    function = getattr(importlib.import_module("scipy.special"), name)
     if is_numpy_array(x):
         return function(x)
     xp = array_namespace(x)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from netsor.expect.kink_planes import Planes
-from netsor.expect.orthants import erf_gates
 from netsor.expect.quadrature import gaussian_expectation
 from netsor.lang import functions as fn
 from netsor.lang.blocks import Block
@@ -146,6 +145,8 @@ def _quadrature(expectations: Expectations, left: list[Atom], right: list[Atom])
 
 
 def _orthants(expectations: Expectations, atoms: list[Atom], gates: list[Gate]) -> Callable[..., Any]:
+    from netsor.expect.orthants import erf_gates
+
     signs = np.array([sign for _, _, sign in gates])
 
     def integral(mean: np.ndarray, cov: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

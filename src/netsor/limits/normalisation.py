@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from netsor.errors import LimitError
-from netsor.expect.batchnorm import across_with_error, within_with_error
+from netsor.expect.batchnorm import second_moments
 from netsor.lang.expr import Apply, Expr
 from netsor.lang.functions import MIXINGS
 from netsor.lang.libraries import is_traced
@@ -17,7 +17,7 @@ from netsor.limits.traced import NeedsValuesError, tape_of
 
 if TYPE_CHECKING:
     from netsor.limits.engine import Engine
-    from netsor.limits.expectation import Expectations, Record
+    from netsor.limits.expectation import Expectations
 
 __all__ = ["batchnorm_second", "slopes_of"]
 
@@ -87,7 +87,10 @@ def batchnorm_second(
     record.inexact = True
 
     def integral(left: Array, right: Array, cross: Array) -> Array:
-        value, error = _within_or_across(_numpy(left), _numpy(right), _numpy(cross), slopes, record)
+        value, error, alone = second_moments(_numpy(left), _numpy(right), _numpy(cross), slopes)
+        for where, what, how in ((alone, "within a batch", "1-D"), (~alone, "across batches", "2-D")):
+            if where.any():
+                record.note(f"batchnorm {what}", f"{how} integral", float(np.max(error[where])))
         return value + nudge * error
 
     if pair.same and e == f:
@@ -103,32 +106,3 @@ def batchnorm_second(
     tape = tape_of(*arrays)
     value = tape.call(integral, arrays, shape) if tape else engine.xp.asarray(integral(*arrays))
     return diagonal(value, pair.batch, 1, 1) if tie else value
-
-
-def _within_or_across(
-    left: np.ndarray, right: np.ndarray, cross: np.ndarray, slopes: Slopes, record: Record
-) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs of equal batches take the integral within a batch, also when they are different inputs.
-
-    A batch of two is normalised to signs, and that of its own copy must not differ by rounding: E[sign sign']
-    changes like the square root of the distance of the batches.
-    """
-    sizes = np.broadcast_shapes(left.shape[:-2], right.shape[:-2], cross.shape[:-2])
-    n, m = left.shape[-1], right.shape[-1]
-    left, right = np.broadcast_to(left, (*sizes, n, n)), np.broadcast_to(right, (*sizes, m, m))
-    cross = np.broadcast_to(cross, (*sizes, n, m))
-    value, error = np.empty(cross.shape), np.empty(cross.shape)
-    equal = _are_equal(left, cross) & _are_equal(right, cross) if n == m else np.zeros(sizes, bool)
-    if equal.any():
-        value[equal], error[equal] = within_with_error(left[equal], slopes)
-        record.note("batchnorm within a batch", "1-D integral", float(np.max(error[equal])))
-    if not equal.all():
-        value[~equal], error[~equal] = across_with_error(left[~equal], right[~equal], cross[~equal], slopes)
-        record.note("batchnorm across batches", "2-D integral", float(np.max(error[~equal])))
-    return value, error
-
-
-def _are_equal(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Whether matrices are the same up to the rounding of products of the data."""
-    size = np.abs(x).max(axis=(-2, -1))
-    return np.abs(x - y).max(axis=(-2, -1)) <= 16 * np.finfo(float).eps * size
