@@ -43,4 +43,13 @@ def test_blocks_that_are_not_left_times_right_are_left_to_numpy() -> None:
     assert compiled_sum.horner(a, b, rho) is None
     same = RNG.standard_normal((9, 1, 3))
     assert compiled_sum.horner(same, same, RNG.uniform(-1, 1, (1, 3))) is None
-    assert compiled_sum.horner(a[..., 0], b, rho.astype(np.float32)) is None
+
+
+def test_float32() -> None:
+    a, b = (RNG.standard_normal((9, *shape)).astype(np.float32) for shape in ((1, 3, 1), (1, 1, 5)))
+    rho = RNG.uniform(-1, 1, (1, 3, 5)).astype(np.float32)
+    found = compiled_sum.horner(a, b, rho)
+    assert found is not None
+    assert found.dtype == np.float32
+    wide = plain(*(x.astype(np.float64) for x in (a, b, rho)))
+    np.testing.assert_allclose(found, wide, rtol=0, atol=1e-5)

@@ -9,7 +9,7 @@ import netsor as ns
 from limit_cases import CASES, SAMPLED, Case
 from netsor import zoo
 from netsor.errors import DataError, LimitError
-from netsor.limits import tiles
+from netsor.limits import fused, tiles
 from netsor.limits.expectation import Record
 from netsor.limits.kernel import KEPT
 
@@ -79,6 +79,25 @@ def test_a_limit_may_fail_at_a_later_call() -> None:
     K(x)
     with pytest.raises(LimitError):
         K(0 * x)
+
+
+@pytest.mark.parametrize("case", EXACT, ids=lambda case: case.name)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_float32_stays_float32(case: Case, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every array of the computation is float32, and the errors are those of its rounding."""
+    if compiled:
+        pytest.importorskip("numba")
+        monkeypatch.setattr(tiles, "FEWEST_ENTRIES", 0)
+        monkeypatch.setattr(fused, "LEAST_ELEMENTS", 2)
+    wanted = ns.kernel(case.net)(case.inputs)
+    run = ns.kernel(case.net, dtype=np.float32).run(case.inputs)
+    recording = run.record(Record(silent=True))
+    if recording.single is not None:
+        for tape in (recording.single, *(t.tape for t in recording.tiles)):
+            assert not any(d == np.float64 for d in tape.dtypes)
+    found = run.run_recorded(recording)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
 
 
 def test_few_computations_are_kept() -> None:

@@ -20,7 +20,7 @@ def horner(a: Any, b: Any, rho: Any) -> np.ndarray | None:
 
     None means that there is nothing to gain, or that the arrays are not left times right.
     """
-    if rho.size < LEAST_ELEMENTS or rho.dtype != np.float64 or find_spec("numba") is None:
+    if rho.size < LEAST_ELEMENTS or rho.dtype not in (np.float64, np.float32) or find_spec("numba") is None:
         return None
     lead = rho.ndim - sum(n > 1 for n in rho.shape)
     rows, cols = _sides(a.shape[1:], rho.shape), _sides(b.shape[1:], rho.shape)
@@ -39,7 +39,7 @@ def horner(a: Any, b: Any, rho: Any) -> np.ndarray | None:
 def _filled(terms: np.ndarray) -> np.ndarray:
     """With further terms that are zero."""
     missing = -len(terms) % TERMS
-    return np.concatenate([terms, np.zeros((missing, terms.shape[1]))]) if missing else terms
+    return np.concatenate([terms, np.zeros((missing, terms.shape[1]), terms.dtype)]) if missing else terms
 
 
 def _sides(own: tuple[int, ...], full: tuple[int, ...]) -> tuple[bool, ...]:
@@ -68,7 +68,7 @@ def _loop() -> Callable[..., Any]:
     def loop(left, right, rho, step, start, out):
         rows, terms = left.shape
         cols = rho.shape[1]
-        power, total = np.empty(cols), np.empty(cols)
+        power, total = np.empty(cols, rho.dtype), np.empty(cols, rho.dtype)
         for i in range(rows):
             for j in range(cols):
                 c = rho[i, j]

@@ -70,7 +70,7 @@ class Fit:
 
         name = series.step if isinstance(series, Traced) else id(series)
         key = ("series", name, side, span, self.ranks, self.tie)
-        return pair.tape.leaf(key, self.series_shape(side, series), np.float64, tile)
+        return pair.tape.leaf(key, self.series_shape(side, series), pair.tape.dtype, tile)
 
     def series_shape(self, side: int, series: Any) -> tuple[int, ...]:
         """The shape of the tails of such a series, for a tile of the pair."""

@@ -244,7 +244,9 @@ class KernelRun:
                 found = layout or lay_out(make, self.rows)
                 record.entries.clear()
                 record.compiled = found.is_worth_compiling(again=layout is not None)
-                return record_tiles(make, found, record.compiled, self.options.memory, symbolic)
+                return record_tiles(
+                    make, found, record.compiled, self.options.memory, symbolic, self.options.dtype
+                )
             except NeedsValuesError:
                 if not symbolic:
                     raise

@@ -51,10 +51,10 @@ class Side:
 
 
 class Tape:
-    """A list of steps; step k computes value k from earlier values."""
+    """A list of steps; step k computes value k from earlier values. Constants have its dtype."""
 
-    def __init__(self, compiled: bool = False) -> None:
-        self.compiled = compiled
+    def __init__(self, compiled: bool = False, dtype: Any = np.float64) -> None:
+        self.compiled, self.dtype = compiled, np.dtype(dtype)
         self.namespace = Namespace(self)
         self.steps: list[Step] = []
         self.shapes: list[Shape] = []
@@ -135,6 +135,8 @@ class Tape:
     def constant(self, value: Any) -> Traced:
         """Values that all runs share."""
         array = np.asarray(value)
+        if array.dtype.kind == "f":
+            array = array.astype(self.dtype, copy=False)
         self.constants[len(self.steps)] = array
         return self._add(array.shape, array.dtype, _nothing, (), {})
 

@@ -147,19 +147,14 @@ class Recording:
 
 
 def record(
-    make: Maker,
-    layout: Layout,
-    compiled: bool,
-    memory: int | None,
-    symbolic: bool,
-    workers: int | None = None,
+    make: Maker, layout: Layout, compiled: bool, memory: int | None, symbolic: bool, dtype: Any
 ) -> Recording:
     """Record the computation of all blocks, with a workspace of at most `memory` bytes.
 
     Without `symbolic`, what belongs to single inputs is computed at once: the recording serves these only.
     """
     allowed = MEMORY if memory is None else memory
-    engine, single, tiles = _recorded_within(make, layout, compiled, allowed, None)
+    engine, single, tiles = _recorded_within(make, layout, Tape(compiled, dtype), allowed, None)
     peak = max((t.tape.peak() for t in tiles), default=0)
     if peak > allowed and memory is not None:
         raise LimitError(
@@ -169,19 +164,22 @@ def record(
     most = engine.most_inputs
     while symbolic and single.peak() > allowed and most > 2 and not single.opaque:
         most = max(2, min(most // 2, most * allowed // single.peak()))
-        engine, single, tiles = _recorded_within(make, layout, compiled, allowed, most)
+        engine, single, tiles = _recorded_within(make, layout, Tape(compiled, dtype), allowed, most)
     workers = max(1, min(os.cpu_count() or 1, allowed // max(1, peak)))
     return Recording(layout, single if symbolic else None, tiles, compiled, workers)
 
 
 def _recorded_within(
-    make: Maker, layout: Layout, compiled: bool, memory: int, most: int | None
+    make: Maker, layout: Layout, single: Tape, memory: int, most: int | None
 ) -> tuple[Engine, Tape, list[Tiles]]:
     """The tapes, for tiles as large as fit, and for at most so many single inputs at a time."""
-    single, size = Tape(compiled), TILE
-    engine = make(single, most)
+    size, engine = TILE, make(single, most)
+
+    def blank() -> Tape:
+        return Tape(single.compiled, single.dtype)
+
     while True:
-        tiles = [t for block in layout.blocks for t in _tiles_of(engine, block, size, compiled)]
+        tiles = [t for block in layout.blocks for t in _tiles_of(engine, block, size, blank)]
         peak = max((t.tape.peak() for t in tiles), default=0)
         if peak <= memory or size == 1:
             single.prepare({k: x for t in tiles for k, x in t.tape.sources.items()}.values())
@@ -189,19 +187,19 @@ def _recorded_within(
         size = max(1, min(size // 2, size * memory // peak))
 
 
-def _tiles_of(engine: Engine, block: Block, size: int, compiled: bool) -> Iterator[Tiles]:
+def _tiles_of(engine: Engine, block: Block, size: int, blank: Callable[[], Tape]) -> Iterator[Tiles]:
     step = max(1, int(np.sqrt(size / block.elements)))
     a, b = _spans(block.left, step), _spans(block.right, step)
     if not block.symmetric:
         cols = (b[0][0][0] + block.left[1], b[0][0][1] + block.left[1])
         places = [Place(x, y, (i, j)) for x, i in a for y, j in b]
-        yield _recorded(engine, block, Pair(False, a[0][0], cols, Tape(compiled)), places)
+        yield _recorded(engine, block, Pair(False, a[0][0], cols, blank()), places)
         return
     own = [Place(x, x, (i, i)) for x, i in a]
-    yield _recorded(engine, block, Pair(False, a[0][0], a[0][0], Tape(compiled)), own)
+    yield _recorded(engine, block, Pair(False, a[0][0], a[0][0], blank()), own)
     places = [Place(x, y, (i, j)) for k, (x, i) in enumerate(a) for y, j in a[k + 1 :]]
     if places:
-        yield _recorded(engine, block, Pair(False, a[0][0], a[-1][0], Tape(compiled)), places)
+        yield _recorded(engine, block, Pair(False, a[0][0], a[-1][0], blank()), places)
 
 
 def _spans(span: Span, step: int) -> list[tuple[Span, int]]:
