@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Fused", "fuse"]
 
-FEWEST_STEPS, LEAST_ELEMENTS = 3, 256
+FEWEST_STEPS, LEAST_ELEMENTS = 3, 1024
 TEMPLATES: dict[Any, str] = {
     operator.add: "{0} + {1}",
     operator.sub: "{0} - {1}",

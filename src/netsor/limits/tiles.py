@@ -22,6 +22,7 @@ from numpy.lib.stride_tricks import as_strided
 from threadpoolctl import ThreadpoolController
 
 from netsor.errors import LimitError
+from netsor.limits import fused
 from netsor.limits.engine import Engine
 from netsor.limits.loops import is_available
 from netsor.limits.outputs import Rows, output_second
@@ -52,9 +53,9 @@ class Block:
     elements: int
 
     @property
-    def work(self) -> int:
-        pairs = (self.left[1] - self.left[0]) * (self.right[1] - self.right[0])
-        return pairs * self.elements * prod(map(len, self.outputs))
+    def size(self) -> int:
+        """The elements of the largest array of all pairs of inputs."""
+        return (self.left[1] - self.left[0]) * (self.right[1] - self.right[0]) * self.elements
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,8 @@ class Layout:
 
     @property
     def work(self) -> int:
-        """The number of elements of the largest arrays of all pairs of outputs."""
-        return sum(b.work for b in self.blocks)
+        """The elements of arrays, for all pairs of outputs, that are so large that loops over them pay."""
+        return sum(b.size * prod(map(len, b.outputs)) for b in self.blocks if b.size >= fused.LEAST_ELEMENTS)
 
     def is_worth_compiling(self, again: bool) -> bool:
         """Whether there is so much to do that a second spent on compiling loops is won back."""
