@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -100,9 +101,9 @@ def cnn(count: int, side: int, depth: int, readout: str, **settings: Any) -> Cas
     pixels = side**2
     pairs = count * (count + 1) / 2 * (pixels**2 if readout == "gap" else pixels)
     settings.setdefault("name", f"cnn-{readout}-{side}")
+    settings.setdefault("peer", "neural-tangents")
     return Case(
         title=f"CNN {depth} x (3x3, same) relu, {count} images {side}x{side}x3, {readout}",
-        peer="neural-tangents",
         kind="cnn",
         options={"depth": depth, "readout": readout},
         inputs={"x": x},
@@ -198,7 +199,12 @@ def cases(quick: bool = False) -> list[Case]:
     count, dimension, depth = (200, 20, 4) if quick else (2000, 100, 20)
     images, side, layers = (4, 6, 2) if quick else (20, 16, 5)
     few, large = (2, 8) if quick else (8, 32)
+    ourselves = (
+        mlp("relu", count, dimension, depth, peer="netsor-jax", name="jax-mlp-relu"),
+        cnn(images, side, layers, "gap", peer="netsor-jax", name="jax-cnn-gap"),
+    )
     return [
+        *(ourselves if find_spec("jax") else ()),
         mlp("relu", count, dimension, depth, target=8.0),
         mlp("erf", count, dimension, depth, target=4.0),
         mlp("gelu", count, dimension, depth, target=5.0),

@@ -193,7 +193,7 @@ def command(arguments: list[str]) -> str:
     return " ".join(["python benchmarks/run.py", *arguments[:at], *arguments[at + 2 :]])
 
 
-def run_table(runner: Runner, chosen: list[Case | Startup], failed: list[str]) -> list[Row]:
+def run_table(runner: Runner, chosen: list[Case | Startup], failed: list[str], out: Path) -> list[Row]:
     rows = []
     for case in chosen:
         try:
@@ -203,6 +203,7 @@ def run_table(runner: Runner, chosen: list[Case | Startup], failed: list[str]) -
             print(f"{case.name:18}failed: {error}", flush=True)
             continue
         rows.append(row)
+        write_csv(out / "table.csv", rows)
         print(shown(row), flush=True)
         if row.agrees is False:
             failed.append(case.name)
@@ -237,14 +238,13 @@ def main(arguments: list[str]) -> int:
     print("\n".join(f"{key}: {text}" for key, text in about.items()), end="\n\n", flush=True)
     runner = Runner(options.alone, options.quick, options.rounds, options.seconds, machine)
     failed: list[str] = []
+    options.out.mkdir(parents=True, exist_ok=True)
     every: list[Case | Startup] = [*cases(options.quick), startup_case()]
-    rows = run_table(runner, [case for case in every if case.name.startswith(names)], failed)
+    rows = run_table(runner, [case for case in every if case.name.startswith(names)], failed, options.out)
     wanted = [] if options.no_scaling else [c for c in curves(options.quick) if c.name.startswith(names)]
     points = run_curves(runner, wanted, failed)
     about["load at the end"] = f"{os.getloadavg()[0]:.2f}"
     found = slopes(wanted, points)
-    options.out.mkdir(parents=True, exist_ok=True)
-    write_csv(options.out / "table.csv", rows)
     write_csv(options.out / "scaling.csv", points)
     write_csv(options.out / "exponents.csv", found)
     if found:

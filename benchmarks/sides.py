@@ -15,7 +15,7 @@ __all__ = ["MODULES", "SIDES", "load", "make"]
 
 Spec = Mapping[str, Any]
 Inputs = Mapping[str, np.ndarray]
-MODULES = {"netsor": "netsor", "neural-tangents": "neural_tangents", "plain": "plain"}
+MODULES = {"netsor": "netsor", "netsor-jax": "netsor", "neural-tangents": "neural_tangents", "plain": "plain"}
 
 
 def load(side: str) -> None:
@@ -42,6 +42,21 @@ def netsor_side(kind: str, options: dict[str, Any], data: Any, dtype: np.dtype) 
     net = getattr(ns.zoo, kind)(**options)
     K = ns.kernel(net, dtype=dtype, **settings)
     return lambda: np.asarray(K(data))
+
+
+def netsor_jax_side(
+    kind: str, options: dict[str, Any], data: Any, dtype: np.dtype
+) -> Callable[[], np.ndarray]:
+    """The same kernel, compiled by JAX."""
+    import netsor as ns
+
+    jax = import_module("jax")
+    jax.config.update("jax_enable_x64", dtype == np.float64)
+    if "phi" in options:
+        options["phi"] = getattr(ns, options["phi"])
+    K = ns.kernel(getattr(ns.zoo, kind)(**options), dtype=dtype)
+    compiled, array = jax.jit(K), jax.numpy.asarray(data)
+    return lambda: np.asarray(compiled(array))
 
 
 def neural_tangents_side(
@@ -77,6 +92,7 @@ def plain_side(kind: str, options: dict[str, Any], data: Any, dtype: np.dtype) -
 
 SIDES: dict[str, Callable[..., Callable[[], np.ndarray]]] = {
     "netsor": netsor_side,
+    "netsor-jax": netsor_jax_side,
     "neural-tangents": neural_tangents_side,
     "plain": plain_side,
 }
