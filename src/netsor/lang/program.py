@@ -203,7 +203,7 @@ class Program:
     def inputs(self) -> list[Input]:
         return self.of(Input)
 
-    @property
+    @cached_property
     def outputs(self) -> list[Output]:
         return self.of(Output)
 

@@ -67,7 +67,8 @@ def embedded_second(engine: Engine, s: Input, t: Input, pair: Pair, tie: bool) -
         parts = _part(left(given), spans[rows]), _part(right(given), spans[cols])
         return _cross_dots(*parts, tie)[None, ...] / m
 
-    return pair.tape.leaf((s.name, t.name, rows, cols, tie), (*batch, *index), x.dtype, read)
+    key, kind = (s.name, t.name, rows, cols, tie), ("dots", rows, cols, tie)
+    return pair.tape.leaf(key, (*batch, *index), x.dtype, read, kind, (x, y))
 
 
 def _part(x: Array, span: Span | None) -> Array:
@@ -78,8 +79,10 @@ def _part(x: Array, span: Span | None) -> Array:
 def _data(engine: Engine, law: Any) -> Array:
     """The data of an embedding, (1, inputs, index..., m)."""
     assert isinstance(law, Embedding)
-    value = evaluate(law.data, {name: engine.data[name] for name in refs(law.data)})
-    return value.array
+    if law.data not in engine.embedded:
+        value = evaluate(law.data, {name: engine.data[name] for name in refs(law.data)})
+        engine.embedded[law.data] = value.array
+    return engine.embedded[law.data]
 
 
 def _dots(x: Array, y: Array, tie: bool) -> Array:
@@ -161,12 +164,11 @@ def _sum_of_shifts(block: Array, spots: list[Spot]) -> Array:
         for axis, where, _ in spots:
             shape[axis] = where.shape[1]
 
-        def add_slices(block: np.ndarray) -> np.ndarray:
-            return _add_slices(block, [axis for axis, _, _ in spots], sliced, shape)
-
-        return (
-            block.tape.call(add_slices, (block,), shape) if isinstance(block, Traced) else add_slices(block)
-        )
+        axes = [axis for axis, _, _ in spots]
+        if isinstance(block, np.ndarray):
+            return _add_slices(block, axes, sliced, shape)
+        kind = ("sum of shifts", repr((axes, sliced, shape)))
+        return block.tape.call(lambda b: _sum_of_shifts(b, spots), (block,), shape, kind=kind)
     total: Any = 0.0
     for j in range(len(spots[0][1])):
         part = block
