@@ -45,7 +45,7 @@ from netsor.lang.sampling import input_mean
 from netsor.lang.types import C, G, Index
 from netsor.limits.expectation import Expectations
 from netsor.limits.fit import Fit
-from netsor.limits.forms import Forms
+from netsor.limits.forms import Forms, replace_exprs
 from netsor.limits.leaves import (
     embedded_second,
     independent_matrices,
@@ -94,6 +94,7 @@ class Engine:
         self._first: dict[Expr, Array] = {}
         self._means: dict[Expr, Array] = {}
         self._scalars: dict[str, Block] = {}
+        self.embedded: dict[Expr, Array] = {}
         self.expectations = expectations(self)
 
     # Shapes and constants
@@ -152,7 +153,9 @@ class Engine:
         like = evaluate(
             expr, {n: Block(one, b.rank) for (n, b), one in zip(blocks.items(), ones, strict=True)}
         )
-        made = tape.call(run, tuple(b.array for b in blocks.values()), like.array.shape)
+        body = replace_exprs(expr, {Ref(n): Ref(f"@{k}") for k, n in enumerate(blocks)})
+        kind = ("expression", body, tuple((b.rank, b.vector) for b in blocks.values()))
+        made = tape.call(run, tuple(b.array for b in blocks.values()), like.array.shape, kind=kind)
         return Block(made, like.rank, like.vector)
 
     def block(self, name: str) -> Block:
@@ -495,7 +498,7 @@ def _finite(name: str, value: Array) -> Array:
         )
 
     tape = tape_of(value)
-    return tape.call(checked, (value,), value.shape) if tape else checked(value)
+    return tape.call(checked, (value,), value.shape, kind="finite") if tape else checked(value)
 
 
 def _impossible(what: str, *_: Any) -> NetsorError:

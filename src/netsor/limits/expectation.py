@@ -26,12 +26,12 @@ from netsor.expect import hermite
 from netsor.expect.closed_forms import find, find_mean
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
-from netsor.lang.expr import Apply, Const, Expr, refs
+from netsor.lang.expr import Apply, Const, Expr, Ref, refs
 from netsor.lang.functions import identity, polynomial, pow_
 from netsor.lang.libraries import is_traced
 from netsor.lang.ops import Function
 from netsor.limits.fit import Fit
-from netsor.limits.forms import HOLE, Atom, Product
+from netsor.limits.forms import HOLE, Atom, Product, replace_exprs
 from netsor.limits.low_dimension import few_variables
 from netsor.limits.normalisation import batchnorm_second, slopes_of
 from netsor.limits.pairs import Pair, outer, pad_index
@@ -88,6 +88,7 @@ class Expectations:
     _series: dict[Atom, Any] = field(default_factory=dict)
     pairs: dict[Any, Array] = field(default_factory=dict)
     _means: dict[Any, Array] = field(default_factory=dict)
+    _rules: dict[Any, Callable[..., Array] | None] = field(default_factory=dict)
     _stacked: dict[tuple[Product, ...], Any] = field(default_factory=dict)
 
     def second(self, e: Expr, f: Expr, pair: Pair, tie: bool) -> Array:
@@ -274,15 +275,29 @@ class Expectations:
             return left * right
         cov = self._fit_cov(cov, a, b, pair, tie)
         (m1, q1), (m2, q2) = self.stats(a), self.stats(b)
-        f, g = known_function(a), known_function(b)
         zero = all(self.is_centred(x.forms[0]) for x in (a, b))
-        rule = find(*f, *g, zero_mean=zero) if f and g else None
+        rule = self.rule(a, b, zero)
         m1, m2 = outer(pair.left(m1), pair.right(m2), pair.batch, ranks, tie)
         q1, q2 = outer(pair.left(q1), pair.right(q2), pair.batch, ranks, tie)
         if rule:
             self.record.note(f"E[{self.name(a)} {self.name(b)}]", "closed form")
             return pair.elementwise(rule, m1, m2, q1, q2, cov)
         return self._series_pair(a, b, pair, tie, cov, q1 * q2)
+
+    def rule(self, a: Atom, b: Atom, zero: bool) -> Callable[..., Array] | None:
+        """The closed form of a pair; the same function for all pairs of equal functions."""
+        key = (a.body, b.body, zero)
+        if key not in self._rules:
+            f, g = known_function(a), known_function(b)
+            self._rules[key] = find(*f, *g, zero_mean=zero) if f and g else None
+        return self._rules[key]
+
+    def mean_rule(self, atom: Atom) -> Callable[..., Array] | None:
+        """The closed form of E of an atom."""
+        if atom.body not in self._rules:
+            known = known_function(atom)
+            self._rules[atom.body] = find_mean(*known) if known else None
+        return self._rules[atom.body]
 
     def _fit_cov(self, cov: Array, a: Atom, b: Atom, pair: Pair, tie: bool) -> Array:
         """The covariance of the forms with the index axes of the atoms."""
@@ -316,7 +331,8 @@ class Expectations:
         own = (
             fit.series_shape(k, x) for k, x in enumerate(sides)
         )  # parameters may have an index of their own
-        return tape.call(total, arrays, np.broadcast_shapes(cov.shape, qq.shape, *own), cov.dtype)
+        shape = np.broadcast_shapes(cov.shape, qq.shape, *own)
+        return tape.call(total, arrays, shape, cov.dtype, kind="pair of series")
 
     def is_centred(self, form: Expr) -> bool:
         """Whether the mean of a form is known to be 0 for all inputs."""
@@ -354,7 +370,9 @@ class Expectations:
         lifted = (b.lift(self.rank(atom), False) for b in blocks)
         shape = np.broadcast_shapes(mean.shape, var.shape, *(x.shape for x in lifted if hasattr(x, "shape")))
         tape.opaque = True
-        return tape.call(make, arrays, shape, var.dtype)
+        body = replace_exprs(atom.body, {Ref(n): Ref(f"@{k}") for k, n in enumerate(names)})
+        kind = ("series", body, tuple((b.rank, b.vector) for b in blocks), self.rank(atom), kinks)
+        return tape.call(make, arrays, shape, var.dtype, kind)
 
     def _require_settled(self, atom: Atom, series: hermite.Series) -> None:
         """The integral of f^2 is the same at two resolutions, or f has a pole or grows too fast."""
@@ -393,8 +411,7 @@ class Expectations:
         """E of an atom of one form."""
         if atom not in self._means:
             mean, var = self.stats(atom)
-            known = known_function(atom)
-            rule = find_mean(*known) if known else None
+            rule = self.mean_rule(atom)
             if rule:
                 self._means[atom] = Pair(True).elementwise(rule, mean, var)
             else:
@@ -410,7 +427,7 @@ class Expectations:
 
         series = self.series(atom)
         tape = tape_of(series)
-        return tape.call(first, (series,), series.shape) if tape else first(series)
+        return tape.call(first, (series,), series.shape, kind="first of series") if tape else first(series)
 
     # Products of forms
 

@@ -48,6 +48,8 @@ class Fit:
     def both(self, block: Array, i: int, j: int) -> Array:
         """A block of smaller ranks (i, j)."""
         batch, (a, b) = self.pair.batch, self.ranks
+        if (i, j) == (a, b):
+            return block
         if self.tie:
             return pad_index(block, batch, max(i, j), max(a, b))
         shape = block.shape
@@ -61,7 +63,10 @@ class Fit:
         if pair.same or pair.tape is None or span is None:
             if isinstance(series, Traced):
                 shape = self.series_shape(side, series)
-                return series.tape.call(lambda s: self._lifted(side, s, None), (series,), shape)
+                kind = ("lifted series", side, self.ranks, self.tie, pair.same)
+                return series.tape.call(
+                    lambda s: self._lifted(side, s, None), (series,), shape, series.dtype, kind
+                )
             return self._lifted(side, series, None if pair.same else span)
         read = pair.tape.reader(series)
 
@@ -69,8 +74,9 @@ class Fit:
             return self._lifted(side, read(given), spans[span])
 
         name = series.step if isinstance(series, Traced) else id(series)
-        key = ("series", name, side, span, self.ranks, self.tie)
-        return pair.tape.leaf(key, self.series_shape(side, series), pair.tape.dtype, tile)
+        kind = ("series", side, span, self.ranks, self.tie)
+        shape = self.series_shape(side, series)
+        return pair.tape.leaf((*kind, name), shape, pair.tape.dtype, tile, kind, (series,))
 
     def series_shape(self, side: int, series: Any) -> tuple[int, ...]:
         """The shape of the tails of such a series, for a tile of the pair."""

@@ -81,7 +81,7 @@ class Fused:
         names = {k: f"x{i}" for i, k in enumerate(self.inputs)}
         body = []
         for m, k in enumerate(self.members):
-            fn, args, _ = tape.steps[k]
+            fn, args, *_ = tape.steps[k]
             body.append(f"t{m} = {self._expression(fn, args, names)}")
             names[k] = f"t{m}"
         stores = [f"out{i}[{_index(depth)}] = {names[k]}" for i, k in enumerate(self.outputs)]
@@ -167,7 +167,7 @@ def fuse(tape: Tape, order: list[int], wanted: set[int]) -> list[int | Fused]:
 
 def _is_multiple(tape: Tape, k: int) -> bool:
     """Whether a step multiplies by a number."""
-    fn, args, _ = tape.steps[k]
+    fn, args, *_ = tape.steps[k]
     return fn is operator.mul and any(prod(getattr(a, "shape", ())) == 1 for a in args)
 
 
@@ -189,7 +189,7 @@ def _connect(tape: Tape, done: list[int | Fused], wanted: set[int]) -> None:
 
 def _is_fusable(tape: Tape, k: int) -> bool:
     """A large step of real numbers of one type that the table knows."""
-    fn, args, options = tape.steps[k]
+    fn, args, options, _ = tape.steps[k]
     if fn not in TEMPLATES or options or k in tape.leaves or prod(tape.shapes[k]) < LEAST_ELEMENTS:
         return False
     if fn is numpy_api.astype:

@@ -67,7 +67,8 @@ def embedded_second(engine: Engine, s: Input, t: Input, pair: Pair, tie: bool) -
         parts = _part(left(given), spans[rows]), _part(right(given), spans[cols])
         return _cross_dots(*parts, tie)[None, ...] / m
 
-    return pair.tape.leaf((s.name, t.name, rows, cols, tie), (*batch, *index), x.dtype, read)
+    key, kind = (s.name, t.name, rows, cols, tie), ("dots", rows, cols, tie)
+    return pair.tape.leaf(key, (*batch, *index), x.dtype, read, kind, (x, y))
 
 
 def _part(x: Array, span: Span | None) -> Array:
@@ -78,8 +79,10 @@ def _part(x: Array, span: Span | None) -> Array:
 def _data(engine: Engine, law: Any) -> Array:
     """The data of an embedding, (1, inputs, index..., m)."""
     assert isinstance(law, Embedding)
-    value = evaluate(law.data, {name: engine.data[name] for name in refs(law.data)})
-    return value.array
+    if law.data not in engine.embedded:
+        value = evaluate(law.data, {name: engine.data[name] for name in refs(law.data)})
+        engine.embedded[law.data] = value.array
+    return engine.embedded[law.data]
 
 
 def _dots(x: Array, y: Array, tie: bool) -> Array:

@@ -21,6 +21,7 @@ from netsor.limits.forms import Forms
 from netsor.limits.matrix import diagonal_of_matrix, whole_matrix
 from netsor.limits.outputs import Rows
 from netsor.limits.plan import Plan
+from netsor.limits.rolled import rolled_matrix
 from netsor.limits.sampled import Sampler
 from netsor.limits.tape import Tape
 from netsor.limits.tiles import Layout, Recording, lay_out
@@ -130,6 +131,13 @@ class KernelRun:
         arrays = [*self.data.values(), *(p for p in (self.params or {}).values() if hasattr(p, "shape"))]
         return all(isinstance(array, np.ndarray | np.generic) for array in arrays)
 
+    @property
+    def is_traced(self) -> bool:
+        """Whether the inputs are abstract arrays of JAX."""
+        return is_traced(
+            *self.data.values(), *(p for p in (self.params or {}).values() if hasattr(p, "shape"))
+        )
+
     def _as_floats(self, array: Any) -> Any:
         return np.asarray(array, self.options.dtype) if isinstance(array, np.ndarray) else array
 
@@ -222,8 +230,19 @@ class KernelRun:
     def matrix(self, record: Record, nudge: float = 0.0) -> Any:
         """The exact kernel, and in `record` how it is computed."""
         if not self.is_numpy:
-            return whole_matrix(self.engine(record, nudge=nudge), self.rows)[0, ...]
+            value = self.rolled(record, nudge) if self.is_traced else None
+            return (
+                whole_matrix(self.engine(record, nudge=nudge), self.rows)[0, ...] if value is None else value
+            )
         return self.run_recorded(self.record(record, nudge))
+
+    def rolled(self, record: Record, nudge: float) -> Any:
+        """The exact kernel as a few loops, which compile fast; None if what to compute depends on values."""
+        return rolled_matrix(
+            lambda tape: self.engine(record, nudge=nudge, tape=tape),
+            self.rows,
+            {**self.data, **(self.params or {})},
+        )
 
     def matrix_again(self) -> np.ndarray:
         """The exact kernel, recorded at the first run; the second one compiles loops if they pay."""

@@ -37,7 +37,8 @@ def sum_of_shifts(block: Array, spots: list[Spot]) -> Array:
         return _by_slices(block, axes, sliced, shape)
     if block.tape.compiled and _is_dense(block, axes, sliced, shape):
         return block.tape.call(_in_one_pass(block, axes, sliced, shape), (block,), shape)
-    return block.tape.call(lambda block: _by_slices(block, axes, sliced, shape), (block,), shape)
+    kind = ("sum of shifts", repr((axes, sliced, shape)))
+    return block.tape.call(lambda block: sum_of_shifts(block, spots), (block,), shape, kind=kind)
 
 
 def _by_taking(block: Array, spots: list[Spot]) -> Array:

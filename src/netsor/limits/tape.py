@@ -22,7 +22,7 @@ import numpy as np
 from netsor.limits.fused import Fused, fuse
 from netsor.limits.traced import Namespace, Traced
 
-__all__ = ["Span", "Tape"]
+__all__ = ["Span", "Step", "Tape", "hashable"]
 
 Span = tuple[int, int]
 Shape = tuple[int, ...]
@@ -31,11 +31,16 @@ Read = Callable[[Given, Mapping[Span, Span]], Any]
 
 
 class Step(NamedTuple):
-    """A function, and its arguments: values of earlier steps where they are traced."""
+    """A function, and its arguments: values of earlier steps where they are traced.
+
+    kind  what the function does: steps of one kind differ in their arguments alone. None is a function for
+          NumPy arrays only
+    """
 
     fn: Callable[..., Any]
     args: tuple[Any, ...]
     options: dict[str, Any]
+    kind: Any = None
 
     def reads(self) -> Iterator[Traced]:
         return _traced(self.args)
@@ -60,6 +65,7 @@ class Tape:
         self.shapes: list[Shape] = []
         self.dtypes: list[Any] = []
         self.leaves: dict[int, Read] = {}
+        self.reads_of: dict[int, tuple[Any, tuple[Any, ...]]] = {}
         self.constants: dict[int, np.ndarray] = {}
         self.sources: dict[int, Traced] = {}
         self.cuts: set[int] = set()
@@ -75,7 +81,8 @@ class Tape:
 
     def input(self, name: str, shape: Shape, dtype: Any) -> Traced:
         """An array that is given by name."""
-        self._names[name] = self.leaf(("input", name), shape, dtype, lambda given, _: given[name])
+        key = ("input", name)
+        self._names[name] = self.leaf(key, shape, dtype, lambda given, _: given[name], key)
         return self._names[name]
 
     def names(self) -> dict[str, Shape]:
@@ -91,10 +98,16 @@ class Tape:
                 found[k] = name
         return found
 
-    def leaf(self, key: Any, shape: Any, dtype: Any, read: Read) -> Traced:
-        """Values that differ from run to run; one key is one leaf."""
+    def leaf(
+        self, key: Any, shape: Any, dtype: Any, read: Read, kind: Any = None, arrays: tuple[Any, ...] = ()
+    ) -> Traced:
+        """Values that differ from run to run; one key is one leaf.
+
+        Leaves of one kind differ only in the arrays of another tape that they read.
+        """
         if key not in self._known:
             self.leaves[len(self.steps)] = read
+            self.reads_of[len(self.steps)] = (kind, arrays)
             self._known[key] = self._add(shape, dtype, _nothing, (), {})
         return self._known[key]
 
@@ -115,7 +128,8 @@ class Tape:
         read = self.reader(array)
         if array.step in array.tape.constants:
             return self.constant(read({}))
-        return self.leaf(("shared", array.step), array.shape, array.dtype, lambda given, _: read(given))
+        key, kind = ("shared", array.step), ("shared",)
+        return self.leaf(key, array.shape, array.dtype, lambda given, _: read(given), kind, (array,))
 
     def side(self, array: Any, span: Span, axis: int) -> Traced:
         """(repeats, inputs, ...) with its inputs on one of the axes 1 and 2 of a tile."""
@@ -128,7 +142,8 @@ class Tape:
         def tile(given: Given, spans: Mapping[Span, Span]) -> Any:
             return read(given)[:, slice(*spans[span])].reshape(shape)
 
-        made = self.leaf(("side", self._name(array), span, axis), shape, array.dtype, tile)
+        key, kind = ("side", self._name(array), span, axis), ("side", span, axis)
+        made = self.leaf(key, shape, array.dtype, tile, kind, (array,))
         self._sides[made.step] = Side(array, span, axis)
         return made
 
@@ -149,14 +164,17 @@ class Tape:
 
     # Recording
 
-    def call(self, fn: Callable[..., Any], args: tuple[Any, ...], shape: Any, dtype: Any = None) -> Traced:
-        """A function of arrays whose shape is known."""
-        return self._add(shape, dtype or np.result_type(*(a.dtype for a in _traced(args))), fn, args, {})
+    def call(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], shape: Any, dtype: Any = None, kind: Any = None
+    ) -> Traced:
+        """A function of arrays whose shape is known; see `Step` for its kind."""
+        dtype = dtype or np.result_type(*(a.dtype for a in _traced(args)))
+        return self._add(shape, dtype, fn, args, {}, kind)
 
     def elementwise(self, fn: Callable[..., Any], *args: Any, dtype: Any = None, **options: Any) -> Traced:
         """A function that broadcasts its array arguments."""
         arrays = [a for a in args if hasattr(a, "shape")]
-        shape = np.broadcast_shapes(*(a.shape for a in arrays))
+        shape = _broadcast([a.shape for a in arrays])
         dtype = np.dtype(dtype or np.result_type(*(a.dtype for a in arrays)))
         traced = [a for a in arrays if isinstance(a, Traced)]
         if all(a.step in self.constants for a in traced):
@@ -223,8 +241,10 @@ class Tape:
     def _with_numbers(self, args: tuple[Any, ...], shape: Shape, dtype: Any) -> tuple[Any, ...]:
         """Constants of one element as numbers, if the other arguments have the shape of the result."""
         single = [isinstance(a, Traced) and a.size == 1 and a.step in self.constants for a in args]
+        if dtype.kind != "f" or not any(single):
+            return args
         others = [a.shape for a, one in zip(args, single, strict=True) if hasattr(a, "shape") and not one]
-        if np.broadcast_shapes(*others) != shape or dtype.kind != "f":
+        if _broadcast(others) != shape:
             return args
         plain = [one and a.dtype == dtype for a, one in zip(args, single, strict=True)]
         return tuple(
@@ -250,17 +270,19 @@ class Tape:
 
     def _once(self, shape: Shape, dtype: Any, fn: Callable[..., Any], args: Any, options: dict) -> Traced:
         """A new step, or the step that does the same."""
-        key = (fn, _hashable(args), _hashable(options), shape, dtype)
+        key = (fn, hashable(args), hashable(options), shape, dtype)
         try:
             hash(key)
         except TypeError:
-            return self._add(shape, dtype, fn, args, options)
+            return self._add(shape, dtype, fn, args, options, fn)
         if key not in self._known:
-            self._known[key] = self._add(shape, dtype, fn, args, options)
+            self._known[key] = self._add(shape, dtype, fn, args, options, fn)
         return self._known[key]
 
-    def _add(self, shape: Shape, dtype: Any, fn: Callable[..., Any], args: Any, options: dict) -> Traced:
-        self.steps.append(Step(fn, args, options))
+    def _add(
+        self, shape: Shape, dtype: Any, fn: Callable[..., Any], args: Any, options: dict, kind: Any = None
+    ) -> Traced:
+        self.steps.append(Step(fn, args, options, kind))
         self.shapes.append(tuple(shape))
         self.dtypes.append(np.dtype(dtype))
         self.largest = max(self.largest, prod(shape))
@@ -310,7 +332,7 @@ class Tape:
     def _step(self, k: int, values: dict[int, Any], given: Given, spans: Mapping[Span, Span]) -> Any:
         if k in self.leaves:
             return self.leaves[k](given, spans)
-        fn, args, options = self.steps[k]
+        fn, args, options, _ = self.steps[k]
         return fn(*[_filled(a, values) for a in args], **options)
 
     def peak(self) -> int:
@@ -323,6 +345,13 @@ class Tape:
             most = max(most, now)
             now -= sum(size[k] for k in drops)
         return most
+
+
+def _broadcast(shapes: list[Shape]) -> Shape:
+    """The common shape, fast if there is nothing to do."""
+    if shapes and all(shape == shapes[0] for shape in shapes):
+        return shapes[0]
+    return np.broadcast_shapes(*shapes)
 
 
 def _filled(x: Any, values: Mapping[int, Any]) -> Any:
@@ -345,19 +374,21 @@ def _traced(args: Any) -> Iterator[Traced]:
             yield from _traced(x)
 
 
-def _hashable(x: Any) -> Any:
+def hashable(x: Any) -> Any:
     """Arguments as a key: traced arrays by their step."""
     if isinstance(x, Traced):
         return ("step", x.step)
     if isinstance(x, list | tuple):
-        return tuple(map(_hashable, x))
+        return tuple(map(hashable, x))
     if isinstance(x, slice):
         return ("slice", x.start, x.stop, x.step)
+    if isinstance(x, np.ndarray):
+        return ("array", x.shape, x.dtype.str, x.tobytes())
     if isinstance(x, float):
         return ("float", x.hex())  # 0.0 and -0.0 differ
     if isinstance(x, int):
         return (type(x), x)
-    return tuple((k, _hashable(v)) for k, v in x.items()) if isinstance(x, dict) else x
+    return tuple((k, hashable(v)) for k, v in x.items()) if isinstance(x, dict) else x
 
 
 def _namespace(array: Any) -> Any:
