@@ -215,7 +215,8 @@ class Engine:
         if not self.forms.sources(e) & self.forms.sources(f):
             return None
         e, f = self._written_out(e), self._written_out(f)
-        for side, x in enumerate((e, f)):
+        for side in _longer_first(self.forms.sources(e), self.forms.sources(f)):
+            x = (e, f)[side]
             if isinstance(x, Apply) and not isinstance(x.op, IndexMap):
                 return self.combined(side, e, f, pair, tie, self.cov)
         fused = self._fused(e, f, pair, tie)
@@ -409,7 +410,12 @@ class Engine:
         if forms.is_constant(e):
             left, right = self.outer(self.constant(e), self.first(f), e, f, pair, tie)
             return left * right
-        for side, x in enumerate((e, f)):
+        families = forms.families_in(e), forms.families_in(f)
+        if not families[0] & families[1] and self.expectations.sampler is None:
+            left, right = self.outer(self.first(e), self.first(f), e, f, pair, tie)
+            return left * right
+        for side in _longer_first(*families):
+            x = (e, f)[side]
             if forms.is_linear_head(x) and not forms.is_affine(x):
                 return self._linear_second(side, e, f, pair, tie)
         if forms.is_constant(f):
@@ -499,6 +505,15 @@ def _finite(name: str, value: Array) -> Array:
 
     tape = tape_of(value)
     return tape.call(checked, (value,), value.shape, kind="finite") if tape else checked(value)
+
+
+def _longer_first(left: frozenset[str], right: frozenset[str]) -> tuple[int, int]:
+    """The sides, that with more independent parts first: a long sum then meets parts of itself only.
+
+    So the second moment of a state that grows by a term per layer takes a few new products per layer, and not
+    one for each pair of layers.
+    """
+    return (0, 1) if len(left) >= len(right) else (1, 0)
 
 
 def _impossible(what: str, *_: Any) -> NetsorError:

@@ -88,6 +88,7 @@ class Forms:
     _sources: dict[Expr, frozenset[str]] = field(default_factory=dict)
     _centred: dict[Expr, bool] = field(default_factory=dict)
     _families_of: dict[Atom, frozenset[str]] = field(default_factory=dict)
+    _families_in: dict[Expr, frozenset[str]] = field(default_factory=dict)
 
     # Kinds of expressions
 
@@ -309,6 +310,21 @@ class Forms:
                 if self.is_affine(node) and not self.is_constant(node):
                     join([n for n in refs(node) if isinstance(self.program.types.get(n), G)])
         return {name: root(name) for name, type_ in self.program.types.items() if isinstance(type_, G)}
+
+    def families_in(self, expr: Expr) -> frozenset[str]:
+        """The families of all G-vars that an expression is made of."""
+        if expr not in self._families_in:
+            match expr:
+                case Ref(name) if name in self.families:
+                    found = frozenset([self.families[name]])
+                case Ref(name) if isinstance(source := self.program.definitions.get(name), Nonlin):
+                    found = self.families_in(source.expr)
+                case Apply(args=args):
+                    found = frozenset().union(*map(self.families_in, args))
+                case _:
+                    found = frozenset()
+            self._families_in[expr] = found
+        return self._families_in[expr]
 
     def families_of(self, atom: Atom) -> frozenset[str]:
         """The families that an atom depends on."""
