@@ -161,3 +161,14 @@ def test_every_tile_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
     off = ~np.equal.outer(np.arange(7) // 3, np.arange(7) // 3)
     assert (counts[off] == 1).all()
     assert (counts[~off] == 2).all()  # a tile on the diagonal and its mirror image
+
+
+def test_a_residual_layer_adds_the_same_number_of_steps_at_any_depth() -> None:
+    x = RNG.standard_normal((3, 2))
+
+    def steps(depth: int) -> int:
+        recording = ns.kernel(zoo.resnet(depth)).run(x).record(Record())
+        return sum(len(t.tape.order) for t in recording.tiles)
+
+    counts = [steps(depth) for depth in (4, 6, 8, 10)]
+    assert len(set(np.diff(counts))) == 1
