@@ -98,6 +98,11 @@ class Expectations:
                 total = value if total is None else total + value
         return total
 
+    def known(self, e: Expr, f: Expr, pair: Pair) -> Array | None:
+        """E[e f] where all second moments of a kind have been computed together."""
+        moments = self.sampler and self.sampler.moments
+        return moments.block(e, f, pair) if moments else None
+
     def many_products(
         self, left: tuple[Product, ...], right: tuple[Product, ...], pair: Pair, tie: bool
     ) -> Array:
@@ -331,10 +336,10 @@ class Expectations:
                 xp.broadcast_to(var, shape),
                 kinks=self.kinks(atom),
             )
-            self._require_settled(atom, self._series[atom])
+            self.require_settled(atom, self._series[atom])
         return self._series[atom]
 
-    def _require_settled(self, atom: Atom, series: hermite.Series) -> None:
+    def require_settled(self, atom: Atom, series: hermite.Series) -> None:
         """The integral of f^2 is the same at two resolutions, or f has a pole or grows too fast."""
         if is_traced(series.square):
             return
