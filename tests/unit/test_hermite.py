@@ -11,7 +11,7 @@ from scipy.integrate import quad
 from scipy.special import erf, expit
 from scipy.stats import multivariate_normal
 
-from netsor.expect.hermite import find_kinks, mean, pair_sum, series
+from netsor.expect.hermite import concat, find_kinks, mean, pair_sum, series, series_like
 
 SLACK = 8e-15  # rounding of the references, relative to the norms
 
@@ -201,6 +201,46 @@ def test_blocks_of_pairs_do_not_matter():
 def test_no_inputs():
     found = series(np.tanh, np.zeros(0), np.zeros(0))
     assert pair_sum(found[:, None], found[None, :], np.zeros((0, 0)))[0].shape == (0, 0)
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_a_rule_serves_again(name):
+    """At smaller means and variances the rule of a model gives the series, within the bounds it had."""
+    f = SMOOTH[name]
+    model = series(f, np.array([-0.6, 0.0, 0.6]), np.full(3, 3.0), terms=256, tol=1e-11)
+    m, q = np.array([0.5, -0.2, 0.0, 0.6]), np.array([2.0, 0.3, 0.0, 3.0])
+    found, wanted = series_like(model, f, m, q), series(f, m, q, terms=256, tol=1e-13)
+    size = np.sqrt(wanted.square)
+    np.testing.assert_allclose(found.coefs, wanted.coefs, rtol=0, atol=1e-11 * size.max())
+    np.testing.assert_allclose(found.square, wanted.square, rtol=1e-11)
+    assert np.all(found.tail + 1e-7 * size >= wanted.tail)
+    rho = np.array([0.9, -0.5, 0.3, 0.99])
+    value, error = pair_sum(found, found, rho)
+    for k in range(4):
+        assert abs(value[k] - plane(f, f, m[k], m[k], q[k], q[k], rho[k])) <= error[k] + 1e-11 * size[k] ** 2
+
+
+@pytest.mark.parametrize(("f", "kinks"), [(np.tanh, ()), (elu, (0.0,)), (broken, (0.3,))])
+def test_series_of_more_inputs(f, kinks):
+    """Series of different lengths side by side give the sums of each pair."""
+    m, q = np.array([0.2, -0.4, 0.0]), np.array([0.5, 1.5, 3.0])
+    parts = [series(f, m[k : k + 1], q[k : k + 1], terms=64 * 2**k, kinks=kinks) for k in range(3)]
+    whole, rho = concat(parts, 0), np.array([[1.0, 0.5, 0.2], [0.5, 1.0, -0.7], [0.2, -0.7, 1.0]])
+    value, _ = pair_sum(whole[:, None], whole[None, :], rho)
+    for i in range(3):
+        for j in range(3):
+            one, error = pair_sum(parts[i], parts[j], rho[i : i + 1, j])
+            rest = parts[i].tail[0] * parts[j].tail[0]
+            assert abs(value[i, j] - one[0]) <= error[0] + rest + 1e-13
+    assert concat(parts[:1], 0) is parts[0]
+
+
+def test_the_rest_of_a_series():
+    """What a sum of two series leaves out at rho = 1 is what Parseval's equality says."""
+    for terms in (8, 32, 64):
+        found = series(np.tanh, np.zeros(2), np.array([1.0, 2.0]), terms=terms)
+        missing = 1 - np.sum(found.coefs**2, axis=-1) / found.square
+        assert found.rest == pytest.approx(missing.max(), rel=1e-6, abs=1e-12)
 
 
 def test_deep_tanh_network():

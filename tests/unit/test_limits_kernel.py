@@ -11,6 +11,7 @@ import netsor as ns
 from limit_cases import SAMPLED, SEQUENCES, VECTORS, Case, assert_agree, by_name, scale_of
 from netsor import zoo
 from netsor.errors import LimitError
+from netsor.limits.run import Options
 
 LENGTHS = [SEQUENCES[0], SEQUENCES[1][:2], SEQUENCES[2], SEQUENCES[3][:1]]
 ONE_OF_EACH = [
@@ -220,10 +221,49 @@ def test_a_tolerance_is_reached() -> None:
     tol = 0.3 * float(np.max(start.error / scale_of(start.value)))
     found = ns.kernel(case.net, points=2**8, tol=tol).evaluate(case.inputs)
     assert found.plan.points > 2**8
-    assert np.all(found.error <= tol * scale_of(found.value))
+    assert np.all(2 * found.error <= tol * scale_of(found.value))
     half = case.inputs[:1]
     between = ns.kernel(case.net, points=2**8, tol=tol).evaluate(half, half)
     assert between.error.max() <= tol * between.value.max()
+
+
+def test_points_and_repeats_of_a_tolerance() -> None:
+    """A little is mended by repeats, much by points; as few as the error is expected to need."""
+    options = Options(tol=2e-4)  # for a standard error of 1e-4
+    assert options.further(1024, 16, 1e-4) is None
+    assert options.further(1024, 16, 1.05e-4) == (1024, 28)  # (1.05 / 0.8)^2 times as many
+    assert options.further(1024, 28, 1.05e-4) == (1024, 49)
+    assert options.further(1024, 49, 1.05e-4) == (4096, 16)  # four times as many repeats are too many
+    for missing in (2.0, 5.0, 30.0, 80.0):
+        points, repeats = options.further(1024, 16, missing * 1e-4) or (0, 0)
+        expected = missing * (1024 / points) ** 0.75
+        assert repeats == 16
+        assert expected <= 1.7
+        assert expected >= 0.4
+    with pytest.raises(LimitError, match="not reached"):
+        Options(tol=2e-4, max_points=1024).further(1024, 16, 3e-4)
+    assert Options(tol=2e-4, max_points=4096).further(1024, 16, 1.0) == (4096, 16)
+
+
+def test_a_second_try_without_a_tolerance() -> None:
+    assert Options().further(4096, 16, 4e-4) is None
+    assert Options().further(4096, 16, 9e-4) == (8192, 16)
+    assert Options().further(4096, 16, 9e-3) == (16384, 16)
+    assert Options().further(8192, 16, 9e-3) is None
+    assert Options(points=64).further(64, 16, 0.5) is None
+
+
+def test_further_repeats_join_the_first() -> None:
+    """Sixteen repeats and then more are the same as all of them at once."""
+    inputs = [SEQUENCES[0]]
+    start = ns.kernel(zoo.gru(), points=2**8).evaluate(inputs)
+    tol = 2 * float(np.max(start.error / scale_of(start.value))) / 1.02
+    found = ns.kernel(zoo.gru(), points=2**8, tol=tol).evaluate(inputs)
+    assert found.plan.points == 2**8
+    assert 16 < found.plan.repeats <= 64
+    whole = ns.kernel(zoo.gru(), points=2**8, repeats=found.plan.repeats).evaluate(inputs)
+    np.testing.assert_allclose(found.value, whole.value, rtol=1e-12)
+    np.testing.assert_allclose(found.error, whole.error, rtol=1e-9)
 
 
 def test_a_tolerance_out_of_reach() -> None:

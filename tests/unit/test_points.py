@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.special import ndtr
 
 from netsor.errors import DataError
-from netsor.expect.points import GaussianSampler, NormalPoints, grow_factor, normal_points
+from netsor.expect.points import GaussianSampler, GrowingFactor, NormalPoints, grow_factor, normal_points
 
 RNG = np.random.default_rng(20240)
 
@@ -71,6 +72,19 @@ def test_take_does_not_depend_on_the_steps(sobol):
     assert points.taken == 1300
 
 
+@pytest.mark.parametrize("dimensions", [1, 15, 64, 100])
+def test_few_dimensions_are_a_block_of_their_own(dimensions):
+    """As many as are expected are one Sobol sequence; more may be taken."""
+    whole = NormalPoints(64, 5, dimensions=dimensions).take(200)
+    points = NormalPoints(64, 5, dimensions=dimensions)
+    parts = np.concatenate([points.take(k) for k in (7, 0, 60, 133)])
+    assert np.array_equal(whole, parts)
+    first = min(dimensions, 64)
+    assert np.array_equal(whole[:first], normal_points(first, 64, [5, 0]))
+    cells = np.sort((ndtr(whole) * 64).astype(int), axis=1)
+    assert np.array_equal(cells, np.tile(np.arange(64), (200, 1)))
+
+
 def test_blocks_are_independent():
     z = NormalPoints(2**12, 0).take(1030)
     across = z[:16] @ z[64:80].T / z.shape[1]
@@ -129,6 +143,23 @@ def test_factor_is_exact_whatever_the_steps(steps):
     factor = np.concatenate(rows)
     assert np.allclose(factor @ factor.T, cov, rtol=0, atol=1e-11)
     assert sampler.rank == 11
+
+
+@pytest.mark.parametrize("steps", [[12], [1] * 12, [5, 1, 6]])
+def test_growing_factor(steps):
+    """Its rows multiply to the covariance, its axes sort the new columns by their variance."""
+    cov, factor, rows, start = random_covariance(12, 7), GrowingFactor(), [], 0
+    for step in steps:
+        stop, old = start + step, factor.rank
+        made, axes = factor.extend(cov[start:stop, :start], cov[start:stop, start:stop])
+        variance = np.sum((made[:, old:] @ axes) ** 2, axis=0)
+        assert np.all(np.diff(variance) <= 1e-12)
+        np.testing.assert_allclose(axes @ axes.T, np.eye(len(axes)), atol=1e-12)
+        rows.append(np.pad(made, [(0, 0), (0, 7 - made.shape[1])]))
+        start = stop
+    whole = np.concatenate(rows)
+    assert (factor.rank, factor.size) == (7, 12)
+    np.testing.assert_allclose(whole @ whole.T, cov, rtol=0, atol=1e-11)
 
 
 def test_duplicates_have_identical_samples():

@@ -40,11 +40,12 @@ from netsor.expect.line_quadrature import (
     like,
     mean,
     norm,
+    trapezoid,
     two_levels,
 )
 from netsor.lang.libraries import is_traced
 
-__all__ = ["Jumps", "Series", "find_kinks", "mean", "pair_sum", "series"]
+__all__ = ["Jumps", "Series", "concat", "find_kinks", "mean", "pair_sum", "series", "series_like"]
 
 Array = Any
 Function = Callable[[Array], Array]
@@ -95,10 +96,48 @@ class Series:
     mark: Array  # shape (...,): a number made of all coefficients, to tell whether two series are the same
     jumps: Jumps | None = None
     rests: tuple[tuple[int, Any], ...] = ()  # the relative tails of shorter series, largest over all inputs
+    rule: tuple[int, int] = (0, 0)  # level and reach of the quadrature
 
     def __getitem__(self, index: Any) -> Series:
         index = index if isinstance(index, tuple) else (index,)
         return Series(*(_index(getattr(self, field.name), index) for field in fields(self)))
+
+    @property
+    def rest(self) -> float:
+        """The largest part of E[f^2] over all inputs that a sum of two such series may leave out."""
+        return _rest(*(dict(self.rests or _rests(self))[self.coefs.shape[-1]],) * 2)
+
+
+def concat(parts: Sequence[Series], axis: int) -> Series:
+    """The series of one function at the inputs of all parts; shorter ones end in zeros. NumPy only."""
+    if len(parts) == 1:
+        return parts[0]
+    terms = max(part.coefs.shape[-1] for part in parts)
+
+    def joined(objects: Sequence[Any], *names: str) -> dict[str, Any]:
+        return {name: np.concatenate([values(x, name) for x in objects], axis=axis) for name in names}
+
+    def values(x: Any, name: str) -> Any:
+        array = getattr(x, name)
+        missing = [(0, 0)] * (array.ndim - 1) + [(0, terms - array.shape[-1])]
+        return np.pad(array, missing) if name == "coefs" else array
+
+    jumps = [part.jumps for part in parts if part.jumps is not None]
+    both = None
+    if len(jumps) == len(parts):
+        orders = tuple(sorted({p for jump in jumps for p in jump.orders}))
+        both = Jumps(**joined(jumps, "places", "sizes", "coefs", "tail", "scale"), orders=orders)
+    made = Series(**joined(parts, "coefs", "tail", "error", "square", "mark"), jumps=both)
+    lengths = {tuple(k for k, _ in part.rests) for part in parts}
+    if len(lengths) > 1 or lengths == {()}:
+        return made
+    return replace(made, rests=tuple(map(_larger, *(part.rests for part in parts))))
+
+
+def _larger(*rests: tuple[int, Any]) -> tuple[int, Any]:
+    """The largest relative tails of shorter series, of the series and of what is beside jumps."""
+    whole, rest = zip(*(tails for _, tails in rests), strict=True)
+    return rests[0][0], (max(whole), None if None in rest else max(rest))
 
 
 # The series of one function.
@@ -130,6 +169,23 @@ def series(
     return found if is_traced(m, q) or not found.tail.size else replace(found, rests=_rests(found))
 
 
+def series_like(model: Series, fn: Function, m: Array, q: Array) -> Series:
+    """The series of a smooth f by the rule of an earlier one, with the largest of its relative bounds.
+
+    For means and variances that are not larger: f(m + sqrt(q) t) is then analytic in a wider strip, where
+    both the rule and the series converge faster (Trefethen and Weideman 2014; Boyd 1984).
+    """
+    xp, (level, reach) = array_namespace(m, q), model.rule
+    m, q = xp.broadcast_arrays(m, q)
+    s = xp.sqrt(xp.where(q > 0, q, xp.ones_like(q)))
+    sums = trapezoid(fn, m, s, model.coefs.shape[-1], reach, 2.0**-level)
+    size = xp.sqrt(sums.square)
+    norms = xp.sqrt(xp.where(model.square > 0, model.square, xp.ones_like(model.square)))
+    tail, error = (xp.max(x / norms) * size for x in (model.tail, model.error))
+    found = Series(sums.coefs, tail, error, sums.square, sums.square, rule=model.rule)
+    return replace(_with_constants(fn, m, q, found), rests=model.rests)
+
+
 def _rests(found: Series) -> tuple[tuple[int, Any], ...]:
     """What the series and its shorter versions leave out: their lengths and largest relative tails."""
     most = found.coefs.shape[-1]
@@ -146,6 +202,7 @@ def _adaptive(
         if _is_long_enough(found, tol):
             break
         found, level = _refined(fn, m, s, count, level, reach, kinks, tol)
+    found = replace(found, rule=(level, reach))
     return found if terms else _shortest(found, tol)
 
 
@@ -218,7 +275,8 @@ def _with_constants(fn: Function, m: Array, q: Array, found: Series) -> Series:
         xp.where(q > 0, found.square, value[..., 0] ** 2),
         coefs @ like(np.cos(np.arange(terms)), m),
     )
-    return Series(coefs, tail, error, square, mark, found.jumps and _without_constants(found.jumps, q))
+    jumps = found.jumps and _without_constants(found.jumps, q)
+    return Series(coefs, tail, error, square, mark, jumps, rule=found.rule)
 
 
 def _without_constants(jumps: Jumps, q: Array) -> Jumps:

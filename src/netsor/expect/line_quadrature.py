@@ -162,11 +162,13 @@ def two_levels(
         fine, coarse = (_panel_rule(fn, m, s, terms, at, reach, kinks) for at in (level, level - 1))
         return fine, coarse
     step = 2.0 ** (1 - level)
-    coarse = _trapezoid(fn, m, s, terms, reach, step, 0.0)
-    return (coarse + _trapezoid(fn, m, s, terms, reach, step, step / 2)).half(), coarse
+    coarse = trapezoid(fn, m, s, terms, reach, step, 0.0)
+    return (coarse + trapezoid(fn, m, s, terms, reach, step, step / 2)).half(), coarse
 
 
-def _trapezoid(fn: Function, m: Array, s: Array, terms: int, reach: int, step: float, shift: float) -> Sums:
+def trapezoid(
+    fn: Function, m: Array, s: Array, terms: int, reach: int, step: float, shift: float = 0.0
+) -> Sums:
     """Sums over the nodes shift + step * j in [-reach, reach]."""
     total, width = round(reach / step) + (shift == 0.0), _width(m, terms, 1)
     blocks = [Grid(shift + step * at, step, min(width, total - at)) for at in range(0, total, width)]
@@ -337,7 +339,7 @@ def choose_reach(fn: Function, m: Array, s: Array) -> int:
     xp = array_namespace(m, s)
     best, eps = REACHES[0], eps_of(m)
     for reach in REACHES:
-        sums = _trapezoid(fn, m, s, 1, reach, 2.0**-FIRST_LEVEL, 0.0)
+        sums = trapezoid(fn, m, s, 1, reach, 2.0**-FIRST_LEVEL, 0.0)
         if not bool(xp.all(xp.isfinite(sums.square))):
             return best
         best = reach

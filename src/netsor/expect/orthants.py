@@ -23,7 +23,7 @@ from array_api_compat import array_namespace
 from scipy.special import log_ndtr, ndtr, ndtri, owens_t
 
 from netsor.errors import DataError
-from netsor.expect.points import uniform_points
+from netsor.expect.sobol import uniform_points
 
 __all__ = ["erf_gates", "orthant"]
 
@@ -217,7 +217,7 @@ def _separated(
     means = np.empty((repeats, n))
     step = max(1, CHUNK // (d * points))
     for k in range(repeats):
-        u = np.ascontiguousarray(uniform_points(d - 1, points, rng).T)
+        u = uniform_points(d - 1, points, rng)
         for start in range(0, n, step):
             part = slice(start, start + step)
             means[k, part] = _product(L[part], h[part], u)

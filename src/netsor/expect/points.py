@@ -9,18 +9,24 @@ then. Covariances are semidefinite as a rule: repeated inputs, and more variable
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from functools import cache
+from typing import Any, cast
 
 import numpy as np
 
 from netsor.errors import DataError
+from netsor.expect.sobol import MOST_DIMENSIONS, as_uniform, scrambled, uniform_points
 
-__all__ = ["GaussianSampler", "NormalPoints", "grow_factor", "normal_points", "uniform_points"]
+__all__ = [
+    "GaussianSampler",
+    "GrowingFactor",
+    "NormalPoints",
+    "grow_factor",
+    "normal_points",
+]
 
-SOBOL_DIMENSIONS = 21201
 BLOCK_DIMENSIONS = 64
 BLOCK_VALUES = 2**23
-BITS = 30
 
 Seed = int | Sequence[int]
 
@@ -32,7 +38,7 @@ def normal_points(dimensions: int, count: int, seed: Seed, *, sobol: bool = True
     normals. A power of two is the best `count`.
     """
     rng = np.random.default_rng(seed)
-    if not sobol or dimensions > SOBOL_DIMENSIONS:
+    if not sobol or dimensions > MOST_DIMENSIONS:
         return rng.standard_normal((dimensions, count))
     if dimensions == 0:
         return np.empty((0, count))
@@ -45,56 +51,55 @@ class NormalPoints:
     The dimensions come in blocks. Within a block they are one scrambled Sobol sequence; every block has
     its own scramble, and from the second on its points are in a random order of its own, so that
     the blocks are independent (Latin supercube sampling, Owen 1998). The points depend on `count`,
-    `seed` and `sobol` only, not on how they are asked for.
+    `seed`, `sobol` and `dimensions` only, not on how they are asked for. `dimensions` is how many are
+    expected: where they are few, the first block has no more (0 if that is not known).
     """
 
-    def __init__(self, count: int, seed: Seed, *, sobol: bool = True) -> None:
+    def __init__(self, count: int, seed: Seed, *, sobol: bool = True, dimensions: int = 0) -> None:
         self.count, self.seed, self.sobol = int(count), seed, sobol
         self.taken = 0
         self._size = int(np.clip(BLOCK_VALUES // max(self.count, 1), 1, BLOCK_DIMENSIONS))
-        self._number, self._block = -1, np.empty((self.count, 0))
+        self._first = min(self._size, dimensions or self._size)
+        self._number, self._block = -1, np.empty((0, self.count))
 
     def take(self, k: int) -> np.ndarray:
         """The next k dimensions, shape (k, count)."""
         points = np.empty((k, self.count))
         done = 0
         while done < k:
-            number, start = divmod(self.taken, self._size)
+            number, start = divmod(self.taken + self._size - self._first, self._size)
+            size, start = (self._size, start) if number else (self._first, self.taken)
             if number != self._number:
-                self._number, self._block = number, self._draw(number)
-            step = min(k - done, self._size - start)
-            points[done : done + step] = self._map(self._block[:, start : start + step])
+                self._number, self._block = number, self._draw(number, size)
+            step = min(k - done, size - start)
+            points[done : done + step] = self._map(self._block[start : start + step])
             done, self.taken = done + step, self.taken + step
         return points
 
-    def _draw(self, number: int) -> np.ndarray:
+    def _draw(self, number: int, size: int) -> np.ndarray:
         words = [self.seed] if isinstance(self.seed, int | np.integer) else list(self.seed)
         rng = np.random.default_rng([*words, number])
         if not self.sobol:
-            return rng.standard_normal((self.count, self._size))
-        block = uniform_points(self._size, self.count, rng)
-        return block if number == 0 else block[rng.permutation(self.count)]
+            return rng.standard_normal((size, self.count))
+        block = scrambled(size, self.count, rng)
+        return block if number == 0 else block[:, rng.permutation(self.count)]
 
     def _map(self, block: np.ndarray) -> np.ndarray:
-        return _normals(block) if self.sobol else block.T
-
-
-def uniform_points(dimensions: int, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Scrambled Sobol points strictly within (0, 1), shape (count, dimensions): the middles of 2^30 cells."""
-    from scipy.stats.qmc import Sobol
-
-    exponent = max(count - 1, 0).bit_length()
-    engine = Sobol(dimensions, scramble=True, bits=BITS, seed=rng)  # pyright: ignore[reportCallIssue]
-    points = engine.random(2**exponent)[:count]  # `seed` is `rng` from SciPy 1.15 on, and both are taken
-    points += 0.5 ** (BITS + 1)
-    return points
+        """ndtri of the points: at most 6.3 in size, as they are at least 2^-31 from 0 and 1."""
+        return _normals(as_uniform(block)) if self.sobol else block
 
 
 def _normals(uniform: np.ndarray) -> np.ndarray:
-    """ndtri, transposed: at most 6.3 in size, as the points are at least 2^-31 from 0 and 1."""
     from scipy.special import ndtri
 
-    return ndtri(uniform.T, order="C")
+    return ndtri(uniform)
+
+
+@cache
+def _lapack(name: str) -> Any:
+    from scipy.linalg import get_lapack_funcs
+
+    return get_lapack_funcs(name, dtype=np.float64)
 
 
 def grow_factor(
@@ -112,8 +117,6 @@ def grow_factor(
     entry of the covariance by more than `tol` times the two standard deviations. Where rounding or noise
     in K asks for more variance than S has, the row of L21 is shortened: the variances of S are kept.
     """
-    from scipy.linalg import solve_triangular
-
     if not (np.isfinite(cov_new_old).all() and np.isfinite(cov_new).all()):
         raise DataError(
             "a covariance to sample from is not finite",
@@ -121,7 +124,7 @@ def grow_factor(
         )
     scale = np.sqrt(np.maximum(np.diagonal(cov_new), 0.0))
     inverse = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0)
-    rows = solve_triangular(L, (cov_new_old * inverse[:, None]).T, lower=True).T if len(L) else cov_new_old
+    rows = _lapack("trtrs")(L, (cov_new_old * inverse[:, None]).T, lower=1)[0].T if len(L) else cov_new_old
     norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
     rows = rows / np.maximum(norms, 1.0)[:, None]
     schur = cov_new * inverse[:, None] * inverse - rows @ rows.T
@@ -131,25 +134,63 @@ def grow_factor(
 
 def _pivoted_cholesky(matrix: np.ndarray, tol: float) -> tuple[np.ndarray, np.ndarray]:
     """F (n x rank) and pivots with F F^T = matrix up to `tol`, F[pivots] lower triangular (LAPACK pstrf)."""
-    from scipy.linalg import get_lapack_funcs
-
     if not len(matrix) or np.max(np.diagonal(matrix)) <= tol:
         return np.zeros((len(matrix), 0)), np.zeros(0, int)
-    (pstrf,) = get_lapack_funcs(("pstrf",), (matrix,))
-    packed, order, rank, _ = pstrf(matrix, lower=1, tol=tol)
+    if len(matrix) == 1:
+        return np.sqrt(matrix), np.zeros(1, int)
+    packed, order, rank, _ = _lapack("pstrf")(matrix, lower=1, tol=tol)
     order = order - 1
     factor = np.empty((len(matrix), rank))
     factor[order] = np.tril(packed)[:, :rank]
     return factor, order[:rank]
 
 
+class GrowingFactor:
+    """The factor L of a covariance C = L L^T that is extended, variable by variable or block by block.
+
+    Only the rows of L at the pivots (a maximal set of independent variables) are kept: all the others are
+    fixed combinations of those.
+    """
+
+    def __init__(self, tol: float = 1e-12) -> None:
+        self.tol, self.size, self.rank = tol, 0, 0
+        self._pivots = np.zeros(0, int)
+        self._rows = np.zeros((0, 0))
+
+    def extend(self, cov_with_old: np.ndarray, cov_new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of L for new variables, from their covariances (new, old) and (new, new), and axes.
+
+        The columns of `cov_with_old` are all the variables so far, in the order of extension. The rows are
+        as long as the rank is now. The orthogonal `axes` turn the columns that are new, L22, into those
+        of the principal axes of the conditional covariance, by falling variance: L22 @ axes.
+        """
+        cov_new = np.asarray(cov_new, float)
+        cross = np.asarray(cov_with_old, float)
+        if cross.shape != (len(cov_new), self.size) or cov_new.shape != (len(cov_new),) * 2:
+            raise DataError(
+                f"covariances of shapes {cross.shape} and {cov_new.shape} extend {self.size} variables",
+                remedy="They are (new, old) and (new, new), old counting all variables so far.",
+            )
+        old = self.rank
+        L21, L22, pivots = grow_factor(self._rows[:old, :old], cross[:, self._pivots], cov_new, self.tol)
+        rows = np.concatenate([L21, L22], axis=1)
+        self.size, self.rank = self.size + len(cov_new), old + len(pivots)
+        if len(pivots):
+            if self.rank > len(self._rows):
+                larger = np.zeros((2 * self.rank, 2 * self.rank))
+                larger[:old, :old] = self._rows[:old, :old]
+                self._rows = larger
+            self._rows[old : self.rank, : self.rank] = rows[pivots]
+            self._pivots = np.concatenate([self._pivots, self.size - len(cov_new) + pivots])
+        return rows, _principal_axes(L22)
+
+
 class GaussianSampler:
     """Samples of a Gaussian vector N(0, C) that is extended, variable by variable or block by block.
 
-    z = L e, where only the rows of L at the pivots (a maximal set of independent variables) are kept:
-    all the others are fixed combinations of those. Noise dimensions come from `points`, which several
-    independent vectors may share. Within one extension they go along the principal axes of the conditional
-    covariance, so that the first Sobol dimensions carry the most variance.
+    z = L e. Noise dimensions come from `points`, which several independent vectors may share. Within one
+    extension they go along the principal axes of the conditional covariance, so that the first Sobol
+    dimensions carry the most variance.
 
     >>> sampler = GaussianSampler(NormalPoints(1024, seed=0))
     >>> x = sampler.extend(np.zeros((1, 0)), np.eye(1))
@@ -159,40 +200,31 @@ class GaussianSampler:
     """
 
     def __init__(self, points: NormalPoints, tol: float = 1e-12) -> None:
-        self.points, self.tol = points, tol
-        self.size = 0
-        self._pivots = np.zeros(0, int)
-        self._L = np.zeros((0, 0))
+        self.points, self.factor = points, GrowingFactor(tol)
         self._noise = np.zeros((0, points.count))
 
     @property
     def rank(self) -> int:
         """The number of noise dimensions in use."""
-        return len(self._pivots)
+        return self.factor.rank
 
     def extend(self, cov_with_old: np.ndarray, cov_new: np.ndarray) -> np.ndarray:
         """Samples (new, count) of new variables, from their covariances (new, old) and (new, new).
 
-        The columns of `cov_with_old` are all the variables so far, in the order of extension. The means
-        are zero: add them outside.
+        The means are zero: add them outside.
         """
-        cov_new = np.asarray(cov_new, float)
-        cross = np.asarray(cov_with_old, float)
-        if cross.shape != (len(cov_new), self.size) or cov_new.shape != (len(cov_new),) * 2:
-            raise DataError(
-                f"covariances of shapes {cross.shape} and {cov_new.shape} extend {self.size} variables",
-                remedy="They are (new, old) and (new, new), old counting all variables so far.",
-            )
-        L21, L22, pivots = grow_factor(self._L, cross[:, self._pivots], cov_new, self.tol)
-        fresh = _principal_axes(L22) @ self.points.take(len(pivots))
-        samples = L21 @ self._noise + L22 @ fresh
-        self._L = np.block([[self._L, np.zeros((self.rank, len(pivots)))], [L21[pivots], L22[pivots]]])
-        self._pivots = np.concatenate([self._pivots, self.size + pivots])
-        self._noise = np.concatenate([self._noise, fresh])
-        self.size += len(cov_new)
-        return samples
+        old = self.rank
+        rows, axes = self.factor.extend(cov_with_old, cov_new)
+        if self.rank > len(self._noise):
+            larger = np.empty((2 * self.rank, self.points.count))
+            larger[:old] = self._noise[:old]
+            self._noise = larger
+        self._noise[old : self.rank] = axes @ self.points.take(self.rank - old)
+        return rows @ self._noise[: self.rank]
 
 
 def _principal_axes(factor: np.ndarray) -> np.ndarray:
     """The orthogonal V, by falling variance, for which factor V is the principal-axes factor."""
+    if factor.shape[1] < 2:
+        return np.eye(factor.shape[1])
     return cast(np.ndarray, np.linalg.eigh(factor.T @ factor)[1])[:, ::-1]

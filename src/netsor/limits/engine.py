@@ -402,7 +402,9 @@ class Engine:
         return self.forms.unwound(source.expr) if isinstance(source, Nonlin) else e
 
     def _second_of(self, e: Expr, f: Expr, pair: Pair, tie: bool) -> Array:
-        forms = self.forms
+        forms, known = self.forms, self.expectations.known(e, f, pair)
+        if known is not None:
+            return known
         if forms.is_affine(e) and forms.is_affine(f):
             left, right = self.outer(self.mean(e), self.mean(f), e, f, pair, tie)
             cov = self.cov(e, f, pair, tie)

@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -103,6 +103,11 @@ class Expectations:
                 value = self.product(p, q, pair, tie, ranks)
                 total = value if total is None else total + value
         return total
+
+    def known(self, e: Expr, f: Expr, pair: Pair) -> Array | None:
+        """E[e f] where all second moments of a kind have been computed together."""
+        moments = self.sampler and self.sampler.moments
+        return moments.block(e, f, pair) if moments else None
 
     def many_products(
         self, left: tuple[Product, ...], right: tuple[Product, ...], pair: Pair, tie: bool
@@ -360,7 +365,7 @@ class Expectations:
             xp, shape = array_namespace(mean, var), np.broadcast_shapes(mean.shape, var.shape)
             both = xp.broadcast_to(mean, shape), xp.broadcast_to(var, shape)
             made = hermite.series(self.callable(atom, known), *both, kinks=kinks)
-            self._require_settled(atom, made)
+            self.require_settled(atom, made)
             return made
 
         arrays = (mean, var, *(b.array for b in blocks))
@@ -374,7 +379,7 @@ class Expectations:
         kind = ("series", body, tuple((b.rank, b.vector) for b in blocks), self.rank(atom), kinks)
         return tape.call(make, arrays, shape, var.dtype, kind)
 
-    def _require_settled(self, atom: Atom, series: hermite.Series) -> None:
+    def require_settled(self, atom: Atom, series: hermite.Series) -> None:
         """The integral of f^2 is the same at two resolutions, or f has a pole or grows too fast."""
         if is_traced(series.square):
             return
@@ -387,8 +392,10 @@ class Expectations:
             remedy="A nonlinearity has no pole and grows more slowly than exp(x^2 / (4 variance)).",
         )
 
-    def callable(self, atom: Atom, known: dict[str, Block]) -> Callable[[Array], Array]:
+    def callable(self, atom: Atom, known: Mapping[str, Block] | None = None) -> Callable[[Array], Array]:
         """The atom as a function of arrays (repeats, inputs, index..., points), with its constants known."""
+        if known is None:
+            known = {n: self.engine.block(n) for n in refs(atom.body) if n != HOLE.name}
         rank = self.rank(atom)
 
         def fn(x: Array) -> Array:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
-from math import ceil, log2
+from functools import partial
+from math import ceil, sqrt
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from netsor.limits.forms import Forms
 from netsor.limits.matrix import diagonal_of_matrix, whole_matrix
 from netsor.limits.outputs import Rows
 from netsor.limits.plan import Plan
+from netsor.limits.repeats import Repeats
 from netsor.limits.rolled import rolled_matrix
 from netsor.limits.sampled import Sampler
 from netsor.limits.tape import Tape
@@ -30,9 +32,11 @@ from netsor.limits.traced import NeedsValuesError
 
 __all__ = ["KernelRun", "Options", "Result", "deep_recursion"]
 
-START, GOOD = 2**12, 5e-4
-RATE = 0.75  # errors of scrambled Sobol points fall about like points^-0.75 here
-AT_ONCE = 2**17  # sample points of all repeats that are computed together
+START, FIRST, GOOD = 2**12, 2**10, 5e-4  # points without a tolerance, and first ones with one
+RATE = 0.8  # errors of scrambled Sobol points fall about like points^-0.8 here
+SIGMAS = 2.0  # standard errors that a tolerance covers
+AIM, MOST_REPEATS = 0.8, 4  # what part of a tolerance to aim at, and how many times the repeats to take
+REPEAT = 2**11  # what a repeat costs beside its points, in points
 METHODS = ("auto", "exact", "sample")
 
 
@@ -41,10 +45,11 @@ class Options:
     """How a limit is computed.
 
     method   "exact" raises where there is no exact method, "sample" samples every family
-    tol      sampling grows until the error is below tol * sqrt(K_ii K_jj), or raises LimitError
-    points   sample points per repeat (a power of two); by default 4096, and four times as many for a
-             second try if the error is above 5e-4 of the scale
-    repeats  independent randomisations, whose spread is the error
+    tol      sampling grows until twice the error is below tol * sqrt(K_ii K_jj), or raises LimitError
+    points   sample points per repeat (a power of two) to begin with; without a tolerance 4096, and up to
+             four times as many for a second try if the error is above 5e-4 of the scale
+    repeats  independent randomisations, whose spread is the error; a tolerance may take up to four times
+             as many
     progress  a bar; by default only for runs longer than two seconds in a terminal
     memory   bytes of workspace beyond inputs and kernel that exact methods may use; by default 256 MB, or
              what one pair of inputs needs
@@ -73,6 +78,37 @@ class Options:
             raise LimitError(f"memory={self.memory!r}", remedy="Give a number of bytes, as in memory=2**30.")
         if self.tol is not None and not self.tol > 0:
             raise LimitError(f"tol={self.tol!r}", remedy="A tolerance is a positive number.")
+
+    def further(self, points: int, repeats: int, reached: float) -> tuple[int, int] | None:
+        """How many points and repeats to take next, or None if the error is good enough.
+
+        The error falls like points^-RATE and like repeats^-1/2. Further repeats join those there are, so
+        they are cheaper where little is missing; more points start again.
+        """
+        if self.tol is None:
+            if self.points is not None or reached <= GOOD or points > START:
+                return None
+            return min((2 if reached <= 2 * GOOD else 4) * points, self.max_points), self.repeats
+        if SIGMAS * reached <= self.tol:
+            return None
+        missing = SIGMAS * reached / (AIM * self.tol)
+        wanted, fresh = ceil(repeats * missing**2), self.repeats
+        costs: dict[tuple[int, int], float] = {}
+        if wanted <= MOST_REPEATS * fresh:
+            costs[points, wanted] = (points + REPEAT) * (wanted - repeats)
+        alone = missing * sqrt(repeats / fresh)  # with as many repeats as a new start has
+        factor = 2
+        while points * factor <= self.max_points:
+            total = fresh * max(1.0, alone / factor**RATE) ** 2
+            costs[points * factor, fresh] = (points * factor + REPEAT) * total
+            factor *= 2
+        if not costs:
+            raise LimitError(
+                f"the tolerance {self.tol:g} is not reached",
+                remedy=f"With {points} points the standard error is {reached:.2g}, and twice that counts. "
+                "Allow more with max_points=..., or a larger tol.",
+            )
+        return min(costs, key=lambda key: costs[key])
 
 
 @dataclass(frozen=True)
@@ -197,9 +233,9 @@ class KernelRun:
         """Any quantity of the engine, averaged over repeats where something must be sampled."""
 
         def sampled(families: frozenset[str], _: list[str]) -> Any:
-            repeats = range(self.options.repeats)
-            sampler = Sampler(families, self.options.points or START, repeats, self.options.seed)
-            value = quantity(self.engine(Record(), sampler))
+            repeats = Repeats(partial(self.engine, Record()), families, self.options.seed)
+            points, numbers = self.options.points or START, range(self.options.repeats)
+            value = repeats.values(lambda engine, _: quantity(engine), points, numbers)
             return None if value is None else np.mean(value, axis=0)
 
         def exact() -> Any:
@@ -298,33 +334,30 @@ class KernelRun:
             whole = KernelRun(self.made, self.options, self.params, None).sampled(families, reasons)
             block = np.s_[: self.rows.left_size, self.rows.left_size :]
             return Result(whole.value[block], whole.error[block], whole.plan)
-        options, points = self.options, self.options.points or START
+        options, record = self.options, Record()
+        points = options.points or (FIRST if options.tol else START)
+        repeats = Repeats(lambda sampler: self.engine(record, sampler), families, options.seed)
+
+        def matrices(numbers: range) -> np.ndarray:
+            found = repeats.values(lambda engine, n: whole_matrix(engine, self.rows, n), points, numbers)
+            return self.finite(found)
+
+        stack = matrices(range(options.repeats))
         while True:
-            record, stack, dimensions = Record(), [], 0
-            for repeats in _chunks(options.repeats, max(1, AT_ONCE // points)):
-                sampler = Sampler(families, points, repeats, options.seed)
-                stack.append(self.finite(whole_matrix(self.engine(record, sampler), self.rows, len(repeats))))
-                dimensions = sampler.dimensions
-            stack = np.concatenate(stack)
             value = stack.mean(0)
             error = stack.std(0, ddof=1) / np.sqrt(len(stack)) + self.rounding(value)
-            plan = Plan.of(record, self.program, error, value)
-            plan = replace(plan, sampled=tuple(sorted(families)), dimensions=dimensions, points=points)
-            result = Result(value, error, replace(plan, repeats=options.repeats, reasons=tuple(reasons)))
             reached = _relative(error, self.scale(value))
-            enough = options.points is not None or reached <= GOOD or points > START
-            if reached <= options.tol if options.tol is not None else enough:
-                return result
-            if points >= options.max_points:
-                raise LimitError(
-                    f"the tolerance {options.tol:g} is not reached",
-                    remedy=f"With {points} points the error is {reached:.2g}. "
-                    "Allow more with max_points=..., or a larger tol.",
-                )
-            factor = (
-                4 if options.tol is None else max(4, _power_of_two((reached / options.tol) ** (1 / RATE)))
-            )
-            points = min(points * factor, options.max_points)
+            more = options.further(points, len(stack), reached)
+            if more is None:
+                plan = Plan.of(record, self.program, error, value)
+                plan = replace(plan, sampled=tuple(sorted(families)), dimensions=repeats.dimensions)
+                plan = replace(plan, points=points, repeats=len(stack), reasons=tuple(reasons))
+                return Result(value, error, plan)
+            if more[0] == points:
+                stack = np.concatenate([stack, matrices(range(len(stack), more[1]))])
+            else:
+                points, record = more[0], Record()
+                stack = matrices(range(more[1]))
 
     def in_numpy(self, reasons: list[str]) -> KernelRun:
         """The same run on NumPy arrays: sampling knows no other."""
@@ -364,16 +397,6 @@ def _is_finite(value: np.ndarray, rows: int = 256) -> bool:
     """Whether all entries are finite, a few rows at a time: a large kernel fills the memory already."""
     parts = value if value.ndim > 1 else value[None]
     return all(bool(np.isfinite(parts[a : a + rows]).all()) for a in range(0, len(parts), rows))
-
-
-def _power_of_two(x: float) -> int:
-    """The least power of two that is not below x."""
-    return 2 ** max(0, ceil(log2(x)))
-
-
-def _chunks(repeats: int, size: int) -> Iterator[range]:
-    """The numbers of the repeats, as many at a time as fit in memory."""
-    return (range(k, min(k + size, repeats)) for k in range(0, repeats, size))
 
 
 def _relative(error: np.ndarray, scale: np.ndarray) -> float:

@@ -16,6 +16,7 @@ from netsor.limits.pairs import Pair, pad_index
 
 if TYPE_CHECKING:
     from netsor.limits.engine import Engine
+    from netsor.limits.moments import Moments
 
 __all__ = ["Sampler", "stacked_means"]
 
@@ -24,11 +25,15 @@ class Sampler:
     """Joint samples of the forms of some families; each form is drawn when it is first asked for.
 
     There are independent randomisations, numbered by `repeats`, each with its own points and covariances.
+    `moments` are second moments that have been computed with the first dimensions of these points.
     """
 
-    def __init__(self, families: frozenset[str], points: int, repeats: range, seed: int) -> None:
+    def __init__(
+        self, families: frozenset[str], points: int, repeats: range, seed: int, dimensions: int = 0
+    ) -> None:
         self.families, self.count, self.repeats = families, points, len(repeats)
-        self.points = [NormalPoints(points, (seed, k)) for k in repeats]
+        self.points = [NormalPoints(points, (seed, k), dimensions=dimensions) for k in repeats]
+        self.moments: Moments | None = None
         self.samplers: dict[str, list[GaussianSampler]] = {}
         self.drawn: dict[str, list[Expr]] = {}
         self.samples: dict[Expr, Block] = {}

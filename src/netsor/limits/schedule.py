@@ -1,0 +1,185 @@
+"""Which second moments a program needs, in which order, as tables of row numbers.
+
+Networks that are loops over tokens have many vectors without index axes, and all pairs of them matter.
+Taken one pair at a time, most of the work is not arithmetic. So what is alike is stacked: the *rows* of a
+table are the variables of a family, the atoms of an exact family, the sampled products, or the vectors that
+matrices multiply, in the order in which they become known, one row for each input. What is new at a step
+meets all that came before in a few operations on whole tables, which `netsor.limits.moments` carries out.
+
+A vector is a sum of *parts*: a number times sampled atoms times exact atoms, one of a family at most,
+
+    E[h h'] = sum_pq c_p c_q mean(sampled_p sampled_q) prod_families E[atom_p atom_q].
+
+A family whose atom is the same in all parts of each vector (an output gate) is a *factor* of the whole sum;
+what is left is the *core*, and vectors may share it: h and r h in a GRU. The tables are made by
+`netsor.limits.scheduling`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from netsor.lang.expr import Expr
+from netsor.limits.forms import Atom
+
+__all__ = [
+    "Core",
+    "ExactAtom",
+    "Factor",
+    "Family",
+    "Form",
+    "Group",
+    "Link",
+    "Peer",
+    "Row",
+    "Schedule",
+    "State",
+    "Step",
+]
+
+Rows = slice | np.ndarray
+
+
+@dataclass
+class Family:
+    """Gaussian variables that depend on each other: one row for each form and input."""
+
+    name: str
+    drawn: bool
+    size: int = 0
+    atoms: int = 1  # rows of the table of pairs; row 0 is the number 1
+    means: bool = False  # whether row 0 is needed: the expectations of the atoms
+    mean: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    static: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))  # the covariance due to inputs
+
+
+@dataclass(frozen=True)
+class Factor:
+    """Rows in the table of pairs of a family, on the left and on the right."""
+
+    family: int
+    own: np.ndarray
+    other: np.ndarray
+
+
+@dataclass(frozen=True)
+class Link:
+    """scale * E[h h'] between a form that holds W h and the forms of its family that hold W h'."""
+
+    group: int
+    own: np.ndarray
+    other: np.ndarray
+    factors: tuple[Factor, ...]
+    scale: np.ndarray
+    columns: np.ndarray  # rows of the family
+
+
+@dataclass(frozen=True)
+class Form:
+    """A Gaussian variable: its rows in its family, and where its covariances come from."""
+
+    expr: Expr
+    family: int
+    rows: slice
+    links: tuple[Link, ...]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Atoms of one kind (family and function) that a new atom meets: their rows as atoms and as variables."""
+
+    kind: tuple[int, Expr, bool]
+    atom: Atom
+    rule: Callable[..., Any] | None  # None is a Hermite series
+    rows: Rows
+    forms: Rows
+
+
+@dataclass(frozen=True)
+class ExactAtom:
+    """A function of one variable of a family that is not sampled."""
+
+    atom: Atom
+    family: int
+    rows: slice
+    forms: slice
+    peers: tuple[Peer, ...]
+    own: Peer  # the one of its own kind
+
+
+@dataclass(frozen=True)
+class Row:
+    """Sampled values to compute: the product of expressions, and of rows that are there already."""
+
+    rows: slice
+    exprs: tuple[Expr, ...]
+    rest: slice | None = None
+
+
+@dataclass(frozen=True)
+class Core:
+    """A sum of parts: its rows in its group, and its parts (inputs by parts) among the group's."""
+
+    group: int
+    rows: slice
+    parts: slice
+    upto: int  # sampled rows so far
+    plain: bool  # whether the parts of the group so far are the sampled rows so far
+
+
+@dataclass
+class Group:
+    """Cores whose second moments are needed: the parts of all of them, and where each row begins."""
+
+    pool: int  # where the sampled rows are
+    size: int = 0
+    sampled: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
+    atoms: dict[int, np.ndarray] = field(default_factory=dict)
+    constants: np.ndarray | None = None  # None if all are 1
+    starts: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
+
+
+@dataclass(frozen=True)
+class State:
+    """A vector that matrices multiply or outputs read: a core times factors.
+
+    cluster   vectors that share a matrix, directly or through others; only these have second moments
+    """
+
+    cluster: int
+    group: int
+    core: np.ndarray
+    factors: dict[int, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What becomes known with one vector, in this order; `expired` values are not needed any more."""
+
+    forms: tuple[Form, ...]
+    atoms: tuple[ExactAtom, ...]
+    rows: tuple[Row, ...]
+    core: Core | None
+    expired: tuple[Expr, ...] = ()
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The tables and steps of all vectors that fit."""
+
+    families: list[Family]
+    groups: list[Group]
+    pools: list[int]  # the number of sampled rows of each
+    steps: list[Step]
+    states: dict[Expr, State]
+    models: dict[Expr, Any] = field(default_factory=dict)  # series of functions that serve for many variables
+
+    def bytes(self, points: int) -> int:
+        """Memory for one repeat."""
+        tables = sum(f.size**2 + f.atoms**2 for f in self.families) + sum(g.size**2 for g in self.groups)
+        noise = sum(family.size for family in self.families if family.drawn)
+        return 8 * (tables + points * (2 * noise + sum(self.pools)))

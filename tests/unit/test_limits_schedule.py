@@ -1,0 +1,381 @@
+"""Second moments of all vectors at once: against one pair at a time and the oracle, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import netsor as ns
+from limit_cases import assert_agree, hinge, scale_of
+from netsor import zoo
+from netsor.limits import draws as draws_module
+from netsor.limits import repeats as repeats_module
+from netsor.limits.draws import Axes
+from netsor.limits.repeats import Repeats
+from netsor.limits.run import KernelRun, Record
+from netsor.limits.schedule import Schedule
+from oracle import oracle
+
+TOKENS = np.random.default_rng(11).standard_normal((5, 6, 3))
+LONG, SHORT = TOKENS[0][:4], TOKENS[1][:3]
+v = ns.Matrix(0.7, rows=1, name="v")
+
+
+def sequence(step: Callable[[Any, Any], Any], readout: Callable[[list[Any]], Any]) -> ns.Network:
+    """A network that goes through its tokens with `step` and reads out all states."""
+
+    @ns.network
+    def net(tokens):
+        state, states = 0, []
+        for token in tokens:
+            state = step(state, token)
+            states.append(state)
+        return readout(states)
+
+    return net
+
+
+def last(states: list[Any]) -> Any:
+    return v @ states[-1]
+
+
+def two_layers() -> ns.Network:
+    first, second = ns.GRUCell(ns.erf, ns.erf_gate), ns.GRUCell(ns.tanh, ns.sigmoid, mean_b=0.3, name="2")
+
+    @ns.network
+    def net(tokens):
+        s, t = 0, 0
+        for token in tokens:
+            s = first(s, token)
+            t = second(t, s)
+        return v @ (t + 0.5 * s)
+
+    return net
+
+
+def scaled_and_repeated() -> ns.Network:
+    """A matrix twice in one form, factors, differences, and data as a coefficient."""
+    W, U, b = ns.Matrix(0.9), ns.Matrix(1.1), ns.Vector(0.5, mean=0.2)
+
+    def step(state, token):
+        gate = ns.erf_gate(2 * (W @ state) - (W @ (6 * state * state)) / 2 + token[0] * (U @ token) - b)
+        return gate - 0.3 * gate * state
+
+    return sequence(step, last)
+
+
+def several_functions() -> ns.Network:
+    """One exact family with a closed form, a smooth function and kinks, not all of them in all parts."""
+    cell_z, cell_h = (ns.RNNCell(lambda h: h, name=name) for name in "zh")
+
+    def step(state, token):
+        z, h = ns.erf_gate(cell_z(state, token)), cell_h(state, token)
+        return z * state + (1 - z) * ns.erf(h) + 0.5 * z * ns.tanh(h) - 0.25 * ns.nonlin(hinge, h) + 0.1 * z
+
+    return sequence(step, last)
+
+
+def independent_of_the_input() -> ns.Network:
+    """The first steps are the same for all inputs."""
+    cell, h0 = ns.GRUCell(ns.erf, ns.erf_gate), ns.Vector(0.8)
+
+    @ns.network
+    def net(tokens):
+        state = ns.tanh(h0)
+        for _ in range(2):
+            state = cell(state, np.ones(3))
+        for token in tokens:
+            state = cell(state, token)
+        return v @ state, v @ ns.relu(h0)
+
+    return net
+
+
+def products_of_states() -> ns.Network:
+    """Vectors of two steps in one vector, and an output gate that not every vector has."""
+    cell, gate = ns.GRUCell(ns.erf, ns.erf_gate), ns.RNNCell(ns.sigmoid, name="o")
+
+    def step(state, token):
+        return cell(state, token)
+
+    def readout(states):
+        gated = gate(states[0], np.ones(3)) * states[-1]
+        return v @ (states[-1] * ns.erf_gate(ns.Matrix(1.0) @ gated)), v @ gated, v @ states[-1]
+
+    return sequence(step, readout)
+
+
+GRU, LSTM = ns.GRUCell(ns.erf, ns.erf_gate), ns.LSTMCell(ns.tanh, ns.sigmoid, mean_b=[0.0, 1.0, 0.2, 0.0])
+NETWORKS: dict[str, ns.Network] = {
+    "GRU": zoo.gru(var_w=[1.5, 1.0, 2.0], mean_b=[0.5, 0.0, -0.5]),
+    "tanh GRU": zoo.gru(ns.tanh, ns.sigmoid, mean_b=[0.1, 0.0, 0.3]),
+    "GRU, random state": zoo.gru(var_h0=0.5),
+    "LSTM": zoo.lstm(var_w=[1.0, 2.0, 1.5, 1.0]),
+    "mean of a GRU": sequence(GRU, lambda states: v @ ns.mean(ns.stack(states), axis=0)),
+    "two GRU layers": two_layers(),
+    "scaled and repeated": scaled_and_repeated(),
+    "several functions": several_functions(),
+    "independent of the input": independent_of_the_input(),
+    "products of states": products_of_states(),
+}
+each = pytest.mark.parametrize("name", NETWORKS)
+SETS = [LONG, SHORT, TOKENS[2][:4], TOKENS[3][:3], LONG]
+
+
+def schedule(net: ns.Network, inputs: Any, **options: Any) -> Schedule | None:
+    return repeats(net, inputs, **options).schedule
+
+
+def repeats(net: ns.Network, inputs: Any, **options: Any) -> Repeats:
+    run = ns.kernel(net, **options).run(inputs)
+    found: list[Repeats] = []
+
+    def sampled(families: frozenset[str], _: Any) -> None:
+        found.append(Repeats(lambda sampler: run.engine(Record(), sampler), families, 0))
+
+    KernelRun.attempt(run, run.exact, sampled)
+    return found[0]
+
+
+# Values
+
+
+@each
+@pytest.mark.parametrize("method", ["auto", "sample"])
+def test_against_one_pair_at_a_time(name: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = ns.kernel(NETWORKS[name], method=method, points=2**9, seed=2)
+    fits = (name, method) != ("GRU, random state", "sample")  # a sampled variable behind a matrix
+    assert (schedule(NETWORKS[name], SETS, method=method) is not None) == fits
+    found = kernel.evaluate(SETS)
+    monkeypatch.setattr(repeats_module, "schedule_of", lambda *_: None)
+    wanted = ns.kernel(NETWORKS[name], method=method, points=2**9, seed=3).evaluate(SETS)
+    assert_agree(found.value, found.error, wanted.value, wanted.error)
+    assert np.all(found.error <= 0.03 * scale_of(found.value)), "the comparison says little"
+    assert np.linalg.norm(found.error) <= 2 * np.linalg.norm(wanted.error)
+
+
+@each
+def test_against_the_oracle(name: str) -> None:
+    inputs = [LONG[:2], SHORT[:2]]
+    found = ns.kernel(NETWORKS[name], method="sample", points=2**11).evaluate(inputs)
+    wanted = oracle(ns.program(NETWORKS[name], *inputs), samples=2**13)
+    assert_agree(found.value, found.error, wanted.kernel, wanted.error.kernel)
+
+
+@each
+def test_the_number_of_threads_changes_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = []
+    for cores in (1, 2, 5):
+        monkeypatch.setattr(repeats_module.os, "cpu_count", lambda cores=cores: cores)
+        results.append(ns.kernel(NETWORKS[name], points=2**6, repeats=7)(SETS))
+    np.testing.assert_array_equal(results[1], results[0])
+    np.testing.assert_array_equal(results[2], results[0])
+
+
+@each
+def test_some_repeats_at_a_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In little memory the values are the same, up to the lengths of series."""
+    kernel = ns.kernel(NETWORKS[name], points=2**6)
+    whole = kernel.evaluate(SETS)
+    monkeypatch.setattr(repeats_module, "MEMORY", 1)
+    parts = kernel.evaluate(SETS)
+    size = np.abs(whole.value).max()
+    np.testing.assert_allclose(parts.value, whole.value, rtol=0, atol=1e-9 * size)
+    np.testing.assert_allclose(parts.error, whole.error, rtol=0, atol=1e-8 * size)
+
+
+def test_some_inputs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = ns.kernel(NETWORKS["products of states"], points=2**6)
+    whole = kernel(SETS)
+    monkeypatch.setattr(draws_module, "LARGEST_TABLE", 1)
+    np.testing.assert_allclose(kernel(SETS), whole, rtol=0, atol=1e-13 * np.abs(whole).max())
+
+
+def test_the_same_tokens_have_the_same_rows() -> None:
+    found = ns.kernel(zoo.gru(), points=2**8)([LONG, SHORT, LONG])
+    np.testing.assert_allclose(found[:4], found[7:], rtol=0, atol=1e-9)
+    np.testing.assert_allclose(found[:4, :4], found[:4, 7:], rtol=0, atol=1e-9)
+
+
+def test_variances_that_are_zero_or_huge() -> None:
+    for var_u, var_b in ((0.0, 0.0), (0.0, 1.0), (1e8, 1.0), (1e-8, 0.0)):
+        net = zoo.gru(var_u=[var_u, 1.0, 1.0], var_b=[var_b, 1.0, 1.0])
+        found = ns.kernel(net, points=2**9).evaluate([LONG, LONG, SHORT])
+        wanted = ns.kernel(net, method="sample", points=2**9, seed=1).evaluate([LONG, LONG, SHORT])
+        assert_agree(found.value, found.error, wanted.value, wanted.error)
+
+
+def test_variances_by_name() -> None:
+    """Parameters in place of the program's own enter everywhere."""
+    x = [LONG, SHORT]
+    found = ns.kernel(zoo.gru(), points=2**8)(x, params={"W_z": 2.0, "U_h": 0.5, "b_r": 0.3, "v": 3.0})
+    net = zoo.gru(var_w=[2.0, 1.0, 1.0], var_u=[1.0, 1.0, 0.5], var_b=[1.0, 0.3, 1.0], var_v=3.0)
+    np.testing.assert_allclose(found, ns.kernel(net, points=2**8)(x), rtol=1e-12)
+
+
+def test_what_is_exact_stays_exact() -> None:
+    """The second moments of a vector without sampled atoms have no error, whatever else is sampled."""
+    W, U = ns.Matrix(1.0), ns.Matrix(1.0)
+
+    @ns.network
+    def net(tokens):
+        states = v @ ns.erf(U @ tokens[0]), v @ zoo_state(tokens)
+        return states
+
+    def zoo_state(tokens):
+        gates = [ns.erf_gate(W @ t) for t in tokens]
+        return gates[0] * gates[1] * gates[2] * gates[3]
+
+    found = ns.kernel(net, points=2**6).evaluate([LONG])
+    q = LONG[0] @ LONG[0] / 3
+    assert found.value[0, 0] == pytest.approx(0.7 * 2 / np.pi * np.arcsin(2 * q / (1 + 2 * q)), rel=1e-13)
+    assert found.error[0, 0] < 1e-12
+    assert found.error[1, 1] > 1e-8
+
+
+# What is served, and what is left to the engine
+
+
+def test_a_network_that_partly_fits() -> None:
+    """What has index axes is sampled pair by pair, on top of the vectors that have none."""
+    cell = ns.GRUCell(ns.erf, ns.erf_gate)
+    net = sequence(cell, lambda states: v @ ns.max_pool(ns.stack(states), 2))
+    inputs = [LONG, TOKENS[4][:4]]
+    found = ns.kernel(net, points=2**9).evaluate(inputs)
+    every = ns.kernel(net, method="sample", points=2**9, seed=7).evaluate(inputs)
+    assert_agree(found.value, found.error, every.value, every.error)
+    made = schedule(net, inputs)
+    assert made is not None
+    assert len(made.states) == 6  # three states, and each of them times a reset gate
+
+
+@pytest.mark.parametrize("name", ["cnn", "layernorm"])
+def test_networks_that_do_not_fit(name: str) -> None:
+    if name == "cnn":
+        net, inputs = zoo.cnn(2, kernel=2, pool="max"), np.random.default_rng(0).standard_normal((2, 2, 3, 2))
+    else:
+        W, cell = ns.Matrix(), ns.GRUCell(ns.erf, ns.erf_gate)
+        net = sequence(lambda s, x: cell(ns.layernorm(s) if not isinstance(s, int) else s, W @ x), last)
+        inputs = [LONG, SHORT]
+    made = schedule(net, inputs)
+    assert made is None or len(made.states) <= 2
+    found = ns.kernel(net, points=2**8).evaluate(inputs)
+    assert np.isfinite(found.value).all()
+
+
+def test_the_limits_of_variables() -> None:
+    """`ns.limit` reads the same second moments: variances of a gate, and E[h h']."""
+    limit = ns.limit(zoo.gru(), LONG, points=2**10)
+    program = limit.program
+    kernel = limit.kernel()
+    outputs = [s.terms[0].operand for s in program.outputs]
+    moments = [limit.moment(name, name) for name in outputs]
+    assert_agree(moments, np.diagonal(kernel.error), np.diagonal(kernel.value), np.diagonal(kernel.error))
+    products = [s for s in program.statements if type(s).__name__ == "MatMul"]
+    for s in products:
+        assert limit.sigma(s.name) == pytest.approx(limit.moment(s.operand, s.operand), rel=1e-12)
+
+
+def test_a_value_that_is_not_finite_is_refused() -> None:
+    W = ns.Matrix(1.0)
+    net = sequence(lambda s, x: ns.exp(40 * (W @ (s + ns.tanh(W @ x)))) * ns.erf_gate(W @ x), last)
+    with pytest.raises(ns.NetsorError):
+        ns.kernel(net, points=2**6)([LONG])
+
+
+# Cost
+
+
+def test_rows_and_steps_of_a_gru() -> None:
+    """T(T+1)/2 products of gates, T variables a family, and a core for both h and r h."""
+    for length in (3, 5, 6):
+        made = schedule(zoo.gru(), [TOKENS[0][:length]])
+        assert made is not None
+        assert made.pools == [length * (length + 1) // 2]
+        assert [g.size for g in made.groups] == [length]
+        assert {f.size for f in made.families} == {length, length - 1}
+        assert sum(step.core is not None for step in made.steps) == length
+        assert all(step.core.plain for step in made.steps if step.core)
+        drawn = [f for f in made.families if f.drawn]
+        assert [f.size for f in drawn] == [length]
+
+
+def test_early_tokens_come_first() -> None:
+    """Of all sequences, whatever their order in the program."""
+    made = schedule(zoo.gru(), [LONG, SHORT, TOKENS[2]])
+    assert made is not None
+    (drawn,) = (k for k, family in enumerate(made.families) if family.drawn)
+    names = [form.expr.name for step in made.steps for form in step.forms if form.family == drawn]
+    program = ns.kernel(zoo.gru()).run([LONG, SHORT, TOKENS[2]]).program
+    data = {"x1": 0, "x2": 0, "x3": 0}
+    for name in names:
+        source = next(x for x in data if f"{x}_{data[x]}" in str(program.definitions[name]))
+        data[source] += 1
+        assert max(data.values()) - min(data.values()) <= 1 or data["x2"] == 3 or data["x1"] == 4
+    assert data == {"x1": 4, "x2": 3, "x3": 6}
+
+
+def test_rows_of_an_lstm() -> None:
+    made = schedule(zoo.lstm(), [LONG, SHORT])
+    assert made is not None
+    assert made.pools == [7]
+    assert sum(f.drawn for f in made.families) == 3
+
+
+def test_one_row_for_each_vector_if_all_is_sampled() -> None:
+    made = schedule(zoo.gru(), [LONG], method="sample")
+    assert made is not None
+    assert sum(made.pools) == 4 + 3
+
+
+def test_values_are_dropped_when_they_are_not_needed() -> None:
+    """At no time there are more values of expressions than a few for a step."""
+    found = repeats(zoo.lstm(), [TOKENS[0]])
+    assert found.schedule is not None
+    alive, most = set(), 0
+    for step in found.schedule.steps:
+        alive |= {form.expr for form in step.forms if found.schedule.families[form.family].drawn}
+        alive |= {expr for row in step.rows for expr in row.exprs}
+        most = max(most, len(alive))
+        alive -= set(step.expired)
+    assert not alive
+    assert most <= 8
+
+
+def test_memory_bounds_how_much_is_done_at_once() -> None:
+    found = repeats(zoo.gru(), TOKENS)
+    assert found.schedule is not None
+    each = found.schedule.bytes(2**15)
+    assert found.at_once(2**15) == max(1, min(repeats_module.AT_ONCE // 2**15, repeats_module.MEMORY // each))
+    assert found.at_once(2**20) == 1
+
+
+# Axes
+
+
+def test_axes_are_rotations() -> None:
+    found = repeats(zoo.lstm(), [LONG, SHORT])
+    axes = found.pilot(2**8)
+    assert axes is not None
+    places = np.concatenate([places for _, places in axes.turns.values()])
+    assert np.array_equal(np.sort(places), np.arange(axes.dimensions))
+    for turn, _ in axes.turns.values():
+        np.testing.assert_allclose(turn @ turn.T, np.eye(len(turn)), atol=1e-12)
+
+
+def test_what_variables_share_comes_first() -> None:
+    """With a large bias, the first dimension moves all variables of a family together."""
+
+    rows = [np.array([[3.0]]), np.array([[2.9, 0.8]]), np.array([[3.0, 0.1, 0.9]])]
+    drawn = SimpleNamespace(loadings=[[], rows], axes=[[], [np.eye(1)] * 3], times=[[], [0, 1, 2]])
+    axes = Axes.of(drawn)  # type: ignore[arg-type]
+    ((turn, places),) = axes.turns.values()
+    loadings = np.array([[3.0, 0, 0], [2.9, 0.8, 0], [3.0, 0.1, 0.9]]) @ turn
+    first = loadings[:, list(places).index(0)]
+    assert np.all(first**2 > 0.9 * np.sum(loadings**2, axis=1))
+    rest = np.delete(loadings, list(places).index(0), axis=1)
+    assert abs(rest[0, 1]) < 1e-12  # the first variable depends on one more dimension only
