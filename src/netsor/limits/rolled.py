@@ -62,7 +62,7 @@ class Values:
     """
 
     def __init__(self, graph: Graph, given: Mapping[str, Array]) -> None:
-        import jax
+        import jax  # type: ignore[import-not-found]
 
         _register()
         self.jax, self.jnp, self.graph = jax, jax.numpy, graph
@@ -341,7 +341,7 @@ class _Rolled:
 @cache
 def _register() -> None:
     """Series travel between operations as the arrays that they are made of."""
-    from jax.tree_util import register_dataclass
+    from jax.tree_util import register_dataclass  # type: ignore[import-not-found]
 
     register_dataclass(Series, ["coefs", "tail", "error", "square", "mark", "jumps"], ["rests"])
     register_dataclass(Jumps, ["places", "sizes", "coefs", "tail", "scale"], ["orders"])
