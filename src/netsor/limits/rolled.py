@@ -343,5 +343,5 @@ def _register() -> None:
     """Series travel between operations as the arrays that they are made of."""
     from jax.tree_util import register_dataclass  # type: ignore[import-not-found]
 
-    register_dataclass(Series, ["coefs", "tail", "error", "square", "mark", "jumps"], ["rests"])
+    register_dataclass(Series, ["coefs", "tail", "error", "square", "mark", "jumps"], ["rests", "rule"])
     register_dataclass(Jumps, ["places", "sizes", "coefs", "tail", "scale"], ["orders"])
