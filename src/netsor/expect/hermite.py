@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, reduce
+from itertools import pairwise
 from math import factorial, prod
 from operator import mul
 from typing import Any
@@ -58,6 +59,7 @@ JUMP_ORDERS, MOST_JUMPS = 4, 8  # jumps of f and of three derivatives, at so man
 LARGEST_JUMP = 256.0  # relative to sqrt(E[f^2])
 FIT_POINTS, FIT_WIDTH = 9, 0.25
 PAIR_BLOCK = 2**15
+MANY, FEW = 256, 9  # of many inputs, so many tell which rule and length suit all of them
 
 
 def _index(x: Any, index: tuple) -> Any:
@@ -150,13 +152,14 @@ def series(
     terms: int | None = None,
     tol: float = 1e-13,
     kinks: Sequence[float] = (),
+    alone: bool = False,
 ) -> Series:
     """The Hermite series of f at inputs of mean m and variance q, arrays of shape (...,).
 
     `fn` is elementwise and is called on arrays of shape (..., nodes); `kinks` are the places where f or one
-    of its first derivatives jumps. With `terms=None` the series is as long as `tol` asks, relative to
-    sqrt(E[f^2]), up to 512 terms, and up to 4096 for few inputs. Inside jax.jit, where nothing can adapt,
-    the rule is fixed and there are 256 terms: see the errors.
+    of its first derivatives jumps; `alone` says that f is the same function for all inputs. With `terms=None`
+    the series is as long as `tol` asks, relative to sqrt(E[f^2]), up to 512 terms, and up to 4096 for few
+    inputs. Inside jax.jit, where nothing can adapt, the rule is fixed and there are 256 terms: see the errors.
     """
     xp = array_namespace(m, q)
     m, q = xp.broadcast_arrays(m, q)
@@ -164,7 +167,7 @@ def series(
     if is_traced(m, q):
         found = _at_level(fn, m, s, terms or TRACED_TERMS, TRACED_LEVEL, REACHES[1], sorted(set(kinks)))[0]
     else:
-        found = _adaptive(fn, m, s, terms, max(tol, 32 * eps_of(m)), sorted(set(kinks)))
+        found = _adaptive(fn, m, s, terms, max(tol, 32 * eps_of(m)), sorted(set(kinks)), alone)
     found = _with_constants(fn, m, q, found)
     return found if is_traced(m, q) or not found.tail.size else replace(found, rests=_rests(found))
 
@@ -189,21 +192,46 @@ def series_like(model: Series, fn: Function, m: Array, q: Array) -> Series:
 def _rests(found: Series) -> tuple[tuple[int, Any], ...]:
     """What the series and its shorter versions leave out: their lengths and largest relative tails."""
     most = found.coefs.shape[-1]
-    return tuple((k, _relative(_cut(found, k))) for k in (*(k for k in SHORTER if k < most), most))
+    counts = (*(k for k in SHORTER if k < most), most)
+    if found.jumps is not None:
+        return tuple((k, _relative(_cut(found, k))) for k in counts)
+    xp = array_namespace(found.coefs)
+    pieces = [found.coefs[..., a:b] for a, b in pairwise(counts)]
+    tails = [found.tail**2]
+    for piece in reversed(pieces):  # the longest first
+        tails.append(tails[-1] + xp.sum(piece**2, axis=-1))
+    size = xp.sqrt(xp.where(found.square > 0, found.square, xp.ones_like(found.square)))
+    rests = [(float(xp.max(xp.sqrt(tail) / size)), None) for tail in reversed(tails)]
+    return tuple(zip(counts, rests, strict=True))
 
 
 def _adaptive(
-    fn: Function, m: Array, s: Array, terms: int | None, tol: float, kinks: Sequence[float]
+    fn: Function, m: Array, s: Array, terms: int | None, tol: float, kinks: Sequence[float], alone: bool
 ) -> Series:
     """Widen the range, refine the step and lengthen the series until each error is below its tolerance."""
-    reach, (first, *others) = choose_reach(fn, m, s), _rungs(m, kinks) if terms is None else (terms,)
-    found, level = _refined(fn, m, s, first, FIRST_LEVEL, reach, kinks, tol)
-    for count in others:
-        if _is_long_enough(found, tol):
-            break
-        found, level = _refined(fn, m, s, count, level, reach, kinks, tol)
+    reach, level = choose_reach(fn, m, s), FIRST_LEVEL
+    first, *others = _rungs(m, kinks) if terms is None else (terms,)
+    few = _few(m, s) if alone and terms is None else None
+    if few is not None:  # they tell where to begin
+        model = _adaptive(fn, *few, None, tol, kinks, False)
+        first, level = model.coefs.shape[-1], model.rule[0]
+        others = [count for count in others if count > first]
+    found, level = _refined(fn, m, s, first, level, reach, kinks, tol)
+    while others and not _is_long_enough(found, tol):
+        few = None
+        found, level = _refined(fn, m, s, others.pop(0), level, reach, kinks, tol)
     found = replace(found, rule=(level, reach))
-    return found if terms else _shortest(found, tol)
+    return found if terms or few is not None else _shortest(found, tol)
+
+
+def _few(m: Array, s: Array) -> tuple[Array, Array] | None:
+    """Of many inputs some, with the smallest and largest means and deviations."""
+    if not isinstance(m, np.ndarray) or m.size < MANY:
+        return None
+    mean, deviation = m.reshape(-1), s.reshape(-1)
+    places = np.linspace(0, m.size - 1, FEW).astype(int)
+    chosen = np.unique(np.concatenate([np.argsort(x)[places] for x in (mean, deviation)]))
+    return mean[chosen], deviation[chosen]
 
 
 def _refined(

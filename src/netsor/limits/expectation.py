@@ -364,7 +364,7 @@ class Expectations:
             known = {n: replace(b, array=a) for n, b, a in zip(names, blocks, arrays, strict=True)}
             xp, shape = array_namespace(mean, var), np.broadcast_shapes(mean.shape, var.shape)
             both = xp.broadcast_to(mean, shape), xp.broadcast_to(var, shape)
-            made = hermite.series(self.callable(atom, known), *both, kinks=kinks)
+            made = hermite.series(self.callable(atom, known), *both, kinks=kinks, alone=not names)
             self.require_settled(atom, made)
             return made
 
