@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,10 @@ MODULES = {"netsor": "netsor", "netsor-jax": "netsor", "neural-tangents": "neura
 
 
 def load(side: str) -> None:
-    """Import the side's library, with its submodules that every call would load."""
+    """Import the side's library, and the compiler that it uses: JAX comes with its own."""
     import_module(MODULES[side])
+    if side == "netsor" and find_spec("numba"):
+        import_module("numba")
 
 
 def make(side: str, spec: Spec, inputs: Inputs) -> Callable[[], np.ndarray]:

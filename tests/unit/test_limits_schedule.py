@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from limit_cases import assert_agree, hinge, scale_of
 from netsor import zoo
 from netsor.limits import draws as draws_module
 from netsor.limits import repeats as repeats_module
-from netsor.limits.draws import Axes
+from netsor.limits.axes import Axes, Trail
 from netsor.limits.repeats import Repeats
 from netsor.limits.run import KernelRun, Record
 from netsor.limits.schedule import Schedule
@@ -371,8 +370,7 @@ def test_what_variables_share_comes_first() -> None:
     """With a large bias, the first dimension moves all variables of a family together."""
 
     rows = [np.array([[3.0]]), np.array([[2.9, 0.8]]), np.array([[3.0, 0.1, 0.9]])]
-    drawn = SimpleNamespace(loadings=[[], rows], axes=[[], [np.eye(1)] * 3], times=[[], [0, 1, 2]])
-    axes = Axes.of(drawn)  # type: ignore[arg-type]
+    axes = Axes.of([Trail(), Trail(rows, [np.eye(1)] * 3, [0, 1, 2])])
     ((turn, places),) = axes.turns.values()
     loadings = np.array([[3.0, 0, 0], [2.9, 0.8, 0], [3.0, 0.1, 0.9]]) @ turn
     first = loadings[:, list(places).index(0)]

@@ -159,7 +159,7 @@ def series(
     `fn` is elementwise and is called on arrays of shape (..., nodes); `kinks` are the places where f or one
     of its first derivatives jumps; `alone` says that f is the same function for all inputs. With `terms=None`
     the series is as long as `tol` asks, relative to sqrt(E[f^2]), up to 512 terms, and up to 4096 for few
-    inputs. Inside jax.jit, where nothing can adapt, the rule is fixed and there are 256 terms: see the errors.
+    inputs. Inside jax.jit, where nothing can adapt, the rule is fixed and there are 256 terms: see errors.
     """
     xp = array_namespace(m, q)
     m, q = xp.broadcast_arrays(m, q)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import reduce
-from math import log
 from operator import mul
 
 import numpy as np
@@ -13,83 +11,18 @@ from netsor.expect.points import GrowingFactor, NormalPoints
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr
+from netsor.limits.axes import Axes, Trail
 from netsor.limits.schedule import Core, Form, Row, Schedule, Step
 
-__all__ = ["Axes", "Draws"]
+__all__ = ["Draws"]
 
-LARGE_SHARE = 0.2  # of the variance of all variables of a family
-LARGEST_TURN = 512  # dimensions of a family; beyond, rotations cost more than they are worth
-LARGEST_TABLE = 2**21  # entries of products of parts at a time
-
-
-@dataclass(frozen=True)
-class Axes:
-    """Rotations of the noise of each family that put what matters most into the first dimensions.
-
-    Sobol points are most even in their first dimensions, and in few of them at a time (Caflisch, Morokoff
-    and Owen 1997). Variables that are drawn one after the other have a triangular factor, in which each of
-    them depends on few dimensions; but what all have in common, a bias above all, is spread over many. So
-    the principal axes with a large share of the variance come first, and the rest is triangular again. A
-    small run that comes before tells the axes. They need not be exact: any rotation of independent standard
-    normals gives such normals.
-    """
-
-    turns: dict[int, tuple[np.ndarray, np.ndarray]]  # by family: a rotation, and its places in the points
-
-    @classmethod
-    def of(cls, draws: Draws) -> Axes:
-        """The axes for variables like those that were drawn."""
-        turns, order = {}, []
-        for number, rows in enumerate(draws.loadings):
-            if not rows or rows[-1].shape[1] > LARGEST_TURN:
-                continue
-            rank = rows[-1].shape[1]
-            loadings = np.concatenate([np.pad(part, [(0, 0), (0, rank - part.shape[1])]) for part in rows])
-            turns[number], shared = _turn(loadings, draws.axes[number])
-            variance = np.sum((loadings @ turns[number]) ** 2, axis=0)
-            times = [0] * shared + draws.times[number]
-            order += [(k >= shared, -v, times[k], k, number) for k, v in enumerate(variance)]
-        largest = max((-v for later, v, *_ in order if later), default=1.0)
-        order.sort(
-            key=lambda item: (item[0], _magnitude(-item[1], largest) if item[0] else item[1], *item[2:])
-        )
-        places = {(number, k): place for place, (*_, k, number) in enumerate(order)}
-        return cls(
-            {f: (turn, np.array([places[f, k] for k in range(len(turn))])) for f, turn in turns.items()}
-        )
-
-    @property
-    def dimensions(self) -> int:
-        return sum(len(turn) for turn, _ in self.turns.values())
-
-
-def _turn(loadings: np.ndarray, steps: list[np.ndarray]) -> tuple[np.ndarray, int]:
-    """A rotation, the principal axes with a large share first, and their number.
-
-    The rest is triangular by steps, with the principal axes of each step: the variables of several inputs
-    mix, as there are pairs of dimensions in which Sobol points are not even.
-    """
-    rank = loadings.shape[1]
-    variance, axes = np.linalg.eigh(loadings.T @ loadings)
-    shared = int(np.sum(variance >= LARGE_SHARE * variance.sum()))
-    from scipy.linalg import block_diag
-
-    within = np.asarray(block_diag(*steps))
-    columns = np.concatenate([axes[:, ::-1][:, :shared], within], axis=1)
-    return np.linalg.qr(columns[:, :rank])[0], shared
-
-
-def _magnitude(variance: float, largest: float) -> int:
-    """How many times smaller than the largest, in powers of 4; dimensions of one magnitude go by time."""
-    return int(log(largest / variance, 4)) if variance > largest * 1e-12 else 20
+LARGEST_TABLE = 2**18  # products of parts at a time, for each repeat
 
 
 class Draws:
     """The values of forms and of sampled rows: arrays (repeats, rows, points), all repeats alike.
 
-    loadings   for each family, the rows of the covariance factor of the first repeat, step by step
-    axes       the principal axes of what is new at each step
-    times      for each new dimension, how many forms were drawn before
+    trails   for each family, how its variables were drawn in the first repeat
     """
 
     def __init__(self, schedule: Schedule, points: list[NormalPoints], axes: Axes | None = None) -> None:
@@ -98,9 +31,7 @@ class Draws:
         self.factors = [[GrowingFactor() for _ in points] if size else [] for size in sizes]
         self.noise = [np.empty((len(points), size, self.count)) for size in sizes]
         self.pools = [np.empty((len(points), size, self.count)) for size in schedule.pools]
-        self.loadings: list[list[np.ndarray]] = [[] for _ in sizes]
-        self.axes: list[list[np.ndarray]] = [[] for _ in sizes]
-        self.times: list[list[int]] = [[] for _ in sizes]
+        self.trails = [Trail() for _ in sizes]
         self.drawn = 0
         self.values: dict[Expr, Block] = {}
         self.made = [0] * len(sizes)  # dimensions of noise that are there from the start
@@ -132,7 +63,7 @@ class Draws:
 
     def draw(self, form: Form, sigma: np.ndarray) -> None:
         """Samples of a form, given all forms of its family so far."""
-        rows, noise = form.rows, self.noise[form.family]
+        rows, noise, trail = form.rows, self.noise[form.family], self.trails[form.family]
         mean = self.schedule.families[form.family].mean[rows, None]
         made = np.empty((len(self.points), rows.stop - rows.start, self.count))
         for k, factor in enumerate(self.factors[form.family]):
@@ -143,9 +74,9 @@ class Draws:
                 noise[k, old : factor.rank] = axes @ fresh if len(axes) == len(fresh) else fresh
             np.matmul(weights, noise[k, : factor.rank], out=made[k])
             if k == 0:
-                self.loadings[form.family].append(weights)
-                self.axes[form.family].append(axes)
-                self.times[form.family] += [self.drawn] * len(axes)
+                trail.rows.append(weights)
+                trail.axes.append(axes)
+                trail.times += [self.drawn] * len(axes)
         self.drawn += 1
         if mean.any():
             made += mean
@@ -179,7 +110,7 @@ class Draws:
         inputs, new = core.rows.stop - core.rows.start, core.parts
         count = (new.stop - new.start) // inputs
         made = np.empty((len(pool), inputs, core.rows.stop))
-        step = max(1, LARGEST_TABLE // (len(pool) * count * new.stop))
+        step = max(1, LARGEST_TABLE // (count * new.stop))
         for k in range(0, inputs, step):
             some = slice(k, min(k + step, inputs))
             made[:, some] = self._moments(core, slice(count * some.start, count * some.stop), pool, pairs)

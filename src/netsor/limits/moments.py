@@ -16,7 +16,8 @@ from netsor.expect import hermite
 from netsor.expect.closed_forms import find_mean
 from netsor.expect.points import NormalPoints
 from netsor.lang.expr import Expr
-from netsor.limits.draws import Axes, Draws
+from netsor.limits.axes import Axes
+from netsor.limits.draws import Draws
 from netsor.limits.expectation import known_function
 from netsor.limits.forms import Atom
 from netsor.limits.pairs import Pair
@@ -58,7 +59,7 @@ class Moments:
         self.draws = [job.result() for job in jobs]
         for step in schedule.steps:
             self.advance(step, threads)
-        self.axes = axes or Axes.of(self.draws[0])
+        self.axes = axes or Axes.of(self.draws[0].trails)
         self.draws = []
 
     def advance(self, step: Step, threads: Executor) -> None:

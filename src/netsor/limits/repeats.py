@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from netsor.limits.draws import Axes
+from netsor.limits.axes import Axes
 from netsor.limits.engine import Engine
 from netsor.limits.expectation import Record
 from netsor.limits.moments import Moments
