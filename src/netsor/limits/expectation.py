@@ -35,7 +35,7 @@ from netsor.limits.forms import HOLE, Atom, Product, replace_exprs
 from netsor.limits.low_dimension import few_variables
 from netsor.limits.normalisation import batchnorm_second, slopes_of
 from netsor.limits.pairs import Pair, outer, pad_index
-from netsor.limits.sampled import Sampler, stacked_means
+from netsor.limits.sampled import Sampler
 from netsor.limits.traced import tape_of
 
 if TYPE_CHECKING:
@@ -89,14 +89,11 @@ class Expectations:
     pairs: dict[Any, Array] = field(default_factory=dict)
     _means: dict[Any, Array] = field(default_factory=dict)
     _rules: dict[Any, Callable[..., Array] | None] = field(default_factory=dict)
-    _stacked: dict[tuple[Product, ...], Any] = field(default_factory=dict)
 
     def second(self, e: Expr, f: Expr, pair: Pair, tie: bool) -> Array:
         """E[e f] for elementwise expressions."""
         left, right = self.engine.forms.products(e), self.engine.forms.products(f)
         ranks = (len(self.engine.index(e)), len(self.engine.index(f)))
-        if self.sampler and ranks == (0, 0) and len(left) * len(right) > 1:
-            return self.many_products(left, right, pair, tie)
         total: Any = None
         for p in left:
             for q in right:
@@ -108,47 +105,6 @@ class Expectations:
         """E[e f] where all second moments of a kind have been computed together."""
         moments = self.sampler and self.sampler.moments
         return moments.block(e, f, pair) if moments else None
-
-    def many_products(
-        self, left: tuple[Product, ...], right: tuple[Product, ...], pair: Pair, tie: bool
-    ) -> Array:
-        """sum_pq mean(sampled_p sampled_q) E[exact_p exact_q]: one matrix product for all the means."""
-        (ours, first), (theirs, second) = (self.stacked(side) for side in (left, right))
-        means = stacked_means(ours, theirs, pair)
-        parts = [[self.exact_pair(p, q, pair, tie) for q in second] for p in first]
-        shape = np.broadcast_shapes(*(np.shape(x) for row in parts for x in row))
-        exact = np.array([[np.broadcast_to(x, shape) for x in row] for row in parts])
-        return (means * exact).sum((0, 1))
-
-    def stacked(self, products: tuple[Product, ...]) -> tuple[np.ndarray, list[tuple[Atom, ...]]]:
-        """Constants times sampled atoms, (products, repeats, inputs, points), and the other atoms of each."""
-        if products not in self._stacked:
-            assert self.sampler is not None
-            rows, rest = [], []
-            for p in products:
-                drawn, exact = self.split(p.atoms)
-                block = self.sampler.values(self.engine, tuple(drawn))
-                row = np.ones((1, 1, 1)) if block is None else block.array
-                for c in p.constants:
-                    row = row * self.engine.constant(c)[..., None]
-                rows.append(row)
-                rest.append(tuple(exact))
-            shape = np.broadcast_shapes(
-                *(r.shape for r in rows), (self.sampler.repeats, 1, self.sampler.count)
-            )
-            self._stacked[products] = (np.stack([np.broadcast_to(r, shape) for r in rows]), rest)
-        return self._stacked[products]
-
-    def exact_pair(self, left: tuple[Atom, ...], right: tuple[Atom, ...], pair: Pair, tie: bool) -> Array:
-        """E of the atoms that are not sampled, without index."""
-        key = (left, right, pair, tie)
-        if key not in self.pairs:
-            fit = Fit(pair, tie, (0, 0))
-            value: Any = np.ones((1,) * pair.batch)
-            for ours, theirs in self.components(list(left), list(right)):
-                value = value * self.component(ours, theirs, fit)
-            self.pairs[key] = value
-        return self.pairs[key]
 
     def first(self, e: Expr) -> Array:
         """E[e], shape (repeats, inputs, index...)."""

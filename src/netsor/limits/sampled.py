@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from netsor.limits.engine import Engine
     from netsor.limits.moments import Moments
 
-__all__ = ["Sampler", "stacked_means"]
+__all__ = ["Sampler"]
 
 
 class Sampler:
@@ -103,17 +103,6 @@ class Sampler:
             back = None if pair.same or tie else self._means.get((right, left, pair.flipped, tie))
             self._means[key] = _product_mean(x, y, pair, tie) if back is None else _flip(back, y.rank)
         return self._means[key]
-
-
-def stacked_means(left: np.ndarray, right: np.ndarray, pair: Pair) -> np.ndarray:
-    """Means over points of all products of rows: (left rows, right rows, batch...)."""
-    n, repeats = left.shape[-1], left.shape[1]
-    if pair.same:
-        a, b = (np.moveaxis(x, 0, 2) for x in (left, right))
-        return np.moveaxis(a @ b.swapaxes(-1, -2), (2, 3), (0, 1)) / n
-    a, b = (np.moveaxis(x, 0, 1).reshape(repeats, -1, n) for x in (left, right))
-    out = _gram(a, b).reshape(repeats, len(left), left.shape[2], len(right), right.shape[2])
-    return out.transpose(1, 3, 0, 2, 4) / n
 
 
 def _gram(a: np.ndarray, b: np.ndarray) -> np.ndarray:
