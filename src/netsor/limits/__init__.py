@@ -1,4 +1,16 @@
-"""The infinite-width limit of a program."""
+"""The infinite-width limit of a program.
+
+| idea | files |
+| --- | --- |
+| `ns.kernel`, `ns.limit`, what to compute how | kernel, limit, run, inputs, plan |
+| the recursion: covariances, second and first moments | engine, leaves, outputs, pairs, fit |
+| expectations of products, method by method | forms, expectation, normalisation, low_dimension |
+| recorded steps, tiles of pairs, compiled loops (NumPy) | traced, tape, tiles, fused, loops, shifts |
+| recorded steps as batches and loops of JAX | graph, batches, rolled, assembly |
+| sampling: draws pair by pair, or all moments in tables | sampled, repeats; schedule, scheduling, vectors, |
+| | variables, moments, draws, axes |
+| any other array library, all at once | matrix |
+"""
 
 from netsor.limits.kernel import KernelFn, kernel
 from netsor.limits.limit import Limit, limit

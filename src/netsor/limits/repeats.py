@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from netsor.limits.expectation import Record
 from netsor.limits.moments import Moments
 from netsor.limits.sampled import Sampler
 from netsor.limits.scheduling import schedule_of
+from netsor.threads import one_blas_thread
 
 __all__ = ["Repeats"]
 
@@ -88,14 +88,6 @@ class Repeats:
 def _threads(repeats: int) -> Iterator[tuple[ThreadPoolExecutor, int]]:
     """Threads for all cores, each of which does its own linear algebra; for a single repeat one thread."""
     workers = min(os.cpu_count() or 1, repeats)
-    limit = _libraries().limit(limits=1, user_api="blas") if workers > 1 else nullcontext()
+    limit = one_blas_thread() if workers > 1 else nullcontext()
     with limit, ThreadPoolExecutor(workers) as threads:
         yield threads, workers
-
-
-@cache
-def _libraries() -> Any:
-    """The libraries for linear algebra that are loaded; to look for them takes time."""
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController()

@@ -163,16 +163,18 @@ class KernelRun:
         return run
 
     @property
+    def arrays(self) -> list[Any]:
+        """Data and variances, but for plain numbers."""
+        return [*self.data.values(), *(p for p in (self.params or {}).values() if hasattr(p, "shape"))]
+
+    @property
     def is_numpy(self) -> bool:
-        arrays = [*self.data.values(), *(p for p in (self.params or {}).values() if hasattr(p, "shape"))]
-        return all(isinstance(array, np.ndarray | np.generic) for array in arrays)
+        return all(isinstance(array, np.ndarray | np.generic) for array in self.arrays)
 
     @property
     def is_traced(self) -> bool:
         """Whether the inputs are abstract arrays of JAX."""
-        return is_traced(
-            *self.data.values(), *(p for p in (self.params or {}).values() if hasattr(p, "shape"))
-        )
+        return is_traced(*self.arrays)
 
     def _as_floats(self, array: Any) -> Any:
         return np.asarray(array, self.options.dtype) if isinstance(array, np.ndarray) else array
@@ -290,22 +292,20 @@ class KernelRun:
 
     def record(self, record: Record, nudge: float = 0.0, layout: Layout | None = None) -> Recording:
         """The computation for inputs of these shapes; where it depends on values, for these inputs."""
-        for symbolic in (True, False):
+        try:
+            return self._record(record, nudge, layout, symbolic=True)
+        except NeedsValuesError:
+            return self._record(record, nudge, layout, symbolic=False)
 
-            def make(tape: Tape, most: int | None, symbolic: bool = symbolic) -> Engine:
-                return self.engine(record, nudge=nudge, tape=tape if symbolic else None, most=most)
+    def _record(self, record: Record, nudge: float, layout: Layout | None, symbolic: bool) -> Recording:
+        def make(tape: Tape, most: int | None) -> Engine:
+            return self.engine(record, nudge=nudge, tape=tape if symbolic else None, most=most)
 
-            try:
-                found = layout or lay_out(make, self.rows)
-                record.entries.clear()
-                record.compiled = found.is_worth_compiling(again=layout is not None)
-                return record_tiles(
-                    make, found, record.compiled, self.options.memory, symbolic, self.options.dtype
-                )
-            except NeedsValuesError:
-                if not symbolic:
-                    raise
-        raise AssertionError("the second try needs no values")
+        found = layout or lay_out(make, self.rows)
+        record.entries.clear()
+        record.compiled = found.is_worth_compiling(again=layout is not None)
+        options = self.options
+        return record_tiles(make, found, record.compiled, options.memory, symbolic, options.dtype)
 
     def run_recorded(self, recording: Recording) -> np.ndarray:
         dtype = self.options.dtype
@@ -362,7 +362,7 @@ class KernelRun:
     def in_numpy(self, reasons: list[str]) -> KernelRun:
         """The same run on NumPy arrays: sampling knows no other."""
         arrays, params = self.made.data, dict(self.params or {})
-        if is_traced(*arrays.values(), *(p for p in params.values() if hasattr(p, "shape"))):
+        if self.is_traced:
             raise LimitError(
                 "a limit that must be sampled cannot be traced by jax.jit or differentiated by jax.grad",
                 remedy=f"{reasons[-1]}. Call the kernel outside jit and grad; use finite differences.",

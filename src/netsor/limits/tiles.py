@@ -11,15 +11,12 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
-from threadpoolctl import ThreadpoolController
 
 from netsor.errors import LimitError
 from netsor.limits import fused
@@ -29,6 +26,7 @@ from netsor.limits.outputs import Rows, output_second
 from netsor.limits.pairs import Pair
 from netsor.limits.tape import Span, Tape
 from netsor.progress import bar
+from netsor.threads import one_blas_thread
 
 __all__ = ["Layout", "Recording", "lay_out", "record"]
 
@@ -136,7 +134,7 @@ class Recording:
         out = np.zeros((rows.left_size, rows.right_size), dtype)
         jobs = [(tiles, place) for tiles in self.tiles for place in tiles.places]
         workers = min(self.workers, len(jobs))
-        with bar(progress, len(jobs), "computing the kernel") as advance, _one_blas_thread():
+        with bar(progress, len(jobs), "computing the kernel") as advance, one_blas_thread():
             singles = {} if self.single is None else _singles(self.single, given)
             if workers == 1:
                 for job in jobs:
@@ -227,18 +225,6 @@ def _recorded(engine: Engine, block: Block, pair: Pair, places: list[Place]) -> 
 
 
 # Running
-
-
-@contextmanager
-def _one_blas_thread() -> Iterator[None]:
-    """Our threads would fight with those of BLAS."""
-    with _threads().limit(limits=1, user_api="blas"):
-        yield
-
-
-@cache
-def _threads() -> ThreadpoolController:
-    return ThreadpoolController()
 
 
 def _singles(tape: Tape, given: Mapping[str, Any]) -> dict[int, Any]:

@@ -11,7 +11,7 @@ import hashlib
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -22,6 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from netsor.build.network import Network, as_inputs, joint
 from netsor.files import write_npz
+from netsor.threads import one_blas_thread
 
 __all__ = ["Run", "fingerprint"]
 
@@ -56,7 +57,7 @@ class Run:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with (
             Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar,
-            one_thread(),
+            one_blas_thread(),
         ):
             self.progress = bar
             try:
@@ -100,15 +101,6 @@ class Run:
     def _remove(self, task) -> None:
         if self.progress is not None and task is not None:
             self.progress.remove_task(task)
-
-
-def one_thread() -> AbstractContextManager[object]:
-    """BLAS on one thread: these products are so small that threads cost more than they save."""
-    try:
-        from threadpoolctl import threadpool_limits
-    except ImportError:
-        return nullcontext()
-    return threadpool_limits(1, user_api="blas")
 
 
 def _save(path: Path, key: str, chunks: list[np.ndarray]) -> np.ndarray:
