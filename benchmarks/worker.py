@@ -17,6 +17,7 @@ import numpy as np
 import sides
 
 PROC = Path("/proc")
+SECONDS = 0.25  # short calls are repeated for so long, and the best one counts
 
 
 def status(pid: int, field: str) -> float:
@@ -79,13 +80,23 @@ class Task:
         self.base = forget_peak()
 
     def run(self) -> dict[str, float]:
-        self.value = np.empty(0)  # the last result is not part of this call's memory
+        """The time of the first call, or the best of as many as fit into `SECONDS`, at least one."""
         cpu, start = cpu_seconds(), perf_counter()
+        first = self.call is None
         if self.call is None:
             self.call = sides.make(self.side, self.spec, self.inputs)
+        seconds = [self._timed(start)]
+        while not first and perf_counter() - start < SECONDS:
+            seconds.append(self._timed(perf_counter()))
+        spent = (cpu_seconds() - cpu) / len(seconds)
+        return {"seconds": min(seconds), "cpu": spent, "peak": peak() - self.base}
+
+    def _timed(self, start: float) -> float:
+        """The seconds from `start` to the end of a call; the last result is not part of its memory."""
+        assert self.call is not None
+        self.value = np.empty(0)
         self.value = self.call()
-        seconds = perf_counter() - start
-        return {"seconds": seconds, "cpu": cpu_seconds() - cpu, "peak": peak() - self.base}
+        return perf_counter() - start
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plain(a: np.ndarray, b: np.ndarray, rho: np.ndarray) -> np.ndarray:
-    return sum(a[k] * b[k] * rho**k for k in range(len(a)))
+    return sum(a[..., k] * b[..., k] * rho**k for k in range(a.shape[-1]))
 
 
 @pytest.mark.parametrize("zero", [None, 0, 1], ids=["all terms", "odd function", "even function"])
@@ -27,9 +27,9 @@ def plain(a: np.ndarray, b: np.ndarray, rho: np.ndarray) -> np.ndarray:
     ids=["vectors", "with an index on the left", "several axes"],
 )
 def test_sum(left: tuple[int, ...], right: tuple[int, ...], zero: int | None) -> None:
-    a, b = (RNG.standard_normal((9, *shape)) for shape in (left, right))
+    a, b = (RNG.standard_normal((*shape, 9)) for shape in (left, right))
     if zero is not None:
-        a[zero::2] = 0
+        a[..., zero::2] = 0
     rho = RNG.uniform(-1, 1, np.broadcast_shapes(left, right))
     rho.flat[:2] = 1.0, -1.0
     found = compiled_sum.horner(a, b, rho)
@@ -39,14 +39,14 @@ def test_sum(left: tuple[int, ...], right: tuple[int, ...], zero: int | None) ->
 
 def test_blocks_that_are_not_left_times_right_are_left_to_numpy() -> None:
     rho = RNG.uniform(-1, 1, (1, 3, 4, 5, 6))
-    a, b = RNG.standard_normal((9, 1, 3, 1, 5, 1)), RNG.standard_normal((9, 1, 1, 4, 1, 6))
+    a, b = RNG.standard_normal((1, 3, 1, 5, 1, 9)), RNG.standard_normal((1, 1, 4, 1, 6, 9))
     assert compiled_sum.horner(a, b, rho) is None
-    same = RNG.standard_normal((9, 1, 3))
+    same = RNG.standard_normal((1, 3, 9))
     assert compiled_sum.horner(same, same, RNG.uniform(-1, 1, (1, 3))) is None
 
 
 def test_float32() -> None:
-    a, b = (RNG.standard_normal((9, *shape)).astype(np.float32) for shape in ((1, 3, 1), (1, 1, 5)))
+    a, b = (RNG.standard_normal((*shape, 9)).astype(np.float32) for shape in ((1, 3, 1), (1, 1, 5)))
     rho = RNG.uniform(-1, 1, (1, 3, 5)).astype(np.float32)
     found = compiled_sum.horner(a, b, rho)
     assert found is not None

@@ -15,31 +15,32 @@ LEAST_ELEMENTS = 2**13  # smaller blocks are left to NumPy, which need not compi
 TERMS = 8  # that one pass over a row of pairs adds; their number is a multiple of it, filled up with zeros
 
 
-def horner(a: Any, b: Any, rho: Any) -> np.ndarray | None:
-    """The sum for coefficients (terms, ..., 1) and (terms, 1, ...) of the left and the right side, or None.
+def horner(a: np.ndarray, b: np.ndarray, rho: np.ndarray) -> np.ndarray | None:
+    """The sum for coefficients (..., 1, terms) and (1, ..., terms) of the left and the right side, or None.
 
     None means that there is nothing to gain, or that the arrays are not left times right.
     """
     if rho.size < LEAST_ELEMENTS or rho.dtype not in (np.float64, np.float32) or find_spec("numba") is None:
         return None
     lead = rho.ndim - sum(n > 1 for n in rho.shape)
-    rows, cols = _sides(a.shape[1:], rho.shape), _sides(b.shape[1:], rho.shape)
+    rows, cols = _sides(a.shape[:-1], rho.shape), _sides(b.shape[:-1], rho.shape)
     cut = next((d for d in range(rho.ndim + 1) if _is_cut(rows, cols, rho.shape, d)), None)
     if cut is None or lead == rho.ndim:
         return None
-    left, right = (np.ascontiguousarray(x).reshape(len(x), -1) for x in (a, b))
+    left, right = (x.reshape(-1, x.shape[-1]) for x in (a, b))
     step, start = (2, 1) if _vanish(left, right, 0) else (2, 0) if _vanish(left, right, 1) else (1, 0)
-    table = np.ascontiguousarray(rho).reshape(left.shape[1], right.shape[1])
+    x, y = (_filled(z[:, start::step]) for z in (left, right))
+    table = np.ascontiguousarray(rho).reshape(len(left), len(right))
     out = np.empty_like(table)
-    x, y = (_filled(z[start::step]) for z in (left, right))
-    _loop()(np.ascontiguousarray(x.T), y, table, step, start, out)
+    _loop()(x, np.ascontiguousarray(y.T), table, step, start, out)
     return out.reshape(rho.shape)
 
 
 def _filled(terms: np.ndarray) -> np.ndarray:
-    """With further terms that are zero."""
-    missing = -len(terms) % TERMS
-    return np.concatenate([terms, np.zeros((missing, terms.shape[1]), terms.dtype)]) if missing else terms
+    """A copy with further terms that are zero."""
+    full = np.zeros((len(terms), -(-terms.shape[1] // TERMS) * TERMS), terms.dtype)
+    full[:, : terms.shape[1]] = terms
+    return full
 
 
 def _sides(own: tuple[int, ...], full: tuple[int, ...]) -> tuple[bool, ...]:
@@ -56,7 +57,7 @@ def _is_cut(rows: Any, cols: Any, full: tuple[int, ...], d: int) -> bool:
 
 def _vanish(left: np.ndarray, right: np.ndarray, parity: int) -> bool:
     """Whether all terms of one parity are zero, as for odd and even functions."""
-    return not (left[parity::2].any() and right[parity::2].any())
+    return not (left[:, parity::2].any() and right[:, parity::2].any())
 
 
 @cache

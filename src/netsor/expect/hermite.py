@@ -153,13 +153,15 @@ def series(
     tol: float = 1e-13,
     kinks: Sequence[float] = (),
     alone: bool = False,
+    inputs: int | None = None,
 ) -> Series:
     """The Hermite series of f at inputs of mean m and variance q, arrays of shape (...,).
 
     `fn` is elementwise and is called on arrays of shape (..., nodes); `kinks` are the places where f or one
     of its first derivatives jumps; `alone` says that f is the same function for all inputs. With `terms=None`
     the series is as long as `tol` asks, relative to sqrt(E[f^2]), up to 512 terms, and up to 4096 for few
-    inputs. Inside jax.jit, where nothing can adapt, the rule is fixed and there are 256 terms: see errors.
+    inputs (`inputs` says how many there will be, if not those of m). Inside jax.jit, where nothing can adapt,
+    the rule is fixed and there are 256 terms: see errors.
     """
     xp = array_namespace(m, q)
     m, q = xp.broadcast_arrays(m, q)
@@ -167,7 +169,8 @@ def series(
     if is_traced(m, q):
         found = _at_level(fn, m, s, terms or TRACED_TERMS, TRACED_LEVEL, REACHES[1], sorted(set(kinks)))[0]
     else:
-        found = _adaptive(fn, m, s, terms, max(tol, 32 * eps_of(m)), sorted(set(kinks)), alone)
+        rungs = _rungs(inputs or prod(m.shape), kinks) if terms is None else (terms,)
+        found = _adaptive(fn, m, s, rungs, max(tol, 32 * eps_of(m)), sorted(set(kinks)), alone)
     found = _with_constants(fn, m, q, found)
     return found if is_traced(m, q) or not found.tail.size else replace(found, rests=_rests(found))
 
@@ -206,14 +209,14 @@ def _rests(found: Series) -> tuple[tuple[int, Any], ...]:
 
 
 def _adaptive(
-    fn: Function, m: Array, s: Array, terms: int | None, tol: float, kinks: Sequence[float], alone: bool
+    fn: Function, m: Array, s: Array, rungs: tuple[int, ...], tol: float, kinks: Sequence[float], alone: bool
 ) -> Series:
     """Widen the range, refine the step and lengthen the series until each error is below its tolerance."""
     reach, level = choose_reach(fn, m, s), FIRST_LEVEL
-    first, *others = _rungs(m, kinks) if terms is None else (terms,)
-    few = _few(m, s) if alone and terms is None else None
+    first, *others = rungs
+    few = _few(m, s) if alone and others else None
     if few is not None:  # they tell where to begin
-        model = _adaptive(fn, *few, None, tol, kinks, False)
+        model = _adaptive(fn, *few, rungs, tol, kinks, False)
         first, level = model.coefs.shape[-1], model.rule[0]
         others = [count for count in others if count > first]
     found, level = _refined(fn, m, s, first, level, reach, kinks, tol)
@@ -221,7 +224,7 @@ def _adaptive(
         few = None
         found, level = _refined(fn, m, s, others.pop(0), level, reach, kinks, tol)
     found = replace(found, rule=(level, reach))
-    return found if terms or few is not None else _shortest(found, tol)
+    return found if len(rungs) == 1 or few is not None else _shortest(found, tol)
 
 
 def _few(m: Array, s: Array) -> tuple[Array, Array] | None:
@@ -246,9 +249,9 @@ def _refined(
     return _with_jumps(fn, m, s, found, level, reach, kinks), level
 
 
-def _rungs(m: Array, kinks: Sequence[float]) -> tuple[int, ...]:
+def _rungs(inputs: int, kinks: Sequence[float]) -> tuple[int, ...]:
     """The numbers of terms to try, up to 512 and beyond only for few inputs."""
-    most = COEFFICIENTS // max(1, prod(m.shape))
+    most = COEFFICIENTS // max(1, inputs)
     if most < SURE_TERMS:
         return TERMS_OF_MANY
     return tuple(terms for terms in (TERMS[:3] if kinks else TERMS) if terms <= most)
@@ -462,7 +465,7 @@ def pair_sum(a: Series, b: Series, rho: Array, errors: bool = True) -> tuple[Arr
     xp = array_namespace(a.coefs, b.coefs, rho)
     rho = xp.clip(rho, -1.0, 1.0)
     fixed = is_traced(a.coefs, b.coefs, rho) or 0 in (*a.tail.shape, *b.tail.shape, *rho.shape)
-    blocks = [_equally_long(a, b, rho)] if fixed else _blocks(a, b, rho)
+    blocks = [_whole(a, b, rho)] if fixed else _blocks(a, b, rho)
     parts = [_pair_block(*block, errors) for block in blocks]
     values, bounds = zip(*parts, strict=True)
     return _join(values), _join(bounds) if errors else 0.0
@@ -472,22 +475,28 @@ def _join(parts: Sequence[Array]) -> Array:
     return parts[0] if len(parts) == 1 else array_namespace(*parts).concat(list(parts), axis=0)
 
 
-def _blocks(a: Series, b: Series, rho: Array) -> Iterator[tuple[Series, Series, Array]]:
-    """Cut the first axis so that a block of pairs stays in the cache; each block takes the terms it needs."""
+def _blocks(a: Series, b: Series, rho: Array) -> Iterator[tuple[Series, Series, Array, Array | None]]:
+    """Cut the first axis so that a block of pairs stays in the cache; each block takes the terms it needs.
+
+    The last part says which pairs are `_identical`, or None if no correlation is 1.
+    """
     xp = array_namespace(rho)
     shape = np.broadcast_shapes(a.tail.shape, b.tail.shape, rho.shape)
     rows = shape[0] if shape else 1
     step, lengths = max(1, PAIR_BLOCK * rows // max(1, prod(shape))), _lengths(a, b)
     for at in range(0, rows, step):
-        r = _rows(rho, shape, at, step)
-        same = _identical(_rows(a, shape, at, step), _rows(b, shape, at, step), r)
-        terms = _enough(lengths, float(xp.max(xp.where(same, 0.0, xp.abs(r)))), eps_of(rho))
-        yield _cut(_rows(a, shape, at, step), terms), _cut(_rows(b, shape, at, step), terms), r
+        left, right, r = (_rows(x, shape, at, step) for x in (a, b, rho))
+        top, same = float(xp.max(xp.abs(r))), None
+        if top == 1:
+            same = _identical(left, right, r)
+            top = float(xp.max(xp.where(same, 0.0, xp.abs(r))))
+        terms = _enough(lengths, top, eps_of(rho))
+        yield _cut(left, terms), _cut(right, terms), r, same
 
 
-def _equally_long(a: Series, b: Series, rho: Array) -> tuple[Series, Series, Array]:
+def _whole(a: Series, b: Series, rho: Array) -> tuple[Series, Series, Array, Array]:
     most = min(a.coefs.shape[-1], b.coefs.shape[-1])
-    return _cut(a, most), _cut(b, most), rho
+    return _cut(a, most), _cut(b, most), rho, _identical(a, b, rho)
 
 
 def _rows(x: Any, shape: tuple[int, ...], at: int, step: int) -> Any:
@@ -555,33 +564,35 @@ def _identical(a: Series, b: Series, rho: Array) -> Array:
     return (rho == 1) & (a.mark == b.mark) & (a.square == b.square)
 
 
-def _pair_block(a: Series, b: Series, rho: Array, errors: bool) -> tuple[Array, Array]:
+def _pair_block(a: Series, b: Series, rho: Array, same: Array | None, errors: bool) -> tuple[Array, Array]:
     xp = array_namespace(rho)
-    value, same = _horner(a, b, rho), _identical(a, b, rho)
+    value = _horner(a, b, rho)
     jumps = None if a.jumps is None or b.jumps is None else (a.jumps, b.jumps)
     if jumps:
         value = value + _singular_pair(*jumps, rho)
-    value = xp.where(same, a.square, value)
+    if same is not None:
+        value = xp.where(same, a.square, value)
     if not errors:
         return value, 0.0
     error = xp.abs(rho) ** a.coefs.shape[-1] * _rest(_tails(a), _tails(b))
     if jumps:
         error = error + 16 * eps_of(rho) * jumps[0].scale * jumps[1].scale
-    norms = xp.sqrt(a.square), xp.sqrt(b.square)
-    return value, xp.where(same, 0.0, error) + a.error * norms[1] + norms[0] * b.error
+    if same is not None:
+        error = xp.where(same, 0.0, error)
+    return value, error + a.error * xp.sqrt(b.square) + xp.sqrt(a.square) * b.error
 
 
 def _horner(a: Series, b: Series, rho: Array) -> Array:
     """sum_k a_k b_k rho^k; the singular parts, if both series have them, are left out."""
+    jumps = None if a.jumps is None or b.jumps is None else (a.jumps, b.jumps)
+    compiled = horner(a.coefs, b.coefs, rho) if isinstance(rho, np.ndarray) and not jumps else None
+    if compiled is not None:
+        return compiled
     factors = [(_terms_first(a.coefs), _terms_first(b.coefs), 1)]
-    if a.jumps is not None and b.jumps is not None:
-        factors.append((_terms_first(a.jumps.coefs), _terms_first(b.jumps.coefs), -1))
+    if jumps:
+        factors.append((*(_terms_first(x.coefs) for x in jumps), -1))
     elif is_jax_array(rho):
         return _scanned(*factors[0][:2], rho)
-    if len(factors) == 1 and isinstance(rho, np.ndarray):
-        compiled = horner(*factors[0][:2], rho)
-        if compiled is not None:
-            return compiled
     value = 0 * rho
     for k in reversed(range(a.coefs.shape[-1])):
         value = value * rho

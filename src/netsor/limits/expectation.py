@@ -24,6 +24,7 @@ from array_api_compat import array_namespace
 from netsor.errors import LimitError
 from netsor.expect import hermite
 from netsor.expect.closed_forms import find, find_mean
+from netsor.expect.many_inputs import series_of_many
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, Ref, refs
@@ -320,7 +321,8 @@ class Expectations:
             known = {n: replace(b, array=a) for n, b, a in zip(names, blocks, arrays, strict=True)}
             xp, shape = array_namespace(mean, var), np.broadcast_shapes(mean.shape, var.shape)
             both = xp.broadcast_to(mean, shape), xp.broadcast_to(var, shape)
-            made = hermite.series(self.callable(atom, known), *both, kinks=kinks, alone=not names)
+            fn = self.callable(atom, known)
+            made = hermite.series(fn, *both, kinks=kinks) if names else series_of_many(fn, *both, kinks)
             self.require_settled(atom, made)
             return made
 

@@ -51,9 +51,7 @@ class KernelFn:
             return None
         inputs = as_inputs(x) + ([] if y is None else as_inputs(y))
         try:
-            return known.on(
-                data_of(known.made, inputs), self.check_params(params, program_params(known.program))
-            )
+            return known.on(data_of(known.made, inputs), self.check_params(params, known.program))
         except DataError:  # tracing says which input it is
             return None
 
@@ -64,7 +62,7 @@ class KernelFn:
     def run(self, x: Any, y: Any = None, params: Mapping[str, Any] | None = None) -> KernelRun:
         """The computation of a kernel matrix, ready to start."""
         made, split = joint_of(self.net, x, y, params or {})
-        used = self.check_params(params or {}, program_params(made.program))
+        used = self.check_params(params or {}, made.program)
         return KernelRun(made, self.options, used, split)
 
     def diag(self, x: Any, *, params: Mapping[str, Any] | None = None) -> Any:
@@ -80,15 +78,18 @@ class KernelFn:
         named = {name: parameter.var for parameter, name in self.net.parameters().items()}
         return {name: var for name, var in named.items() if isinstance(var, float)}
 
-    def check_params(self, given: Mapping[str, Any], program: Mapping[str, Any]) -> dict[str, Any]:
+    def check_params(self, given: Mapping[str, Any], program: Program) -> dict[str, Any]:
         """The given variances that the program has; a short sequence may do without some matrices."""
-        known = {**self.params, **program}
+        if not given:
+            return {}
+        used = program_params(program)
+        known = {**self.params, **used}
         for name, value in given.items():
             if name not in known:
                 raise LimitError(f"there is no variance `{name}`", remedy=f"Known: {', '.join(known)}.")
             if isinstance(value, int | float) and not (np.isfinite(value) and value >= 0):
                 raise LimitError(f"the variance `{name}` is {value}", remedy="A variance is finite and >= 0.")
-        return {name: value for name, value in given.items() if name in program}
+        return {name: value for name, value in given.items() if name in used}
 
 
 def kernel(net: Network, **options: Any) -> KernelFn:

@@ -8,11 +8,12 @@ single inputs, then the tiles on all cores; of a symmetric kernel only tiles on 
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,8 @@ __all__ = ["Layout", "Recording", "lay_out", "record"]
 
 Maker = Callable[[Tape, int | None], Engine]
 MEMORY = 2**28  # bytes of workspace, if nothing is said and one pair of inputs does not need more
-TILE = 2**15  # elements of the largest array of a tile
+TILE, LEAST_TILE = 2**15, 2**13  # elements of the largest array of a tile; fewer do not pay
+TILES_PER_CORE = 3  # at least, if they are not too small
 FEWEST_ENTRIES = 2**20  # of all pairs; with fewer, loops are not compiled at the first run
 FEWEST_AGAIN = 2**14  # the same for later runs
 
@@ -164,7 +166,7 @@ def record(
     while symbolic and single.peak() > allowed and most > 2 and not single.opaque:
         most = max(2, min(most // 2, most * allowed // single.peak()))
         engine, single, tiles = _recorded_within(make, layout, Tape(compiled, dtype), allowed, most)
-    workers = max(1, min(os.cpu_count() or 1, allowed // max(1, peak)))
+    workers = max(1, min(_cores(), allowed // max(1, peak)))
     return Recording(layout, single if symbolic else None, tiles, compiled, workers)
 
 
@@ -187,7 +189,7 @@ def _recorded_within(
 
 
 def _tiles_of(engine: Engine, block: Block, size: int, blank: Callable[[], Tape]) -> Iterator[Tiles]:
-    step = max(1, int(np.sqrt(size / block.elements)))
+    step = _step(block, size)
     a, b = _spans(block.left, step), _spans(block.right, step)
     if not block.symmetric:
         cols = (b[0][0][0] + block.left[1], b[0][0][1] + block.left[1])
@@ -199,6 +201,18 @@ def _tiles_of(engine: Engine, block: Block, size: int, blank: Callable[[], Tape]
     places = [Place(x, y, (i, j)) for k, (x, i) in enumerate(a) for y, j in a[k + 1 :]]
     if places:
         yield _recorded(engine, block, Pair(False, a[0][0], a[-1][0], blank()), places)
+
+
+def _step(block: Block, size: int) -> int:
+    """The inputs along a side of a tile: as many as fit, but every core should get some tiles."""
+    most, least = (max(1, int(np.sqrt(n / block.elements))) for n in (size, min(size, LEAST_TILE)))
+    parts = int(np.sqrt((2 if block.symmetric else 1) * TILES_PER_CORE * _cores()))
+    longest = max(block.left[1] - block.left[0], block.right[1] - block.right[0])
+    return max(least, min(most, -(-longest // parts)))
+
+
+def _cores() -> int:
+    return os.cpu_count() or 1
 
 
 def _spans(span: Span, step: int) -> list[tuple[Span, int]]:
@@ -254,14 +268,28 @@ def _singles(tape: Tape, given: Mapping[str, Any]) -> dict[int, Any]:
 def _run_all(
     out: np.ndarray, rows: Rows, singles: Mapping[int, Any], jobs: list[Any], workers: int, advance: Any
 ) -> None:
-    """All tiles on threads; an interrupt cancels those that have not begun."""
-    pool = ThreadPoolExecutor(workers)
+    """All tiles on threads, this one among them; after an error or interrupt no further tile begins."""
+    waiting, lock = deque(jobs), Lock()
+
+    def work() -> None:
+        while True:
+            try:
+                job = waiting.popleft()
+            except IndexError:
+                return
+            _run(out, rows, singles, *job)
+            with lock:
+                advance()
+
+    pool = ThreadPoolExecutor(workers - 1)
     try:
-        for done in [pool.submit(_run, out, rows, singles, *job) for job in jobs]:
-            done.result()
-            advance()
+        others = [pool.submit(work) for _ in range(workers - 1)]
+        work()
+        for other in others:
+            other.result()
     finally:
-        pool.shutdown(cancel_futures=True)
+        waiting.clear()
+        pool.shutdown()
 
 
 def _run(out: np.ndarray, rows: Rows, singles: Mapping[int, Any], tiles: Tiles, place: Place) -> None:
