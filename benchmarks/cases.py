@@ -128,10 +128,16 @@ def rnn(count: int, length: int, dimension: int, **settings: Any) -> Case:
 
 
 def gru(length: int, **settings: Any) -> Case:
-    """The paper's two sentences, cut to the given length; both sides are asked for an error of 1e-4."""
+    """The paper's two sentences, cut to the given length; both sides are asked for an error of 1e-4.
+
+    If they are too short, random words of the same size follow.
+    """
     from netsor.data import sentences
 
     parts = [s.vectors[:length] for s in sentences()]
+    if length > max(map(len, parts)):
+        words = np.std(parts[0]) * rng().standard_normal((2, length, parts[0].shape[1]))
+        parts = [np.concatenate([part, more[len(part) :]]) for part, more in zip(parts, words, strict=True)]
     return Case(
         name=settings.pop("name", "gru"),
         title=f"erf-GRU, two sentences of {len(parts[0])} and {len(parts[1])} words, error 1e-4",

@@ -172,7 +172,8 @@ def plot(path: Path, curves: Sequence[Curve], points: Sequence[Point]) -> None:
             if side == "netsor":
                 guide = [seconds[-1] * (v / values[-1]) ** curve.theory for v in values]
                 axis.loglog(values, guide, ":", color="0.5", label=f"theory: {curve.theory:g}")
-        axis.set_xticks(curve.values, [str(v) for v in curve.values])
+        ticks = (*curve.values, *curve.beyond)
+        axis.set_xticks(ticks, [str(v) for v in ticks])
         axis.xaxis.set_minor_locator(NullLocator())
         axis.xaxis.set_minor_formatter(NullFormatter())
         axis.set(title=curve.name, xlabel=curve.variable, ylabel="seconds")

@@ -103,7 +103,7 @@ class Runner:
     def points(self, curve: Curve) -> list[Point]:
         found = []
         for number, case in curve.cases():
-            specs = case.specs(self.alone)
+            specs = case.specs(self.alone or number in curve.beyond)
             sides = measure(interpreters(set(specs)), specs, case.inputs, self.rounds, self.seconds)
             for side, measured in sides.items():
                 found.append(Point(curve.name, curve.variable, side, number, measured.steady, measured.peak))

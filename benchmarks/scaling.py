@@ -13,7 +13,10 @@ __all__ = ["Curve", "Point", "curves", "exponent"]
 
 @dataclass(frozen=True)
 class Curve:
-    """One variable, its values, and the power with which the cost should grow, for us and for the peer."""
+    """One variable, its values, and the power with which the cost should grow, for us and for the peer.
+
+    At the values of `beyond`, which would take the peer too long, netsor runs alone.
+    """
 
     name: str
     variable: str
@@ -21,12 +24,13 @@ class Curve:
     theory: float
     peer_theory: float
     make: Callable[[int], Case]
+    beyond: tuple[int, ...] = ()
 
     def power(self, side: str) -> float:
         return self.theory if side == "netsor" else self.peer_theory
 
     def cases(self) -> Iterator[tuple[int, Case]]:
-        return ((value, self.make(value)) for value in self.values)
+        return ((value, self.make(value)) for value in (*self.values, *self.beyond))
 
 
 @dataclass(frozen=True)
@@ -43,24 +47,25 @@ class Point:
 
 def curves(quick: bool = False) -> list[Curve]:
     """Pixels are counted, not the side of the image."""
-    sides = (4, 6, 8) if quick else (6, 8, 12, 16, 24)
-    pixels = tuple(side**2 for side in sides)
+    sides = (4, 6, 8) if quick else (8, 12, 16, 24, 32)
+    pixels, larger = tuple(side**2 for side in sides), tuple(4 * side**2 for side in sides)
+    count = 100 if quick else 2000
     return [
         Curve(
             "mlp-relu: depth 10",
             "B",
-            (50, 100, 200) if quick else (250, 500, 1000, 2000, 4000),
+            (50, 100, 200) if quick else (500, 1000, 2000, 4000, 8000),
             2.0,
             2.0,
             lambda n: mlp("relu", n, 100, 10),
         ),
         Curve(
-            "mlp-relu: 1000 inputs" if not quick else "mlp-relu: 100 inputs",
+            f"mlp-relu: {count} inputs",
             "depth",
             (2, 4, 8) if quick else (4, 8, 16, 32, 64),
             1.0,
             1.0,
-            lambda n: mlp("relu", 100 if quick else 1000, 100, n),
+            lambda n: mlp("relu", count, 100, n),
         ),
         Curve(
             "rnn: 10 sequences",
@@ -69,13 +74,22 @@ def curves(quick: bool = False) -> list[Curve]:
             2.0,
             3.0,
             lambda n: rnn(10, n, 50),
+            () if quick else (160,),
         ),
-        Curve("gru: two sentences", "T", (2, 3, 4) if quick else (3, 4, 5, 6, 7), 4.0, 6.0, gru),
+        Curve(
+            "gru: two sentences",
+            "T",
+            (2, 3, 4) if quick else (3, 4, 5, 6, 7),
+            4.0,
+            6.0,
+            gru,
+            () if quick else (10, 14),
+        ),
         Curve("cnn-gap: 4 images", "pixels", pixels, 2.0, 2.0, lambda n: cnn(4, round(n**0.5), 3, "gap")),
         Curve(
             "cnn-flatten: 20 images",
             "pixels",
-            pixels,
+            pixels if quick else larger,
             1.0,
             1.0,
             lambda n: cnn(20, round(n**0.5), 3, "flatten"),

@@ -448,9 +448,9 @@ def test_jit_and_gradient():
 def test_few_of_many_inputs_tell_the_rule_for_all():
     """The same series as without, to the errors of both, and it goes on where the few were not enough."""
     rng = np.random.default_rng(3)
-    m, q = rng.normal(size=400), rng.uniform(0.1, 9.0, 400)
-    q[17] = 400.0  # one input far from the others
-    for fn in (np.tanh, lambda x: np.exp(-np.abs(x))):
+    m, q = rng.normal(size=260), rng.uniform(0.1, 2.0, 260)
+    q[17] = 30.0  # one input far from the others
+    for fn in (np.tanh, lambda x: np.exp(-np.sqrt(1 + x**2))):
         plain, quick = series(fn, m, q), series(fn, m, q, alone=True)
         terms = min(plain.coefs.shape[-1], quick.coefs.shape[-1])
         gap = np.abs(plain.coefs[:, :terms] - quick.coefs[:, :terms]).max(-1)
