@@ -11,7 +11,8 @@ from scipy.integrate import quad
 from scipy.special import erf, expit
 from scipy.stats import multivariate_normal
 
-from netsor.expect.hermite import concat, find_kinks, mean, pair_sum, series, series_like
+from netsor.expect.hermite import concat, find_kinks, mean, series, series_like
+from netsor.expect.hermite_pairs import pair_sum
 
 SLACK = 8e-15  # rounding of the references, relative to the norms
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from netsor.expect import many_inputs
-from netsor.expect.hermite import Series, pair_sum, series
+from netsor.expect.hermite import Series, series
+from netsor.expect.hermite_pairs import pair_sum
 from netsor.expect.many_inputs import MANY, series_of_many
 
 

@@ -24,6 +24,7 @@ from array_api_compat import array_namespace
 from netsor.errors import LimitError
 from netsor.expect import hermite
 from netsor.expect.closed_forms import find, find_mean
+from netsor.expect.hermite_pairs import pair_sum
 from netsor.expect.many_inputs import series_of_many
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
@@ -280,8 +281,8 @@ class Expectations:
         def total(left: hermite.Series, right: hermite.Series, cov: Array, qq: Array) -> Array:
             rho = _correlation(cov, qq)
             if self.record.silent:
-                return hermite.pair_sum(left, right, rho, errors=False)[0]
-            value, error = hermite.pair_sum(left, right, rho)
+                return pair_sum(left, right, rho, errors=False)[0]
+            value, error = pair_sum(left, right, rho)
             self.record.note(what, f"Hermite series, {left.coefs.shape[-1]} terms", _largest(error))
             return value + self.nudge * error if self.nudge else value
 

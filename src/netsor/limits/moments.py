@@ -14,6 +14,7 @@ import numpy as np
 
 from netsor.expect import hermite
 from netsor.expect.closed_forms import find_mean
+from netsor.expect.hermite_pairs import pair_sum
 from netsor.expect.points import NormalPoints
 from netsor.lang.expr import Expr
 from netsor.limits.axes import Axes
@@ -130,7 +131,7 @@ class Moments:
 
     def summed(self, atom: ExactAtom, peer: Peer, rho: np.ndarray) -> np.ndarray:
         left, right = self.own_series(atom)[:, :, None], self.series_of(peer)[:, None]
-        value, error = hermite.pair_sum(left, right, rho)
+        value, error = pair_sum(left, right, rho)
         what = f"E[{self.name(atom.atom)} {self.name(peer.atom)}]"
         self.note(what, f"Hermite series, {left.coefs.shape[-1]} terms", float(error.max(initial=0.0)))
         return value
