@@ -90,10 +90,20 @@ def program(net: Network, *inputs: Any) -> Program:
 
 @dataclass(frozen=True)
 class Group:
-    """Inputs of one shape: their positions in the set, and their Output statements in the program."""
+    """Inputs of one shape: their positions in the set, and their Output statements in the program.
+
+    data  the names of their arrays
+    own   for each member the Outputs that it has, if not all
+    """
 
     members: tuple[int, ...]
     outputs: tuple[int, ...]
+    data: tuple[str, ...] = ()
+    own: tuple[tuple[int, ...], ...] = ()
+
+    def outputs_of(self, k: int) -> tuple[int, ...]:
+        """The Outputs of member k."""
+        return self.own[k] if self.own else self.outputs
 
 
 @dataclass(frozen=True)
@@ -116,7 +126,7 @@ def joint(net: Network, inputs: list[Any]) -> Joint:
     if not inputs:
         raise fail("the set of inputs is empty", "Give at least one input.", DataError)
     trace, outputs, stacked = Trace(), [], {}
-    members_of: list[tuple[tuple[int, ...], int]] = []
+    members_of: list[tuple[tuple[int, ...], int, tuple[str, ...]]] = []
     queue, concrete = _by_shape(inputs), False
     while queue:
         members = queue.pop(0)
@@ -127,8 +137,9 @@ def joint(net: Network, inputs: list[Any]) -> Joint:
         if trace.concrete:
             queue[:0] = [[i] for i in members[1:]]
             members = members[:1]
-        stacked |= _stack([inputs[i] for i in members], name)
-        members_of.append((tuple(members), len(found)))
+        arrays = _stack([inputs[i] for i in members], name)
+        stacked |= arrays
+        members_of.append((tuple(members), len(found), tuple(arrays)))
         outputs += found
     made, counts = emit(trace, outputs, net.parameters())
     made.check()
@@ -136,12 +147,14 @@ def joint(net: Network, inputs: list[Any]) -> Joint:
     return Joint(made, data, _groups(members_of, counts), concrete)
 
 
-def _groups(members_of: list[tuple[tuple[int, ...], int]], counts: list[int]) -> tuple[Group, ...]:
+def _groups(
+    members_of: list[tuple[tuple[int, ...], int, tuple[str, ...]]], counts: list[int]
+) -> tuple[Group, ...]:
     """Which Output statements belong to which inputs, from the number of readouts and their sizes."""
     groups, readout, statement = [], 0, 0
-    for members, readouts in members_of:
+    for members, readouts, data in members_of:
         size = sum(counts[readout : readout + readouts])
-        groups.append(Group(members, tuple(range(statement, statement + size))))
+        groups.append(Group(members, tuple(range(statement, statement + size)), data))
         readout, statement = readout + readouts, statement + size
     return tuple(groups)
 

@@ -526,10 +526,14 @@ def infer(
     expr: Expr,
     known: Callable[[str], Inferred],
     refuse: Callable[[str, str, Expr], NetsorError],
+    memo: dict[Expr, Inferred] | None = None,
 ) -> Inferred:
-    """Kind, index shape and width of an expression; `refuse` makes the error where it has none."""
-    memo: dict[Expr, Inferred] = {}
-    for node in subtrees(expr):
+    """Kind, index shape and width of an expression; `refuse` makes the error where it has none.
+
+    `memo` remembers them for other expressions of the same variables.
+    """
+    memo = {} if memo is None else memo
+    for node in subtrees(expr, memo):
         match node:
             case Ref(name):
                 memo[node] = known(name)

@@ -7,7 +7,7 @@ subtrees cost nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -101,12 +101,12 @@ def rename(expr: Expr, names: Mapping[str, str]) -> Expr:
     return transform(expr, lambda ref: Ref(names.get(ref.name, ref.name)))
 
 
-def subtrees(expr: Expr) -> Iterator[Expr]:
-    """Every distinct subtree, arguments before the node that uses them."""
+def subtrees(expr: Expr, known: Container[Expr] = ()) -> Iterator[Expr]:
+    """Every distinct subtree that is not known, arguments before the node that uses them."""
     found: dict[Expr, None] = {}
 
     def visit(node: Expr) -> None:
-        if node not in found:
+        if node not in found and node not in known:
             if isinstance(node, Apply):
                 for arg in node.args:
                     visit(arg)

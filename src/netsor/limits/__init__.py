@@ -3,6 +3,7 @@
 | idea | files |
 | --- | --- |
 | `ns.kernel`, `ns.limit`, what to compute how | kernel, limit, run, inputs, plan |
+| sequences of different lengths as one group | padding |
 | the recursion: covariances, second and first moments | engine, leaves, outputs, pairs, fit |
 | expectations of products, method by method | forms, expectation, normalisation, low_dimension |
 | recorded steps, tiles of pairs, compiled loops (NumPy) | traced, tape, tiles, fused, loops, shifts |

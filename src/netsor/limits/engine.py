@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from netsor.errors import LimitError, NetsorError
 from netsor.lang.blocks import Block
@@ -54,7 +53,7 @@ from netsor.limits.leaves import (
 )
 from netsor.limits.pairs import Pair, apply_left, diagonal, outer, swap
 from netsor.limits.tape import Tape
-from netsor.limits.traced import tape_of
+from netsor.limits.traced import array_namespace, tape_of
 
 __all__ = ["Engine"]
 
@@ -88,7 +87,6 @@ class Engine:
             for name, array in data.items()
         }
         self._inputs = self._count_inputs()
-        self._inferred: dict[Expr, Inferred] = {}
         self._cov: dict[Any, Array | None] = {}
         self._second: dict[Any, Array] = {}
         self._first: dict[Expr, Array] = {}
@@ -106,9 +104,8 @@ class Engine:
         return self.inferred(expr).index
 
     def inferred(self, expr: Expr) -> Inferred:
-        if expr not in self._inferred:
-            self._inferred[expr] = infer(expr, self._known, _impossible)
-        return self._inferred[expr]
+        found = self.forms.inferred.get(expr)
+        return found or infer(expr, self._known, _impossible, self.forms.inferred)
 
     def _known(self, name: str) -> Inferred:
         if name in self.program.data:

@@ -19,7 +19,6 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from netsor.errors import LimitError
 from netsor.expect import hermite
@@ -38,7 +37,7 @@ from netsor.limits.low_dimension import few_variables
 from netsor.limits.normalisation import batchnorm_second, slopes_of
 from netsor.limits.pairs import Pair, outer, pad_index
 from netsor.limits.sampled import Sampler
-from netsor.limits.traced import tape_of
+from netsor.limits.traced import array_namespace, tape_of
 
 if TYPE_CHECKING:
     from netsor.limits.engine import Engine

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from netsor.expect.hermite import Series
 from netsor.limits.pairs import Pair, pad_index
 from netsor.limits.tape import Span
-from netsor.limits.traced import Traced
+from netsor.limits.traced import Traced, array_namespace
 
 __all__ = ["Fit"]
 

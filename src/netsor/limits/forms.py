@@ -12,6 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
+from netsor.lang.check import Inferred
 from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees, transform
 from netsor.lang.functions import add, div, mul, neg, pow_, sub
 from netsor.lang.index_maps import contract
@@ -80,6 +81,7 @@ class Forms:
     """Static facts about the expressions of a program; every answer is remembered."""
 
     program: Program
+    inferred: dict[Expr, Inferred] = field(default_factory=dict)
     _affine: dict[Expr, bool] = field(default_factory=dict)
     _constant: dict[Expr, bool] = field(default_factory=dict)
     _unwound: dict[Expr, Expr] = field(default_factory=dict)

@@ -7,7 +7,6 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Ref, refs
@@ -18,6 +17,7 @@ from netsor.lang.types import Index
 from netsor.limits.pairs import Pair, diagonal, pad_index
 from netsor.limits.shifts import sum_of_shifts
 from netsor.limits.tape import Span
+from netsor.limits.traced import array_namespace
 
 if TYPE_CHECKING:
     from netsor.limits.engine import Engine

@@ -6,7 +6,6 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from netsor.build.network import Group, Joint
 from netsor.lang.expr import Ref
@@ -15,6 +14,7 @@ from netsor.lang.sampling import input_covariance
 from netsor.lang.types import Index
 from netsor.limits.engine import Engine
 from netsor.limits.pairs import Pair
+from netsor.limits.traced import array_namespace
 
 __all__ = ["Rows", "output_index", "output_second"]
 
@@ -93,7 +93,7 @@ def _split_index(program: Program, t: Term) -> tuple[Index, Index, Index]:
 class Rows:
     """Where the scalars of each Output statement stand among the rows and columns of the kernel.
 
-    left, right  for each Output the row numbers (members of its group, index...)
+    left, right  for each Output the row numbers (members of its group, index...); -1 where a member has none
     """
 
     def __init__(self, made: Joint, split: int | None) -> None:
@@ -115,7 +115,7 @@ class Rows:
 
 
 def _number(groups: tuple[Group, ...], shapes: list[Index], start: int, stop: int) -> tuple[list[Any], int]:
-    """Row numbers (members of the group, index...) for each Output; inputs outside [start, stop) get -1."""
+    """Row numbers (members of the group, index...) for each Output; -1 for inputs outside [start, stop)."""
     tables: list[np.ndarray] = [np.zeros(0, int)] * len(shapes)
     owner: dict[int, tuple[Group, int]] = {}
     for group in groups:
@@ -126,7 +126,7 @@ def _number(groups: tuple[Group, ...], shapes: list[Index], start: int, stop: in
     row = 0
     for member in range(start, stop):
         group, k = owner[member]
-        for o in group.outputs:
+        for o in group.outputs_of(k):
             size = prod(shapes[o])
             tables[o][k] = np.arange(row, row + size).reshape(shapes[o])
             row += size

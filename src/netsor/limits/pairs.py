@@ -17,13 +17,11 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from array_api_compat import array_namespace
-
 from netsor.lang.blocks import Block
 from netsor.lang.ops import Op
 from netsor.lang.types import Index
 from netsor.limits.tape import Span, Tape
-from netsor.limits.traced import tape_of
+from netsor.limits.traced import array_namespace, tape_of
 
 __all__ = ["Pair", "apply_left", "diagonal", "outer", "pad_index", "swap"]
 

@@ -21,6 +21,7 @@ from netsor.limits.expectation import Expectations, NeedsSamplingError, Record
 from netsor.limits.forms import Forms
 from netsor.limits.matrix import diagonal_of_matrix, whole_matrix
 from netsor.limits.outputs import Rows
+from netsor.limits.padding import Padding, pad
 from netsor.limits.plan import Plan
 from netsor.limits.repeats import Repeats
 from netsor.limits.rolled import rolled_matrix
@@ -145,6 +146,8 @@ class KernelRun:
     split: int | None = None
     forms: Forms = field(init=False)
     recording: Recording | None = field(init=False, default=None)
+    padding: Padding | None = field(init=False, default=None)
+    padded: KernelRun | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.program = self.made.program
@@ -160,7 +163,15 @@ class KernelRun:
         run = copy(self)
         run.data, run.params = {name: self._as_floats(array) for name, array in data.items()}, params
         run.made = replace(self.made, data=run.data)
+        if self.padded and self.padding:
+            run.padded = self.padded.on(self.padding.data(run.data), params)
         return run
+
+    @property
+    def serves_others(self) -> bool:
+        """Whether what was recorded is good for all inputs of these shapes."""
+        found = (self.padded or self).recording
+        return found is not None and found.single is not None and not self.made.concrete
 
     @property
     def arrays(self) -> list[Any]:
@@ -217,7 +228,9 @@ class KernelRun:
         if self.options.tol is not None:
             return self.engine(Record()).xp.asarray(self.result().value)
         return self.attempt(
-            lambda: self.finite(self.matrix_again() if self.is_numpy else self.matrix(Record())),
+            lambda: self.finite(
+                self.as_padded(KernelRun.matrix_again) if self.is_numpy else self.matrix(Record())
+            ),
             lambda *families: self.engine(Record()).xp.asarray(self.sampled(*families).value),
         )
 
@@ -272,7 +285,21 @@ class KernelRun:
             return (
                 whole_matrix(self.engine(record, nudge=nudge), self.rows)[0, ...] if value is None else value
             )
-        return self.run_recorded(self.record(record, nudge))
+        return self.as_padded(lambda run: run.run_recorded(run.record(record, nudge)))
+
+    def as_padded(self, compute: Callable[[KernelRun], Any]) -> Any:
+        """A quantity of this run, if possible with inputs of different lengths as one group."""
+        if self.padding is None and self.recording is None:
+            self.padding = pad(self.made)
+            if self.padding:
+                made = replace(self.padding.made, data=self.padding.data(self.data))
+                self.padded = KernelRun(made, self.options, self.params, self.split)
+        if self.padded:
+            try:
+                return self.finite(compute(self.padded))
+            except (NeedsSamplingError, LimitError):  # perhaps of what was padded, and in other names
+                self.padded = None
+        return compute(self)
 
     def rolled(self, record: Record, nudge: float) -> Any:
         """The exact kernel as a few loops, which compile fast; None if what to compute depends on values."""

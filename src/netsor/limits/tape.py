@@ -240,7 +240,7 @@ class Tape:
 
     def _with_numbers(self, args: tuple[Any, ...], shape: Shape, dtype: Any) -> tuple[Any, ...]:
         """Constants of one element as numbers, if the other arguments have the shape of the result."""
-        single = [isinstance(a, Traced) and a.size == 1 and a.step in self.constants for a in args]
+        single = [type(a) is Traced and a.step in self.constants and a.size == 1 for a in args]
         if dtype.kind != "f" or not any(single):
             return args
         others = [a.shape for a, one in zip(args, single, strict=True) if hasattr(a, "shape") and not one]
@@ -253,7 +253,9 @@ class Tape:
 
     def _on_one_side(self, fn: Any, args: tuple[Any, ...], dtype: Any, options: dict) -> Traced | None:
         """A function of quantities of one side, computed for all inputs before the tiles."""
-        sides = [self._sides.get(a.step) if isinstance(a, Traced) else None for a in args]
+        sides = [self._sides.get(a.step) if type(a) is Traced else None for a in args]
+        if not any(sides):
+            return None
         placed = {(s.span, s.axis) for s in sides if s}
         others = [a for a, s in zip(args, sides, strict=True) if hasattr(a, "shape") and s is None]
         ranks = {len(s.array.shape) for s in sides if s}
@@ -270,23 +272,24 @@ class Tape:
 
     def _once(self, shape: Shape, dtype: Any, fn: Callable[..., Any], args: Any, options: dict) -> Traced:
         """A new step, or the step that does the same."""
-        key = (fn, hashable(args), hashable(options), shape, dtype)
+        key = (fn, *map(hashable, args), hashable(options) if options else None, shape, dtype)
         try:
-            hash(key)
-        except TypeError:
+            found = self._known.get(key)
+        except TypeError:  # something that has no hash
             return self._add(shape, dtype, fn, args, options, fn)
-        if key not in self._known:
-            self._known[key] = self._add(shape, dtype, fn, args, options, fn)
-        return self._known[key]
+        if found is None:
+            found = self._known[key] = self._add(shape, dtype, fn, args, options, fn)
+        return found
 
     def _add(
         self, shape: Shape, dtype: Any, fn: Callable[..., Any], args: Any, options: dict, kind: Any = None
     ) -> Traced:
+        shape, dtype = tuple(shape), np.dtype(dtype)
         self.steps.append(Step(fn, args, options, kind))
-        self.shapes.append(tuple(shape))
-        self.dtypes.append(np.dtype(dtype))
+        self.shapes.append(shape)
+        self.dtypes.append(dtype)
         self.largest = max(self.largest, prod(shape))
-        return Traced(self, len(self.steps) - 1, tuple(shape), np.dtype(dtype))
+        return Traced(self, len(self.steps) - 1, shape, dtype)
 
     # Running
 
@@ -376,13 +379,16 @@ def _traced(args: Any) -> Iterator[Traced]:
 
 def hashable(x: Any) -> Any:
     """Arguments as a key: traced arrays by their step."""
-    if isinstance(x, Traced):
-        return ("step", x.step)
+    kind = type(x)
+    if kind is Traced:  # first, as most arguments are
+        return x.step
+    if kind is str:
+        return x
     if isinstance(x, list | tuple):
         return tuple(map(hashable, x))
     if isinstance(x, slice):
         return ("slice", x.start, x.stop, x.step)
-    if isinstance(x, np.ndarray):
+    if isinstance(x, np.ndarray | np.generic):
         return ("array", x.shape, x.dtype.str, x.tobytes())
     if isinstance(x, float):
         return ("float", x.hex())  # 0.0 and -0.0 differ

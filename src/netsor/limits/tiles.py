@@ -81,8 +81,11 @@ def lay_out(make: Maker, rows: Rows) -> Layout:
     symmetric = rows.split is None
     for r in range(len(rows.groups)):
         for s in range(r if symmetric else 0, len(rows.groups)):
-            outputs = (rows.groups[r].outputs, rows.groups[s].outputs)
             left, right = rows.spans(r)[0], rows.spans(s)[1]
+            outputs = (
+                tuple(o for o in rows.groups[r].outputs if (rows.left[o][slice(*left)] >= 0).any()),
+                tuple(p for p in rows.groups[s].outputs if (rows.right[p][slice(*right)] >= 0).any()),
+            )
             if left[0] < left[1] and right[0] < right[1]:
                 size = _elements(engine, outputs)
                 blocks.append(Block(outputs, left, right, symmetric and r == s, size))
@@ -342,6 +345,10 @@ def _quietly(results: Iterator[Any]) -> Iterator[Any]:
 
 def _write(out: np.ndarray, lines: np.ndarray, columns: np.ndarray, block: np.ndarray) -> None:
     """Write (left inputs, left index, right inputs, right index) at rows and columns (inputs, index)."""
+    if lines.min() < 0 or columns.min() < 0:  # inputs of different lengths, some without these Outputs
+        (a, b), table = (n.reshape(-1) for n in (lines, columns)), block.reshape(lines.size, columns.size)
+        out[np.ix_(a[a >= 0], b[b >= 0])] = table[np.ix_(a >= 0, b >= 0)]
+        return
     steps = _steps(lines), _steps(columns)
     if steps[0] is None or steps[1] is None:
         out[lines[:, :, None, None], columns[None, None]] = block

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+import array_api_compat
 import array_api_compat.numpy as numpy_api
 import numpy as np
 
 if TYPE_CHECKING:
     from netsor.limits.tape import Tape
 
-__all__ = ["Namespace", "NeedsValuesError", "Traced", "tape_of"]
+__all__ = ["Namespace", "NeedsValuesError", "Traced", "array_namespace", "tape_of"]
 
 Shape = tuple[int, ...]
 
@@ -73,6 +74,13 @@ class Traced:
 def tape_of(*arrays: Any) -> Tape | None:
     """The tape of traced arrays, or None for arrays with values."""
     return next((a.tape for a in arrays if isinstance(a, Traced)), None)
+
+
+def array_namespace(*arrays: Any) -> Any:
+    """The namespace of arrays; at once for traced ones, of which a recording asks thousands of times."""
+    if type(arrays[0]) is Traced:
+        return arrays[0].tape.namespace
+    return array_api_compat.array_namespace(*arrays)
 
 
 def _binary(fn: Callable[[Any, Any], Any], dtype: Any = None) -> tuple[Callable, Callable]:
