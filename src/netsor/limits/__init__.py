@@ -5,8 +5,9 @@
 | `ns.kernel`, `ns.limit`, what to compute how | kernel, limit, run, inputs, plan |
 | the recursion: covariances, second and first moments | engine, leaves, outputs, pairs, fit |
 | expectations of products, method by method | forms, expectation, normalisation, low_dimension |
-| recorded steps, tiles of pairs, compiled loops (NumPy) | traced, tape, tiles, fused, loops, shifts |
-| recorded steps as batches and loops of JAX | graph, batches, rolled, assembly |
+| recorded steps, tiles of pairs, compiled loops (NumPy) | traced, tape, tiles, fused, loops |
+| recorded steps as batches and loops of JAX | graph, batches, rolled, assembly, scanned |
+| sums over the windows of convolutions | shifts, sliding |
 | sampling: draws pair by pair, or all moments in tables | sampled, repeats; schedule, scheduling, vectors, |
 | | variables, moments, draws, axes |
 | any other array library, all at once | matrix |
