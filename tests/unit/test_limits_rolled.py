@@ -12,6 +12,7 @@ import netsor as ns
 from limit_cases import CASES, SAMPLED, Case
 from netsor import zoo
 from netsor.build.network import Network
+from netsor.limits import scanned
 
 jax = pytest.importorskip("jax")
 
@@ -179,3 +180,56 @@ def test_single_precision_stays_single(name: str, double: bool) -> None:
         found = jax.jit(kernel)(jax.numpy.asarray(x, dtype=np.float32))
     assert found.dtype == np.float32
     assert_close(found, kernel(x), 1e-4)
+
+
+TILED = {
+    "mlp": (zoo.mlp(2, var_w=1.7), RNG.standard_normal((5, 4))),
+    "cnn": (zoo.cnn(2, kernel=2), RNG.standard_normal((5, 3, 3, 2))),
+    "rnn": (zoo.simple_rnn(), RNG.standard_normal((5, 3, 2))),  # several outputs for each input
+}
+
+
+@pytest.fixture
+def in_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles of two inputs; a set of five has a last tile that reaches back."""
+    monkeypatch.setattr("netsor.limits.run.tile_of", two_by_two)
+
+
+def two_by_two(run: Any, largest: int) -> tuple[int, int] | None:
+    return None if run.split == 2 else (2, 2)
+
+
+@pytest.mark.usefixtures("in_tiles")
+@pytest.mark.parametrize("name", TILED)
+def test_tiles_of_large_kernels(name: str) -> None:
+    net, x = TILED[name]
+    kernel, array = ns.kernel(net), jax.numpy.asarray(x)
+    found = np.asarray(jax.jit(kernel)(array))
+    assert_close(found, kernel(x))
+    assert np.array_equal(found, found.T)
+    assert_close(jax.jit(kernel)(array[:3], array[1:]), kernel(x[:3], x[1:]))
+
+
+@pytest.mark.usefixtures("in_tiles")
+def test_slopes_and_batches_of_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x = TILED["cnn"]
+    kernel, array = ns.kernel(net), jax.numpy.asarray(x)
+
+    def total(x: Any, var: Any) -> Any:
+        return jax.numpy.sum(kernel(x, params={"W1": var}) ** 2)
+
+    slopes = jax.jit(jax.grad(total, (0, 1)))(array, 1.3)
+    many = jax.vmap(lambda scale: kernel(scale * array))(jax.numpy.asarray([1.0, 2.0]))
+    monkeypatch.setattr("netsor.limits.run.tile_of", lambda *_: None)
+    for found, wanted in zip(slopes, jax.jit(jax.grad(total, (0, 1)))(array, 1.3), strict=True):
+        assert_close(found, np.asarray(wanted), 1e-11)
+    assert_close(many[1], kernel(2.0 * x))
+
+
+def test_how_many_inputs_make_a_tile() -> None:
+    """As many as fit in a tile, evenly; small kernels have none."""
+    run = ns.kernel(zoo.mlp(1)).run(np.ones((2000, 1)))
+    assert scanned.tile_of(run, 2000**2) == (250, 250)
+    assert scanned.tile_of(run, 1000) is None
+    assert scanned.tile_of(run, 2000**2 * 2**17) == (1, 1)
+    assert scanned.tile_of(ns.kernel(zoo.mlp(1)).run(np.ones((1, 1))), 2**30) is None

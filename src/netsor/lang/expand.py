@@ -86,7 +86,12 @@ class _Cell:
     def __add__(self, other: _Cell) -> _Cell:
         if self.expr == Const(0.0):
             return other
-        return self if other.expr == Const(0.0) else _Cell(Apply(add, (self.expr, other.expr)))
+        match other.expr:
+            case Const(0.0):
+                return self
+            case Apply(op, (first, last)) if op is add:  # from left to right, however it came about
+                return _Cell(Apply(add, ((self + _Cell(first)).expr, last)))
+        return _Cell(Apply(add, (self.expr, other.expr)))
 
     def __mul__(self, other: Any) -> _Cell:
         factor = other.expr if isinstance(other, _Cell) else Const(float(other))

@@ -5,7 +5,6 @@ Convolution, pooling, graphs and skip connections are one idea: a matrix (or non
 
 from __future__ import annotations
 
-import itertools
 from typing import Any, cast
 
 import numpy as np
@@ -28,6 +27,7 @@ __all__ = [
     "take",
     "transpose",
     "window",
+    "window_extent",
     "window_options",
     "window_positions",
 ]
@@ -129,10 +129,8 @@ def _contract(a: Block, x: Block) -> Block:
     return Block(out if x.vector else out[..., 0], rank, x.vector)
 
 
-def window_positions(
-    size: int, kernel: int, stride: int, dilation: int, padding: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """For each kernel position and output position: the input position, and whether it exists.
+def window_extent(size: int, kernel: int, stride: int, dilation: int, padding: str) -> tuple[int, int]:
+    """The number of output positions, and how far the first window begins before the axis does.
 
     `same` keeps ceil(size / stride) outputs and pads with zeros, the odd one at the end;
     `circular` wraps around; `valid` uses only windows that fit.
@@ -141,15 +139,22 @@ def window_positions(
         raise ValueError(f"a window of size {kernel}, stride {stride} and dilation {dilation}; all are >= 1")
     reach = dilation * (kernel - 1) + 1
     if padding == "valid":
-        count, left = (size - reach) // stride + 1, 0
+        count = (size - reach) // stride + 1
         if count < 1:
             raise ValueError(f"a window of length {reach} does not fit into an axis of length {size}")
-    elif padding in ("same", "circular"):
-        count = -(-size // stride)
-        total = max((count - 1) * stride + reach - size, 0)
-        left = total // 2 if padding == "same" else (reach - 1) // 2
-    else:
+        return count, 0
+    if padding not in ("same", "circular"):
         raise ValueError(f'padding must be "same", "valid" or "circular", not {padding!r}')
+    count = -(-size // stride)
+    total = max((count - 1) * stride + reach - size, 0)
+    return count, total // 2 if padding == "same" else (reach - 1) // 2
+
+
+def window_positions(
+    size: int, kernel: int, stride: int, dilation: int, padding: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """For each kernel position and output position: the input position, and whether it exists."""
+    count, left = window_extent(size, kernel, stride, dilation, padding)
     where = np.arange(count) * stride + (np.arange(kernel) * dilation)[:, None] - left
     if padding == "circular":
         return where % size, np.ones_like(where, bool)
@@ -184,17 +189,18 @@ def _window(x: Block, *, dims: int, **options: Attr) -> Block:
         raise ValueError(f"a {dims}-dimensional window needs {2 * dims} index axes, not {x.rank}")
     stride, dilation, padding = window_options(dims=dims, **options)
     kernel, space = x.index[:dims], x.index[dims : 2 * dims]
-    spots = [window_positions(*p, padding) for p in zip(space, kernel, stride, dilation, strict=True)]
-    total: Any = None
-    for j in itertools.product(*map(range, kernel)):
-        part = _at(x, index=(*j, *(Slice() for _ in range(x.rank - dims))))
-        for d, (where, exists) in enumerate(spots):
-            taken = x.xp.take(part.array, x.xp.asarray(where[j[d]]), axis=_positive(part, d))
+    for d in reversed(range(dims)):
+        total: Any = None
+        spots = window_positions(space[d], kernel[d], stride[d], dilation[d], padding)
+        for j, (where, exists) in enumerate(zip(*spots, strict=True)):
+            part = _at(x, index=(*(Slice(),) * d, j))
+            taken = x.xp.take(part.array, x.xp.asarray(where), axis=_positive(part, 2 * d))
             part = part.like(taken, part.rank)
-            if not exists[j[d]].all():
-                part = _weigh(part, d, exists[j[d]])
-        total = part.array if total is None else total + part.array
-    return x.like(total, x.rank - dims)
+            if not exists.all():
+                part = _weigh(part, 2 * d, exists)
+            total = part.array if total is None else total + part.array
+        x = x.like(total, x.rank - 1)
+    return x
 
 
 def _patches(x: Block, *, size: tuple[int, ...], stride: tuple[int, ...], padding: str) -> Block:

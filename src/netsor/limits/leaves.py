@@ -10,12 +10,12 @@ import numpy as np
 
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Ref, refs
-from netsor.lang.index_maps import window_options, window_positions
+from netsor.lang.index_maps import window_options
 from netsor.lang.program import Embedding, Input, Normal
 from netsor.lang.sampling import input_covariance
 from netsor.lang.types import Index
 from netsor.limits.pairs import Pair, diagonal, pad_index
-from netsor.limits.shifts import sum_of_shifts
+from netsor.limits.shifts import Window, sum_of_shifts
 from netsor.limits.tape import Span
 from netsor.limits.traced import array_namespace
 
@@ -145,6 +145,5 @@ def window_both_sides(
         sides = [(batch + d, left[d])]
         if not tie:
             sides.append((batch + len(left) + d, right[d]))
-        spots = [(axis, *window_positions(n, k, stride, dilation, padding)) for axis, n in sides]
-        block = sum_of_shifts(block, spots)
+        block = sum_of_shifts(block, [Window(axis, n, k, stride, dilation, padding) for axis, n in sides])
     return block

@@ -8,6 +8,7 @@ repeats is one jax.lax.scan; see `schedule`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -25,27 +26,40 @@ from netsor.limits.pairs import Pair
 from netsor.limits.tape import Tape
 from netsor.limits.traced import NeedsValuesError, Traced
 
-__all__ = ["Values", "rolled_matrix"]
+__all__ = ["Recorded", "Values", "recorded", "rolled_matrix"]
 
 Array = Any
 FEW, MANY, SMALL = 4, 16, 2**14  # so many nodes are computed at once, large arrays only if there are many
 
 
-def rolled_matrix(make: Callable[[Tape], Engine], rows: Rows, given: Mapping[str, Array]) -> Array | None:
-    """(rows, columns) of the kernel, or None if what to compute depends on values."""
+@dataclass(frozen=True)
+class Recorded:
+    """The graph of a kernel matrix, its blocks, and the number of elements of its largest array of pairs."""
+
+    graph: Graph
+    blocks: list[tuple[int, int]]
+    largest: int
+
+
+def recorded(make: Callable[[Tape], Engine], rows: Rows) -> Recorded | None:
+    """What to compute, or None if that depends on values."""
     single, tape = Tape(), Tape()
     try:
-        blocks = _recorded(make(single), rows, tape)
-        graph = Graph(single, tape, blocks.values())
+        blocks = _blocks(make(single), rows, tape)
+        return Recorded(Graph(single, tape, blocks.values()), list(blocks), tape.largest)
     except NeedsValuesError:
         return None
-    values = Values(graph, given)
-    for part in schedule(graph):
+
+
+def rolled_matrix(found: Recorded, rows: Rows, given: Mapping[str, Array]) -> Array:
+    """(rows, columns) of the kernel."""
+    values = Values(found.graph, given)
+    for part in schedule(found.graph):
         values.run(part)
-    return assembled(values, rows, dict(zip(blocks, graph.outputs, strict=True)))
+    return assembled(values, rows, dict(zip(found.blocks, found.graph.outputs, strict=True)))
 
 
-def _recorded(engine: Engine, rows: Rows, tape: Tape) -> dict[tuple[int, int], Traced]:
+def _blocks(engine: Engine, rows: Rows, tape: Tape) -> dict[tuple[int, int], Traced]:
     """The blocks of all pairs of outputs; with one set of inputs, those on and above the diagonal."""
     spans = {o: rows.spans(r) for r, group in enumerate(rows.groups) for o in group.outputs}
     blocks = {}

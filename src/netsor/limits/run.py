@@ -24,8 +24,9 @@ from netsor.limits.outputs import Rows
 from netsor.limits.padding import Padding, pad
 from netsor.limits.plan import Plan
 from netsor.limits.repeats import Repeats
-from netsor.limits.rolled import rolled_matrix
+from netsor.limits.rolled import recorded, rolled_matrix
 from netsor.limits.sampled import Sampler
+from netsor.limits.scanned import scanned_matrix, tile_of
 from netsor.limits.tape import Tape
 from netsor.limits.tiles import Layout, Recording, lay_out
 from netsor.limits.tiles import record as record_tiles
@@ -303,11 +304,13 @@ class KernelRun:
 
     def rolled(self, record: Record, nudge: float) -> Any:
         """The exact kernel as a few loops, which compile fast; None if what to compute depends on values."""
-        return rolled_matrix(
-            lambda tape: self.engine(record, nudge=nudge, tape=tape),
-            self.rows,
-            {**self.data, **(self.params or {})},
-        )
+        found = recorded(lambda tape: self.engine(record, nudge=nudge, tape=tape), self.rows)
+        if found is None:
+            return None
+        tile = tile_of(self, found.largest)
+        if tile is not None:
+            return scanned_matrix(self, tile, record, nudge)
+        return rolled_matrix(found, self.rows, {**self.data, **(self.params or {})})
 
     def matrix_again(self) -> np.ndarray:
         """The exact kernel, recorded at the first run; the second one compiles loops if they pay."""

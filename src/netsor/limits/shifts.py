@@ -1,92 +1,155 @@
 """Sums of shifted blocks: a convolution with independent matrices, along one axis of either side.
 
-Where positions are evenly spaced a shift is a slice. The sum is one pass over memory if Numba is installed
-(the extra `fast`), and one pass per kernel position in NumPy.
+A shift is a slice. The sum over a few kernel positions is one pass over memory if Numba is installed (the
+extra `fast`), and one pass per kernel position in NumPy. Over many of them it is a sum that slides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from math import prod
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, is_jax_array
 
+from netsor.lang.index_maps import window_extent, window_positions
+from netsor.limits.sliding import sliding_sum
 from netsor.limits.traced import Traced
 
-__all__ = ["sum_of_shifts"]
+__all__ = ["Window", "sum_of_shifts"]
 
 Array = Any
-Spot = tuple[int, np.ndarray, np.ndarray]  # an axis, and for each kernel position where it reads and whether
 Slices = list[tuple[slice, slice]]  # for each kernel position where it reads and where it writes
 LINE = 1024  # elements that a compiled loop adds in a row
+LONG, LONG_SIMPLE = 7, 15  # kernels from which on sums slide; the second where shifts are cheap
 
 
-def sum_of_shifts(block: Array, spots: list[Spot]) -> Array:
-    """The sum over kernel positions of the block read at that position on all the axes of `spots`."""
-    sliced: list[Any] = [_slices(*spot[1:]) for spot in spots]
-    if not isinstance(block, np.ndarray | Traced) or any(part is None for part in sliced):
-        return _by_taking(block, spots)
+@dataclass(frozen=True)
+class Window:
+    """What a kernel reads of an axis: output o and kernel position j read o stride + j dilation - left."""
+
+    axis: int
+    size: int
+    kernel: int
+    stride: int = 1
+    dilation: int = 1
+    padding: str = "same"
+
+    @cached_property
+    def extent(self) -> tuple[int, int]:
+        return window_extent(self.size, self.kernel, self.stride, self.dilation, self.padding)
+
+    @property
+    def count(self) -> int:
+        return self.extent[0]
+
+    @property
+    def left(self) -> int:
+        return self.extent[1]
+
+    @property
+    def padded(self) -> int:
+        """The size with all that the windows read beyond the axis."""
+        reach = (self.count - 1) * self.stride + (self.kernel - 1) * self.dilation + 1
+        return max(reach, self.left + self.size)
+
+    def slices(self) -> Slices:
+        return [self._slice(j * self.dilation - self.left) for j in range(self.kernel)]
+
+    def _slice(self, start: int) -> tuple[slice, slice]:
+        first = max(0, -(start // self.stride))
+        stop = min(self.count, -((start - self.size) // self.stride))
+        if first >= stop:
+            return slice(0, 0), slice(0, 0)
+        read = slice(start + first * self.stride, start + (stop - 1) * self.stride + 1, self.stride)
+        return read, slice(first, stop)
+
+
+def sum_of_shifts(block: Array, windows: list[Window]) -> Array:
+    """The sum over kernel positions of the block read at that position on the axes of all windows."""
+    if is_jax_array(block):
+        return _by_padding(block, windows)
+    if isinstance(block, Traced):
+        return _recorded(block, windows)
+    if not isinstance(block, np.ndarray):
+        return _by_taking(block, windows)
+    if windows[0].padding == "circular":
+        for w in windows:
+            block = np.take(block, np.arange(-w.left, w.padded - w.left) % w.size, axis=w.axis)
+        windows = [Window(w.axis, w.padded, w.kernel, w.stride, w.dilation, "valid") for w in windows]
+    return sliding_sum(block, windows) if _slides(windows, len(windows) == 1) else _by_slices(block, windows)
+
+
+def _slides(windows: list[Window], simple: bool) -> bool:
+    """Whether a sum that slides over all entries costs less than one of all outputs and kernel positions.
+
+    With strides there are few outputs. On one axis, and in compiled loops (`simple`), shifts are cheap.
+    """
+    if not all(w.stride == w.dilation == 1 for w in windows):
+        return False
+    outputs, entries = prod(w.count for w in windows), prod(w.size for w in windows)
+    return windows[0].kernel * outputs >= (LONG_SIMPLE if simple else LONG) * entries
+
+
+def _recorded(block: Traced, windows: list[Window]) -> Traced:
+    axes, shape = [w.axis for w in windows], _shape(block, windows)
+    if block.tape.compiled and windows[0].padding != "circular" and not _slides(windows, True):
+        sliced = [w.slices() for w in windows]
+        if _is_dense(block, axes, sliced, shape):
+            return block.tape.call(_in_one_pass(block, axes, sliced, shape), (block,), shape)
+    kind = ("sum of shifts", tuple(windows))
+    return block.tape.call(lambda block: sum_of_shifts(block, windows), (block,), shape, kind=kind)
+
+
+def _shape(block: Array, windows: list[Window]) -> list[int]:
     shape = list(block.shape)
-    for axis, where, _ in spots:
-        shape[axis] = where.shape[1]
-    axes = [axis for axis, _, _ in spots]
-    if isinstance(block, np.ndarray):
-        return _by_slices(block, axes, sliced, shape)
-    if block.tape.compiled and _is_dense(block, axes, sliced, shape):
-        return block.tape.call(_in_one_pass(block, axes, sliced, shape), (block,), shape)
-    kind = ("sum of shifts", repr((axes, sliced, shape)))
-    return block.tape.call(lambda block: sum_of_shifts(block, spots), (block,), shape, kind=kind)
+    for w in windows:
+        shape[w.axis] = w.count
+    return shape
 
 
-def _by_taking(block: Array, spots: list[Spot]) -> Array:
+def _by_padding(block: Array, windows: list[Window]) -> Array:
+    """For JAX. The barrier keeps XLA from computing what comes before again for each kernel position."""
+    import jax  # type: ignore[import-not-found]
+
+    widths = [(0, 0)] * block.ndim
+    for w in windows:
+        widths[w.axis] = (w.left, w.padded - w.left - w.size)
+    mode = "wrap" if windows[0].padding == "circular" else "constant"
+    padded = jax.lax.optimization_barrier(jax.numpy.pad(block, widths, mode=mode))
     total: Any = 0.0
-    for j in range(len(spots[0][1])):
+    for j in range(windows[0].kernel):
+        starts, stops, steps = [0] * block.ndim, list(padded.shape), [1] * block.ndim
+        for w in windows:
+            starts[w.axis], steps[w.axis] = j * w.dilation, w.stride
+            stops[w.axis] = j * w.dilation + (w.count - 1) * w.stride + 1
+        total = total + jax.lax.slice(padded, starts, stops, steps)
+    return total
+
+
+def _by_taking(block: Array, windows: list[Window]) -> Array:
+    xp, total = array_namespace(block), 0.0
+    spots = [window_positions(w.size, w.kernel, w.stride, w.dilation, w.padding) for w in windows]
+    for j in range(windows[0].kernel):
         part = block
-        for axis, where, exists in spots:
-            part = _shift(part, where[j], exists[j], axis)
+        for w, (where, exists) in zip(windows, spots, strict=True):
+            part = xp.take(part, xp.asarray(where[j]), axis=w.axis)
+            if not exists[j].all():
+                mask = exists[j].reshape([-1 if axis == w.axis else 1 for axis in range(block.ndim)])
+                part = part * xp.asarray(mask, dtype=block.dtype)
         total = total + part
     return total
 
 
-def _shift(block: Array, where: np.ndarray, exists: np.ndarray, axis: int) -> Array:
-    """The entries `where` along an axis, zero where they do not exist."""
-    xp = array_namespace(block)
-    part = xp.take(block, xp.asarray(where), axis=axis)
-    if exists.all():
-        return part
-    shape = [1] * block.ndim
-    shape[axis] = len(exists)
-    return part * xp.asarray(exists.reshape(shape), dtype=block.dtype)
-
-
-def _slices(where: np.ndarray, exists: np.ndarray) -> Slices | None:
-    """The positions of an axis as slices; None where they wrap around."""
-    found = [_slice(*position) for position in zip(where, exists, strict=True)]
-    return None if None in found else found  # type: ignore[return-value]
-
-
-def _slice(where: np.ndarray, exists: np.ndarray) -> tuple[slice, slice] | None:
-    there = np.flatnonzero(exists)
-    if not len(there):
-        return slice(0, 0), slice(0, 0)
-    source = where[there]
-    step = int(source[1] - source[0]) if len(source) > 1 else 1
-    even = step > 0 and np.array_equal(source, source[0] + step * np.arange(len(source)))
-    whole = there[-1] - there[0] + 1 == len(there)
-    if not (even and whole):
-        return None
-    return slice(int(source[0]), int(source[-1]) + 1, step), slice(int(there[0]), int(there[-1]) + 1)
-
-
-def _by_slices(block: np.ndarray, axes: list[int], sliced: list[Slices], shape: list[int]) -> np.ndarray:
-    out = np.zeros(shape, block.dtype)
-    for parts in zip(*sliced, strict=True):
+def _by_slices(block: np.ndarray, windows: list[Window]) -> np.ndarray:
+    out = np.zeros(_shape(block, windows), block.dtype)
+    for parts in zip(*(w.slices() for w in windows), strict=True):
         source, target = [slice(None)] * block.ndim, [slice(None)] * block.ndim
-        for axis, (read, write) in zip(axes, parts, strict=True):
-            source[axis], target[axis] = read, write
+        for w, (read, write) in zip(windows, parts, strict=True):
+            source[w.axis], target[w.axis] = read, write
         out[tuple(target)] += block[tuple(source)]
     return out
 
