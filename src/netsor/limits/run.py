@@ -39,6 +39,7 @@ RATE = 0.8  # errors of scrambled Sobol points fall about like points^-0.8 here
 SIGMAS = 2.0  # standard errors that a tolerance covers
 AIM, MOST_REPEATS = 0.8, 4  # what part of a tolerance to aim at, and how many times the repeats to take
 REPEAT = 2**11  # what a repeat costs beside its points, in points
+RISK = 1.25  # what more points must save beside more repeats, as only the rate of these is sure
 METHODS = ("auto", "exact", "sample")
 
 
@@ -102,7 +103,7 @@ class Options:
         factor = 2
         while points * factor <= self.max_points:
             total = fresh * max(1.0, alone / factor**RATE) ** 2
-            costs[points * factor, fresh] = (points * factor + REPEAT) * total
+            costs[points * factor, fresh] = RISK * (points * factor + REPEAT) * total
             factor *= 2
         if not costs:
             raise LimitError(
