@@ -7,8 +7,8 @@
 | expectations of products, method by method | forms, expectation, normalisation, low_dimension |
 | recorded steps, tiles of pairs, compiled loops (NumPy) | traced, tape, tiles, fused, loops, shifts |
 | recorded steps as batches and loops of JAX | graph, batches, rolled, assembly |
-| sampling: draws pair by pair, or all moments in tables | sampled, repeats; schedule, scheduling, vectors, |
-| | variables, moments, draws, axes |
+| sampling: draws pair by pair, or all moments in tables | sampled, repeats, averages; schedule, scheduling, |
+| | vectors, variables, moments, workspace, shares, draws, loadings, axes |
 | any other array library, all at once | matrix |
 """
 
