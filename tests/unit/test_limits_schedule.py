@@ -11,8 +11,8 @@ import pytest
 import netsor as ns
 from limit_cases import assert_agree, hinge, scale_of
 from netsor import zoo
-from netsor.limits import draws as draws_module
 from netsor.limits import repeats as repeats_module
+from netsor.limits import workspace as workspace_module
 from netsor.limits.axes import Axes, Trail
 from netsor.limits.repeats import Repeats
 from netsor.limits.run import KernelRun, Record
@@ -169,7 +169,7 @@ def test_against_the_oracle(name: str) -> None:
 def test_the_number_of_threads_changes_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     results = []
     for cores in (1, 2, 5):
-        monkeypatch.setattr(repeats_module.os, "cpu_count", lambda cores=cores: cores)
+        monkeypatch.setattr(workspace_module.os, "cpu_count", lambda cores=cores: cores)
         results.append(ns.kernel(NETWORKS[name], points=2**6, repeats=7)(SETS))
     np.testing.assert_array_equal(results[1], results[0])
     np.testing.assert_array_equal(results[2], results[0])
@@ -177,20 +177,38 @@ def test_the_number_of_threads_changes_nothing(name: str, monkeypatch: pytest.Mo
 
 @each
 def test_some_repeats_at_a_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In little memory the values are the same, up to the lengths of series."""
+    """In little memory the values are the same."""
     kernel = ns.kernel(NETWORKS[name], points=2**6)
     whole = kernel.evaluate(SETS)
-    monkeypatch.setattr(repeats_module, "MEMORY", 1)
+    monkeypatch.setattr(workspace_module, "MEMORY", 1)
     parts = kernel.evaluate(SETS)
     size = np.abs(whole.value).max()
-    np.testing.assert_allclose(parts.value, whole.value, rtol=0, atol=1e-9 * size)
-    np.testing.assert_allclose(parts.error, whole.error, rtol=0, atol=1e-8 * size)
+    np.testing.assert_allclose(parts.value, whole.value, rtol=0, atol=1e-12 * size)
+    np.testing.assert_allclose(parts.error, whole.error, rtol=0, atol=1e-12 * size)
+
+
+@each
+def test_some_points_at_a_time(name: str) -> None:
+    """With all values but not all noise in memory, and with as little as possible."""
+    options = {"points": 2**9, "repeats": 3}
+    whole, memory, accepted = ns.kernel(NETWORKS[name], **options).evaluate(SETS), 2**16, 0
+    size = np.abs(whole.value).max()
+    while accepted < 4:
+        try:
+            found = ns.kernel(NETWORKS[name], memory=memory, **options).evaluate(SETS)
+        except ns.NetsorError:  # too little
+            assert accepted == 0
+        else:
+            accepted += 1
+            np.testing.assert_allclose(found.value, whole.value, rtol=0, atol=1e-12 * size)
+            np.testing.assert_allclose(found.error, whole.error, rtol=0, atol=1e-12 * size)
+        memory = memory * 4 // 3
 
 
 def test_some_inputs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = ns.kernel(NETWORKS["products of states"], points=2**6)
     whole = kernel(SETS)
-    monkeypatch.setattr(draws_module, "LARGEST_TABLE", 1)
+    monkeypatch.setattr(workspace_module, "LARGEST_TABLE", 1)
     np.testing.assert_allclose(kernel(SETS), whole, rtol=0, atol=1e-13 * np.abs(whole).max())
 
 
@@ -347,10 +365,18 @@ def test_values_are_dropped_when_they_are_not_needed() -> None:
 
 def test_memory_bounds_how_much_is_done_at_once() -> None:
     found = repeats(zoo.gru(), TOKENS)
-    assert found.schedule is not None
-    each = found.schedule.bytes(2**15)
-    assert found.at_once(2**15) == max(1, min(repeats_module.AT_ONCE // 2**15, repeats_module.MEMORY // each))
-    assert found.at_once(2**20) == 1
+    assert found.needs is not None
+    one = found.needs.whole(2**12, found.needs.most)
+    for count in (2, 5):
+        made = workspace_module.within(found.needs.fixed + count * one + 100, 2**12, found.needs)
+        assert (made.repeats, made.points, made.kept) == (count, 2**12, 1)
+    made = workspace_module.within(found.needs.fixed + one * 4 // 5, 2**12, found.needs)
+    assert made.repeats == 1
+    assert made.kept * made.points >= 2**11
+    made = workspace_module.within(found.needs.fixed + one // 3, 2**12, found.needs)
+    assert made.kept < 2**12 // made.points
+    assert found.workspace(2**15).repeats == 2**17 // 2**15
+    assert found.workspace(2**20).repeats == 1
 
 
 # Axes

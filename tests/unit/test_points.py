@@ -210,3 +210,14 @@ def test_wrong_shapes_and_nan_are_refused():
         sampler.extend(np.zeros((1, 1)), np.eye(1))
     with pytest.raises(DataError, match="not finite"):
         sampler.extend(np.zeros((1, 0)), np.full((1, 1), np.nan))
+
+
+@pytest.mark.parametrize("sobol", [True, False])
+@pytest.mark.parametrize("count", [1, 3, 64, 1000])
+def test_any_dimensions_of_some_points(count, sobol):
+    whole = NormalPoints(count, 5, sobol=sobol, dimensions=40).take(200)
+    dimensions = np.random.default_rng(0).permutation(200)[:90]
+    for places in (slice(0, count), slice(count // 3, 2 * count // 3 + 1)):
+        found = np.empty((90, places.stop - places.start))
+        NormalPoints(count, 5, sobol=sobol, dimensions=40).at(dimensions, places, out=found)
+        np.testing.assert_array_equal(found, whole[dimensions, places])

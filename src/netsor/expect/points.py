@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from netsor.errors import DataError
-from netsor.expect.sobol import MOST_DIMENSIONS, as_uniform, scrambled, uniform_points
+from netsor.expect.sobol import MOST_DIMENSIONS, as_uniform, points_at, scramble, scrambled, uniform_points
 
 __all__ = [
     "GaussianSampler",
@@ -27,6 +27,8 @@ __all__ = [
 
 BLOCK_DIMENSIONS = 64
 BLOCK_VALUES = 2**23
+AT_ONCE = 2**14  # values in a piece of work
+TIE = 1e-6  # relative differences of conditional variances that do not decide which variable comes first
 
 Seed = int | Sequence[int]
 
@@ -61,6 +63,7 @@ class NormalPoints:
         self._size = int(np.clip(BLOCK_VALUES // max(self.count, 1), 1, BLOCK_DIMENSIONS))
         self._first = min(self._size, dimensions or self._size)
         self._number, self._block = -1, np.empty((0, self.count))
+        self._scrambles: dict[int, Any] = {}
 
     def take(self, k: int) -> np.ndarray:
         """The next k dimensions, shape (k, count)."""
@@ -76,9 +79,34 @@ class NormalPoints:
             done, self.taken = done + step, self.taken + step
         return points
 
-    def _draw(self, number: int, size: int) -> np.ndarray:
+    def at(self, dimensions: np.ndarray, places: slice, out: np.ndarray) -> None:
+        """Any dimensions of some of the points, (dimensions, points): the same numbers as in `take`."""
+        numbers, rows = np.divmod(dimensions + self._size - self._first, self._size)
+        rows = np.where(numbers == 0, dimensions, rows)
+        some = max(1, AT_ONCE // max(1, out.shape[1]))
+        for number in np.unique(numbers).tolist():
+            every = np.flatnonzero(numbers == number)
+            for chosen in (every[k : k + some] for k in range(0, len(every), some)):
+                out[chosen] = self._part(number, rows[chosen], places)
+
+    def _part(self, number: int, rows: np.ndarray, places: slice) -> np.ndarray:
+        size = self._size if number else self._first
+        if not self.sobol:
+            return self._draw(number, size)[rows, places]
+        if number not in self._scrambles:
+            rng = self._rng(number)
+            made = scramble(size, self.count, rng)
+            order = rng.permutation(self.count) if number else np.arange(self.count)
+            self._scrambles[number] = *made, order.astype(np.uint32)
+        directions, shifts, order = self._scrambles[number]
+        return _normals(as_uniform(points_at(directions[rows], shifts[rows], order[places])))
+
+    def _rng(self, number: int) -> np.random.Generator:
         words = [self.seed] if isinstance(self.seed, int | np.integer) else list(self.seed)
-        rng = np.random.default_rng([*words, number])
+        return np.random.default_rng([*words, number])
+
+    def _draw(self, number: int, size: int) -> np.ndarray:
+        rng = self._rng(number)
         if not self.sobol:
             return rng.standard_normal((size, self.count))
         block = scrambled(size, self.count, rng)
@@ -92,7 +120,7 @@ class NormalPoints:
 def _normals(uniform: np.ndarray) -> np.ndarray:
     from scipy.special import ndtri
 
-    return ndtri(uniform)
+    return ndtri(uniform, out=uniform)
 
 
 @cache
@@ -133,27 +161,31 @@ def grow_factor(
 
 
 def _pivoted_cholesky(matrix: np.ndarray, tol: float) -> tuple[np.ndarray, np.ndarray]:
-    """F (n x rank) and pivots with F F^T = matrix up to `tol`, F[pivots] lower triangular (LAPACK pstrf)."""
+    """F (n x rank) and pivots with F F^T = matrix up to `tol`, F[pivots] lower triangular (LAPACK pstrf).
+
+    Equal pivots are taken in order, whatever their last digits are: later rows are made slightly smaller.
+    """
     if not len(matrix) or np.max(np.diagonal(matrix)) <= tol:
         return np.zeros((len(matrix), 0)), np.zeros(0, int)
     if len(matrix) == 1:
         return np.sqrt(matrix), np.zeros(1, int)
-    packed, order, rank, _ = _lapack("pstrf")(matrix, lower=1, tol=tol)
+    sizes = 1 - TIE * np.arange(len(matrix)) / len(matrix)
+    packed, order, rank, _ = _lapack("pstrf")(matrix * sizes[:, None] * sizes, lower=1, tol=tol)
     order = order - 1
     factor = np.empty((len(matrix), rank))
     factor[order] = np.tril(packed)[:, :rank]
-    return factor, order[:rank]
+    return factor / sizes[:, None], order[:rank]
 
 
 class GrowingFactor:
     """The factor L of a covariance C = L L^T that is extended, variable by variable or block by block.
 
     Only the rows of L at the pivots (a maximal set of independent variables) are kept: all the others are
-    fixed combinations of those.
+    fixed combinations of those. `most` is how many variables there will be, if that is known.
     """
 
-    def __init__(self, tol: float = 1e-12) -> None:
-        self.tol, self.size, self.rank = tol, 0, 0
+    def __init__(self, tol: float = 1e-12, most: int | None = None) -> None:
+        self.tol, self.most, self.size, self.rank = tol, most, 0, 0
         self._pivots = np.zeros(0, int)
         self._rows = np.zeros((0, 0))
 
@@ -177,7 +209,8 @@ class GrowingFactor:
         self.size, self.rank = self.size + len(cov_new), old + len(pivots)
         if len(pivots):
             if self.rank > len(self._rows):
-                larger = np.zeros((2 * self.rank, 2 * self.rank))
+                room = min(2 * self.rank, self.most or 2 * self.rank)
+                larger = np.zeros((room, room))
                 larger[:old, :old] = self._rows[:old, :old]
                 self._rows = larger
             self._rows[old : self.rank, : self.rank] = rows[pivots]

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-__all__ = ["BITS", "MOST_DIMENSIONS", "as_uniform", "scrambled", "uniform_points"]
+__all__ = ["BITS", "MOST_DIMENSIONS", "as_uniform", "points_at", "scramble", "scrambled", "uniform_points"]
 
 BITS = 30
 MOST_DIMENSIONS = 21201
@@ -41,18 +41,36 @@ def direction_numbers(dimensions: int, count: int) -> np.ndarray:
     return found
 
 
-def scrambled(dimensions: int, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Scrambled points in units of 2^-30, shape (dimensions, count)."""
-    digits = max(count - 1, 0).bit_length()
-    numbers = direction_numbers(dimensions, digits)
+def scramble(dimensions: int, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Scrambled direction numbers for so many points, and shifts (dimensions, 1)."""
+    numbers = direction_numbers(dimensions, max(count - 1, 0).bit_length())
     rows = (rng.integers(0, 2**BITS, (dimensions, 1, BITS), dtype=np.uint32) & ABOVE) | ONES
     parity = np.bitwise_count(rows & numbers[:, :, None]).astype(np.uint32) & np.uint32(1)
     numbers = (parity * ONES).sum(axis=2, dtype=np.uint32)
+    return numbers, rng.integers(0, 2**BITS, (dimensions, 1), dtype=np.uint32)
+
+
+def first_points(numbers: np.ndarray, shifts: np.ndarray) -> np.ndarray:
+    """All points of some direction numbers: twice as many for each of these."""
+    dimensions, digits = numbers.shape
     points = np.empty((dimensions, 2**digits), np.uint32)
-    points[:, :1] = rng.integers(0, 2**BITS, (dimensions, 1), dtype=np.uint32)
+    points[:, :1] = shifts
     for k in range(digits):
         np.bitwise_xor(points[:, : 2**k], numbers[:, k : k + 1], out=points[:, 2**k : 2 ** (k + 1)])
-    return points[:, :count]
+    return points
+
+
+def points_at(numbers: np.ndarray, shifts: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Some of the points: the exclusive or of what their lower and their higher digits give."""
+    half = numbers.shape[1] // 2
+    low = first_points(numbers[:, :half], shifts)
+    high = first_points(numbers[:, half:], np.zeros_like(shifts))
+    return np.take(low, places & (2**half - 1), axis=1) ^ np.take(high, places >> half, axis=1)
+
+
+def scrambled(dimensions: int, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Scrambled points in units of 2^-30, shape (dimensions, count)."""
+    return first_points(*scramble(dimensions, count, rng))[:, :count]
 
 
 def as_uniform(points: np.ndarray) -> np.ndarray:

@@ -9,8 +9,8 @@
 | recorded steps, tiles of pairs, compiled loops (NumPy) | traced, tape, tiles, fused, loops |
 | recorded steps as batches and loops of JAX | graph, batches, rolled, assembly, scanned |
 | sums over the windows of convolutions | shifts, sliding |
-| sampling: draws pair by pair, or all moments in tables | sampled, repeats; schedule, scheduling, vectors, |
-| | variables, moments, draws, axes |
+| sampling: draws pair by pair, or all moments in tables | sampled, repeats, averages; schedule, scheduling, |
+| | vectors, variables, moments, workspace, shares, draws, loadings, axes |
 | any other array library, all at once | matrix |
 """
 

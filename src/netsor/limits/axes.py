@@ -10,6 +10,7 @@ before tells the axes. They need not be exact: independent standard normals stay
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import log
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy as np
 __all__ = ["Axes", "Trail"]
 
 LARGE_SHARE = 0.2  # of the variance of all variables of a family
+NOTHING = 1e-14  # a zero of a rotation, up to rounding
 LARGEST_TURN = 512  # dimensions of a family; beyond, rotations cost more than they are worth
 
 
@@ -85,9 +87,20 @@ class Axes:
             places[d.family][d.number] = place
         return cls({family: (turn, places[family]) for family, turn in turns.items()})
 
+    @cached_property
+    def reach(self) -> dict[int, np.ndarray]:
+        """For each family, how many columns the first rows of its rotation have before only zeros follow."""
+        return {family: _reach(turn) for family, (turn, _) in self.turns.items()}
+
     @property
     def dimensions(self) -> int:
         return sum(len(turn) for turn, _ in self.turns.values())
+
+
+def _reach(turn: np.ndarray) -> np.ndarray:
+    large = np.abs(turn[:, ::-1]) > NOTHING
+    columns = np.where(large.any(1), turn.shape[1] - large.argmax(1), 0)
+    return np.concatenate([[0], np.maximum.accumulate(columns)])
 
 
 def _turn(trail: Trail) -> tuple[np.ndarray, int]:

@@ -1,4 +1,4 @@
-"""Sampled values of some repeats of a schedule: drawn, evaluated, multiplied and averaged over the points."""
+"""Sampled values of a schedule at some of the points: drawn, evaluated, multiplied and averaged."""
 
 from __future__ import annotations
 
@@ -7,77 +7,80 @@ from operator import mul
 
 import numpy as np
 
-from netsor.expect.points import GrowingFactor, NormalPoints
+from netsor.expect.points import NormalPoints
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr
-from netsor.limits.axes import Axes, Trail
+from netsor.limits.loadings import Loadings
 from netsor.limits.schedule import Core, Form, Row, Schedule, Step
 
 __all__ = ["Draws"]
 
-LARGEST_TABLE = 2**18  # products of parts at a time, for each repeat
+AT_LEAST = 32  # dimensions of noise that are made together, if there are so many
+Mixtures = dict[Expr, list[np.ndarray]]  # for each form and repeat, its rows of loadings
 
 
 class Draws:
     """The values of forms and of sampled rows: arrays (repeats, rows, points), all repeats alike.
 
-    trails   for each family, how its variables were drawn in the first repeat
+    places   which of the points
+    table    the most products of parts at a time, for each repeat
+    noise    of each family the dimensions of the points that are there; any of it may be dropped
     """
 
-    def __init__(self, schedule: Schedule, points: list[NormalPoints], axes: Axes | None = None) -> None:
-        self.schedule, self.points, self.count = schedule, points, points[0].count
-        sizes = [family.size if family.drawn else 0 for family in schedule.families]
-        self.factors = [[GrowingFactor() for _ in points] if size else [] for size in sizes]
-        self.noise = [np.empty((len(points), size, self.count)) for size in sizes]
+    def __init__(
+        self,
+        schedule: Schedule,
+        points: list[NormalPoints],
+        loadings: list[Loadings],
+        places: slice,
+        table: int,
+    ) -> None:
+        self.schedule, self.points, self.loadings = schedule, points, loadings
+        self.places, self.table, self.count = places, table, places.stop - places.start
+        self.noise: dict[int, np.ndarray] = {}
+        self.known: dict[int, list[int]] = {}  # how many dimensions for each repeat
         self.pools = [np.empty((len(points), size, self.count)) for size in schedule.pools]
-        self.trails = [Trail() for _ in sizes]
-        self.drawn = 0
         self.values: dict[Expr, Block] = {}
-        self.made = [0] * len(sizes)  # dimensions of noise that are there from the start
-        if axes:
-            self.turn(axes)
 
-    def turn(self, axes: Axes) -> None:
-        """Take the noise of all families at once."""
-        for k, points in enumerate(self.points):
-            noise = points.take(axes.dimensions)
-            for number, (rotation, places) in axes.turns.items():
-                self.made[number] = len(rotation)
-                np.matmul(rotation, noise[places], out=self.noise[number][k, : len(rotation)])
-
-    def advance(
-        self, step: Step, core: Core, sigmas: list[np.ndarray], pairs: list[np.ndarray]
-    ) -> np.ndarray:
-        """Draw and evaluate what is new, and the moments of the new core with all so far."""
+    def advance(self, steps: list[Step], mixtures: Mixtures, keep_noise: bool) -> None:
+        """Draw and evaluate what is new at some steps of one depth."""
+        forms = [form for step in steps for form in step.forms if form.expr in mixtures]
         with np.errstate(all="ignore"):
-            for form in step.forms:
-                if self.schedule.families[form.family].drawn:
-                    self.draw(form, sigmas[form.family])
-            pool = self.pools[self.schedule.groups[core.group].pool]
-            for row in step.rows:
-                self.fill(pool, row)
-            for expr in step.expired:
-                self.values.pop(expr, None)
-            return self.moments(core, pool, pairs)
+            for form in sorted(forms, key=lambda form: form.family):
+                if not keep_noise and form.family not in self.noise:
+                    self.drop_noise()
+                self.draw(form, mixtures[form.expr])
+            if not keep_noise:
+                self.drop_noise()
+            for step in steps:
+                for row in step.rows:
+                    assert step.core is not None
+                    self.fill(self.pools[self.schedule.groups[step.core.group].pool], row)
+                for expr in step.expired:
+                    self.values.pop(expr, None)
 
-    def draw(self, form: Form, sigma: np.ndarray) -> None:
-        """Samples of a form, given all forms of its family so far."""
-        rows, noise, trail = form.rows, self.noise[form.family], self.trails[form.family]
-        mean = self.schedule.families[form.family].mean[rows, None]
+    def drop_noise(self) -> None:
+        self.noise.clear()
+        self.known.clear()
+
+    def draw(self, form: Form, mixture: list[np.ndarray]) -> None:
+        """Samples of a form."""
+        if form.family not in self.noise:
+            size = self.schedule.families[form.family].size
+            self.noise[form.family] = np.empty((len(self.points), size, self.count))
+            self.known[form.family] = [0] * len(self.points)
+        rows, noise, known = form.rows, self.noise[form.family], self.known[form.family]
         made = np.empty((len(self.points), rows.stop - rows.start, self.count))
-        for k, factor in enumerate(self.factors[form.family]):
-            old = max(factor.rank, self.made[form.family])
-            weights, axes = factor.extend(sigma[k, rows, : rows.start], sigma[k, rows, rows])
-            if factor.rank > old:
-                fresh = self.points[k].take(factor.rank - old)
-                noise[k, old : factor.rank] = axes @ fresh if len(axes) == len(fresh) else fresh
-            np.matmul(weights, noise[k, : factor.rank], out=made[k])
-            if k == 0:
-                trail.rows.append(weights)
-                trail.axes.append(axes)
-                trail.times += [self.drawn] * len(axes)
-        self.drawn += 1
+        for k, mixed in enumerate(mixture):
+            size = mixed.shape[1]
+            if size > known[k]:
+                new = self.loadings[k].dimensions[form.family][known[k] : max(size, known[k] + AT_LEAST)]
+                upto = known[k] + len(new)
+                self.points[k].at(new, self.places, out=noise[k, known[k] : upto])
+                known[k] = upto
+            np.matmul(mixed, noise[k, :size], out=made[k])
+        mean = self.schedule.families[form.family].mean[rows, None]
         if mean.any():
             made += mean
         self.values[form.expr] = Block(made, 0, True)
@@ -105,29 +108,29 @@ class Draws:
             self.values[node] = node.op.run(*args, **node.options) if known else evaluate(node, {})
         return self.values[node]
 
-    def moments(self, core: Core, pool: np.ndarray, pairs: list[np.ndarray]) -> np.ndarray:
-        """E of the new core times each one so far: (repeats, inputs, rows so far)."""
+    def moments(self, core: Core, pairs: list[np.ndarray]) -> np.ndarray:
+        """Sums over the points of a new core times each one so far: (repeats, inputs, rows so far)."""
         inputs, new = core.rows.stop - core.rows.start, core.parts
-        count = (new.stop - new.start) // inputs
+        count, pool = (new.stop - new.start) // inputs, self.pools[self.schedule.groups[core.group].pool]
         made = np.empty((len(pool), inputs, core.rows.stop))
-        step = max(1, LARGEST_TABLE // (count * new.stop))
-        for k in range(0, inputs, step):
-            some = slice(k, min(k + step, inputs))
-            made[:, some] = self._moments(core, slice(count * some.start, count * some.stop), pool, pairs)
+        step = max(1, self.table // (count * new.stop))
+        with np.errstate(all="ignore"):
+            for k in range(0, inputs, step):
+                some = slice(k, min(k + step, inputs))
+                parts = slice(new.start + count * some.start, new.start + count * some.stop)
+                made[:, some] = self._moments(core, parts, pool, pairs)
         return made
 
-    def _moments(self, core: Core, some: slice, pool: np.ndarray, pairs: list[np.ndarray]) -> np.ndarray:
+    def _moments(self, core: Core, parts: slice, pool: np.ndarray, pairs: list[np.ndarray]) -> np.ndarray:
         """The same for some inputs, given by their parts."""
         group, stop = self.schedule.groups[core.group], core.parts.stop
-        parts = slice(core.parts.start + some.start, core.parts.start + some.stop)
         rows = group.sampled[parts]
         used = slice(int(rows[0]), int(rows[-1]) + 1) if core.plain else rows
         table = pool[:, used] @ pool[:, : stop if core.plain else core.upto].swapaxes(1, 2)
-        table /= self.count
         if not core.plain:
             table = table[:, :, group.sampled[:stop]]
         for family, atoms in group.atoms.items():
-            table *= pairs[family][:, atoms[parts, None], atoms[:stop]]
+            table *= np.take(pairs[family][:, atoms[parts]], atoms[:stop], axis=2)  # faster than both at once
         if group.constants is not None:
             table *= group.constants[parts, None] * group.constants[:stop]
         if stop > core.rows.stop:

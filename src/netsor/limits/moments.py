@@ -1,11 +1,13 @@
 """Second moments of all vectors of a schedule, with independent repeats of the sample points.
 
 Everything small (covariances, expectations of exact atoms, second moments) is computed for all repeats at
-once; the work on sample points is divided among threads, by repeats. No number depends on how many there are.
+once; the work on sample points is divided among threads, by repeats or, where there is memory for a single
+one, by points. No number depends on how many threads there are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Executor
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -18,11 +20,13 @@ from netsor.expect.hermite_pairs import pair_sum
 from netsor.expect.points import NormalPoints
 from netsor.lang.expr import Expr
 from netsor.limits.axes import Axes
-from netsor.limits.draws import Draws
 from netsor.limits.expectation import known_function
 from netsor.limits.forms import Atom
+from netsor.limits.loadings import Loadings
 from netsor.limits.pairs import Pair
 from netsor.limits.schedule import ExactAtom, Form, Peer, Schedule, State, Step
+from netsor.limits.shares import Share
+from netsor.limits.workspace import Workspace
 
 if TYPE_CHECKING:
     from netsor.limits.engine import Engine
@@ -35,7 +39,10 @@ HEADROOM = 1.5  # how much larger than the first ones the variances may be that 
 
 
 class Moments:
-    """E[h h'] for the vectors of a schedule: `block(h, h', pair)`."""
+    """E[h h'] for the vectors of a schedule: `block(h, h', pair)`.
+
+    trails   for each family, how its variables were drawn, if there were no axes
+    """
 
     def __init__(
         self,
@@ -43,50 +50,73 @@ class Moments:
         engine: Engine,
         points: list[NormalPoints],
         axes: Axes | None,
+        workspace: Workspace,
         threads: Executor,
-        parts: int,
+        advance: Callable[[], None],
     ) -> None:
-        self.schedule, self.engine = schedule, engine
+        self.schedule, self.engine, self.learning = schedule, engine, axes is None
         repeats = len(points)
-        self.sigma = [np.zeros((repeats, f.size, f.size)) for f in schedule.families]
+        sizes = [0 if f.drawn else f.size for f in schedule.families]
+        self.sigma = [np.zeros((repeats, n, n)) for n in sizes]
+        self.new: dict[Expr, np.ndarray] = {}  # the covariances of forms to draw with those so far
         self.pairs = [np.zeros((repeats, f.atoms, f.atoms)) for f in schedule.families]
         for table in self.pairs:
             table[:, 0, 0] = 1.0
         self.cores = [np.zeros((repeats, g.size, g.size)) for g in schedule.groups]
         self.series: dict[Any, list[hermite.Series]] = {}
-        cuts = np.linspace(0, repeats, min(parts, repeats) + 1, dtype=int)
-        self.spans = [slice(a, b) for a, b in pairwise(cuts)]
-        jobs = [threads.submit(Draws, schedule, points[span], axes) for span in self.spans]
-        self.draws = [job.result() for job in jobs]
-        for step in schedule.steps:
-            self.advance(step, threads)
-        self.axes = axes or Axes.of(self.draws[0].trails)
-        self.draws = []
+        loadings = [Loadings(schedule, axes) for _ in points]
+        cuts = np.linspace(0, repeats, min(workspace.workers, repeats) + 1, dtype=int)
+        shares = [
+            Share(schedule, slice(a, b), points[a:b], loadings[a:b], workspace) for a, b in pairwise(cuts)
+        ]
+        for steps in schedule.stages:
+            self.advance(steps, shares, threads)
+            advance()
+        for own, made in zip(points, loadings, strict=True):
+            own.taken = made.taken
+        self.trails, self.sigma, self.series, self.new = loadings[0].trails, [], {}, {}
 
-    def advance(self, step: Step, threads: Executor) -> None:
-        for form in step.forms:
-            self.cover(form)
-        for atom in step.atoms:
-            self.meet(atom)
-        if step.core is None:  # all forms that are drawn come with a core
+    def advance(self, steps: list[Step], shares: list[Share], threads: Executor) -> None:
+        """Steps that need nothing of each other; the sums over points come in the order of the points."""
+        self.new.clear()
+        for step in steps:
+            for form in step.forms:
+                self.cover(form)
+            for atom in step.atoms:
+                self.meet(atom)
+        cores = [step.core for step in steps if step.core is not None]
+        if not cores:  # all forms that are drawn come with a core
             return
-        jobs = []
-        for draws, span in zip(self.draws, self.spans, strict=True):
-            tables = [s[span] for s in self.sigma], [p[span] for p in self.pairs]
-            jobs.append(threads.submit(draws.advance, step, step.core, *tables))
-        found = np.concatenate([job.result() for job in jobs])
-        _enter(self.cores[step.core.group], step.core.rows, found)
+        for job in [threads.submit(share.extend, steps, self.new) for share in shares]:
+            job.result()
+        jobs = [
+            (share, threads.submit(share.sums, k, cores, self.pairs)) for share in shares for k in share.parts
+        ]
+        totals = [np.zeros((len(self.cores[0]), c.rows.stop - c.rows.start, c.rows.stop)) for c in cores]
+        while jobs:
+            share, job = jobs.pop(0)
+            for total, found in zip(totals, job.result(), strict=True):
+                total[share.span] += found
+        for core, total in zip(cores, totals, strict=True):
+            total /= shares[0].count
+            _symmetrise(total, core.rows)
+            _enter(self.cores[core.group], core.rows, total)
 
     def cover(self, form: Form) -> None:
         """The covariances of a form with all those of its family so far."""
-        sigma, rows = self.sigma[form.family], form.rows
-        block = np.repeat(self.schedule.families[form.family].static[None, rows, : rows.stop], len(sigma), 0)
+        sigma, family = self.sigma[form.family], self.schedule.families[form.family]
+        assert family.static is not None
+        block = np.repeat(family.static.rows(form.rows)[None], len(sigma), 0)
         for link in form.links:
             value = self.cores[link.group][:, link.own[:, None], link.other]
             for f in link.factors:
                 value = value * self.pairs[f.family][:, f.own[:, None], f.other]
-            block[:, :, link.columns] += link.scale * value
-        _enter(sigma, rows, block)
+            block[:, :, link.columns] += link.own_scale[:, None] * value * link.other_scale
+        _symmetrise(block, form.rows)
+        if family.drawn:
+            self.new[form.expr] = block
+        else:
+            _enter(sigma, form.rows, block)
 
     # Exact atoms
 
@@ -152,28 +182,41 @@ class Moments:
         return parts[0]
 
     def expand(self, atom: Atom, mean: np.ndarray, variance: np.ndarray) -> hermite.Series:
-        """A series as long as needed here."""
+        """A series as long as needed here; one repeat does not change those of others."""
         fn, kinks = self.engine.expectations.callable(atom), self.engine.expectations.kinks(atom)
         if not kinks:
-            return hermite.series_like(self.model(atom, mean, variance), fn, mean, variance)
-        made = _long_enough(fn, mean, variance, kinks)
-        self.engine.expectations.require_settled(atom, made)
-        return made
+            model = self.model(atom, mean, variance)
+            if model is not None:
+                return hermite.series_like(model, fn, mean, variance)
+        made = [_long_enough(fn, m[None], q[None], kinks) for m, q in zip(mean, variance, strict=True)]
+        for one in made:
+            self.engine.expectations.require_settled(atom, one)
+        return hermite.concat(made, axis=0)
 
-    def model(self, atom: Atom, mean: np.ndarray, variance: np.ndarray) -> hermite.Series:
-        """A series at means and variances that are not smaller, whose rule serves many times."""
+    def model(self, atom: Atom, mean: np.ndarray, variance: np.ndarray) -> hermite.Series | None:
+        """A series at means and variances that are not smaller, whose rule serves many times.
+
+        The small run that comes first finds it, with some headroom.
+        """
         largest = float(np.abs(mean).max()), float(variance.max())
         found, known = self.schedule.models.get(atom.body, (None, (-1.0, -1.0)))
-        if found is None or largest[0] > known[0] or largest[1] > known[1]:
-            m, q = (HEADROOM * max(a, b, 0.0) for a, b in zip(largest, known, strict=True))
-            found = _long_enough(
-                self.engine.expectations.callable(atom), np.array([-m, 0.0, m]), np.full(3, q), ()
-            )
-            self.engine.expectations.require_settled(atom, found)
-            self.schedule.models[atom.body] = found, (m, q)
+        if found is not None and largest[0] <= known[0] and largest[1] <= known[1]:
+            return found
+        if not self.learning:
+            return None
+        m, q = (HEADROOM * max(a, b, 0.0) for a, b in zip(largest, known, strict=True))
+        found = _long_enough(
+            self.engine.expectations.callable(atom), np.array([-m, 0.0, m]), np.full(3, q), ()
+        )
+        self.engine.expectations.require_settled(atom, found)
+        self.schedule.models[atom.body] = found, (m, q)
         return found
 
     # The second moments
+
+    @property
+    def bytes(self) -> int:
+        return sum(table.nbytes for table in (*self.pairs, *self.cores))
 
     def block(self, e: Expr, f: Expr, pair: Pair) -> np.ndarray | None:
         """E[e f] with the batch axes of a pair, or None if the schedule does not have it."""
@@ -199,10 +242,14 @@ class _Rows:
         return rows[self.span][self.axis]
 
 
-def _enter(table: np.ndarray, rows: slice, block: np.ndarray) -> None:
-    """Write new rows (repeats, rows, all so far) and the columns that mirror them."""
+def _symmetrise(block: np.ndarray, rows: slice) -> None:
+    """The new rows among (repeats, rows, all so far), in place."""
     own = block[:, :, rows]
     block[:, :, rows] = (own + own.swapaxes(1, 2)) / 2
+
+
+def _enter(table: np.ndarray, rows: slice, block: np.ndarray) -> None:
+    """Write new rows (repeats, rows, all so far) and the columns that mirror them."""
     table[:, rows, : rows.stop] = block
     table[:, : rows.stop, rows] = block.swapaxes(1, 2)
 

@@ -16,6 +16,7 @@ import numpy as np
 from netsor.build.network import Joint
 from netsor.errors import LimitError
 from netsor.lang.libraries import is_traced
+from netsor.limits.averages import Averages
 from netsor.limits.engine import Engine
 from netsor.limits.expectation import Expectations, NeedsSamplingError, Record
 from netsor.limits.forms import Forms
@@ -54,8 +55,8 @@ class Options:
     repeats  independent randomisations, whose spread is the error; a tolerance may take up to four times
              as many
     progress  a bar; by default only for runs longer than two seconds in a terminal
-    memory   bytes of workspace beyond inputs and kernel that exact methods may use; by default 256 MB, or
-             what one pair of inputs needs
+    memory   bytes of workspace beyond inputs and kernel; by default 256 MB, or what one pair of inputs
+             needs, or one repeat of what is sampled
     """
 
     method: str = "auto"
@@ -250,10 +251,15 @@ class KernelRun:
         """Any quantity of the engine, averaged over repeats where something must be sampled."""
 
         def sampled(families: frozenset[str], _: list[str]) -> Any:
-            repeats = Repeats(partial(self.engine, Record()), families, self.options.seed)
-            points, numbers = self.options.points or START, range(self.options.repeats)
-            value = repeats.values(lambda engine, _: quantity(engine), points, numbers)
-            return None if value is None else np.mean(value, axis=0)
+            options = self.options
+            make = partial(self.engine, Record())
+            repeats = Repeats(make, families, options.seed, options.memory, options.progress)
+            average, numbers = Averages(), range(options.repeats)
+            for some in repeats.values(lambda engine, _: quantity(engine), options.points or START, numbers):
+                if some is None:
+                    return None
+                average.add(some)
+            return average.mean
 
         def exact() -> Any:
             value = quantity(self.engine(Record()))
@@ -366,29 +372,31 @@ class KernelRun:
             block = np.s_[: self.rows.left_size, self.rows.left_size :]
             return Result(whole.value[block], whole.error[block], whole.plan)
         options, record = self.options, Record()
-        points = options.points or (FIRST if options.tol else START)
-        repeats = Repeats(lambda sampler: self.engine(record, sampler), families, options.seed)
-
-        def matrices(numbers: range) -> np.ndarray:
-            found = repeats.values(lambda engine, n: whole_matrix(engine, self.rows, n), points, numbers)
-            return self.finite(found)
-
-        stack = matrices(range(options.repeats))
+        points, numbers = options.points or (FIRST if options.tol else START), range(options.repeats)
+        repeats = Repeats(
+            lambda sampler: self.engine(record, sampler),
+            families,
+            options.seed,
+            options.memory,
+            options.progress,
+            8 * self.rows.left_size * self.rows.right_size,
+        )
+        average = Averages()
         while True:
-            value = stack.mean(0)
-            error = stack.std(0, ddof=1) / np.sqrt(len(stack)) + self.rounding(value)
-            reached = _relative(error, self.scale(value))
-            more = options.further(points, len(stack), reached)
+            for some in repeats.values(lambda e, n: whole_matrix(e, self.rows, n), points, numbers):
+                average.add(self.finite(some))
+            value = average.mean
+            error = average.error + self.rounding(value)
+            more = options.further(points, average.count, _relative(error, self.scale(value)))
             if more is None:
                 plan = Plan.of(record, self.program, error, value)
                 plan = replace(plan, sampled=tuple(sorted(families)), dimensions=repeats.dimensions)
-                plan = replace(plan, points=points, repeats=len(stack), reasons=tuple(reasons))
+                plan = replace(plan, points=points, repeats=average.count, reasons=tuple(reasons))
                 return Result(value, error, plan)
             if more[0] == points:
-                stack = np.concatenate([stack, matrices(range(len(stack), more[1]))])
+                numbers = range(average.count, more[1])
             else:
-                points, record = more[0], Record()
-                stack = matrices(range(more[1]))
+                points, numbers, record, average = more[0], range(more[1]), Record(), Averages()
 
     def in_numpy(self, reasons: list[str]) -> KernelRun:
         """The same run on NumPy arrays: sampling knows no other."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from netsor.errors import LimitError
 from netsor.expect.points import GaussianSampler, NormalPoints
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
@@ -18,7 +19,22 @@ if TYPE_CHECKING:
     from netsor.limits.engine import Engine
     from netsor.limits.moments import Moments
 
-__all__ = ["Sampler"]
+__all__ = ["NoRoomError", "Sampler"]
+
+
+class NoRoomError(Exception):
+    """The samples of some repeats need more memory than they may have; there may be room for fewer."""
+
+    def __init__(self, needed: int) -> None:
+        self.needed = needed
+        super().__init__(needed)
+
+    def said(self, memory: int) -> LimitError:
+        return LimitError(
+            f"sampling this kernel needs a workspace of more than {self.needed / 2**20:.3g} MB",
+            remedy=f"memory={memory} allows {memory / 2**20:.3g} MB. Allow more, or take fewer inputs at a "
+            "time, or fewer points.",
+        )
 
 
 class Sampler:
@@ -26,14 +42,22 @@ class Sampler:
 
     There are independent randomisations, numbered by `repeats`, each with its own points and covariances.
     `moments` are second moments that have been computed with the first dimensions of these points.
+    `memory` are the bytes that samples and their averages may have.
     """
 
     def __init__(
-        self, families: frozenset[str], points: int, repeats: range, seed: int, dimensions: int = 0
+        self,
+        families: frozenset[str],
+        points: int,
+        repeats: range,
+        seed: int,
+        dimensions: int = 0,
+        memory: int | None = None,
     ) -> None:
         self.families, self.count, self.repeats = families, points, len(repeats)
         self.points = [NormalPoints(points, (seed, k), dimensions=dimensions) for k in repeats]
         self.moments: Moments | None = None
+        self.memory, self.used = memory, 0
         self.samplers: dict[str, list[GaussianSampler]] = {}
         self.drawn: dict[str, list[Expr]] = {}
         self.samples: dict[Expr, Block] = {}
@@ -43,6 +67,12 @@ class Sampler:
     @property
     def dimensions(self) -> int:
         return self.points[0].taken
+
+    def reserve(self, rows: int) -> None:
+        """Count the values of so many rows that will be kept, before they are computed."""
+        self.used += 8 * self.repeats * rows
+        if self.memory is not None and self.used > self.memory:
+            raise NoRoomError(self.used)
 
     def form(self, engine: Engine, form: Expr) -> Block:
         """Samples of a form: (repeats, inputs, index..., points)."""
@@ -61,6 +91,7 @@ class Sampler:
             return self._draw(engine, form, family)
         if family not in self.samplers:
             self.samplers[family] = [GaussianSampler(points) for points in self.points]
+        self.reserve(3 * own.shape[1] * self.count)  # noise with some room, and values
         noise = [
             sampler.extend(_joined(cross, k, own.shape[1]), _symmetric(_repeat(own, k)))
             for k, sampler in enumerate(self.samplers[family])
@@ -78,6 +109,7 @@ class Sampler:
         if atoms not in self._values:
             made = [self._atom(engine, atom) for atom in atoms]
             rank = max(b.rank for b in made)
+            self.reserve(max(b.array.size for b in made) // self.repeats)
             out = made[0].lift(rank, True)
             for block in made[1:]:
                 out = out * block.lift(rank, True)
@@ -101,7 +133,9 @@ class Sampler:
         key = (left, right, pair, tie)
         if key not in self._means:
             back = None if pair.same or tie else self._means.get((right, left, pair.flipped, tie))
-            self._means[key] = _product_mean(x, y, pair, tie) if back is None else _flip(back, y.rank)
+            found = _product_mean(x, y, pair, tie) if back is None else _flip(back, y.rank)
+            self.reserve(found.size // self.repeats)
+            self._means[key] = found
         return self._means[key]
 
 

@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -38,10 +40,29 @@ __all__ = [
     "Row",
     "Schedule",
     "State",
+    "Static",
     "Step",
 ]
 
 Rows = slice | np.ndarray
+
+
+@dataclass(frozen=True)
+class Static:
+    """The covariance that variables have from inputs: D D^T + A C A^T.
+
+    data     D (variables, numbers): what the matrices of the family multiply
+    weights  A (variables, vectors): coefficients of random vectors, whose covariance is C
+    """
+
+    data: np.ndarray
+    weights: np.ndarray
+    cov: np.ndarray
+
+    def rows(self, rows: slice) -> np.ndarray:
+        """Some variables with all up to them; all pairs are never there at once."""
+        data, weights = self.data[: rows.stop], self.weights[: rows.stop]
+        return data[rows] @ data.T + weights[rows] @ self.cov @ weights.T
 
 
 @dataclass
@@ -54,7 +75,7 @@ class Family:
     atoms: int = 1  # rows of the table of pairs; row 0 is the number 1
     means: bool = False  # whether row 0 is needed: the expectations of the atoms
     mean: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    static: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))  # the covariance due to inputs
+    static: Static | None = None
 
 
 @dataclass(frozen=True)
@@ -68,13 +89,14 @@ class Factor:
 
 @dataclass(frozen=True)
 class Link:
-    """scale * E[h h'] between a form that holds W h and the forms of its family that hold W h'."""
+    """E[h h'] times two scales, between a form that holds W h and those of its family that hold W h'."""
 
     group: int
     own: np.ndarray
     other: np.ndarray
     factors: tuple[Factor, ...]
-    scale: np.ndarray
+    own_scale: np.ndarray
+    other_scale: np.ndarray
     columns: np.ndarray  # rows of the family
 
 
@@ -158,12 +180,16 @@ class State:
 
 @dataclass(frozen=True)
 class Step:
-    """What becomes known with one vector, in this order; `expired` values are not needed any more."""
+    """What becomes known with one vector, in this order; `expired` values are not needed any more.
+
+    depth   how many matrices are behind the vector; steps of one depth need nothing of each other
+    """
 
     forms: tuple[Form, ...]
     atoms: tuple[ExactAtom, ...]
     rows: tuple[Row, ...]
     core: Core | None
+    depth: int = 0
     expired: tuple[Expr, ...] = ()
 
 
@@ -176,10 +202,11 @@ class Schedule:
     pools: list[int]  # the number of sampled rows of each
     steps: list[Step]
     states: dict[Expr, State]
+    alive: int  # the most rows of values of expressions that are there at once, within a step
+    lasting: int  # and after one
     models: dict[Expr, Any] = field(default_factory=dict)  # series of functions that serve for many variables
 
-    def bytes(self, points: int) -> int:
-        """Memory for one repeat."""
-        tables = sum(f.size**2 + f.atoms**2 for f in self.families) + sum(g.size**2 for g in self.groups)
-        noise = sum(family.size for family in self.families if family.drawn)
-        return 8 * (tables + points * (2 * noise + sum(self.pools)))
+    @cached_property
+    def stages(self) -> list[list[Step]]:
+        """The steps by their depth."""
+        return [list(steps) for _, steps in groupby(self.steps, lambda step: step.depth)]

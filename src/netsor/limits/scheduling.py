@@ -62,6 +62,7 @@ class _Scheduler:
         self.rows: dict[tuple[int, RowKey], slice] = {}
         self.cores: dict[CoreKey, Core] = {}
         self.steps: list[Step] = []
+        self.first_use: dict[Expr, int] = {}
         self.last_use: dict[Expr, int] = {}
 
     def schedule(self) -> Schedule:
@@ -76,7 +77,18 @@ class _Scheduler:
         for expr, step in self.last_use.items():
             expired[step].append(expr)
         steps = [replace(step, expired=tuple(e)) for step, e in zip(self.steps, expired, strict=True)]
-        return Schedule(families, self.groups, self.pools, steps, self.states)
+        return Schedule(families, self.groups, self.pools, steps, self.states, *self.most_alive())
+
+    def most_alive(self) -> tuple[int, int]:
+        """The most rows of values of expressions that are there at once: within a step, and after one."""
+        alive, lasting = np.zeros(len(self.steps) + 1, int), np.zeros(len(self.steps) + 1, int)
+        for expr, last in self.last_use.items():
+            size, first = self.engine.inputs_of(expr), self.first_use[expr]
+            alive[first] += size
+            alive[last + 1] -= size
+            lasting[first] += size
+            lasting[last] -= size
+        return int(alive.cumsum().max()), int(lasting.cumsum().max())
 
     # Factors and cores
 
@@ -117,7 +129,8 @@ class _Scheduler:
         known = core is not None
         if core is None:
             core = self.cores[pieces.core] = self.add_core(vector, pieces.core, forms, rows)
-        self.steps.append(Step(tuple(forms), tuple(atoms), tuple(rows), None if known else core))
+        new = None if known else core
+        self.steps.append(Step(tuple(forms), tuple(atoms), tuple(rows), new, vector.depth))
         n, factors = vector.inputs, {}
         for name, atom in pieces.factors.items():
             number = self.variables.number(name)
@@ -165,6 +178,7 @@ class _Scheduler:
     def use(self, expr: Expr) -> None:
         """Note the step at which the values of an expression are read; its parts if it is new."""
         new = expr not in self.last_use
+        self.first_use.setdefault(expr, len(self.steps))
         self.last_use[expr] = len(self.steps)
         if new and isinstance(expr, Apply) and expr not in self.variables.forms:
             for arg in expr.args:

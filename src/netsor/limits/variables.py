@@ -10,11 +10,11 @@ import numpy as np
 from netsor.expect.closed_forms import find
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Expr, Ref, refs
-from netsor.lang.program import Embedding, Input, MatMul
+from netsor.lang.program import Embedding, Input, MatMul, Normal
 from netsor.limits.expectation import known_function
 from netsor.limits.forms import Atom
 from netsor.limits.pairs import Pair
-from netsor.limits.schedule import ExactAtom, Factor, Family, Form, Link, Peer, Rows, State
+from netsor.limits.schedule import ExactAtom, Factor, Family, Form, Link, Peer, Rows, State, Static
 from netsor.limits.vectors import Vectors, resolved
 
 if TYPE_CHECKING:
@@ -99,44 +99,52 @@ class Variables:
 
     def finish(self) -> None:
         for family, members in zip(self.families, self._members, strict=True):
-            combinations = {form: self.vectors.combination(form) for form in members}
-            names = dict.fromkeys(name for combination in combinations.values() for name in combination)
-            places, total = self._inputs(list(names))
-            weights, family.mean = np.zeros((family.size, total)), np.zeros(family.size)
-            for form, combination in combinations.items():
-                rows = self.forms[form]
-                family.mean[rows] = self.engine.mean(form)[0]
-                for name in combination.keys() & places.keys():
-                    weights[np.arange(rows.start, rows.stop), places[name]] = combination[name]
-            family.static = weights @ self._covariance(places, total) @ weights.T
+            family.mean = np.zeros(family.size)
+            for form in members:
+                family.mean[self.forms[form]] = self.engine.mean(form)[0]
+            family.static = self._static(family.size, members)
 
-    def _inputs(self, names: list[str]) -> tuple[dict[str, np.ndarray], int]:
-        """The rows of inputs in a table of their own, and their number."""
+    def _static(self, size: int, members: list[Expr]) -> Static:
+        """Data by the matrix that multiplies them, and the coefficients of random vectors."""
+        columns, start = self._random_vectors(members)
+        weights, data = np.zeros((size, start)), {}
+        for form in members:
+            rows = self.forms[form]
+            for name, coefs in self.vectors.combination(form).items():
+                source = self.engine.program.definitions[name]
+                if name in columns:
+                    weights[np.arange(rows.start, rows.stop), columns[name]] = coefs
+                elif isinstance(source, Input) and isinstance(source.law, Embedding):
+                    x = self._data(source.law)
+                    table = data.setdefault(source.law.matrix, np.zeros((size, x.shape[1])))
+                    table[rows] += np.reshape(coefs, (-1, 1)) * x
+        scaled = [np.sqrt(self.engine.variance(m) / x.shape[1]) * x for m, x in data.items()]
+        joined = np.concatenate([np.zeros((size, 0)), *scaled], axis=1)
+        if joined.shape[1] > size:
+            joined = np.asarray(np.linalg.qr(joined.T, mode="r")).T  # the same products of rows
+        return Static(joined, weights, self._covariance(columns, start))
+
+    def _data(self, law: Embedding) -> np.ndarray:
+        blocks = {name: self.engine.data[name] for name in refs(law.data)}
+        return np.asarray(evaluate(law.data, blocks).array[0], float)
+
+    def _random_vectors(self, members: list[Expr]) -> tuple[dict[str, np.ndarray], int]:
+        """The columns of random vectors in a table of their own, and how many there are."""
         places, start = {}, 0
-        for name in names:
-            if isinstance(self.engine.program.definitions[name], Input):
+        for name in dict.fromkeys(name for form in members for name in self.vectors.combination(form)):
+            source = self.engine.program.definitions[name]
+            if isinstance(source, Input) and isinstance(source.law, Normal):
                 n = self.engine.inputs_of(Ref(name))
                 places[name], start = np.arange(start, start + n), start + n
         return places, start
 
     def _covariance(self, places: dict[str, np.ndarray], total: int) -> np.ndarray:
-        """The covariance of inputs; the data that one matrix multiplies are one product."""
-        engine, cov = self.engine, np.zeros((total, total))
-        data: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+        cov = np.zeros((total, total))
         for name in places:
-            source = engine.program.definitions[name]
-            assert isinstance(source, Input)
-            if isinstance(source.law, Embedding):
-                x = evaluate(source.law.data, {n: engine.data[n] for n in refs(source.law.data)}).array[0]
-                data.setdefault(source.law.matrix, []).append((places[name], np.asarray(x, float)))
-                continue
             for other in places:
-                block = engine.cov(Ref(name), Ref(other), Pair(False), False)
+                block = self.engine.cov(Ref(name), Ref(other), Pair(False), False)
                 if block is not None:
                     cov[np.ix_(places[name], places[other])] = block[0]
-        for matrix, members in data.items():
-            rows, x = (np.concatenate(parts) for parts in zip(*members, strict=True))
-            cov[np.ix_(rows, rows)] = engine.variance(matrix) * (x @ x.T) / x.shape[1]
         return cov
 
 
@@ -177,7 +185,8 @@ def _link(term: Term, others: list[Term]) -> Link:
         np.broadcast_to(state.core, n),
         joined([s.core for _, s, _ in others]),
         tuple(factors),
-        np.broadcast_to(coefs, n)[:, None] * joined([c for _, _, c in others]),
+        np.broadcast_to(coefs, n),
+        joined([c for _, _, c in others]),
         _numbers([r for r, _, _ in others]),
     )
 
