@@ -33,8 +33,9 @@ __all__ = ["Layout", "Recording", "lay_out", "record"]
 
 Maker = Callable[[Tape, int | None], Engine]
 MEMORY = 2**28  # bytes of workspace, if nothing is said and one pair of inputs does not need more
-TILE, LEAST_TILE = 2**15, 2**13  # elements of the largest array of a tile; fewer do not pay
-TILES_PER_CORE = 3  # at least, if they are not too small
+TILE = 2**16  # elements of the largest array of a tile
+SMALL = 2**12  # elements of a block of the kernel that is written number by number
+FEWEST_FOR_THREADS = 2**17  # elements of that array of all tiles; with fewer, threads wait for each other
 FEWEST_ENTRIES = 2**20  # of all pairs; with fewer, loops are not compiled at the first run
 FEWEST_AGAIN = 2**14  # the same for later runs
 
@@ -169,7 +170,9 @@ def record(
     while symbolic and single.peak() > allowed and most > 2 and not single.opaque:
         most = max(2, min(most // 2, most * allowed // single.peak()))
         engine, single, tiles = _recorded_within(make, layout, Tape(compiled, dtype), allowed, most)
-    workers = max(1, min(_cores(), allowed // max(1, peak)))
+    size = sum(b.size / (2 if b.symmetric else 1) for b in layout.blocks)
+    cores = (os.cpu_count() or 1) if size >= FEWEST_FOR_THREADS else 1
+    workers = max(1, min(cores, allowed // max(1, peak)))
     return Recording(layout, single if symbolic else None, tiles, compiled, workers)
 
 
@@ -192,7 +195,7 @@ def _recorded_within(
 
 
 def _tiles_of(engine: Engine, block: Block, size: int, blank: Callable[[], Tape]) -> Iterator[Tiles]:
-    step = _step(block, size)
+    step = max(1, int(np.sqrt(size / block.elements)))
     a, b = _spans(block.left, step), _spans(block.right, step)
     if not block.symmetric:
         cols = (b[0][0][0] + block.left[1], b[0][0][1] + block.left[1])
@@ -206,22 +209,11 @@ def _tiles_of(engine: Engine, block: Block, size: int, blank: Callable[[], Tape]
         yield _recorded(engine, block, Pair(False, a[0][0], a[-1][0], blank()), places)
 
 
-def _step(block: Block, size: int) -> int:
-    """The inputs along a side of a tile: as many as fit, but every core should get some tiles."""
-    most, least = (max(1, int(np.sqrt(n / block.elements))) for n in (size, min(size, LEAST_TILE)))
-    parts = int(np.sqrt((2 if block.symmetric else 1) * TILES_PER_CORE * _cores()))
-    longest = max(block.left[1] - block.left[0], block.right[1] - block.right[0])
-    return max(least, min(most, -(-longest // parts)))
-
-
-def _cores() -> int:
-    return os.cpu_count() or 1
-
-
 def _spans(span: Span, step: int) -> list[tuple[Span, int]]:
-    """Equal parts of a span; the last one overlaps the one before it by so many."""
+    """Equal parts of a span, at most so long; the last one overlaps the one before it by so many."""
     start, stop = span
-    step = min(step, stop - start)
+    count = stop - start
+    step = -(-count // -(-count // step))
     firsts = [(min(a, stop - step), a) for a in range(start, stop, step)]
     return [((first, first + step), a - first) for first, a in firsts]
 
@@ -349,7 +341,7 @@ def _write(out: np.ndarray, lines: np.ndarray, columns: np.ndarray, block: np.nd
         (a, b), table = (n.reshape(-1) for n in (lines, columns)), block.reshape(lines.size, columns.size)
         out[np.ix_(a[a >= 0], b[b >= 0])] = table[np.ix_(a >= 0, b >= 0)]
         return
-    steps = _steps(lines), _steps(columns)
+    steps = (None, None) if block.size < SMALL else (_steps(lines), _steps(columns))
     if steps[0] is None or steps[1] is None:
         out[lines[:, :, None, None], columns[None, None]] = block
         return
