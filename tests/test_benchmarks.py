@@ -161,3 +161,13 @@ def test_the_command(harness: Any, tmp_path: Path, capsys: pytest.CaptureFixture
     assert str(tmp_path) not in report
     assert "batchnorm + relu" in report
     assert (tmp_path / "scaling.png").stat().st_size > 10_000
+
+
+def test_the_steps_of_a_call_make_up_its_time(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, cases = harness("steps"), harness("cases")
+    monkeypatch.setattr(steps, "ROUNDS", 3)
+    found = steps.profile(cases.cnn(4, 6, 2, "flatten"))
+    whole = found.pop("one call")
+    assert whole == pytest.approx(sum(found.values()))
+    assert found["sums over windows"] > 0
+    assert found["the rest"] > 0
