@@ -112,6 +112,12 @@ def test_equal_variances_have_the_same_mark(rng: np.random.Generator) -> None:
     np.testing.assert_allclose(value, found.square[::2], rtol=1e-15)
 
 
+def test_a_function_that_is_zero(rng: np.random.Generator) -> None:
+    found = series_of_many(lambda x: 0 * x, np.zeros(300), rng.uniform(0.5, 2.0, 300))
+    for array in (found.coefs, found.square, found.tail, found.error):
+        np.testing.assert_array_equal(array, 0.0)
+
+
 def test_single_precision(rng: np.random.Generator) -> None:
     q = rng.uniform(0.5, 2.0, 400).astype(np.float32)
     found = series_of_many(np.tanh, np.zeros(400, np.float32), q)

@@ -46,9 +46,11 @@ def _interpolated(fn: Callable[[Any], Any], m: np.ndarray, q: np.ndarray) -> Ser
         nodes = np.exp(middle + half * chebpts2(count)).astype(q.dtype)
         model = series(fn, np.full(count, m.flat[0], m.dtype), nodes, inputs=q.size)
         table = _from_values(count) @ np.column_stack([model.square, model.coefs]).astype(float, copy=False)
-        norms = np.sqrt(model.square)
-        error = 2 * np.linalg.norm(table[-count // 4 :, 1:], axis=1).sum() + 4 * eps_of(q) * norms.max()
-        if error <= max(TOLERANCE, 32 * eps_of(q)) * norms.min():
+        norms, tol = np.sqrt(model.square), max(TOLERANCE, 32 * eps_of(q))
+        last = np.abs(table[-count // 4 :])
+        error = 2 * np.linalg.norm(last[:, 1:], axis=1).sum() + 4 * eps_of(q) * norms.max()
+        settled = 2 * last[:, 0].sum() <= tol * model.square.max()
+        if settled and 0 < error <= tol * norms.min():
             return _at((logs - middle) / half, table, model, error, q)
     return None
 
