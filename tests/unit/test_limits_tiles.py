@@ -124,21 +124,32 @@ def test_a_tape_runs_what_its_outputs_need() -> None:
         bool(used)
 
 
-def test_an_interrupt_leaves_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_an_interrupt_or_error_ends_all_threads(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever thread it meets, no further tile begins. There are some 1,300 tiles."""
+    begun, workers = [], set()
+
     @contextmanager
     def interrupted(*_):
         def advance() -> None:
-            raise KeyboardInterrupt
+            begun.append(1)
+            workers.add(threading.active_count())
+            raise error
 
         yield advance
 
     monkeypatch.setattr(tiles, "bar", interrupted)
     monkeypatch.setattr(tiles, "TILE", 16)
+    monkeypatch.setattr(tiles, "FEWEST_FOR_THREADS", 0)
     monkeypatch.setattr(tiles.os, "cpu_count", lambda: 3)
     before = threading.active_count()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(error):
         ns.kernel(zoo.mlp(2))(RNG.standard_normal((200, 3)))
     assert threading.active_count() == before
+    assert max(workers) > before
+    assert len(begun) <= 3
 
 
 def test_a_failure_in_a_tile_is_reported() -> None:

@@ -267,14 +267,17 @@ def _run_all(
     waiting, lock = deque(jobs), Lock()
 
     def work() -> None:
-        while True:
-            try:
-                job = waiting.popleft()
-            except IndexError:
-                return
-            _run(out, rows, singles, *job)
-            with lock:
-                advance()
+        try:
+            while job := taken():
+                _run(out, rows, singles, *job)
+                with lock:
+                    advance()
+        finally:
+            waiting.clear()
+
+    def taken() -> Any:
+        with lock:
+            return waiting.popleft() if waiting else None
 
     pool = ThreadPoolExecutor(workers - 1)
     try:
@@ -283,7 +286,6 @@ def _run_all(
         for other in others:
             other.result()
     finally:
-        waiting.clear()
         pool.shutdown()
 
 
