@@ -10,7 +10,7 @@
 | recorded steps as batches and loops of JAX | graph, batches, rolled, assembly, scanned |
 | sums over the windows of convolutions | shifts, sliding |
 | sampling: draws pair by pair, or all moments in tables | sampled, repeats, averages; schedule, scheduling, |
-| | vectors, variables, moments, workspace, shares, draws, loadings, axes |
+| | vectors, variables, moments, workspace, shares, draws, recursions, loadings, axes |
 | any other array library, all at once | matrix |
 """
 

@@ -12,7 +12,8 @@ from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr
 from netsor.limits.loadings import Loadings
-from netsor.limits.schedule import Core, Form, Row, Schedule, Step
+from netsor.limits.recursions import recursive_sums
+from netsor.limits.schedule import Core, Form, Group, Row, Schedule, Step
 
 __all__ = ["Draws"]
 
@@ -42,6 +43,11 @@ class Draws:
         self.known: dict[int, list[int]] = {}  # how many dimensions for each repeat
         self.pools = [np.empty((len(points), size, self.count)) for size in schedule.pools]
         self.values: dict[Expr, Block] = {}
+        self.states: dict[int, np.ndarray] = {}
+        for number, group in enumerate(schedule.groups):
+            if group.recursion:
+                size = (len(points), group.recursion.chains, group.size, self.count)
+                self.states[number] = np.empty(size)
 
     def advance(self, steps: list[Step], mixtures: Mixtures, keep_noise: bool) -> None:
         """Draw and evaluate what is new at some steps of one depth."""
@@ -109,9 +115,18 @@ class Draws:
         return self.values[node]
 
     def moments(self, core: Core, pairs: list[np.ndarray]) -> np.ndarray:
-        """Sums over the points of a new core times each one so far: (repeats, inputs, rows so far)."""
-        inputs, new = core.rows.stop - core.rows.start, core.parts
-        count, pool = (new.stop - new.start) // inputs, self.pools[self.schedule.groups[core.group].pool]
+        """Sums over the points of a new core times each one so far: (repeats, inputs, rows so far).
+
+        Where a core follows another one, it comes after it.
+        """
+        group, new = self.schedule.groups[core.group], core.parts
+        pool = self.pools[group.pool]
+        if group.recursion:
+            weights = np.ones((len(pool), new.stop - new.start, new.stop))
+            _multiply(weights, group, new, new.stop, pairs)
+            return recursive_sums(group, core, pool, weights, self.states[core.group])
+        inputs = core.rows.stop - core.rows.start
+        count = (new.stop - new.start) // inputs
         made = np.empty((len(pool), inputs, core.rows.stop))
         step = max(1, self.table // (count * new.stop))
         with np.errstate(all="ignore"):
@@ -129,12 +144,17 @@ class Draws:
         table = pool[:, used] @ pool[:, : stop if core.plain else core.upto].swapaxes(1, 2)
         if not core.plain:
             table = table[:, :, group.sampled[:stop]]
-        for family, atoms in group.atoms.items():
-            table *= np.take(pairs[family][:, atoms[parts]], atoms[:stop], axis=2)  # faster than both at once
-        if group.constants is not None:
-            table *= group.constants[parts, None] * group.constants[:stop]
+        _multiply(table, group, parts, stop, pairs)
         if stop > core.rows.stop:
             count = (core.parts.stop - core.parts.start) // (core.rows.stop - core.rows.start)
             table = np.add.reduceat(table, group.starts[: core.rows.stop], axis=2)
             table = table.reshape(len(table), -1, count, core.rows.stop).sum(2)
         return table
+
+
+def _multiply(table: np.ndarray, group: Group, parts: slice, stop: int, pairs: list[np.ndarray]) -> None:
+    """Multiply (repeats, parts, parts so far) by the expectations of exact atoms and by constants."""
+    for family, atoms in group.atoms.items():
+        table *= np.take(pairs[family][:, atoms[parts]], atoms[:stop], axis=2)  # faster than both at once
+    if group.constants is not None:
+        table *= group.constants[parts, None] * group.constants[:stop]

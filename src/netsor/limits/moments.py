@@ -55,6 +55,7 @@ class Moments:
         advance: Callable[[], None],
     ) -> None:
         self.schedule, self.engine, self.learning = schedule, engine, axes is None
+        engine.expectations.record.compiled |= any(g.recursion for g in schedule.groups)
         repeats = len(points)
         sizes = [0 if f.drawn else f.size for f in schedule.families]
         self.sigma = [np.zeros((repeats, n, n)) for n in sizes]
@@ -89,9 +90,7 @@ class Moments:
             return
         for job in [threads.submit(share.extend, steps, self.new) for share in shares]:
             job.result()
-        jobs = [
-            (share, threads.submit(share.sums, k, cores, self.pairs)) for share in shares for k in share.parts
-        ]
+        jobs = [(share, threads.submit(share.sums, k, self.pairs)) for share in shares for k in share.parts]
         totals = [np.zeros((len(self.cores[0]), c.rows.stop - c.rows.start, c.rows.stop)) for c in cores]
         while jobs:
             share, job = jobs.pop(0)

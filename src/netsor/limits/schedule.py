@@ -37,6 +37,7 @@ __all__ = [
     "Group",
     "Link",
     "Peer",
+    "Recursion",
     "Row",
     "Schedule",
     "State",
@@ -153,9 +154,27 @@ class Core:
     plain: bool  # whether the parts of the group so far are the sampled rows so far
 
 
+@dataclass(frozen=True)
+class Recursion:
+    """Rows that are multiples of others plus parts of their own; see `netsor.limits.recursions`.
+
+    before   the row that is multiplied, or -1
+    factor   the sampled row that multiplies it, or -1
+    chain    the number of the chain that a row belongs to
+    """
+
+    before: np.ndarray
+    factor: np.ndarray
+    chain: np.ndarray
+    chains: int
+
+
 @dataclass
 class Group:
-    """Cores whose second moments are needed: the parts of all of them, and where each row begins."""
+    """Cores whose second moments are needed: the parts of all of them, and where each row begins.
+
+    With a recursion, the parts are those that a row does not have from the row before it.
+    """
 
     pool: int  # where the sampled rows are
     size: int = 0
@@ -163,6 +182,7 @@ class Group:
     atoms: dict[int, np.ndarray] = field(default_factory=dict)
     constants: np.ndarray | None = None  # None if all are 1
     starts: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
+    recursion: Recursion | None = None
 
 
 @dataclass(frozen=True)

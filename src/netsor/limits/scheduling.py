@@ -10,7 +10,19 @@ import numpy as np
 
 from netsor.lang.expr import Apply, Expr
 from netsor.limits.forms import Atom
-from netsor.limits.schedule import Core, ExactAtom, Family, Form, Group, Row, Schedule, State, Step
+from netsor.limits.recursions import CoreKey, Follows, find_recursions
+from netsor.limits.schedule import (
+    Core,
+    ExactAtom,
+    Family,
+    Form,
+    Group,
+    Recursion,
+    Row,
+    Schedule,
+    State,
+    Step,
+)
 from netsor.limits.variables import Variables, spread
 from netsor.limits.vectors import Part, RowKey, Vector, Vectors
 
@@ -18,8 +30,6 @@ if TYPE_CHECKING:
     from netsor.limits.engine import Engine
 
 __all__ = ["schedule_of"]
-
-CoreKey = tuple[Any, int]  # what its parts are, and the number of inputs
 
 
 def schedule_of(engine: Engine, drawn: frozenset[str]) -> Schedule | None:
@@ -46,6 +56,8 @@ class _Lists:
     constants: list[np.ndarray] = field(default_factory=list)
     atoms: list[list[dict[int, np.ndarray]]] = field(default_factory=list)
     starts: list[np.ndarray] = field(default_factory=list)
+    before: list[np.ndarray] = field(default_factory=list)
+    factors: list[np.ndarray] = field(default_factory=list)
     count: int = 0
     plain: bool = True
 
@@ -56,6 +68,7 @@ class _Scheduler:
         self.states: dict[Expr, State] = {}
         self.variables = Variables(vectors, self.states)
         self.group_of: dict[CoreKey, int] = {}
+        self.follows: dict[CoreKey, Follows] = {}
         self.groups: list[Group] = []
         self.lists: list[_Lists] = []
         self.pools: list[int] = []
@@ -111,6 +124,7 @@ class _Scheduler:
         self.group_of = {core: k for k, cores in enumerate(sets) for core in cores}
         pool_of = {k: pool for pool, members in enumerate(pools) for k in members}
         self.groups = [Group(pool_of[k]) for k in range(len(sets))]
+        self.follows = {core: f for cores in sets for core, f in find_recursions(cores).items()}
         self.lists = [_Lists() for _ in sets]
         self.pools = [0] * len(pools)
         return pieces
@@ -140,18 +154,26 @@ class _Scheduler:
 
     def add_core(self, vector: Vector, key: CoreKey, forms: list[Form], rows: list[Row]) -> Core:
         number, n = self.group_of[key], vector.inputs
-        group, lists = self.groups[number], self.lists[number]
-        sampled = [spread(self.add_row(part.row, group.pool, forms, rows), n) for part in vector.parts]
-        constants = [np.broadcast_to(part.constants, n) for part in vector.parts]
+        group, lists, follows = self.groups[number], self.lists[number], self.follows.get(key)
+        if follows and follows.before not in self.cores:  # it comes later
+            follows = None
+        own = [vector.parts[k] for k in follows.own] if follows else vector.parts
+        exact = [key[0][k][2] for k in follows.own] if follows else [e for _, _, e in key[0]]
+        before, factor = np.full((2, n), -1)
+        if follows:
+            before = spread(self.cores[follows.before].rows, n)
+            factor = spread(self.add_row((follows.factor,), group.pool, forms, rows), n)
+        sampled = [spread(self.add_row(part.row, group.pool, forms, rows), n) for part in own]
+        constants = [np.broadcast_to(part.constants, n) for part in own]
         places, atoms = np.stack(sampled, axis=1).ravel(), self.variables.atoms
         parts = slice(lists.count, lists.count + len(places))
         lists.plain &= np.array_equal(places, np.arange(parts.start, parts.stop))
         lists.sampled.append(places)
         lists.constants.append(np.stack(constants, axis=1).ravel())
-        lists.atoms.append(
-            [{self.variables.number(f): spread(atoms[a], n) for f, a in exact} for _, _, exact in key[0]]
-        )
-        lists.starts.append(np.arange(parts.start, parts.stop, len(vector.parts)))
+        lists.atoms.append([{self.variables.number(f): spread(atoms[a], n) for f, a in e} for e in exact])
+        lists.starts.append(np.arange(parts.start, parts.stop, len(own)))
+        lists.before.append(before)
+        lists.factors.append(factor)
         lists.count, group.size = parts.stop, group.size + n
         return Core(number, slice(group.size - n, group.size), parts, self.pools[group.pool], lists.plain)
 
@@ -196,6 +218,17 @@ def _finish(group: Group, lists: _Lists, families: list[Family]) -> None:
             columns.append(np.stack([part.get(number, none) for part in atoms], axis=1).ravel())
         group.atoms[number] = np.concatenate(columns)
         families[number].means |= bool(np.any(group.atoms[number] == 0))
+    before, factors = np.concatenate(lists.before), np.concatenate(lists.factors)
+    group.recursion = _recursion(before, factors) if np.any(before >= 0) else None
+
+
+def _recursion(before: np.ndarray, factors: np.ndarray) -> Recursion:
+    """Rows that follow each other, as chains."""
+    first = before < 0
+    chain = np.cumsum(first) - 1
+    for row in np.flatnonzero(~first):
+        chain[row] = chain[before[row]]
+    return Recursion(before, factors, chain, int(first.sum()))
 
 
 def _is_common(vector: Vector, family: str) -> bool:

@@ -8,7 +8,7 @@ from netsor.expect.points import NormalPoints
 from netsor.lang.expr import Expr
 from netsor.limits.draws import Draws, Mixtures
 from netsor.limits.loadings import Loadings
-from netsor.limits.schedule import Core, Schedule, Step
+from netsor.limits.schedule import Schedule, Step
 from netsor.limits.workspace import Workspace
 
 __all__ = ["Share"]
@@ -47,14 +47,19 @@ class Share:
             self.mixtures[form.expr] = [x.extend(form, c) for x, c in zip(self.loadings, own, strict=True)]
         self.stages.append(steps)
 
-    def sums(self, part: int, cores: list[Core], pairs: list[np.ndarray]) -> list[np.ndarray]:
-        """For each new core, the sums over a part of the points of its products with those so far."""
+    def sums(self, part: int, pairs: list[np.ndarray]) -> list[np.ndarray]:
+        """For each core of the last stage, sums over part of the points of its products with those so far."""
         draws, stages = self.kept.get(part), self.stages[-1:]
         if draws is None:
             draws, stages = self.start(part), self.stages
+        tables, found = [table[self.span] for table in pairs], []
         for steps in stages:
             draws.advance(steps, self.mixtures, part not in self.kept or part < self.workspace.noisy)
-        return [draws.moments(core, [table[self.span] for table in pairs]) for core in cores]
+            cores = [step.core for step in steps if step.core]
+            if steps is not stages[-1]:  # recursions go on from earlier sums
+                cores = [core for core in cores if self.schedule.groups[core.group].recursion]
+            found = [draws.moments(core, tables) for core in cores]
+        return found
 
     def start(self, part: int) -> Draws:
         first = part * self.workspace.points

@@ -91,13 +91,14 @@ class Needs:
         cores = [step.core for step in schedule.steps if step.core]
         counts = [(c.parts.stop - c.parts.start) // (c.rows.stop - c.rows.start) for c in cores]
         rows = [count * c.parts.stop for count, c in zip(counts, cores, strict=True)]
+        states = sum(g.recursion.chains * g.size for g in groups if g.recursion)
         return cls(
             fixed=OBJECTS + STEP * len(schedule.steps) + _bytes(schedule) + NUMBER * sum(turns) + 2 * result,
             axes=NUMBER * (sum(turns) + 8 * max(turns, default=0)),
             repeat=NUMBER * (moments + covariances + loadings + series + 12 * inputs * largest),
             order=4 * -(-sum(drawn) // BLOCK_DIMENSIONS),
             assembly=NUMBER * moments + 6 * result,
-            point=NUMBER * (sum(schedule.pools) + schedule.lasting),
+            point=NUMBER * (sum(schedule.pools) + states + schedule.lasting),
             work=NUMBER * (schedule.alive - schedule.lasting + 4 * inputs),
             noise=NUMBER * sum(drawn),
             family=NUMBER * max(drawn),

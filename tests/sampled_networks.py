@@ -1,0 +1,136 @@
+"""Networks with gates, whose vectors without index axes are sampled together, and inputs of two lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import netsor as ns
+from limit_cases import hinge
+from netsor import zoo
+from netsor.limits.repeats import Repeats
+from netsor.limits.run import KernelRun, Record
+from netsor.limits.schedule import Schedule
+
+__all__ = ["LONG", "NETWORKS", "SETS", "SHORT", "TOKENS", "last", "repeats", "schedule", "sequence", "v"]
+
+TOKENS = np.random.default_rng(11).standard_normal((5, 6, 3))
+LONG, SHORT = TOKENS[0][:4], TOKENS[1][:3]
+v = ns.Matrix(0.7, rows=1, name="v")
+
+
+def sequence(step: Callable[[Any, Any], Any], readout: Callable[[list[Any]], Any]) -> ns.Network:
+    """A network that goes through its tokens with `step` and reads out all states."""
+
+    @ns.network
+    def net(tokens):
+        state, states = 0, []
+        for token in tokens:
+            state = step(state, token)
+            states.append(state)
+        return readout(states)
+
+    return net
+
+
+def last(states: list[Any]) -> Any:
+    return v @ states[-1]
+
+
+def two_layers() -> ns.Network:
+    first, second = ns.GRUCell(ns.erf, ns.erf_gate), ns.GRUCell(ns.tanh, ns.sigmoid, mean_b=0.3, name="2")
+
+    @ns.network
+    def net(tokens):
+        s, t = 0, 0
+        for token in tokens:
+            s = first(s, token)
+            t = second(t, s)
+        return v @ (t + 0.5 * s)
+
+    return net
+
+
+def scaled_and_repeated() -> ns.Network:
+    """A matrix twice in one form, factors, differences, and data as a coefficient."""
+    W, U, b = ns.Matrix(0.9), ns.Matrix(1.1), ns.Vector(0.5, mean=0.2)
+
+    def step(state, token):
+        gate = ns.erf_gate(2 * (W @ state) - (W @ (6 * state * state)) / 2 + token[0] * (U @ token) - b)
+        return gate - 0.3 * gate * state
+
+    return sequence(step, last)
+
+
+def several_functions() -> ns.Network:
+    """One exact family with a closed form, a smooth function and kinks, not all of them in all parts."""
+    cell_z, cell_h = (ns.RNNCell(lambda h: h, name=name) for name in "zh")
+
+    def step(state, token):
+        z, h = ns.erf_gate(cell_z(state, token)), cell_h(state, token)
+        return z * state + (1 - z) * ns.erf(h) + 0.5 * z * ns.tanh(h) - 0.25 * ns.nonlin(hinge, h) + 0.1 * z
+
+    return sequence(step, last)
+
+
+def independent_of_the_input() -> ns.Network:
+    """The first steps are the same for all inputs."""
+    cell, h0 = ns.GRUCell(ns.erf, ns.erf_gate), ns.Vector(0.8)
+
+    @ns.network
+    def net(tokens):
+        state = ns.tanh(h0)
+        for _ in range(2):
+            state = cell(state, np.ones(3))
+        for token in tokens:
+            state = cell(state, token)
+        return v @ state, v @ ns.relu(h0)
+
+    return net
+
+
+def products_of_states() -> ns.Network:
+    """Vectors of two steps in one vector, and an output gate that not every vector has."""
+    cell, gate = ns.GRUCell(ns.erf, ns.erf_gate), ns.RNNCell(ns.sigmoid, name="o")
+
+    def step(state, token):
+        return cell(state, token)
+
+    def readout(states):
+        gated = gate(states[0], np.ones(3)) * states[-1]
+        return v @ (states[-1] * ns.erf_gate(ns.Matrix(1.0) @ gated)), v @ gated, v @ states[-1]
+
+    return sequence(step, readout)
+
+
+GRU, LSTM = ns.GRUCell(ns.erf, ns.erf_gate), ns.LSTMCell(ns.tanh, ns.sigmoid, mean_b=[0.0, 1.0, 0.2, 0.0])
+NETWORKS: dict[str, ns.Network] = {
+    "GRU": zoo.gru(var_w=[1.5, 1.0, 2.0], mean_b=[0.5, 0.0, -0.5]),
+    "tanh GRU": zoo.gru(ns.tanh, ns.sigmoid, mean_b=[0.1, 0.0, 0.3]),
+    "GRU, random state": zoo.gru(var_h0=0.5),
+    "LSTM": zoo.lstm(var_w=[1.0, 2.0, 1.5, 1.0]),
+    "mean of a GRU": sequence(GRU, lambda states: v @ ns.mean(ns.stack(states), axis=0)),
+    "two GRU layers": two_layers(),
+    "scaled and repeated": scaled_and_repeated(),
+    "several functions": several_functions(),
+    "independent of the input": independent_of_the_input(),
+    "products of states": products_of_states(),
+}
+SETS = [LONG, SHORT, TOKENS[2][:4], TOKENS[3][:3], LONG]
+
+
+def schedule(net: ns.Network, inputs: Any, **options: Any) -> Schedule | None:
+    return repeats(net, inputs, **options).schedule
+
+
+def repeats(net: ns.Network, inputs: Any, **options: Any) -> Repeats:
+    run = ns.kernel(net, **options).run(inputs)
+    found: list[Repeats] = []
+
+    def sampled(families: frozenset[str], _: Any) -> None:
+        found.append(Repeats(lambda sampler: run.engine(Record(), sampler), families, 0))
+
+    KernelRun.attempt(run, run.exact, sampled)
+    return found[0]

@@ -1,0 +1,117 @@
+"""Second moments of linear recursions: against written-out sums, by brute force and in networks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import netsor as ns
+from netsor import zoo
+from netsor.limits import recursions as recursions_module
+from netsor.limits import scheduling
+from netsor.limits.recursions import recursive_sums
+from netsor.limits.schedule import Core, Group, Recursion, Schedule
+from sampled_networks import LONG, NETWORKS, SETS, SHORT, TOKENS, schedule
+
+pytest.importorskip("numba")
+
+INPUTS: dict[str, Any] = {
+    "two lengths": SETS,
+    "one length, and one of them twice": [*TOKENS[:3], TOKENS[0]],
+    "one input": [LONG],
+    "a single token": [SHORT[:1], LONG],
+    "zeros": [0 * LONG, LONG],
+}
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recursions wherever there are any."""
+    monkeypatch.setattr(recursions_module, "_is_worth_it", lambda *_: True)
+
+
+@pytest.mark.parametrize("count", [1, 7, 512, 1300])
+def test_sums_by_brute_force(count: int) -> None:
+    """Chains that begin late, several parts of one's own, and rows that others share."""
+    rng = np.random.default_rng(count)
+    repeats, rows = 3, 9
+    before = np.array([-1, -1, 0, 1, -1, 3, 2, 4, 6])
+    chain, sizes = np.array([0, 1, 0, 1, 2, 1, 0, 2, 0]), np.array([1, 2, 1, 1, 3, 2, 1, 1, 1])
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    pool = rng.standard_normal((repeats, 12, count))
+    sampled, factor = (
+        rng.integers(12, size=starts[-1]),
+        np.where(before >= 0, rng.integers(12, size=rows), -1),
+    )
+    factor[3] = factor[2]  # two chains with the same factor
+    weights = rng.standard_normal((repeats, starts[-1], starts[-1]))
+    weights = weights + weights.swapaxes(1, 2)
+    group = Group(0, rows, sampled, starts=starts[:-1], recursion=Recursion(before, factor, chain, 3))
+    state = np.full((repeats, 3, rows, count), np.nan)
+    parts: list[np.ndarray] = []  # of each row, (repeats, all parts, points)
+    for x in range(rows):
+        own = np.zeros((repeats, starts[-1], count))
+        own[:, starts[x] : starts[x + 1]] = pool[:, sampled[starts[x] : starts[x + 1]]]
+        parts.append(own if before[x] < 0 else own + pool[:, factor[x], None] * parts[before[x]])
+    wanted = np.array([[np.einsum("kpn,kpq,kqn->k", a, weights, b) for b in parts] for a in parts])
+    for first, last in ((0, 2), (2, 4), (4, 5), (5, 9)):
+        new = slice(int(starts[first]), int(starts[last]))
+        core = Core(0, slice(first, last), new, 0, False)
+        found = recursive_sums(group, core, pool, weights[:, new, : new.stop], state)
+        size = np.abs(wanted).max()
+        np.testing.assert_allclose(
+            found, np.moveaxis(wanted[first:last, :last], -1, 0), rtol=0, atol=1e-12 * size
+        )
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("case", INPUTS)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_against_written_out_sums(name: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same points, so the same values but for rounding."""
+    inputs = INPUTS[case]
+    found = ns.kernel(NETWORKS[name], points=2**6, repeats=5).evaluate(inputs)
+    monkeypatch.setattr(scheduling, "find_recursions", lambda _: {})
+    wanted = ns.kernel(NETWORKS[name], points=2**6, repeats=5).evaluate(inputs)
+    size = np.abs(wanted.value).max()
+    np.testing.assert_allclose(found.value, wanted.value, rtol=0, atol=1e-10 * size)
+    np.testing.assert_allclose(found.error, wanted.error, rtol=0, atol=1e-10 * size)
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("name", ["GRU", "several functions", "independent of the input"])
+def test_in_little_memory(name: str) -> None:
+    """What does not stay is computed again from the first stage on, and with it the recursion."""
+    options = {"points": 2**9, "repeats": 3}
+    whole = ns.kernel(NETWORKS[name], **options).evaluate(SETS)
+    size, memory, accepted = np.abs(whole.value).max(), 2**19, 0
+    while accepted < 3:
+        try:
+            found = ns.kernel(NETWORKS[name], memory=memory, **options).evaluate(SETS)
+        except ns.NetsorError:  # too little
+            assert accepted == 0
+        else:
+            accepted += 1
+            np.testing.assert_allclose(found.value, whole.value, rtol=0, atol=1e-12 * size)
+            np.testing.assert_allclose(found.error, whole.error, rtol=0, atol=1e-12 * size)
+        memory = memory * 5 // 4
+
+
+def schedule_of(inputs: np.ndarray) -> Schedule:
+    made = schedule(zoo.gru(), list(inputs))
+    assert made is not None
+    return made
+
+
+def test_where_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For long sequences, unless there are so many that keeping all pairs of them takes more memory."""
+    tokens = np.random.default_rng(0).standard_normal((30, 14, 3))
+    for inputs, expected in ((tokens[:2], True), (tokens[:2, :6], False), (tokens, False)):
+        assert [g.recursion is not None for g in schedule_of(inputs).groups] == [expected]
+    kernel = ns.kernel(zoo.gru(), points=2**6)
+    assert "compiled by Numba" in kernel.evaluate(list(tokens[:2])).explain()
+    monkeypatch.setattr(recursions_module, "is_available", lambda: False)
+    assert schedule_of(tokens[:2]).groups[0].recursion is None
+    assert "compiled by Numba" not in kernel.evaluate(list(tokens[:2])).explain()
