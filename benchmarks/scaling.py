@@ -83,7 +83,7 @@ def curves(quick: bool = False) -> list[Curve]:
             4.0,
             6.0,
             gru,
-            () if quick else (10, 14),
+            () if quick else (10, 14, 20),
         ),
         Curve("cnn-gap: 4 images", "pixels", pixels, 2.0, 2.0, lambda n: cnn(4, round(n**0.5), 3, "gap")),
         Curve(

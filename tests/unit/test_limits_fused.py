@@ -54,6 +54,21 @@ def test_correlations_of_one_and_zero_inputs(phi, scale: float, always: None, mo
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-14 * np.abs(wanted).max())
 
 
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_images_with_few_channels(channels: int, dtype: type, always: None, monkeypatch) -> None:
+    """Their products are added one by one; inputs that are equal, opposite and zero among them."""
+    x = RNG.standard_normal((3, 4, 5, channels)).astype(dtype)
+    x = np.concatenate([x, x[:1], -x[:1], 0 * x[:1]])
+    net = zoo.cnn(2, readout="flatten", var_b=0.2)
+    found, across = ns.kernel(net, dtype=dtype)(x), ns.kernel(net, dtype=dtype)(x[:2], x)
+    monkeypatch.setattr(tiles, "FEWEST_ENTRIES", 10**9)
+    wanted = ns.kernel(net, dtype=dtype)(x)
+    error = 45 * np.finfo(dtype).eps * wanted.max()  # as 1e-14 for numbers of 64 bits
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=error)
+    np.testing.assert_allclose(across, wanted[:2], rtol=0, atol=error)
+
+
 def test_the_angle() -> None:
     """Against the library, on both axes and in all quadrants, to two units in the last place."""
     values = np.concatenate([RNG.standard_normal(200), [0.0, 1.0, -1.0, 1e-300, 1e300, 0.41421356237309503]])

@@ -11,7 +11,7 @@ import pytest
 import netsor as ns
 from netsor.lang.index_maps import window_positions
 from netsor.limits import loops, shifts
-from netsor.limits.shifts import Window, sum_of_shifts
+from netsor.limits.shifts import Window, sum_of_shifts, sum_over_windows
 from netsor.limits.sliding import sliding_sum
 from netsor.limits.tape import Tape
 
@@ -72,6 +72,11 @@ KERNELS = [
     (2, 3, 2, "same"),
     (1, 4, 1, "same"),
 ]
+OF_IMAGES = [
+    *((k, 1, 1, "same") for k in (1, 2, 3, 4, 7, 20)),
+    *((k, 1, 2, "same") for k in (3, 4)),
+    *((3, 2, 1, "same"), (2, 1, 1, "valid"), (3, 1, 1, "circular")),
+]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -86,6 +91,33 @@ def test_sums_of_all_kernels(way: str, dtype: Any) -> None:
             assert found.dtype == dtype
             error = (kernel[0] + 1) * np.finfo(dtype).eps
             np.testing.assert_allclose(found, wanted, rtol=error, atol=0, err_msg=f"{kernel} {axes}")
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("shape", [(5, 7), (1, 6), (6, 1), (1, 1), (2, 3)])
+def test_sums_over_images(shape: tuple[int, int], dtype: Any) -> None:
+    """Rows and columns at once, or one after the other where images change their size."""
+    image = positive((2, 3, *shape), dtype)
+    passes = 0
+    for down in OF_IMAGES:
+        for across in OF_IMAGES:
+            if any(
+                k[3] == "valid" and n < (k[0] - 1) * k[2] + 1
+                for k, n in zip((down, across), shape, strict=True)
+            ):
+                continue
+            windows = [[Window(2, shape[0], *down)], [Window(3, shape[1], *across)]]
+            wanted = exact(exact(image, windows[0]), windows[1])
+            error = (down[0] + across[0] + 2) * np.finfo(dtype).eps
+            for compiled in {False, loops.is_available()}:
+                tape = Tape(compiled, dtype)
+                made = sum_over_windows(tape.input("x", image.shape, dtype), windows)
+                tape.prepare([made])
+                found = dict(tape.run({"x": image}))[made.step]
+                assert found.dtype == dtype
+                np.testing.assert_allclose(found, wanted, rtol=error, atol=0, err_msg=f"{down} {across}")
+                passes += len(tape.steps) == 2
+    assert passes > 20 or not loops.is_available()
 
 
 @pytest.mark.parametrize("kernel", [1, 2, 3, 5, 9, 30])

@@ -6,7 +6,7 @@
 | sequences of different lengths as one group | padding |
 | the recursion: covariances, second and first moments | engine, leaves, outputs, pairs, fit |
 | expectations of products, method by method | forms, expectation, normalisation, low_dimension |
-| recorded steps, tiles of pairs, compiled loops (NumPy) | traced, tape, tiles, fused, loops |
+| recorded steps, tiles of pairs, compiled loops (NumPy) | traced, tape, tiles, places, fused, loops |
 | recorded steps as batches and loops of JAX | graph, batches, rolled, assembly, scanned |
 | sums over the windows of convolutions | shifts, sliding |
 | sampling: draws pair by pair, or all moments in tables | sampled, repeats, averages; schedule, scheduling, |

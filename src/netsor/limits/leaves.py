@@ -15,9 +15,9 @@ from netsor.lang.program import Embedding, Input, Normal
 from netsor.lang.sampling import input_covariance
 from netsor.lang.types import Index
 from netsor.limits.pairs import Pair, diagonal, pad_index
-from netsor.limits.shifts import Window, sum_of_shifts
+from netsor.limits.shifts import Window, sum_over_windows
 from netsor.limits.tape import Span
-from netsor.limits.traced import array_namespace
+from netsor.limits.traced import array_namespace, tape_of
 
 if TYPE_CHECKING:
     from netsor.limits.engine import Engine
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["embedded_second", "independent_matrices", "normal_covariance", "window_both_sides"]
 
 Array = Any
+FEW = 4  # channels of data whose products are added one by one
 
 
 def normal_covariance(engine: Engine, g: str, k: str, pair: Pair, tie: bool) -> Array | None:
@@ -51,6 +52,9 @@ def embedded_second(engine: Engine, s: Input, t: Input, pair: Pair, tie: bool) -
     """x.x' / m of the data that one matrix multiplies: axes (batch, left, right), or tied."""
     x, y = (_data(engine, law) for law in (s.law, t.law))
     m = x.shape[-1]
+    tape = pair.tape or tape_of(x, y)
+    if tie and min(x.ndim, y.ndim) > 3 and tape and tape.compiled and m <= FEW:
+        return _sum_of_products(x, y, pair)
     if pair.same:
         return _dots(x[0, ...], y[0, ...], tie)[None, ...] / m
     if pair.tape is None:
@@ -69,6 +73,17 @@ def embedded_second(engine: Engine, s: Input, t: Input, pair: Pair, tie: bool) -
 
     key, kind = (s.name, t.name, rows, cols, tie), ("dots", rows, cols, tie)
     return pair.tape.leaf(key, (*batch, *index), x.dtype, read, kind, (x, y))
+
+
+def _sum_of_products(x: Array, y: Array, pair: Pair) -> Array:
+    """The same, tied, as steps of the tape: one loop in place of a product of small matrices per index."""
+    m, rank = x.shape[-1], max(x.ndim, y.ndim) - 3
+    x, y = (pad_index(z, 2, z.ndim - 3, rank) for z in (x, y))
+    total: Any = None
+    for c in range(m):
+        part = pair.left(x[..., c] / m) * pair.right(y[..., c])
+        total = part if total is None else total + part
+    return total
 
 
 def _part(x: Array, span: Span | None) -> Array:
@@ -141,9 +156,10 @@ def window_both_sides(
     xp = array_namespace(block)
     block = xp.broadcast_to(block, (*block.shape[:batch], *(left if tie else (*left, *right))))
     strides, dilations, padding = window_options(**options)
+    windows = []
     for d, (k, stride, dilation) in enumerate(zip(kernel, strides, dilations, strict=True)):
         sides = [(batch + d, left[d])]
         if not tie:
             sides.append((batch + len(left) + d, right[d]))
-        block = sum_of_shifts(block, [Window(axis, n, k, stride, dilation, padding) for axis, n in sides])
-    return block
+        windows.append([Window(axis, n, k, stride, dilation, padding) for axis, n in sides])
+    return sum_over_windows(block, windows)

@@ -1,7 +1,8 @@
 """Sums of shifted blocks: a convolution with independent matrices, along one axis of either side.
 
 A shift is a slice. The sum over a few kernel positions is one pass over memory if Numba is installed (the
-extra `fast`), and one pass per kernel position in NumPy. Over many of them it is a sum that slides.
+extra `fast`), and one pass per kernel position in NumPy. Over many of them it is a sum that slides. Where
+left and right are the same pixel, a compiled pass sums over both axes of an image while it is in the cache.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from netsor.lang.index_maps import window_extent, window_positions
 from netsor.limits.sliding import sliding_sum
 from netsor.limits.traced import Traced
 
-__all__ = ["Window", "sum_of_shifts"]
+__all__ = ["Window", "sum_of_shifts", "sum_over_windows"]
 
 Array = Any
 Slices = list[tuple[slice, slice]]  # for each kernel position where it reads and where it writes
 LINE = 1024  # elements that a compiled loop adds in a row
+IMAGE = 4096  # pixels of an image that stays in the cache
 LONG, LONG_SIMPLE = 7, 15  # kernels from which on sums slide; the second where shifts are cheap
 
 
@@ -66,6 +68,15 @@ class Window:
             return slice(0, 0), slice(0, 0)
         read = slice(start + first * self.stride, start + (stop - 1) * self.stride + 1, self.stride)
         return read, slice(first, stop)
+
+
+def sum_over_windows(block: Array, windows: list[list[Window]]) -> Array:
+    """The sums of shifts along one axis after the other, each given by the windows of one side or both."""
+    if isinstance(block, Traced) and (image := _image(block, windows)):
+        return block.tape.call(image, (block,), block.shape)
+    for along_axis in windows:
+        block = sum_of_shifts(block, along_axis)
+    return block
 
 
 def sum_of_shifts(block: Array, windows: list[Window]) -> Array:
@@ -223,5 +234,64 @@ def _loop() -> Callable[..., Any]:
                                     target[j] += inside[j] * line[j]
                     if first:
                         out[a, i, b, :] = 0.0
+
+    return loop
+
+
+# Images
+
+
+def _image(block: Traced, windows: list[list[Window]]) -> Callable[[np.ndarray], np.ndarray] | None:
+    """The sum over rows and columns in one pass, if the block ends in images that keep their size.
+
+    An image is a line: to move by a row is to move by its length. A mask says where a move by columns stays
+    in its row; a pixel itself is always in its window.
+    """
+    if not block.tape.compiled or [len(along_axis) for along_axis in windows] != [1, 1]:
+        return None
+    sides = [along_axis[0] for along_axis in windows]
+    height, width = (w.size for w in sides)
+    shifts = [np.arange(w.kernel) * w.dilation - w.left for w in sides]
+    kept = all(w.count == w.size and w.stride == 1 and w.padding == "same" for w in sides)
+    last = [w.axis for w in sides] == [block.ndim - 2, block.ndim - 1] and height * width <= IMAGE
+    if not (kept and last and all(0 in s for s in shifts)) or any(_slides([w], True) for w in sides):
+        return None
+    rows, columns = (s[(s != 0) & (abs(s) < w.size)] for s, w in zip(shifts, sides, strict=True))
+    there = np.arange(width) + columns[:, None]
+    inside = np.tile((there >= 0) & (there < width), height).astype(block.dtype)
+    loop = _image_loop()
+
+    def run(block: np.ndarray) -> np.ndarray:
+        source = np.ascontiguousarray(block).reshape(-1, height * width)
+        out = np.empty_like(source)
+        loop(source, width * rows, columns, inside, out)
+        return out.reshape(block.shape)
+
+    return run
+
+
+@cache
+def _image_loop() -> Callable[..., Any]:
+    import numba  # type: ignore[import-not-found]
+
+    whole = np.uint64  # of indices: those with a sign may count from the end, which is not vectorised
+
+    @numba.njit(cache=True, nogil=True, fastmath={"contract"})
+    def loop(source, rows, columns, inside, out):
+        length = whole(source.shape[1])
+        summed = np.empty(length, source.dtype)
+        for a in range(whole(len(source))):
+            for j in range(length):
+                summed[j] = source[a, j]
+            for shift in rows:
+                read, write = whole(max(0, shift)), whole(max(0, -shift))
+                for j in range(length - read - write):
+                    summed[write + j] += source[a, read + j]
+            for j in range(length):
+                out[a, j] = summed[j]
+            for k in range(whole(len(columns))):
+                read, write = whole(max(0, columns[k])), whole(max(0, -columns[k]))
+                for j in range(length - read - write):
+                    out[a, write + j] += inside[k, write + j] * summed[read + j]
 
     return loop

@@ -2,7 +2,8 @@
 
 A tile is a block of pairs of inputs that fits the cache. What a kernel needs is recorded once for inputs
 of given shapes: a tape for single inputs, and one for the tiles of each pair of groups. A run computes the
-single inputs, then the tiles on all cores; of a symmetric kernel only tiles on and above the diagonal.
+single inputs, then the tiles on all cores; of a symmetric kernel only tiles on and above the diagonal. A small
+kernel is a few strips of rows, each with a tape of its own.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from threading import Lock
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from netsor.errors import LimitError
 from netsor.limits import fused
@@ -25,6 +26,7 @@ from netsor.limits.engine import Engine
 from netsor.limits.loops import is_available
 from netsor.limits.outputs import Rows, output_second
 from netsor.limits.pairs import Pair
+from netsor.limits.places import Place, corner, part_of_block, write_block, write_numbers
 from netsor.limits.tape import Span, Tape
 from netsor.progress import bar
 from netsor.threads import one_blas_thread
@@ -34,7 +36,7 @@ __all__ = ["Layout", "Recording", "lay_out", "record"]
 Maker = Callable[[Tape, int | None], Engine]
 MEMORY = 2**28  # bytes of workspace, if nothing is said and one pair of inputs does not need more
 TILE = 2**16  # elements of the largest array of a tile
-SMALL = 2**12  # elements of a block of the kernel that is written number by number
+STRIP, STRIPS = 2**15, 3  # elements of that array for all pairs that make a strip of rows pay; how many do
 FEWEST_FOR_THREADS = 2**17  # elements of that array of all tiles; with fewer, threads wait for each other
 FEWEST_ENTRIES = 2**20  # of all pairs; with fewer, loops are not compiled at the first run
 FEWEST_AGAIN = 2**14  # the same for later runs
@@ -45,6 +47,7 @@ class Block:
     """Pairs of inputs of two groups, on and above the diagonal (`symmetric`) or all of them.
 
     elements  of the largest array, per pair of inputs
+    corner    where they stand in the kernel, if there is one number for each pair, in order
     """
 
     outputs: tuple[tuple[int, ...], tuple[int, ...]]
@@ -52,6 +55,7 @@ class Block:
     right: Span
     symmetric: bool
     elements: int
+    corner: tuple[int, int] | None
 
     @property
     def size(self) -> int:
@@ -88,8 +92,8 @@ def lay_out(make: Maker, rows: Rows) -> Layout:
                 tuple(p for p in rows.groups[s].outputs if (rows.right[p][slice(*right)] >= 0).any()),
             )
             if left[0] < left[1] and right[0] < right[1]:
-                size = _elements(engine, outputs)
-                blocks.append(Block(outputs, left, right, symmetric and r == s, size))
+                size, where = _elements(engine, outputs), corner(rows, outputs, left, right)
+                blocks.append(Block(outputs, left, right, symmetric and r == s, size, where))
     return Layout(rows, blocks)
 
 
@@ -102,18 +106,10 @@ def _elements(engine: Engine, outputs: tuple[tuple[int, ...], tuple[int, ...]]) 
 
 
 @dataclass(frozen=True)
-class Place:
-    """A tile: its inputs, and how many of the first ones belong to the tile before it."""
-
-    rows: Span
-    cols: Span
-    done: tuple[int, int] = (0, 0)
-
-
-@dataclass(frozen=True)
 class Tiles:
     """Equal tiles with one recorded computation; `results` are the pairs of Outputs of its steps."""
 
+    block: Block
     pair: Pair
     places: list[Place]
     tape: Tape
@@ -202,11 +198,24 @@ def _tiles_of(engine: Engine, block: Block, size: int, blank: Callable[[], Tape]
         places = [Place(x, y, (i, j)) for x, i in a for y, j in b]
         yield _recorded(engine, block, Pair(False, a[0][0], cols, blank()), places)
         return
+    strips = _strips(block)
+    if block.corner and block.size < FEWEST_FOR_THREADS and block.size <= size * len(strips):
+        for rows in strips:
+            cols = (rows[0], block.right[1])
+            yield _recorded(engine, block, Pair(False, rows, cols, blank()), [Place(rows, cols)])
+        return
     own = [Place(x, x, (i, i)) for x, i in a]
     yield _recorded(engine, block, Pair(False, a[0][0], a[0][0], blank()), own)
     places = [Place(x, y, (i, j)) for k, (x, i) in enumerate(a) for y, j in a[k + 1 :]]
     if places:
         yield _recorded(engine, block, Pair(False, a[0][0], a[-1][0], blank()), places)
+
+
+def _strips(block: Block) -> list[Span]:
+    """Equal parts of the rows of a small block; tiles from them to the right leave out most of one half."""
+    start, stop = block.left
+    parts = min(STRIPS, 1 + block.size // STRIP, stop - start)
+    return list(pairwise(start + (stop - start) * k // parts for k in range(parts + 1)))
 
 
 def _spans(span: Span, step: int) -> list[tuple[Span, int]]:
@@ -230,7 +239,7 @@ def _recorded(engine: Engine, block: Block, pair: Pair, places: list[Place]) -> 
                 results.setdefault(x.step, []).append((o, p))
     engine.forget_tile()
     tape.prepare(made)
-    return Tiles(pair, places, tape, results)
+    return Tiles(block, pair, places, tape, results)
 
 
 # Running
@@ -294,70 +303,23 @@ def _run(out: np.ndarray, rows: Rows, singles: Mapping[int, Any], tiles: Tiles, 
     pair = tiles.pair
     assert pair.rows is not None
     assert pair.cols is not None
+    symmetric = rows.split is None
+    values = _quietly(tiles.tape.run(singles, {pair.cols: place.cols, pair.rows: place.rows}))
+    if tiles.block.corner:
+        for _, block in values:
+            write_numbers(out, tiles.block.corner, block, place, symmetric)
+        return
     missing = Counter(o for pairs in tiles.results.values() for o, _ in pairs)
     waiting: dict[int, dict[int, np.ndarray]] = {o: {} for o in missing}
-    for step, block in _quietly(tiles.tape.run(singles, {pair.cols: place.cols, pair.rows: place.rows})):
+    for step, block in values:
         for o, p in tiles.results[step]:
-            waiting[o][p] = _cut(block, rows, o, p, place)
+            waiting[o][p] = part_of_block(block, rows, o, p, place)
             missing[o] -= 1
             if not missing[o]:
-                _put(out, rows, o, waiting.pop(o), place, tiles.diagonal)
-
-
-def _cut(block: np.ndarray, rows: Rows, o: int, p: int, place: Place) -> np.ndarray:
-    """The new part of a block, (left inputs, left index, right inputs, right index)."""
-    left, right = rows.left[o].shape[1:], rows.right[p].shape[1:]
-    counts = (place.rows[1] - place.rows[0], place.cols[1] - place.cols[0])
-    full = np.broadcast_to(block[0], (*counts, *left, *right))[place.done[0] :, place.done[1] :]
-    full = np.moveaxis(full, 1, 1 + len(left))
-    return full.reshape(full.shape[0], prod(left), counts[1] - place.done[1], prod(right))
-
-
-def _put(
-    out: np.ndarray, rows: Rows, o: int, blocks: dict[int, np.ndarray], place: Place, diagonal: bool
-) -> None:
-    """Write the blocks of an Output with several others, and their mirror image."""
-    if diagonal:  # to the last bit
-        own = blocks[o].reshape(prod(blocks[o].shape[:2]), -1)
-        blocks[o] = (np.triu(own) + np.triu(own, 1).T).reshape(blocks[o].shape)
-    new, others = rows.left[o][place.rows[0] + place.done[0] : place.rows[1]], []
-    for p in blocks:
-        others.append(rows.right[p][place.cols[0] + place.done[1] : place.cols[1]])
-    lines = new.reshape(len(new), -1)
-    columns = np.concatenate([table.reshape(len(table), -1) for table in others], axis=1)
-    joined = np.concatenate(list(blocks.values()), axis=3) if len(blocks) > 1 else blocks[next(iter(blocks))]
-    _write(out, lines, columns, joined)
-    if rows.split is None:
-        _write(out, columns, lines, joined.transpose(2, 3, 0, 1))
+                write_block(out, rows, o, waiting.pop(o), place, tiles.diagonal)
 
 
 def _quietly(results: Iterator[Any]) -> Iterator[Any]:
     """Without warnings, also in the threads of a pool: what is not finite is refused in the end."""
     with np.errstate(all="ignore"):
         yield from results
-
-
-def _write(out: np.ndarray, lines: np.ndarray, columns: np.ndarray, block: np.ndarray) -> None:
-    """Write (left inputs, left index, right inputs, right index) at rows and columns (inputs, index)."""
-    if lines.min() < 0 or columns.min() < 0:  # inputs of different lengths, some without these Outputs
-        (a, b), table = (n.reshape(-1) for n in (lines, columns)), block.reshape(lines.size, columns.size)
-        out[np.ix_(a[a >= 0], b[b >= 0])] = table[np.ix_(a >= 0, b >= 0)]
-        return
-    steps = (None, None) if block.size < SMALL else (_steps(lines), _steps(columns))
-    if steps[0] is None or steps[1] is None:
-        out[lines[:, :, None, None], columns[None, None]] = block
-        return
-    start = out[lines[0, 0] :, columns[0, 0] :]
-    strides = [step * out.strides[axis] for axis in (0, 1) for step in steps[axis]]  # type: ignore[union-attr]
-    as_strided(start, block.shape, strides)[...] = block
-
-
-def _steps(numbers: np.ndarray) -> tuple[int, int] | None:
-    """By how much numbers grow from input to input and along the index, if they do so evenly."""
-    inputs, index = numbers.shape
-    steps = (
-        int(numbers[1, 0] - numbers[0, 0]) if inputs > 1 else 0,
-        int(numbers[0, 1] - numbers[0, 0]) if index > 1 else 0,
-    )
-    even = numbers[0, 0] + steps[0] * np.arange(inputs)[:, None] + steps[1] * np.arange(index)
-    return steps if np.array_equal(numbers, even) else None
