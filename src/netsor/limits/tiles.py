@@ -2,8 +2,8 @@
 
 A tile is a block of pairs of inputs that fits the cache. What a kernel needs is recorded once for inputs
 of given shapes: a tape for single inputs, and one for the tiles of each pair of groups. A run computes the
-single inputs, then the tiles on all cores; of a symmetric kernel only tiles on and above the diagonal. A small
-kernel is a few strips of rows, each with a tape of its own.
+single inputs, then the tiles on all cores; of a symmetric kernel only tiles on and above the diagonal. A
+small kernel is a few strips of rows, each with a tape of its own.
 """
 
 from __future__ import annotations
