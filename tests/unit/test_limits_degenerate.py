@@ -141,6 +141,51 @@ def test_jumps_after_a_series(layers: int, sign: int) -> None:
     assert np.all(found.error <= 1e-2)
 
 
+def own_sign(h: Any) -> Any:
+    return ns.nonlin(lambda x: np.where(x > 0, 1.0, -1.0), h)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("phi", [ns.sign, own_sign], ids=["sign", "own"])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_parallel_inputs_of_functions_with_jumps(depth: int, phi: Phi, dtype: Any) -> None:
+    """However BLAS rounds their products: of any length, and images. A series says how far it may be off."""
+    rng = np.random.default_rng(6)
+
+    def assert_one(net: ns.Network, inputs: Any, sign: int) -> None:
+        found, half = ns.kernel(net, dtype=dtype).evaluate(inputs), len(inputs) // 2
+        allowed = 0.0 if phi is ns.sign else found.error
+        off = np.abs(found.value - sign) - allowed
+        assert np.diagonal(np.abs(found.value - 1) - allowed).max() <= 0
+        assert np.diagonal(off[:half, half:]).max() <= 0
+
+    for dimension in (2, 3, 30, 100, 784):
+        x, factors = rng.standard_normal((20, dimension)), rng.uniform(0.1, 10.0, (20, 1))
+        net = zoo.mlp(depth, phi, var_b=0.0)
+        assert_one(net, np.concatenate([x, x]), 1)
+        assert_one(net, np.concatenate([x, -x]), -1)
+        if dtype is np.float64:  # to which the products are rounded, coordinate by coordinate
+            assert_one(net, np.concatenate([x, factors * x]), 1)
+    images = rng.standard_normal((5, 4, 3, 2))
+    assert_one(zoo.cnn(depth, phi=phi, readout="flatten", var_b=0.0), [*images, *images], 1)
+
+
+@pytest.mark.parametrize("distance", [1e-1, 1e-3, 1e-5, 1e-6, 1e-7])
+def test_errors_of_almost_parallel_inputs_of_functions_with_jumps(distance: float) -> None:
+    """Against the angle from a cross product, which loses no digits."""
+    rng = np.random.default_rng(7)
+    for _ in range(50):
+        x, y = rng.standard_normal((2, 2))
+        y = x + distance * np.linalg.norm(x) * y
+        angle = np.arctan2(abs(x[0] * y[1] - x[1] * y[0]), x @ y)
+        found = ns.kernel(zoo.mlp(1, ns.sign, var_b=0.0)).evaluate([x, y])
+        if angle > 1e-7:
+            assert abs(found.value[0, 1] - (1 - 2 * angle / np.pi)) <= found.error[0, 1]
+            assert found.error[0, 1] < 1e-14 / angle + 1e-13
+        else:  # as good as parallel
+            assert abs(found.value[0, 1] - 1) <= angle + found.error[0, 1]
+
+
 def test_one_input_is_the_first_block_of_two() -> None:
     for net in (zoo.mlp(2), zoo.mlp(2, ns.tanh), zoo.resnet(1), zoo.layernorm_mlp(1)):
         both = ns.kernel(net)([A, B])

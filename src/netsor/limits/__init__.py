@@ -5,7 +5,7 @@
 | `ns.kernel`, `ns.limit`, what to compute how | kernel, limit, run, inputs, plan |
 | sequences of different lengths as one group | padding |
 | the recursion: covariances, second and first moments | engine, leaves, outputs, pairs, fit |
-| expectations of products, method by method | forms, expectation, normalisation, low_dimension |
+| expectations of products, method by method | forms, expectation, parallel, normalisation, low_dimension |
 | recorded steps, tiles of pairs, compiled loops (NumPy) | traced, tape, tiles, places, fused, loops |
 | recorded steps as batches and loops of JAX | graph, batches, rolled, assembly, scanned |
 | sums over the windows of convolutions | shifts, sliding |
