@@ -35,6 +35,22 @@ def test_other_values_of_the_same_shapes(case: Case) -> None:
     np.testing.assert_allclose(K(others), wanted, rtol=0, atol=1e-13 * np.abs(wanted).max())
 
 
+@pytest.mark.parametrize("case", [c for c in CASES if c.name in SAMPLED], ids=lambda case: case.name)
+def test_other_values_where_something_is_sampled(case: Case) -> None:
+    """The same samples, so the same numbers to the last bit; and the network is read once."""
+    others = [moved(x) for x in case.inputs]
+    options: dict[str, Any] = {"points": 2**6, "repeats": 2}
+    K = ns.kernel(case.net, **options)
+    first = K(case.inputs)
+    np.testing.assert_array_equal(K(others), ns.kernel(case.net, **options)(others))
+    K.net = None  # type: ignore[assignment]
+    np.testing.assert_array_equal(K(case.inputs), first)
+    plan = ns.kernel(case.net, **options).evaluate(others).plan
+    again = K._again(next(iter(K._known)), others, None, {})
+    assert again is not None
+    assert again.result().plan.reasons == plan.reasons
+
+
 def test_other_variances() -> None:
     x, K = RNG.standard_normal((4, 3)), ns.kernel(zoo.mlp(2))
     for var in (1.0, 0.3, 2.5):

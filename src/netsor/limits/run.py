@@ -151,6 +151,8 @@ class KernelRun:
     recording: Recording | None = field(init=False, default=None)
     padding: Padding | None = field(init=False, default=None)
     padded: KernelRun | None = field(init=False, default=None)
+    families: frozenset[str] = field(init=False, default=frozenset())  # to sample, whatever the inputs are
+    reasons: tuple[str, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
         self.program = self.made.program
@@ -172,9 +174,9 @@ class KernelRun:
 
     @property
     def serves_others(self) -> bool:
-        """Whether what was recorded is good for all inputs of these shapes."""
+        """Whether what was recorded, or found to need samples, is good for all inputs of these shapes."""
         found = (self.padded or self).recording
-        return found is not None and found.single is not None and not self.made.concrete
+        return (found is None or found.single is not None) and not self.made.concrete
 
     @property
     def arrays(self) -> list[Any]:
@@ -269,14 +271,14 @@ class KernelRun:
 
     def attempt(self, exact: Callable[[], Any], sampled: Callable[[frozenset[str], list[str]], Any]) -> Any:
         """Exactly; where an expectation has no exact method, sample its families and start again."""
-        families = frozenset(self.forms.families.values()) if self.options.method == "sample" else frozenset()
-        reasons: list[str] = []
+        method, reasons = self.options.method, list(self.reasons)
+        families = frozenset(self.forms.families.values()) if method == "sample" else self.families
         while True:
             try:
                 with deep_recursion(), np.errstate(all="ignore"):  # what is not finite is refused
                     return sampled(families, reasons) if families else exact()
             except NeedsSamplingError as needed:
-                if self.options.method == "exact":
+                if method == "exact":
                     raise LimitError(
                         "this limit has no exact method",
                         remedy=f'{needed.reason}. Use method="auto", which samples only what it must.',
@@ -331,6 +333,10 @@ class KernelRun:
         """The computation for inputs of these shapes; where it depends on values, for these inputs."""
         try:
             return self._record(record, nudge, layout, symbolic=True)
+        except NeedsSamplingError as needed:
+            if self.options.method == "auto":
+                self.families, self.reasons = needed.families, (needed.reason,)
+            raise
         except NeedsValuesError:
             return self._record(record, nudge, layout, symbolic=False)
 
