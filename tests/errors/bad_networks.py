@@ -600,6 +600,12 @@ BAD_NETWORKS = {
     "python_variances_of_another_number": """
         ns.zoo.mlp(depth=3, var_w=[1.0, 2.0])
     """,
+    "python_name_of_a_function": """
+        ns.zoo.mlp(phi="relu")
+    """,
+    "python_name_of_a_gate": """
+        ns.zoo.gru(gate="sigmoid")
+    """,
     "python_depth_zero": """
         ns.zoo.mlp(depth=0)
     """,

@@ -14,7 +14,7 @@ from netsor.build import (
     relu,
 )
 from netsor.build.nodes import fail
-from netsor.zoo.per_layer import Var, per_layer
+from netsor.zoo.per_layer import Var, check_functions, per_layer
 
 __all__ = ["cnn"]
 
@@ -35,6 +35,7 @@ def cnn(
 ) -> Network:
     """(H, W, c) -> one scalar: `depth` convolutions with phi, a 2 x 2 pool ("max" or "mean") between
     layers on request, then global average pooling ("gap") or a readout of all pixels ("flatten")."""
+    check_functions(phi=phi)
     if readout not in ("gap", "flatten"):
         raise fail(f"readout={readout!r}", 'Choose "gap" or "flatten".')
     if pool not in (None, "max", "mean"):

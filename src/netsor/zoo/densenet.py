@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from netsor.build import Matrix, Network, network, relu
-from netsor.zoo.per_layer import Var, biases, per_layer
+from netsor.zoo.per_layer import Var, biases, check_functions, per_layer
 
 __all__ = ["densenet"]
 
@@ -13,6 +13,7 @@ def densenet(depth: int = 2, phi=relu, var_w: Var = 1.0, var_b: Var = 1.0, var_v
 
     The matrix on the joined layers is a block row of l - 1 matrices, and its fan-in counts them all.
     """
+    check_functions(phi=phi)
     variances, b = per_layer(var_w, depth, "var_w"), biases(var_b, depth)
     first = Matrix(variances[0], name="W1")
     W = [

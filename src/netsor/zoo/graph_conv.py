@@ -5,7 +5,7 @@ from __future__ import annotations
 from netsor.build import GraphConv, Matrix, Network, network, relu
 from netsor.build.nodes import fail
 from netsor.errors import DataError
-from netsor.zoo.per_layer import Var, per_layer
+from netsor.zoo.per_layer import Var, check_functions, per_layer
 
 __all__ = ["graph_conv"]
 
@@ -18,6 +18,7 @@ def graph_conv(
     x_l = phi(A (W_l x_{l-1}) + b_l) with the adjacency as given; `ns.normalized_adjacency` makes the
     usual one from a graph.
     """
+    check_functions(phi=phi)
     if readout not in ("node", "mean"):
         raise fail(f"readout={readout!r}", 'Choose "node" or "mean".')
     variances = zip(per_layer(var_w, depth, "var_w"), per_layer(var_b, depth, "var_b"), strict=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from netsor.build import Matrix, Network, layernorm, network, relu
 from netsor.build.nodes import fail
-from netsor.zoo.per_layer import Var, biases, matrices
+from netsor.zoo.per_layer import Var, biases, check_functions, matrices
 
 __all__ = ["layernorm_mlp"]
 
@@ -21,6 +21,7 @@ def layernorm_mlp(
 
     Each layer is phi(layernorm(W x + b)) ("norm-phi") or layernorm(phi(W x + b)) ("phi-norm").
     """
+    check_functions(phi=phi)
     if order not in ("norm-phi", "phi-norm"):
         raise fail(f"order={order!r}", 'Choose "norm-phi" or "phi-norm".')
     W, b = matrices(var_w, depth), biases(var_b, depth)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from netsor.build.layers.dense import bias
-from netsor.build.layers.recurrent import per_gate
+from netsor.build.layers.recurrent import check_functions, per_gate
 from netsor.build.nodes import fail
 from netsor.build.parameters import Matrix, Vector
 
-__all__ = ["Var", "biases", "check_depth", "matrices", "per_layer"]
+__all__ = ["Var", "biases", "check_depth", "check_functions", "matrices", "per_layer"]
 
 Var = float | Sequence[float]
 

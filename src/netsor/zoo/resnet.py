@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from netsor.build import Matrix, Network, network, relu
-from netsor.zoo.per_layer import Var, biases, matrices
+from netsor.zoo.per_layer import Var, biases, check_functions, matrices
 
 __all__ = ["resnet"]
 
@@ -20,6 +20,7 @@ def resnet(
 
     The output is v.x_depth.
     """
+    check_functions(phi=phi)
     W, b = matrices(var_w, depth), biases(var_b, depth)
     U, v = Matrix(var_u, name="U"), Matrix(var_v, rows=1, name="v")
 

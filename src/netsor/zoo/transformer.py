@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from netsor.build import Attention, Matrix, Network, layernorm, network, relu
 from netsor.build.nodes import fail
-from netsor.zoo.per_layer import Var, biases, matrices, per_layer
+from netsor.zoo.per_layer import Var, biases, check_functions, matrices, per_layer
 
 __all__ = ["transformer"]
 
@@ -26,6 +26,7 @@ def transformer(
     h_i = layernorm(k_i + attention_i(k)),
     x_i = layernorm(W2 phi(W1 h_i + b1) + b2 + skip), skip = W1 h_i ("paper") or h_i ("identity").
     """
+    check_functions(phi=phi)
     if skip not in ("paper", "identity"):
         raise fail(f"skip={skip!r}", 'Choose "paper" (W1 h) or "identity" (h).')
     attend = [

@@ -10,9 +10,9 @@ import numpy as np
 from netsor.build.layers.dense import bias
 from netsor.build.nodes import Node, fail
 from netsor.build.parameters import Matrix
-from netsor.lang.functions import sigmoid, tanh
+from netsor.lang.functions import FUNCTIONS, sigmoid, tanh
 
-__all__ = ["GRUCell", "LSTMCell", "RNNCell", "per_gate"]
+__all__ = ["GRUCell", "LSTMCell", "RNNCell", "check_functions", "per_gate"]
 
 PerGate = float | Sequence[float]
 
@@ -30,6 +30,15 @@ def per_gate(value: PerGate, count: int, what: str) -> list[float]:
             f"{what} has {len(values)} value{'s' if len(values) > 1 else ''}, but {count} are needed", remedy
         )
     return [float(v) for v in values]
+
+
+def check_functions(**functions: Any) -> None:
+    """Activations are functions, not their names."""
+    for what, phi in functions.items():
+        if not callable(phi):
+            raise fail(
+                f"{what}={phi!r} is not a function", f"Give one of netsor or your own: {what}=ns.tanh."
+            )
 
 
 class _Gates:
@@ -66,6 +75,7 @@ class RNNCell:
         *,
         name: str = "",
     ) -> None:
+        check_functions(phi=phi)
         self.phi = phi
         self.gates = _Gates(".", var_w, var_u, var_b, mean_b, name)
 
@@ -91,6 +101,7 @@ class GRUCell:
         *,
         name: str = "",
     ) -> None:
+        check_functions(phi=phi, gate=gate)
         self.phi, self.gate = phi, gate
         self.gates = _Gates("zrh", var_w, var_u, var_b, mean_b, name)
 
@@ -118,6 +129,7 @@ class LSTMCell:
         *,
         name: str = "",
     ) -> None:
+        check_functions(phi=phi, gate=gate)
         self.phi, self.gate = phi, gate
         self.gates = _Gates("ifgo", var_w, var_u, var_b, mean_b, name)
 
