@@ -36,9 +36,9 @@ def check_functions(**functions: Any) -> None:
     """Activations are functions, not their names."""
     for what, phi in functions.items():
         if not callable(phi):
-            raise fail(
-                f"{what}={phi!r} is not a function", f"Give one of netsor or your own: {what}=ns.tanh."
-            )
+            name = phi if isinstance(phi, str) and phi in FUNCTIONS else "tanh"
+            remedy = f"Give a function of netsor, as in {what}=ns.{name}, or one of your own."
+            raise fail(f"{what}={phi!r} is not a function", remedy)
 
 
 class _Gates:
