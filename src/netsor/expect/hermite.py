@@ -252,13 +252,17 @@ def _shortest(found: Series, tol: float) -> Series:
 def _at_level(
     fn: Function, m: Array, s: Array, terms: int, level: int, reach: int, kinks: Sequence[float]
 ) -> tuple[Series, Array]:
-    """The series by one rule, and its distance to the coarser rule, which with rounding bounds the error."""
+    """The series by one rule, and its distance to the coarser rule, which with rounding bounds the error.
+
+    An error e of f is one of 2 |f| e in E[f^2], so what that has changed counts, too.
+    """
     xp = array_namespace(m, s)
     fine, coarse = two_levels(fn, m, s, terms, level, reach, kinks)
-    change = norm(fine.coefs - coarse.coefs)
-    doubt = xp.abs(fine.square - coarse.square) + 8 * eps_of(m) * fine.square
-    rounding = eps_of(m) * (8 * xp.sqrt(fine.square) + xp.sqrt(fine.slope))
-    tail, error = _tail(fine.square, fine.coefs, doubt, rounding), change + xp.sqrt(fine.edge) + rounding
+    change, moved = norm(fine.coefs - coarse.coefs), xp.abs(fine.square - coarse.square)
+    doubt, size = moved + 8 * eps_of(m) * fine.square, xp.sqrt(fine.square)
+    rounding = eps_of(m) * (8 * size + xp.sqrt(fine.slope))
+    tail = _tail(fine.square, fine.coefs, doubt, rounding)
+    error = xp.maximum(change, moved / xp.where(size > 0, 2 * size, 1.0)) + xp.sqrt(fine.edge) + rounding
     return Series(fine.coefs, tail, error, fine.square, fine.square), change
 
 

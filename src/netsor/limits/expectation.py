@@ -29,7 +29,7 @@ from netsor.expect.many_inputs import series_of_many
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, Ref, refs
-from netsor.lang.functions import identity, piecewise, polynomial, pow_, sign, step
+from netsor.lang.functions import identity, polynomial, pow_
 from netsor.lang.libraries import is_traced
 from netsor.lang.ops import Function
 from netsor.limits.fit import Fit
@@ -37,7 +37,7 @@ from netsor.limits.forms import HOLE, Atom, Product, replace_exprs
 from netsor.limits.low_dimension import few_variables
 from netsor.limits.normalisation import batchnorm_second, slopes_of
 from netsor.limits.pairs import Pair, outer, pad_index
-from netsor.limits.parallel import ROUNDING, as_parallel
+from netsor.limits.parallel import GROWING, ROUNDING, as_parallel
 from netsor.limits.sampled import Sampler
 from netsor.limits.traced import array_namespace, tape_of
 
@@ -243,19 +243,15 @@ class Expectations:
         rule = self.rule(a, b, zero)
         m1, m2 = outer(pair.left(m1), pair.right(m2), pair.batch, ranks, tie)
         q1, q2 = outer(pair.left(q1), pair.right(q2), pair.batch, ranks, tie)
-        if self.may_jump(a) and self.may_jump(b):
+        if not {self.name(a), self.name(b)} <= GROWING:
             self.record.inexact = True
             cov = cov * (1.0 - self.nudge * ROUNDING * eps_of(cov)) if self.nudge else cov
-            cov = pair.elementwise(as_parallel, cov, q1, q2, 2.0 if rule else 0.0)
+            jump = rule and {self.name(a), self.name(b)} <= {"sign", "step", "piecewise"}
+            cov = pair.elementwise(as_parallel, cov, q1, q2, 2.0 if jump else 0.0)
         if rule:
             self.record.note(f"E[{self.name(a)} {self.name(b)}]", "closed form")
             return pair.elementwise(rule, m1, m2, q1, q2, cov)
         return self._series_pair(a, b, pair, tie, cov, q1 * q2)
-
-    def may_jump(self, atom: Atom) -> bool:
-        """Whether a function may have jumps."""
-        known = known_function(atom)
-        return known[0] in (step, sign, piecewise) if known else bool(self.kinks(atom))
 
     def rule(self, a: Atom, b: Atom, zero: bool) -> Callable[..., Array] | None:
         """The closed form of a pair; the same function for all pairs of equal functions."""
