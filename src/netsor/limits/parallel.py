@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from netsor.expect.closed_arrays import as_floats
 from netsor.limits.traced import array_namespace
 
 __all__ = ["GROWING", "ROUNDING", "as_parallel"]
@@ -26,6 +27,7 @@ def as_parallel(cov: Array, q1: Array, q2: Array, beyond: float) -> Array:
 
     A covariance a little beyond its range has a determinant that is not positive, which counts as 0.
     """
+    cov, q1, q2 = as_floats(cov, q1, q2)
     xp = array_namespace(cov, q1, q2)
     eps, tiny = (float(getattr(xp.finfo(cov.dtype), name)) for name in ("eps", "smallest_normal"))
     product = q1 * q2
