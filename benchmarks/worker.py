@@ -17,9 +17,7 @@ import numpy as np
 import sides
 
 PROC = Path("/proc")
-SECONDS = (
-    1.0  # short calls are repeated for so long, and the best one counts: the first one after a wait is slow
-)
+SECONDS = 1.0  # short calls are repeated for so long, and the best one counts; after a wait the first is slow
 
 
 def status(pid: int, field: str) -> float:

@@ -211,7 +211,7 @@ def test_every_block_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = np.arange(14) // 2
     off = ~np.equal.outer(inputs // 3, inputs // 3)
     assert (counts[off] == 1).all()
-    assert counts[~off].min() >= 1
+    assert set(counts[~off]) == {1, 2}  # on the diagonal, and its mirror image
 
 
 def test_a_residual_layer_adds_the_same_number_of_steps_at_any_depth() -> None:

@@ -37,7 +37,7 @@ from netsor.limits.forms import HOLE, Atom, Product, replace_exprs
 from netsor.limits.low_dimension import few_variables
 from netsor.limits.normalisation import batchnorm_second, slopes_of
 from netsor.limits.pairs import Pair, outer, pad_index
-from netsor.limits.parallel import GROWING, ROUNDING, as_parallel
+from netsor.limits.parallel import GROWING, JUMPING, ROUNDING, as_parallel
 from netsor.limits.sampled import Sampler
 from netsor.limits.traced import array_namespace, tape_of
 
@@ -243,11 +243,11 @@ class Expectations:
         rule = self.rule(a, b, zero)
         m1, m2 = outer(pair.left(m1), pair.right(m2), pair.batch, ranks, tie)
         q1, q2 = outer(pair.left(q1), pair.right(q2), pair.batch, ranks, tie)
-        if not {self.name(a), self.name(b)} <= GROWING:
+        names = {self.name(a), self.name(b)}
+        if not names <= GROWING:
             self.record.inexact = True
             cov = cov * (1.0 - self.nudge * ROUNDING * eps_of(cov)) if self.nudge else cov
-            jump = rule and {self.name(a), self.name(b)} <= {"sign", "step", "piecewise"}
-            cov = pair.elementwise(as_parallel, cov, q1, q2, 2.0 if jump else 0.0)
+            cov = pair.elementwise(as_parallel, cov, q1, q2, 2.0 if rule and names <= JUMPING else 0.0)
         if rule:
             self.record.note(f"E[{self.name(a)} {self.name(b)}]", "closed form")
             return pair.elementwise(rule, m1, m2, q1, q2, cov)

@@ -14,12 +14,13 @@ from typing import Any
 from netsor.expect.closed_arrays import as_floats
 from netsor.limits.traced import array_namespace
 
-__all__ = ["GROWING", "ROUNDING", "as_parallel"]
+__all__ = ["GROWING", "JUMPING", "ROUNDING", "as_parallel"]
 
 Array = Any
 UNITS = 16.0  # of 1 - correlation^2, in units of the last place
 ROUNDING = 4.0  # of a covariance, in the same units
 GROWING = {"abs", "elu", "gelu", "identity", "leaky_relu", "polynomial", "relu", "silu", "softplus"}
+JUMPING = {"piecewise", "sign", "step"}
 
 
 def as_parallel(cov: Array, q1: Array, q2: Array, beyond: float) -> Array:
