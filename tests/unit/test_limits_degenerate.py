@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.special import erf
+from scipy.special import erf, ndtr
 
 import netsor as ns
 from brute_force import arc_sine, pair_moments
@@ -198,6 +198,23 @@ def test_equal_inputs_of_steep_functions(phi: Phi, scale: float) -> None:
     assert np.diagonal(result.error).max() < (1e-13 if phi is not ns.tanh or scale < 1e4 else 1e-3)
     np.testing.assert_array_equal(np.diagonal(found[:4, 4:]), np.diagonal(found)[:4])
     np.testing.assert_array_equal(K.diag(x), np.diagonal(found)[:4])
+
+
+def test_equal_inputs_of_a_step_with_a_mean() -> None:
+    """P(x > 0) is the normal distribution function of mean / deviation; zero, tiny and huge inputs, too."""
+    W, b, v = ns.Matrix(), ns.Vector(0.0, mean=0.3), ns.Matrix(rows=1)
+
+    @ns.network
+    def net(x):
+        return v @ ns.step(W @ x + b)
+
+    scales = np.array([1.0, 30.0, 0.0, 1e-160, 1e150, 0.1])
+    z = np.random.default_rng(9).standard_normal((6, 30))
+    x, deviation = scales[:, None] * z, scales * np.linalg.norm(z, axis=1) / 30**0.5
+    found = ns.kernel(net)(np.concatenate([x, x]))
+    wanted = ndtr(0.3 / np.maximum(deviation, 1e-300))
+    np.testing.assert_allclose(np.diagonal(found), [*wanted, *wanted], rtol=1e-13)
+    np.testing.assert_array_equal(np.diagonal(found[:6, 6:]), np.diagonal(found)[:6])
 
 
 @pytest.mark.parametrize("distance", [1e-1, 1e-3, 1e-5, 1e-6, 1e-7])
