@@ -15,8 +15,9 @@ from unittest import mock
 import sides
 from cases import Case, cases
 
-from netsor.limits import tape, tiles
-from netsor.limits.fused import Fused
+from netsor.limits.on_numpy import tiles
+from netsor.limits.on_numpy.fused import Fused
+from netsor.limits.tape import tape
 
 ROUNDS = 100
 

@@ -10,9 +10,9 @@ import numpy as np
 import netsor as ns
 from limit_cases import hinge
 from netsor import zoo
-from netsor.limits.repeats import Repeats
 from netsor.limits.run import KernelRun, Record
-from netsor.limits.schedule import Schedule
+from netsor.limits.sampling.repeats import Repeats
+from netsor.limits.sampling.schedule import Schedule
 
 __all__ = ["LONG", "NETWORKS", "SETS", "SHORT", "TOKENS", "last", "repeats", "schedule", "sequence", "v"]
 

@@ -11,9 +11,9 @@ import netsor as ns
 from limit_cases import CASES, SAMPLED, Case
 from netsor import zoo
 from netsor.errors import DataError, LimitError
-from netsor.limits import fused, places, tiles
-from netsor.limits.expectation import Record
 from netsor.limits.kernel import KEPT
+from netsor.limits.methods.expectation import Record
+from netsor.limits.on_numpy import fused, places, tiles
 
 RNG = np.random.default_rng(12)
 EXACT = [case for case in CASES if case.name not in SAMPLED]

@@ -8,8 +8,8 @@ import pytest
 import netsor as ns
 from limit_cases import CASES, SAMPLED, Case
 from netsor import zoo
-from netsor.limits import fused, loops, tiles
-from netsor.limits.tape import Tape
+from netsor.limits.on_numpy import fused, loops, tiles
+from netsor.limits.tape.tape import Tape
 
 pytest.importorskip("numba")
 RNG = np.random.default_rng(4)

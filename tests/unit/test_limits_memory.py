@@ -14,8 +14,8 @@ import pytest
 import netsor as ns
 from limit_cases import assert_agree
 from netsor import zoo
-from netsor.limits import repeats
-from netsor.limits.averages import Averages
+from netsor.limits.sampling import repeats
+from netsor.limits.sampling.averages import Averages
 
 RNG = np.random.default_rng(5)
 TOKENS = RNG.standard_normal((10, 8, 3))

@@ -10,7 +10,7 @@ from netsor import zoo
 from netsor.build.network import joint
 from netsor.errors import LimitError
 from netsor.limits import padding
-from netsor.limits.expectation import Record
+from netsor.limits.methods.expectation import Record
 from netsor.limits.padding import pad
 
 RNG = np.random.default_rng(31)

@@ -9,10 +9,10 @@ import pytest
 
 import netsor as ns
 from netsor import zoo
-from netsor.limits import recursions as recursions_module
-from netsor.limits import scheduling
-from netsor.limits.recursions import recursive_sums
-from netsor.limits.schedule import Core, Group, Recursion, Schedule
+from netsor.limits.sampling import recursions as recursions_module
+from netsor.limits.sampling import scheduling
+from netsor.limits.sampling.recursions import recursive_sums
+from netsor.limits.sampling.schedule import Core, Group, Recursion, Schedule
 from sampled_networks import LONG, NETWORKS, SETS, SHORT, TOKENS, schedule
 
 pytest.importorskip("numba")

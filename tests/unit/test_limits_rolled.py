@@ -12,7 +12,7 @@ import netsor as ns
 from limit_cases import CASES, SAMPLED, Case
 from netsor import zoo
 from netsor.build.network import Network
-from netsor.limits import scanned
+from netsor.limits.on_jax import scanned
 
 jax = pytest.importorskip("jax")
 

@@ -8,9 +8,9 @@ import pytest
 import netsor as ns
 from limit_cases import assert_agree, scale_of
 from netsor import zoo
-from netsor.limits import repeats as repeats_module
-from netsor.limits import workspace as workspace_module
-from netsor.limits.axes import Axes, Trail
+from netsor.limits.sampling import repeats as repeats_module
+from netsor.limits.sampling import workspace as workspace_module
+from netsor.limits.sampling.axes import Axes, Trail
 from oracle import oracle
 from sampled_networks import LONG, NETWORKS, SETS, SHORT, TOKENS, last, repeats, schedule, sequence, v
 

@@ -13,10 +13,10 @@ import pytest
 import netsor as ns
 from limit_cases import CASES, SAMPLED, SEQUENCES, VECTORS, Case
 from netsor import zoo
-from netsor.limits import tiles
-from netsor.limits.expectation import Record
-from netsor.limits.tape import Tape
-from netsor.limits.traced import Traced
+from netsor.limits.methods.expectation import Record
+from netsor.limits.on_numpy import tiles
+from netsor.limits.tape.tape import Tape
+from netsor.limits.tape.traced import Traced
 
 EXACT = [case for case in CASES if case.name not in SAMPLED]
 RNG = np.random.default_rng(8)

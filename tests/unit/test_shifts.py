@@ -10,10 +10,11 @@ import pytest
 
 import netsor as ns
 from netsor.lang.index_maps import window_positions
-from netsor.limits import loops, shifts
-from netsor.limits.shifts import Window, sum_of_shifts, sum_over_windows
-from netsor.limits.sliding import sliding_sum
-from netsor.limits.tape import Tape
+from netsor.limits.on_numpy import loops
+from netsor.limits.tape.tape import Tape
+from netsor.limits.windows import shifts
+from netsor.limits.windows.shifts import Window, sum_of_shifts, sum_over_windows
+from netsor.limits.windows.sliding import sliding_sum
 
 RNG = np.random.default_rng(3)
 

@@ -12,8 +12,8 @@ from netsor.errors import LimitError
 from netsor.lang.expr import Ref
 from netsor.lang.program import Program
 from netsor.lang.types import C, G, H
-from netsor.limits.engine import Engine
-from netsor.limits.pairs import Pair
+from netsor.limits.recursion.engine import Engine
+from netsor.limits.recursion.pairs import Pair
 from netsor.limits.run import KernelRun, Options, Result
 
 __all__ = ["Limit", "limit"]

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from netsor.limits.engine import Engine
-from netsor.limits.outputs import Rows, output_index, output_second
-from netsor.limits.pairs import Pair, diagonal
+from netsor.limits.recursion.engine import Engine
+from netsor.limits.recursion.outputs import Rows, output_index, output_second
+from netsor.limits.recursion.pairs import Pair, diagonal
 
 __all__ = ["diagonal_of_matrix", "whole_matrix"]
 

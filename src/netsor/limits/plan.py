@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from netsor.lang.program import Program
-from netsor.limits.expectation import Record
+from netsor.limits.methods.expectation import Record
 
 __all__ = ["Plan"]
 

@@ -16,22 +16,22 @@ import numpy as np
 from netsor.build.network import Joint
 from netsor.errors import LimitError
 from netsor.lang.libraries import is_traced
-from netsor.limits.averages import Averages
-from netsor.limits.engine import Engine
-from netsor.limits.expectation import Expectations, NeedsSamplingError, Record
-from netsor.limits.forms import Forms
 from netsor.limits.matrix import diagonal_of_matrix, whole_matrix
-from netsor.limits.outputs import Rows
+from netsor.limits.methods.expectation import Expectations, NeedsSamplingError, Record
+from netsor.limits.on_jax.rolled import recorded, rolled_matrix
+from netsor.limits.on_jax.scanned import scanned_matrix, tile_of
+from netsor.limits.on_numpy.tiles import Layout, Recording, lay_out
+from netsor.limits.on_numpy.tiles import record as record_tiles
 from netsor.limits.padding import Padding, pad
 from netsor.limits.plan import Plan
-from netsor.limits.repeats import Repeats
-from netsor.limits.rolled import recorded, rolled_matrix
-from netsor.limits.sampled import Sampler
-from netsor.limits.scanned import scanned_matrix, tile_of
-from netsor.limits.tape import Tape
-from netsor.limits.tiles import Layout, Recording, lay_out
-from netsor.limits.tiles import record as record_tiles
-from netsor.limits.traced import NeedsValuesError
+from netsor.limits.recursion.engine import Engine
+from netsor.limits.recursion.forms import Forms
+from netsor.limits.recursion.outputs import Rows
+from netsor.limits.sampling.averages import Averages
+from netsor.limits.sampling.repeats import Repeats
+from netsor.limits.sampling.sampled import Sampler
+from netsor.limits.tape.tape import Tape
+from netsor.limits.tape.traced import NeedsValuesError
 
 __all__ = ["KernelRun", "Options", "Result", "deep_recursion"]
 

@@ -1,0 +1,37 @@
+"""Covariances of variables that are the same, or multiples of each other, up to rounding.
+
+By Price's theorem the second moment of f(x) and g(y) changes with their covariance like E[f'(x) g'(y)], which
+is no trouble for functions that grow like their argument. But where f is bounded and steep, as sign is, and
+tanh and erf are at large variances, rounding in the last place near correlation 1 becomes an error of up to
+1e-8, and in the next layer of 1e-4; a series that converges slowly is at its worst there. So variables whose
+correlation is 1 or -1 up to a few units in the last place count as parallel, which equal inputs always are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netsor.expect.closed_arrays import as_floats
+from netsor.limits.tape.traced import array_namespace
+
+__all__ = ["GROWING", "JUMPING", "ROUNDING", "as_parallel"]
+
+Array = Any
+UNITS = 16.0  # of 1 - correlation^2, in units of the last place
+ROUNDING = 4.0  # of a covariance, in the same units
+GROWING = {"abs", "elu", "gelu", "identity", "leaky_relu", "polynomial", "relu", "silu", "softplus"}
+JUMPING = {"piecewise", "sign", "step"}
+
+
+def as_parallel(cov: Array, q1: Array, q2: Array, beyond: float) -> Array:
+    """The covariance, at correlations of almost 1 or -1 the one of these, and so many units more.
+
+    A covariance a little beyond its range has a determinant that is not positive, which counts as 0.
+    """
+    cov, q1, q2 = as_floats(cov, q1, q2)
+    xp = array_namespace(cov, q1, q2)
+    eps, tiny = (float(getattr(xp.finfo(cov.dtype), name)) for name in ("eps", "smallest_normal"))
+    product = q1 * q2
+    near = (xp.abs(product - cov * cov) <= UNITS * eps * product) & (product > tiny / eps)
+    most = xp.sqrt(xp.where(near, product, 1.0)) * (1.0 + beyond * eps)
+    return xp.where(near, xp.where(cov < 0, -most, most), cov)

@@ -1,0 +1,362 @@
+"""A kernel matrix under jax.jit, jax.grad and jax.vmap: recorded, scheduled, and written as a few loops.
+
+JAX compiles what it is shown, statement by statement, so a deep network or a long sequence shown as it stands
+takes minutes. Here nodes that do the same are one operation with a leading axis (jax.vmap), and what
+repeats is one jax.lax.scan; see `schedule`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import array_api_compat.numpy as numpy_api
+import numpy as np
+
+from netsor.expect.hermite import Series
+from netsor.expect.hermite_jumps import Jumps
+from netsor.limits.on_jax.assembly import assembled
+from netsor.limits.recursion.engine import Engine
+from netsor.limits.recursion.outputs import Rows, output_second
+from netsor.limits.recursion.pairs import Pair
+from netsor.limits.tape.batches import Batch, Group, Loop, Slot, schedule
+from netsor.limits.tape.graph import Graph, Operation
+from netsor.limits.tape.tape import Tape
+from netsor.limits.tape.traced import NeedsValuesError, Traced
+
+__all__ = ["Recorded", "Values", "recorded", "rolled_matrix"]
+
+Array = Any
+FEW, MANY, SMALL = 4, 16, 2**14  # so many nodes are computed at once, large arrays only if there are many
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The graph of a kernel matrix, its blocks, and the number of elements of its largest array of pairs."""
+
+    graph: Graph
+    blocks: list[tuple[int, int]]
+    largest: int
+
+
+def recorded(make: Callable[[Tape], Engine], rows: Rows) -> Recorded | None:
+    """What to compute, or None if that depends on values."""
+    single, tape = Tape(), Tape()
+    try:
+        blocks = _blocks(make(single), rows, tape)
+        return Recorded(Graph(single, tape, blocks.values()), list(blocks), tape.largest)
+    except NeedsValuesError:
+        return None
+
+
+def rolled_matrix(found: Recorded, rows: Rows, given: Mapping[str, Array]) -> Array:
+    """(rows, columns) of the kernel."""
+    values = Values(found.graph, given)
+    for part in schedule(found.graph):
+        values.run(part)
+    return assembled(values, rows, dict(zip(found.blocks, found.graph.outputs, strict=True)))
+
+
+def _blocks(engine: Engine, rows: Rows, tape: Tape) -> dict[tuple[int, int], Traced]:
+    """The blocks of all pairs of outputs; with one set of inputs, those on and above the diagonal."""
+    spans = {o: rows.spans(r) for r, group in enumerate(rows.groups) for o in group.outputs}
+    blocks = {}
+    for o, (left, _) in spans.items():
+        for p, (_, right) in spans.items():
+            if left[0] < left[1] and right[0] < right[1] and (rows.split is not None or p >= o):
+                blocks[o, p] = output_second(engine, o, p, Pair(False, left, right, tape))
+    return blocks
+
+
+class Values:
+    """The values of the nodes of a graph that are known so far.
+
+    known  for each node an array and the node's place on the leading axis; None if the array is its own
+    """
+
+    def __init__(self, graph: Graph, given: Mapping[str, Array]) -> None:
+        import jax  # type: ignore[import-not-found]
+
+        _register()
+        self.jax, self.jnp, self.graph = jax, jax.numpy, graph
+        arrays = [jax.numpy.asarray(a) for a in given.values()]
+        self.real = jax.numpy.result_type(*(a.dtype for a in arrays), jax.numpy.bfloat16)
+        self.real = self.real if arrays else jax.numpy.result_type(float)
+        self.known: dict[int, tuple[Array, int | None]] = {}
+        for node, value in graph.constants.items():
+            self.known[node] = (self._constant(value), None)
+        for node, name in graph.inputs.items():
+            self.known[node] = (self.jnp.asarray(given[name], dtype=self.real), None)
+        self._functions: dict[Any, Callable[..., Any]] = {}
+
+    def _constant(self, value: np.ndarray) -> np.ndarray:
+        return value.astype(self.real) if value.dtype.kind == "f" else value
+
+    # Reading
+
+    def one(self, node: int) -> Array:
+        array, at = self.known[node]
+        return array if at is None else self.map(lambda x: x[at, ...], array)
+
+    def many(self, nodes: Sequence[int]) -> Array:
+        """The values of nodes on a leading axis."""
+        pieces: dict[int, tuple[Array, list[int] | None, dict[int, int]]] = {}
+        where = []
+        for node in nodes:
+            array, at = self.known[node]
+            _, _, used = pieces.setdefault(id(array), (array, None if at is None else [], {}))
+            where.append((id(array), used.setdefault(0 if at is None else at, len(used))))
+        offset, offsets, parts = 0, {}, []
+        for key, (array, own, used) in pieces.items():
+            offsets[key] = offset
+            offset += len(used)
+            parts.append(self.map(lambda x: x[None], array) if own is None else self.taken(array, list(used)))
+        index = [offsets[key] + at for key, at in where]
+        return self.taken(self.joined(parts), index)
+
+    def map(self, fn: Callable[..., Any], *trees: Any) -> Any:
+        return self.jax.tree_util.tree_map(fn, *trees)
+
+    def joined(self, parts: list[Any]) -> Any:
+        return parts[0] if len(parts) == 1 else self.map(lambda *x: self.jnp.concatenate(x), *parts)
+
+    def taken(self, tree: Any, index: Sequence[int]) -> Any:
+        """Entries of the leading axis."""
+        size = self.jax.tree_util.tree_leaves(tree)[0].shape[0]
+        if list(index) == list(range(size)):
+            return tree
+        if list(index) == list(range(index[0], index[0] + len(index))):
+            return self.map(lambda x: x[index[0] : index[0] + len(index)], tree)
+        picked = np.asarray(index, np.int32)
+        return self.map(lambda x: self.jnp.take(x, picked, axis=0), tree)
+
+    # Computing
+
+    def run(self, part: Batch | Loop) -> None:
+        if isinstance(part, Loop):
+            _Rolled(self, part).run()
+            return
+        operation = self.operation(part.nodes[0])
+        count = len(part.nodes)
+        if count < FEW or (count < MANY and operation.size > SMALL):
+            for v in part.nodes:
+                reads = [(self.one(s), None) for s in self.graph.reads[v]]
+                self.known[v] = (self.call(v, reads, [(x, None) for x in self.graph.numbers[v]], 1), None)
+            return
+        reads = [
+            self._column(column) for column in zip(*(self.graph.reads[v] for v in part.nodes), strict=True)
+        ]
+        numbers = [self.numbers(column) for column in np.array([self.graph.numbers[v] for v in part.nodes]).T]
+        value = self.call(part.nodes[0], reads, numbers, count)
+        self.known.update((v, (value, k)) for k, v in enumerate(part.nodes))
+
+    def operation(self, node: int) -> Operation:
+        found = self.graph.operations[self.graph.operation[node]]
+        assert found is not None
+        return found
+
+    def _column(self, nodes: tuple[int, ...]) -> tuple[Array, int | None]:
+        same = all(v == nodes[0] for v in nodes)
+        return (self.one(nodes[0]), None) if same else (self.many(nodes), 0)
+
+    def numbers(self, column: np.ndarray) -> tuple[Any, int | None]:
+        """A number, if all are equal, or an array."""
+        if (column == column[0]).all():
+            return column[0].item(), None
+        return self.number_array(column), 0
+
+    def number_array(self, table: np.ndarray) -> Array:
+        return self.jnp.asarray(table, dtype=self.real if table.dtype.kind == "f" else np.int32)
+
+    def call(
+        self, node: int, reads: list[tuple[Any, Any]], numbers: list[tuple[Any, Any]], width: int
+    ) -> Any:
+        """The operation of a node on values with or without a leading axis."""
+        fixed = tuple(None if hasattr(x, "shape") else x for x, _ in numbers)
+        function = self._function(node, len(reads), fixed)
+        args = [*reads, *((x, axis) for x, axis in numbers if hasattr(x, "shape"))]
+        axes = tuple(axis for _, axis in args)
+        if any(axis == 0 for axis in axes):
+            return self.jax.vmap(function, in_axes=axes)(*(x for x, _ in args))
+        value = function(*(x for x, _ in args))
+        if width == 1:
+            return value
+        return self.map(lambda x: self.jnp.broadcast_to(x, (width, *x.shape)), value)
+
+    def _function(self, node: int, reads: int, fixed: tuple[Any, ...]) -> Callable[..., Any]:
+        key = (self.graph.operation[node], tuple((type(x), x) for x in fixed))
+        if key not in self._functions:
+            operation = self._in_jax(self.operation(node))
+
+            def function(*args: Any) -> Any:
+                rest = iter(args[reads:])
+                return operation(args[:reads], [next(rest) if x is None else x for x in fixed])
+
+            simple = getattr(operation.fn, "__module__", "").startswith(("_operator", "jax"))
+            self._functions[key] = function if simple else self.jax.jit(function)
+        return self._functions[key]
+
+    def _in_jax(self, operation: Operation) -> Operation:
+        """The operation with the functions of JAX in place of NumPy's."""
+
+        def dtype(x: Any) -> Any:
+            return self.real if isinstance(x, np.dtype | type) and np.dtype(x).kind == "f" else x
+
+        fn = self._functions_of_numpy(operation.fn)
+        options = {name: dtype(x) if name == "dtype" else x for name, x in operation.options.items()}
+        pattern = tuple(dtype(x) if isinstance(x, np.dtype) else x for x in operation.pattern)
+        return Operation(fn, pattern, options, operation.size)
+
+    def _functions_of_numpy(self, fn: Any) -> Any:
+        name = getattr(fn, "__name__", "")
+        if fn is numpy_api.linalg.diagonal:
+            return self.jnp.linalg.diagonal
+        if fn in (getattr(np, name, None), getattr(numpy_api, name, None)):
+            return getattr(self.jnp, name)
+        return fn
+
+
+class _Rolled:
+    """A loop as one jax.lax.scan."""
+
+    def __init__(self, values: Values, loop: Loop) -> None:
+        self.values, self.loop, self.jnp = values, loop, values.jnp
+        self.rows: dict[str, Any] = {}  # what differs from round to round
+        self.fixed: dict[str, Any] = {}
+        for k, table in enumerate(loop.given):
+            self._add_given(f"given {k}", table)
+        for g, group in enumerate(loop.groups):
+            for s, slot in enumerate(group.slots):
+                if slot.index is not None:
+                    self._add(f"index {g} {s}", slot.index.astype(np.int32))
+            self._add_numbers(g, group)
+        for c, carried in enumerate(loop.carried):
+            if carried.index is not None:
+                self._add(f"carry {c}", carried.index.astype(np.int32))
+
+    def _add(self, name: str, table: np.ndarray) -> None:
+        if (table == table[:1]).all():
+            self.fixed[name] = table[0]
+        else:
+            self.rows[name] = table
+
+    def _add_given(self, name: str, table: np.ndarray) -> None:
+        rounds, width = table.shape
+        if (table == table[:1]).all():
+            row = table[0].tolist()
+            self.fixed[name] = self.values.one(row[0]) if width == 1 else self.values.many(row)
+            return
+        flat = self.values.many(table.reshape(-1).tolist())
+        if width > 1:
+            flat = self.values.map(lambda x: x.reshape((rounds, width, *x.shape[1:])), flat)
+        self.rows[name] = flat
+
+    def _add_numbers(self, g: int, group: Group) -> None:
+        numbers = self.values.graph.numbers
+        table = np.array([[numbers[v] for v in row] for row in group.nodes.tolist()])
+        for k in range(table.shape[2] if table.ndim == 3 else 0):
+            own = table[:, :, k]
+            if (own == own[0, 0]).all():
+                self.fixed[f"number {g} {k}"] = (own[0, 0].item(), None)
+            elif (own == own[:, :1]).all():
+                self.rows[f"number {g} {k}"] = self.values.number_array(own[:, 0])
+            else:
+                self.rows[f"number {g} {k}"] = self.values.number_array(own)
+
+    # One round
+
+    def _row(self, name: str, row: Mapping[str, Any]) -> Any:
+        return row[name] if name in row else self.fixed.get(name)
+
+    def body(self, state: Any, row: Any) -> tuple[Any, Any]:
+        made: list[Any] = []
+        for g, group in enumerate(self.loop.groups):
+            reads = [
+                self._read(made, slot, state["carried"], row, f"index {g} {s}")
+                for s, slot in enumerate(group.slots)
+            ]
+            node = int(group.nodes[0, 0])
+            count = len(self.values.graph.numbers[node])
+            numbers = [self._number(row, f"number {g} {k}") for k in range(count)]
+            made.append(self.values.call(node, reads, numbers, group.width))
+        carried = []
+        for c, carry in enumerate(self.loop.carried):
+            pieces = [(made[g], self.loop.groups[g].width) for g in carry.groups]
+            carried.append(self._picked(pieces, carry.index, self._row(f"carry {c}", row), len(carry.first)))
+        last = {g: made[g] for g in self._last()}
+        kept = {g: made[g] for g, group in enumerate(self.loop.groups) if group.kept == "all"}
+        return {"carried": carried, "last": last}, kept
+
+    def _number(self, row: Mapping[str, Any], name: str) -> tuple[Any, int | None]:
+        if name in self.fixed:
+            return self.fixed[name]
+        return row[name], 0 if row[name].ndim else None
+
+    def _read(
+        self, made: list[Any], slot: Slot, carried: list[Any], row: Any, name: str
+    ) -> tuple[Any, int | None]:
+        if slot.shared is not None:
+            return self.values.one(slot.shared), None
+        pieces = [(made[g], self.loop.groups[g].width) for g in slot.now]
+        if slot.carried is not None:
+            pieces.append((carried[slot.carried], slot.width))
+        if slot.given is not None:
+            pieces.append((self._row(f"given {slot.given}", row), slot.width))
+        value = self._picked(pieces, slot.index, self._row(name, row), slot.width)
+        return value, 0 if slot.width > 1 else None
+
+    def _picked(self, pieces: list[tuple[Any, int]], index: Any, chosen: Any, width: int) -> Any:
+        """Values put one after the other, and some of them chosen; a width of 1 has no leading axis."""
+        if index is None and len(pieces) == 1:
+            return pieces[0][0]
+        tree = self.values.map
+        row = self.values.joined([x if n > 1 else tree(lambda y: y[None], x) for x, n in pieces])
+        if width == 1:
+            at = 0 if index is None else chosen[0]
+            return tree(lambda x: x[at], row)
+        return row if index is None else tree(lambda x: self.jnp.take(x, chosen, axis=0), row)
+
+    # All rounds
+
+    def _last(self) -> list[int]:
+        """Groups of which the values of the last round are needed."""
+        return [g for g, group in enumerate(self.loop.groups) if group.kept == "last"]
+
+    def run(self) -> None:
+        values, loop = self.values, self.loop
+        first = [
+            values.one(int(c.first[0])) if len(c.first) == 1 else values.many(c.first.tolist())
+            for c in loop.carried
+        ]
+        first = [values.map(self.jnp.asarray, x) for x in first]
+        state: Any = {"carried": first, "last": {}}
+        if self._last():
+            one = values.map(lambda x: x[0], self.rows)
+            like = values.jax.eval_shape(self.body, state, one)[0]["last"]
+            state["last"] = values.map(lambda x: self.jnp.zeros(x.shape, x.dtype), like)
+        state, kept = values.jax.lax.scan(self.body, state, self.rows, length=loop.rounds)
+        for g, value in state["last"].items():
+            self._store(loop.groups[g], value, loop.groups[g].nodes[-1:])
+        for g, value in kept.items():
+            group = loop.groups[g]
+            if group.width > 1:
+                value = values.map(lambda x: x.reshape((-1, *x.shape[2:])), value)
+            self._store(group, value, group.nodes)
+
+    def _store(self, group: Group, value: Any, nodes: np.ndarray) -> None:
+        if nodes.size == 1:
+            self.values.known[int(nodes[0, 0])] = (value, None)
+            return
+        for at, node in reversed(list(enumerate(nodes.reshape(-1).tolist()))):
+            self.values.known[node] = (value, at)
+
+
+@cache
+def _register() -> None:
+    """Series travel between operations as the arrays that they are made of."""
+    from jax.tree_util import register_dataclass  # type: ignore[import-not-found]
+
+    register_dataclass(Series, ["coefs", "tail", "error", "square", "mark", "jumps"], ["rests", "rule"])
+    register_dataclass(Jumps, ["places", "sizes", "coefs", "tail", "scale"], ["orders"])

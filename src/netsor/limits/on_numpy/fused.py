@@ -1,0 +1,203 @@
+"""Elementwise steps of a tape as compiled loops. Needs Numba (the extra `fast`); without it NumPy runs them.
+
+A layer of a recursion is some forty elementwise operations on a tile. NumPy makes one pass over memory for
+each; a compiled loop makes one for all. The loops are written from the recorded steps, so the formulas stay
+where they are. Layers of one kind have the same source, which is compiled once.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import array_api_compat.numpy as numpy_api
+import numpy as np
+
+from netsor.expect.closed_arrays import product_error
+from netsor.limits.on_numpy.loops import compiled_loop
+
+if TYPE_CHECKING:
+    from netsor.limits.tape.tape import Tape
+
+__all__ = ["Fused", "fuse"]
+
+FEWEST_STEPS, LEAST_ELEMENTS = 3, 1024
+TEMPLATES: dict[Any, str] = {
+    operator.add: "{0} + {1}",
+    operator.sub: "{0} - {1}",
+    operator.mul: "{0} * {1}",
+    operator.truediv: "{0} / {1}",
+    operator.neg: "-{0}",
+    operator.lt: "{0} < {1}",
+    operator.le: "{0} <= {1}",
+    operator.gt: "{0} > {1}",
+    operator.ge: "{0} >= {1}",
+    operator.eq: "{0} == {1}",
+    operator.ne: "{0} != {1}",
+    operator.and_: "{0} & {1}",
+    operator.or_: "{0} | {1}",
+    np.sqrt: "sqrt({0})",
+    np.abs: "abs({0})",
+    np.where: "{1} if {0} else {2}",
+    np.arctan2: "atan2({0}, {1})",
+    np.minimum: "min({0}, {1})",
+    np.maximum: "max({0}, {1})",
+    inspect.unwrap(product_error): "fma({0}, {1}, -{2})",
+    numpy_api.astype: "number(1.0) if {0} else number(0.0)",
+}
+FLOATS, BOOL = {np.dtype(np.float64), np.dtype(np.float32)}, np.dtype(bool)
+
+
+@dataclass
+class Fused:
+    """Steps that are one loop: `inputs` and `outputs` are the values that it reads and writes."""
+
+    shape: tuple[int, ...]
+    members: list[int] = field(default_factory=list)
+    inputs: list[int] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+
+    def prepare(self, tape: Tape) -> None:
+        """Write the loop; axes on which all inputs agree in being broadcast or not are one axis."""
+        shapes = [tape.shapes[k] for k in self.inputs]
+        padded = [(1,) * (len(self.shape) - len(shape)) + shape for shape in shapes]
+        patterns = [tuple(s[d] > 1 for s in padded) for d in range(len(self.shape))]
+        kept = [d for d in range(len(self.shape)) if self.shape[d] > 1]
+        runs = [list(run) for _, run in groupby(kept, key=lambda d: patterns[d])] or [[]]
+        self.loops = tuple(prod(self.shape[d] for d in run) for run in runs)
+        self.views = [tuple(prod(s[d] for d in run) for run in runs) for s in padded]
+        self.dtypes = [tape.dtypes[k] for k in self.outputs]
+        self.scalars: list[Any] = []
+        self.dtype = next(d for d in (tape.dtypes[k] for k in (*self.inputs, *self.members)) if d.kind == "f")
+        self.loop = compiled_loop(self._source(tape), self.dtype)
+
+    def _source(self, tape: Tape) -> str:
+        depth = len(self.loops)
+        names = {k: f"x{i}" for i, k in enumerate(self.inputs)}
+        body = []
+        for m, k in enumerate(self.members):
+            fn, args, *_ = tape.steps[k]
+            body.append(f"t{m} = {self._expression(fn, args, names)}")
+            names[k] = f"t{m}"
+        stores = [f"out{i}[{_index(depth)}] = {names[k]}" for i, k in enumerate(self.outputs)]
+        loads: list[list[str]] = [[] for _ in range(depth + 1)]
+        for i, view in enumerate(self.views):
+            at = max((d + 1 for d in range(depth) if view[d] > 1), default=0)
+            where = ", ".join(f"i{d}" if view[d] > 1 else "0" for d in range(depth))
+            loads[at].append(f"x{i} = a{i}[{where}]")
+        arguments = [f"out{i}" for i in range(len(self.outputs))] + [f"a{i}" for i in range(len(self.inputs))]
+        arguments += [f"c{i}" for i in range(len(self.scalars))]
+        lines = [f"def loop({', '.join(arguments)}):", *(f"    {line}" for line in loads[0])]
+        for d in range(depth):
+            pad = "    " * (d + 1)
+            lines.append(f"{pad}for i{d} in range(out0.shape[{d}]):")
+            lines += [f"{pad}    {line}" for line in loads[d + 1]]
+        pad = "    " * (depth + 1)
+        return "\n".join([*lines, *(f"{pad}{line}" for line in (*body, *stores))]) + "\n"
+
+    def _expression(self, fn: Any, args: tuple[Any, ...], names: dict[int, str]) -> str:
+        """A step in the loop. Whole numbers are part of it, which lets the compiler simplify; others are its
+        arguments, so that layers of different variances share a loop.
+        """
+        words = []
+        for a in args[:1] if fn is numpy_api.astype else args:
+            if hasattr(a, "step"):
+                words.append(names[a.step])
+            elif float(a).is_integer():
+                words.append(f"number({float(a)!r})")
+            else:
+                self.scalars.append(self.dtype.type(a))
+                words.append(f"c{len(self.scalars) - 1}")
+        return TEMPLATES[fn].format(*words)
+
+    def run(self, values: dict[int, Any]) -> Iterator[tuple[int, np.ndarray]]:
+        """The outputs from the inputs."""
+        arrays = [
+            np.ascontiguousarray(values[k]).reshape(view)
+            for k, view in zip(self.inputs, self.views, strict=True)
+        ]
+        made = [np.empty(self.loops, dtype) for dtype in self.dtypes]
+        self.loop(*made, *arrays, *self.scalars)
+        for k, array in zip(self.outputs, made, strict=True):
+            yield k, array.reshape(self.shape)
+
+
+def fuse(tape: Tape, order: list[int], wanted: set[int]) -> list[int | Fused]:
+    """The order of a tape with its large elementwise steps gathered into loops.
+
+    A step that depends on nothing in the open loop goes before it; another one closes it. So does the end of
+    a rule, with a multiple of its result: that makes the loops of equal layers equal.
+    """
+    done: list[int | Fused] = []
+    group, ended = Fused(()), False
+
+    def close() -> None:
+        nonlocal group, ended
+        done.extend([group] if len(group.members) >= FEWEST_STEPS else group.members)
+        group, ended = Fused(()), False
+
+    for k in order:
+        joins, multiple = _is_fusable(tape, k), _is_multiple(tape, k)
+        reads = any(a.step in group.members for a in tape.steps[k].reads())
+        if ended and reads and joins and multiple and tape.shapes[k] == group.shape:
+            group.members.append(k)
+            close()
+            continue
+        apart = (reads or ended) if not joins else ended or tape.shapes[k] != group.shape
+        if group.members and apart and (joins or reads):
+            close()
+        if joins and (group.members or not multiple):
+            group.shape = tape.shapes[k]
+            group.members.append(k)
+        else:
+            done.append(k)
+        ended = ended or k in tape.cuts
+    close()
+    _connect(tape, done, wanted)
+    for part in done:
+        if isinstance(part, Fused):
+            part.prepare(tape)
+    return done
+
+
+def _is_multiple(tape: Tape, k: int) -> bool:
+    """Whether a step multiplies by a number."""
+    fn, args, *_ = tape.steps[k]
+    return fn is operator.mul and any(prod(getattr(a, "shape", ())) == 1 for a in args)
+
+
+def _connect(tape: Tape, done: list[int | Fused], wanted: set[int]) -> None:
+    """What each loop reads and what others read from it."""
+    owner = {k: part for part in done if isinstance(part, Fused) for k in part.members}
+    read: set[int] = set(wanted)
+    for part in done:
+        for k in part.members if isinstance(part, Fused) else [part]:
+            for a in tape.steps[k].reads():
+                if owner.get(a.step) is not owner.get(k) or not isinstance(part, Fused):
+                    read.add(a.step)
+                if isinstance(part, Fused) and owner.get(a.step) is not part and a.step not in part.inputs:
+                    part.inputs.append(a.step)
+    for part in done:
+        if isinstance(part, Fused):
+            part.outputs = [k for k in part.members if k in read]
+
+
+def _is_fusable(tape: Tape, k: int) -> bool:
+    """A large step of real numbers of one type that the table knows."""
+    fn, args, options, _ = tape.steps[k]
+    if fn not in TEMPLATES or options or k in tape.leaves or prod(tape.shapes[k]) < LEAST_ELEMENTS:
+        return False
+    if fn is numpy_api.astype:
+        return tape.dtypes[args[0].step] == BOOL and tape.dtypes[k] in FLOATS
+    kinds = {tape.dtypes[a.step] for a in tape.steps[k].reads()} - {BOOL}
+    plain = all(hasattr(a, "step") or isinstance(a, int | float) for a in args)
+    return plain and len(kinds) <= 1 and kinds <= FLOATS and tape.dtypes[k] in FLOATS | {BOOL}
+
+
+def _index(depth: int) -> str:
+    return ", ".join(f"i{d}" for d in range(depth))

@@ -1,0 +1,132 @@
+"""Loops compiled by Numba (the extra `fast`) from their source, and kept on disk for the next process.
+
+They are kept in `netsor/loops` under `$XDG_CACHE_HOME` or `~/.cache`; the folder may be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import math
+import os
+import sys
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from netsor.files import write_text
+
+__all__ = ["compiled_loop", "is_available", "make_atan2"]
+
+# atan(t) / t as a polynomial in t^2 for |t| <= tan(pi / 8), of error 1.3e-18 (Chebyshev, 12 terms)
+ATAN = (
+    *(-0.017805397205419446, 0.03796525745386593, -0.05035102456601552, 0.05846878297330872),
+    *(-0.06662951813629191, 0.07692045330902225, -0.09090896809064027, 0.11111110744919658),
+    *(-0.14285714279250245, 0.19999999999940893, -0.3333333333333312, 1.0),
+)
+
+
+def is_available() -> bool:
+    """Whether Numba is installed."""
+    return find_spec("numba") is not None
+
+
+def make_atan2(
+    number: Callable[[float], Any], fma: Callable[..., Any] = lambda x, y, z: x * y + z
+) -> Callable[[Any, Any], Any]:
+    """The angle of (x, y), without branches or tables, so that loops over it are vectorised.
+
+    One division: with t = small / big, atan(t) = pi / 4 + atan((t - 1) / (t + 1)) where t > tan(pi / 8).
+    """
+    zero, one, limit = number(0.0), number(1.0), number(math.tan(math.pi / 8))
+    quarter, half, whole = number(math.pi / 4), number(math.pi / 2), number(math.pi)
+    a, b, c, d, e, f, g, h, i, j, k, m = map(number, ATAN)
+    short = number is np.float32
+
+    def atan2(y, x):
+        ax, ay = abs(x), abs(y)
+        steep = ay > ax
+        big = ay if steep else ax
+        small = ax if steep else ay
+        far = small > limit * big
+        top = small - big if far else small
+        bottom = small + big if far else big
+        t = top / (bottom if bottom > zero else one)
+        s = t * t
+        r = f if short else fma(fma(fma(fma(fma(a, s, b), s, c), s, d), s, e), s, f)
+        r = fma(fma(fma(fma(fma(fma(r, s, g), s, h), s, i), s, j), s, k), s, m)
+        r = fma(r, t, quarter if far else zero)
+        r = half - r if steep else r
+        r = whole - r if x < zero else r
+        return -r if y < zero else r
+
+    return atan2
+
+
+@cache
+def compiled_fma() -> Any:
+    """x y + z with one rounding, as one instruction."""
+    from numba.extending import intrinsic  # type: ignore[import-not-found]
+
+    @intrinsic
+    def fma(context, x, y, z):
+        return x(x, x, x), lambda context, builder, signature, args: builder.fma(*args)
+
+    return fma
+
+
+@cache
+def compiled_atan2(name: str) -> Any:
+    """`atan2` for numbers of a type."""
+    import numba  # type: ignore[import-not-found]
+
+    made = make_atan2(np.dtype(name).type, compiled_fma())
+    return numba.njit(made, inline="always", error_model="numpy")
+
+
+HEADER = """from numpy import sqrt
+from numba import {number} as number
+from netsor.limits.on_numpy.loops import compiled_atan2, compiled_fma
+
+atan2, fma = compiled_atan2("{number}"), compiled_fma()
+
+
+"""
+
+
+@cache
+def compiled_loop(source: str, dtype: np.dtype) -> Callable[..., Any]:
+    """The function `loop` of a source, compiled when it is first called, or found compiled on disk."""
+    import numba  # type: ignore[import-not-found]
+
+    text = HEADER.format(number=dtype.name) + source
+    options: dict[str, Any] = {"error_model": "numpy", "nogil": True}
+    try:
+        return numba.njit(_imported(text).loop, cache=True, **options)
+    except (OSError, RuntimeError):  # no folder that can be written
+        scope: dict[str, Any] = {}
+        exec(text, scope)
+        return numba.njit(scope["loop"], **options)
+
+
+def _imported(text: str) -> Any:
+    """The module of a text, from a file whose name says what it depends on."""
+    import numba  # type: ignore[import-not-found]
+
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    own = inspect.getsource(sys.modules[__name__])
+    name = "loop_" + hashlib.sha256("\n".join((numba.__version__, own, text)).encode()).hexdigest()[:24]
+    path = base / "netsor" / "loops" / f"{name}.py"
+    if not path.exists():
+        write_text(path, text)
+    spec = spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[name] = module  # Numba looks its functions up by module
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,160 @@
+"""Sampled values of a schedule at some of the points: drawn, evaluated, multiplied and averaged."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import mul
+
+import numpy as np
+
+from netsor.expect.points import NormalPoints
+from netsor.lang.blocks import Block
+from netsor.lang.evaluate import evaluate
+from netsor.lang.expr import Apply, Const, Expr
+from netsor.limits.sampling.loadings import Loadings
+from netsor.limits.sampling.recursions import recursive_sums
+from netsor.limits.sampling.schedule import Core, Form, Group, Row, Schedule, Step
+
+__all__ = ["Draws"]
+
+AT_LEAST = 32  # dimensions of noise that are made together, if there are so many
+Mixtures = dict[Expr, list[np.ndarray]]  # for each form and repeat, its rows of loadings
+
+
+class Draws:
+    """The values of forms and of sampled rows: arrays (repeats, rows, points), all repeats alike.
+
+    places   which of the points
+    table    the most products of parts at a time, for each repeat
+    noise    of each family the dimensions of the points that are there; any of it may be dropped
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        points: list[NormalPoints],
+        loadings: list[Loadings],
+        places: slice,
+        table: int,
+    ) -> None:
+        self.schedule, self.points, self.loadings = schedule, points, loadings
+        self.places, self.table, self.count = places, table, places.stop - places.start
+        self.noise: dict[int, np.ndarray] = {}
+        self.known: dict[int, list[int]] = {}  # how many dimensions for each repeat
+        self.pools = [np.empty((len(points), size, self.count)) for size in schedule.pools]
+        self.values: dict[Expr, Block] = {}
+        self.states: dict[int, np.ndarray] = {}
+        for number, group in enumerate(schedule.groups):
+            if group.recursion:
+                size = (len(points), group.recursion.chains, group.size, self.count)
+                self.states[number] = np.empty(size)
+
+    def advance(self, steps: list[Step], mixtures: Mixtures, keep_noise: bool) -> None:
+        """Draw and evaluate what is new at some steps of one depth."""
+        forms = [form for step in steps for form in step.forms if form.expr in mixtures]
+        with np.errstate(all="ignore"):
+            for form in sorted(forms, key=lambda form: form.family):
+                if not keep_noise and form.family not in self.noise:
+                    self.drop_noise()
+                self.draw(form, mixtures[form.expr])
+            if not keep_noise:
+                self.drop_noise()
+            for step in steps:
+                for row in step.rows:
+                    assert step.core is not None
+                    self.fill(self.pools[self.schedule.groups[step.core.group].pool], row)
+                for expr in step.expired:
+                    self.values.pop(expr, None)
+
+    def drop_noise(self) -> None:
+        self.noise.clear()
+        self.known.clear()
+
+    def draw(self, form: Form, mixture: list[np.ndarray]) -> None:
+        """Samples of a form."""
+        if form.family not in self.noise:
+            size = self.schedule.families[form.family].size
+            self.noise[form.family] = np.empty((len(self.points), size, self.count))
+            self.known[form.family] = [0] * len(self.points)
+        rows, noise, known = form.rows, self.noise[form.family], self.known[form.family]
+        made = np.empty((len(self.points), rows.stop - rows.start, self.count))
+        for k, mixed in enumerate(mixture):
+            size = mixed.shape[1]
+            if size > known[k]:
+                new = self.loadings[k].dimensions[form.family][known[k] : max(size, known[k] + AT_LEAST)]
+                upto = known[k] + len(new)
+                self.points[k].at(new, self.places, out=noise[k, known[k] : upto])
+                known[k] = upto
+            np.matmul(mixed, noise[k, :size], out=made[k])
+        mean = self.schedule.families[form.family].mean[rows, None]
+        if mean.any():
+            made += mean
+        self.values[form.expr] = Block(made, 0, True)
+
+    def fill(self, pool: np.ndarray, row: Row) -> None:
+        """A row of sampled values."""
+        factors = [self.value(expr).array for expr in row.exprs]
+        if row.rest is not None:
+            factors.append(pool[:, row.rest])
+        if not factors:
+            pool[:, row.rows] = 1.0
+        elif len(factors) == 1:
+            pool[:, row.rows] = factors[0]
+        else:
+            np.multiply(reduce(mul, factors[:-1]), factors[-1], out=pool[:, row.rows])
+
+    def value(self, node: Expr) -> Block:
+        """The values of an expression; those of its parts are kept while they are needed."""
+        if node not in self.values:
+            if isinstance(node, Const):
+                return Block(node.value, 0)
+            assert isinstance(node, Apply)
+            args = [self.value(a) for a in node.args]
+            known = any(a.vector for a in args)
+            self.values[node] = node.op.run(*args, **node.options) if known else evaluate(node, {})
+        return self.values[node]
+
+    def moments(self, core: Core, pairs: list[np.ndarray]) -> np.ndarray:
+        """Sums over the points of a new core times each one so far: (repeats, inputs, rows so far).
+
+        Where a core follows another one, it comes after it.
+        """
+        group, new = self.schedule.groups[core.group], core.parts
+        pool = self.pools[group.pool]
+        if group.recursion:
+            weights = np.ones((len(pool), new.stop - new.start, new.stop))
+            _multiply(weights, group, new, new.stop, pairs)
+            return recursive_sums(group, core, pool, weights, self.states[core.group])
+        inputs = core.rows.stop - core.rows.start
+        count = (new.stop - new.start) // inputs
+        made = np.empty((len(pool), inputs, core.rows.stop))
+        step = max(1, self.table // (count * new.stop))
+        with np.errstate(all="ignore"):
+            for k in range(0, inputs, step):
+                some = slice(k, min(k + step, inputs))
+                parts = slice(new.start + count * some.start, new.start + count * some.stop)
+                made[:, some] = self._moments(core, parts, pool, pairs)
+        return made
+
+    def _moments(self, core: Core, parts: slice, pool: np.ndarray, pairs: list[np.ndarray]) -> np.ndarray:
+        """The same for some inputs, given by their parts."""
+        group, stop = self.schedule.groups[core.group], core.parts.stop
+        rows = group.sampled[parts]
+        used = slice(int(rows[0]), int(rows[-1]) + 1) if core.plain else rows
+        table = pool[:, used] @ pool[:, : stop if core.plain else core.upto].swapaxes(1, 2)
+        if not core.plain:
+            table = table[:, :, group.sampled[:stop]]
+        _multiply(table, group, parts, stop, pairs)
+        if stop > core.rows.stop:
+            count = (core.parts.stop - core.parts.start) // (core.rows.stop - core.rows.start)
+            table = np.add.reduceat(table, group.starts[: core.rows.stop], axis=2)
+            table = table.reshape(len(table), -1, count, core.rows.stop).sum(2)
+        return table
+
+
+def _multiply(table: np.ndarray, group: Group, parts: slice, stop: int, pairs: list[np.ndarray]) -> None:
+    """Multiply (repeats, parts, parts so far) by the expectations of exact atoms and by constants."""
+    for family, atoms in group.atoms.items():
+        table *= np.take(pairs[family][:, atoms[parts]], atoms[:stop], axis=2)  # faster than both at once
+    if group.constants is not None:
+        table *= group.constants[parts, None] * group.constants[:stop]

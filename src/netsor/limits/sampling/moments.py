@@ -1,0 +1,268 @@
+"""Second moments of all vectors of a schedule, with independent repeats of the sample points.
+
+Everything small (covariances, expectations of exact atoms, second moments) is computed for all repeats at
+once; the work on sample points is divided among threads, by repeats or, where there is memory for a single
+one, by points. No number depends on how many threads there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from netsor.expect import hermite
+from netsor.expect.closed_forms import find_mean
+from netsor.expect.hermite_pairs import pair_sum
+from netsor.expect.points import NormalPoints
+from netsor.lang.expr import Expr
+from netsor.limits.methods.expectation import known_function
+from netsor.limits.recursion.forms import Atom
+from netsor.limits.recursion.pairs import Pair
+from netsor.limits.sampling.axes import Axes
+from netsor.limits.sampling.loadings import Loadings
+from netsor.limits.sampling.schedule import ExactAtom, Form, Peer, Schedule, State, Step
+from netsor.limits.sampling.shares import Share
+from netsor.limits.sampling.workspace import Workspace
+
+if TYPE_CHECKING:
+    from netsor.limits.recursion.engine import Engine
+
+__all__ = ["Moments"]
+
+TERMS = (64, 128, 256, 512, 1024, 2048)
+SMALL = 1e-11  # what a series may leave out, of E[f^2]: sampling errors are far larger
+HEADROOM = 1.5  # how much larger than the first ones the variances may be that a model series is for
+
+
+class Moments:
+    """E[h h'] for the vectors of a schedule: `block(h, h', pair)`.
+
+    trails   for each family, how its variables were drawn, if there were no axes
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        engine: Engine,
+        points: list[NormalPoints],
+        axes: Axes | None,
+        workspace: Workspace,
+        threads: Executor,
+        advance: Callable[[], None],
+    ) -> None:
+        self.schedule, self.engine, self.learning = schedule, engine, axes is None
+        engine.expectations.record.compiled |= any(g.recursion for g in schedule.groups)
+        repeats = len(points)
+        sizes = [0 if f.drawn else f.size for f in schedule.families]
+        self.sigma = [np.zeros((repeats, n, n)) for n in sizes]
+        self.new: dict[Expr, np.ndarray] = {}  # the covariances of forms to draw with those so far
+        self.pairs = [np.zeros((repeats, f.atoms, f.atoms)) for f in schedule.families]
+        for table in self.pairs:
+            table[:, 0, 0] = 1.0
+        self.cores = [np.zeros((repeats, g.size, g.size)) for g in schedule.groups]
+        self.series: dict[Any, list[hermite.Series]] = {}
+        loadings = [Loadings(schedule, axes) for _ in points]
+        cuts = np.linspace(0, repeats, min(workspace.workers, repeats) + 1, dtype=int)
+        shares = [
+            Share(schedule, slice(a, b), points[a:b], loadings[a:b], workspace) for a, b in pairwise(cuts)
+        ]
+        for steps in schedule.stages:
+            self.advance(steps, shares, threads)
+            advance()
+        for own, made in zip(points, loadings, strict=True):
+            own.taken = made.taken
+        self.trails, self.sigma, self.series, self.new = loadings[0].trails, [], {}, {}
+
+    def advance(self, steps: list[Step], shares: list[Share], threads: Executor) -> None:
+        """Steps that need nothing of each other; the sums over points come in the order of the points."""
+        self.new.clear()
+        for step in steps:
+            for form in step.forms:
+                self.cover(form)
+            for atom in step.atoms:
+                self.meet(atom)
+        cores = [step.core for step in steps if step.core is not None]
+        if not cores:  # all forms that are drawn come with a core
+            return
+        for job in [threads.submit(share.extend, steps, self.new) for share in shares]:
+            job.result()
+        jobs = [(share, threads.submit(share.sums, k, self.pairs)) for share in shares for k in share.parts]
+        totals = [np.zeros((len(self.cores[0]), c.rows.stop - c.rows.start, c.rows.stop)) for c in cores]
+        while jobs:
+            share, job = jobs.pop(0)
+            for total, found in zip(totals, job.result(), strict=True):
+                total[share.span] += found
+        for core, total in zip(cores, totals, strict=True):
+            total /= shares[0].count
+            _symmetrise(total, core.rows)
+            _enter(self.cores[core.group], core.rows, total)
+
+    def cover(self, form: Form) -> None:
+        """The covariances of a form with all those of its family so far."""
+        sigma, family = self.sigma[form.family], self.schedule.families[form.family]
+        assert family.static is not None
+        block = np.repeat(family.static.rows(form.rows)[None], len(sigma), 0)
+        for link in form.links:
+            value = self.cores[link.group][:, link.own[:, None], link.other]
+            for f in link.factors:
+                value = value * self.pairs[f.family][:, f.own[:, None], f.other]
+            block[:, :, link.columns] += link.own_scale[:, None] * value * link.other_scale
+        _symmetrise(block, form.rows)
+        if family.drawn:
+            self.new[form.expr] = block
+        else:
+            _enter(sigma, form.rows, block)
+
+    # Exact atoms
+
+    def meet(self, atom: ExactAtom) -> None:
+        """E of a new atom times all those of its family so far."""
+        sigma, table = self.sigma[atom.family], self.pairs[atom.family]
+        mean = self.schedule.families[atom.family].mean
+        variance = self.variance(atom.family)
+        m, q = mean[None, atom.forms, None], variance[:, atom.forms, None]
+        for peer in atom.peers:
+            cov, its_q = sigma[:, atom.forms, peer.forms], variance[:, None, peer.forms]
+            if peer.rule:
+                self.note(f"E[{self.name(atom.atom)} {self.name(peer.atom)}]", "closed form")
+                value = peer.rule(m, mean[None, None, peer.forms], q, its_q, cov)
+            else:
+                value = self.summed(atom, peer, _correlation(cov, q * its_q))
+            table[:, atom.rows, peer.rows] = value
+            table[:, peer.rows, atom.rows] = value.swapaxes(1, 2)
+        if self.schedule.families[atom.family].means:
+            table[:, 0, atom.rows] = table[:, atom.rows, 0] = self.mean(atom)
+
+    def variance(self, family: int) -> np.ndarray:
+        return np.maximum(np.einsum("kii->ki", self.sigma[family]), 0.0)
+
+    def name(self, atom: Atom) -> str:
+        return self.engine.expectations.name(atom)
+
+    def note(self, what: str, method: str, error: float = 0.0) -> None:
+        self.engine.expectations.record.note(what, method, error)
+
+    def mean(self, atom: ExactAtom) -> np.ndarray:
+        known = known_function(atom.atom)
+        rule = find_mean(*known) if known else None
+        if rule:
+            mean = self.schedule.families[atom.family].mean[None, atom.forms]
+            return rule(mean, self.variance(atom.family)[:, atom.forms])
+        own = self.own_series(atom)
+        self.note(f"E[{self.name(atom.atom)}]", "quadrature", float(own.error.max(initial=0.0)))
+        return own.coefs[..., 0]
+
+    # Hermite series
+
+    def summed(self, atom: ExactAtom, peer: Peer, rho: np.ndarray) -> np.ndarray:
+        left, right = self.own_series(atom)[:, :, None], self.series_of(peer)[:, None]
+        value, error = pair_sum(left, right, rho)
+        what = f"E[{self.name(atom.atom)} {self.name(peer.atom)}]"
+        self.note(what, f"Hermite series, {left.coefs.shape[-1]} terms", float(error.max(initial=0.0)))
+        return value
+
+    def own_series(self, atom: ExactAtom) -> hermite.Series:
+        return self.series_of(atom.own)[:, atom.rows.start - atom.rows.stop :]
+
+    def series_of(self, peer: Peer) -> hermite.Series:
+        """The series of all atoms of a kind; only those of new ones are computed."""
+        family = peer.kind[0]
+        parts = self.series.setdefault(peer.kind, [])
+        forms = np.arange(self.schedule.families[family].size)[peer.forms]
+        new = forms[sum(part.tail.shape[1] for part in parts) :]
+        if len(new):
+            variance = self.variance(family)[:, new]
+            mean = np.broadcast_to(self.schedule.families[family].mean[new], variance.shape)
+            parts[:] = [hermite.concat([*parts, self.expand(peer.atom, mean, variance)], axis=1)]
+        return parts[0]
+
+    def expand(self, atom: Atom, mean: np.ndarray, variance: np.ndarray) -> hermite.Series:
+        """A series as long as needed here; one repeat does not change those of others."""
+        fn, kinks = self.engine.expectations.callable(atom), self.engine.expectations.kinks(atom)
+        if not kinks:
+            model = self.model(atom, mean, variance)
+            if model is not None:
+                return hermite.series_like(model, fn, mean, variance)
+        made = [_long_enough(fn, m[None], q[None], kinks) for m, q in zip(mean, variance, strict=True)]
+        for one in made:
+            self.engine.expectations.require_settled(atom, one)
+        return hermite.concat(made, axis=0)
+
+    def model(self, atom: Atom, mean: np.ndarray, variance: np.ndarray) -> hermite.Series | None:
+        """A series at means and variances that are not smaller, whose rule serves many times.
+
+        The small run that comes first finds it, with some headroom.
+        """
+        largest = float(np.abs(mean).max()), float(variance.max())
+        found, known = self.schedule.models.get(atom.body, (None, (-1.0, -1.0)))
+        if found is not None and largest[0] <= known[0] and largest[1] <= known[1]:
+            return found
+        if not self.learning:
+            return None
+        m, q = (HEADROOM * max(a, b, 0.0) for a, b in zip(largest, known, strict=True))
+        found = _long_enough(
+            self.engine.expectations.callable(atom), np.array([-m, 0.0, m]), np.full(3, q), ()
+        )
+        self.engine.expectations.require_settled(atom, found)
+        self.schedule.models[atom.body] = found, (m, q)
+        return found
+
+    # The second moments
+
+    @property
+    def bytes(self) -> int:
+        return sum(table.nbytes for table in (*self.pairs, *self.cores))
+
+    def block(self, e: Expr, f: Expr, pair: Pair) -> np.ndarray | None:
+        """E[e f] with the batch axes of a pair, or None if the schedule does not have it."""
+        left, right = (self.schedule.states.get(x) for x in (e, f))
+        if left is None or right is None or left.cluster != right.cluster:
+            return None
+        own, other = (_Rows(state, pair, side) for side, state in enumerate((left, right)))
+        value = self.cores[left.group][:, own(left.core), other(right.core)]
+        for family, rows in left.factors.items():
+            value = value * self.pairs[family][:, own(rows), other(right.factors[family])]
+        return value
+
+
+class _Rows:
+    """The rows of one side of a pair, ready to broadcast against those of the other."""
+
+    def __init__(self, state: State, pair: Pair, side: int) -> None:
+        span = (pair.rows, pair.cols)[side]
+        self.span = slice(None) if pair.same or span is None or len(state.core) == 1 else slice(*span)
+        self.axis = (..., None) if side == 0 and not pair.same else (...,)
+
+    def __call__(self, rows: np.ndarray) -> np.ndarray:
+        return rows[self.span][self.axis]
+
+
+def _symmetrise(block: np.ndarray, rows: slice) -> None:
+    """The new rows among (repeats, rows, all so far), in place."""
+    own = block[:, :, rows]
+    block[:, :, rows] = (own + own.swapaxes(1, 2)) / 2
+
+
+def _enter(table: np.ndarray, rows: slice, block: np.ndarray) -> None:
+    """Write new rows (repeats, rows, all so far) and the columns that mirror them."""
+    table[:, rows, : rows.stop] = block
+    table[:, : rows.stop, rows] = block.swapaxes(1, 2)
+
+
+def _correlation(cov: np.ndarray, qq: np.ndarray) -> np.ndarray:
+    """cov / sqrt(q q'), and 0 where a variance is 0."""
+    return np.where(qq > 0, cov / np.sqrt(np.where(qq > 0, qq, 1.0)), 0.0)
+
+
+def _long_enough(fn: Any, mean: np.ndarray, variance: np.ndarray, kinks: tuple[float, ...]) -> hermite.Series:
+    """The shortest series that leaves out little, or a long one."""
+    made = [hermite.series(fn, mean, variance, TERMS[0], SMALL, kinks)]
+    for terms in TERMS[1:]:
+        if made[0].rest <= SMALL:
+            break
+        made[0] = hermite.series(fn, mean, variance, terms, SMALL, kinks)
+    return made[0]

@@ -1,0 +1,232 @@
+"""Which second moments a program needs, in which order, as tables of row numbers.
+
+Networks that are loops over tokens have many vectors without index axes, and all pairs of them matter.
+Taken one pair at a time, most of the work is not arithmetic. So what is alike is stacked: the *rows* of a
+table are the variables of a family, the atoms of an exact family, the sampled products, or the vectors that
+matrices multiply, in the order in which they become known, one row for each input. What is new at a step
+meets all that came before in a few operations on whole tables, which `sampling.moments` carries out.
+
+A vector is a sum of *parts*: a number times sampled atoms times exact atoms, one of a family at most,
+
+    E[h h'] = sum_pq c_p c_q mean(sampled_p sampled_q) prod_families E[atom_p atom_q].
+
+A family whose atom is the same in all parts of each vector (an output gate) is a *factor* of the whole sum;
+what is left is the *core*, and vectors may share it: h and r h in a GRU. The tables are made by
+`netsor.limits.sampling.scheduling`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from netsor.lang.expr import Expr
+from netsor.limits.recursion.forms import Atom
+
+__all__ = [
+    "Core",
+    "ExactAtom",
+    "Factor",
+    "Family",
+    "Form",
+    "Group",
+    "Link",
+    "Peer",
+    "Recursion",
+    "Row",
+    "Schedule",
+    "State",
+    "Static",
+    "Step",
+]
+
+Rows = slice | np.ndarray
+
+
+@dataclass(frozen=True)
+class Static:
+    """The covariance that variables have from inputs: D D^T + A C A^T.
+
+    data     D (variables, numbers): what the matrices of the family multiply
+    weights  A (variables, vectors): coefficients of random vectors, whose covariance is C
+    """
+
+    data: np.ndarray
+    weights: np.ndarray
+    cov: np.ndarray
+
+    def rows(self, rows: slice) -> np.ndarray:
+        """Some variables with all up to them; all pairs are never there at once."""
+        data, weights = self.data[: rows.stop], self.weights[: rows.stop]
+        return data[rows] @ data.T + weights[rows] @ self.cov @ weights.T
+
+
+@dataclass
+class Family:
+    """Gaussian variables that depend on each other: one row for each form and input."""
+
+    name: str
+    drawn: bool
+    size: int = 0
+    atoms: int = 1  # rows of the table of pairs; row 0 is the number 1
+    means: bool = False  # whether row 0 is needed: the expectations of the atoms
+    mean: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    static: Static | None = None
+
+
+@dataclass(frozen=True)
+class Factor:
+    """Rows in the table of pairs of a family, on the left and on the right."""
+
+    family: int
+    own: np.ndarray
+    other: np.ndarray
+
+
+@dataclass(frozen=True)
+class Link:
+    """E[h h'] times two scales, between a form that holds W h and those of its family that hold W h'."""
+
+    group: int
+    own: np.ndarray
+    other: np.ndarray
+    factors: tuple[Factor, ...]
+    own_scale: np.ndarray
+    other_scale: np.ndarray
+    columns: np.ndarray  # rows of the family
+
+
+@dataclass(frozen=True)
+class Form:
+    """A Gaussian variable: its rows in its family, and where its covariances come from."""
+
+    expr: Expr
+    family: int
+    rows: slice
+    links: tuple[Link, ...]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Atoms of one kind (family and function) that a new atom meets: their rows as atoms and as variables."""
+
+    kind: tuple[int, Expr, bool]
+    atom: Atom
+    rule: Callable[..., Any] | None  # None is a Hermite series
+    rows: Rows
+    forms: Rows
+
+
+@dataclass(frozen=True)
+class ExactAtom:
+    """A function of one variable of a family that is not sampled."""
+
+    atom: Atom
+    family: int
+    rows: slice
+    forms: slice
+    peers: tuple[Peer, ...]
+    own: Peer  # the one of its own kind
+
+
+@dataclass(frozen=True)
+class Row:
+    """Sampled values to compute: the product of expressions, and of rows that are there already."""
+
+    rows: slice
+    exprs: tuple[Expr, ...]
+    rest: slice | None = None
+
+
+@dataclass(frozen=True)
+class Core:
+    """A sum of parts: its rows in its group, and its parts (inputs by parts) among the group's."""
+
+    group: int
+    rows: slice
+    parts: slice
+    upto: int  # sampled rows so far
+    plain: bool  # whether the parts of the group so far are the sampled rows so far
+
+
+@dataclass(frozen=True)
+class Recursion:
+    """Rows that are multiples of others plus parts of their own; see `netsor.limits.sampling.recursions`.
+
+    before   the row that is multiplied, or -1
+    factor   the sampled row that multiplies it, or -1
+    chain    the number of the chain that a row belongs to
+    """
+
+    before: np.ndarray
+    factor: np.ndarray
+    chain: np.ndarray
+    chains: int
+
+
+@dataclass
+class Group:
+    """Cores whose second moments are needed: the parts of all of them, and where each row begins.
+
+    With a recursion, the parts are those that a row does not have from the row before it.
+    """
+
+    pool: int  # where the sampled rows are
+    size: int = 0
+    sampled: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
+    atoms: dict[int, np.ndarray] = field(default_factory=dict)
+    constants: np.ndarray | None = None  # None if all are 1
+    starts: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
+    recursion: Recursion | None = None
+
+
+@dataclass(frozen=True)
+class State:
+    """A vector that matrices multiply or outputs read: a core times factors.
+
+    cluster   vectors that share a matrix, directly or through others; only these have second moments
+    """
+
+    cluster: int
+    group: int
+    core: np.ndarray
+    factors: dict[int, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What becomes known with one vector, in this order; `expired` values are not needed any more.
+
+    depth   how many matrices are behind the vector; steps of one depth need nothing of each other
+    """
+
+    forms: tuple[Form, ...]
+    atoms: tuple[ExactAtom, ...]
+    rows: tuple[Row, ...]
+    core: Core | None
+    depth: int = 0
+    expired: tuple[Expr, ...] = ()
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The tables and steps of all vectors that fit."""
+
+    families: list[Family]
+    groups: list[Group]
+    pools: list[int]  # the number of sampled rows of each
+    steps: list[Step]
+    states: dict[Expr, State]
+    alive: int  # the most rows of values of expressions that are there at once, within a step
+    lasting: int  # and after one
+    models: dict[Expr, Any] = field(default_factory=dict)  # series of functions that serve for many variables
+
+    @cached_property
+    def stages(self) -> list[list[Step]]:
+        """The steps by their depth."""
+        return [list(steps) for _, steps in groupby(self.steps, lambda step: step.depth)]

@@ -1,0 +1,261 @@
+"""The schedule of a program: vectors as factors and cores, cores as parts, parts as rows of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from netsor.lang.expr import Apply, Expr
+from netsor.limits.recursion.forms import Atom
+from netsor.limits.sampling.recursions import CoreKey, Follows, find_recursions
+from netsor.limits.sampling.schedule import (
+    Core,
+    ExactAtom,
+    Family,
+    Form,
+    Group,
+    Recursion,
+    Row,
+    Schedule,
+    State,
+    Step,
+)
+from netsor.limits.sampling.variables import Variables, spread
+from netsor.limits.sampling.vectors import Part, RowKey, Vector, Vectors
+
+if TYPE_CHECKING:
+    from netsor.limits.recursion.engine import Engine
+
+__all__ = ["schedule_of"]
+
+
+def schedule_of(engine: Engine, drawn: frozenset[str]) -> Schedule | None:
+    """The schedule of the vectors that outputs need, or None if it has nothing to sample."""
+    vectors = Vectors(engine, drawn)
+    if not any(part.row for vector in vectors.found.values() for part in vector.parts):
+        return None
+    return _Scheduler(vectors).schedule()
+
+
+@dataclass
+class _Pieces:
+    """A vector as the factors of its cluster (None is 1) and a core."""
+
+    factors: dict[str, Atom | None]
+    core: CoreKey
+
+
+@dataclass
+class _Lists:
+    """The parts of a group as they are collected."""
+
+    sampled: list[np.ndarray] = field(default_factory=list)
+    constants: list[np.ndarray] = field(default_factory=list)
+    atoms: list[list[dict[int, np.ndarray]]] = field(default_factory=list)
+    starts: list[np.ndarray] = field(default_factory=list)
+    before: list[np.ndarray] = field(default_factory=list)
+    factors: list[np.ndarray] = field(default_factory=list)
+    count: int = 0
+    plain: bool = True
+
+
+class _Scheduler:
+    def __init__(self, vectors: Vectors) -> None:
+        self.vectors, self.engine = vectors, vectors.engine
+        self.states: dict[Expr, State] = {}
+        self.variables = Variables(vectors, self.states)
+        self.group_of: dict[CoreKey, int] = {}
+        self.follows: dict[CoreKey, Follows] = {}
+        self.groups: list[Group] = []
+        self.lists: list[_Lists] = []
+        self.pools: list[int] = []
+        self.rows: dict[tuple[int, RowKey], slice] = {}
+        self.cores: dict[CoreKey, Core] = {}
+        self.steps: list[Step] = []
+        self.first_use: dict[Expr, int] = {}
+        self.last_use: dict[Expr, int] = {}
+
+    def schedule(self) -> Schedule:
+        pieces = self.cut(list(self.vectors.found.values()))
+        for vector in self.vectors.found.values():
+            self.add(vector, pieces[vector.expr])
+        self.variables.finish()
+        families = self.variables.families
+        for group, lists in zip(self.groups, self.lists, strict=True):
+            _finish(group, lists, families)
+        expired: list[list[Expr]] = [[] for _ in self.steps]
+        for expr, step in self.last_use.items():
+            expired[step].append(expr)
+        steps = [replace(step, expired=tuple(e)) for step, e in zip(self.steps, expired, strict=True)]
+        return Schedule(families, self.groups, self.pools, steps, self.states, *self.most_alive())
+
+    def most_alive(self) -> tuple[int, int]:
+        """The most rows of values of expressions that are there at once: within a step, and after one."""
+        alive, lasting = np.zeros(len(self.steps) + 1, int), np.zeros(len(self.steps) + 1, int)
+        for expr, last in self.last_use.items():
+            size, first = self.engine.inputs_of(expr), self.first_use[expr]
+            alive[first] += size
+            alive[last + 1] -= size
+            lasting[first] += size
+            lasting[last] -= size
+        return int(alive.cumsum().max()), int(lasting.cumsum().max())
+
+    # Factors and cores
+
+    def cut(self, vectors: list[Vector]) -> dict[Expr, _Pieces]:
+        """Each vector as factors and a core, and which cores have second moments with each other."""
+        pieces: dict[Expr, _Pieces] = {}
+        used: dict[CoreKey, set[int]] = {}
+        for k, cluster in enumerate(_components(vectors, lambda v: v.uses)):
+            names = {f for v in cluster for part in v.parts for f in part.exact}
+            common = sorted(f for f in names if all(_is_common(v, f) for v in cluster))
+            for v in cluster:
+                v.cluster = k
+                core = (tuple(_without(part, common) for part in v.parts), v.inputs)
+                pieces[v.expr] = _Pieces({f: v.parts[0].exact.get(f) for f in common}, core)
+                used.setdefault(core, set()).add(k)
+        sets = _components(list(used), lambda core: used[core])
+        pools = _components(
+            list(range(len(sets))), lambda k: {row for core in sets[k] for _, row, _ in core[0]}
+        )
+        self.group_of = {core: k for k, cores in enumerate(sets) for core in cores}
+        pool_of = {k: pool for pool, members in enumerate(pools) for k in members}
+        self.groups = [Group(pool_of[k]) for k in range(len(sets))]
+        self.follows = {core: f for cores in sets for core, f in find_recursions(cores).items()}
+        self.lists = [_Lists() for _ in sets]
+        self.pools = [0] * len(pools)
+        return pieces
+
+    # Rows
+
+    def add(self, vector: Vector, pieces: _Pieces) -> None:
+        """One step: the forms, atoms and sampled rows that this vector is the first to need, and its core."""
+        forms: list[Form] = []
+        atoms: list[ExactAtom] = []
+        rows: list[Row] = []
+        for part in vector.parts:
+            for atom in part.exact.values():
+                self.variables.add_atom(atom, forms, atoms)
+        core = self.cores.get(pieces.core)
+        known = core is not None
+        if core is None:
+            core = self.cores[pieces.core] = self.add_core(vector, pieces.core, forms, rows)
+        new = None if known else core
+        self.steps.append(Step(tuple(forms), tuple(atoms), tuple(rows), new, vector.depth))
+        n, factors = vector.inputs, {}
+        for name, atom in pieces.factors.items():
+            number = self.variables.number(name)
+            factors[number] = spread(self.variables.atoms[atom], n) if atom else np.zeros(n, int)
+            self.variables.families[number].means |= atom is None
+        self.states[vector.expr] = State(vector.cluster, core.group, spread(core.rows, n), factors)
+
+    def add_core(self, vector: Vector, key: CoreKey, forms: list[Form], rows: list[Row]) -> Core:
+        number, n = self.group_of[key], vector.inputs
+        group, lists, follows = self.groups[number], self.lists[number], self.follows.get(key)
+        if follows and follows.before not in self.cores:  # it comes later
+            follows = None
+        own = [vector.parts[k] for k in follows.own] if follows else vector.parts
+        exact = [key[0][k][2] for k in follows.own] if follows else [e for _, _, e in key[0]]
+        before, factor = np.full((2, n), -1)
+        if follows:
+            before = spread(self.cores[follows.before].rows, n)
+            factor = spread(self.add_row((follows.factor,), group.pool, forms, rows), n)
+        sampled = [spread(self.add_row(part.row, group.pool, forms, rows), n) for part in own]
+        constants = [np.broadcast_to(part.constants, n) for part in own]
+        places, atoms = np.stack(sampled, axis=1).ravel(), self.variables.atoms
+        parts = slice(lists.count, lists.count + len(places))
+        lists.plain &= np.array_equal(places, np.arange(parts.start, parts.stop))
+        lists.sampled.append(places)
+        lists.constants.append(np.stack(constants, axis=1).ravel())
+        lists.atoms.append([{self.variables.number(f): spread(atoms[a], n) for f, a in e} for e in exact])
+        lists.starts.append(np.arange(parts.start, parts.stop, len(own)))
+        lists.before.append(before)
+        lists.factors.append(factor)
+        lists.count, group.size = parts.stop, group.size + n
+        return Core(number, slice(group.size - n, group.size), parts, self.pools[group.pool], lists.plain)
+
+    def add_row(self, key: RowKey, pool: int, forms: list[Form], rows: list[Row]) -> slice:
+        """The place of sampled values in their pool; a new product is an atom times a row if it can be."""
+        if (pool, key) in self.rows:
+            return self.rows[pool, key]
+        if isinstance(key, tuple):
+            exprs, used = tuple(atom.expr for atom in key), [form for atom in key for form in atom.forms]
+            rest = self.rows.get((pool, key[1:])) if len(key) > 1 else None
+        else:
+            exprs, used, rest = (key,), self.engine.forms.maximal_forms(key), None
+        for form in used:
+            self.variables.add_form(form, forms)
+        exprs = exprs[:1] if rest else exprs
+        for expr in exprs:
+            self.use(expr)
+        n = max([1, *map(self.engine.inputs_of, exprs), rest.stop - rest.start if rest else 1])
+        self.rows[pool, key] = place = slice(self.pools[pool], self.pools[pool] + n)
+        self.pools[pool] = place.stop
+        rows.append(Row(place, exprs, rest))
+        return place
+
+    def use(self, expr: Expr) -> None:
+        """Note the step at which the values of an expression are read; its parts if it is new."""
+        new = expr not in self.last_use
+        self.first_use.setdefault(expr, len(self.steps))
+        self.last_use[expr] = len(self.steps)
+        if new and isinstance(expr, Apply) and expr not in self.variables.forms:
+            for arg in expr.args:
+                self.use(arg)
+
+
+def _finish(group: Group, lists: _Lists, families: list[Family]) -> None:
+    group.sampled, group.starts = np.concatenate(lists.sampled), np.concatenate(lists.starts)
+    constants = np.concatenate(lists.constants)
+    group.constants = None if np.all(constants == 1) else constants
+    for number in sorted({f for atoms in lists.atoms for part in atoms for f in part}):
+        columns = []
+        for atoms, sampled in zip(lists.atoms, lists.sampled, strict=True):
+            none = np.zeros(len(sampled) // len(atoms), int)
+            columns.append(np.stack([part.get(number, none) for part in atoms], axis=1).ravel())
+        group.atoms[number] = np.concatenate(columns)
+        families[number].means |= bool(np.any(group.atoms[number] == 0))
+    before, factors = np.concatenate(lists.before), np.concatenate(lists.factors)
+    group.recursion = _recursion(before, factors) if np.any(before >= 0) else None
+
+
+def _recursion(before: np.ndarray, factors: np.ndarray) -> Recursion:
+    """Rows that follow each other, as chains."""
+    first = before < 0
+    chain = np.cumsum(first) - 1
+    for row in np.flatnonzero(~first):
+        chain[row] = chain[before[row]]
+    return Recursion(before, factors, chain, int(first.sum()))
+
+
+def _is_common(vector: Vector, family: str) -> bool:
+    return len({part.exact.get(family) for part in vector.parts}) == 1
+
+
+def _without(part: Part, common: list[str]) -> tuple[Any, ...]:
+    """What tells a part of a core from others."""
+    rest = tuple((f, a) for f, a in sorted(part.exact.items()) if f not in common)
+    return tuple(part.constants), part.row, rest
+
+
+def _components(items: list[Any], labels: Callable[[Any], Iterable[Any]]) -> list[list[Any]]:
+    """Items connected by common labels, in order."""
+    parent = list(range(len(items)))
+    owner: dict[Any, int] = {}
+
+    def root(k: int) -> int:
+        while parent[k] != k:
+            k = parent[k]
+        return k
+
+    for k, item in enumerate(items):
+        for label in labels(item):
+            first, second = sorted((root(k), root(owner.setdefault(label, k))))
+            parent[second] = first
+    found: dict[int, list[Any]] = {}
+    for k, item in enumerate(items):
+        found.setdefault(root(k), []).append(item)
+    return list(found.values())
