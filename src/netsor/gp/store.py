@@ -15,7 +15,7 @@ from netsor.errors import DataError
 from netsor.files import replacing
 from netsor.gp.classification import Classifier
 from netsor.gp.regression import GP
-from netsor.limits.kernel import KernelFn, Options
+from netsor.limits import KernelFn, Options
 
 __all__ = ["load", "save"]
 

@@ -1,21 +1,23 @@
 """The infinite-width limit of a program.
 
-| idea | files |
+| idea | where |
 | --- | --- |
-| `ns.kernel`, `ns.limit`, what to compute how | kernel, limit, run, inputs, plan |
+| `ns.kernel`, `ns.limit`, their options and inputs | kernel, limit, options, inputs |
+| the plan, and carrying it out | computation, plan, notes |
+| what is computed: covariances and moments by recursion | recursion/ |
+| by which method: the ladder | methods/ |
+| or sampled | sampling/ |
+| what is recorded: steps of arrays without values | tape/ |
+| on what it runs | on_numpy/ (and Numba), on_jax/, on_arrays (any other library) |
+| a matrix from its blocks, in tiles | assembly, tiling |
 | sequences of different lengths as one group | padding |
-| the recursion: covariances, second and first moments | engine, leaves, outputs, pairs, fit |
-| expectations of products, method by method | forms, expectation, parallel, normalisation, low_dimension |
-| recorded steps, tiles of pairs, compiled loops (NumPy) | traced, tape, tiles, places, fused, loops |
-| recorded steps as batches and loops of JAX | graph, batches, rolled, assembly, scanned |
-| sums over the windows of convolutions | shifts, sliding |
-| sampling: draws pair by pair, or all moments in tables | sampled, repeats, averages; schedule, scheduling, |
-| | vectors, variables, moments, workspace, shares, draws, recursions, loadings, axes |
-| any other array library, all at once | matrix |
+| sums over the windows of convolutions | windows/ |
 """
 
+from netsor.limits.computation import Result
 from netsor.limits.kernel import KernelFn, kernel
 from netsor.limits.limit import Limit, limit
-from netsor.limits.run import Options, Result
+from netsor.limits.options import Options
+from netsor.limits.plan import Plan
 
-__all__ = ["KernelFn", "Limit", "Options", "Result", "kernel", "limit"]
+__all__ = ["KernelFn", "Limit", "Options", "Plan", "Result", "kernel", "limit"]

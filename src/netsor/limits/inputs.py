@@ -1,58 +1,124 @@
-"""Sets of inputs in any array library: the network is traced on NumPy, the limit computed on theirs."""
+"""Sets of inputs in any array library: the network is traced on NumPy, the kernel comes back in theirs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, is_array_api_obj, is_numpy_array
+from array_api_compat import array_namespace, is_array_api_obj, is_jax_array, is_numpy_array
 
-from netsor.build.network import Joint, Network, as_inputs, joint
+from netsor.build.network import Joint, Network, as_inputs, data_of, joint
 from netsor.errors import LimitError
 from netsor.lang.libraries import is_traced
+from netsor.limits.computation import Computation
 
-__all__ = ["joint_of", "shapes_of"]
+__all__ = ["Inputs"]
 
 Array = Any
+Values = Mapping[str, Any]
 
 
-def joint_of(net: Network, x: Any, y: Any, params: Mapping[str, Any]) -> tuple[Joint, int | None]:
-    """The joint program of one or two sets of inputs, and where the second begins."""
-    foreign = [a for a in [*_arrays(x), *_arrays(y), *params.values()] if _is_foreign(a)]
-    if not foreign:
-        first, second = as_inputs(x), [] if y is None else as_inputs(y)
-        return joint(net, first + second), None if y is None else len(first)
-    xp = array_namespace(*foreign)
-    first, second = _members(x), [] if y is None else _members(y)
-    traced = is_traced(*(a for a in foreign if hasattr(a, "shape")))
-    made = joint(net, [_concrete(z) for z in first + second])
-    if traced and made.concrete:
-        raise LimitError(
-            f"the network `{net.name}` looks at the values of its input, which is traced by JAX",
-            remedy="Let only the shape of the input decide what is computed, or call the kernel outside jit.",
-        )
-    data = {name: xp.asarray(array) for name, array in made.data.items()}
-    for k, group in enumerate(made.groups):
-        data |= _named(f"x{k + 1}", [(first + second)[i] for i in group.members], xp, data)
-    return replace(made, data=data), None if y is None else len(first)
+@dataclass
+class Inputs:
+    """One or two sets of inputs, and variances by name.
 
-
-def shapes_of(x: Any, y: Any, params: Mapping[str, Any]) -> Any:
-    """What decides how a kernel is computed, or None where that may be more than shapes.
-
-    Only NumPy arrays and numbers: under JAX, shapes are the business of `jax.jit`.
+    NumPy arrays, and values of JAX, run on NumPy. What JAX traces (jit, grad, vmap) runs on JAX, and the arrays
+    of any other library run on it.
     """
-    if any(_is_foreign(a) for a in [*_arrays(x), *_arrays(y), *params.values()]):
-        return None
-    return _shape(x), None if y is None else _shape(y), tuple(params)
+
+    x: Any
+    y: Any
+    params: Values
+    numpy: bool = field(default=False)  # whatever they are, as NumPy arrays
+
+    @cached_property
+    def foreign(self) -> list[Any]:
+        """The arrays that are not NumPy's."""
+        return [a for a in [*_arrays(self.x), *_arrays(self.y), *self.params.values()] if _is_foreign(a)]
+
+    @cached_property
+    def traced(self) -> bool:
+        return is_traced(*(a for a in self.foreign if hasattr(a, "shape")))
+
+    @property
+    def runs_on_numpy(self) -> bool:
+        return self.numpy or not self.foreign or (not self.traced and all(map(is_jax_array, self.foreign)))
+
+    @property
+    def split(self) -> int | None:
+        """Where the second set begins."""
+        return None if self.y is None else len(self.members[0])
+
+    @cached_property
+    def members(self) -> tuple[list[Any], list[Any]]:
+        """The inputs of either set."""
+        return _members(self.x), [] if self.y is None else _members(self.y)
+
+    @property
+    def shapes(self) -> Any:
+        """What decides how a kernel is computed, or None where that may be more than shapes."""
+        if not self.runs_on_numpy:
+            return None
+        return _shape(self.x), None if self.y is None else _shape(self.y), tuple(self.params)
+
+    def joint(self, net: Network) -> Joint:
+        """The joint program of all inputs."""
+        every = self.members[0] + self.members[1]
+        made = joint(net, [_concrete(z) for z in every])
+        if self.runs_on_numpy:
+            return made
+        if self.traced and made.concrete:
+            raise LimitError(
+                f"the network `{net.name}` looks at the values of its input, which is traced by JAX",
+                remedy="Let only the shape of the input decide what is computed, or call the kernel outside jit.",
+            )
+        xp = array_namespace(*self.foreign)
+        data = {name: xp.asarray(array) for name, array in made.data.items()}
+        for k, group in enumerate(made.groups):
+            data |= _named(f"x{k + 1}", [every[i] for i in group.members], xp, data)
+        return replace(made, data=data)
+
+    def data(self, made: Joint) -> dict[str, Any]:
+        """The data of a joint program that was made for other inputs of the same shapes."""
+        return data_of(made, [_concrete(z) for z in self.members[0] + self.members[1]])
+
+    def in_numpy(self) -> Inputs:
+        """The same as NumPy arrays."""
+        if self.traced:
+            raise LimitError(
+                "errors and plans need values, and the inputs are traced by JAX",
+                remedy="Call K.evaluate, K.plan and K.diag outside jit, grad and vmap.",
+            )
+        return replace(self, numpy=True)
+
+    def kernel(self, computation: Computation, data: Values, params: Values) -> Any:
+        """The kernel in the library of the inputs."""
+        if self.runs_on_numpy:
+            return self.in_its_library(computation.value(data, {n: float(p) for n, p in params.items()}))
+        if self.traced:
+            from netsor.limits.on_jax.kernel import traced_kernel
+
+            return traced_kernel(computation, data, params)
+        from netsor.limits.on_arrays import kernel_on
+
+        return kernel_on(array_namespace(*self.foreign), computation, data, params)
+
+    def in_its_library(self, value: np.ndarray) -> Any:
+        """A NumPy array as one of the library that the inputs are of."""
+        if not self.foreign:
+            return value
+        xp = array_namespace(*self.foreign)
+        real = [a.dtype for a in self.foreign if xp.isdtype(a.dtype, "real floating")]
+        return xp.asarray(value, dtype=xp.result_type(*real)) if real else xp.asarray(value)
 
 
 def _shape(x: Any) -> Any:
     if isinstance(x, list | tuple):
         return (type(x), *map(_shape, x))
-    return (np.shape(x), getattr(x, "dtype", None))
+    return np.shape(x)
 
 
 def _is_foreign(a: Any) -> bool:

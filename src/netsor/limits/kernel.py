@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from netsor.build.network import Network, as_inputs, data_of
-from netsor.errors import DataError, LimitError
+from netsor.build.network import Network, as_inputs
+from netsor.errors import LimitError
 from netsor.lang.program import MatrixLaw, Normal, Program
-from netsor.limits.inputs import joint_of, shapes_of
-from netsor.limits.run import KernelRun, Options, Result
+from netsor.limits.computation import Computation, Result
+from netsor.limits.inputs import Inputs
+from netsor.limits.options import Options
+from netsor.limits.plan import Plan
 
 __all__ = ["KernelFn", "kernel"]
 
@@ -20,57 +22,67 @@ KEPT = 8  # computations that a kernel keeps
 
 
 class KernelFn:
-    """The kernel of a network: `K(x)`, `K(x, y)`, `K.diag(x)`, `K.evaluate(x, y)`.
+    """The kernel of a network: `K(x)`, `K(x, y)`, `K.diag(x)`, `K.evaluate(x, y)`, `K.plan(x, y)`.
 
-    The network is read once for inputs of given shapes; further calls run what was recorded then.
+    The network is read and planned once for inputs of given shapes; further calls carry out that plan.
     """
 
     def __init__(self, net: Network, options: Options) -> None:
         self.net, self.options = net, options
-        self._known: dict[Any, KernelRun] = {}
+        self._known: dict[Any, Computation] = {}
 
     def __repr__(self) -> str:
         return f"<kernel of {self.net.name}>"
 
     def __call__(self, x: Any, y: Any = None, *, params: Mapping[str, Any] | None = None) -> Any:
         """The kernel matrix of a set of inputs, or between two sets."""
-        shapes = shapes_of(x, y, params or {})
-        run = self._again(shapes, x, y, params or {}) or self.run(x, y, params)
-        value = run.value()
-        if shapes is not None and run.serves_others:
-            self._known.pop(shapes, None)
-            self._known[shapes] = run.on({}, {})
-            while len(self._known) > KEPT:
-                self._known.pop(next(iter(self._known)))
-        return value
-
-    def _again(self, shapes: Any, x: Any, y: Any, params: Mapping[str, Any]) -> KernelRun | None:
-        """The computation that is known for such shapes, on these inputs."""
-        known = self._known.get(shapes)
-        if known is None:
-            return None
-        inputs = as_inputs(x) + ([] if y is None else as_inputs(y))
-        try:
-            return known.on(data_of(known.made, inputs), self.check_params(params, known.program))
-        except DataError:  # tracing says which input it is
-            return None
+        inputs = Inputs(x, y, params or {})
+        return inputs.kernel(*self._computation(inputs))
 
     def evaluate(self, x: Any, y: Any = None, *, params: Mapping[str, Any] | None = None) -> Result:
         """The kernel matrix with its error estimate and plan."""
-        return self.run(x, y, params).result()
+        computation, data, given = self._computation(Inputs(x, y, params or {}).in_numpy())
+        return computation.result(data, given)
 
-    def run(self, x: Any, y: Any = None, params: Mapping[str, Any] | None = None) -> KernelRun:
-        """The computation of a kernel matrix, ready to start."""
-        made, split = joint_of(self.net, x, y, params or {})
-        used = self.check_params(params or {}, made.program)
-        return KernelRun(made, self.options, used, split)
+    def plan(self, x: Any, y: Any = None, *, params: Mapping[str, Any] | None = None) -> Plan:
+        """What the kernel matrix takes, without computing it: expectations, methods, samples, work and memory.
+
+        >>> import numpy as np, netsor as ns
+        >>> print(ns.kernel(ns.zoo.mlp(depth=1)).plan(np.ones((3, 2))))
+        A program of 7 statements, a kernel of 3 x 3.
+          E[relu relu]: closed form, 2 blocks
+          27 numbers in 1 tile, 240 bytes of workspace
+        """
+        computation, _, _ = self._computation(Inputs(x, y, params or {}).in_numpy())
+        return computation.plan()
 
     def diag(self, x: Any, *, params: Mapping[str, Any] | None = None) -> Any:
         """The variances of all outputs; where the kernel is sampled, each input is sampled on its own."""
-        found = self.run(x, None, params).diagonal()
+        inputs = Inputs(x, None, params or {})
+        computation, data, given = self._computation(inputs.in_numpy())
+        found = computation.diagonal(data, given)
         if found is None:
             found = np.concatenate([np.diagonal(self([xi], params=params)) for xi in as_inputs(x)])
-        return found
+        return inputs.in_its_library(found)
+
+    def _computation(self, inputs: Inputs) -> tuple[Computation, dict[str, Any], dict[str, Any]]:
+        """The computation for inputs of such shapes, with their data and variances."""
+        shapes, known = inputs.shapes, None
+        if shapes is not None:
+            known = self._known.pop(shapes, None)
+        if known is None:
+            made = inputs.joint(self.net)
+            used = self.check_params(inputs.params, made.program)
+            known = Computation(made, self.options, tuple(used), inputs.split)
+            data = made.data
+        else:
+            used = self.check_params(inputs.params, known.program)
+            data = inputs.data(known.made)
+        if shapes is not None and not known.made.concrete:
+            self._known[shapes] = known
+            while len(self._known) > KEPT:
+                self._known.pop(next(iter(self._known)))
+        return known, data, used
 
     @property
     def params(self) -> dict[str, float]:
@@ -92,8 +104,21 @@ class KernelFn:
         return {name: value for name, value in given.items() if name in used}
 
 
-def kernel(net: Network, **options: Any) -> KernelFn:
-    """The infinite-width kernel of a network as a function of inputs; options as in `Options`.
+def kernel(
+    net: Network,
+    *,
+    method: str = "auto",
+    tol: float | None = None,
+    seed: int = 0,
+    dtype: Any = np.float64,
+    points: int | None = None,
+    repeats: int = 16,
+    max_points: int = 2**18,
+    progress: bool | None = None,
+    memory: int | None = None,
+    **unknown: Any,
+) -> KernelFn:
+    """The infinite-width kernel of a network as a function of inputs; the options are those of `Options`.
 
     >>> import numpy as np, netsor as ns
     >>> K = ns.kernel(ns.zoo.mlp(depth=1, var_b=0.0))
@@ -106,7 +131,19 @@ def kernel(net: Network, **options: Any) -> KernelFn:
             f"{net!r} is not a network",
             remedy="Decorate the function with @ns.network, or take one from ns.zoo.",
         )
-    return KernelFn(net, Options(**options))
+    options = Options.of(
+        method=method,
+        tol=tol,
+        seed=seed,
+        dtype=dtype,
+        points=points,
+        repeats=repeats,
+        max_points=max_points,
+        progress=progress,
+        memory=memory,
+        **unknown,
+    )
+    return KernelFn(net, options)
 
 
 def program_params(program: Program) -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,13 @@ from netsor.errors import LimitError
 from netsor.lang.expr import Ref
 from netsor.lang.program import Program
 from netsor.lang.types import C, G, H
-from netsor.limits.recursion.engine import Engine
+from netsor.limits.computation import Computation, Result
+from netsor.limits.options import Options
+from netsor.limits.plan import Plan
+from netsor.limits.recursion.covariances import cov
+from netsor.limits.recursion.moments import first, second
 from netsor.limits.recursion.pairs import Pair
-from netsor.limits.run import KernelRun, Options, Result
+from netsor.limits.recursion.values import mean, scalar
 
 __all__ = ["Limit", "limit"]
 
@@ -29,7 +32,7 @@ class Limit:
     def __init__(self, program: Program, options: Options) -> None:
         self.program = program
         group = Group((0,), tuple(range(len(program.outputs))))
-        self.run = KernelRun(Joint(program, dict(program.data), (group,)), options, None, None)
+        self.computation = Computation(Joint(program, dict(program.data), (group,)), options, (), None)
 
     def __repr__(self) -> str:
         return f"<limit of a program with {len(self.program.statements)} statements>"
@@ -37,7 +40,7 @@ class Limit:
     def mu(self, name: str) -> Any:
         """The mean of a G-var."""
         self._require(name, G, "mu is defined for G-vars")
-        return self._quantity(lambda engine: engine.mean(Ref(name)), self._index(name))
+        return self._quantity(self._index(name), mean, Ref(name))
 
     def sigma(self, name: str, other: str | None = None) -> Any:
         """The covariance of two G-vars (of one with itself by default)."""
@@ -47,25 +50,29 @@ class Limit:
         shape = (*self._index(name), *self._index(other))
         if self.program.types[name].width != self.program.types[other].width:  # type: ignore[union-attr]
             raise LimitError(f"`{name}` and `{other}` have different widths", remedy="Sigma needs one width.")
-        return self._quantity(lambda engine: engine.cov(Ref(name), Ref(other), Pair(True), False), shape)
+        return self._quantity(shape, cov, Ref(name), Ref(other), Pair(True))
 
     def moment(self, name: str, other: str | None = None) -> Any:
         """E[h h'] for two vectors, the limit of h.h'/n; E[h] without a second one."""
         self._require(name, H, "moments are defined for vectors")
         if other is None:
-            return self._quantity(lambda engine: engine.first(Ref(name)), self._index(name))
+            return self._quantity(self._index(name), first, Ref(name))
         self._require(other, H, "moments are defined for vectors")
         shape = (*self._index(name), *self._index(other))
-        return self._quantity(lambda engine: engine.second(Ref(name), Ref(other), Pair(True), False), shape)
+        return self._quantity(shape, second, Ref(name), Ref(other), Pair(True))
 
     def scalar(self, name: str) -> Any:
         """The limit of a C-var."""
         self._require(name, C, "scalar limits are defined for C-vars")
-        return self._quantity(lambda engine: engine.scalar(name).array, self._index(name))
+        return self._quantity(self._index(name), scalar, name)
 
     def kernel(self) -> Result:
         """The covariance of the outputs, with errors and plan."""
-        return self.run.result()
+        return self.computation.result(self.program.data, {})
+
+    def plan(self) -> Plan:
+        """What the kernel of the outputs takes, without computing it."""
+        return self.computation.plan()
 
     def explain(self) -> str:
         """How the kernel of the outputs is computed."""
@@ -80,9 +87,9 @@ class Limit:
         if not isinstance(self.program.types[name], kind):
             raise LimitError(f"`{name}` is {self.program.types[name]}", remedy=f"Here {why}.")
 
-    def _quantity(self, measure: Callable[[Engine], Any], shape: tuple[int, ...]) -> Any:
-        value = self.run.measure(measure)
-        value = np.zeros(shape) if value is None else np.broadcast_to(np.asarray(value)[0], shape)
+    def _quantity(self, shape: tuple[int, ...], *question: Any) -> Any:
+        value = self.computation.measure(self.program.data, {}, *question)
+        value = np.zeros(shape) if value is None else np.broadcast_to(np.asarray(value)[0, 0], shape)
         return float(value) if not shape else value
 
 
@@ -101,4 +108,4 @@ def limit(net: Network | Program, *inputs: Any, **options: Any) -> Limit:
     """
     made = net if isinstance(net, Program) else program(net, *inputs)
     made.check()
-    return Limit(made, Options(**options))
+    return Limit(made, Options.of(**options))

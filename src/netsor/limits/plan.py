@@ -1,4 +1,4 @@
-"""How a limit was computed, in words."""
+"""What a limit takes, before it is computed, and its errors afterwards."""
 
 from __future__ import annotations
 
@@ -7,51 +7,111 @@ from typing import Any
 
 import numpy as np
 
-from netsor.lang.program import Program
-from netsor.limits.methods.expectation import Record
+from netsor.limits.notes import Expectation
 
-__all__ = ["Plan"]
+__all__ = ["Plan", "Sampling"]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """What is sampled: the families, why, and with how many points.
+
+    dimensions   of the points; 0 before they are drawn, where only a run tells
+    """
+
+    families: tuple[str, ...]
+    reasons: tuple[str, ...]
+    points: int
+    repeats: int
+    dimensions: int = 0
+
+    def __str__(self) -> str:
+        many = f" in {self.dimensions} dimensions" if self.dimensions else ""
+        lines = [
+            f"  sampled: the families of {', '.join(self.families)}{many}, "
+            f"{self.repeats} x {self.points} scrambled Sobol points"
+        ]
+        return "\n".join(lines + [f"    because {reason}" for reason in self.reasons])
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The expectations of a limit, each with its method and its largest error."""
+    """The expectations of a limit, each with its method; after a run also with their errors.
 
-    expectations: tuple[tuple[str, str, int, float], ...]  # what, method, how often, error
+    shape      of the kernel matrix
+    tiles      of pairs of inputs
+    work       numbers that are computed
+    bytes      of workspace beyond inputs and kernel
+    compiled   whether loops are compiled by Numba
+    """
+
+    expectations: tuple[Expectation, ...]
     statements: int
-    largest_error: float
-    scale: float
+    shape: tuple[int, int]
+    tiles: int = 1
+    work: int = 0
+    bytes: int = 0
     compiled: bool = False
-    sampled: tuple[str, ...] = ()
-    reasons: tuple[str, ...] = ()
-    dimensions: int = 0
-    points: int = 0
-    repeats: int = 0
-
-    @classmethod
-    def of(cls, record: Record, program: Program, error: Any, value: Any) -> Plan:
-        rows = tuple((what, how, int(n), err) for (what, how), (n, err) in record.entries.items())
-        size = len(program.statements)
-        largest, scale = float(np.max(error, initial=0)), float(np.abs(value).max(initial=0))
-        return cls(rows, size, largest, scale, record.compiled)
+    sampling: Sampling | None = None
+    remarks: tuple[str, ...] = ()
+    largest_error: float | None = None
+    scale: float = 0.0
 
     @property
     def exact(self) -> bool:
-        """Whether nothing was sampled."""
-        return not self.sampled
+        """Whether nothing is sampled."""
+        return self.sampling is None
+
+    @property
+    def methods(self) -> dict[str, set[str]]:
+        """For each expectation, the methods that compute it."""
+        found: dict[str, set[str]] = {}
+        for e in self.expectations:
+            found.setdefault(e.what, set()).add(e.method)
+        return found
 
     def __str__(self) -> str:
-        lines = [f"A program of {self.statements} statements."]
-        for what, how, count, error in self.expectations:
-            tail = f", error at most {error:.1e}" if error else ""
-            lines.append(f"  {what}: {how}, {count} block{'s' if count > 1 else ''}{tail}")
-        if self.sampled:
-            lines.append(
-                f"  sampled: the families of {', '.join(self.sampled)} in {self.dimensions} dimensions, "
-                f"{self.repeats} x {self.points} scrambled Sobol points"
+        rows, columns = self.shape
+        lines = [f"A program of {self.statements} statements, a kernel of {rows} x {columns}."]
+        for e in self.expectations:
+            tail = (
+                f", error at most {e.error:.1e}"
+                if e.error
+                else f"; else {e.otherwise}"
+                if e.otherwise
+                else ""
             )
-            lines += [f"    because {reason}" for reason in self.reasons]
-        if self.compiled:
-            lines.append("  elementwise steps ran as loops compiled by Numba")
-        lines.append(f"Largest error of an entry: {self.largest_error:.1e} (largest entry {self.scale:.3g}).")
+            lines.append(f"  {e.what}: {e.method}, {e.count} block{'s' if e.count > 1 else ''}{tail}")
+        if self.sampling:
+            lines.append(str(self.sampling))
+        lines += [f"  {remark}" for remark in self.remarks]
+        if self.work:
+            loops = ", in loops compiled by Numba" if self.compiled else ""
+            lines.append(
+                f"  {_count(self.work)} numbers in {self.tiles} tile{'s' if self.tiles > 1 else ''}, "
+                f"{_size(self.bytes)} of workspace{loops}"
+            )
+        if self.largest_error is not None:
+            lines.append(
+                f"Largest error of an entry: {self.largest_error:.1e} (largest entry {self.scale:.3g})."
+            )
         return "\n".join(lines)
+
+
+def largest(error: Any, value: Any) -> dict[str, float]:
+    """The largest error and the largest entry, as fields of a plan."""
+    return {"largest_error": float(np.max(error, initial=0)), "scale": float(np.abs(value).max(initial=0))}
+
+
+def _count(number: int) -> str:
+    for size, word in ((10**9, " billion"), (10**6, " million"), (10**3, " thousand")):
+        if number >= size:
+            return f"{number / size:.3g}{word}"
+    return str(number)
+
+
+def _size(number: int) -> str:
+    for size, word in ((2**30, "GB"), (2**20, "MB"), (2**10, "KB")):
+        if number >= size:
+            return f"{number / size:.3g} {word}"
+    return f"{number} bytes"

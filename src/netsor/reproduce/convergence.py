@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from netsor.limits import kernel
-from netsor.limits.kernel import Result
+from netsor.limits import Result, kernel
 from netsor.reproduce.store import Run, fingerprint
 from netsor.reproduce.studies import Study
 from netsor.simulation import empirical_kernel

@@ -2,72 +2,26 @@
 
 JAX compiles what it is shown, statement by statement, so a deep network or a long sequence shown as it stands
 takes minutes. Here nodes that do the same are one operation with a leading axis (jax.vmap), and what
-repeats is one jax.lax.scan; see `schedule`.
+repeats is one jax.lax.scan; see `tape.batches`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import array_api_compat.numpy as numpy_api
 import numpy as np
 
 from netsor.expect.hermite import Series
 from netsor.expect.hermite_jumps import Jumps
-from netsor.limits.on_jax.assembly import assembled
-from netsor.limits.recursion.engine import Engine
-from netsor.limits.recursion.outputs import Rows, output_second
-from netsor.limits.recursion.pairs import Pair
-from netsor.limits.tape.batches import Batch, Group, Loop, Slot, schedule
-from netsor.limits.tape.graph import Graph, Operation
-from netsor.limits.tape.tape import Tape
-from netsor.limits.tape.traced import NeedsValuesError, Traced
+from netsor.limits.tape.batches import Batch, Group, Loop, Slot
+from netsor.limits.tape.graph import Graph, Operation, in_library
 
-__all__ = ["Recorded", "Values", "recorded", "rolled_matrix"]
+__all__ = ["Values"]
 
 Array = Any
 FEW, MANY, SMALL = 4, 16, 2**14  # so many nodes are computed at once, large arrays only if there are many
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """The graph of a kernel matrix, its blocks, and the number of elements of its largest array of pairs."""
-
-    graph: Graph
-    blocks: list[tuple[int, int]]
-    largest: int
-
-
-def recorded(make: Callable[[Tape], Engine], rows: Rows) -> Recorded | None:
-    """What to compute, or None if that depends on values."""
-    single, tape = Tape(), Tape()
-    try:
-        blocks = _blocks(make(single), rows, tape)
-        return Recorded(Graph(single, tape, blocks.values()), list(blocks), tape.largest)
-    except NeedsValuesError:
-        return None
-
-
-def rolled_matrix(found: Recorded, rows: Rows, given: Mapping[str, Array]) -> Array:
-    """(rows, columns) of the kernel."""
-    values = Values(found.graph, given)
-    for part in schedule(found.graph):
-        values.run(part)
-    return assembled(values, rows, dict(zip(found.blocks, found.graph.outputs, strict=True)))
-
-
-def _blocks(engine: Engine, rows: Rows, tape: Tape) -> dict[tuple[int, int], Traced]:
-    """The blocks of all pairs of outputs; with one set of inputs, those on and above the diagonal."""
-    spans = {o: rows.spans(r) for r, group in enumerate(rows.groups) for o in group.outputs}
-    blocks = {}
-    for o, (left, _) in spans.items():
-        for p, (_, right) in spans.items():
-            if left[0] < left[1] and right[0] < right[1] and (rows.split is not None or p >= o):
-                blocks[o, p] = output_second(engine, o, p, Pair(False, left, right, tape))
-    return blocks
 
 
 class Values:
@@ -188,7 +142,7 @@ class Values:
     def _function(self, node: int, reads: int, fixed: tuple[Any, ...]) -> Callable[..., Any]:
         key = (self.graph.operation[node], tuple((type(x), x) for x in fixed))
         if key not in self._functions:
-            operation = self._in_jax(self.operation(node))
+            operation = in_library(self.operation(node), self.jnp, self.real)
 
             def function(*args: Any) -> Any:
                 rest = iter(args[reads:])
@@ -197,25 +151,6 @@ class Values:
             simple = getattr(operation.fn, "__module__", "").startswith(("_operator", "jax"))
             self._functions[key] = function if simple else self.jax.jit(function)
         return self._functions[key]
-
-    def _in_jax(self, operation: Operation) -> Operation:
-        """The operation with the functions of JAX in place of NumPy's."""
-
-        def dtype(x: Any) -> Any:
-            return self.real if isinstance(x, np.dtype | type) and np.dtype(x).kind == "f" else x
-
-        fn = self._functions_of_numpy(operation.fn)
-        options = {name: dtype(x) if name == "dtype" else x for name, x in operation.options.items()}
-        pattern = tuple(dtype(x) if isinstance(x, np.dtype) else x for x in operation.pattern)
-        return Operation(fn, pattern, options, operation.size)
-
-    def _functions_of_numpy(self, fn: Any) -> Any:
-        name = getattr(fn, "__name__", "")
-        if fn is numpy_api.linalg.diagonal:
-            return self.jnp.linalg.diagonal
-        if fn in (getattr(np, name, None), getattr(numpy_api, name, None)):
-            return getattr(self.jnp, name)
-        return fn
 
 
 class _Rolled:

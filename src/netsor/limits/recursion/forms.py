@@ -194,6 +194,42 @@ class Forms:
         source = self.program.definitions.get(ref.name)
         return self.unwound(source.expr) if isinstance(source, Nonlin) else ref
 
+    def resolved(self, e: Expr) -> Expr:
+        """A vector by its name as a function of G-vars; anything else as it is."""
+        source = self.program.definitions.get(e.name) if isinstance(e, Ref) else None
+        return self.unwound(source.expr) if isinstance(source, Nonlin) else e
+
+    def operand_of(self, product: MatMul) -> Expr:
+        """What a matrix multiplies, as a function of G-vars."""
+        return self.resolved(Ref(product.operand))
+
+    def matrix_of(self, name: str) -> str | None:
+        """The matrix that makes a variable, if one does."""
+        match self.program.definitions.get(name):
+            case MatMul(matrix=matrix) | Input(law=Embedding(matrix=matrix)):
+                return matrix
+        return None
+
+    def has_uniform_mean(self, form: Expr) -> bool:
+        """Whether the mean of a form is the same for all members of its index, whatever the data are."""
+        match form:
+            case _ if self.is_centred(form):
+                return True
+            case Ref(name) if isinstance(source := self.program.definitions.get(name), LinComb):
+                return self.has_uniform_mean(source.expr)
+            case Ref(name) if isinstance(source, Input):
+                return len(set(input_mean(source).tolist())) == 1
+            case Ref(name):
+                shape = (
+                    self.program.data[name].shape
+                    if name in self.program.data
+                    else self.program.types[name].index
+                )
+                return set(shape) <= {1}
+            case Apply(op, args):
+                return isinstance(op, Function) and all(map(self.has_uniform_mean, args))
+        return True
+
     # Products of atoms
 
     def products(self, expr: Expr) -> tuple[Product, ...]:

@@ -4,120 +4,132 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from netsor.lang.evaluate import evaluate
-from netsor.lang.expr import Ref, refs
+from netsor.lang.expr import refs
 from netsor.lang.index_maps import window_options
 from netsor.lang.program import Embedding, Input, Normal
 from netsor.lang.sampling import input_covariance
 from netsor.lang.types import Index
-from netsor.limits.recursion.pairs import Pair, diagonal, pad_index
+from netsor.limits.recursion.pairs import Pair, PerInput, PerPair, padded
+from netsor.limits.recursion.recorder import Recorder
 from netsor.limits.tape.tape import Span
-from netsor.limits.tape.traced import array_namespace, tape_of
+from netsor.limits.tape.traced import array_namespace
 from netsor.limits.windows.shifts import Window, sum_over_windows
 
-if TYPE_CHECKING:
-    from netsor.limits.recursion.engine import Engine
-
-__all__ = ["embedded_second", "independent_matrices", "normal_covariance", "window_both_sides"]
+__all__ = [
+    "embedded_data",
+    "embedded_second",
+    "independent_matrices",
+    "normal_covariance",
+    "window_both_sides",
+]
 
 Array = Any
 FEW = 4  # channels of data whose products are added one by one
 
 
-def normal_covariance(engine: Engine, g: str, k: str, pair: Pair, tie: bool) -> Array | None:
+def normal_covariance(r: Recorder, g: str, k: str, pair: Pair) -> PerPair | None:
     """Sigma_in of two inputs with explicit laws: the same for all inputs of the network."""
-    s, t = engine.program.definitions[g], engine.program.definitions[k]
+    s, t = r.program.definitions[g], r.program.definitions[k]
     assert isinstance(s, Input)
     if not isinstance(t, Input) or isinstance(t.law, Embedding):
         return None
-    left, right = engine.index(Ref(g)), engine.index(Ref(k))
-    ones = (1,) * pair.batch
+    left, right, ones = r.ref_index(g), r.ref_index(k), (1,) * pair.batch
     if g == k and isinstance(s.law, Normal) and isinstance(s.law.cov, float):
-        var = engine.variance(g)
-        if tie:
-            return pair.lift(var * engine.xp.ones((*ones, *(1,) * len(left))))
-        return pair.lift(var * engine.xp.asarray(np.eye(prod(left)).reshape((*ones, *left, *right))))
-    sigma = input_covariance(engine.program, s, t)
+        if pair.tied:
+            full = r.xp.ones((*ones, *(1,) * len(left)))
+        else:
+            full = r.xp.asarray(np.eye(prod(left)).reshape((*ones, *left, *right)))
+        return PerPair(pair.shared(r.variance(g) * full), pair, len(left), len(right))
+    sigma = input_covariance(r.program, s, t)
     if sigma is None:
         return None
-    full = engine.xp.asarray(sigma.reshape((*ones, *left, *right)))
-    return pair.lift(diagonal(full, pair.batch, len(left), len(right)) if tie else full)
+    full = r.xp.asarray(sigma.reshape((*ones, *left, *right)))
+    block = PerPair(full, pair.free, len(left), len(right))
+    block = block.diagonal if pair.tied else block
+    return PerPair(pair.shared(block.array), pair, len(left), len(right))
 
 
-def embedded_second(engine: Engine, s: Input, t: Input, pair: Pair, tie: bool) -> Array:
-    """x.x' / m of the data that one matrix multiplies: axes (batch, left, right), or tied."""
-    x, y = (_data(engine, law) for law in (s.law, t.law))
-    m = x.shape[-1]
-    tape = pair.tape or tape_of(x, y)
-    if tie and min(x.ndim, y.ndim) > 3 and tape and tape.compiled and m <= FEW:
+def embedded_second(r: Recorder, s: Input, t: Input, pair: Pair) -> PerPair:
+    """x.x' / m of the data that one matrix multiplies."""
+    x, y = (embedded_data(r, law) for law in (s.law, t.law))
+    m, left, right = x.shape[-1], x.ndim - 3, y.ndim - 3
+    tape = pair.tape or r.tape
+    if pair.tied and min(left, right) > 0 and tape.compiled and m <= FEW:
         return _sum_of_products(x, y, pair)
     if pair.same:
-        return _dots(x[0, ...], y[0, ...], tie)[None, ...] / m
-    if pair.tape is None:
-        return _cross_dots(_part(x, pair.rows), _part(y, pair.cols), tie)[None, ...] / m
-    assert pair.rows is not None
-    assert pair.cols is not None
-    rows, cols = pair.rows, pair.cols
-    batch = (1, *(1 if a.shape[1] == 1 else b - c for a, (c, b) in ((x, rows), (y, cols))))
-    index = np.broadcast_shapes(x.shape[2:-1], y.shape[2:-1]) if tie else (*x.shape[2:-1], *y.shape[2:-1])
+        dots = _dots(x[0, ...], y[0, ...], pair.tied)
+    elif pair.is_tile:
+        return PerPair(_recorded_dots(pair, s.name, t.name, x, y), pair, left, right)
+    else:
+        dots = _cross_dots(x[0, ...], y[0, ...], pair.tied)
+    return PerPair(dots[None, ...] / m, pair, left, right)
 
-    left, right = pair.tape.reader(x), pair.tape.reader(y)
+
+def _recorded_dots(pair: Pair, g: str, k: str, x: Array, y: Array) -> Array:
+    """The products of a tile, which are read from the data of all inputs."""
+    rows, cols, tape, tied = pair.rows, pair.cols, pair.tape, pair.tied
+    assert rows is not None
+    assert cols is not None
+    assert tape is not None
+    batch = (1, *(1 if a.shape[1] == 1 else b - c for a, (c, b) in ((x, rows), (y, cols))))
+    index = np.broadcast_shapes(x.shape[2:-1], y.shape[2:-1]) if tied else (*x.shape[2:-1], *y.shape[2:-1])
+    left, right, m = tape.reader(x), tape.reader(y), x.shape[-1]
 
     def read(given: Any, spans: Mapping[Span, Span]) -> Array:
         parts = _part(left(given), spans[rows]), _part(right(given), spans[cols])
-        return _cross_dots(*parts, tie)[None, ...] / m
+        return _cross_dots(*parts, tied)[None, ...] / m
 
-    key, kind = (s.name, t.name, rows, cols, tie), ("dots", rows, cols, tie)
-    return pair.tape.leaf(key, (*batch, *index), x.dtype, read, kind, (x, y))
+    key, kind = ("dots", g, k, rows, cols, tied), ("dots", rows, cols, tied)
+    return tape.leaf(key, (*batch, *index), x.dtype, read, kind, (x, y))
 
 
-def _sum_of_products(x: Array, y: Array, pair: Pair) -> Array:
+def _sum_of_products(x: Array, y: Array, pair: Pair) -> PerPair:
     """The same, tied, as steps of the tape: one loop in place of a product of small matrices per index."""
-    m, rank = x.shape[-1], max(x.ndim, y.ndim) - 3
-    x, y = (pad_index(z, 2, z.ndim - 3, rank) for z in (x, y))
+    m, left, right = x.shape[-1], x.ndim - 3, y.ndim - 3
     total: Any = None
     for c in range(m):
-        part = pair.left(x[..., c] / m) * pair.right(y[..., c])
+        part = pair.left(PerInput(x[..., c] / m, left)) * pair.right(PerInput(y[..., c], right))
         total = part if total is None else total + part
     return total
 
 
-def _part(x: Array, span: Span | None) -> Array:
+def _part(x: Array, span: Span) -> Array:
     """The data of a tile: (inputs, index..., m)."""
-    return x[0, ...] if span is None or x.shape[1] == 1 else x[0, span[0] : span[1], ...]
+    return x[0, ...] if x.shape[1] == 1 else x[0, span[0] : span[1], ...]
 
 
-def _data(engine: Engine, law: Any) -> Array:
+def embedded_data(r: Recorder, law: Any) -> Array:
     """The data of an embedding, (1, inputs, index..., m)."""
     assert isinstance(law, Embedding)
-    if law.data not in engine.embedded:
-        value = evaluate(law.data, {name: engine.data[name] for name in refs(law.data)})
-        engine.embedded[law.data] = value.array
-    return engine.embedded[law.data]
+    key = ("embedded", law.data)
+    if key not in r.facts:
+        r.facts[key] = evaluate(law.data, {name: r.data[name].block for name in refs(law.data)}).array
+    return r.facts[key]
 
 
-def _dots(x: Array, y: Array, tie: bool) -> Array:
+def _dots(x: Array, y: Array, tied: bool) -> Array:
     """x_i . y_j for the same input, arrays (inputs, index..., m)."""
     xp = array_namespace(x, y)
-    if tie:
+    if tied:
         rank = max(x.ndim, y.ndim) - 2
-        return xp.sum(pad_index(x, 1, x.ndim - 2, rank) * pad_index(y, 1, y.ndim - 2, rank), axis=-1)
+        return xp.sum(padded(x, 1, x.ndim - 2, rank) * padded(y, 1, y.ndim - 2, rank), axis=-1)
     a = xp.reshape(x, (x.shape[0], prod(x.shape[1:-1]), x.shape[-1]))
     b = xp.reshape(y, (y.shape[0], prod(y.shape[1:-1]), y.shape[-1]))
     out = xp.matmul(a, xp.matrix_transpose(b))
     return xp.reshape(out, (out.shape[0], *x.shape[1:-1], *y.shape[1:-1]))
 
 
-def _cross_dots(x: Array, y: Array, tie: bool) -> Array:
+def _cross_dots(x: Array, y: Array, tied: bool) -> Array:
     """x_i . y_j for all pairs of inputs: axes (left inputs, right inputs, left index, right index)."""
     xp = array_namespace(x, y)
-    if tie:
+    if tied:
         rank = max(x.ndim, y.ndim) - 2
-        a, b = (xp.moveaxis(pad_index(z, 1, z.ndim - 2, rank), 0, -2) for z in (x, y))
+        a, b = (xp.moveaxis(padded(z, 1, z.ndim - 2, rank), 0, -2) for z in (x, y))
         out = xp.matmul(a, xp.matrix_transpose(b))
         return xp.moveaxis(out, (-2, -1), (0, 1))
     a = xp.reshape(x, (prod(x.shape[:-1]), x.shape[-1]))
@@ -126,40 +138,38 @@ def _cross_dots(x: Array, y: Array, tie: bool) -> Array:
     return xp.moveaxis(out, x.ndim - 1, 1)
 
 
-def independent_matrices(
-    inner: Array, batch: int, index: Index, aligned: int, ranks: tuple[int, int], tie: bool
-) -> Array:
+def independent_matrices(inner: PerPair, index: Index, aligned: int, left: Index, right: Index) -> PerPair:
     """The block of a product with a block of matrices: zero between different matrices.
 
     `inner` has axes (batch, aligned index, left, right); the result (batch, index, left, index, right).
     """
-    xp = array_namespace(inner)
-    i, j = ranks
-    extra = len(index) - aligned
-    shape = inner.shape
-    if tie:
-        return xp.reshape(inner, (*shape[: batch + aligned], *(1,) * extra, *shape[batch + aligned :]))
-    left, right = shape[batch + aligned : batch + aligned + i], shape[batch + aligned + i :]
-    new = (*shape[: batch + aligned], *(1,) * extra, *left, *(1,) * len(index), *right)
+    pair, batch, i, j = inner.pair, inner.pair.batch, len(left), len(right)
+    extra, ranks = len(index) - aligned, (len(index) + i, len(index) + j)
+    if pair.tied:
+        array = inner.ranked(aligned + i, aligned + j)
+        shape = array.shape
+        new = (*shape[: batch + aligned], *(1,) * extra, *shape[batch + aligned :])
+        return PerPair(array_namespace(array).reshape(array, new), pair, *ranks)
+    array = inner.ranked(aligned + i, j)
+    xp, shape = array_namespace(array), array.shape
+    ours, theirs = shape[batch + aligned : batch + aligned + i], shape[batch + aligned + i :]
+    new = (*shape[: batch + aligned], *(1,) * extra, *ours, *(1,) * len(index), *theirs)
     same = np.eye(prod(index)).reshape((*index, *(1,) * i, *index, *(1,) * j))
-    return xp.reshape(inner, new) * xp.asarray(same, dtype=inner.dtype)
+    return PerPair(xp.reshape(array, new) * xp.asarray(same, dtype=array.dtype), pair, *ranks)
 
 
-def window_both_sides(
-    block: Array, batch: int, left: Index, right: Index, kernel: Index, options: dict, tie: bool
-) -> Array:
+def window_both_sides(inner: PerPair, left: Index, right: Index, kernel: Index, options: dict) -> PerPair:
     """sum_j block[o s + j d - p, o' s + j d - p]: a convolution on both sides, one axis after the other.
 
     The kernel's matrices are independent, so both sides see the same kernel position j, and the sum over
     positions of a rectangular kernel is a sum along each axis in turn.
     """
-    xp = array_namespace(block)
-    block = xp.broadcast_to(block, (*block.shape[:batch], *(left if tie else (*left, *right))))
+    pair, block = inner.pair, inner.spread(left, right)
     strides, dilations, padding = window_options(**options)
     windows = []
     for d, (k, stride, dilation) in enumerate(zip(kernel, strides, dilations, strict=True)):
-        sides = [(batch + d, left[d])]
-        if not tie:
-            sides.append((batch + len(left) + d, right[d]))
+        sides = [(pair.batch + d, left[d])]
+        if not pair.tied:
+            sides.append((pair.batch + len(left) + d, right[d]))
         windows.append([Window(axis, n, k, stride, dilation, padding) for axis, n in sides])
-    return sum_over_windows(block, windows)
+    return PerPair(sum_over_windows(block, windows), pair, len(left), len(right))

@@ -1,19 +1,21 @@
-"""Blocks over pairs of inputs: the arrays that covariances and second moments live in.
+"""Arrays over inputs: quantities of single inputs, and blocks over pairs of inputs.
 
-A quantity of single inputs has axes (repeats, inputs, index...): repeats are the independent
-randomisations of a sampled limit (one if nothing is sampled). Axes of length 1 stand for values that do
-not depend on them.
+A `PerInput` has axes (repeats, inputs, index...): repeats are the independent randomisations of a sampled
+limit (one if nothing is sampled). Axes of length 1 stand for values that do not depend on them.
 
-A `Pair` says which inputs stand on the left and on the right: the same input twice (a *self* block), or
-every input of one group with every input of another (a *cross* block). Its batch axes are (repeats,
-inputs) or (repeats, left inputs, right inputs). A full block has axes (batch..., left index..., right
-index...), a tied block (batch..., index...): there left and right index run together.
+A `Pair` says which inputs stand on the left and on the right: the same input twice (a *self* block), or every
+input of one group with every input of another (a *cross* block). Its batch axes are (repeats, inputs) or
+(repeats, left inputs, right inputs). A `PerPair` has axes (batch..., left index..., right index...), or, if
+the pair is *tied*, (batch..., index...): there left and right index run together.
+
+Axes travel with their arrays: sums and products of blocks of different ranks line up by themselves.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -21,20 +23,48 @@ from netsor.lang.blocks import Block
 from netsor.lang.ops import Op
 from netsor.lang.types import Index
 from netsor.limits.tape.tape import Span, Tape
-from netsor.limits.tape.traced import array_namespace, tape_of
+from netsor.limits.tape.traced import array_namespace
 
-__all__ = ["Pair", "apply_left", "diagonal", "outer", "pad_index", "swap"]
+__all__ = ["Pair", "PerInput", "PerPair", "mapped_left", "padded"]
+
+Array = Any
+
+
+def padded(array: Array, batch: int, rank: int, target: int) -> Array:
+    """The array with index axes of length 1 in front of the `rank` ones that follow its batch axes."""
+    if rank == target:
+        return array
+    shape = array.shape
+    new = (*shape[:batch], *(1,) * (target - rank), *shape[batch:])
+    return array_namespace(array).reshape(array, new)
+
+
+@dataclass(frozen=True)
+class PerInput:
+    """A quantity of single inputs: (repeats, inputs, index...) with `rank` index axes."""
+
+    array: Array
+    rank: int
+
+    def widened(self, rank: int) -> PerInput:
+        return PerInput(padded(self.array, 2, self.rank, rank), rank)
+
+    @property
+    def block(self) -> Block:
+        """The same for the operations of the language."""
+        return Block(self.array, self.rank)
 
 
 @dataclass(frozen=True)
 class Pair:
     """Left and right are one input (`same`), or all inputs of one group with all of another.
 
-    `rows` and `cols` select a tile of the inputs (start, stop). With a `tape` the block is recorded for any
-    tile of these sizes, not computed.
+    `rows` and `cols` select a tile of the inputs (start, stop), recorded on a `tape` for any tile of these sizes;
+    without them all inputs are meant.
     """
 
     same: bool
+    tied: bool = False
     rows: Span | None = None
     cols: Span | None = None
     tape: Tape | None = field(default=None, compare=False)
@@ -46,110 +76,137 @@ class Pair:
 
     @property
     def flipped(self) -> Pair:
-        return Pair(self.same, self.cols, self.rows, self.tape)
+        return Pair(self.same, self.tied, self.cols, self.rows, self.tape)
 
-    def left(self, array: Any) -> Any:
-        """A quantity of the left inputs with the batch axes of this pair."""
-        return array if self.same else self._side(array, self.rows, 1)
+    @property
+    def free(self) -> Pair:
+        """The same pair with left and right index on axes of their own."""
+        return replace(self, tied=False) if self.tied else self
 
-    def right(self, array: Any) -> Any:
-        """A quantity of the right inputs with the batch axes of this pair."""
-        return array if self.same else self._side(array, self.cols, 2)
+    @property
+    def is_tile(self) -> bool:
+        """Whether blocks belong to the tiles, and not to what all tiles share."""
+        return self.rows is not None
 
-    def _side(self, array: Any, span: Span | None, axis: int) -> Any:
+    def left(self, x: PerInput) -> PerPair:
+        """A quantity of the left inputs as a block."""
+        return PerPair(x.array if self.same else self._side(x.array, self.rows, 1), self, x.rank, 0)
+
+    def right(self, x: PerInput) -> PerPair:
+        """A quantity of the right inputs as a block."""
+        return PerPair(x.array if self.same else self._side(x.array, self.cols, 2), self, 0, x.rank)
+
+    def side(self, side: int, x: PerInput) -> PerPair:
+        return self.left(x) if side == 0 else self.right(x)
+
+    def _side(self, array: Array, span: Span | None, axis: int) -> Array:
         """(repeats, inputs, ...) with its inputs on one of the axes 1 and 2."""
         if self.tape is not None and span is not None:
             return self.tape.side(array, span, axis)
-        view = array[:, :, None, ...] if axis == 1 else array[:, None, ...]
-        return view if span is None or array.shape[1] == 1 else _tile(view, axis, span)
+        return array[:, :, None, ...] if axis == 1 else array[:, None, ...]
 
-    def lift(self, array: Any) -> Any:
+    def shared(self, array: Array) -> Array:
         """An array or a number that is the same for all tiles."""
-        if self.same or self.tape is None or not hasattr(array, "shape"):
+        if self.tape is None or not hasattr(array, "shape"):
             return array
         return self.tape.shared(array)
 
-    def elementwise(self, fn: Callable[..., Any], *args: Any) -> Any:
-        """A function that broadcasts its arguments, as one rule."""
-        tape = tape_of(*args)
-        return tape.rule(fn, *args) if tape else fn(*args)
+
+@dataclass(frozen=True)
+class PerPair:
+    """A block over pairs of inputs, with `left` and `right` index axes of either side."""
+
+    array: Array
+    pair: Pair
+    left: int
+    right: int
+
+    def ranked(self, left: int, right: int) -> Array:
+        """The array with axes of length 1 in front of its index axes, up to these ranks."""
+        if (left, right) == (self.left, self.right):
+            return self.array
+        batch, shape = self.pair.batch, self.array.shape
+        if self.pair.tied:
+            return padded(self.array, batch, max(self.left, self.right), max(left, right))
+        ours, theirs = shape[batch : batch + self.left], shape[batch + self.left :]
+        new = (*shape[:batch], *(1,) * (left - self.left), *ours, *(1,) * (right - self.right), *theirs)
+        return array_namespace(self.array).reshape(self.array, new)
+
+    def widened(self, left: int, right: int) -> PerPair:
+        return PerPair(self.ranked(left, right), self.pair, left, right)
+
+    def spread(self, left: Index, right: Index) -> Array:
+        """The array with its index axes written out in full."""
+        array, batch = self.ranked(len(left), len(right)), self.pair.batch
+        index = max(left, right, key=len) if self.pair.tied else (*left, *right)
+        return array_namespace(array).broadcast_to(array, (*array.shape[:batch], *index))
+
+    def _with(self, other: Any, fn: Callable[[Any, Any], Any]) -> PerPair:
+        if not isinstance(other, PerPair):
+            return replace(self, array=fn(self.array, other))
+        left, right = max(self.left, other.left), max(self.right, other.right)
+        return PerPair(fn(self.ranked(left, right), other.ranked(left, right)), self.pair, left, right)
+
+    def __add__(self, other: Any) -> PerPair:
+        return self._with(other, operator.add)
+
+    def __sub__(self, other: Any) -> PerPair:
+        return self._with(other, operator.sub)
+
+    def __mul__(self, other: Any) -> PerPair:
+        return self._with(other, operator.mul)
+
+    def __truediv__(self, other: Any) -> PerPair:
+        return self._with(other, operator.truediv)
+
+    def __neg__(self) -> PerPair:
+        return replace(self, array=-self.array)
+
+    @property
+    def swapped(self) -> PerPair:
+        """The same block with left and right exchanged."""
+        heads = [0, 2, 1] if self.pair.batch == 3 else [0, 1]
+        rest = list(range(self.pair.batch, self.array.ndim))
+        if not self.pair.tied:
+            rest = rest[self.left :] + rest[: self.left]
+        order = tuple(heads + rest)
+        same = order == tuple(range(self.array.ndim))
+        array = self.array if same else array_namespace(self.array).permute_dims(self.array, order)
+        return PerPair(array, self.pair.flipped, self.right, self.left)
+
+    @property
+    def diagonal(self) -> PerPair:
+        """The entries where left and right index agree (axes of length 1 broadcast), as a tied block."""
+        xp, batch, rank = array_namespace(self.array), self.pair.batch, max(self.left, self.right)
+        array = self.ranked(rank, rank)
+        for d in range(batch, batch + rank):
+            left, right = d, batch + rank
+            if array.shape[right] == 1:
+                array = xp.squeeze(array, axis=right)
+            elif array.shape[left] == 1:
+                array = xp.moveaxis(xp.squeeze(array, axis=left), right - 1, left)
+            else:
+                array = xp.moveaxis(xp.linalg.diagonal(xp.moveaxis(array, (left, right), (-2, -1))), -1, left)
+        return PerPair(array, replace(self.pair, tied=True), self.left, self.right)
 
 
-def _tile(array: Any, axis: int, span: Span) -> Any:
-    return array[(*(slice(None),) * axis, slice(*span), ...)]
-
-
-def pad_index(array: Any, batch: int, rank: int, target: int) -> Any:
-    """Put index axes of length 1 in front of the `rank` index axes that follow the batch axes."""
-    if rank == target:
-        return array
-    shape = array.shape
-    new = (*shape[:batch], *(1,) * (target - rank), *shape[batch:])
-    return array_namespace(array).reshape(array, new)
-
-
-def outer(left: Any, right: Any, batch: int, ranks: tuple[int, int], tie: bool) -> tuple[Any, Any]:
-    """A quantity of the left index and one of the right index, ready to broadcast into a block.
-
-    Both may have further axes behind the index (series coefficients); these stay last.
-    """
-    i, j = ranks
-    if tie:
-        target = max(i, j)
-        return pad_index(left, batch, i, target), pad_index(right, batch, j, target)
-    xp = array_namespace(left, right)
-    a = left.shape
-    left = xp.reshape(left, (*a[: batch + i], *(1,) * j, *a[batch + i :]))
-    return left, pad_index(right, batch, j, i + j)
-
-
-def swap(array: Any, batch: int, i: int, j: int, tie: bool) -> Any:
-    """The same block with left and right exchanged; `i` and `j` are the ranks before."""
-    xp = array_namespace(array)
-    heads = [0, 2, 1] if batch == 3 else [0, 1]
-    rest = list(range(batch, array.ndim))
-    if not tie:
-        rest = rest[i:] + rest[:i]
-    order = tuple(heads + rest)
-    return array if order == tuple(range(array.ndim)) else xp.permute_dims(array, order)
-
-
-def diagonal(array: Any, batch: int, i: int, j: int) -> Any:
-    """From a full block the entries where left and right index agree (axes of length 1 broadcast)."""
-    xp = array_namespace(array)
-    rank = max(i, j)
-    shape = array.shape
-    ones = ((1,) * (rank - i), (1,) * (rank - j))
-    array = xp.reshape(
-        array, (*shape[:batch], *ones[0], *shape[batch : batch + i], *ones[1], *shape[batch + i :])
-    )
-    for d in range(batch, batch + rank):
-        left, right = d, batch + rank
-        if array.shape[right] == 1:
-            array = xp.squeeze(array, axis=right)
-        elif array.shape[left] == 1:
-            array = xp.moveaxis(xp.squeeze(array, axis=left), right - 1, left)
-        else:
-            array = xp.moveaxis(xp.linalg.diagonal(xp.moveaxis(array, (left, right), (-2, -1))), -1, left)
-    return array
-
-
-def apply_left(
+def mapped_left(
     op: Op,
-    arrays: list[Any],
-    batch: int,
+    blocks: list[PerPair],
     lefts: list[Index],
     right: Index,
-    attrs: dict,
-    first: Block | None = None,
-) -> Any:
-    """A linear map on the left index of full blocks; `first` is the matrix of a contraction."""
-    xp = array_namespace(*arrays)
+    options: dict,
+    matrix: Block | None = None,
+) -> PerPair:
+    """A linear map on the left index of blocks that are not tied; `matrix` is that of a contraction."""
+    pair, arrays = blocks[0].pair, [b.ranked(len(x), len(right)) for b, x in zip(blocks, lefts, strict=True)]
+    xp, batch = array_namespace(*arrays), pair.batch
     inner = tuple(max(a.shape[a.ndim - len(right) + k] for a in arrays) for k in range(len(right)))
-    blocks = [] if first is None else [first]
+    made = [] if matrix is None else [matrix]
     for array, left in zip(arrays, lefts, strict=True):
         full = xp.broadcast_to(array, (*array.shape[:batch], *left, *inner))
-        flat = xp.reshape(full, (*array.shape[:batch], *left, prod(inner)))
-        blocks.append(Block(flat, len(left), True))
-    out = op.run(*blocks, **attrs)
-    return xp.reshape(out.array, (*out.array.shape[:batch], *out.index, *inner))
+        made.append(Block(xp.reshape(full, (*array.shape[:batch], *left, prod(inner))), len(left), True))
+    out = op.run(*made, **options)
+    return PerPair(
+        xp.reshape(out.array, (*out.array.shape[:batch], *out.index, *inner)), pair, out.rank, len(right)
+    )

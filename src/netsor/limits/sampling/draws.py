@@ -12,8 +12,9 @@ from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr
 from netsor.limits.sampling.loadings import Loadings
+from netsor.limits.sampling.numbers import Numbers
 from netsor.limits.sampling.recursions import recursive_sums
-from netsor.limits.sampling.schedule import Core, Form, Group, Row, Schedule, Step
+from netsor.limits.sampling.schedule import Core, Form, Row, Schedule, Step
 
 __all__ = ["Draws"]
 
@@ -32,12 +33,13 @@ class Draws:
     def __init__(
         self,
         schedule: Schedule,
+        numbers: Numbers,
         points: list[NormalPoints],
         loadings: list[Loadings],
         places: slice,
         table: int,
     ) -> None:
-        self.schedule, self.points, self.loadings = schedule, points, loadings
+        self.schedule, self.numbers, self.points, self.loadings = schedule, numbers, points, loadings
         self.places, self.table, self.count = places, table, places.stop - places.start
         self.noise: dict[int, np.ndarray] = {}
         self.known: dict[int, list[int]] = {}  # how many dimensions for each repeat
@@ -86,7 +88,7 @@ class Draws:
                 self.points[k].at(new, self.places, out=noise[k, known[k] : upto])
                 known[k] = upto
             np.matmul(mixed, noise[k, :size], out=made[k])
-        mean = self.schedule.families[form.family].mean[rows, None]
+        mean = self.numbers.means[form.family][rows, None]
         if mean.any():
             made += mean
         self.values[form.expr] = Block(made, 0, True)
@@ -123,7 +125,7 @@ class Draws:
         pool = self.pools[group.pool]
         if group.recursion:
             weights = np.ones((len(pool), new.stop - new.start, new.stop))
-            _multiply(weights, group, new, new.stop, pairs)
+            self._multiply(weights, core, new, pairs)
             return recursive_sums(group, core, pool, weights, self.states[core.group])
         inputs = core.rows.stop - core.rows.start
         count = (new.stop - new.start) // inputs
@@ -144,17 +146,21 @@ class Draws:
         table = pool[:, used] @ pool[:, : stop if core.plain else core.upto].swapaxes(1, 2)
         if not core.plain:
             table = table[:, :, group.sampled[:stop]]
-        _multiply(table, group, parts, stop, pairs)
+        self._multiply(table, core, parts, pairs)
         if stop > core.rows.stop:
             count = (core.parts.stop - core.parts.start) // (core.rows.stop - core.rows.start)
             table = np.add.reduceat(table, group.starts[: core.rows.stop], axis=2)
             table = table.reshape(len(table), -1, count, core.rows.stop).sum(2)
         return table
 
-
-def _multiply(table: np.ndarray, group: Group, parts: slice, stop: int, pairs: list[np.ndarray]) -> None:
-    """Multiply (repeats, parts, parts so far) by the expectations of exact atoms and by constants."""
-    for family, atoms in group.atoms.items():
-        table *= np.take(pairs[family][:, atoms[parts]], atoms[:stop], axis=2)  # faster than both at once
-    if group.constants is not None:
-        table *= group.constants[parts, None] * group.constants[:stop]
+    def _multiply(self, table: np.ndarray, core: Core, parts: slice, pairs: list[np.ndarray]) -> None:
+        """Multiply (repeats, parts, parts so far) by the expectations of exact atoms and by constants."""
+        group, stop, constants = (
+            self.schedule.groups[core.group],
+            core.parts.stop,
+            self.numbers.constants[core.group],
+        )
+        for family, atoms in group.atoms.items():
+            table *= np.take(pairs[family][:, atoms[parts]], atoms[:stop], axis=2)  # faster than both at once
+        if constants is not None:
+            table *= constants[parts, None] * constants[:stop]

@@ -10,26 +10,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Executor
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from netsor.expect import hermite
-from netsor.expect.closed_forms import find_mean
 from netsor.expect.hermite_pairs import pair_sum
 from netsor.expect.points import NormalPoints
 from netsor.lang.expr import Expr
-from netsor.limits.methods.expectation import known_function
+from netsor.limits.methods.closed import closed_mean
+from netsor.limits.methods.component import callable_of, kinks_of
+from netsor.limits.methods.series import correlation, require_settled
 from netsor.limits.recursion.forms import Atom
-from netsor.limits.recursion.pairs import Pair
+from netsor.limits.recursion.recorder import Recorder
 from netsor.limits.sampling.axes import Axes
 from netsor.limits.sampling.loadings import Loadings
+from netsor.limits.sampling.numbers import Numbers
 from netsor.limits.sampling.schedule import ExactAtom, Form, Peer, Schedule, State, Step
 from netsor.limits.sampling.shares import Share
 from netsor.limits.sampling.workspace import Workspace
-
-if TYPE_CHECKING:
-    from netsor.limits.recursion.engine import Engine
+from netsor.limits.tape.tape import Span
 
 __all__ = ["Moments"]
 
@@ -39,23 +39,25 @@ HEADROOM = 1.5  # how much larger than the first ones the variances may be that 
 
 
 class Moments:
-    """E[h h'] for the vectors of a schedule: `block(h, h', pair)`.
+    """E[h h'] for the vectors of a schedule: `block(h, h', ...)`.
 
     trails   for each family, how its variables were drawn, if there were no axes
     """
 
     def __init__(
         self,
+        r: Recorder,
         schedule: Schedule,
-        engine: Engine,
+        numbers: Numbers,
         points: list[NormalPoints],
         axes: Axes | None,
         workspace: Workspace,
         threads: Executor,
         advance: Callable[[], None],
+        models: dict[Expr, Any],
     ) -> None:
-        self.schedule, self.engine, self.learning = schedule, engine, axes is None
-        engine.expectations.record.compiled |= any(g.recursion for g in schedule.groups)
+        self.r, self.schedule, self.numbers, self.learning = r, schedule, numbers, axes is None
+        self.models = models
         repeats = len(points)
         sizes = [0 if f.drawn else f.size for f in schedule.families]
         self.sigma = [np.zeros((repeats, n, n)) for n in sizes]
@@ -68,7 +70,8 @@ class Moments:
         loadings = [Loadings(schedule, axes) for _ in points]
         cuts = np.linspace(0, repeats, min(workspace.workers, repeats) + 1, dtype=int)
         shares = [
-            Share(schedule, slice(a, b), points[a:b], loadings[a:b], workspace) for a, b in pairwise(cuts)
+            Share(schedule, numbers, slice(a, b), points[a:b], loadings[a:b], workspace)
+            for a, b in pairwise(cuts)
         ]
         for steps in schedule.stages:
             self.advance(steps, shares, threads)
@@ -104,13 +107,13 @@ class Moments:
     def cover(self, form: Form) -> None:
         """The covariances of a form with all those of its family so far."""
         sigma, family = self.sigma[form.family], self.schedule.families[form.family]
-        assert family.static is not None
-        block = np.repeat(family.static.rows(form.rows)[None], len(sigma), 0)
+        block = np.repeat(self.numbers.static[form.family].rows(form.rows)[None], len(sigma), 0)
         for link in form.links:
             value = self.cores[link.group][:, link.own[:, None], link.other]
             for f in link.factors:
                 value = value * self.pairs[f.family][:, f.own[:, None], f.other]
-            block[:, :, link.columns] += link.own_scale[:, None] * value * link.other_scale
+            own, other = self.numbers.scales[id(link)]
+            block[:, :, link.columns] += own[:, None] * value * other
         _symmetrise(block, form.rows)
         if family.drawn:
             self.new[form.expr] = block
@@ -122,16 +125,16 @@ class Moments:
     def meet(self, atom: ExactAtom) -> None:
         """E of a new atom times all those of its family so far."""
         sigma, table = self.sigma[atom.family], self.pairs[atom.family]
-        mean = self.schedule.families[atom.family].mean
-        variance = self.variance(atom.family)
+        mean, variance = self.numbers.means[atom.family], self.variance(atom.family)
         m, q = mean[None, atom.forms, None], variance[:, atom.forms, None]
         for peer in atom.peers:
             cov, its_q = sigma[:, atom.forms, peer.forms], variance[:, None, peer.forms]
             if peer.rule:
-                self.note(f"E[{self.name(atom.atom)} {self.name(peer.atom)}]", "closed form")
                 value = peer.rule(m, mean[None, None, peer.forms], q, its_q, cov)
             else:
-                value = self.summed(atom, peer, _correlation(cov, q * its_q))
+                cov = cov if peer.parallel is None else peer.parallel(cov, q, its_q)
+                left, right = self.own_series(atom)[:, :, None], self.series_of(peer)[:, None]
+                value, _ = pair_sum(left, right, correlation(cov, q * its_q), errors=False)
             table[:, atom.rows, peer.rows] = value
             table[:, peer.rows, atom.rows] = value.swapaxes(1, 2)
         if self.schedule.families[atom.family].means:
@@ -140,30 +143,14 @@ class Moments:
     def variance(self, family: int) -> np.ndarray:
         return np.maximum(np.einsum("kii->ki", self.sigma[family]), 0.0)
 
-    def name(self, atom: Atom) -> str:
-        return self.engine.expectations.name(atom)
-
-    def note(self, what: str, method: str, error: float = 0.0) -> None:
-        self.engine.expectations.record.note(what, method, error)
-
     def mean(self, atom: ExactAtom) -> np.ndarray:
-        known = known_function(atom.atom)
-        rule = find_mean(*known) if known else None
+        rule = closed_mean(self.r.facts, atom.atom)
         if rule:
-            mean = self.schedule.families[atom.family].mean[None, atom.forms]
+            mean = self.numbers.means[atom.family][None, atom.forms]
             return rule(mean, self.variance(atom.family)[:, atom.forms])
-        own = self.own_series(atom)
-        self.note(f"E[{self.name(atom.atom)}]", "quadrature", float(own.error.max(initial=0.0)))
-        return own.coefs[..., 0]
+        return self.own_series(atom).coefs[..., 0]
 
     # Hermite series
-
-    def summed(self, atom: ExactAtom, peer: Peer, rho: np.ndarray) -> np.ndarray:
-        left, right = self.own_series(atom)[:, :, None], self.series_of(peer)[:, None]
-        value, error = pair_sum(left, right, rho)
-        what = f"E[{self.name(atom.atom)} {self.name(peer.atom)}]"
-        self.note(what, f"Hermite series, {left.coefs.shape[-1]} terms", float(error.max(initial=0.0)))
-        return value
 
     def own_series(self, atom: ExactAtom) -> hermite.Series:
         return self.series_of(atom.own)[:, atom.rows.start - atom.rows.stop :]
@@ -176,20 +163,20 @@ class Moments:
         new = forms[sum(part.tail.shape[1] for part in parts) :]
         if len(new):
             variance = self.variance(family)[:, new]
-            mean = np.broadcast_to(self.schedule.families[family].mean[new], variance.shape)
+            mean = np.broadcast_to(self.numbers.means[family][new], variance.shape)
             parts[:] = [hermite.concat([*parts, self.expand(peer.atom, mean, variance)], axis=1)]
         return parts[0]
 
     def expand(self, atom: Atom, mean: np.ndarray, variance: np.ndarray) -> hermite.Series:
         """A series as long as needed here; one repeat does not change those of others."""
-        fn, kinks = self.engine.expectations.callable(atom), self.engine.expectations.kinks(atom)
+        fn, kinks = callable_of(atom, {}, 0), kinks_of(self.r, atom)
         if not kinks:
             model = self.model(atom, mean, variance)
             if model is not None:
                 return hermite.series_like(model, fn, mean, variance)
         made = [_long_enough(fn, m[None], q[None], kinks) for m, q in zip(mean, variance, strict=True)]
         for one in made:
-            self.engine.expectations.require_settled(atom, one)
+            require_settled(atom, one)
         return hermite.concat(made, axis=0)
 
     def model(self, atom: Atom, mean: np.ndarray, variance: np.ndarray) -> hermite.Series | None:
@@ -198,47 +185,35 @@ class Moments:
         The small run that comes first finds it, with some headroom.
         """
         largest = float(np.abs(mean).max()), float(variance.max())
-        found, known = self.schedule.models.get(atom.body, (None, (-1.0, -1.0)))
+        found, known = self.models.get(atom.body, (None, (-1.0, -1.0)))
         if found is not None and largest[0] <= known[0] and largest[1] <= known[1]:
             return found
         if not self.learning:
             return None
         m, q = (HEADROOM * max(a, b, 0.0) for a, b in zip(largest, known, strict=True))
-        found = _long_enough(
-            self.engine.expectations.callable(atom), np.array([-m, 0.0, m]), np.full(3, q), ()
-        )
-        self.engine.expectations.require_settled(atom, found)
-        self.schedule.models[atom.body] = found, (m, q)
+        found = _long_enough(callable_of(atom, {}, 0), np.array([-m, 0.0, m]), np.full(3, q), ())
+        require_settled(atom, found)
+        self.models[atom.body] = found, (m, q)
         return found
 
     # The second moments
 
-    @property
-    def bytes(self) -> int:
-        return sum(table.nbytes for table in (*self.pairs, *self.cores))
+    def block(
+        self, left: State, right: State, same: bool, rows: Span | None, cols: Span | None
+    ) -> np.ndarray:
+        """E[e f] of two vectors: (repeats, inputs), or (repeats, left inputs, right inputs) of a tile."""
 
-    def block(self, e: Expr, f: Expr, pair: Pair) -> np.ndarray | None:
-        """E[e f] with the batch axes of a pair, or None if the schedule does not have it."""
-        left, right = (self.schedule.states.get(x) for x in (e, f))
-        if left is None or right is None or left.cluster != right.cluster:
-            return None
-        own, other = (_Rows(state, pair, side) for side, state in enumerate((left, right)))
-        value = self.cores[left.group][:, own(left.core), other(right.core)]
-        for family, rows in left.factors.items():
-            value = value * self.pairs[family][:, own(rows), other(right.factors[family])]
+        def ours(table: np.ndarray) -> np.ndarray:
+            part = table if rows is None or len(table) == 1 else table[slice(*rows)]
+            return part if same else part[:, None]
+
+        def theirs(table: np.ndarray) -> np.ndarray:
+            return table if cols is None or len(table) == 1 else table[slice(*cols)]
+
+        value = self.cores[left.group][:, ours(left.core), theirs(right.core)]
+        for family, own in left.factors.items():
+            value = value * self.pairs[family][:, ours(own), theirs(right.factors[family])]
         return value
-
-
-class _Rows:
-    """The rows of one side of a pair, ready to broadcast against those of the other."""
-
-    def __init__(self, state: State, pair: Pair, side: int) -> None:
-        span = (pair.rows, pair.cols)[side]
-        self.span = slice(None) if pair.same or span is None or len(state.core) == 1 else slice(*span)
-        self.axis = (..., None) if side == 0 and not pair.same else (...,)
-
-    def __call__(self, rows: np.ndarray) -> np.ndarray:
-        return rows[self.span][self.axis]
 
 
 def _symmetrise(block: np.ndarray, rows: slice) -> None:
@@ -251,11 +226,6 @@ def _enter(table: np.ndarray, rows: slice, block: np.ndarray) -> None:
     """Write new rows (repeats, rows, all so far) and the columns that mirror them."""
     table[:, rows, : rows.stop] = block
     table[:, : rows.stop, rows] = block.swapaxes(1, 2)
-
-
-def _correlation(cov: np.ndarray, qq: np.ndarray) -> np.ndarray:
-    """cov / sqrt(q q'), and 0 where a variance is 0."""
-    return np.where(qq > 0, cov / np.sqrt(np.where(qq > 0, qq, 1.0)), 0.0)
 
 
 def _long_enough(fn: Any, mean: np.ndarray, variance: np.ndarray, kinks: tuple[float, ...]) -> hermite.Series:

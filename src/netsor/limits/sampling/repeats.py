@@ -2,132 +2,153 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from netsor.limits.methods.expectation import Record
-from netsor.limits.recursion.engine import Engine
-from netsor.limits.sampling.axes import Axes
-from netsor.limits.sampling.moments import Moments
-from netsor.limits.sampling.sampled import NoRoomError, Sampler
-from netsor.limits.sampling.scheduling import schedule_of
-from netsor.limits.sampling.workspace import Needs, Workspace, fixed_parts, whole_repeats, within
+from netsor.errors import LimitError
+from netsor.lang.program import Program
+from netsor.limits.assembly import Rows
+from netsor.limits.on_numpy import kernel as on_numpy
+from netsor.limits.on_numpy.prepared import Prepared
+from netsor.limits.on_numpy.recording import MEMORY, record
+from netsor.limits.options import Options
+from netsor.limits.recursion.recorder import Missing, Recorder
+from netsor.limits.sampling.tables import Tables, tables_of
+from netsor.limits.sampling.values import DRAWING, Drawing, Samples
+from netsor.limits.tape.tape import Tape
 from netsor.progress import bar
-from netsor.threads import one_blas_thread
 
 __all__ = ["Repeats"]
 
-PILOT, NEVER = 2**9, 2**31  # points of the run that comes first, and a number that no repeat has
+AT_ONCE = 2**17  # sample points of all repeats that are computed together
+Values = Mapping[str, Any]
+Make = Callable[..., Recorder]
 
 
 class Repeats:
-    """Engines whose blocks have an axis of repeats, each with sample points of its own.
+    """A kernel, or another quantity, whose blocks have an axis of repeats, each with points of its own.
 
-    engine   makes an engine that samples the families of a sampler
-    memory   bytes of workspace; with None as much as one repeat needs, and for several 256 MB
-    result   bytes of what is computed for each repeat
+    make      makes a recorder of the program
+    families  that are sampled
+    question  what is asked for in place of the kernel
     """
 
     def __init__(
         self,
-        engine: Callable[[Sampler], Engine],
+        make: Make,
+        program: Program,
+        rows: Rows,
+        options: Options,
         families: frozenset[str],
-        seed: int,
-        memory: int | None = None,
-        progress: bool | None = None,
-        result: int = 0,
+        question: tuple[Any, ...] | None = None,
     ) -> None:
-        self.engine, self.families, self.seed = engine, families, seed
-        self.memory, self.progress = memory, progress
-        self.schedule = schedule_of(engine(Sampler(families, 1, range(1), seed)), families)
-        self.needs = Needs.of(self.schedule, result) if self.schedule else None
-        self.axes: Axes | None = None
-        self.dimensions = 0
+        self.make, self.program, self.rows, self.options = make, program, rows, options
+        self.families, self.question = families, question
+        size = 8 * rows.left_size * rows.right_size
+        self.tables: Tables | None = tables_of(
+            make(Tape(), samples=self._samples(1, 1)), families, size, options.memory
+        )
+        self.points, self.dimensions = 0, 0
 
-    def values(self, quantity: Callable[[Engine, int], Any], points: int, repeats: range) -> Iterator[Any]:
-        """A quantity of the engine, (some repeats, ...) at a time; None is a structural zero."""
-        workspace = self.workspace(points)
-        if self.schedule and not self.axes:
-            self.axes = self.pilot(min(points, PILOT))
-        done, size = 0, workspace.repeats
-        stages = len(self.schedule.stages) if self.schedule else 0
-        with bar(self.progress, -(-len(repeats) // size) * (stages + 1), "sampling the kernel") as advance:
-            while done < len(repeats):
-                some = repeats[done : done + size]
-                try:
-                    value = self.some_values(quantity, points, some, workspace, advance)
-                except NoRoomError as error:
-                    if len(some) == 1:
-                        raise error.said(self.memory or 0) from None
-                    size = len(some) // 2
-                    continue
+    def _samples(self, points: int, repeats: int) -> Samples:
+        return Samples(self.families, points, repeats)
+
+    # Recording
+
+    def prepare(self, points: int) -> Missing | None:
+        """Record for as many repeats at once as fit; what is missing if it cannot be."""
+        if points == self.points:
+            return None
+        repeats = self._most(points)
+        while True:
+            found = self._record(points, repeats)
+            if isinstance(found, Missing):
+                return found
+            allowed = MEMORY if self.options.memory is None else self.options.memory
+            if self._bytes() <= allowed or repeats == 1:
+                break
+            repeats = max(1, min(repeats // 2, repeats * allowed // self._bytes()))
+        if self.options.memory is not None and self._bytes() > self.options.memory:
+            raise _no_room(self._bytes(), self.options.memory)
+        self.points, self.at_once = points, repeats
+        return None
+
+    def _most(self, points: int) -> int:
+        """How many repeats to compute together."""
+        if self.tables is not None:
+            return min(self.tables.workspace(points).repeats, self.options.repeats)
+        return min(max(1, AT_ONCE // points), self.options.repeats)
+
+    def _record(self, points: int, repeats: int) -> Missing | None:
+        samples, options = self._samples(points, repeats), self.options
+
+        def make(tape: Tape, most: int | None) -> Recorder:
+            tape.opaque = True  # samples are joint over all inputs
+            samples.drawn, samples.last, samples.tables = {}, None, None
+            made = self.make(tape, samples=samples)
+            if self.tables is not None:
+                samples.tables = self.tables.recorded(made)
+            return made
+
+        if self.question is None:
+            found = record(make, self.program, self.rows, options.memory, options.dtype)
+            if isinstance(found, Missing):
+                return found
+            self.recording = found
+            return None
+        recorder = make(Tape(dtype=options.dtype), None)
+        self.asked = recorder.ask(*self.question)
+        self.prepared = Prepared(recorder.tape, [] if self.asked is None else [self.asked.array])
+        return recorder.missing
+
+    def _bytes(self) -> int:
+        """Of workspace beside that of the tables."""
+        return self.recording.bytes if self.question is None else self.prepared.peak()
+
+    # Running
+
+    def kernels(self, given: Values, points: int, numbers: range) -> Iterator[np.ndarray]:
+        """(some repeats, rows, columns) of the kernel at a time."""
+
+        def run(values: Values, repeats: int, advance: Callable[[], None]) -> np.ndarray:
+            return on_numpy.run(self.recording, values, self.options.dtype, repeats, lambda: None)
+
+        self.prepare(points)
+        yield from self._runs(given, numbers, run)
+
+    def quantities(self, given: Values, points: int, numbers: range) -> Iterator[np.ndarray]:
+        """(some repeats, inputs, ...) of what is asked for at a time."""
+        step = self.asked.array.step
+
+        def run(values: Values, repeats: int, advance: Callable[[], None]) -> np.ndarray:
+            found = on_numpy.single_values(self.prepared, values)[step]
+            return np.broadcast_to(found, (repeats, *found.shape[1:]))
+
+        self.prepare(points)
+        yield from self._runs(given, numbers, run)
+
+    def _runs(self, given: Values, numbers: range, run: Callable[..., np.ndarray]) -> Iterator[np.ndarray]:
+        """Equal parts of the repeats; of the last part those that are asked for."""
+        size, done, shared = self.at_once, 0, {}
+        stages = self.tables.stages if self.tables is not None else 0
+        with bar(
+            self.options.progress, -(-len(numbers) // size) * (stages + 1), "sampling the kernel"
+        ) as advance:
+            while done < len(numbers):
+                some = range(numbers.start + done, numbers.start + done + size)
+                drawing = Drawing(self.options.seed, self.points, some, shared, advance)
+                value = run({**given, DRAWING: drawing}, size, advance)
+                self.dimensions = drawing.dimensions
                 advance()
-                done += len(some)
-                yield value
-
-    def some_values(
-        self,
-        quantity: Callable[[Engine, int], Any],
-        points: int,
-        repeats: range,
-        workspace: Workspace,
-        advance: Callable[[], None],
-    ) -> Any:
-        dimensions = self.axes.dimensions if self.axes else 0
-        sampler = Sampler(self.families, points, repeats, self.seed, dimensions, self.memory)
-        engine = self.engine(sampler)
-        if self.schedule:
-            sampler.moments = self.moments(engine, sampler, workspace, advance)
-            sampler.used = sampler.moments.bytes
-        value = quantity(engine, len(repeats))
-        self.dimensions = sampler.dimensions
-        _release(engine, sampler)
-        return value if value is None else np.broadcast_to(value, (len(repeats), *value.shape[1:]))
-
-    def workspace(self, points: int) -> Workspace:
-        if self.memory is None or self.needs is None:
-            return whole_repeats(points, self.needs)
-        return within(self.memory, points, self.needs)
-
-    def pilot_workspace(self, points: int) -> Workspace:
-        """What the first run finds decides about everything else, so its sums are always the same."""
-        assert self.needs is not None
-        return fixed_parts(self.memory, points, self.needs)
-
-    def moments(
-        self, engine: Engine, sampler: Sampler, workspace: Workspace, advance: Callable[[], None]
-    ) -> Moments:
-        assert self.schedule is not None
-        with _threads(workspace.workers) as threads:
-            return Moments(self.schedule, engine, sampler.points, self.axes, workspace, threads, advance)
-
-    def pilot(self, points: int) -> Axes:
-        """What a small run of its own says about the directions of most variance."""
-        sampler = Sampler(self.families, points, range(NEVER, NEVER + 1), self.seed)
-        engine = self.engine(sampler)
-        engine.expectations.record = Record()
-        trails = self.moments(engine, sampler, self.pilot_workspace(points), lambda: None).trails
-        assert trails is not None
-        _release(engine, sampler)
-        return Axes.of(trails)
+                yield value[: len(numbers) - done]
+                done += size
 
 
-@contextmanager
-def _threads(workers: int) -> Iterator[Executor]:
-    """Threads, each of which does its own linear algebra; an interrupt cancels what has not begun."""
-    pool = ThreadPoolExecutor(workers)
-    try:
-        with one_blas_thread() if workers > 1 else nullcontext():
-            yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _release(engine: Engine, sampler: Sampler) -> None:
-    """Break the circle of engine, expectations, sampler and moments, so that their tables go at once."""
-    sampler.moments = None
-    del engine.expectations
+def _no_room(needed: int, memory: int) -> LimitError:
+    return LimitError(
+        f"sampling this kernel needs a workspace of more than {needed / 2**20:.3g} MB",
+        remedy=f"memory={memory} allows {memory / 2**20:.3g} MB. Allow more, or take fewer inputs at a "
+        "time, or fewer points.",
+    )

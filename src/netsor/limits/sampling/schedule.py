@@ -17,7 +17,6 @@ what is left is the *core*, and vectors may share it: h and r h in a GRU. The ta
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
@@ -26,6 +25,8 @@ from typing import Any
 import numpy as np
 
 from netsor.lang.expr import Expr
+from netsor.limits.methods.closed import ClosedPair
+from netsor.limits.methods.near_parallel import NearParallel
 from netsor.limits.recursion.forms import Atom
 
 __all__ = [
@@ -41,29 +42,11 @@ __all__ = [
     "Row",
     "Schedule",
     "State",
-    "Static",
     "Step",
+    "Table",
 ]
 
-Rows = slice | np.ndarray
-
-
-@dataclass(frozen=True)
-class Static:
-    """The covariance that variables have from inputs: D D^T + A C A^T.
-
-    data     D (variables, numbers): what the matrices of the family multiply
-    weights  A (variables, vectors): coefficients of random vectors, whose covariance is C
-    """
-
-    data: np.ndarray
-    weights: np.ndarray
-    cov: np.ndarray
-
-    def rows(self, rows: slice) -> np.ndarray:
-        """Some variables with all up to them; all pairs are never there at once."""
-        data, weights = self.data[: rows.stop], self.weights[: rows.stop]
-        return data[rows] @ data.T + weights[rows] @ self.cov @ weights.T
+Table = slice | np.ndarray  # rows of a table
 
 
 @dataclass
@@ -75,8 +58,7 @@ class Family:
     size: int = 0
     atoms: int = 1  # rows of the table of pairs; row 0 is the number 1
     means: bool = False  # whether row 0 is needed: the expectations of the atoms
-    mean: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    static: Static | None = None
+    forms: list[Form] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -90,25 +72,30 @@ class Factor:
 
 @dataclass(frozen=True)
 class Link:
-    """E[h h'] times two scales, between a form that holds W h and those of its family that hold W h'."""
+    """var_W E[h h'] times two coefficients, between a form that holds W h and those of its family that hold W h'."""
 
+    matrix: str
     group: int
     own: np.ndarray
     other: np.ndarray
     factors: tuple[Factor, ...]
-    own_scale: np.ndarray
-    other_scale: np.ndarray
+    coef: Expr
+    others: tuple[tuple[Expr, int], ...]  # the coefficients of the others, and how many rows each has
     columns: np.ndarray  # rows of the family
 
 
 @dataclass(frozen=True)
 class Form:
-    """A Gaussian variable: its rows in its family, and where its covariances come from."""
+    """A Gaussian variable: its rows in its family, and where its covariances come from.
+
+    coefs   of the inputs and products with matrices that it is a sum of
+    """
 
     expr: Expr
     family: int
     rows: slice
     links: tuple[Link, ...]
+    coefs: dict[str, Expr]
 
 
 @dataclass(frozen=True)
@@ -117,9 +104,10 @@ class Peer:
 
     kind: tuple[int, Expr, bool]
     atom: Atom
-    rule: Callable[..., Any] | None  # None is a Hermite series
-    rows: Rows
-    forms: Rows
+    rule: ClosedPair | None  # None is a Hermite series
+    parallel: NearParallel | None  # for that
+    rows: Table
+    forms: Table
 
 
 @dataclass(frozen=True)
@@ -173,6 +161,8 @@ class Recursion:
 class Group:
     """Cores whose second moments are needed: the parts of all of them, and where each row begins.
 
+    factors   for each core the constants of its parts, and its inputs
+
     With a recursion, the parts are those that a row does not have from the row before it.
     """
 
@@ -180,7 +170,7 @@ class Group:
     size: int = 0
     sampled: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
     atoms: dict[int, np.ndarray] = field(default_factory=dict)
-    constants: np.ndarray | None = None  # None if all are 1
+    factors: list[tuple[list[tuple[Expr, ...]], int]] = field(default_factory=list)
     starts: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
     recursion: Recursion | None = None
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from netsor.lang.expr import Apply, Expr
 from netsor.limits.recursion.forms import Atom
+from netsor.limits.recursion.recorder import Recorder
 from netsor.limits.sampling.recursions import CoreKey, Follows, find_recursions
 from netsor.limits.sampling.schedule import (
     Core,
@@ -26,15 +27,12 @@ from netsor.limits.sampling.schedule import (
 from netsor.limits.sampling.variables import Variables, spread
 from netsor.limits.sampling.vectors import Part, RowKey, Vector, Vectors
 
-if TYPE_CHECKING:
-    from netsor.limits.recursion.engine import Engine
-
 __all__ = ["schedule_of"]
 
 
-def schedule_of(engine: Engine, drawn: frozenset[str]) -> Schedule | None:
+def schedule_of(r: Recorder, drawn: frozenset[str]) -> Schedule | None:
     """The schedule of the vectors that outputs need, or None if it has nothing to sample."""
-    vectors = Vectors(engine, drawn)
+    vectors = Vectors(r, drawn)
     if not any(part.row for vector in vectors.found.values() for part in vector.parts):
         return None
     return _Scheduler(vectors).schedule()
@@ -53,7 +51,6 @@ class _Lists:
     """The parts of a group as they are collected."""
 
     sampled: list[np.ndarray] = field(default_factory=list)
-    constants: list[np.ndarray] = field(default_factory=list)
     atoms: list[list[dict[int, np.ndarray]]] = field(default_factory=list)
     starts: list[np.ndarray] = field(default_factory=list)
     before: list[np.ndarray] = field(default_factory=list)
@@ -64,7 +61,7 @@ class _Lists:
 
 class _Scheduler:
     def __init__(self, vectors: Vectors) -> None:
-        self.vectors, self.engine = vectors, vectors.engine
+        self.vectors, self.r = vectors, vectors.r
         self.states: dict[Expr, State] = {}
         self.variables = Variables(vectors, self.states)
         self.group_of: dict[CoreKey, int] = {}
@@ -82,7 +79,6 @@ class _Scheduler:
         pieces = self.cut(list(self.vectors.found.values()))
         for vector in self.vectors.found.values():
             self.add(vector, pieces[vector.expr])
-        self.variables.finish()
         families = self.variables.families
         for group, lists in zip(self.groups, self.lists, strict=True):
             _finish(group, lists, families)
@@ -96,7 +92,7 @@ class _Scheduler:
         """The most rows of values of expressions that are there at once: within a step, and after one."""
         alive, lasting = np.zeros(len(self.steps) + 1, int), np.zeros(len(self.steps) + 1, int)
         for expr, last in self.last_use.items():
-            size, first = self.engine.inputs_of(expr), self.first_use[expr]
+            size, first = self.r.inputs_of(expr), self.first_use[expr]
             alive[first] += size
             alive[last + 1] -= size
             lasting[first] += size
@@ -164,12 +160,11 @@ class _Scheduler:
             before = spread(self.cores[follows.before].rows, n)
             factor = spread(self.add_row((follows.factor,), group.pool, forms, rows), n)
         sampled = [spread(self.add_row(part.row, group.pool, forms, rows), n) for part in own]
-        constants = [np.broadcast_to(part.constants, n) for part in own]
         places, atoms = np.stack(sampled, axis=1).ravel(), self.variables.atoms
         parts = slice(lists.count, lists.count + len(places))
         lists.plain &= np.array_equal(places, np.arange(parts.start, parts.stop))
         lists.sampled.append(places)
-        lists.constants.append(np.stack(constants, axis=1).ravel())
+        group.factors.append(([part.constants for part in own], n))
         lists.atoms.append([{self.variables.number(f): spread(atoms[a], n) for f, a in e} for e in exact])
         lists.starts.append(np.arange(parts.start, parts.stop, len(own)))
         lists.before.append(before)
@@ -185,13 +180,13 @@ class _Scheduler:
             exprs, used = tuple(atom.expr for atom in key), [form for atom in key for form in atom.forms]
             rest = self.rows.get((pool, key[1:])) if len(key) > 1 else None
         else:
-            exprs, used, rest = (key,), self.engine.forms.maximal_forms(key), None
+            exprs, used, rest = (key,), self.r.forms.maximal_forms(key), None
         for form in used:
             self.variables.add_form(form, forms)
         exprs = exprs[:1] if rest else exprs
         for expr in exprs:
             self.use(expr)
-        n = max([1, *map(self.engine.inputs_of, exprs), rest.stop - rest.start if rest else 1])
+        n = max([1, *map(self.r.inputs_of, exprs), rest.stop - rest.start if rest else 1])
         self.rows[pool, key] = place = slice(self.pools[pool], self.pools[pool] + n)
         self.pools[pool] = place.stop
         rows.append(Row(place, exprs, rest))
@@ -209,8 +204,6 @@ class _Scheduler:
 
 def _finish(group: Group, lists: _Lists, families: list[Family]) -> None:
     group.sampled, group.starts = np.concatenate(lists.sampled), np.concatenate(lists.starts)
-    constants = np.concatenate(lists.constants)
-    group.constants = None if np.all(constants == 1) else constants
     for number in sorted({f for atoms in lists.atoms for part in atoms for f in part}):
         columns = []
         for atoms, sampled in zip(lists.atoms, lists.sampled, strict=True):
@@ -238,7 +231,7 @@ def _is_common(vector: Vector, family: str) -> bool:
 def _without(part: Part, common: list[str]) -> tuple[Any, ...]:
     """What tells a part of a core from others."""
     rest = tuple((f, a) for f, a in sorted(part.exact.items()) if f not in common)
-    return tuple(part.constants), part.row, rest
+    return part.constants, part.row, rest
 
 
 def _components(items: list[Any], labels: Callable[[Any], Iterable[Any]]) -> list[list[Any]]:

@@ -8,6 +8,7 @@ from netsor.expect.points import NormalPoints
 from netsor.lang.expr import Expr
 from netsor.limits.sampling.draws import Draws, Mixtures
 from netsor.limits.sampling.loadings import Loadings
+from netsor.limits.sampling.numbers import Numbers
 from netsor.limits.sampling.schedule import Schedule, Step
 from netsor.limits.sampling.workspace import Workspace
 
@@ -25,12 +26,14 @@ class Share:
     def __init__(
         self,
         schedule: Schedule,
+        numbers: Numbers,
         span: slice,
         points: list[NormalPoints],
         loadings: list[Loadings],
         workspace: Workspace,
     ) -> None:
-        self.schedule, self.span, self.points, self.loadings = schedule, span, points, loadings
+        self.schedule, self.numbers, self.span = schedule, numbers, span
+        self.points, self.loadings = points, loadings
         self.workspace, self.count = workspace, points[0].count
         self.parts = range(-(-self.count // workspace.points))
         self.kept: dict[int, Draws] = {}
@@ -64,7 +67,7 @@ class Share:
     def start(self, part: int) -> Draws:
         first = part * self.workspace.points
         places = slice(first, min(first + self.workspace.points, self.count))
-        draws = Draws(self.schedule, self.points, self.loadings, places, self.workspace.table)
+        draws = Draws(self.schedule, self.numbers, self.points, self.loadings, places, self.workspace.table)
         if part < self.workspace.kept:
             self.kept[part] = draws
         return draws

@@ -4,35 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from netsor.lang.expr import Apply, Expr, Ref, refs, subtrees
-from netsor.lang.functions import add, div, neg, sub
+from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees
+from netsor.lang.functions import add, div, mul, neg, sub
 from netsor.lang.ops import Function
-from netsor.lang.program import Embedding, Input, LinComb, MatMul, Nonlin, Normal, Output, used_by
+from netsor.lang.program import Embedding, Input, LinComb, MatMul, Normal, Output, used_by
 from netsor.lang.types import C
-from netsor.limits.recursion.forms import HOLE, Atom
+from netsor.limits.recursion.forms import HOLE, Atom, Product
+from netsor.limits.recursion.recorder import Recorder
 
-if TYPE_CHECKING:
-    from netsor.limits.recursion.engine import Engine
-
-__all__ = ["Part", "Vector", "Vectors", "resolved"]
+__all__ = ["Part", "Vector", "Vectors"]
 
 RowKey = tuple[Atom, ...] | Expr  # a product of sampled atoms, or an expression of sampled forms alone
-Combination = dict[str, np.ndarray]  # the coefficients of inputs and of products with matrices, by name
-
-
-class DeclinedError(Exception):
-    """A vector that does not fit; it is left to the engine."""
+Combination = dict[str, Expr]  # the coefficients of inputs and of products with matrices, by name
+ONE = Const(1.0)
 
 
 @dataclass(frozen=True)
 class Part:
-    """A product of numbers (for each input, or one), sampled atoms, and an atom of some exact families."""
+    """A product of constants, sampled atoms, and an atom of some exact families."""
 
-    constants: np.ndarray
+    constants: tuple[Expr, ...]
     row: RowKey
     exact: dict[str, Atom]
 
@@ -49,12 +41,6 @@ class Vector:
     cluster: int = -1
 
 
-def resolved(engine: Engine, name: str) -> Expr:
-    """The vector of that name as the engine asks for it: a function of G-vars."""
-    source = engine.program.definitions[name]
-    return engine.forms.unwound(source.expr) if isinstance(source, Nonlin) else Ref(name)
-
-
 class Vectors:
     """All vectors that outputs need and that fit, by their depth and in the order of the program: `found`.
 
@@ -64,161 +50,162 @@ class Vectors:
     index, with at most one atom of each family that is not `drawn` in a product.
     """
 
-    def __init__(self, engine: Engine, drawn: frozenset[str]) -> None:
-        self.engine, self.forms, self.drawn = engine, engine.forms, drawn
+    def __init__(self, r: Recorder, drawn: frozenset[str]) -> None:
+        self.r, self.forms, self.drawn = r, r.forms, drawn
         self.found: dict[Expr, Vector] = {}
-        self._linear: dict[Expr, Combination] = {}
-        self._checked: set[Atom] = set()
-        for vector in _needed_vectors(engine):
-            try:
-                vector.parts = self._parts(vector.expr)
-            except DeclinedError:
-                continue
-            vector.depth = self._depth(vector)
-            self.found[vector.expr] = vector
+        self._linear: dict[Expr, Combination | None] = {}
+        self._plain: dict[Atom, bool] = {}
+        for vector in _needed_vectors(r):
+            parts = self._parts(vector.expr)
+            if parts is not None:
+                vector.parts, vector.depth = parts, self._depth(parts, vector.expr)
+                self.found[vector.expr] = vector
         self.found = dict(sorted(self.found.items(), key=lambda item: item[1].depth))
 
-    def _parts(self, e: Expr) -> list[Part]:
-        made = [self._part(product) for product in self.forms.products(e)]
+    def _parts(self, e: Expr) -> list[Part] | None:
+        """The vector as a sum of parts, or None if it does not fit."""
+        made = []
+        for product in self.forms.products(e):
+            part = self._part(product)
+            if part is None:
+                return None
+            made.append(part)
         if self.forms.is_affine(e) and any(part.row for part in made):
-            raise DeclinedError  # its second moments are covariances, which the engine does not average
+            return None  # its second moments are covariances, which are not averaged
         if len(made) == 1 or any(part.exact for part in made):
             return made
-        for form in self.forms.maximal_forms(e):
-            self.combination(form)
-        return [Part(np.ones(1), e, {})]  # all of it is sampled: one row is enough
+        if any(self.combination(form) is None for form in self.forms.maximal_forms(e)):
+            return None
+        return [Part((), e, {})]  # all of it is sampled: one row is enough
 
-    def _depth(self, vector: Vector) -> int:
-        atoms = {atom for part in vector.parts for atom in part.exact.values()}
-        atoms |= {atom for part in vector.parts if isinstance(part.row, tuple) for atom in part.row}
-        forms = {form for atom in atoms for form in atom.forms}
-        forms |= set() if atoms else set(self.forms.maximal_forms(vector.expr))
-        leaves = {name for form in forms for name in self.combination(form)}
-        sources = (self.engine.program.definitions[name] for name in leaves)
-        behind = [resolved(self.engine, s.operand) for s in sources if isinstance(s, MatMul)]
+    def _depth(self, parts: list[Part], e: Expr) -> int:
+        atoms = {atom for part in parts for atom in part.exact.values()}
+        atoms |= {atom for part in parts if isinstance(part.row, tuple) for atom in part.row}
+        forms = {form for atom in atoms for form in atom.forms} if atoms else self.forms.maximal_forms(e)
+        leaves = {name for form in forms for name in self.combination(form) or ()}
+        sources = (self.r.program.definitions[name] for name in leaves)
+        behind = [self.forms.resolved(Ref(s.operand)) for s in sources if isinstance(s, MatMul)]
         return 1 + max((self.found[expr].depth for expr in behind), default=0)
 
-    def _part(self, product: Any) -> Part:
+    def _part(self, product: Product) -> Part | None:
         sampled: list[Atom] = []
         exact: dict[str, Atom] = {}
         for atom in product.atoms:
-            self._require_plain(atom)
             families = self.forms.families_of(atom)
+            if not self._is_plain(atom):
+                return None
             if families <= self.drawn:
                 sampled.append(atom)
             elif len(families) == 1 and atom.unary and not families & exact.keys():
                 exact[next(iter(families))] = atom
             else:
-                raise DeclinedError
-        return Part(self._number(product.constants), tuple(sampled), exact)
+                return None
+        known = all(map(self._is_number, product.constants))
+        return Part(product.constants, tuple(sampled), exact) if known else None
 
-    def _require_plain(self, atom: Atom) -> None:
-        if atom in self._checked:
-            return
-        for node in subtrees(atom.expr):
-            if isinstance(node, Apply) and not (isinstance(node.op, Function) and node.pick is None):
-                raise DeclinedError
-        names = {HOLE.name} if atom.unary else {name for form in atom.forms for name in refs(form)}
-        if not names.issuperset(refs(atom.body)):
-            raise DeclinedError
-        for form in atom.forms:
-            self.combination(form)
-        self._checked.add(atom)
+    def _is_plain(self, atom: Atom) -> bool:
+        """Coordinatewise functions without parameters of Gaussian variables without index."""
+        if atom not in self._plain:
+            nodes = (node for node in subtrees(atom.expr) if isinstance(node, Apply))
+            names = {HOLE.name} if atom.unary else {name for form in atom.forms for name in refs(form)}
+            self._plain[atom] = (
+                all(isinstance(node.op, Function) and node.pick is None for node in nodes)
+                and names.issuperset(refs(atom.body))
+                and all(self.combination(form) is not None for form in atom.forms)
+            )
+        return self._plain[atom]
 
-    def _number(self, constants: Iterable[Expr]) -> np.ndarray:
-        """A product of constants for each input, or for all of them."""
-        value = np.ones(1)
-        for c in constants:
-            limits = any(isinstance(self.engine.program.types.get(name), C) for name in refs(c))
-            if limits or self.engine.index(c) != ():
-                raise DeclinedError
-            value = value * self.engine.constant(c)[0]
-        return value
+    def _is_number(self, c: Expr) -> bool:
+        """A constant for each input, or for all of them, that is no limit of a C-var."""
+        limits = any(isinstance(self.r.program.types.get(name), C) for name in refs(c))
+        return not limits and self.r.index(c) == ()
 
     # Forms
 
-    def combination(self, form: Expr) -> Combination:
+    def combination(self, form: Expr) -> Combination | None:
         """A Gaussian variable as a combination of inputs and of products with matrices, up to its mean."""
         if form not in self._linear:
             self._linear[form] = self._combined(form)
         return self._linear[form]
 
-    def _combined(self, e: Expr) -> Combination:
+    def _combined(self, e: Expr) -> Combination | None:
         if self.forms.is_constant(e):
-            self._number([e])
-            return {}
-        if self.engine.index(e) != ():
-            raise DeclinedError
+            return {} if self._is_number(e) else None
+        if self.r.index(e) != ():
+            return None
         if isinstance(e, Ref):
             return self._leaf(e.name)
         assert isinstance(e, Apply)
         if e.op in (add, sub):
             left, right = (self.combination(a) for a in e.args)
-            return _sum(left, right, -1.0 if e.op is sub else 1.0)
+            return _sum(left, right, Const(-1.0) if e.op is sub else ONE)
         if e.op is neg:
-            return _sum({}, self.combination(e.args[0]), -1.0)
+            return _sum({}, self.combination(e.args[0]), Const(-1.0))
         if not isinstance(e.op, Function):
-            raise DeclinedError
+            return None
         x, y = e.args
         vector, factor = (y, x) if self.forms.is_constant(x) else (x, y)
-        scale = self._number([factor])
-        return _sum({}, self.combination(vector), 1 / scale if e.op is div else scale)
+        if not self._is_number(factor):
+            return None
+        return _sum({}, self.combination(vector), Apply(div, (ONE, factor)) if e.op is div else factor)
 
-    def _leaf(self, name: str) -> Combination:
-        types = self.engine.program.types
-        match self.engine.program.definitions[name]:
+    def _leaf(self, name: str) -> Combination | None:
+        types = self.r.program.types
+        match self.r.program.definitions[name]:
             case LinComb(expr=expr):
                 return self.combination(expr)
             case Input(law=Normal()):
-                return {name: np.ones(1)}
+                return {name: ONE}
             case Input(law=Embedding(matrix, _)) if types[matrix].index == ():
-                return {name: np.ones(1)}
+                return {name: ONE}
             case MatMul(matrix=matrix, operand=operand) if types[matrix].index == ():
-                if resolved(self.engine, operand) in self.found:
-                    return {name: np.ones(1)}
-        raise DeclinedError
+                return {name: ONE} if self.forms.resolved(Ref(operand)) in self.found else None
+        return None
 
 
-def _sum(left: Combination, right: Combination, scale: Any) -> Combination:
+def _sum(left: Combination | None, right: Combination | None, scale: Expr) -> Combination | None:
+    if left is None or right is None:
+        return None
     total = dict(left)
-    for name, coefs in right.items():
-        total[name] = total.get(name, 0.0) + scale * coefs
+    for name, coef in right.items():
+        scaled = coef if scale == ONE else scale if coef == ONE else Apply(mul, (scale, coef))
+        total[name] = Apply(add, (total[name], scaled)) if name in total else scaled
     return total
 
 
-def _needed_vectors(engine: Engine) -> Iterable[Vector]:
+def _needed_vectors(r: Recorder) -> Iterable[Vector]:
     """Operands of matrices and of outputs in the order of the program."""
-    program, needed, found = engine.program, _needed(engine), []
+    program, needed, found = r.program, _needed(r), []
     places = {s.name: k for k, s in enumerate(program.statements) if not isinstance(s, Output)}
     for s in program.statements:
         if isinstance(s, MatMul) and s.name in needed:
-            found.append((places[s.operand], resolved(engine, s.operand), s.operand, s.matrix))
+            found.append((places[s.operand], r.forms.resolved(Ref(s.operand)), s.operand, s.matrix))
         elif isinstance(s, Output):
             for name in dict.fromkeys(t.operand for t in s.terms):
-                whole = resolved(engine, name)
-                for e in _peeled(engine, whole):
+                whole = r.forms.resolved(Ref(name))
+                for e in _peeled(r, whole):
                     found.append((places[name], e, name if e is whole else None, ""))
     vectors: dict[Expr, Vector] = {}
     for _, expr, name, use in sorted(found, key=lambda item: item[0]):
         if expr not in vectors:
-            vectors[expr] = Vector(expr, engine.inputs_of(Ref(name) if name else expr))
+            vectors[expr] = Vector(expr, r.inputs_of(Ref(name) if name else expr))
         vectors[expr].uses.add(use)
     return vectors.values()
 
 
-def _needed(engine: Engine) -> set[str]:
+def _needed(r: Recorder) -> set[str]:
     """The variables that outputs depend on."""
     needed: set[str] = set()
-    for s in reversed(engine.program.statements):
+    for s in reversed(r.program.statements):
         if isinstance(s, Output) or s.name in needed:
             needed.update(used_by(s))
     return needed
 
 
-def _peeled(engine: Engine, e: Expr) -> Iterator[Expr]:
+def _peeled(r: Recorder, e: Expr) -> Iterator[Expr]:
     """What linear operations on index axes take apart: the vectors in mean(stack(...))."""
     if all(isinstance(node.op, Function) for node in subtrees(e) if isinstance(node, Apply)):
         yield e
-    elif isinstance(e, Apply) and engine.forms.is_linear_head(e):
+    elif isinstance(e, Apply) and r.forms.is_linear_head(e):
         for arg in e.args:
-            yield from _peeled(engine, arg)
+            yield from _peeled(r, arg)

@@ -225,10 +225,8 @@ def _new(step: Step) -> int:
 
 def _bytes(schedule: Schedule) -> int:
     """Of the numbers of rows in a schedule, and of what is known of inputs."""
-    arrays = [x for g in schedule.groups for x in (g.sampled, g.starts, g.constants, *g.atoms.values())]
-    for family in schedule.families:
-        if family.static:
-            arrays += [family.static.data, family.static.weights, family.static.cov]
+    arrays = [x for g in schedule.groups for x in (g.sampled, g.starts, *g.atoms.values())]
     for link in (link for step in schedule.steps for form in step.forms for link in form.links):
-        arrays += [link.other, link.other_scale, link.columns, *(f.other for f in link.factors)]
-    return sum(x.nbytes for x in arrays if x is not None)
+        arrays += [link.other, link.other, link.columns, *(f.other for f in link.factors)]
+    static = sum(2 * family.size**2 for family in schedule.families)
+    return sum(x.nbytes for x in arrays) + NUMBER * static

@@ -1,7 +1,7 @@
 """Tapes as one graph whose nodes are sorted by what they do.
 
 Two nodes have the same operation if they differ only in the values that they read and in numbers. Such nodes
-can be computed together, and operations that repeat can be computed in a loop: see `schedule`.
+can be computed together, and operations that repeat can be computed in a loop: see `batches`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import array_api_compat.numpy as numpy_api
 import numpy as np
 
 from netsor.limits.tape.tape import Step, Tape, hashable
 from netsor.limits.tape.traced import NeedsValuesError, Traced
 
-__all__ = ["Graph", "Operation"]
+__all__ = ["Graph", "Operation", "in_library"]
 
 
 class Hole:
@@ -30,6 +31,7 @@ class Hole:
 
 
 READ, NUMBER = Hole("read"), Hole("number")
+NAMES = {"transpose": "permute_dims", "concatenate": "concat"}  # what the array API calls functions of NumPy
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,22 @@ class Operation:
             return type(x)(map(filled, x)) if isinstance(x, list | tuple) else x
 
         return self.fn(*map(filled, self.pattern), **self.options)
+
+
+def in_library(operation: Operation, xp: Any, real: Any) -> Operation:
+    """The operation with the functions of an array library in place of NumPy's, and its real numbers."""
+
+    def dtype(x: Any) -> Any:
+        return real if isinstance(x, np.dtype | type) and np.dtype(x).kind == "f" else x
+
+    fn, name = operation.fn, getattr(operation.fn, "__name__", "")
+    if fn is numpy_api.linalg.diagonal:
+        fn = xp.linalg.diagonal
+    elif fn in (getattr(np, name, None), getattr(numpy_api, name, None)):
+        fn = getattr(xp, NAMES.get(name, name))
+    options = {name: dtype(x) if name == "dtype" else x for name, x in operation.options.items()}
+    pattern = tuple(dtype(x) if isinstance(x, np.dtype) else x for x in operation.pattern)
+    return Operation(fn, pattern, options, operation.size)
 
 
 class _Same(dict):
@@ -75,11 +93,9 @@ class Graph:
         self._numbered: dict[Any, int] = {}
         self._known_constants: dict[Any, int] = {}
         outputs = list(outputs)
-        needed = _needed(tape, {x.step for x in outputs if x.tape is tape})
+        needed = tape.needed(x.step for x in outputs if x.tape is tape)
         read = [x for k in needed if k in tape.leaves for x in tape.reads_of[k][1]]
-        first = _needed(
-            single, {x.step for x in [*read, *outputs] if isinstance(x, Traced) and x.tape is single}
-        )
+        first = single.needed(x.step for x in [*read, *outputs] if isinstance(x, Traced) and x.tape is single)
         self._places: dict[Tape, dict[int, int]] = {single: {}, tape: {}}
         self._add_all(single, first)
         self._add_all(tape, needed)
@@ -194,14 +210,6 @@ class _Found:
             self.numbers.append(x)
             return NUMBER
         return x
-
-
-def _needed(tape: Tape, outputs: set[int]) -> list[int]:
-    needed = set(outputs)
-    for k in range(len(tape.steps) - 1, -1, -1):
-        if k in needed:
-            needed.update(x.step for x in tape.steps[k].reads())
-    return sorted(needed)
 
 
 def _size(tape: Tape, k: int) -> int:

@@ -2,8 +2,7 @@
 
 The engine computes with `Traced` arrays, which have a shape but no values; what it does to them is a list
 of steps. There are two kinds of tapes. One computes what belongs to single inputs, for all of them. The
-other computes a tile of pairs of inputs from it, and is run for every tile. A run drops every array after its
-last use, so the workspace is what a tape needs at one time, whatever the length of the program.
+other computes a tile of pairs of inputs from it, and is run for every tile.
 
 Recording tidies up: what is constant is computed at once, equal steps are one step, and what belongs to one
 side of a tile is computed before the tiles.
@@ -19,7 +18,6 @@ from typing import Any, NamedTuple
 import array_api_compat.numpy as numpy_api
 import numpy as np
 
-from netsor.limits.on_numpy.fused import Fused, fuse
 from netsor.limits.tape.traced import Namespace, Traced
 
 __all__ = ["Span", "Step", "Tape", "hashable"]
@@ -89,6 +87,14 @@ class Tape:
         """The shapes of the arrays that are given by name."""
         return {name: x.shape for name, x in self._names.items()}
 
+    def needed(self, outputs: Iterable[int]) -> list[int]:
+        """The steps that some steps need, and these, in order."""
+        found = set(outputs)
+        for k in range(len(self.steps) - 1, -1, -1):
+            if k in found:
+                found.update(a.step for a in self.steps[k].reads())
+        return sorted(found)
+
     def dependence(self, names: Iterable[str]) -> dict[int, str]:
         """For each step that depends on one of the named arrays, its name."""
         found = {self._names[name].step: name for name in names}
@@ -140,7 +146,8 @@ class Tape:
         shape = (array.shape[0], *((count, 1) if axis == 1 else (1, count)), *rest)
 
         def tile(given: Given, spans: Mapping[Span, Span]) -> Any:
-            return read(given)[:, slice(*spans[span])].reshape(shape)
+            part = slice(*spans[span])
+            return read(given)[(slice(None), part, None, ...) if axis == 1 else (slice(None), None, part, ...)]
 
         key, kind = ("side", self._name(array), span, axis), ("side", span, axis)
         made = self.leaf(key, shape, array.dtype, tile, kind, (array,))
@@ -291,76 +298,12 @@ class Tape:
         self.largest = max(self.largest, prod(shape))
         return Traced(self, len(self.steps) - 1, shape, dtype)
 
-    # Running
-
-    def prepare(self, outputs: Iterable[Any]) -> None:
-        """Fix what is asked for: find the steps that it needs and where each value is used last."""
-        self.outputs = {x.step for x in outputs}
-        needed = set(self.outputs)
-        for k in range(len(self.steps) - 1, -1, -1):
-            if k in needed:
-                needed.update(a.step for a in self.steps[k].reads())
-        order = sorted(needed - self.constants.keys())
-        self.order: list[int | Fused] = fuse(self, order, self.outputs) if self.compiled else [*order]
-        last: dict[int, int] = {}
-        for at, part in enumerate(self.order):
-            for k in self._reads(part):
-                last[k] = at
-        self.drops: list[list[int]] = [[] for _ in self.order]
-        for value, at in last.items():
-            if value not in self.constants:
-                self.drops[at].append(value)
-        self.held = {k: array for k, array in self.constants.items() if k in needed}
-
-    def _reads(self, part: int | Fused) -> list[int]:
-        return part.inputs if isinstance(part, Fused) else [a.step for a in self.steps[part].reads()]
-
-    def run(self, given: Given, spans: Mapping[Span, Span] | None = None) -> Iterator[tuple[int, Any]]:
-        """(step, value) of every output; `spans` puts other inputs in place of those recorded."""
-        values: dict[int, Any] = dict(self.held)
-        for k in self.outputs & values.keys():
-            yield k, values[k]
-        for part, drops in zip(self.order, self.drops, strict=True):
-            if isinstance(part, Fused):
-                made = part.run(values)
-            else:
-                made = ((part, self._step(part, values, given, spans or {})),)
-            for k, value in made:
-                values[k] = value
-                if k in self.outputs:
-                    yield k, value
-            for k in drops:
-                del values[k]
-
-    def _step(self, k: int, values: dict[int, Any], given: Given, spans: Mapping[Span, Span]) -> Any:
-        if k in self.leaves:
-            return self.leaves[k](given, spans)
-        fn, args, options, _ = self.steps[k]
-        return fn(*[_filled(a, values) for a in args], **options)
-
-    def peak(self) -> int:
-        """The largest number of bytes that a run holds at one time, without inputs and constants."""
-        size = [prod(shape) * dtype.itemsize for shape, dtype in zip(self.shapes, self.dtypes, strict=True)]
-        now = most = 0
-        for part, drops in zip(self.order, self.drops, strict=True):
-            made = part.outputs if isinstance(part, Fused) else [part]
-            now += sum(size[k] for k in made)
-            most = max(most, now)
-            now -= sum(size[k] for k in drops)
-        return most
-
 
 def _broadcast(shapes: list[Shape]) -> Shape:
     """The common shape, fast if there is nothing to do."""
     if shapes and all(shape == shapes[0] for shape in shapes):
         return shapes[0]
     return np.broadcast_shapes(*shapes)
-
-
-def _filled(x: Any, values: Mapping[int, Any]) -> Any:
-    if isinstance(x, Traced):
-        return values[x.step]
-    return [_filled(y, values) for y in x] if isinstance(x, list) else x
 
 
 def _zeros(x: Any) -> Any:

@@ -9,12 +9,14 @@ correlation is 1 or -1 up to a few units in the last place count as parallel, wh
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 from netsor.expect.closed_arrays import as_floats
 from netsor.limits.tape.traced import array_namespace
 
-__all__ = ["GROWING", "JUMPING", "ROUNDING", "as_parallel"]
+__all__ = ["ROUNDING", "NearParallel"]
 
 Array = Any
 UNITS = 16.0  # of 1 - correlation^2, in units of the last place
@@ -23,15 +25,27 @@ GROWING = {"abs", "elu", "gelu", "identity", "leaky_relu", "polynomial", "relu",
 JUMPING = {"piecewise", "sign", "step"}
 
 
-def as_parallel(cov: Array, q1: Array, q2: Array, beyond: float) -> Array:
-    """The covariance, at correlations of almost 1 or -1 the one of these, and so many units more.
+@dataclass(frozen=True)
+class NearParallel:
+    """The covariance of two variables; at correlations of almost 1 or -1 the one of these, and `beyond` units more.
 
     A covariance a little beyond its range has a determinant that is not positive, which counts as 0.
     """
-    cov, q1, q2 = as_floats(cov, q1, q2)
-    xp = array_namespace(cov, q1, q2)
-    eps, tiny = (float(getattr(xp.finfo(cov.dtype), name)) for name in ("eps", "smallest_normal"))
-    product = q1 * q2
-    near = (xp.abs(product - cov * cov) <= UNITS * eps * product) & (product > tiny / eps)
-    most = xp.sqrt(xp.where(near, product, 1.0)) * (1.0 + beyond * eps)
-    return xp.where(near, xp.where(cov < 0, -most, most), cov)
+
+    beyond: float = 0.0
+
+    @classmethod
+    def of(cls, names: Collection[str], closed: bool) -> NearParallel | None:
+        """What two functions need, by their names; None for those that grow like their argument."""
+        if set(names) <= GROWING:
+            return None
+        return cls(2.0 if closed and set(names) <= JUMPING else 0.0)
+
+    def __call__(self, cov: Array, q1: Array, q2: Array) -> Array:
+        cov, q1, q2 = as_floats(cov, q1, q2)
+        xp = array_namespace(cov, q1, q2)
+        eps, tiny = (float(getattr(xp.finfo(cov.dtype), name)) for name in ("eps", "smallest_normal"))
+        product = q1 * q2
+        near = (xp.abs(product - cov * cov) <= UNITS * eps * product) & (product > tiny / eps)
+        most = xp.sqrt(xp.where(near, product, 1.0)) * (1.0 + self.beyond * eps)
+        return xp.where(near, xp.where(cov < 0, -most, most), cov)

@@ -1,0 +1,39 @@
+"""All blocks of a kernel recorded at once, as one graph: for libraries that compile or run it whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from netsor.limits.assembly import Rows
+from netsor.limits.recursion.outputs import output_second
+from netsor.limits.recursion.pairs import Pair
+from netsor.limits.recursion.recorder import Missing, Recorder
+from netsor.limits.tape.graph import Graph
+from netsor.limits.tape.tape import Tape
+
+__all__ = ["Recorded", "recorded_blocks"]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The graph of a kernel, the pairs of Outputs of its blocks, and the elements of its largest array."""
+
+    graph: Graph
+    pairs: list[tuple[int, int]]
+    largest: int
+
+
+def recorded_blocks(make: Callable[[Tape], Recorder], rows: Rows) -> Recorded | Missing:
+    """The blocks of all pairs of outputs; with one set of inputs, those on and above the diagonal."""
+    single, tape, blocks = Tape(), Tape(), {}
+    recorder = make(single)
+    spans = {o: rows.spans(r) for r, group in enumerate(rows.groups) for o in group.outputs}
+    for o, (left, _) in spans.items():
+        for p, (_, right) in spans.items():
+            if left[0] < left[1] and right[0] < right[1] and (not rows.symmetric or p >= o):
+                block = recorder.ask(output_second, o, p, Pair(False, False, left, right, tape))
+                if recorder.missing:
+                    return recorder.missing
+                blocks[o, p] = block.array
+    return Recorded(Graph(single, tape, blocks.values()), list(blocks), tape.largest)

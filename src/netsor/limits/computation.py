@@ -1,0 +1,347 @@
+"""One network on inputs of given shapes: planned, then carried out on any values of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from netsor.build.network import Joint
+from netsor.errors import LimitError
+from netsor.limits.assembly import Rows
+from netsor.limits.methods.ladder import expectation
+from netsor.limits.notes import Notes
+from netsor.limits.on_numpy import kernel as on_numpy
+from netsor.limits.on_numpy.prepared import Prepared
+from netsor.limits.on_numpy.recording import Recording, record
+from netsor.limits.options import Options
+from netsor.limits.padding import Padding, pad
+from netsor.limits.plan import Plan, Sampling, largest
+from netsor.limits.recursion.forms import Forms
+from netsor.limits.recursion.moments import first, second
+from netsor.limits.recursion.outputs import output_index, output_second
+from netsor.limits.recursion.pairs import Pair, PerInput
+from netsor.limits.recursion.recorder import Missing, Recorder, Rules
+from netsor.limits.sampling.averages import Averages
+from netsor.limits.sampling.repeats import Repeats
+from netsor.limits.sampling.values import Samples, sampled_mean
+from netsor.limits.tape.tape import Tape
+from netsor.progress import bar
+
+__all__ = ["Computation", "Result"]
+
+NUDGE = "nudge"  # by how many of its error bounds every inexact number is moved
+RULES = Rules(first, second, expectation, sampled_mean)
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A kernel matrix, an error estimate for each entry, and how it was computed."""
+
+    value: np.ndarray
+    error: np.ndarray
+    plan: Plan
+
+    def explain(self) -> str:
+        """Which expectation was computed by which method, with which error."""
+        return str(self.plan)
+
+
+class Computation:
+    """The kernel of a joint program; with `split`, between the inputs before it and those from it on.
+
+    Only the shapes of its data count. `params` names the variances that are given with the data.
+    """
+
+    def __init__(self, made: Joint, options: Options, params: tuple[str, ...], split: int | None) -> None:
+        self.made, self.options, self.params = made, options, params
+        self.program, self.rows = made.program, Rows(made, split)
+        self.forms = Forms(self.program)
+        self.batched = frozenset(
+            name for name, array in made.data.items() if array.ndim > self.program.data[name].ndim
+        )
+        self.shapes = {name: np.shape(array) for name, array in made.data.items()}
+        self.missing: Missing | None = None  # what must be sampled, whatever the inputs are
+        self.reasons: tuple[str, ...] = ()
+        if options.method == "sample":
+            self.missing = Missing(frozenset(self.forms.families.values()), "")
+        self._recordings: dict[bool, Recording] = {}
+        self._repeats: Repeats | None = None
+        self._padded: tuple[Padding, Computation] | bool | None = False
+
+    # Recording
+
+    def recorder(
+        self,
+        tape: Tape,
+        most: int | None = None,
+        errors: bool = False,
+        samples: Samples | None = None,
+        traced: bool = False,
+    ) -> Recorder:
+        """A recorder of this program, for at most so many inputs at a time."""
+        data = {}
+        for name, shape in self.shapes.items():
+            batched = name in self.batched
+            if most is not None and batched:
+                shape = (min(most, shape[0]), *shape[1:])
+            array = tape.input(name, shape, self.options.dtype)
+            rank = len(shape) - batched
+            data[name] = PerInput(array[None, ...] if batched else array[None, None, ...], rank)
+        params = {name: tape.input(name, (), self.options.dtype) for name in self.params}
+        nudge = tape.input(NUDGE, (), self.options.dtype) if errors else None
+        return Recorder(self.program, self.forms, tape, data, params, RULES, Notes(), nudge, traced, samples)
+
+    @property
+    def padded(self) -> tuple[Padding, Computation] | None:
+        """The same with inputs of different lengths as one group, where that pays."""
+        if self._padded is False:
+            padding = pad(self.made) if len(self.made.groups) > 1 else None
+            self._padded = None
+            if padding is not None:
+                made = replace(padding.made, data=padding.data(self.made.data))
+                own = Computation(made, self.options, self.params, self.rows.split)
+                own._padded = None
+                self._padded = padding, own
+        assert not isinstance(self._padded, bool)
+        return self._padded
+
+    def recording(self, errors: bool) -> Recording | None:
+        """The exact computation with or without errors, or None if something must be sampled.
+
+        The second one without errors is with compiled loops, if they pay.
+        """
+        if self.missing is not None:
+            return None
+        known = self._recordings.get(errors)
+        if known is None or (not errors and known.ran and known.pays_compiling):
+            options = self.options
+
+            def make(tape: Tape, most: int | None) -> Recorder:
+                return self.recorder(tape, most, errors)
+
+            found = record(make, self.program, self.rows, options.memory, options.dtype, known is not None)
+            if isinstance(found, Missing):
+                self._sample(found)
+                return None
+            self._recordings[errors] = found
+        return self._recordings[errors]
+
+    def _sample(self, missing: Missing) -> None:
+        """Note families that must be sampled."""
+        if self.options.method == "exact":
+            raise LimitError(
+                "this limit has no exact method",
+                remedy=f'{missing.reason}. Use method="auto", which samples only what it must.',
+            )
+        before = self.missing.families if self.missing else frozenset()
+        self.missing = Missing(before | missing.families, missing.reason)
+        self.reasons = (*self.reasons, missing.reason)
+
+    @property
+    def repeats(self) -> Repeats:
+        """What is sampled, as it is recorded for some repeats and points."""
+        assert self.missing is not None
+        while self._repeats is None:
+            made = Repeats(self.recorder, self.program, self.rows, self.options, self.missing.families)
+            found = made.prepare(self.options.first_points)
+            if found is not None:
+                self._sample(found)
+            else:
+                self._repeats = made
+        return self._repeats
+
+    # The plan
+
+    def exact(self, errors: bool) -> tuple[Callable[[Values], Values], Recording] | None:
+        """How data become those of an exact recording, and that; None if something must be sampled."""
+        if self.missing is None and self.padded is not None:
+            padding, own = self.padded
+            found = own.recording(errors)
+            if found is not None:
+                return lambda given: {**given, **padding.data(given)}, found
+            assert own.missing is not None
+        found = self.recording(errors)
+        return None if found is None else (lambda given: given, found)
+
+    def plan(self, errors: bool = True) -> Plan:
+        """What the kernel takes, without computing it."""
+        shape = (self.rows.left_size, self.rows.right_size)
+        exact = self.exact(errors)
+        if exact is not None:
+            return _plan_of(exact[1], len(self.program.statements), shape)
+        repeats = self.repeats
+        made = _plan_of(repeats.recording, len(self.program.statements), shape)
+        return replace(made, sampling=self._sampling(repeats.points, self.options.repeats))
+
+    def _sampling(self, points: int, repeats: int) -> Sampling:
+        assert self.missing is not None
+        families = tuple(sorted(self.missing.families))
+        return Sampling(families, self.reasons, points, repeats, self.repeats.dimensions)
+
+    # Running
+
+    def given(self, data: Values, params: Values) -> dict[str, Any]:
+        dtype = self.options.dtype
+        return {name: np.asarray(x, dtype) for name, x in (*data.items(), *params.items())}
+
+    def value(self, data: Values, params: Values) -> np.ndarray:
+        """The kernel alone."""
+        if self.options.tol is not None:
+            return self.result(data, params).value
+        exact = self.exact(errors=False)
+        if exact is None:
+            return self._sampled(data, params).value
+        prepare, recording = exact
+        return finite(self._run(recording, prepare(self.given(data, params))))
+
+    def _run(self, recording: Recording, given: Values) -> np.ndarray:
+        count = sum(len(tiles.places) for tiles in recording.tiles)
+        with bar(self.options.progress, count, "computing the kernel") as advance:
+            recording.ran = True
+            return on_numpy.run(recording, given, self.options.dtype, 1, advance)[0]
+
+    def result(self, data: Values, params: Values) -> Result:
+        """The kernel with errors and plan."""
+        exact = self.exact(errors=True)
+        if exact is None:
+            return self._sampled(data, params)
+        prepare, recording = exact
+        given = prepare(self.given(data, params))
+        with recording.lock:
+            recording.notes.errors.clear()
+            value = finite(self._run(recording, {**given, NUDGE: 0.0}))
+            error = self.rounding(value)
+            if recording.notes.inexact:
+                moved = self._run(recording, {**given, NUDGE: 1.0})
+                error = error + 2 * abs(moved - value)
+            plan = _plan_of(recording, len(self.program.statements), value.shape)
+        reached, tol = _relative(error, self.scale(value)), self.options.tol
+        if tol is not None and reached > tol:
+            raise LimitError(
+                f"the tolerance {tol:g} is not reached",
+                remedy=f"The exact methods have an error of {reached:.2g} here. Use a larger tol.",
+            )
+        return Result(value, error, replace(plan, **largest(error, value)))
+
+    def _sampled(self, data: Values, params: Values) -> Result:
+        given, options, repeats = self.given(data, params), self.options, self.repeats
+        points, numbers, average = options.first_points, range(options.repeats), Averages()
+        while True:
+            for some in repeats.kernels(given, points, numbers):
+                average.add(finite(some))
+            value = average.mean
+            error = average.error + self.rounding(value)
+            more = options.further(points, average.count, _relative(error, self.scale(value)))
+            if more is None:
+                plan = _plan_of(repeats.recording, len(self.program.statements), value.shape)
+                plan = replace(plan, sampling=self._sampling(points, average.count))
+                return Result(value, error, replace(plan, **largest(error, value)))
+            if more[0] == points:
+                numbers = range(average.count, more[1])
+            else:
+                points, numbers, average = more[0], range(more[1]), Averages()
+
+    def diagonal(self, data: Values, params: Values) -> np.ndarray | None:
+        """The variances of all outputs, from self blocks alone; None if something must be sampled."""
+        made = [
+            self.measure(data, params, output_second, o, o, Pair(True), exact=True) for o in self._outputs()
+        ]
+        if any(block is None for block in made):
+            return None
+        parts, numbers = [], []
+        for o, block in zip(self._outputs(), made, strict=True):
+            index = output_index(self.program, self.program.outputs[o])
+            members = next(len(g.members) for g in self.rows.groups if o in g.outputs)
+            size = int(np.prod(index, dtype=int))
+            full = np.broadcast_to(block[0], (members, *index, *index)).reshape(members, size, size)
+            parts.append(np.einsum("kii->ki", full).reshape(-1))
+            numbers.append(self.rows.left[o].reshape(-1))
+        return finite(np.concatenate(parts)[np.argsort(np.concatenate(numbers))])
+
+    def _outputs(self) -> list[int]:
+        return [o for group in self.rows.groups for o in group.outputs]
+
+    def measure(self, data: Values, params: Values, *question: Any, exact: bool = False) -> Any:
+        """Any quantity of single inputs, (1, inputs, ...), averaged over repeats where something is sampled.
+
+        None is a structural zero, and with `exact` also what must be sampled.
+        """
+        given = self.given(data, params)
+        if self.missing is None:
+            recorder = self.recorder(Tape(dtype=self.options.dtype))
+            found = recorder.ask(*question)
+            if not recorder.missing:
+                return None if found is None else self._measured(found, given)
+            if not exact:
+                self._sample(recorder.missing)
+        if exact:
+            return None
+        while True:
+            assert self.missing is not None
+            families, average = self.missing.families, Averages()
+            asked = Repeats(self.recorder, self.program, self.rows, self.options, families, question)
+            missing = asked.prepare(self.options.first_points)
+            if missing is None:
+                if asked.asked is None:
+                    return None
+                for some in asked.quantities(given, self.options.first_points, range(self.options.repeats)):
+                    average.add(some)
+                return finite(average.mean)[None]
+            self._sample(missing)
+
+    def _measured(self, found: Any, given: Values) -> np.ndarray:
+        prepared = Prepared(found.array.tape, [found.array])
+        return finite(on_numpy.single_values(prepared, given)[found.array.step])
+
+    # Errors
+
+    def scale(self, value: np.ndarray) -> np.ndarray:
+        if self.rows.symmetric:
+            deviations = np.sqrt(np.clip(np.diagonal(value), 0, None))
+            return deviations[:, None] * deviations
+        return np.full(value.shape, np.abs(value).max(initial=0.0))
+
+    def rounding(self, value: np.ndarray) -> np.ndarray:
+        """An allowance for floating-point rounding: a few units per statement."""
+        eps = float(np.finfo(self.options.dtype).eps)
+        return 8 * eps * len(self.program.statements) * self.scale(value)
+
+
+def _plan_of(recording: Recording, statements: int, shape: tuple[int, ...]) -> Plan:
+    notes = recording.notes
+    return Plan(
+        notes.expectations(),
+        statements,
+        (shape[0], shape[1]),
+        sum(len(tiles.places) for tiles in recording.tiles),
+        recording.work,
+        recording.bytes,
+        recording.compiled,
+        None,
+        tuple(notes.remarks),
+    )
+
+
+def finite(value: Any) -> Any:
+    """The value, unless it has a NaN or an infinity: then there is no limit."""
+    if not _is_finite(np.asarray(value)):
+        raise LimitError(
+            "this program has no limit on these inputs: an expectation is not finite",
+            remedy="Either a variance that is divided by is 0 (layernorm or batchnorm of equal values), "
+            "or a nonlinearity has a pole, grows too fast, or is not defined where its argument goes.",
+        )
+    return value
+
+
+def _is_finite(value: np.ndarray, rows: int = 256) -> bool:
+    """Whether all entries are finite, a few rows at a time: a large kernel fills the memory already."""
+    parts = value if value.ndim > 1 else value[None]
+    return all(bool(np.isfinite(parts[a : a + rows]).all()) for a in range(0, len(parts), rows))
+
+
+def _relative(error: np.ndarray, scale: np.ndarray) -> float:
+    return float(np.max(error / np.where(scale > 0, scale, 1.0), initial=0.0))

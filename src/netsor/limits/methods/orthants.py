@@ -1,0 +1,63 @@
+"""Products of erf gates of mean zero: orthant probabilities."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from netsor.expect.orthants import erf_gates
+from netsor.lang import functions as fn
+from netsor.lang.expr import Apply, Const
+from netsor.limits.methods.component import Component
+from netsor.limits.methods.few_variables import over_entries
+from netsor.limits.recursion.forms import HOLE, Atom
+from netsor.limits.recursion.recorder import Asking, Recorder
+
+__all__ = ["Orthants"]
+
+MOST = 4
+Gate = tuple[float, float, float]
+
+
+class Orthants:
+    """Up to four gates a + b gate(s x), each of its own variable."""
+
+    name = "orthant probability"
+
+    def applies(self, r: Recorder, c: Component) -> bool:
+        if r.traced or not len(c.atoms) == len(c.variables) <= MOST or not all(map(_gate, c.atoms)):
+            return False
+        return all(r.forms.is_centred(form) for _, form in c.variables)
+
+    def value(self, r: Recorder, c: Component) -> Asking:
+        gates = [gate for gate in map(_gate, c.atoms) if gate]
+        signs = np.array([sign for _, _, sign in gates])
+
+        def integral(mean: np.ndarray, cov: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            value, error = np.zeros(cov.shape[:-2]), np.zeros(cov.shape[:-2])
+            turned = cov * np.outer(signs, signs)
+            for chosen in product((False, True), repeat=len(gates)):
+                weight = prod(b if taken else a for taken, (a, b, _) in zip(chosen, gates, strict=True))
+                which = np.flatnonzero(chosen)
+                if weight and len(which):
+                    part = erf_gates(turned[(..., *np.ix_(which, which))])
+                    value, error = value + weight * part[0], error + abs(weight) * part[1]
+                else:
+                    value = value + weight
+            return value, error
+
+        return (yield from over_entries(r, c, self.name, integral))
+
+
+def _gate(atom: Atom) -> Gate | None:
+    """a, b, s with atom = a + b gate(s x), where gate(x) = (1 + erf(x)) / 2."""
+    match atom.body:
+        case Apply(op, (hole,), _, None) if op is fn.erf_gate and hole == HOLE:
+            return 0.0, 1.0, 1.0
+        case Apply(op, (hole,), _, None) if op is fn.erf and hole == HOLE:
+            return -1.0, 2.0, 1.0
+        case Apply(minus, (Const(1.0), Apply(op, (hole,), _, None))) if minus is fn.sub and op is fn.erf_gate:
+            return (0.0, 1.0, -1.0) if hole == HOLE else None
+    return None

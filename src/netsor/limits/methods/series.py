@@ -1,0 +1,158 @@
+"""Hermite series of functions of one form each: E[f] and E[f g] at any means, with certified tails."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from netsor.errors import LimitError
+from netsor.expect import hermite
+from netsor.expect.hermite_pairs import pair_sum
+from netsor.expect.many_inputs import series_of_many
+from netsor.lang.expr import Ref, refs
+from netsor.lang.libraries import is_traced
+from netsor.limits.methods.closed import aligned_pair
+from netsor.limits.methods.component import Component, callable_of, kinks_of, name_of, statistics
+from netsor.limits.methods.near_parallel import NearParallel
+from netsor.limits.recursion.forms import HOLE, Atom, replace_exprs
+from netsor.limits.recursion.pairs import Pair, PerPair
+from netsor.limits.recursion.recorder import Asking, Recorder
+from netsor.limits.recursion.values import values_of
+from netsor.limits.tape.tape import Span
+from netsor.limits.tape.traced import Traced, array_namespace
+
+__all__ = ["HermiteSeries", "correlation", "require_settled"]
+
+Array = Any
+
+
+class HermiteSeries:
+    """One quadrature for each input, and a polynomial in the correlation for each pair."""
+
+    name = "Hermite series"
+
+    def applies(self, r: Recorder, c: Component) -> bool:
+        return c.is_unary and len(c.atoms) <= 2
+
+    def value(self, r: Recorder, c: Component) -> Asking:
+        if len(c.atoms) == 1:
+            return (yield from self._mean(r, c))
+        a, b = c.atoms
+        found = yield from aligned_pair(r, c, NearParallel.of((name_of(a), name_of(b)), closed=False))
+        if found is None:
+            return None
+        *_, q1, q2, cov = found
+        ranks, sides = (r.rank(a.expr), r.rank(b.expr)), []
+        for side, atom in enumerate(c.atoms):
+            sides.append(_Lifted(c.pair, ranks, side).series((yield series, atom)))
+        shape = np.broadcast_shapes(cov.shape, q1.shape, q2.shape, *(x.shape for x in sides))
+        errors = r.nudge is not None
+
+        def total(left: hermite.Series, right: hermite.Series, q1: Array, q2: Array, cov: Array) -> Any:
+            return pair_sum(left, right, correlation(cov, q1 * q2), errors=errors)
+
+        array = r.inexact(c.what, self.name, total, (*sides, q1, q2, cov), shape, kind="pair of series")
+        return PerPair(array, c.pair, *ranks)
+
+    def _mean(self, r: Recorder, c: Component) -> Asking:
+        found, rank = (yield series, c.atoms[0]), r.rank(c.atoms[0].expr)
+
+        def first(series: hermite.Series) -> tuple[Array, Array]:
+            return series.coefs[..., 0], series.error
+
+        array = r.inexact(c.what, self.name, first, (found,), found.shape, kind="first of series")
+        return PerPair(array, c.pair, rank, 0)
+
+
+def correlation(cov: Array, qq: Array) -> Array:
+    """cov / sqrt(q q'), and 0 where a variance is 0."""
+    xp = array_namespace(cov)
+    safe = xp.where(qq > 0, qq, xp.ones_like(qq))
+    return xp.where(qq > 0, cov / xp.sqrt(safe), xp.zeros_like(cov))
+
+
+def series(r: Recorder, atom: Atom) -> Asking:
+    """The step that computes the Hermite series of an atom at all inputs."""
+    mean, var = yield from statistics(r, atom)
+    names, rank, kinks = [n for n in refs(atom.body) if n != HOLE.name], r.rank(atom.expr), kinks_of(r, atom)
+    blocks = yield from values_of(r, names)
+    constants = list(blocks.values())
+
+    def make(mean: Array, var: Array, *arrays: Array) -> hermite.Series:
+        known = {n: replace(b, array=a) for n, b, a in zip(names, constants, arrays, strict=True)}
+        xp, shape = array_namespace(mean, var), np.broadcast_shapes(mean.shape, var.shape)
+        both = xp.broadcast_to(mean, shape), xp.broadcast_to(var, shape)
+        fn = callable_of(atom, known, rank)
+        made = hermite.series(fn, *both, kinks=kinks) if names else series_of_many(fn, *both, kinks)
+        require_settled(atom, made)
+        return made
+
+    arrays = (mean.array, var.array, *(b.array for b in constants))
+    lifted = (b.lift(rank, False) for b in constants)
+    shape = np.broadcast_shapes(
+        mean.array.shape, var.array.shape, *(x.shape for x in lifted if hasattr(x, "shape"))
+    )
+    r.tape.opaque = True
+    body = replace_exprs(atom.body, {Ref(n): Ref(f"@{k}") for k, n in enumerate(names)})
+    kind = ("series", body, tuple((b.rank, b.vector) for b in constants), rank, kinks)
+    return r.tape.call(make, arrays, shape, var.array.dtype, kind)
+
+
+def require_settled(atom: Atom, series: hermite.Series) -> None:
+    """The integral of f^2 is the same at two resolutions, or f has a pole or grows too fast."""
+    if is_traced(series.square):
+        return
+    size = series.square**0.5  # the tail is above it only if the last refinement changed E[f^2]
+    unsettled = (series.error > 0.05 * size) | (series.tail > 1.05 * size)
+    if bool(array_namespace(unsettled).any(unsettled)):
+        raise LimitError(
+            f"the expectation of `{name_of(atom)}` squared is not finite, or too singular to be computed",
+            remedy="A nonlinearity has no pole and grows more slowly than exp(x^2 / (4 variance)).",
+        )
+
+
+class _Lifted:
+    """The series of the left (0) or right (1) side of a pair, with the batch and index axes of a block."""
+
+    def __init__(self, pair: Pair, ranks: tuple[int, int], side: int) -> None:
+        self.pair, self.ranks, self.side = pair, ranks, side
+        self.span = (pair.rows, pair.cols)[side]
+
+    def series(self, found: Traced) -> Traced:
+        shape, what = self._shape(found.shape), (self.side, self.ranks, self.pair.tied)
+        tape, span = self.pair.tape, self.span
+        if tape is None or span is None:
+            kind = ("lifted series", *what, self.pair.same)
+            return found.tape.call(lambda s: self._lifted(s, None), (found,), shape, found.dtype, kind)
+        read = tape.reader(found)
+
+        def tile(given: Any, spans: Mapping[Span, Span]) -> hermite.Series:
+            return self._lifted(read(given), spans[span])
+
+        kind = ("series", span, *what)
+        return tape.leaf((*kind, found.step), shape, tape.dtype, tile, kind, (found,))
+
+    def _shape(self, own: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the tails of such a series, for a tile of the pair."""
+        shape = list(np.broadcast_to(np.int8(0), own)[self._index(own[1], None)].shape)
+        if self.span is not None and shape[1 + self.side] > 1:
+            shape[1 + self.side] = self.span[1] - self.span[0]
+        return tuple(shape)
+
+    def _lifted(self, series: hermite.Series, span: Span | None) -> hermite.Series:
+        return series[self._index(series.tail.shape[1], span)]
+
+    def _index(self, count: int, span: Span | None) -> tuple[Any, ...]:
+        inputs = slice(None) if span is None or count == 1 else slice(*span)
+        left = self.side == 0
+        batch: list[Any] = [inputs] if self.pair.same else [inputs, None] if left else [None, inputs]
+        own, other = self.ranks[self.side], self.ranks[1 - self.side]
+        index: list[Any] = [slice(None)] * own
+        if self.pair.tied:
+            index = [None] * (max(self.ranks) - own) + index
+        else:
+            index = index + [None] * other if left else [None] * other + index
+        return (slice(None), *batch, *index)

@@ -1,0 +1,113 @@
+"""A kernel matrix in NumPy, tile by tile.
+
+A run computes what belongs to single inputs, then the tiles on all cores.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from netsor.limits.assembly import Place
+from netsor.limits.on_numpy.prepared import Prepared
+from netsor.limits.on_numpy.recording import Recording, Tiles
+from netsor.threads import one_blas_thread
+
+__all__ = ["run", "single_values"]
+
+
+def run(
+    recording: Recording, given: Mapping[str, Any], dtype: Any, repeats: int, advance: Callable[[], None]
+) -> np.ndarray:
+    """(repeats, rows, columns) of the kernel of a recording."""
+    out = np.zeros((repeats, recording.rows.left_size, recording.rows.right_size), dtype)
+    jobs = [(tiles, place) for tiles in recording.tiles for place in tiles.places]
+    workers = min(recording.workers, len(jobs))
+    with one_blas_thread():
+        singles = single_values(recording.single, given)
+        if workers == 1:
+            for job in jobs:
+                _run(out, singles, *job)
+                advance()
+        else:
+            _run_all(out, singles, jobs, workers, advance)
+    return out
+
+
+def single_values(prepared: Prepared, given: Mapping[str, Any]) -> dict[int, Any]:
+    """What belongs to single inputs; if the tape is for fewer of them, some at a time."""
+    tape = prepared.tape
+    names = tape.names()
+    cut = {name: shape[0] for name, shape in names.items() if shape != np.shape(given[name])}
+    parts = {name: -(-len(given[name]) // size) for name, size in cut.items()}
+    if not parts:
+        return dict(_quietly(prepared.run(given)))
+    whose, found = tape.dependence(parts.keys()), {}
+    for k in range(max(parts.values())):
+        some, starts = dict(given), {}
+        for name, size in cut.items():
+            starts[name] = min(k * size, len(given[name]) - size)
+            some[name] = given[name][starts[name] : starts[name] + size]
+        for step, value in _quietly(prepared.run(some)):
+            name = whose.get(step)
+            if name is None or value.shape[1] == 1:
+                found[step] = value
+                continue
+            if step not in found:
+                found[step] = np.empty((value.shape[0], len(given[name]), *value.shape[2:]), value.dtype)
+            found[step][:, starts[name] : starts[name] + value.shape[1]] = value
+    return found
+
+
+def _run_all(
+    out: np.ndarray, singles: Mapping[int, Any], jobs: list[Any], workers: int, advance: Any
+) -> None:
+    """All tiles on threads, this one among them; after an error or interrupt no further tile begins."""
+    waiting, lock = deque(jobs), Lock()
+
+    def work() -> None:
+        try:
+            while job := taken():
+                _run(out, singles, *job)
+                with lock:
+                    advance()
+        finally:
+            waiting.clear()
+
+    def taken() -> Any:
+        with lock:
+            return waiting.popleft() if waiting else None
+
+    pool = ThreadPoolExecutor(workers - 1)
+    try:
+        others = [pool.submit(work) for _ in range(workers - 1)]
+        work()
+        for other in others:
+            other.result()
+    finally:
+        pool.shutdown()
+
+
+def _run(out: np.ndarray, singles: Mapping[int, Any], tiles: Tiles, place: Place) -> None:
+    """Compute one tile and write it into the matrix, all columns of an Output at once."""
+    writer, pair = tiles.between.writer, tiles.pair
+    missing = Counter(o for pairs in tiles.results.values() for o, _ in pairs)
+    waiting: dict[int, dict[int, np.ndarray]] = {o: {} for o in missing}
+    values = tiles.prepared.run(singles, {pair.cols: place.cols, pair.rows: place.rows})
+    for step, block in _quietly(values):
+        for o, p in tiles.results[step]:
+            waiting[o][p] = block
+            missing[o] -= 1
+            if not missing[o]:
+                writer.write(out, o, waiting.pop(o), place)
+
+
+def _quietly(results: Iterator[Any]) -> Iterator[Any]:
+    """Without warnings, also in the threads of a pool: what is not finite is refused in the end."""
+    with np.errstate(all="ignore"):
+        yield from results

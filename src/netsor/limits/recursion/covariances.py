@@ -1,0 +1,155 @@
+"""Covariances of Gaussian forms.
+
+    cov(e, f)     bilinear; var_W E[h h'] for one matrix W; None where nothing is in common
+    variance(e)   for every input
+
+`e` belongs to the left input, `f` to the right one. Linear operations act on the result from the outside.
+"""
+
+from __future__ import annotations
+
+from netsor.lang.expr import Apply, Expr, Ref
+from netsor.lang.index_maps import sum_, window
+from netsor.lang.ops import IndexMap
+from netsor.lang.program import Input, LinComb, MatMul
+from netsor.limits.recursion.leaves import (
+    embedded_second,
+    independent_matrices,
+    normal_covariance,
+    window_both_sides,
+)
+from netsor.limits.recursion.linear import combined, longer_first, mapped
+from netsor.limits.recursion.pairs import Pair, PerInput, PerPair
+from netsor.limits.recursion.recorder import Asking, Recorder
+from netsor.limits.recursion.values import OWN
+from netsor.limits.tape.traced import array_namespace
+
+__all__ = ["cov", "variance"]
+
+
+def cov(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
+    """Cov(e, f) of two affine expressions; None is a structural zero.
+
+    Sums and factors come apart first, then index maps: those of independent matrices are fused.
+    """
+    forms = r.forms
+    if not forms.sources(e) & forms.sources(f):
+        return None
+    back = r.known(cov, f, e, pair.flipped)
+    if back is not None:
+        return back.swapped
+    e, f = _written_out(r, e), _written_out(r, f)
+    for side in longer_first(forms.sources(e), forms.sources(f)):
+        x = (e, f)[side]
+        if isinstance(x, Apply) and not isinstance(x.op, IndexMap):
+            return (yield from combined(r, side, e, f, pair, cov))
+    fused = yield from _fused(r, e, f, pair)
+    if fused is not None:
+        return fused
+    if isinstance(e, Apply):
+        return (yield from mapped(r, e, f, pair, cov))
+    if isinstance(f, Apply):
+        turned = yield cov, f, e, pair.flipped
+        return None if turned is None else turned.swapped
+    return (yield from _leaf(r, e, f, pair))
+
+
+def _written_out(r: Recorder, e: Expr) -> Expr:
+    """A LinComb as the expression that it is."""
+    while isinstance(e, Ref) and isinstance(source := r.program.definitions.get(e.name), LinComb):
+        e = source.expr
+    return e
+
+
+def _fused(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
+    """Convolutions and joined heads: the matrices of a block are independent, so one sum is left."""
+    match e, f:
+        case Apply(op, (Ref(g),), attrs), Apply(op2, (Ref(k),), attrs2) if op is op2 and attrs == attrs2:
+            matrix = r.matrix_of(g)
+            if matrix is None or matrix != r.matrix_of(k):
+                return None
+            options, aligned = dict(attrs), (_aligned(r, g), _aligned(r, k))
+            matrices = r.program.types[matrix].index
+            if op is window and len(matrices) == options.get("dims") and aligned == (0, 0):
+                inner = yield from _inner(r, g, k, pair)
+                kernel = r.ref_index(g)[: options["dims"]]
+                return window_both_sides(inner, _operand_index(r, g), _operand_index(r, k), kernel, options)
+            axes = tuple(range(aligned[0]))
+            if op is sum_ and axes and options["axis"] == axes and not pair.tied and aligned[1] == len(axes):
+                inner = yield from _inner(r, g, k, pair)
+                n = len(axes)
+                array = inner.array
+                array = array_namespace(array).sum(array, axis=tuple(a + pair.batch for a in axes))
+                return PerPair(array, pair, r.rank(Ref(g)) - n, r.rank(Ref(k)) - n)
+    return None
+
+
+def _aligned(r: Recorder, name: str) -> int:
+    source = r.program.definitions[name]
+    return source.aligned if isinstance(source, MatMul) else 0
+
+
+def _operand_index(r: Recorder, name: str) -> tuple[int, ...]:
+    """Index of the vectors that a matrix multiplies, without the aligned axes."""
+    matrix = r.matrix_of(name)
+    assert matrix is not None
+    return r.ref_index(name)[len(r.program.types[matrix].index) :]
+
+
+def _leaf(r: Recorder, e: Ref, f: Ref, pair: Pair) -> Asking:
+    """Covariance of two inputs or matrix products."""
+    g, k = e.name, f.name
+    matrix = r.matrix_of(g)
+    if matrix is None:
+        return normal_covariance(r, g, k, pair)
+    if matrix != r.matrix_of(k):
+        return None
+    index, aligned = r.program.types[matrix].index, (_aligned(r, g), _aligned(r, k))
+    if pair.tied and aligned[0] != aligned[1]:
+        full = yield cov, e, f, pair.free
+        return None if full is None else full.diagonal
+    inner = yield from _inner(r, g, k, pair)
+    if not index:
+        return inner
+    return independent_matrices(inner, index, max(aligned), _operand_index(r, g), _operand_index(r, k))
+
+
+def _inner(r: Recorder, g: str, k: str, pair: Pair) -> Asking:
+    """var_W E[h h'] for g = W h and k = W h', for one matrix: axes (batch, aligned, left, right)."""
+    matrix = r.matrix_of(g)
+    assert matrix is not None
+    s, t = r.program.definitions[g], r.program.definitions[k]
+    if isinstance(s, Input) and isinstance(t, Input):
+        block = embedded_second(r, s, t, pair)
+    else:
+        assert isinstance(s, MatMul)
+        assert isinstance(t, MatMul)
+        block = yield r.rules.second, Ref(s.operand), Ref(t.operand), pair
+        if s.aligned or t.aligned:
+            block = _aligned_inner(r, s, t, block)
+    return block * pair.shared(r.variance(matrix))
+
+
+def _aligned_inner(r: Recorder, s: MatMul, t: MatMul, block: PerPair) -> PerPair:
+    if block.pair.tied:
+        return block
+    left, right = r.ref_index(s.operand), r.ref_index(t.operand)
+    full, batch, both = block.spread(left, right), block.pair.batch, min(s.aligned, t.aligned)
+    xp = array_namespace(full)
+    for a in range(both):
+        part = xp.linalg.diagonal(xp.moveaxis(full, (batch + a, batch + len(left)), (-2, -1)))
+        full = xp.moveaxis(part, -1, batch + a)
+    for a in range(both, t.aligned):  # axes that only the right side shares with the matrices
+        full = xp.moveaxis(full, batch + len(left) + a - both, batch + a)
+    return PerPair(
+        full, block.pair, max(s.aligned, t.aligned) + len(left) - s.aligned, len(right) - t.aligned
+    )
+
+
+def variance(r: Recorder, form: Expr) -> Asking:
+    """Var of a form for every input; rounding below zero is zero."""
+    found, rank = (yield cov, form, form, OWN), r.rank(form)
+    if found is None:
+        return PerInput(r.xp.zeros((1, 1, *(1,) * rank)), rank)
+    array = found.ranked(rank, rank)
+    return PerInput(array * array_namespace(array).astype(array > 0, array.dtype), rank)

@@ -1,0 +1,80 @@
+"""Sums, multiples and index maps: any bilinear quantity of such an expression, from those of its parts.
+
+`rule` is the bilinear quantity: `cov` or `second`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netsor.lang.blocks import Block
+from netsor.lang.expr import Apply, Expr
+from netsor.lang.functions import add, div, neg, sub
+from netsor.lang.index_maps import contract
+from netsor.limits.recursion.pairs import Pair, PerInput, PerPair, mapped_left
+from netsor.limits.recursion.recorder import Asking, Recorder
+from netsor.limits.recursion.values import constant
+
+__all__ = ["combined", "longer_first", "mapped"]
+
+
+def longer_first(left: frozenset[str], right: frozenset[str]) -> tuple[int, int]:
+    """The sides, that with more independent parts first: a long sum then meets parts of itself only.
+
+    So the second moment of a state that grows by a term per layer takes a few new products per layer, and not
+    one for each pair of layers.
+    """
+    return (0, 1) if len(left) >= len(right) else (1, 0)
+
+
+def combined(r: Recorder, side: int, e: Expr, f: Expr, pair: Pair, rule: Any) -> Asking:
+    """Of (e, f) where e (side 0) or f (side 1) is a sum or a multiple."""
+    x = (e, f)[side]
+    assert isinstance(x, Apply)
+    parts, factor = x.args, None
+    if x.op not in (add, sub, neg):
+        a, b = x.args
+        vector, factor = (b, a) if r.forms.is_constant(a) else (a, b)
+        parts = (vector,)
+    blocks = []
+    for part in parts:
+        blocks.append((yield (rule, part, f, pair) if side == 0 else (rule, e, part, pair)))
+    if factor is not None and blocks[0] is not None:
+        scale = yield constant, factor
+        by = pair.side(side, scale)
+        blocks = [blocks[0] / by if x.op is div else blocks[0] * by]
+    if x.op is neg or (x.op is sub and None in blocks):
+        blocks[-1] = None if blocks[-1] is None else -blocks[-1]
+    there = [block for block in blocks if block is not None]
+    if not there:
+        return None
+    if len(there) == 1:
+        return there[0].widened(r.rank(e), r.rank(f))
+    one, two = there
+    return (one - two if x.op is sub else one + two).widened(r.rank(e), r.rank(f))
+
+
+def mapped(r: Recorder, e: Apply, f: Expr, pair: Pair, rule: Any) -> Asking:
+    """Of (map(args), f), from those of (args, f)."""
+    vectors = e.args[1:] if e.op is contract else e.args
+    blocks = []
+    for a in vectors:
+        blocks.append((yield rule, a, f, pair.free))
+    if all(block is None for block in blocks):
+        return None
+    like = next(block for block in blocks if block is not None)
+    for k, a in enumerate(vectors):
+        if blocks[k] is None:
+            blocks[k] = _zero(r, like, r.rank(a), r.rank(f))
+    matrix = None
+    if e.op is contract:
+        value: PerInput = yield constant, e.args[0]
+        matrix = Block(pair.left(value).array, value.rank)
+    lefts = [r.index(a) for a in vectors]
+    made = mapped_left(e.op, blocks, lefts, r.index(f), e.options, matrix)
+    return made.diagonal if pair.tied else made
+
+
+def _zero(r: Recorder, like: PerPair, left: int, right: int) -> PerPair:
+    zeros = r.xp.zeros((1,) * (like.pair.batch + left + right), dtype=like.array.dtype)
+    return PerPair(like.pair.shared(zeros), like.pair, left, right)

@@ -1,0 +1,180 @@
+"""Second and first moments of any expressions.
+
+    second(e, f)  E[e f]
+    first(e)      E[e]
+
+Linear operations act on the result from the outside; what is left are products of atoms, which factor over
+independent families, and each factor goes to the ladder of methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from netsor.lang.blocks import Block
+from netsor.lang.expr import Apply, Expr
+from netsor.lang.ops import IndexMap
+from netsor.limits.recursion.covariances import cov
+from netsor.limits.recursion.forms import Atom, Product
+from netsor.limits.recursion.linear import combined, longer_first, mapped
+from netsor.limits.recursion.pairs import Pair, PerInput, PerPair
+from netsor.limits.recursion.recorder import Asking, Missing, Recorder
+from netsor.limits.recursion.values import OWN, constant, mean
+
+__all__ = ["first", "second"]
+
+Atoms = tuple[Atom, ...]
+
+
+def second(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
+    """E[e f]."""
+    forms, (x, y) = r.forms, (r.forms.resolved(e), r.forms.resolved(f))
+    if x is not e or y is not f:
+        return (yield second, x, y, pair)
+    back = r.known(second, f, e, pair.flipped)
+    if back is not None:
+        return back.swapped
+    if r.samples is not None and r.samples.tables is not None:
+        block = r.samples.tables.block(e, f, pair)
+        if block is not None:
+            return block
+    if forms.is_affine(e) and forms.is_affine(f):
+        return (yield from _of_forms(r, e, f, pair))
+    if forms.is_constant(e):
+        return (yield from _apart(r, e, f, pair, constant, first))
+    families = forms.families_in(e), forms.families_in(f)
+    if not families[0] & families[1] and r.samples is None:
+        return (yield from _apart(r, e, f, pair, first, first))
+    for side in longer_first(*families):
+        x = (e, f)[side]
+        if forms.is_linear_head(x) and not forms.is_affine(x):
+            return (yield from _linear(r, side, e, f, pair))
+    if forms.is_constant(f):
+        turned = yield second, f, e, pair.flipped
+        return turned.swapped
+    return (yield from _multiplied_out(r, e, f, pair))
+
+
+def _of_forms(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
+    """Cov(e, f) + E[e] E[f]; means that are known to be 0 are left out."""
+    block = yield cov, e, f, pair
+    if block is not None and (r.forms.is_centred(e) or r.forms.is_centred(f)):
+        return block
+    means = yield from _apart(r, e, f, pair, mean, mean)
+    return means if block is None else (block + means).widened(r.rank(e), r.rank(f))
+
+
+def _apart(r: Recorder, e: Expr, f: Expr, pair: Pair, left: object, right: object) -> Asking:
+    """The product of a quantity of e and one of f."""
+    ours = yield left, e
+    theirs = yield right, f
+    return (pair.left(ours) * pair.right(theirs)).widened(r.rank(e), r.rank(f))
+
+
+def _linear(r: Recorder, side: int, e: Expr, f: Expr, pair: Pair) -> Asking:
+    """E[e f] where e (side 0) or f (side 1) is linear in vectors that are not affine."""
+    x = (e, f)[side]
+    assert isinstance(x, Apply)
+    if not isinstance(x.op, IndexMap):
+        return (yield from combined(r, side, e, f, pair, second))
+    if side == 0:
+        return (yield from mapped(r, x, f, pair, second))
+    turned = yield second, f, e, pair.flipped
+    return turned.swapped
+
+
+def first(r: Recorder, e: Expr) -> Asking:
+    """E[e]."""
+    forms, x = r.forms, r.forms.resolved(e)
+    if x is not e:
+        return (yield first, x)
+    if forms.is_constant(e):
+        return (yield constant, e)
+    if forms.is_affine(e):
+        return (yield mean, e)
+    if forms.is_linear_head(e):
+        return (yield from _first_of_linear(r, e))
+    total = yield from _multiplied_out(r, e, None, OWN)
+    return PerInput(total.ranked(r.rank(e), 0), r.rank(e))
+
+
+def _first_of_linear(r: Recorder, e: Expr) -> Asking:
+    """Linear operations on expectations; constants keep their value."""
+    assert isinstance(e, Apply)
+    args = []
+    for a in e.args:
+        value = yield first, a
+        args.append(Block(value.array, value.rank))
+    made = e.op.run(*args, **e.options)
+    return PerInput(made.array, made.rank)
+
+
+# Products of atoms
+
+
+def _multiplied_out(r: Recorder, e: Expr, f: Expr | None, pair: Pair) -> Asking:
+    """E of two sums of products of atoms; without f, of one."""
+    right = (Product(),) if f is None else r.forms.products(f)
+    total: PerPair | None = None
+    for p in r.forms.products(e):
+        for q in right:
+            value = yield from _product(r, p, q, pair)
+            total = value if total is None else total + value
+    assert total is not None
+    return total.widened(r.rank(e), 0 if f is None else r.rank(f))
+
+
+def _product(r: Recorder, p: Product, q: Product, pair: Pair) -> Asking:
+    """E of a product of constants and atoms on each side."""
+    factors: list[PerPair] = []
+    for side, product in enumerate((p, q)):
+        for c in product.constants:
+            value = yield constant, c
+            factors.append(pair.side(side, value))
+    (ours, left), (theirs, right) = _split(r, p.atoms), _split(r, q.atoms)
+    if ours or theirs:
+        factors.append((yield r.rules.sampled_mean, ours, theirs, pair))
+    for atoms in _components(r, left, right):
+        factors.append((yield from _factor(r, *atoms, pair)))
+    if not factors:
+        one = pair.shared(r.xp.ones((1,) * pair.batch))
+        return PerPair(one, pair, 0, 0)
+    value = factors[0]
+    for factor in factors[1:]:
+        value = value * factor
+    return value
+
+
+def _factor(r: Recorder, left: Atoms, right: Atoms, pair: Pair) -> Asking:
+    """E of atoms that share families; what is on one side only is a quantity of single inputs."""
+    if left and right:
+        return (yield r.rules.expectation, left, right, pair)
+    atoms = left or right
+    alone: PerPair = yield r.rules.expectation, atoms, (), OWN
+    value = PerInput(alone.array, max(alone.left, alone.right))
+    return pair.left(value) if left else pair.right(value)
+
+
+def _split(r: Recorder, atoms: Atoms) -> tuple[Atoms, Atoms]:
+    """Atoms whose families are sampled, and the others."""
+    chosen = r.samples.families if r.samples is not None else frozenset()
+    for atom in atoms:
+        families = r.forms.families_of(atom)
+        if families & chosen and not families <= chosen:
+            r.missing = Missing(families, "a function mixes sampled and unsampled families")
+    drawn = tuple(a for a in atoms if r.forms.families_of(a) & chosen)
+    return drawn, tuple(a for a in atoms if not r.forms.families_of(a) & chosen)
+
+
+def _components(r: Recorder, left: Atoms, right: Atoms) -> Iterator[tuple[Atoms, Atoms]]:
+    """Groups of atoms that share a family; different groups are independent."""
+    groups: list[tuple[frozenset[str], tuple[Atoms, Atoms]]] = []
+    for side, atoms in enumerate((left, right)):
+        for atom in atoms:
+            families = r.forms.families_of(atom)
+            joined = [g for g in groups if g[0] & families]
+            members = [tuple(a for _, m in joined for a in m[k]) for k in (0, 1)]
+            members[side] += (atom,)
+            union = families.union(*(f for f, _ in joined))
+            groups = [g for g in groups if g not in joined] + [(union, (members[0], members[1]))]
+    return (members for _, members in groups)
