@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from netsor.cli import app
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 names = {"ids": lambda path: str(path.relative_to(ROOT))}

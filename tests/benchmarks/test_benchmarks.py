@@ -15,7 +15,7 @@ from scipy.special import erf
 
 import netsor as ns
 
-FOLDER = Path(__file__).parent.parent / "benchmarks"
+FOLDER = Path(__file__).parents[2] / "benchmarks"
 VARIANCES: dict[str, Any] = {"var_w": 1.3, "var_u": 0.8, "var_b": 0.4, "var_v": 1.7}
 
 

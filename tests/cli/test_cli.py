@@ -14,7 +14,7 @@ import netsor as ns
 from netsor.cli import app
 from netsor.verify import Verification
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "examples" / "programs"
 runner = CliRunner()
 
