@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
 from types import FrameType
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -66,12 +67,12 @@ def _at_most(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, old)
 
 
-def compute(item: Item, seed: int, seconds: int) -> Found:
-    """The kernel of an item, in at most so many seconds."""
+def compute(item: Item, seconds: int, **options: Any) -> Found:
+    """The kernel of an item with further options, in at most so many seconds."""
     start, nothing = perf_counter(), np.zeros((0, 0))
     try:
         with _at_most(seconds):
-            found = item.compute(seed)
+            found = item.compute(**options)
     except (Exception, _OutOfTime) as error:  # whatever it is, it is a result to be compared
         failure = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         refused = isinstance(error, ns.NetsorError)
@@ -119,15 +120,19 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="items whose name begins with one of these (a,b)")
     parser.add_argument("--seconds", type=int, default=120, help="at most, for one item")
+    parser.add_argument("--sample", action="store_true", help="sample every family")
+    parser.add_argument("--update", action="store_true", help="keep the other items of the file")
     parser.add_argument("--about", default="", help="a note that is kept in the file, such as the commit")
     options = parser.parse_args(arguments)
+    settings = {"seed": options.seed} | ({"method": "sample"} if options.sample else {})
+    kept = read(options.file) if options.update else {}
     found = []
     for item in items():
         if item.name.startswith(tuple(options.only.split(","))):
-            found.append(compute(item, options.seed, options.seconds))
+            found.append(compute(item, options.seconds, **settings))
             how = found[-1].failure or ("exact" if found[-1].exact else "sampled")
             print(f"{item.name:50} {found[-1].seconds:7.2f} s  {how}", flush=True)
-    write(options.file, found, options.about)
+    write(options.file, {**kept, **{f.name: f for f in found}}.values(), options.about)
     print(
         f"{len(found)} kernels in {sum(f.seconds for f in found):.0f} s, {options.file.stat().st_size} bytes"
     )

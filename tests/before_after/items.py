@@ -35,10 +35,10 @@ WRONG_BEFORE = frozenset(f"jump/{name} gru, a token more" for name in ("sign", "
 
 @dataclass(frozen=True)
 class Item:
-    """A kernel under a name; `compute(seed)` gives its value, error and plan."""
+    """A kernel under a name; `compute(seed=..., method=...)` gives its value, error and plan."""
 
     name: str
-    compute: Callable[[int], Any]
+    compute: Callable[..., Any]
 
 
 def items() -> list[Item]:
@@ -48,11 +48,11 @@ def items() -> list[Item]:
 
 
 def _kernel(name: str, net: ns.Network, x: Any, y: Any = None, **options: Any) -> Item:
-    return Item(name, lambda seed: ns.kernel(net, seed=seed, **options).evaluate(x, y))
+    return Item(name, lambda **more: ns.kernel(net, **{**options, **more}).evaluate(x, y))
 
 
 def _limit(name: str, text: str, **options: Any) -> Item:
-    return Item(name, lambda seed: ns.limit(ns.parse(text, USER), seed=seed, **options).kernel())
+    return Item(name, lambda **more: ns.limit(ns.parse(text, USER), **{**options, **more}).kernel())
 
 
 def _both(name: str, net: ns.Network, x: list[Any], **options: Any) -> Iterator[Item]:
