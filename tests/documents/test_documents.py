@@ -17,6 +17,7 @@ from netsor.cli import app
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
+LINKING = [*DOCUMENTS, *sorted(ROOT.glob("[A-Z]*.md")), *sorted((ROOT / "tests").rglob("README.md"))]
 names = {"ids": lambda path: str(path.relative_to(ROOT))}
 
 
@@ -75,7 +76,7 @@ def test_the_whole_idea_is_short_and_stands_alone() -> None:
     assert set(imports) <= {"__future__", "collections", "dataclasses", "math", "numpy"}
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, **names)
+@pytest.mark.parametrize("document", dict.fromkeys(LINKING), **names)
 def test_links_lead_to_files(document: Path) -> None:
     prose = re.sub(r"```.*?```", "", document.read_text(), flags=re.S)
     for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", prose):
