@@ -10,14 +10,17 @@ import numpy as np
 import pytest
 
 import netsor as ns
+from before_after.collect import read
 from before_after.items import PROGRAMS
 from composed_case import EVERYTHING
 from limit_cases import CASES, Case, by_name
 from property.strategies import USER
 
-COUNT = 100
-TEXTS = dict(enumerate(json.loads(gzip.decompress(PROGRAMS.read_bytes()))))
-RANDOM = {f"{k:03}": text for k, text in TEXTS.items() if k % (len(TEXTS) // COUNT) == 0}
+BEFORE = read(PROGRAMS.with_name("before.npz"))
+COUNT, SECONDS = 100, 0.2
+TEXTS = {f"random/{k:03}": text for k, text in enumerate(json.loads(gzip.decompress(PROGRAMS.read_bytes())))}
+QUICK = [name for name in TEXTS if BEFORE[name].seconds < SECONDS]
+RANDOM = {name: TEXTS[name] for name in QUICK[:: len(QUICK) // COUNT]}
 
 
 def methods(plan: Any) -> list[tuple[str, str]]:
