@@ -55,20 +55,22 @@ OUT_OF_TIME = _OutOfTime.__name__
 
 @contextmanager
 def _at_most(seconds: int) -> Iterator[None]:
+    """Processor time of all threads, so that a busy machine changes nothing."""
+
     def stop(_: int, __: FrameType | None) -> None:
         raise _OutOfTime
 
-    old = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
+    old = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, old)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, old)
 
 
 def compute(item: Item, seconds: int, **options: Any) -> Found:
-    """The kernel of an item with further options, in at most so many seconds."""
+    """The kernel of an item with further options, in at most so many seconds of processor time."""
     start, nothing = perf_counter(), np.zeros((0, 0))
     try:
         with _at_most(seconds):
@@ -119,7 +121,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="items whose name begins with one of these (a,b)")
-    parser.add_argument("--seconds", type=int, default=120, help="at most, for one item")
+    parser.add_argument("--seconds", type=int, default=120, help="of processor time, at most, for one item")
     parser.add_argument("--sample", action="store_true", help="sample every family")
     parser.add_argument("--update", action="store_true", help="keep the other items of the file")
     parser.add_argument("--about", default="", help="a note that is kept in the file, such as the commit")

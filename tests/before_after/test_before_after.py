@@ -15,7 +15,7 @@ from before_after.items import Item, items
 BEFORE = read(Path(__file__).with_name("before.npz"))
 SEED = 1  # other points than before, so that equality in law is what is tested
 QUICK = 0.15  # seconds
-SECONDS = 300  # at most, for one kernel
+SECONDS = 300  # of processor time, at most, for one kernel
 
 
 def is_quick(name: str) -> bool:

@@ -136,6 +136,7 @@ def test_targets(harness: Any) -> None:
 
 
 def test_the_command(harness: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
     run = harness("run")
     arguments = [
         "--quick",
