@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Measured", "WorkerError", "measure", "startup"]
+__all__ = ["Measured", "Worker", "WorkerError", "measure", "saved", "startup"]
 
 HERE = Path(__file__).parent
 STARTUP_END = """
@@ -42,9 +42,17 @@ class Measured:
 
 
 class Worker:
-    """A process that computes one side on request."""
+    """A process that computes one side on request; `variables` are added to its environment."""
 
-    def __init__(self, python: Path, side: str, spec: Mapping[str, Any], inputs: Path, log: Path) -> None:
+    def __init__(
+        self,
+        python: Path,
+        side: str,
+        spec: Mapping[str, Any],
+        inputs: Path,
+        log: Path,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         self.log = log
         with log.open("w") as errors:
             self.process = subprocess.Popen(
@@ -53,6 +61,7 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
+                env={**os.environ, **(variables or {})},
             )
         self.answer()
 
@@ -134,8 +143,16 @@ def summary(runs: list[dict[str, float]], value: np.ndarray | None) -> Measured:
     return Measured(runs[0]["seconds"], best["seconds"], best["cpu"], max(run["peak"] for run in runs), value)
 
 
-def startup(pythons: Mapping[str, Path], code: Mapping[str, str], rounds: int = 5) -> dict[str, Measured]:
-    """Time from the start of a process to its end, for a short program of each side; memory is the total."""
+def startup(
+    pythons: Mapping[str, Path],
+    code: Mapping[str, str],
+    rounds: int = 5,
+    variables: Mapping[str, Mapping[str, str]] | None = None,
+) -> dict[str, Measured]:
+    """Time from the start of a process to its end, for a short program of each side; memory is the total.
+
+    `variables` are added to the environment of a side.
+    """
     runs: dict[str, list[dict[str, float]]] = {side: [] for side in code}
     for _ in range(rounds + 1):
         for side, text in code.items():
@@ -144,7 +161,7 @@ def startup(pythons: Mapping[str, Path], code: Mapping[str, str], rounds: int = 
                 [str(pythons[side]), "-c", text + STARTUP_END],
                 capture_output=True,
                 text=True,
-                env={**os.environ, "PYTHONWARNINGS": "ignore"},
+                env={**os.environ, "PYTHONWARNINGS": "ignore", **(variables or {}).get(side, {})},
             )
             elapsed = perf_counter() - start
             if done.returncode:

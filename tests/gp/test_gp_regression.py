@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import Kernel
 
 import netsor as ns
 from netsor import zoo
@@ -27,22 +25,26 @@ CASES = {
 }
 
 
-class Lookup(Kernel):
+def lookup(matrix: np.ndarray) -> Any:
     """scikit-learn's view of a matrix: inputs are row numbers."""
+    kernels = pytest.importorskip("sklearn.gaussian_process.kernels")
 
-    def __init__(self, matrix: np.ndarray) -> None:
-        self.matrix = matrix
+    class Lookup(kernels.Kernel):
+        def __init__(self, matrix: np.ndarray) -> None:
+            self.matrix = matrix
 
-    def __call__(self, X: Any, Y: Any = None, eval_gradient: bool = False) -> Any:
-        rows, cols = (np.asarray(a)[:, 0].astype(int) for a in (X, X if Y is None else Y))
-        block = self.matrix[np.ix_(rows, cols)]
-        return (block, np.zeros((*block.shape, 0))) if eval_gradient else block
+        def __call__(self, X: Any, Y: Any = None, eval_gradient: bool = False) -> Any:
+            rows, cols = (np.asarray(a)[:, 0].astype(int) for a in (X, X if Y is None else Y))
+            block = self.matrix[np.ix_(rows, cols)]
+            return (block, np.zeros((*block.shape, 0))) if eval_gradient else block
 
-    def diag(self, X: Any) -> Any:
-        return np.diagonal(self.matrix)[np.asarray(X)[:, 0].astype(int)].copy()
+        def diag(self, X: Any) -> Any:
+            return np.diagonal(self.matrix)[np.asarray(X)[:, 0].astype(int)].copy()
 
-    def is_stationary(self) -> Any:
-        return False
+        def is_stationary(self) -> Any:
+            return False
+
+    return Lookup(matrix)
 
 
 def data(name: str, columns: int | None = None) -> tuple[ns.Network, Any, Any, int, np.ndarray]:
@@ -61,10 +63,11 @@ def data(name: str, columns: int | None = None) -> tuple[ns.Network, Any, Any, i
     [("mlp", 3, 1e-3), ("mlp", None, 0.3), ("tanh", None, 1e-3), ("rnn", 1, 1e-3), ("cnn", None, 1e-3)],
 )
 def test_posterior_and_likelihood_are_scikit_learns(name: str, columns: int | None, noise: float) -> None:
+    regressor = pytest.importorskip("sklearn.gaussian_process").GaussianProcessRegressor
     net, old, new, rows, y = data(name, columns)
     matrix = ns.kernel(net)([*old, *new])
     index = np.arange(len(matrix))[:, None]
-    theirs = GaussianProcessRegressor(Lookup(matrix), alpha=noise, optimizer=None).fit(index[:rows], y)
+    theirs = regressor(lookup(matrix), alpha=noise, optimizer=None).fit(index[:rows], y)
     model = ns.gp.fit(ns.kernel(net), old, y, noise=noise)
     mean, cov = theirs.predict(index[rows:], return_cov=True)
     found = model.predict(new, cov=True)

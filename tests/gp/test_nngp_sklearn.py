@@ -9,6 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
+
+import netsor as ns
+from netsor import zoo
+from netsor.errors import DataError
+
+pytest.importorskip("sklearn")  # the extra `sklearn`
+
 from sklearn.base import clone
 from sklearn.exceptions import SkipTestWarning
 from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor
@@ -20,9 +27,6 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 from sklearn.utils.estimator_checks import check_estimator
 
-import netsor as ns
-from netsor import zoo
-from netsor.errors import DataError
 from netsor.sklearn import Architecture, NNGPClassifier, NNGPGram, NNGPKernel, NNGPRegressor
 
 RNG = np.random.default_rng(2)

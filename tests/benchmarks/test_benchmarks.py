@@ -15,7 +15,7 @@ from scipy.special import erf
 
 import netsor as ns
 
-FOLDER = Path(__file__).parent.parent / "benchmarks"
+FOLDER = Path(__file__).parents[2] / "benchmarks"
 VARIANCES: dict[str, Any] = {"var_w": 1.3, "var_u": 0.8, "var_b": 0.4, "var_v": 1.7}
 
 
@@ -136,6 +136,7 @@ def test_targets(harness: Any) -> None:
 
 
 def test_the_command(harness: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
     run = harness("run")
     arguments = [
         "--quick",

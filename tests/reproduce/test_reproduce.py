@@ -179,6 +179,7 @@ def test_the_captions_claims_about_the_rnn(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def rnn_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("matplotlib")
     folder = tmp_path_factory.mktemp("rnn")
     list(rnn_figure(Run(folder, 3), samples=60, width=16))
     return folder
@@ -199,6 +200,7 @@ def test_numbers_depend_on_the_seed_alone(rnn_folder: Path, tmp_path: Path) -> N
 
 
 def test_the_same_figure_gives_the_same_files(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
     pyplot = style()
     files = []
     for folder in ("a", "b"):
@@ -221,6 +223,7 @@ def test_rnn_tables_hold_words_and_numbers(rnn_folder: Path) -> None:
 
 
 def test_kernels_figure_in_a_small_run(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
     lines = list(kernels_figure(Run(tmp_path, 0), (32, 64), 4))
     assert any("batchnorm + relu" in line for line in lines)
     with (tmp_path / "kernels_E_slopes.csv").open() as file:

@@ -14,7 +14,7 @@ import netsor as ns
 from netsor.cli import app
 from netsor.verify import Verification
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "examples" / "programs"
 runner = CliRunner()
 
@@ -215,6 +215,7 @@ def test_kernel_stores_values_errors_plan_and_labels(networks: str, sequences: P
         assert "closed form" in str(stored["plan"])
         assert list(stored["labels"]) == ["long 0", "long 1", "long 2", "short 0", "short 1"]
         assert list(stored["starts"]) == [0, 3]
+    pytest.importorskip("matplotlib")
     picture = run("plot", target, "--correlation", "--title", "two sequences").output
     assert (tmp_path / "K.png").is_file()
     assert "K.png" in picture
@@ -326,6 +327,7 @@ def test_help(command: str) -> None:
 
 
 def test_reproduce_resumes_after_an_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
     from netsor.reproduce import rnn
 
     args = ("reproduce", "rnn", "--out", tmp_path, "--width", 20, "--samples", 200)

@@ -1,0 +1,1 @@
+"""Kernels before and after a change; see README.md here."""

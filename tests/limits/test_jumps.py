@@ -1,0 +1,54 @@
+"""Recurrent networks with jumps on a sentence and the same sentence with one token more.
+
+The outputs at the tokens that both have are the same random variables: their correlation is 1, and so is that
+of the outputs of one input given twice, whose rows are equal. A method that forgets that two arguments are
+parallel shows here first, as a jump makes an error of sqrt(1 - c) of a correlation c.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import netsor as ns
+from limit_cases import SEQUENCES
+from netsor import zoo
+
+SENTENCE = SEQUENCES[0]
+LONGER = np.concatenate([SENTENCE, SEQUENCES[1][:1]])
+T = len(SENTENCE)
+
+
+def user_step(h: Any) -> Any:
+    return ns.nonlin(lambda x: np.where(x > 0.0, 1.0, -0.5), h)
+
+
+NETWORKS = {
+    "sign gru": zoo.gru(ns.sign),
+    "step gru": zoo.gru(ns.step),
+    "user gru": zoo.gru(user_step),
+    "sign lstm": zoo.lstm(ns.sign),
+    "user lstm": zoo.lstm(user_step),
+    "sign rnn": zoo.simple_rnn(ns.sign),
+    "user rnn": zoo.simple_rnn(user_step),
+}
+
+
+@pytest.mark.parametrize("method", ["auto", "sample"])
+@pytest.mark.parametrize("net", NETWORKS.values(), ids=NETWORKS)
+def test_an_output_has_correlation_1_with_itself(net: ns.Network, method: str) -> None:
+    K = ns.kernel(net, method=method)([SENTENCE, LONGER])
+    deviations = np.sqrt(np.diagonal(K))
+    correlation = (K / np.outer(deviations, deviations))[np.arange(T), T + np.arange(T)]
+    np.testing.assert_allclose(correlation, 1.0, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["auto", "sample"])
+@pytest.mark.parametrize("net", NETWORKS.values(), ids=NETWORKS)
+def test_equal_inputs_have_equal_rows(net: ns.Network, method: str) -> None:
+    K = ns.kernel(net, method=method)([SENTENCE, LONGER, SENTENCE])
+    scale = np.sqrt(np.outer(np.diagonal(K), np.diagonal(K)))
+    gap = np.abs(K[:T] - K[-T:]) / scale[:T]
+    assert gap.max() <= 1e-12
