@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from netsor.errors import LimitError
-from netsor.expect import hermite
-from netsor.expect.closed_forms import find, find_mean
-from netsor.expect.hermite_pairs import pair_sum
-from netsor.expect.line_quadrature import eps_of
-from netsor.expect.many_inputs import series_of_many
+from netsor.expect.closed.forms import find, find_mean
+from netsor.expect.hermite import series as hermite
+from netsor.expect.hermite.many import series_of_many
+from netsor.expect.hermite.pairs import pair_sum
+from netsor.expect.quadrature.kinks import find_kinks
+from netsor.expect.quadrature.nodes import eps_of
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, Ref, refs
@@ -374,9 +375,7 @@ class Expectations:
             return ()
         known = self.engine.forms.kinks
         if atom.body not in known:
-            known[atom.body] = hermite.find_kinks(
-                lambda x: evaluate(atom.body, {HOLE.name: Block(x, 0, True)}).array
-            )
+            known[atom.body] = find_kinks(lambda x: evaluate(atom.body, {HOLE.name: Block(x, 0, True)}).array)
         return known[atom.body]
 
     def mean(self, atom: Atom) -> Array:

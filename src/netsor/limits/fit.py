@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from netsor.expect.hermite import Series
+from netsor.expect.hermite.series import Series
 from netsor.limits.pairs import Pair, pad_index
 from netsor.limits.tape import Span
 from netsor.limits.traced import Traced, array_namespace

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from netsor.expect.points import GrowingFactor
+from netsor.expect.points.gaussian import GrowingFactor
 from netsor.limits.axes import Axes, Trail
 from netsor.limits.schedule import Form, Schedule
 

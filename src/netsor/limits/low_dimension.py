@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from netsor.expect.kink_planes import Planes
-from netsor.expect.quadrature import gaussian_expectation
+from netsor.expect.quadrature.planes import Planes
+from netsor.expect.quadrature.space import gaussian_expectation
 from netsor.lang import functions as fn
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate

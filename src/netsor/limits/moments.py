@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from netsor.expect import hermite
-from netsor.expect.closed_forms import find_mean
-from netsor.expect.hermite_pairs import pair_sum
-from netsor.expect.points import NormalPoints
+from netsor.expect.closed.forms import find_mean
+from netsor.expect.hermite import series as hermite
+from netsor.expect.hermite.pairs import pair_sum
+from netsor.expect.points.normal import NormalPoints
 from netsor.lang.expr import Expr
 from netsor.limits.axes import Axes
 from netsor.limits.expectation import known_function

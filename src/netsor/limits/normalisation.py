@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from netsor.errors import LimitError
-from netsor.expect.batchnorm import second_moments
+from netsor.expect.batchnorm.integrals import second_moments
 from netsor.lang.expr import Apply, Expr
 from netsor.lang.functions import MIXINGS
 from netsor.lang.libraries import is_traced

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from netsor.expect.closed_arrays import as_floats
+from netsor.expect.closed.arrays import as_floats
 from netsor.limits.traced import array_namespace
 
 __all__ = ["GROWING", "JUMPING", "ROUNDING", "as_parallel"]

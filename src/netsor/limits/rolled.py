@@ -15,8 +15,8 @@ from typing import Any
 import array_api_compat.numpy as numpy_api
 import numpy as np
 
-from netsor.expect.hermite import Series
-from netsor.expect.hermite_jumps import Jumps
+from netsor.expect.hermite.jumps import Jumps
+from netsor.expect.hermite.series import Series
 from netsor.limits.assembly import assembled
 from netsor.limits.batches import Batch, Group, Loop, Slot, schedule
 from netsor.limits.engine import Engine

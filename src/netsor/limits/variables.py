@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from netsor.expect.closed_forms import find
+from netsor.expect.closed.forms import find
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Expr, Ref, refs
 from netsor.lang.program import Embedding, Input, MatMul, Normal
