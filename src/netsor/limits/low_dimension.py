@@ -18,9 +18,10 @@ import numpy as np
 from netsor.expect.quadrature.planes import Planes
 from netsor.expect.quadrature.space import gaussian_expectation
 from netsor.lang import functions as fn
+from netsor.lang.analysis import is_smooth
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
-from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees
+from netsor.lang.expr import Apply, Const, Expr, Ref, refs
 from netsor.lang.libraries import is_traced
 from netsor.limits.fit import Fit
 from netsor.limits.forms import HOLE, Atom, replace_exprs
@@ -37,8 +38,6 @@ Array = Any
 Variable = tuple[int, Expr]  # left (0) or right (1), and the form
 Gate = tuple[float, float, float]
 MOST_ENTRIES = {1: 2**20, 2: 2**16, 3: 2**12, 4: 2**6}  # beyond, sampling all of them at once is faster
-SMOOTH = {fn.add, fn.sub, fn.mul, fn.neg, fn.erf, fn.erf_gate, fn.tanh, fn.sigmoid, fn.silu, fn.gelu, fn.exp}
-SMOOTH |= {fn.softplus, fn.sin, fn.cos, fn.gaussian, fn.polynomial, fn.identity}
 WORST = 1e-6  # relative error of a quadrature; beyond, the integrand is left to sampling
 TOL, POINTS = 1e-8, 2**18  # asked for, and allowed per entry
 
@@ -126,7 +125,7 @@ def _quadrature(expectations: Expectations, left: list[Atom], right: list[Atom])
         bodies += [replace_exprs(atom.expr, names) for atom in group]
         order += [f"@{side}{k}" for k in range(len(names))]
 
-    planes = Planes.none(len(order)) if all(map(_is_smooth, bodies)) else None
+    planes = Planes.none(len(order)) if all(map(is_smooth, bodies)) else None
 
     def integrand(z: np.ndarray) -> np.ndarray:
         values = {name: Block(z[k], 0, True) for k, name in enumerate(order)}
@@ -165,11 +164,6 @@ def _orthants(expectations: Expectations, atoms: list[Atom], gates: list[Gate]) 
         return value, error
 
     return integral
-
-
-def _is_smooth(body: Expr) -> bool:
-    """Whether an expression is made of smooth functions of the language alone."""
-    return all(node.op in SMOOTH for node in subtrees(body) if isinstance(node, Apply))
 
 
 def _gate(atom: Atom) -> Gate | None:

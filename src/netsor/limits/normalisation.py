@@ -11,6 +11,7 @@ from netsor.expect.batchnorm.integrals import second_moments
 from netsor.lang.expr import Apply, Expr
 from netsor.lang.functions import MIXINGS
 from netsor.lang.libraries import is_traced
+from netsor.lang.ops import Function
 from netsor.limits.forms import Atom
 from netsor.limits.pairs import Pair, diagonal
 from netsor.limits.traced import NeedsValuesError, tape_of
@@ -68,12 +69,9 @@ def _numpy(array: Array) -> np.ndarray:
 def _activation(body: Expr) -> tuple[Expr, Slopes | None]:
     match body:
         case Apply(op, (inner,), _, None):
-            options = {**getattr(op, "defaults", {}), **body.options}
-            known: dict[str, Slopes] = {"relu": (1.0, 0.0), "abs": (1.0, -1.0), "identity": (1.0, 1.0)}
-            if op.name == "leaky_relu":
-                return inner, (1.0, options["slope"])
-            if op.name in known:
-                return inner, known[op.name]
+            slopes = op.about(body.options).slopes if isinstance(op, Function) else None
+            if slopes:
+                return inner, slopes
     return body, (1.0, 1.0)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from netsor.expect.closed.arrays import as_floats
+from netsor.lang.functions import FUNCTIONS
 from netsor.limits.traced import array_namespace
 
 __all__ = ["GROWING", "JUMPING", "ROUNDING", "as_parallel"]
@@ -19,8 +20,8 @@ __all__ = ["GROWING", "JUMPING", "ROUNDING", "as_parallel"]
 Array = Any
 UNITS = 16.0  # of 1 - correlation^2, in units of the last place
 ROUNDING = 4.0  # of a covariance, in the same units
-GROWING = {"abs", "elu", "gelu", "identity", "leaky_relu", "polynomial", "relu", "silu", "softplus"}
-JUMPING = {"piecewise", "sign", "step"}
+GROWING = {f.name for f in FUNCTIONS.values() if f.about().is_mild} - {"piecewise"}  # which may jump
+JUMPING = {f.name for f in FUNCTIONS.values() if f.about().jumps} | {"piecewise"}
 
 
 def as_parallel(cov: Array, q1: Array, q2: Array, beyond: float) -> Array:

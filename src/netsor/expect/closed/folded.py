@@ -9,15 +9,15 @@ only the even and the odd part in c of one quadrant count. They are the arc-cosi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from array_api_compat import array_namespace
 
-from netsor.expect.closed.arrays import Array, as_floats, determinant, ratio, root
+from netsor.expect.closed.arrays import Array, determinant, ratio, root
+from netsor.lang.terms import Inner, Term, Terms
 
-__all__ = ["FOLDED", "Fold", "folded"]
+__all__ = ["Fold", "fold_of", "folded"]
 
 
 @dataclass(frozen=True)
@@ -30,21 +30,34 @@ class Fold:
     noise: float = 0.0
 
 
-FOLDED: dict[str, Callable[[Mapping[str, Any]], Fold]] = {
-    "identity": lambda options: Fold(1, 1.0, -1.0),
-    "relu": lambda options: Fold(1, 1.0, 0.0),
-    "leaky_relu": lambda options: Fold(1, 1.0, -options["slope"]),
-    "abs": lambda options: Fold(1, 1.0, 1.0),
-    "step": lambda options: Fold(0, 1.0, 0.0),
-    "sign": lambda options: Fold(0, 1.0, -1.0),
-    "erf": lambda options: Fold(0, 1.0, -1.0, 0.5),
-    "erf_gate": lambda options: Fold(0, 1.0, 0.0, 0.5),
-    "gelu": lambda options: Fold(1, 1.0, 0.0, 1.0),
-}
+def fold_of(terms: Terms) -> Fold | None:
+    """The function as a fold, or None if it is none.
+
+    At degree 0 it must vanish at 0 unless there is noise: folds take a variable that is known for 0.
+    """
+    degrees, noises = set(), {t.noise for t in terms if isinstance(t, Term) and t.knot is not None}
+    up = down = middle = 0.0
+    for t in terms:
+        if isinstance(t, Inner) or t.rate or t.bend or t.knot not in (None, 0.0):
+            return None
+        *lower, top = t.coefs
+        if any(lower) or isinstance(top, complex):
+            return None
+        degree = len(lower)
+        degrees.add(degree)
+        up += top if t.knot is None or t.side == 1 else 0.0
+        down += top * (-1) ** degree if t.knot is None or t.side == -1 else 0.0
+        middle += top * (1.0 if t.knot is None else t.tie)
+    if len(degrees) != 1 or len(noises) > 1:
+        return None
+    degree, noise = degrees.pop(), max(noises, default=0.0)
+    if degree > 1 or (degree == 0 and noise == 0 and middle):
+        return None
+    return Fold(degree, up, down, noise)
 
 
 def folded(f: Fold, g: Fold) -> Callable[..., Array]:
-    """The rule (m1, m2, q1, q2, c) -> E[f(x) g(y)] at means 0 (its first two arguments are ignored)."""
+    """The formula (m1, m2, q1, q2, c) -> E[f(x) g(y)] at means 0 (its first two arguments are ignored)."""
     if f.degree < g.degree:
         turned = folded(g, f)
         return lambda m1, m2, q1, q2, c: turned(m2, m1, q2, q1, c)
@@ -52,11 +65,7 @@ def folded(f: Fold, g: Fold) -> Callable[..., Array]:
     odd = (f.up - f.down) * (g.up - g.down)
     quadrant = {(0, 0): _no_power, (1, 0): _one_power, (1, 1): _two_powers}[f.degree, g.degree]
 
-    def rule(m1: Any, m2: Any, q1: Any, q2: Any, c: Any) -> Array:
-        q1, q2, c = as_floats(q1, q2, c)
-        return quadrant(even, odd, q1, q2, c, f.noise, g.noise)
-
-    return rule
+    return lambda m1, m2, q1, q2, c: quadrant(even, odd, q1, q2, c, f.noise, g.noise)
 
 
 def _no_power(even: float, odd: float, q1: Array, q2: Array, c: Array, t1: float, t2: float) -> Array:

@@ -1,4 +1,4 @@
-"""E[f(x) g(y)] and E[f(x)] for sums of terms p(x) exp(rate x) 1[u > knot], at any means."""
+"""E[f(x) g(y)] and E[f(x)] for sums of terms p(x) exp(rate x - bend x^2) 1[u > knot], at any means."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from netsor.expect.closed.arrays import Array, determinant, nowhere, ratio, root
 from netsor.expect.closed.bivariate import LARGEST
 from netsor.expect.closed.laws import HalfPlane, Law, Plane, Quadrant
 from netsor.expect.closed.legendre import integrate
-from netsor.expect.closed.terms import Inner, Term, Terms
+from netsor.lang.terms import Inner, Term, Terms
 
 __all__ = ["mean", "product"]
 
@@ -144,16 +144,35 @@ class Gaussian:
             s.side * self.m1, t.side * self.m2, self.q1, self.q2, s.side * t.side * self.c, self.det
         )
         s, t = s.upward(), t.upward()
-        shifted, log_weight = law.tilted(s.rate, t.rate)
+        shifted, log_weight = law.tilted(s, t)
         return shifted, shifted.inside(s, t, log_weight)
 
-    def tilted(self, a: complex, b: complex) -> tuple[Gaussian, Array]:
-        """The law with density times exp(a x + b y), and the log of its weight."""
+    def tilted(self, s: Term, t: Term) -> tuple[Gaussian, Array]:
+        """The law with density times the exponentials of s(x) and t(y), and the log of its weight."""
+        if s.bend or t.bend:
+            bent, log_weight = self.bent(s.bend, t.bend)
+            shifted, more = bent.tilted(replace(s, bend=0.0), replace(t, bend=0.0))
+            return shifted, log_weight + more
+        a, b = s.rate, t.rate
         m1, m2, q1, q2, c = self.m1, self.m2, self.q1, self.q2, self.c
-        if not (isinstance(a, complex) or isinstance(b, complex)):
-            a, b = float(a), float(b)
         log_weight = a * (m1 + a * q1 / 2) + b * (m2 + b * q2 / 2) + a * b * c
         return Gaussian(m1 + a * q1 + b * c, m2 + a * c + b * q2, q1, q2, c, self.det), log_weight
+
+    def bent(self, a: float, b: float) -> tuple[Gaussian, Array]:
+        """The law with density times exp(-a x^2 - b y^2), and the log of its weight.
+
+        Its covariances are S (I + 2 B S)^-1 and its means (I + 2 S B)^-1 m, with B = diag(a, b); the weight
+        is det(I + 2 B S)^(-1/2) exp(-m B m'), with m' the new means.
+        """
+        m1, m2, q1, q2, c = self.m1, self.m2, self.q1, self.q2, self.c
+        spread = 1 + 2 * a * q1 + 2 * b * q2 + 4 * a * b * self.det
+        x, y = (
+            ((1 + 2 * b * q2) * m1 - 2 * b * c * m2) / spread,
+            ((1 + 2 * a * q1) * m2 - 2 * a * c * m1) / spread,
+        )
+        log_weight = -array_namespace(spread).log(spread) / 2 - (a * m1 * x + b * m2 * y)
+        variances = (q1 + 2 * b * self.det) / spread, (q2 + 2 * a * self.det) / spread
+        return Gaussian(x, y, *variances, c / spread, self.det / spread), log_weight
 
     def inside(self, s: Term, t: Term, log_weight: Array) -> Law:
         """The law of (x - m1, y - m2) on the set where the indicators of s and t are 1."""
