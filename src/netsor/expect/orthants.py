@@ -23,7 +23,7 @@ from array_api_compat import array_namespace
 from scipy.special import log_ndtr, ndtr, ndtri, owens_t
 
 from netsor.errors import DataError
-from netsor.expect.sobol import uniform_points
+from netsor.expect.points.sobol import uniform_points
 
 __all__ = ["erf_gates", "orthant"]
 

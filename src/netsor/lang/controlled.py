@@ -1,8 +1,8 @@
 """Is a nonlinearity controlled? (|phi(x)| <= exp(C |x|^(2 - eps) + c), the paper's Definition "controlled".)
 
 No program can decide this for every function, so we measure: on rays from the origin the exponent p in
-log |phi(r)| ~ r^p must stay below 2. Only an exponential (also as a power or a gaussian), a quotient or a
-user's function can break the bound; all other functions of the language grow like polynomials.
+log |phi(r)| ~ r^p must stay below 2. Only an exponential (also as a power), a quotient or a user's function
+can break the bound; all other functions of the language are known to grow like polynomials (`Facts.growth`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import numpy as np
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Expr, Ref, refs, subtrees, transform
+from netsor.lang.facts import Growth
+from netsor.lang.ops import Function
 from netsor.lang.program import LinComb, Nonlin, Program
 from netsor.lang.types import H, Type
 
@@ -57,7 +59,9 @@ def growth_problem(expr: Expr, program: Program, types: Mapping[str, Type]) -> s
 def _may_explode(node: Apply, types: Mapping[str, Type]) -> bool:
     if node.op.name in ("pow", "div"):
         return any(isinstance(types.get(name), H) for name in refs(node.args[1]))
-    return node.op.name in ("exp", "gaussian") or getattr(node.op, "user", False)
+    if isinstance(node.op, Function):
+        return node.op.about(node.options).growth >= Growth.EXPONENTIAL
+    return getattr(node.op, "user", False)
 
 
 def _ray_value(

@@ -1,19 +1,24 @@
 """The coordinatewise functions of the language, by name.
 
-A new function is one entry: `@register` on a function of arrays. `lang.parse` finds it by name, the
-front end exports it, and the tests iterate over `FUNCTIONS`.
+A new function is one entry: `@register(facts)` on a function of arrays, where the facts say what is known of
+it (see `lang.facts`): its derivative, kinks, growth, closed forms. `lang.parse` finds it by name, the front
+end exports it, and the tests iterate over `FUNCTIONS` and check every fact.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from array_api_compat import array_namespace
 
 from netsor.lang import special
+from netsor.lang.facts import UNKNOWN, Facts, Far, Growth, facts_of_pieces, smooth
 from netsor.lang.ops import Function, Mixing, Op
+from netsor.lang.pieces import Pieces
+from netsor.lang.terms import Term
 
 __all__ = [
     "ARITHMETIC",
@@ -55,13 +60,21 @@ __all__ = [
 ]
 
 FUNCTIONS: dict[str, Function] = {}
+GAUSS = 1 / math.sqrt(2 * math.pi)
+SQRT_PI = math.sqrt(math.pi)
+ZETA_3 = 1.2020569031595942
 
 
-def register(arity: int = 1, **defaults: Any) -> Callable[[Callable[..., Any]], Function]:
-    """Enter a function of real numbers into the language under its own name; keywords are its options."""
+def register(
+    facts: Facts | Callable[..., Facts] = UNKNOWN, arity: int = 1, **defaults: Any
+) -> Callable[[Callable[..., Any]], Function]:
+    """Enter a function of real numbers into the language under its own name, with what is known of it.
+
+    Further keywords are its options; facts that depend on them are a function of them.
+    """
 
     def enter(fn: Callable[..., Any]) -> Function:
-        function = Function(fn.__name__.rstrip("_"), fn, arity, defaults=defaults)
+        function = Function(fn.__name__.rstrip("_"), fn, arity, defaults=defaults, facts=facts)
         FUNCTIONS[function.name] = function
         return function
 
@@ -72,87 +85,68 @@ def _cast(condition: Any, x: Any) -> Any:
     return array_namespace(x).astype(condition, x.dtype)
 
 
-@register()
+# Piecewise polynomials. Derivatives are those at all places but the kinks.
+
+
+def _slope_of(f: Pieces) -> Callable[..., Any]:
+    """The derivative of a piecewise polynomial, as a function of the language."""
+    slope = f.differentiated()
+    if not slope.knots:
+        return partial(polynomial, coefs=slope.pieces[0])
+    return partial(piecewise, knots=slope.knots, pieces=slope.pieces)
+
+
+def _pieces(knots: tuple[float, ...], *pieces: tuple[float, ...], **known: Any) -> Facts:
+    f = Pieces(knots, pieces)
+    return facts_of_pieces(f, **{"derivative": lambda x: _slope_of(f)(x), **known})
+
+
+@register(_pieces((), (0.0, 1.0), derivative=lambda x: 1.0))
 def identity(x):
     return x
 
 
-@register()
+@register(_pieces((0.0,), (0.0,), (0.0, 1.0), derivative=lambda x: step(x)))
 def relu(x):
     return x * _cast(x > 0, x)
 
 
-@register(slope=0.01)
+@register(lambda slope: _pieces((0.0,), (0.0, slope), (0.0, 1.0)), slope=0.01)
 def leaky_relu(x, slope):
     return array_namespace(x).where(x > 0, x, slope * x)
 
 
-@register()
+@register(_pieces((0.0,), (0.0, -1.0), (0.0, 1.0), derivative=lambda x: sign(x)))
 def abs_(x):
     return array_namespace(x).abs(x)
 
 
-@register()
+@register(_pieces((0.0,), (0.0,), (1.0,), derivative=lambda x: 0.0))
 def step(x):
     """1 for x > 0, else 0: the derivative of relu."""
     return _cast(x > 0, x)
 
 
-@register()
+HALVES = (Term((1.0,), knot=0.0, tie=0.5), Term((-1.0,), knot=0.0, side=-1, tie=0.5))  # they meet at 0
+
+
+@register(_pieces((0.0,), (-1.0,), (1.0,), derivative=lambda x: 0.0, terms=HALVES))
 def sign(x):
     return array_namespace(x).sign(x)
 
 
-@register()
-def erf(x):
-    return special.erf(x)
+def _hard_tanh(low: float, high: float) -> Facts:
+    """Ends at infinity are none."""
+    below, above = ([end] if math.isfinite(end) else [] for end in (low, high))
+    return _pieces((*below, *above), *((end,) for end in below), (0.0, 1.0), *((end,) for end in above))
 
 
-@register()
-def erf_gate(x):
-    """(1 + erf(x)) / 2, the gate whose expectations are orthant probabilities."""
-    return (1 + special.erf(x)) / 2
-
-
-@register()
-def exp(x):
-    return array_namespace(x).exp(x)
-
-
-@register()
-def sin(x):
-    return array_namespace(x).sin(x)
-
-
-@register()
-def cos(x):
-    return array_namespace(x).cos(x)
-
-
-@register(rate=1.0)
-def gaussian(x, rate):
-    """exp(-rate x^2)."""
-    return array_namespace(x).exp(-rate * x * x)
-
-
-@register()
-def gelu(x):
-    """x times the standard normal distribution function (the exact gelu)."""
-    return x * (1 + special.erf(x * math.sqrt(0.5))) / 2
-
-
-@register(alpha=1.0)
-def elu(x, alpha):
-    xp = array_namespace(x)
-    return xp.where(x > 0, x, alpha * xp.expm1(x * _cast(x < 0, x)))
-
-
-@register(low=-1.0, high=1.0)
+@register(_hard_tanh, low=-1.0, high=1.0)
 def hard_tanh(x, low, high):
     return array_namespace(x).clip(x, low, high)
 
 
-@register(coefs=(0.0, 1.0))
+@register(lambda coefs: _pieces((), tuple(coefs)), coefs=(0.0, 1.0))
 def polynomial(x, coefs):
     """coefs[0] + coefs[1] x + coefs[2] x^2 + ..."""
     total = 0 * x + coefs[-1]
@@ -161,7 +155,7 @@ def polynomial(x, coefs):
     return total
 
 
-@register(knots=(0.0,), pieces=((0.0,), (0.0, 1.0)))
+@register(lambda knots, pieces: _pieces(knots, *pieces), knots=(0.0,), pieces=((0.0,), (0.0, 1.0)))
 def piecewise(x, knots, pieces):
     """The polynomial `pieces[i]` (ascending coefficients) between `knots[i-1]` and `knots[i]`."""
     xp = array_namespace(x)
@@ -171,56 +165,225 @@ def piecewise(x, knots, pieces):
     return total
 
 
-@register()
+# Functions with a closed form by Gaussian noise, exponentials and waves.
+
+
+@register(
+    smooth(
+        derivative=lambda x: 2 / SQRT_PI * gaussian(x),
+        range=(-1.0, 1.0),
+        monotone=1,
+        parity=-1,
+        far=Far("sign", 2 / SQRT_PI, 2 * (2 - math.sqrt(2)) / SQRT_PI),
+        terms=(Term((2.0,), knot=0.0, noise=0.5), Term((-1.0,))),
+    )
+)
+def erf(x):
+    return special.erf(x)
+
+
+@register(
+    smooth(
+        derivative=lambda x: 1 / SQRT_PI * gaussian(x),
+        range=(0.0, 1.0),
+        monotone=1,
+        far=Far("step", 1 / SQRT_PI, (1 - math.sqrt(0.5)) / SQRT_PI),
+        terms=(Term((1.0,), knot=0.0, noise=0.5),),
+    )
+)
+def erf_gate(x):
+    """(1 + erf(x)) / 2, the gate whose expectations are orthant probabilities."""
+    return (1 + special.erf(x)) / 2
+
+
+@register(
+    smooth(
+        derivative=lambda x: erf_gate(math.sqrt(0.5) * x) + GAUSS * (x * gaussian(x, rate=0.5)),
+        range=(-0.16997120747990369, math.inf),
+        growth=Growth.LINEAR,
+        far=Far("relu", 0.5, 4 / 3 * (GAUSS - 5 / (8 * SQRT_PI))),
+        terms=(Term((0.0, 1.0), knot=0.0, noise=1.0),),
+    )
+)
+def gelu(x):
+    """x times the standard normal distribution function (the exact gelu)."""
+    return x * (1 + special.erf(x * math.sqrt(0.5))) / 2
+
+
+@register(
+    smooth(
+        derivative=lambda x: exp(x),
+        range=(0.0, math.inf),
+        growth=Growth.EXPONENTIAL,
+        monotone=1,
+        terms=(Term((1.0,), rate=1.0),),
+    )
+)
+def exp(x):
+    return array_namespace(x).exp(x)
+
+
+def _gaussian(rate: float) -> Facts:
+    """Only a rate that is not negative has a bound."""
+    if rate == 0:
+        return _pieces((), (1.0,))
+    known = {"parity": 1, "terms": (Term((1.0,), bend=rate),)}
+    if rate > 0:
+        known["range"] = (0.0, 1.0)
+    return smooth(lambda x: -2 * rate * (x * gaussian(x, rate=rate)), **known)
+
+
+@register(_gaussian, rate=1.0)
+def gaussian(x, rate):
+    """exp(-rate x^2)."""
+    return array_namespace(x).exp(-rate * x * x)
+
+
+@register(smooth(lambda x: cos(x), range=(-1.0, 1.0), parity=-1, terms=(Term((-1j,), rate=1j),)))
+def sin(x):
+    return array_namespace(x).sin(x)
+
+
+@register(smooth(lambda x: -sin(x), range=(-1.0, 1.0), parity=1, terms=(Term((1.0,), rate=1j),)))
+def cos(x):
+    return array_namespace(x).cos(x)
+
+
+def _elu(alpha: float) -> Facts:
+    """elu' = 1 for x > 0 and alpha exp(x) = elu + alpha for x < 0."""
+    linear, taylor = Term((0.0, 1.0), knot=0.0), (0.0, *(alpha / math.factorial(n) for n in range(1, 7)))
+    below = (Term((alpha,), rate=1.0, knot=0.0, side=-1), Term((-alpha,), knot=0.0, side=-1))
+    return Facts(
+        derivative=lambda x: elu(x, alpha=alpha) - relu(x) + (1 - alpha) * step(x) + alpha,
+        kinks=(0.0,),
+        jumps=(),
+        poles=(),
+        range=(min(-alpha, 0.0), math.inf),
+        growth=Growth.LINEAR,
+        monotone=1 if alpha >= 0 else 0,
+        terms=(linear, *below),
+        near=(linear, Term(taylor, knot=0.0, side=-1)),
+    )
+
+
+@register(_elu, alpha=1.0)
+def elu(x, alpha):
+    xp = array_namespace(x)
+    return xp.where(x > 0, x, alpha * xp.expm1(x * _cast(x < 0, x)))
+
+
+# Functions without closed forms.
+
+
+@register(
+    smooth(
+        derivative=lambda x: 1 - tanh(x) ** 2,
+        range=(-1.0, 1.0),
+        monotone=1,
+        parity=-1,
+        far=Far("sign", 2 * math.log(2), 4 * math.log(2) - 2),
+    )
+)
 def tanh(x):
     return array_namespace(x).tanh(x)
 
 
-@register()
+@register(
+    smooth(
+        derivative=lambda x: sigmoid(x) * sigmoid(-x),
+        range=(0.0, 1.0),
+        monotone=1,
+        far=Far("step", 2 * math.log(2), 2 * math.log(2) - 1),
+    )
+)
 def sigmoid(x):
     return special.expit(x)
 
 
-@register()
+@register(
+    smooth(
+        derivative=lambda x: sigmoid(x),
+        range=(0.0, math.inf),
+        growth=Growth.LINEAR,
+        monotone=1,
+        far=Far("relu", math.pi**2 / 6, ZETA_3 / 2),
+    )
+)
 def softplus(x):
     """log(1 + exp(x))."""
     xp = array_namespace(x)
     return relu.fn(x) + xp.log1p(xp.exp(-xp.abs(x)))
 
 
-@register()
+@register(
+    smooth(
+        derivative=lambda x: sigmoid(x) * (1 + x * sigmoid(-x)),
+        range=(-0.27846454276107379, math.inf),
+        growth=Growth.LINEAR,
+        far=Far("relu", math.pi**2 / 6, 3 * ZETA_3 - math.pi**2 / 3),
+    )
+)
 def silu(x):
     return x * special.expit(x)
 
 
-@register()
+POSITIVE = {"kinks": (), "jumps": (), "poles": (0.0,), "domain": (0.0, math.inf), "monotone": 1}
+
+
+@register(Facts(lambda x: 0.5 / sqrt(x), range=(0.0, math.inf), growth=Growth.LINEAR, **POSITIVE))
 def sqrt(x):
     return array_namespace(x).sqrt(x)
 
 
-@register()
+@register(Facts(lambda x: 1 / x, growth=Growth.LINEAR, **POSITIVE))
 def log(x):
     return array_namespace(x).log(x)
 
 
-@register(arity=2)
+# Functions of two arguments. Where they are equal, each gets one half of the derivative.
+
+
+def _larger(x: Any, y: Any) -> Any:
+    """1 where x > y, 1/2 where x = y, else 0."""
+    return 0.5 + 0.5 * sign(x - y)
+
+
+def _extreme(derivative: Callable[..., Any]) -> Facts:
+    return Facts(derivative, jumps=(), poles=(), growth=Growth.LINEAR)
+
+
+@register(_extreme(lambda x, y: (_larger(x, y), _larger(y, x))), arity=2)
 def maximum(x, y):
     return array_namespace(x, y).maximum(x, y)
 
 
-@register(arity=2)
+@register(_extreme(lambda x, y: (_larger(y, x), _larger(x, y))), arity=2)
 def minimum(x, y):
     return array_namespace(x, y).minimum(x, y)
 
 
 # Arithmetic: functions like the others, written between their arguments.
 
-add = Function("add", lambda x, y: x + y, 2, slots=(("G", "G"),), infix="+")
-sub = Function("sub", lambda x, y: x - y, 2, slots=(("G", "G"),), infix="-")
-mul = Function("mul", lambda x, y: x * y, 2, slots=(("K", "G"), ("G", "K")), infix="*")
-div = Function("div", lambda x, y: x / y, 2, slots=(("G", "K"),), infix="/")
-neg = Function("neg", lambda x: -x, 1, slots=(("G",),), infix="-")
-pow_ = Function("pow", lambda x, y: x**y, 2, infix="^")
+
+def _linear(derivative: Callable[..., Any]) -> Facts:
+    return smooth(derivative, growth=Growth.LINEAR)
+
+
+_product = smooth(lambda x, y: (y, x), growth=Growth.POLYNOMIAL)
+_quotient = Facts(lambda x, y: (1 / y, -x / y**2))
+_opposite = _pieces((), (0.0, -1.0), derivative=lambda x: -1.0)
+_power = Facts(lambda x, y: (y * x ** (y - 1), log(x) * x**y))
+
+add = Function(
+    "add", lambda x, y: x + y, 2, slots=(("G", "G"),), infix="+", facts=_linear(lambda x, y: (1.0, 1.0))
+)
+sub = Function(
+    "sub", lambda x, y: x - y, 2, slots=(("G", "G"),), infix="-", facts=_linear(lambda x, y: (1.0, -1.0))
+)
+mul = Function("mul", lambda x, y: x * y, 2, slots=(("K", "G"), ("G", "K")), infix="*", facts=_product)
+div = Function("div", lambda x, y: x / y, 2, slots=(("G", "K"),), infix="/", facts=_quotient)
+neg = Function("neg", lambda x: -x, 1, slots=(("G",),), infix="-", facts=_opposite)
+pow_ = Function("pow", lambda x, y: x**y, 2, infix="^", facts=_power)
 ARITHMETIC = {op.name: op for op in (add, sub, mul, div, neg, pow_)}
 
 

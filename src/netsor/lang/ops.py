@@ -22,6 +22,7 @@ from array_api_compat import array_namespace
 from netsor.errors import FunctionError
 from netsor.lang.blocks import Block, align, broadcast_index
 from netsor.lang.expr import Attr
+from netsor.lang.facts import UNKNOWN, Facts
 from netsor.lang.libraries import is_traced
 
 __all__ = ["Function", "IndexMap", "Kind", "Mixing", "Op"]
@@ -77,7 +78,8 @@ class Function(Op):
     """A function of real numbers, applied coordinatewise.
 
     `fn(*arrays, **attrs)` takes the vector arguments, then `params` scalar parameters (Nonlin+).
-    `slots` are the patterns of kinds for which it is linear, e.g. ("K", "G") for a product.
+    `slots` are the patterns of kinds for which it is linear, e.g. ("K", "G") for a product. `facts` are what
+    is known of it, or a function from its options to that.
     """
 
     fn: Callable[..., Any]
@@ -87,6 +89,13 @@ class Function(Op):
     slots: tuple[Kinds, ...] = ()
     infix: str | None = None
     user: bool = False
+    facts: Facts | Callable[..., Facts] = field(default=UNKNOWN, compare=False)
+
+    def about(self, options: Mapping[str, Attr] | None = None) -> Facts:
+        """What is known of the function with these options (the others have their defaults)."""
+        if isinstance(self.facts, Facts):
+            return self.facts
+        return self.facts(**{**self.defaults, **(options or {})})
 
     def shape(self, *shapes: Index, **attrs: Attr) -> Index:
         if len(shapes) != self.arity:

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from netsor.expect.batchnorm import second_moments
+from netsor.expect.batchnorm.integrals import second_moments
 from netsor.lang.expr import Apply, Expr
 from netsor.lang.functions import MIXINGS
+from netsor.lang.ops import Function
 from netsor.limits.methods.component import Component
 from netsor.limits.recursion.covariances import cov
 from netsor.limits.recursion.forms import Atom
@@ -74,11 +75,6 @@ def _slopes_of(r: Recorder, atom: Atom) -> Slopes | None:
 
 def _activation(body: Expr) -> tuple[Expr, Slopes | None]:
     match body:
-        case Apply(op, (inner,), _, None):
-            options = {**getattr(op, "defaults", {}), **body.options}
-            known: dict[str, Slopes] = {"relu": (1.0, 0.0), "abs": (1.0, -1.0), "identity": (1.0, 1.0)}
-            if op.name == "leaky_relu":
-                return inner, (1.0, options["slope"])
-            if op.name in known:
-                return inner, known[op.name]
+        case Apply(Function() as op, (inner,), _, None) if slopes := op.about(body.options).slopes:
+            return inner, slopes
     return body, (1.0, 1.0)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from netsor.expect.closed_forms import find, find_mean
-from netsor.expect.line_quadrature import eps_of
-from netsor.limits.methods.component import Component, known_function, name_of, statistics
+from netsor.expect.closed.forms import Rule, find, find_mean
+from netsor.expect.quadrature.nodes import eps_of
+from netsor.limits.methods.component import Component, known_function, statistics
 from netsor.limits.methods.near_parallel import ROUNDING, NearParallel
 from netsor.limits.recursion.covariances import cov
 from netsor.limits.recursion.forms import Atom
@@ -24,7 +23,7 @@ Array = Any
 class ClosedPair:
     """E[f(x) g(y)] from means, variances and covariance, elementwise on arrays that broadcast."""
 
-    rule: Callable[..., Array]
+    rule: Rule
     parallel: NearParallel | None
 
     def __call__(self, m1: Array, m2: Array, q1: Array, q2: Array, c: Array) -> Array:
@@ -35,18 +34,17 @@ def closed_pair(known: dict[Any, Any], a: Atom, b: Atom, centred: bool) -> Close
     """The closed form of a pair, remembered in `known`: the same for all pairs of equal functions."""
     key = ("closed", a.body, b.body, centred)
     if key not in known:
-        f, g = known_function(a), known_function(b)
+        f, g = known_function(a.body), known_function(b.body)
         rule = find(*f, *g, zero_mean=centred) if f and g else None
-        names = (name_of(a), name_of(b))
-        known[key] = rule and ClosedPair(rule, NearParallel.of(names, closed=True))
+        known[key] = rule and ClosedPair(rule, NearParallel.of(a.body, b.body, closed=True))
     return known[key]
 
 
-def closed_mean(known: dict[Any, Any], a: Atom) -> Callable[..., Array] | None:
+def closed_mean(known: dict[Any, Any], a: Atom) -> Rule | None:
     """The closed form of E[f(x)], a function of mean and variance."""
     key = ("closed", a.body)
     if key not in known:
-        f = known_function(a)
+        f = known_function(a.body)
         known[key] = find_mean(*f) if f else None
     return known[key]
 

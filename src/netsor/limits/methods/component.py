@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
-from netsor.expect import hermite
+from netsor.expect.closed.bodies import recognised
+from netsor.expect.quadrature.kinks import find_kinks
+from netsor.lang.analysis import about
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, refs
-from netsor.lang.functions import identity, polynomial, pow_
+from netsor.lang.functions import pow_
 from netsor.lang.ops import Function
 from netsor.lang.show import show_expr
 from netsor.limits.recursion.covariances import cov, variance
@@ -76,23 +78,19 @@ class Component:
         return self.pair.side(side, PerInput(found.array, max(found.left, found.right)))
 
 
-def known_function(atom: Atom) -> tuple[Function, dict] | None:
-    """The registered function that an atom is, with its options."""
-    match atom.body:
-        case body if body == HOLE:
-            return identity, {}
-        case Apply(Function() as op, (hole,), _, None) if hole == HOLE and not op.user:
-            return op, {**op.defaults, **atom.body.options}
-        case Apply(op, (hole, Const(power)), _, None) if op is pow_ and hole == HOLE and power in range(9):
-            return polynomial, {"coefs": (*(0.0,) * int(power), 1.0)}
-    return None
+@cache
+def known_function(body: Expr) -> tuple[Function, dict] | None:
+    """The function with a closed form that the body of an atom is, with its options."""
+    return recognised(body, HOLE.name)
 
 
 def name_of(atom: Atom) -> str:
-    known = known_function(atom)
-    if known:
-        return known[0].name
-    return atom.body.op.name if isinstance(atom.body, Apply) else "x"
+    match atom.body:
+        case Apply(op, (_, Const(power))) if op is pow_:
+            return f"{op.name} {power:g}"
+        case Apply(op):
+            return op.name
+    return "x"
 
 
 def callable_of(atom: Atom, known: Mapping[str, Block], rank: int) -> Callable[[Array], Array]:
@@ -109,7 +107,8 @@ def kinks_of(r: Recorder, atom: Atom) -> tuple[float, ...]:
     if set(refs(atom.body)) != {HOLE.name}:
         return ()
     if atom.body not in r.forms.kinks:
-        r.forms.kinks[atom.body] = hermite.find_kinks(callable_of(atom, {}, 0))
+        known = about(atom.body, HOLE.name).kinks
+        r.forms.kinks[atom.body] = find_kinks(callable_of(atom, {}, 0)) if known is None else known
     return r.forms.kinks[atom.body]
 
 

@@ -9,11 +9,14 @@ correlation is 1 or -1 up to a few units in the last place count as parallel, wh
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from netsor.expect.closed_arrays import as_floats
+from netsor.expect.closed.arrays import as_floats
+from netsor.lang.analysis import about
+from netsor.lang.expr import Expr
+from netsor.lang.facts import Growth
+from netsor.limits.recursion.forms import HOLE
 from netsor.limits.tape.traced import array_namespace
 
 __all__ = ["ROUNDING", "NearParallel"]
@@ -21,8 +24,6 @@ __all__ = ["ROUNDING", "NearParallel"]
 Array = Any
 UNITS = 16.0  # of 1 - correlation^2, in units of the last place
 ROUNDING = 4.0  # of a covariance, in the same units
-GROWING = {"abs", "elu", "gelu", "identity", "leaky_relu", "polynomial", "relu", "silu", "softplus"}
-JUMPING = {"piecewise", "sign", "step"}
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,15 @@ class NearParallel:
     """
 
     beyond: float = 0.0
+    elementary = True  # made of operations that can be recorded
 
     @classmethod
-    def of(cls, names: Collection[str], closed: bool) -> NearParallel | None:
-        """What two functions need, by their names; None for those that grow like their argument."""
-        if set(names) <= GROWING:
+    def of(cls, *bodies: Expr, closed: bool) -> NearParallel | None:
+        """What two functions need; None for those that are continuous and grow like a power."""
+        found = [about(body, HOLE.name) for body in bodies]
+        if all(f.jumps == () and f.growth in (Growth.LINEAR, Growth.POLYNOMIAL) for f in found):
             return None
-        return cls(2.0 if closed and set(names) <= JUMPING else 0.0)
+        return cls(2.0 if closed and all(f.jumps for f in found) else 0.0)
 
     def __call__(self, cov: Array, q1: Array, q2: Array) -> Array:
         cov, q1, q2 = as_floats(cov, q1, q2)

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from netsor.expect.kink_planes import Planes
-from netsor.expect.points import normal_points
-from netsor.expect.quadrature import gaussian_expectation
-from netsor.lang import functions as fn
+from netsor.expect.points.normal import normal_points
+from netsor.expect.quadrature.planes import Planes
+from netsor.expect.quadrature.space import gaussian_expectation
+from netsor.lang.analysis import is_smooth
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
-from netsor.lang.expr import Apply, Expr, Ref, subtrees
+from netsor.lang.expr import Expr, Ref
 from netsor.limits.methods.component import Component
 from netsor.limits.methods.few_variables import entries, is_plain, over_entries
 from netsor.limits.recursion.forms import replace_exprs
@@ -23,8 +23,6 @@ from netsor.limits.recursion.recorder import Asking, Recorder
 __all__ = ["Quadrature"]
 
 MOST_ENTRIES = {1: 2**20, 2: 2**16, 3: 2**12, 4: 2**6}  # beyond, sampling all of them at once is faster
-SMOOTH = {fn.add, fn.sub, fn.mul, fn.neg, fn.erf, fn.erf_gate, fn.tanh, fn.sigmoid, fn.silu, fn.gelu, fn.exp}
-SMOOTH |= {fn.softplus, fn.sin, fn.cos, fn.gaussian, fn.polynomial, fn.identity}
 WORST = 1e-6  # relative error of an entry that is not sampled
 SAMPLED, REPEATS = 2**22, 16  # evaluations in a repeat, and repeats
 STUDENT = 3.3  # standard errors of so many repeats that one in 200 is beyond
@@ -48,7 +46,7 @@ class Quadrature:
         for side, atoms in enumerate((c.left, c.right)):
             own = {form: name for (s, form), name in names.items() if s == side}
             bodies += [replace_exprs(atom.expr, own) for atom in atoms]
-        planes = Planes.none(len(names)) if all(map(_is_smooth, bodies)) else None
+        planes = Planes.none(len(names)) if all(map(is_smooth, bodies)) else None
 
         def integrand(z: np.ndarray) -> np.ndarray:
             values = {f"@{k}": Block(z[k], 0, True) for k in range(len(z))}
@@ -83,8 +81,3 @@ def _sampled_where_unsettled(
     value[rough] = np.where(better, np.mean(means, axis=0), value[rough])
     error[rough] = np.where(better, spread, error[rough])
     return value, error
-
-
-def _is_smooth(body: Expr) -> bool:
-    """Whether an expression is made of smooth functions of the language alone."""
-    return all(node.op in SMOOTH for node in subtrees(body) if isinstance(node, Apply))

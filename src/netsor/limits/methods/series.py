@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from netsor.errors import LimitError
-from netsor.expect import hermite
-from netsor.expect.hermite_pairs import pair_sum
-from netsor.expect.many_inputs import series_of_many
+from netsor.expect.hermite import series as hermite
+from netsor.expect.hermite.many import series_of_many
+from netsor.expect.hermite.pairs import pair_sum
 from netsor.lang.expr import Ref, refs
 from netsor.lang.libraries import is_traced
 from netsor.limits.methods.closed import aligned_pair
@@ -41,7 +41,7 @@ class HermiteSeries:
         if len(c.atoms) == 1:
             return (yield from self._mean(r, c))
         a, b = c.atoms
-        found = yield from aligned_pair(r, c, NearParallel.of((name_of(a), name_of(b)), closed=False))
+        found = yield from aligned_pair(r, c, NearParallel.of(a.body, b.body, closed=False))
         if found is None:
             return None
         *_, q1, q2, cov = found

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from netsor.expect.hermite import Series
-from netsor.expect.hermite_jumps import Jumps
+from netsor.expect.hermite.jumps import Jumps
+from netsor.expect.hermite.series import Series
 from netsor.limits.tape.batches import Batch, Group, Loop, Slot
 from netsor.limits.tape.graph import Graph, Operation, in_library
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import array_api_compat.numpy as numpy_api
 import numpy as np
 
-from netsor.expect.closed_arrays import product_error
+from netsor.expect.closed.arrays import product_error
 from netsor.limits.on_numpy.loops import compiled_loop
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from operator import mul
 
 import numpy as np
 
-from netsor.expect.points import NormalPoints
+from netsor.expect.points.normal import NormalPoints
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr

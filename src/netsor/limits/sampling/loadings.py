@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from netsor.expect.points import GrowingFactor
+from netsor.expect.points.gaussian import GrowingFactor
 from netsor.limits.sampling.axes import Axes, Trail
 from netsor.limits.sampling.schedule import Form, Schedule
 

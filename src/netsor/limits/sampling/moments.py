@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from netsor.expect import hermite
-from netsor.expect.hermite_pairs import pair_sum
-from netsor.expect.points import NormalPoints
+from netsor.expect.hermite import series as hermite
+from netsor.expect.hermite.pairs import pair_sum
+from netsor.expect.points.normal import NormalPoints
 from netsor.lang.expr import Expr
 from netsor.limits.methods.closed import closed_mean
 from netsor.limits.methods.component import callable_of, kinks_of

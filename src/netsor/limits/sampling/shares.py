@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from netsor.expect.points import NormalPoints
+from netsor.expect.points.normal import NormalPoints
 from netsor.lang.expr import Expr
 from netsor.limits.sampling.draws import Draws, Mixtures
 from netsor.limits.sampling.loadings import Loadings

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from netsor.expect.points import GaussianSampler, NormalPoints
+from netsor.expect.points.gaussian import GaussianSampler
+from netsor.expect.points.normal import NormalPoints
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Expr, Ref, refs

@@ -10,7 +10,6 @@ import numpy as np
 from netsor.lang.expr import Expr, refs
 from netsor.lang.program import MatMul
 from netsor.limits.methods.closed import closed_pair
-from netsor.limits.methods.component import name_of
 from netsor.limits.methods.near_parallel import NearParallel
 from netsor.limits.recursion.forms import Atom
 from netsor.limits.sampling.schedule import ExactAtom, Factor, Family, Form, Link, Peer, State, Table
@@ -102,7 +101,7 @@ class Variables:
         forms: Any,
     ) -> Peer:
         rule = closed_pair(self.r.facts, atom, peer, centred and kind[1])
-        parallel = None if rule else NearParallel.of((name_of(atom), name_of(peer)), closed=False)
+        parallel = None if rule else NearParallel.of(atom.body, peer.body, closed=False)
         return Peer(
             (family, *kind),
             peer,

@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 
 from netsor.errors import LimitError
-from netsor.expect.points import BLOCK_DIMENSIONS
+from netsor.expect.points.normal import BLOCK_DIMENSIONS
 from netsor.limits.sampling.axes import LARGEST_TURN
 from netsor.limits.sampling.schedule import Schedule, Step
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import array_api_compat.numpy as numpy_api
 import numpy as np
@@ -26,6 +26,15 @@ Span = tuple[int, int]
 Shape = tuple[int, ...]
 Given = Mapping[Any, Any]
 Read = Callable[[Given, Mapping[Span, Span]], Any]
+
+
+class Elementary(Protocol):
+    """An elementwise function that knows whether it is made of operations that can be recorded."""
+
+    @property
+    def elementary(self) -> bool: ...
+
+    def __call__(self, *args: Any) -> Any: ...
 
 
 class Step(NamedTuple):
@@ -147,7 +156,9 @@ class Tape:
 
         def tile(given: Given, spans: Mapping[Span, Span]) -> Any:
             part = slice(*spans[span])
-            return read(given)[(slice(None), part, None, ...) if axis == 1 else (slice(None), None, part, ...)]
+            return read(given)[
+                (slice(None), part, None, ...) if axis == 1 else (slice(None), None, part, ...)
+            ]
 
         key, kind = ("side", self._name(array), span, axis), ("side", span, axis)
         made = self.leaf(key, shape, array.dtype, tile, kind, (array,))
@@ -190,14 +201,11 @@ class Tape:
         made = self._on_one_side(fn, args, dtype, options)
         return self._once(shape, dtype, fn, args, options) if made is None else made
 
-    def rule(self, fn: Callable[..., Any], *args: Any) -> Traced:
-        """An elementwise function of the array API: one step, or for compiled loops the steps inside it."""
-        if not self.compiled:
+    def rule(self, fn: Elementary, *args: Any) -> Traced:
+        """An elementwise function: one step, or for compiled loops the steps inside it, if it is elementary."""
+        if not self.compiled or not fn.elementary:
             return self.elementwise(fn, *args)
-        try:
-            made = fn(*args)
-        except (TypeError, AttributeError, ValueError):  # it looks at values
-            return self.elementwise(fn, *args)
+        made = fn(*args)
         self.cuts.add(made.step)
         return made
 

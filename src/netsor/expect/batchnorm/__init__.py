@@ -1,0 +1,7 @@
+"""Batchnorm followed by a positively homogeneous function.
+
+| where          | what                                                                             |
+| -------------- | -------------------------------------------------------------------------------- |
+| `integrals.py` | start here: second moments within a batch and across batches                     |
+| `rules.py`     | the law of a batch, and sums of exponentials for 1/q and q^(-1/2) that suit it    |
+"""

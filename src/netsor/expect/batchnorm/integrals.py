@@ -1,0 +1,320 @@
+"""Batchnorm followed by a positively homogeneous phi: E[phi(bn(y)) phi(bn(y'))^T] for Gaussian y, y'.
+
+For the preactivations z of one neuron over a batch of B members,
+
+    bn(z) = sqrt(B) y / |y|,    y = G z,    G = I - 1 1^T / B,
+
+and phi has slope a on x > 0 and b on x < 0: relu (1, 0), leaky relu (1, b), abs (1, -1), identity (1, 1).
+Then phi(bn(z)) = sqrt(B) phi(y) / |y|, and the division turns into exponentials that a Gaussian absorbs
+(Tensor Programs I, "Batchnorm with Single Batch" and "with Multiple Batches"; Yang et al. 2019):
+
+    within a batch     1/|y|^2 = int_0^oo exp(-s |y|^2) ds
+    across batches     1/|y|   = pi^(-1/2) int_0^oo s^(-1/2) exp(-s |y|^2) ds    for y and for y'
+
+so that every node of a quadrature needs the V-transform of phi at a shrunken covariance, which is closed.
+The nodes come from `batchnorm_rules`: sums of exponentials for 1/|y|^2 and 1/|y| with bounds D on their
+relative error delta, averaged over the law of |y|^2, which are known before any kernel is computed. By the
+inequality of Cauchy and Schwarz, as |bn_j'| has a largest value p_j,
+
+    within     E|bn_i bn_j delta| <= D (E[bn_i^2] E[bn_j^2])^(1/2)
+    across     E|bn_i bn_j' ((1 + delta)(1 + delta') - 1)| <= D E[bn_i^2]^(1/2) p_j + D' p_i E[bn_j'^2]^(1/2)
+
+The mean of z over the network is taken to be zero after centring: a mean that is constant over the batch
+drops out in G z, any other mean is outside these formulas. All arithmetic is NumPy's, in double precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import ceil, log2, pi, sqrt
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from netsor.errors import DataError
+from netsor.expect.batchnorm.rules import Batch, Rule, batch_of, reciprocal_rule, relative, root_rule
+
+__all__ = ["across", "across_with_error", "second_moments", "within", "within_with_error"]
+
+Array = Any
+Slopes = tuple[float, float]
+Kernel = tuple[np.ndarray, np.ndarray]
+RELU = (1.0, 0.0)
+WITHIN, ACROSS = 1e-12, 1e-10  # errors asked for, relative to the scales
+CHUNK = 2**16  # covariances at a time: what stays in the cache
+EPS = float(np.finfo(float).eps)
+ROUNDING = 64  # of a kernel relative to its scales, in units of the precision of its numbers
+CANCELLATION = 1e5  # digits that a variance may lose, at nodes of small weight
+
+
+def within(sigma: Array, slopes: Slopes = RELU, *, tol: float = WITHIN) -> Array:
+    """E[phi(bn(z)) phi(bn(z))^T] for z ~ N(0, sigma), shape (..., B, B).
+
+        B int_0^oo V_phi(S (I + 2 s S)^-1) det(I + 2 s S)^(-1/2) ds,    S = G sigma G.
+
+    >>> K = within(np.array([[2.0, 0.3], [0.3, 1.0]]))  # a batch of two is normalised to +1 and -1
+    >>> bool(np.allclose(K, [[0.5, 0.0], [0.0, 0.5]]))
+    True
+    """
+    return within_with_error(sigma, slopes, tol=tol)[0]
+
+
+def within_with_error(sigma: Array, slopes: Slopes = RELU, *, tol: float = WITHIN) -> tuple[Array, Array]:
+    """The kernel of `within` and a bound on the error of each entry, both (..., B, B).
+
+    `tol` is the error asked for, relative to (E[bn_i^2] E[bn_j^2])^(1/2).
+    """
+    found = _batches(sigma, {}, sigma.shape[:-2])
+    return _stacked(sigma, found.shape, lambda at: _within(found[at], slopes, tol))
+
+
+def across(
+    sigma11: Array, sigma22: Array, sigma12: Array, slopes: Slopes = RELU, *, tol: float = ACROSS
+) -> Array:
+    """E[phi(bn(z)) phi(bn(z'))^T] for two batches, shape (..., B1, B2).
+
+    (z, z') ~ N(0, [[sigma11, sigma12], [sigma12^T, sigma22]]); with S the same covariance, centred,
+
+        (B1 B2)^(1/2) / pi int int (s t)^(-1/2) det(I + 2 D S)^(-1/2) V_phi(S (I + 2 D S)^-1)_12 ds dt
+
+    where D = s I + t I on the two batches.
+    """
+    return across_with_error(sigma11, sigma22, sigma12, slopes, tol=tol)[0]
+
+
+def across_with_error(
+    sigma11: Array, sigma22: Array, sigma12: Array, slopes: Slopes = RELU, *, tol: float = ACROSS
+) -> tuple[Array, Array]:
+    """The kernel of `across` and a bound on the error of each entry, both (..., B1, B2).
+
+    `tol` is the error asked for, relative to (E[bn_i^2] E[bn_j'^2])^(1/2).
+    """
+    shape = np.broadcast_shapes(*(m.shape[:-2] for m in (sigma11, sigma22, sigma12)))
+    known: dict[bytes, Batch] = {}
+    ones, twos = (_batches(m, known, shape) for m in (sigma11, sigma22))
+    plain = np.asarray(sigma12, float)
+    plain = np.broadcast_to(plain, (*shape, *plain.shape[-2:]))
+    return _stacked(sigma12, shape, lambda at: _across(ones[at], twos[at], plain[at], slopes, tol))
+
+
+def _batches(sigma: Array, known: dict[bytes, Batch], shape: tuple[int, ...]) -> Any:
+    """The batch of each covariance, an array of objects of this shape; equal ones are one object."""
+    eps = float(array_namespace(sigma).finfo(sigma.dtype).eps)
+    plain = np.asarray(sigma, float)
+    found = np.empty(plain.shape[:-2], object)
+    for at in np.ndindex(found.shape):
+        key = plain[at].tobytes()
+        if key not in known:
+            known[key] = batch_of(plain[at], eps)
+        found[at] = known[key]
+    return np.broadcast_to(found, shape)
+
+
+def _stacked(like: Array, shape: tuple[int, ...], one: Callable[..., Kernel]) -> tuple[Array, Array]:
+    """`one` for every index of the leading axes, in the namespace and with the type of `like`."""
+    xp = array_namespace(like)
+    results = [one(at) for at in np.ndindex(shape)]
+    parts = (np.reshape(np.stack(part), (*shape, *part[0].shape)) for part in zip(*results, strict=True))
+    value, error = (xp.asarray(part, dtype=like.dtype) for part in parts)
+    return value, error
+
+
+def second_moments(
+    left: np.ndarray, right: np.ndarray, cross: np.ndarray, slopes: Slopes
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Kernel, error, and whether it is within one batch, for pairs of batches over axes that broadcast.
+
+    Pairs of equal batches take the integral within a batch, also where they are different inputs. A batch
+    of two is normalised to signs, and that of its own copy must not differ by rounding: E[sign sign']
+    changes like the square root of the distance of the batches. A pair and its transpose are computed once.
+    """
+    shape = np.broadcast_shapes(left.shape[:-2], right.shape[:-2], cross.shape[:-2])
+    known: dict[bytes, Batch] = {}
+    ones, twos = (_batches(m, known, shape) for m in (left, right))
+    cross = np.broadcast_to(np.asarray(cross, float), (*shape, *cross.shape[-2:]))
+    value, error, alone = np.empty(cross.shape), np.empty(cross.shape), np.empty(shape, bool)
+    done: dict[tuple[Batch, Batch], tuple[int, ...]] = {}
+    for at in np.ndindex(shape):
+        one, two, sigma12 = ones[at], twos[at], cross[at]
+        alone[at] = _are_equal(one.sigma, sigma12) and _are_equal(two.sigma, sigma12)
+        same, turned = done.get((one, two)), done.get((two, one))
+        if same is not None and _are_equal(cross[same], sigma12):
+            value[at], error[at] = value[same], error[same]
+        elif turned is not None and _are_equal(cross[turned].T, sigma12):
+            value[at], error[at] = value[turned].T, error[turned].T
+        elif alone[at]:
+            value[at], error[at] = _within(one, slopes, WITHIN)
+        else:
+            value[at], error[at] = _across(one, two, sigma12, slopes, ACROSS)
+        done.setdefault((one, two), at)
+    return value, error, alone
+
+
+def _are_equal(x: np.ndarray, y: np.ndarray) -> bool:
+    """Whether matrices are the same up to the rounding of products of the data."""
+    return x.shape == y.shape and bool(np.abs(x - y).max() <= 16 * EPS * np.abs(x).max())
+
+
+# The kernels.
+
+
+def _within(batch: Batch, slopes: Slopes, tol: float) -> Kernel:
+    """E[y y^T / |y|^2] is diagonal in the eigenbasis, the shares; E[|y| |y|^T / |y|^2] takes the nodes."""
+    B, mean, half = batch.size, *_parts(slopes)
+    value = mean**2 * (batch.basis * batch.shares) @ batch.basis.T
+    bound = ROUNDING * batch.eps
+    if half:
+        rule = reciprocal_rule(batch, max(tol - bound, bound))
+        bound += rule.error
+        total = np.zeros((B, B))
+        for piece in _pieces(len(rule.nodes), B * B):
+            grown = 1 + 2 * rule.nodes[piece, None] * batch.values
+            shrunk = batch.values / grown
+            root = np.sqrt(shrunk @ batch.basis.T**2)
+            unit = batch.basis * _inverse(root)[:, :, None]
+            c = (unit * shrunk[:, None, :]) @ np.swapaxes(unit, 1, 2)
+            _add_abs(total, c, rule.weights[piece, None] * _root_det(grown)[:, None] * root, root)
+        value += half**2 * B * total
+    return value, _bound(slopes, bound * np.outer(batch.scale, batch.scale), batch, batch)
+
+
+def _across(one: Batch, two: Batch, sigma12: np.ndarray, slopes: Slopes, tol: float) -> Kernel:
+    """The sum over the nodes (s, t) of w_s w_t det^(-1/2) V_phi(Pi)_12.
+
+    With y = F e and y' = F' e' in the eigenbases and R = cov(e, e'), the factor exp(-s |y|^2) makes
+    cov(e) = A = (I + 2 s values)^-1 and cov(e, e') = A R. In the eigenbasis of the covariance that y' has
+    then, the factor exp(-t |y'|^2) is diagonal for all t at once.
+    """
+    mean, half = _parts(slopes)
+    R = _correlation(one, two, sigma12)
+    first, second = _root_rules(one, two, tol)
+    rest = _conditional(two, R)
+    F, RL = one.basis * np.sqrt(one.values), R * np.sqrt(two.values)
+    t, variances = second.nodes, _variances(one, two, R, first.nodes, second.nodes)
+    value, total = np.zeros(sigma12.shape), np.zeros(sigma12.shape)
+    for piece in _pieces(len(first.nodes), len(t) * value.size):
+        grown = 1 + 2 * first.nodes[piece, None] * one.values
+        mu, Q = _tilted(rest, RL, grown)
+        shrink = 1 / (1 + 2 * t[:, None] * mu[:, None, :])
+        w = (first.weights[piece] * _root_det(grown))[:, None] * second.weights * _root_det(1 / shrink)
+        left, right = (F / grown[:, None, :]) @ RL @ Q, np.swapaxes(two.basis @ Q, 1, 2)
+        if mean:
+            value += np.sum((left * (w[:, None, :] @ shrink)) @ right, axis=0)
+        if half:
+            root1 = np.sqrt(variances(piece, left, shrink))
+            root2 = np.sqrt((mu[:, None, :] * shrink) @ right**2)
+            rows = (left[:, None] * _inverse(root1)[..., None]) * shrink[:, :, None, :]
+            c = np.reshape(rows, (len(rows), -1, rows.shape[-1])) @ right
+            c = np.reshape(c, (*root1.shape, -1))
+            c *= _inverse(root2)[:, :, None, :]
+            flat = (np.reshape(x, (-1, *x.shape[2:])) for x in (c, w[..., None] * root1, root2))
+            _add_abs(total, *flat)
+    value = sqrt(one.size * two.size) * (mean**2 * value + half**2 * total)
+    bound = first.error * np.outer(one.scale, two.peak) + second.error * np.outer(one.peak, two.scale)
+    bound += ROUNDING * max(one.eps, two.eps) * np.outer(one.scale, two.scale)
+    return value, _bound(slopes, bound, one, two)
+
+
+def _root_rules(one: Batch, two: Batch, tol: float) -> tuple[Rule, Rule]:
+    """Rules whose errors add up to tol for the member with the largest value, relative to its own scale."""
+    worst = max(float(np.max(b.peak / np.maximum(b.scale, 1e-3 * b.peak + 1e-300))) for b in (one, two))
+    target = max(tol / 2 / 2 ** ceil(log2(worst)), 4 * ROUNDING * max(one.eps, two.eps))
+    return root_rule(one, target), root_rule(two, target)
+
+
+def _correlation(one: Batch, two: Batch, sigma12: np.ndarray) -> np.ndarray:
+    """R = cov(e, e') (r1 x r2), its singular values cut at 1."""
+    if sigma12.shape != (one.size, two.size) or not np.isfinite(sigma12).all():
+        raise DataError(
+            f"the covariance between batches of {one.size} and {two.size} has shape {sigma12.shape}",
+            remedy="It must be a finite matrix (B1, B2).",
+        )
+    left = one.basis / np.sqrt(one.values * one.total)
+    right = two.basis / np.sqrt(two.values * two.total)
+    u, c, vh = np.linalg.svd(left.T @ relative(sigma12, one.origin, two.origin) @ right, full_matrices=False)
+    return (u * np.minimum(c, 1.0)) @ vh
+
+
+def _conditional(two: Batch, R: np.ndarray) -> np.ndarray:
+    """The covariance of L e' given e, L (I - R^T R) L with L^2 = values; within rounding it is zero."""
+    L = np.sqrt(two.values)
+    values, vectors = np.linalg.eigh(_symmetric((np.eye(R.shape[1]) - R.T @ R) * L * L[:, None]))
+    return (vectors * np.where(values > two.floor, values, 0.0)) @ vectors.T
+
+
+def _tilted(rest: np.ndarray, RL: np.ndarray, grown: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues (S, r) and vectors (S, r, r) of cov(L e') = rest + L R^T A R L for each A = 1/grown."""
+    values, vectors = np.linalg.eigh(_symmetric(rest + RL.T @ (RL / grown[:, :, None])))
+    return np.maximum(values, 0.0), vectors
+
+
+def _variances(
+    one: Batch, two: Batch, R: np.ndarray, s: np.ndarray, t: np.ndarray
+) -> Callable[[slice, np.ndarray, np.ndarray], np.ndarray]:
+    """The variances (S, T, B1) of y at the nodes of a piece, given what `_across` has there.
+
+    They are those at t = 0 less what y' tells. Where that would cancel too many digits they come
+    from the batches in the other order, as sums of positive terms.
+    """
+    if 1 + 2 * t[-1] * two.values[-1] < CANCELLATION:
+        squares = (one.basis**2 * one.values).T
+
+        def difference(piece: slice, left: np.ndarray, shrink: np.ndarray) -> np.ndarray:
+            alone = (1 / (1 + 2 * s[piece, None] * one.values)) @ squares
+            told = (2 * t[:, None] * shrink) @ np.swapaxes(left, 1, 2) ** 2
+            return np.maximum(alone[:, None, :] - told, 0.0)
+
+        return difference
+    mu, Q = _tilted(_conditional(one, R.T), R.T * np.sqrt(one.values), 1 + 2 * t[:, None] * two.values)
+    shrunk = mu[:, None, :] / (1 + 2 * s[:, None] * mu[:, None, :])
+    known = np.swapaxes(shrunk @ np.swapaxes(one.basis @ Q, 1, 2) ** 2, 0, 1)
+    return lambda piece, left, shrink: known[piece]
+
+
+def _add_abs(total: np.ndarray, c: np.ndarray, root1: np.ndarray, root2: np.ndarray) -> None:
+    """Add sum_n v_ni v'_nj g(c_nij) for correlations c (n, B1, B2), and use up c.
+
+    E|x x'| = v v' g(c) for deviations v, v',    g(c) = 2/pi ((1 - c^2)^(1/2) + c arcsin c).
+    """
+    np.clip(c, -1.0, 1.0, out=c)
+    g, other = 1 - c, 1 + c
+    g *= other
+    np.sqrt(g, out=g)
+    np.arcsin(c, out=other)
+    other *= c
+    g += other
+    g *= root1[:, :, None]
+    total += 2 / pi * np.einsum("nij,nj->ij", g, root2)
+
+
+def _inverse(x: np.ndarray) -> np.ndarray:
+    """1/x, and 0 for 0: a member that is always at the mean of its batch."""
+    return np.divide(1.0, x, out=np.zeros_like(x), where=x > 0)
+
+
+def _root_det(grown: np.ndarray) -> np.ndarray:
+    """prod(grown)^(-1/2) over the last axis."""
+    return np.exp(-0.5 * np.sum(np.log(grown), axis=-1))
+
+
+def _parts(slopes: Slopes) -> tuple[float, float]:
+    """phi(x) = (a + b)/2 x + (a - b)/2 |x|; the cross terms x |x'| have expectation zero."""
+    a, b = slopes
+    return (a + b) / 2, (a - b) / 2
+
+
+def _bound(slopes: Slopes, bound: np.ndarray, one: Batch, two: Batch) -> np.ndarray:
+    """The error of each entry: that of the rules, and of small eigenvalues by the rounding of sigma."""
+    rounding = (one.rounding[:, None] + two.rounding) * np.outer(one.scale, two.scale)
+    return max(abs(a) for a in slopes) ** 2 * (bound + rounding)
+
+
+def _pieces(count: int, entries: int) -> Iterator[slice]:
+    """Slices of range(count) with at most CHUNK entries each, or a single node."""
+    step = max(1, CHUNK // entries)
+    return (slice(start, min(start + step, count)) for start in range(0, count, step))
+
+
+def _symmetric(matrix: np.ndarray) -> np.ndarray:
+    return (matrix + np.swapaxes(matrix, -1, -2)) / 2

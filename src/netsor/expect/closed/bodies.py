@@ -1,0 +1,179 @@
+"""Expressions of one variable that have closed forms: sums, products and powers of functions that do.
+
+relu(x)^3 is a piecewise polynomial, x gaussian(x) and sin(2 x + 1) step(x) are sums of terms. `recognised`
+turns them into functions of which `find` and `find_mean` know what to make.
+"""
+
+from __future__ import annotations
+
+import cmath
+from dataclasses import replace
+from functools import reduce
+from operator import itemgetter
+
+import numpy as np
+from numpy.polynomial import polynomial as poly
+
+from netsor.lang import functions as fn
+from netsor.lang.analysis import about
+from netsor.lang.blocks import Block
+from netsor.lang.evaluate import evaluate
+from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees
+from netsor.lang.facts import Facts
+from netsor.lang.ops import Function
+from netsor.lang.show import show_expr
+from netsor.lang.terms import Inner, Term, Terms, terms_of_pieces
+
+__all__ = ["recognised"]
+
+MOST_TERMS, MOST_DEGREE = 24, 24  # beyond, a Hermite series is faster and more exact
+
+
+def recognised(body: Expr, name: str) -> tuple[Function, dict] | None:
+    """A function of the language, with its options, that the expression of one variable is, or None.
+
+    Where no registered function is meant, it is made for the purpose, with what is known of it.
+
+    >>> from netsor.lang import parse_expr
+    >>> recognised(parse_expr("relu(x)^3"), "x")
+    (<function piecewise>, {'knots': (0.0,), 'pieces': ((0.0,), (0.0, 0.0, 0.0, 1.0))})
+    """
+    x = Ref(name)
+    match body:
+        case Ref() if body == x:
+            return fn.identity, {}
+        case Apply(Function() as op, (argument,), _, None) if argument == x and not op.user and not op.infix:
+            return op, {**op.defaults, **body.options}
+    if not set(refs(body)) <= {name}:
+        return None
+    found = about(body, name)
+    terms = _terms_of(body, name)
+    if terms is None or len(terms) > MOST_TERMS or any(len(t.coefs) > MOST_DEGREE + 1 for t in terms):
+        return None
+    if not _agrees_at_jumps(body, name):
+        return None
+    f = found.pieces
+    if f and not f.knots:
+        return fn.polynomial, {"coefs": f.pieces[0]}
+    if f:
+        return fn.piecewise, {"knots": f.knots, "pieces": f.pieces}
+    facts = Facts(None, found.kinks, found.jumps, range=found.range, growth=found.growth, terms=terms)
+    return Function(show_expr(body), lambda x: _value(body, name, x), facts=facts), {}
+
+
+def _value(body: Expr, name: str, x: np.ndarray) -> np.ndarray:
+    return evaluate(body, {name: Block(x, 0, True)}).array
+
+
+def _agrees_at_jumps(body: Expr, name: str) -> bool:
+    """Whether the expression, like `piecewise`, takes the value from the left wherever a part of it jumps.
+
+    A product of sign with itself does not: it is 1 but for the value 0 at 0.
+    """
+    jumps = {k for node in subtrees(body) for k in about(node, name).jumps or ()}
+    at = np.asarray(sorted(jumps))
+    left = np.nextafter(at, -np.inf)
+    return bool(np.allclose(_value(body, name, at), _value(body, name, left), rtol=1e-9, atol=1e-12))
+
+
+def _terms_of(expr: Expr, name: str) -> Terms | None:
+    """The expression as a sum of terms."""
+    known: dict[Expr, Terms | None] = {}
+    for node in subtrees(expr):
+        pieces = about(node, name).pieces
+        known[node] = terms_of_pieces(pieces) if pieces else _composed(node, name, known)
+    return known[expr]
+
+
+def _composed(node: Expr, name: str, known: dict[Expr, Terms | None]) -> Terms | None:
+    match node:
+        case Apply(op, (x, y)) if op in (fn.add, fn.sub, fn.mul):
+            s, t = known[x], known[y]
+            if s is None or t is None:
+                return None
+            return _product(s, t) if op is fn.mul else (*s, *(t if op is fn.add else _scaled(t, -1.0)))
+        case Apply(op, (x, Const(value))) if op is fn.div and value and (s := known[x]):
+            return _scaled(s, 1 / value)
+        case Apply(op, (x, Const(power))) if op is fn.pow_ and power in range(1, 9) and (s := known[x]):
+            return reduce(lambda a, b: a and _product(a, b), [s] * int(power))
+        case Apply(op, (x,)) if op is fn.neg and (s := known[x]):
+            return _scaled(s, -1.0)
+        case Apply(Function() as op, (x,)):
+            terms, pieces = op.about(node.options).terms, about(x, name).pieces
+            if terms and pieces and pieces.affine:
+                return tuple(_substituted(term, *pieces.affine) for term in terms)
+    return None
+
+
+def _scaled(terms: Terms, factor: float) -> Terms:
+    return tuple(t.scaled(factor) for t in terms)
+
+
+def _product(s: Terms, t: Terms) -> Terms | None:
+    """All products of two terms, or None where one is none."""
+    parts: list[Term | Inner] = []
+    for a in s:
+        for b in t:
+            both = _pair(a, b)
+            if both is None or len(parts) > 4 * MOST_TERMS:
+                return None
+            parts += both
+    return tuple(t for t in parts if any(t.coefs))
+
+
+def _pair(a: Term | Inner, b: Term | Inner) -> list[Term] | None:
+    """The product of two terms as a sum of terms; Re(A) Re(B) = Re(A B + A conj(B)) / 2."""
+    if isinstance(a, Inner) or isinstance(b, Inner):
+        left, right = (x.halves() if isinstance(x, Inner) else [x] for x in (a, b))
+        return _joined([_pair(x, y) for x in left for y in right])
+    if a.is_complex and b.is_complex:
+        return _joined([_times(a.scaled(0.5), x) for x in (b, b.conjugate())])
+    return _times(a, b)
+
+
+def _joined(parts: list[list[Term] | None]) -> list[Term] | None:
+    return None if None in parts else [term for part in parts for term in part or ()]
+
+
+def _times(a: Term, b: Term) -> list[Term] | None:
+    """Polynomials and exponentials multiply; two sharp indicators leave a half line, an interval or nothing.
+
+    Of indicators with noise there may be one only.
+    """
+    whole = Term(_plain(poly.polymul(a.coefs, b.coefs)), a.rate + b.rate, bend=a.bend + b.bend)
+    if a.knot is None or b.knot is None:
+        edge = a if b.knot is None else b
+        return [replace(whole, knot=edge.knot, noise=edge.noise, side=edge.side, tie=edge.tie)]
+    if a.noise or b.noise:
+        return None
+    if a.side == b.side:
+        _, edge = max(((t.side * knot, t) for t, knot in ((a, a.knot), (b, b.knot))), key=itemgetter(0))
+        return [replace(whole, knot=edge.knot, side=edge.side, tie=edge.tie)]
+    (low, first), (high, last) = ((a.knot, a), (b.knot, b)) if a.side == 1 else ((b.knot, b), (a.knot, a))
+    if low >= high:
+        return []
+    return [replace(whole, knot=low, tie=first.tie), replace(whole, knot=high, tie=1 - last.tie).scaled(-1.0)]
+
+
+def _plain(coefs: np.ndarray) -> tuple[complex, ...]:
+    return tuple(c.item() for c in coefs)
+
+
+def _substituted(term: Term | Inner, slope: float, shift: float) -> Term | Inner:
+    """The term of slope x + shift, as one of x."""
+    total = np.asarray(term.coefs[-1:])
+    for c in term.coefs[-2::-1]:
+        total = poly.polyadd(poly.polymul(total, [shift, slope]), [c])
+    if isinstance(term, Inner):
+        low, high = sorted((end - shift) / slope for end in (term.low, term.high))
+        return Inner(_plain(total), low, high)
+    factor = cmath.exp(term.rate * shift - term.bend * shift**2)
+    return Term(
+        _plain(total),
+        term.rate * slope - 2 * term.bend * slope * shift,
+        None if term.knot is None else (term.knot - shift) / slope + 0.0,
+        term.noise / slope**2,
+        term.side if slope > 0 else -term.side,
+        term.tie,
+        term.bend * slope**2,
+    ).scaled(factor if term.is_complex else factor.real)

@@ -1,0 +1,112 @@
+"""Closed forms at zero mean for functions with their only kink at 0, sharp or smoothed.
+
+Each is f(x) = up x^d 1[u > 0] + down (-x)^d 1[u < 0] with d = 0 or 1, where u = x + independent Gaussian
+noise (of variance 0, 1/2 for erf, 1 for gelu). In E[f(x) g(y)] the four quadrants of (u, v) pair up, and
+only the even and the odd part in c of one quadrant count. They are the arc-cosine kernels of Cho & Saul
+(2009) where there is no noise and the arcsine kernel of Williams (1997) for erf.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from array_api_compat import array_namespace
+
+from netsor.expect.closed.arrays import Array, determinant, ratio, root
+from netsor.lang.terms import Inner, Term, Terms
+
+__all__ = ["Fold", "fold_of", "folded"]
+
+
+@dataclass(frozen=True)
+class Fold:
+    """up x^degree 1[u > 0] + down (-x)^degree 1[u < 0], with u = x + noise of the given variance."""
+
+    degree: int
+    up: float
+    down: float
+    noise: float = 0.0
+
+
+def fold_of(terms: Terms) -> Fold | None:
+    """The function as a fold, or None if it is none.
+
+    At degree 0 it must vanish at 0 unless there is noise: folds take a variable that is known for 0.
+    """
+    degrees, noises = set(), {t.noise for t in terms if isinstance(t, Term) and t.knot is not None}
+    up = down = middle = 0.0
+    for t in terms:
+        if isinstance(t, Inner) or t.rate or t.bend or t.knot not in (None, 0.0):
+            return None
+        *lower, top = t.coefs
+        if any(lower) or isinstance(top, complex):
+            return None
+        degree = len(lower)
+        degrees.add(degree)
+        up += top if t.knot is None or t.side == 1 else 0.0
+        down += top * (-1) ** degree if t.knot is None or t.side == -1 else 0.0
+        middle += top * (1.0 if t.knot is None else t.tie)
+    if len(degrees) != 1 or len(noises) > 1:
+        return None
+    degree, noise = degrees.pop(), max(noises, default=0.0)
+    if degree > 1 or (degree == 0 and noise == 0 and middle):
+        return None
+    return Fold(degree, up, down, noise)
+
+
+def folded(f: Fold, g: Fold) -> Callable[..., Array]:
+    """The formula (m1, m2, q1, q2, c) -> E[f(x) g(y)] at means 0 (its first two arguments are ignored)."""
+    if f.degree < g.degree:
+        turned = folded(g, f)
+        return lambda m1, m2, q1, q2, c: turned(m2, m1, q2, q1, c)
+    even = (f.up + f.down) * (g.up + g.down)
+    odd = (f.up - f.down) * (g.up - g.down)
+    quadrant = {(0, 0): _no_power, (1, 0): _one_power, (1, 1): _two_powers}[f.degree, g.degree]
+
+    return lambda m1, m2, q1, q2, c: quadrant(even, odd, q1, q2, c, f.noise, g.noise)
+
+
+def _no_power(even: float, odd: float, q1: Array, q2: Array, c: Array, t1: float, t2: float) -> Array:
+    """P(u > 0, v > 0) = 1/4 + arcsin(corr(u, v)) / (2 pi) (Sheppard 1899)."""
+    angle = _angle(c, root(_noisy(determinant(q1, q2, c), q1, q2, t1, t2)))
+    return _known(q1, t1) * _known(q2, t2) * (even / 4) + odd / (2 * math.pi) * angle
+
+
+def _one_power(even: float, odd: float, q1: Array, q2: Array, c: Array, t1: float, t2: float) -> Array:
+    """E[x 1[u > 0] 1[v > 0]] = (q1 / sd(u) + c / sd(v)) / sqrt(8 pi), by Stein's lemma."""
+    still = ratio(q1, root(q1 + t1)) * _known(q2, t2)
+    return (even * still + odd * ratio(c, root(q2 + t2))) / math.sqrt(8 * math.pi)
+
+
+def _two_powers(even: float, odd: float, q1: Array, q2: Array, c: Array, t1: float, t2: float) -> Array:
+    """E[x y 1[u > 0] 1[v > 0]] = c P(u > 0, v > 0) + edges / (2 pi sqrt(det)), by Stein's lemma twice.
+
+    det is the determinant of the covariances of (u, v), and with the determinant d of those of (x, y)
+    edges = q1 (d + t1 q2) / Var(u) + t2 c^2 / Var(v).
+    """
+    if even == 0:
+        return odd / 4 * c
+    d = determinant(q1, q2, c)
+    det = _noisy(d, q1, q2, t1, t2)
+    edge = side = root(det)
+    if t1 or t2:
+        edge = ratio(q1 * ratio(d + t1 * q2, q1 + t1) + t2 * ratio(c * c, q2 + t2), edge)
+    return odd / 4 * c + even / (2 * math.pi) * (c * _angle(c, side) + edge)
+
+
+def _noisy(det: Array, q1: Array, q2: Array, t1: float, t2: float) -> Array:
+    """The determinant of the covariances of (u, v) from that of (x, y)."""
+    return det + t1 * q2 + t2 * q1 + t1 * t2 if t1 or t2 else det
+
+
+def _angle(c: Array, side: Array) -> Array:
+    """arcsin(corr(u, v)) from the root of the determinant, accurate also near correlation 1 and -1."""
+    xp = array_namespace(c, side)
+    return xp.atan2(c, xp.where((side == 0) & (c == 0), 1.0, side))
+
+
+def _known(q: Array, noise: float) -> Array:
+    """0 where u is known to be 0, so that 1[u > 0] and 1[u < 0] both vanish there; else 1."""
+    return array_namespace(q).astype(q + noise > 0, q.dtype)

@@ -1,0 +1,244 @@
+"""E[f(x) g(y)] for (x, y) jointly Gaussian, where it has a closed form.
+
+`find` returns the rule of a pair, `find_mean` that of E[f(x)]. They read `Facts.terms` of a function, so a
+new function needs no entry here. A faster or more exact formula for one pair is one entry: `@closed_form`.
+
+| pair                                           | rule                                                 |
+| ---------------------------------------------- | ---------------------------------------------------- |
+| entered with `@closed_form`                    | its formula                                          |
+| at means 0, both with their only kink at 0     | `folded`                                             |
+| one is an exponential exp(a x - b x^2)         | `_tilted`: the mean of the other under another law   |
+| both are sums of terms                         | `master.product`                                     |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from array_api_compat import array_namespace
+
+from netsor.expect.closed import bivariate, master
+from netsor.expect.closed.arrays import Array, as_floats, determinant, nowhere
+from netsor.expect.closed.folded import fold_of, folded
+from netsor.lang import functions as fn
+from netsor.lang import special
+from netsor.lang.ops import Function
+from netsor.lang.terms import Inner, Term, Terms
+
+__all__ = ["Rule", "closed_form", "closed_mean", "find", "find_mean"]
+
+Options = Mapping[str, Any]
+Formula = Callable[..., Array]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A closed form (m1, m2, q1, q2, c) -> E[f(x) g(y)], or (m, q) -> E[f(x)], elementwise on arrays.
+
+    what         the expectation, as a text
+    formula      the same for floating arrays of one type
+    elementary   whether the formula is made of operations of the array API alone and looks at no values, so
+                 that it can be recorded on arrays without values and written into a compiled loop
+    """
+
+    what: str
+    formula: Formula
+    elementary: bool
+
+    def __call__(self, *law: Any) -> Array:
+        return self.formula(*as_floats(*law))
+
+    def turned(self) -> Rule:
+        """The same for E[g(x) f(y)]."""
+        formula = self.formula
+        return Rule(self.what, lambda m1, m2, q1, q2, c: formula(m2, m1, q2, q1, c), self.elementary)
+
+    def at_zero(self) -> Rule:
+        """The same at means 0, whatever it is called with."""
+        return Rule(self.what, lambda m1, m2, *rest: self(0.0, 0.0, *rest), self.elementary)
+
+
+_PAIRS: dict[tuple[Function, Function], Rule] = {}
+_MEANS: dict[Function, Rule] = {}
+
+
+def closed_form(f: Function, g: Function, elementary: bool) -> Callable[[Formula], Formula]:
+    """Enter a formula of (m1, m2, q1, q2, c) for the pair (f, g), which serves (g, f) too."""
+
+    def enter(formula: Formula) -> Formula:
+        rule = Rule(_what(f, g), formula, elementary)
+        _PAIRS[g, f], _PAIRS[f, g] = rule.turned(), rule
+        return formula
+
+    return enter
+
+
+def closed_mean(f: Function, elementary: bool) -> Callable[[Formula], Formula]:
+    """Enter a formula of (m, q) for E[f(x)]."""
+
+    def enter(formula: Formula) -> Formula:
+        _MEANS[f] = Rule(_what(f), formula, elementary)
+        return formula
+
+    return enter
+
+
+def _what(*functions: Function) -> str:
+    return f"E[{' '.join(f.name for f in functions)}]"
+
+
+def find(
+    f: Function, f_options: Options, g: Function, g_options: Options, zero_mean: bool = False
+) -> Rule | None:
+    """The rule (m1, m2, q1, q2, c) -> E[f(x) g(y)], or None where the pair has no closed form.
+
+    With `zero_mean` both means are taken as 0, whatever the rule is called with: for many pairs that rule is
+    cheaper and more exact.
+    """
+    (s, near_s), (t, near_t) = ((h.terms, h.near) for h in (f.about(f_options), g.about(g_options)))
+    if s is None or t is None:
+        return None
+    folds = (fold_of(s), fold_of(t)) if zero_mean else (None, None)
+    if folds[0] and folds[1]:
+        return Rule(_what(f, g), folded(folds[0], folds[1]), True)
+    rule = _PAIRS.get((f, g)) or _tilted(f, s, g, g_options)
+    if rule is None and (turned := _tilted(g, t, f, f_options)):
+        rule = turned.turned()
+    if rule is None and not _has_formula(s, t):
+        return None
+    if rule is None:
+        rule = Rule(_what(f, g), _sum_of_terms(s, t), _is_elementary(s) and _is_elementary(t))
+        if near_s or near_t:
+            rule = Rule(rule.what, _with_series(rule.formula, _sum_of_terms(near_s or s, near_t or t)), False)
+    return rule.at_zero() if zero_mean else rule
+
+
+def find_mean(f: Function, f_options: Options) -> Rule | None:
+    """The rule (m, q) -> E[f(x)], or None where f has no closed form."""
+    terms = f.about(f_options).terms
+    if terms is None:
+        return None
+    return _MEANS.get(f) or Rule(_what(f), lambda m, q: master.mean(terms, m, q), _is_elementary(terms))
+
+
+def _is_elementary(terms: Terms) -> bool:
+    """Without indicators, whose probabilities are no elementary functions, and without complex numbers."""
+    return all(isinstance(t, Term) and t.knot is None and not t.is_complex for t in terms)
+
+
+def _sum_of_terms(s: Terms, t: Terms) -> Formula:
+    """Re(A) Re(B) = Re(A Re(B)): where both are complex, one of them becomes a real sum."""
+    if _has_waves(s) and _has_waves(t):
+        t = tuple(part for b in t for part in _real_sum(b))
+    return lambda *law: master.product(s, t, *law)
+
+
+def _has_waves(terms: Terms) -> bool:
+    return any(isinstance(t, Term) and t.is_complex for t in terms)
+
+
+def _real_sum(term: Term | Inner) -> Terms:
+    """Terms that add up to the real part of the term."""
+    if isinstance(term, Inner) or not term.is_complex:
+        return (term,)
+    return term.scaled(0.5), term.conjugate().scaled(0.5)
+
+
+def _has_formula(s: Terms, t: Terms) -> bool:
+    """Quadrants of complex means have none: of two terms with indicators, none may be a wave."""
+    cut, other = ([a for a in terms if isinstance(a, Inner) or a.knot is not None] for terms in (s, t))
+    return not (cut and other and (_has_waves(tuple(cut)) or _has_waves(tuple(other))))
+
+
+def _tilted(f: Function, s: Terms, g: Function, g_options: Options) -> Rule | None:
+    """The rule of f(x) = w exp(a x - b x^2) and any g: a weight times the mean of g under another law."""
+    match s:
+        case (Term((weight,), knot=None) as term,) if not term.is_complex:
+            mean = find_mean(g, g_options)
+        case _:
+            return None
+    if mean is None:
+        return None
+
+    def formula(m1: Array, m2: Array, q1: Array, q2: Array, c: Array) -> Array:
+        law = master.Gaussian(m1, m2, q1, q2, c, determinant(q1, q2, c))
+        tilted, log_weight = law.tilted(term, master.ONE)
+        return weight * array_namespace(log_weight).exp(log_weight) * mean.formula(tilted.m2, tilted.q2)
+
+    return Rule(_what(f, g), formula, mean.elementary)
+
+
+def _with_series(formula: Formula, series: Formula) -> Formula:
+    """The series where x and y are small, where differences of probabilities would lose all digits."""
+
+    def either(m1: Array, m2: Array, q1: Array, q2: Array, c: Array) -> Array:
+        xp = array_namespace(m1, m2, q1, q2, c)
+        small = (xp.abs(m1) < 0.04) & (xp.abs(m2) < 0.04) & (q1 < 1e-4) & (q2 < 1e-4)
+        if nowhere(small):
+            return formula(m1, m2, q1, q2, c)
+        means, covariance = (xp.where(small, m, 0.0) for m in (m1, m2)), xp.where(small, c, 0.0)
+        value = series(*means, *(xp.where(small, q, 1e-5) for q in (q1, q2)), covariance)
+        return xp.where(small, value, formula(m1, m2, q1, q2, c))
+
+    return either
+
+
+# erf vanishes at 0: where x and y are small, differences of probabilities would lose all digits.
+
+
+@closed_mean(fn.erf, elementary=False)
+def _erf_mean(m: Array, q: Array) -> Array:
+    """E[erf(x)] = erf(m / sqrt(1 + 2 q))."""
+    return special.erf(m / array_namespace(q).sqrt(1 + 2 * q))
+
+
+@closed_form(fn.erf, fn.erf, elementary=False)
+def _erf_erf(m1: Array, m2: Array, q1: Array, q2: Array, c: Array) -> Array:
+    """E[erf(x)] E[erf(y)] + 4 Cov(1[u > 0], 1[v > 0]), where u = x + noise of variance 1/2."""
+    xp = array_namespace(q1, q2, c)
+    su, sv = xp.sqrt(q1 + 0.5), xp.sqrt(q2 + 0.5)
+    sigma = xp.sqrt(determinant(q1, q2, c) + (q1 + q2 + 0.5) / 2) / (su * sv)
+    covariance = bivariate.covariance(-m1 / su, -m2 / sv, c / (su * sv), sigma)
+    return _erf_mean(m1, q1) * _erf_mean(m2, q2) + 4 * covariance
+
+
+# Waves: with s = (q1 + q2) / 2, E[sin(x) sin(y)] = exp(-s) (sin m1 sin m2 cosh c + cos m1 cos m2 sinh c).
+
+
+def _hyperbolic(q1: Array, q2: Array, c: Array) -> tuple[Array, Array]:
+    """exp(-s) cosh c and exp(-s) sinh c."""
+    xp, size = array_namespace(q1, q2, c), array_namespace(c).abs(c)
+    peak = xp.exp(-((q1 - size) + (q2 - size)) / 2) / 2
+    return peak * (1 + xp.exp(-2 * size)), xp.sign(c) * peak * -xp.expm1(-2 * size)
+
+
+@closed_mean(fn.sin, elementary=True)
+def _sin_mean(m: Array, q: Array) -> Array:
+    xp = array_namespace(m, q)
+    return xp.exp(-q / 2) * xp.sin(m)
+
+
+@closed_mean(fn.cos, elementary=True)
+def _cos_mean(m: Array, q: Array) -> Array:
+    xp = array_namespace(m, q)
+    return xp.exp(-q / 2) * xp.cos(m)
+
+
+@closed_form(fn.sin, fn.sin, elementary=True)
+def _sin_sin(m1: Array, m2: Array, q1: Array, q2: Array, c: Array) -> Array:
+    xp, (even, odd) = array_namespace(m1), _hyperbolic(q1, q2, c)
+    return xp.sin(m1) * xp.sin(m2) * even + xp.cos(m1) * xp.cos(m2) * odd
+
+
+@closed_form(fn.cos, fn.cos, elementary=True)
+def _cos_cos(m1: Array, m2: Array, q1: Array, q2: Array, c: Array) -> Array:
+    xp, (even, odd) = array_namespace(m1), _hyperbolic(q1, q2, c)
+    return xp.cos(m1) * xp.cos(m2) * even + xp.sin(m1) * xp.sin(m2) * odd
+
+
+@closed_form(fn.sin, fn.cos, elementary=True)
+def _sin_cos(m1: Array, m2: Array, q1: Array, q2: Array, c: Array) -> Array:
+    xp, (even, odd) = array_namespace(m1), _hyperbolic(q1, q2, c)
+    return xp.sin(m1) * xp.cos(m2) * even - xp.cos(m1) * xp.sin(m2) * odd

@@ -1,0 +1,218 @@
+"""E[f(x) g(y)] and E[f(x)] for sums of terms p(x) exp(rate x - bend x^2) 1[u > knot], at any means."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from array_api_compat import array_namespace
+
+from netsor.expect.closed.arrays import Array, determinant, nowhere, ratio, root
+from netsor.expect.closed.bivariate import LARGEST
+from netsor.expect.closed.laws import HalfPlane, Law, Plane, Quadrant
+from netsor.expect.closed.legendre import integrate
+from netsor.lang.terms import Inner, Term, Terms
+
+__all__ = ["mean", "product"]
+
+ONE = Term((1.0,))
+WIDE = 10.0
+
+
+def product(f: Terms, g: Terms, m1: Array, m2: Array, q1: Array, q2: Array, c: Array) -> Array:
+    """E[f(x) g(y)], term by term; at most one of f and g may be complex.
+
+    Moments of x on an interval much shorter than its standard deviation lose digits as differences of half
+    lines, so there E[p(x) 1[low < x <= high] g(y)] is the integral of E[g(y) | x] over the interval.
+    """
+    law = Gaussian(m1, m2, q1, q2, c, determinant(q1, q2, c))
+    total = law.total(_outer(f), _outer(g))
+    for piece in _inner(f):
+        total = total + _either(law, piece, _outer(g), law.total(piece.halves(), _outer(g)))
+    for piece in _inner(g):
+        total = total + _either(law.turned(), piece, _outer(f), law.total(_outer(f), piece.halves()))
+    for s, t in itertools.product(_inner(f), _inner(g)):
+        value = _either(law.turned(), t, s.halves(), law.total(s.halves(), t.halves()))
+        total = total + _either(law, s, t.halves(), value)
+    return _real(total)
+
+
+def mean(f: Terms, m: Array, q: Array) -> Array:
+    """E[f(x)]."""
+    law = Gaussian(m, 0.0 * m, q, 0.0 * q, 0.0 * q, 0.0 * q)
+    total = law.total(_outer(f), [ONE])
+    for piece in _inner(f):
+        total = total + _either(law, piece, [ONE], law.total(piece.halves(), [ONE]))
+    return _real(total)
+
+
+def _outer(f: Terms) -> list[Term]:
+    return [t for t in f if isinstance(t, Term)]
+
+
+def _inner(f: Terms) -> list[Inner]:
+    return [t for t in f if isinstance(t, Inner)]
+
+
+def _either(law: Gaussian, piece: Inner, g: Sequence[Term], value: Array) -> Array:
+    """E[piece(x) g(y)] as an integral over the piece where that is short, else the given value."""
+    xp = array_namespace(law.m1, law.q1)
+    wide = law.q1 > (WIDE * (piece.high - piece.low)) ** 2
+    if nowhere(wide):
+        return value
+    return xp.where(wide, sum(_along(law, piece, t, wide) for t in g), value)
+
+
+def _along(law: Gaussian, piece: Inner, term: Term, wide: Array) -> Array:
+    """int_low^high p(x) density(x) E[term(y) | x] dx, by Gauss-Legendre on panels."""
+    xp = array_namespace(law.m1, law.q1, law.c)
+    q = xp.where(wide, law.q1, 1.0)
+    slope, rest = law.c / q, law.det / q
+    ends = _panels(law, piece, term, slope, rest)
+    start, length = ends[:-1, ...], ends[1:, ...] - ends[:-1, ...]
+
+    def integrand(node: Array) -> Array:
+        x = start + length * node
+        given = _conditional(term, law.m2 + slope * (x - law.m1), rest + 0.0 * x)
+        return length * xp.exp(-((x - law.m1) ** 2) / (2 * q)) * _horner(piece.coefs, x) * given
+
+    return xp.sum(integrate(integrand, 12, start), axis=0) / xp.sqrt(2 * math.pi * q)
+
+
+def _conditional(term: Term, m: Array, q: Array) -> Array:
+    """E[term(y)] for y of mean m and variance q."""
+    return Gaussian(m, 0.0 * m, q, 0.0 * q, 0.0 * q, 0.0 * q).expect(term, ONE)
+
+
+def _panels(law: Gaussian, piece: Inner, term: Term, slope: Array, rest: Array) -> Array:
+    """Ends of panels on which E[term(y) | x] is smooth: it varies where the mean of y passes the knot."""
+    xp = array_namespace(law.m1, slope, rest)
+    zero = 0.0 * (law.m1 + law.m2 + slope + rest)
+    low, high = zero + piece.low, zero + piece.high
+    if term.knot is None:
+        return xp.stack([low, high])
+    flat = slope == 0
+    slope = xp.where(flat, 1.0, slope)
+    centre = xp.where(flat, piece.low, law.m1 + (term.knot - law.m2) / slope)
+    offsets = [reach * root(rest + term.noise) / slope for reach in (-9.0, -4.0, 0.0, 4.0, 9.0)]
+    if term.rate:
+        offsets += [reach / slope for reach in (-36.0, -9.0, -3.0, 3.0, 9.0, 36.0)]
+    inside = [xp.clip(centre + offset, piece.low, piece.high) + zero for offset in offsets]
+    return xp.sort(xp.stack([low, *inside, high]), axis=0)
+
+
+def _real(x: Array) -> Array:
+    xp = array_namespace(x)
+    return xp.real(x) if xp.isdtype(x.dtype, "complex floating") else x
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Means, variances, covariance of (x, y) and q1 q2 - c^2."""
+
+    m1: Array
+    m2: Array
+    q1: Array
+    q2: Array
+    c: Array
+    det: Array
+    _regions: dict[tuple[Term, Term], tuple[Gaussian, Law]] = field(default_factory=dict, repr=False)
+
+    def turned(self) -> Gaussian:
+        """The law of (y, x)."""
+        return Gaussian(self.m2, self.m1, self.q2, self.q1, self.c, self.det)
+
+    def total(self, f: Sequence[Term], g: Sequence[Term]) -> Array:
+        """E[f(x) g(y)], term by term."""
+        return sum((self.expect(s, t) for s in f for t in g), 0.0 * (self.m1 + self.m2 + self.c))
+
+    def expect(self, s: Term, t: Term) -> Array:
+        """E[s(x) t(y)], a sum of moments on the region where the indicators of s and t are 1."""
+        key = replace(s, coefs=()), replace(t, coefs=())
+        if key not in self._regions:
+            self._regions[key] = self.region(s, t)
+        law, region = self._regions[key]
+        a, b = _recentred(s.upward().coefs, law.m1), _recentred(t.upward().coefs, law.m2)
+        return sum(x * y * region.moment(i, j) for i, x in enumerate(a) for j, y in enumerate(b))
+
+    def region(self, s: Term, t: Term) -> tuple[Gaussian, Law]:
+        """Reflect so that both indicators are upward, shift the means by the exponentials."""
+        law = Gaussian(
+            s.side * self.m1, t.side * self.m2, self.q1, self.q2, s.side * t.side * self.c, self.det
+        )
+        s, t = s.upward(), t.upward()
+        shifted, log_weight = law.tilted(s, t)
+        return shifted, shifted.inside(s, t, log_weight)
+
+    def tilted(self, s: Term, t: Term) -> tuple[Gaussian, Array]:
+        """The law with density times the exponentials of s(x) and t(y), and the log of its weight."""
+        if s.bend or t.bend:
+            bent, log_weight = self.bent(s.bend, t.bend)
+            shifted, more = bent.tilted(replace(s, bend=0.0), replace(t, bend=0.0))
+            return shifted, log_weight + more
+        a, b = s.rate, t.rate
+        m1, m2, q1, q2, c = self.m1, self.m2, self.q1, self.q2, self.c
+        log_weight = a * (m1 + a * q1 / 2) + b * (m2 + b * q2 / 2) + a * b * c
+        return Gaussian(m1 + a * q1 + b * c, m2 + a * c + b * q2, q1, q2, c, self.det), log_weight
+
+    def bent(self, a: float, b: float) -> tuple[Gaussian, Array]:
+        """The law with density times exp(-a x^2 - b y^2), and the log of its weight.
+
+        Its covariances are S (I + 2 B S)^-1 and its means (I + 2 S B)^-1 m, with B = diag(a, b); the weight
+        is det(I + 2 B S)^(-1/2) exp(-m B m'), with m' the new means.
+        """
+        m1, m2, q1, q2, c = self.m1, self.m2, self.q1, self.q2, self.c
+        spread = 1 + 2 * a * q1 + 2 * b * q2 + 4 * a * b * self.det
+        x, y = (
+            ((1 + 2 * b * q2) * m1 - 2 * b * c * m2) / spread,
+            ((1 + 2 * a * q1) * m2 - 2 * a * c * m1) / spread,
+        )
+        log_weight = -array_namespace(spread).log(spread) / 2 - (a * m1 * x + b * m2 * y)
+        variances = (q1 + 2 * b * self.det) / spread, (q2 + 2 * a * self.det) / spread
+        return Gaussian(x, y, *variances, c / spread, self.det / spread), log_weight
+
+    def inside(self, s: Term, t: Term, log_weight: Array) -> Law:
+        """The law of (x - m1, y - m2) on the set where the indicators of s and t are 1."""
+        mean, cov = (0.0 * self.m1, 0.0 * self.m2), (self.q1, self.c, self.q2)
+        h = _threshold(s, self.m1, self.q1)
+        k = _threshold(t, self.m2, self.q2)
+        if h is None and k is None:
+            return Plane(log_weight, mean, cov)
+        if k is None:
+            su = root(self.q1 + s.noise)
+            return HalfPlane(
+                log_weight, mean, cov, threshold=h, gains=(ratio(self.q1, su), ratio(self.c, su))
+            )
+        if h is None:
+            sv = root(self.q2 + t.noise)
+            return HalfPlane(
+                log_weight, mean, cov, threshold=k, gains=(ratio(self.c, sv), ratio(self.q2, sv))
+            )
+        return Quadrant(log_weight, mean, cov, h=h, k=k, t1=s.noise, t2=t.noise, det=self.det)
+
+
+def _threshold(term: Term, m: Array, q: Array) -> Array | None:
+    """(knot - m) / sd(u); where u is known it is far off, on the side that the indicator says."""
+    if term.knot is None:
+        return None
+    xp = array_namespace(m, q)
+    sd, gap = root(q + term.noise), term.knot - m
+    level = xp.real(gap) if xp.isdtype(gap.dtype, "complex floating") else gap
+    known = xp.where(level == 0, 1.0 - 2.0 * term.tie, xp.sign(level)) * LARGEST
+    far = xp.abs(level) > LARGEST * sd
+    return xp.where(far | (sd == 0), known, gap / xp.where(sd == 0, 1.0, sd))
+
+
+def _recentred(coefs: Sequence[complex], m: Array) -> list[Array]:
+    """Coefficients of z -> p(m + z), which are p^(n)(m) / n!."""
+    return [_horner([math.comb(k, n) * coefs[k] for k in range(n, len(coefs))], m) for n in range(len(coefs))]
+
+
+def _horner(coefs: Sequence[complex], x: Array) -> Any:
+    total = coefs[-1]
+    for c in coefs[-2::-1]:
+        total = total * x + c
+    return total

@@ -1,0 +1,71 @@
+"""The Hermite series of one smooth function at many inputs of one mean, by interpolation in the variance.
+
+A coefficient E[f(m + sqrt(q) t) h_k(t)] is an integral of f(m + x) against h_k(x / sqrt(q)) and the density
+of variance q. Both are analytic in q, and the integral converges wherever Re(1 / q) > 0, so it is analytic
+in log q in a strip of half-width pi / 2. Chebyshev polynomials through a few dozen variances then give the
+coefficients at thousands (Trefethen, Approximation Theory and Approximation Practice, 2013, chapter 8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.polynomial.chebyshev import chebpts2, chebvander
+
+from netsor.expect.hermite.series import Series, series
+from netsor.expect.quadrature.nodes import eps_of
+
+__all__ = ["series_of_many"]
+
+MANY = 256  # inputs; fewer are integrated one by one
+NODES = (9, 17, 33, 65)  # variances to interpolate between
+TOLERANCE = 1e-13  # relative to the smallest norm, in units that follow the dtype
+
+
+def series_of_many(fn: Callable[[Any], Any], m: Any, q: Any, kinks: Sequence[float] = ()) -> Series:
+    """The Hermite series of f at inputs of mean m and variance q, arrays of one shape.
+
+    `fn` is elementwise and the same for all inputs, `kinks` are its kinks. Where interpolation does not
+    apply or does not converge, every input is integrated.
+    """
+    found = None
+    if isinstance(m, np.ndarray) and not kinks and m.size >= MANY and m.min() == m.max() and (q > 0).all():
+        found = _interpolated(fn, m, q)
+    return series(fn, m, q, kinks=kinks, alone=True) if found is None else found
+
+
+def _interpolated(fn: Callable[[Any], Any], m: np.ndarray, q: np.ndarray) -> Series | None:
+    """The series from as few variances as suffice; None if none of `NODES` does."""
+    logs = np.log(q.reshape(-1))
+    middle, half = (logs.max() + logs.min()) / 2, max((logs.max() - logs.min()) / 2, eps_of(q))
+    for count in NODES:
+        nodes = np.exp(middle + half * chebpts2(count)).astype(q.dtype)
+        model = series(fn, np.full(count, m.flat[0], m.dtype), nodes, inputs=q.size)
+        table = _from_values(count) @ np.column_stack([model.square, model.coefs]).astype(float, copy=False)
+        norms, tol = np.sqrt(model.square), max(TOLERANCE, 32 * eps_of(q))
+        last = np.abs(table[-count // 4 :])
+        error = 2 * np.linalg.norm(last[:, 1:], axis=1).sum() + 4 * eps_of(q) * norms.max()
+        settled = 2 * last[:, 0].sum() <= tol * model.square.max()
+        if settled and 0 < error <= tol * norms.min():
+            return _at((logs - middle) / half, table, model, error, q)
+    return None
+
+
+def _at(z: np.ndarray, table: np.ndarray, model: Series, error: float, q: np.ndarray) -> Series:
+    """The series at the places z in [-1, 1], with the largest relative bounds of the model."""
+    values = (chebvander(z, len(table) - 1) @ table).astype(q.dtype, copy=False)
+    square, coefs = values[:, 0].reshape(q.shape), values[:, 1:].reshape(*q.shape, -1)
+    size, norms = np.sqrt(square), np.sqrt(model.square)
+    tail, doubt = (np.max(x / norms) * size for x in (model.tail, model.error))
+    mark = coefs @ np.cos(np.arange(coefs.shape[-1])).astype(q.dtype)
+    return replace(model, coefs=coefs, tail=tail, error=doubt + error, square=square, mark=mark)
+
+
+@cache
+def _from_values(count: int) -> np.ndarray:
+    """The matrix from values at `chebpts2` to Chebyshev coefficients."""
+    return np.linalg.inv(chebvander(chebpts2(count), count - 1))

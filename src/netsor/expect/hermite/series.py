@@ -1,0 +1,354 @@
+"""E[f(x) g(y)] for jointly Gaussian x, y and any one-variable f, g, by Hermite series.
+
+With f(m + sqrt(q) t) = sum_k a_k h_k(t) in orthonormal Hermite polynomials and b_k likewise for g,
+E[f(x) g(y)] = sum_k a_k b_k rho^k (Mehler's formula; Daniely, Frostig and Singer 2016, arXiv:1602.05897).
+The coefficients are one quadrature per input; a pair costs one polynomial in rho. Parseval's equality gives
+the norm of what a series leaves out, and so a bound of the error.
+
+A function with kinks or jumps has a slowly converging series, which matters near |rho| = 1. There the part
+sum_{i,p} jump_ip (x - kink_i)_+^p / p!, p <= 3, is taken in closed form (see `Jumps`): it carries the slow
+part of the series, and the rest converges fast. Piecewise cubics come out to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from netsor.expect.hermite.jumps import (
+    JUMP_ORDERS,
+    MOST_JUMPS,
+    Jumps,
+    at_index,
+    derivative_jumps,
+    singular_coefs,
+    useful_jumps,
+    without_jumps,
+)
+from netsor.expect.quadrature.line import (
+    FIRST_LEVEL,
+    REACHES,
+    TRACED_LEVEL,
+    any_above,
+    choose_reach,
+    last_level,
+    least_level,
+    trapezoid,
+    two_levels,
+)
+from netsor.expect.quadrature.nodes import Array, Function, call, eps_of, like, norm
+from netsor.expect.quadrature.splits import kink_places
+from netsor.lang.libraries import is_traced
+
+__all__ = ["Series", "concat", "series", "series_like"]
+
+SHORTER = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072)
+TERMS, TERMS_OF_MANY = (32, 512, 2048, 4096), (32, 64, 128, 256, 512)
+SURE_TERMS, TRACED_TERMS = 512, 256
+COEFFICIENTS = 2**23  # 64 MB: with more coefficients than that, series are kept short
+MANY, FEW = 256, 9  # of many inputs, so many tell which rule and length suit all of them
+
+
+@dataclass(frozen=True)
+class Series:
+    """The Hermite series of t -> f(m + sqrt(q) t) at each input, and what is known of its errors.
+
+    `found[:, None]` indexes the leading axes of all fields at once (no `...` in the index).
+    """
+
+    coefs: Array  # shape (..., K): a_0 ... a_{K-1}
+    tail: Array  # shape (...,): bound of the norm of what the series leaves out, from Parseval
+    error: Array  # shape (...,): bound of the quadrature error of the coefficients, in the 2-norm
+    square: Array  # shape (...,): E[f^2]
+    mark: Array  # shape (...,): a number made of all coefficients, to tell whether two series are the same
+    jumps: Jumps | None = None
+    rests: tuple[tuple[int, Any], ...] = ()  # the relative tails of shorter series, largest over all inputs
+    rule: tuple[int, int] = (0, 0)  # level and reach of the quadrature
+
+    def __getitem__(self, index: Any) -> Series:
+        index = index if isinstance(index, tuple) else (index,)
+        return Series(*(at_index(getattr(self, field.name), index) for field in fields(self)))
+
+    @property
+    def rest(self) -> float:
+        """The largest part of E[f^2] over all inputs that a sum of two such series may leave out."""
+        return rest_of_pair(*(dict(self.rests or rests_of(self))[self.coefs.shape[-1]],) * 2)
+
+
+def concat(parts: Sequence[Series], axis: int) -> Series:
+    """The series of one function at the inputs of all parts; shorter ones end in zeros. NumPy only."""
+    if len(parts) == 1:
+        return parts[0]
+    terms = max(part.coefs.shape[-1] for part in parts)
+
+    def joined(objects: Sequence[Any], *names: str) -> dict[str, Any]:
+        return {name: np.concatenate([values(x, name) for x in objects], axis=axis) for name in names}
+
+    def values(x: Any, name: str) -> Any:
+        array = getattr(x, name)
+        missing = [(0, 0)] * (array.ndim - 1) + [(0, terms - array.shape[-1])]
+        return np.pad(array, missing) if name == "coefs" else array
+
+    jumps = [part.jumps for part in parts if part.jumps is not None]
+    both = None
+    if len(jumps) == len(parts):
+        orders = tuple(sorted({p for jump in jumps for p in jump.orders}))
+        both = Jumps(**joined(jumps, "places", "sizes", "coefs", "tail", "scale"), orders=orders)
+    made = Series(**joined(parts, "coefs", "tail", "error", "square", "mark"), jumps=both)
+    lengths = {tuple(k for k, _ in part.rests) for part in parts}
+    if len(lengths) > 1 or lengths == {()}:
+        return made
+    return replace(made, rests=tuple(map(_larger, *(part.rests for part in parts))))
+
+
+def _larger(*rests: tuple[int, Any]) -> tuple[int, Any]:
+    """The largest relative tails of shorter series, of the series and of what is beside jumps."""
+    whole, rest = zip(*(tails for _, tails in rests), strict=True)
+    return rests[0][0], (max(whole), None if None in rest else max(rest))
+
+
+# The series of one function.
+
+
+def series(
+    fn: Function,
+    m: Array,
+    q: Array,
+    terms: int | None = None,
+    tol: float = 1e-13,
+    kinks: Sequence[float] = (),
+    alone: bool = False,
+    inputs: int | None = None,
+) -> Series:
+    """The Hermite series of f at inputs of mean m and variance q, arrays of shape (...,).
+
+    `fn` is elementwise and is called on arrays of shape (..., nodes); `kinks` are the places where f or one
+    of its first derivatives jumps; `alone` says that f is the same function for all inputs. With `terms=None`
+    the series is as long as `tol` asks, relative to sqrt(E[f^2]), up to 512 terms, and up to 4096 for few
+    inputs (`inputs` says how many there will be, if not those of m). Inside jax.jit, where nothing can adapt,
+    the rule is fixed and there are 256 terms: see errors.
+    """
+    xp = array_namespace(m, q)
+    m, q = xp.broadcast_arrays(m, q)
+    s = xp.sqrt(xp.where(q > 0, q, xp.ones_like(q)))
+    if is_traced(m, q):
+        found = _at_level(fn, m, s, terms or TRACED_TERMS, TRACED_LEVEL, REACHES[1], sorted(set(kinks)))[0]
+    else:
+        rungs = _rungs(inputs or prod(m.shape), kinks) if terms is None else (terms,)
+        found = _adaptive(fn, m, s, rungs, max(tol, 32 * eps_of(m)), sorted(set(kinks)), alone)
+    found = _with_constants(fn, m, q, found)
+    return found if is_traced(m, q) or not found.tail.size else replace(found, rests=rests_of(found))
+
+
+def series_like(model: Series, fn: Function, m: Array, q: Array) -> Series:
+    """The series of a smooth f by the rule of an earlier one, with the largest of its relative bounds.
+
+    For means and variances that are not larger: f(m + sqrt(q) t) is then analytic in a wider strip, where
+    both the rule and the series converge faster (Trefethen and Weideman 2014; Boyd 1984).
+    """
+    xp, (level, reach) = array_namespace(m, q), model.rule
+    m, q = xp.broadcast_arrays(m, q)
+    s = xp.sqrt(xp.where(q > 0, q, xp.ones_like(q)))
+    sums = trapezoid(fn, m, s, model.coefs.shape[-1], reach, 2.0**-level)
+    size = xp.sqrt(sums.square)
+    norms = xp.sqrt(xp.where(model.square > 0, model.square, xp.ones_like(model.square)))
+    tail, error = (xp.max(x / norms) * size for x in (model.tail, model.error))
+    found = Series(sums.coefs, tail, error, sums.square, sums.square, rule=model.rule)
+    return replace(_with_constants(fn, m, q, found), rests=model.rests)
+
+
+def rests_of(found: Series) -> tuple[tuple[int, Any], ...]:
+    """What the series and its shorter versions leave out: their lengths and largest relative tails."""
+    most = found.coefs.shape[-1]
+    counts = (*(k for k in SHORTER if k < most), most)
+    if found.jumps is not None:
+        return tuple((k, _relative(cut(found, k))) for k in counts)
+    xp = array_namespace(found.coefs)
+    pieces = [found.coefs[..., a:b] for a, b in pairwise(counts)]
+    tails = [found.tail**2]
+    for piece in reversed(pieces):  # the longest first
+        tails.append(tails[-1] + xp.sum(piece**2, axis=-1))
+    size = xp.sqrt(xp.where(found.square > 0, found.square, xp.ones_like(found.square)))
+    rests = [(float(xp.max(xp.sqrt(tail) / size)), None) for tail in reversed(tails)]
+    return tuple(zip(counts, rests, strict=True))
+
+
+def _adaptive(
+    fn: Function, m: Array, s: Array, rungs: tuple[int, ...], tol: float, kinks: Sequence[float], alone: bool
+) -> Series:
+    """Widen the range, refine the step and lengthen the series until each error is below its tolerance."""
+    reach, level = choose_reach(fn, m, s), FIRST_LEVEL
+    first, *others = rungs
+    few = _few(m, s) if alone and others else None
+    if few is not None:  # they tell where to begin
+        model = _adaptive(fn, *few, rungs, tol, kinks, False)
+        first, level = model.coefs.shape[-1], model.rule[0]
+        others = [count for count in others if count > first]
+    found, level = _refined(fn, m, s, first, level, reach, kinks, tol)
+    while others and not _is_long_enough(found, tol):
+        few = None
+        found, level = _refined(fn, m, s, others.pop(0), level, reach, kinks, tol)
+    found = replace(found, rule=(level, reach))
+    return found if len(rungs) == 1 or few is not None else _shortest(found, tol)
+
+
+def _few(m: Array, s: Array) -> tuple[Array, Array] | None:
+    """Of many inputs some, with the smallest and largest means and deviations."""
+    if not isinstance(m, np.ndarray) or m.size < MANY:
+        return None
+    mean, deviation = m.reshape(-1), s.reshape(-1)
+    places = np.linspace(0, m.size - 1, FEW).astype(int)
+    chosen = np.unique(np.concatenate([np.argsort(x)[places] for x in (mean, deviation)]))
+    return mean[chosen], deviation[chosen]
+
+
+def _refined(
+    fn: Function, m: Array, s: Array, terms: int, level: int, reach: int, kinks: Sequence[float], tol: float
+) -> tuple[Series, int]:
+    """The series by the first rule, from `level` on, that differs little from the coarser one."""
+    xp, level = array_namespace(m, s), max(level, least_level(terms))
+    found, change = _at_level(fn, m, s, terms, level, reach, kinks)
+    while level < last_level(kinks) and any_above(change, tol * xp.sqrt(found.square)):
+        level += 1
+        found, change = _at_level(fn, m, s, terms, level, reach, kinks)
+    return _with_jumps(fn, m, s, found, level, reach, kinks), level
+
+
+def _rungs(inputs: int, kinks: Sequence[float]) -> tuple[int, ...]:
+    """The numbers of terms to try, up to 512 and beyond only for few inputs."""
+    most = COEFFICIENTS // max(1, inputs)
+    if most < SURE_TERMS:
+        return TERMS_OF_MANY
+    return tuple(terms for terms in (TERMS[:3] if kinks else TERMS) if terms <= most)
+
+
+def _is_long_enough(found: Series, tol: float) -> bool:
+    """Whether the tail is below the tolerance; for long series and many inputs, in pairs of its own only."""
+    if found.coefs.shape[-1] < SURE_TERMS and prod(found.tail.shape) * SURE_TERMS <= COEFFICIENTS:
+        return not any_above(found.tail**2, tol**2 * found.square)
+    return not any_above(rest_of_pair(tails(found), tails(found)), tol * found.square)
+
+
+def _shortest(found: Series, tol: float) -> Series:
+    """The series with as few terms as the tolerance allows."""
+    cuts = (cut(found, terms) for terms in SHORTER if terms < found.coefs.shape[-1])
+    return next((cut for cut in cuts if _is_long_enough(cut, tol)), found)
+
+
+def _at_level(
+    fn: Function, m: Array, s: Array, terms: int, level: int, reach: int, kinks: Sequence[float]
+) -> tuple[Series, Array]:
+    """The series by one rule, and its distance to the coarser rule, which with rounding bounds the error.
+
+    An error e of f is one of 2 |f| e in E[f^2], so what that has changed counts, too.
+    """
+    xp = array_namespace(m, s)
+    fine, coarse = two_levels(fn, m, s, terms, level, reach, kinks)
+    change, moved = norm(fine.coefs - coarse.coefs), xp.abs(fine.square - coarse.square)
+    doubt, size = moved + 8 * eps_of(m) * fine.square, xp.sqrt(fine.square)
+    rounding = eps_of(m) * (8 * size + xp.sqrt(fine.slope))
+    tail = _tail(fine.square, fine.coefs, doubt, rounding)
+    error = xp.maximum(change, moved / xp.where(size > 0, 2 * size, 1.0)) + xp.sqrt(fine.edge) + rounding
+    return Series(fine.coefs, tail, error, fine.square, fine.square), change
+
+
+def _tail(square: Array, coefs: Array, doubt: Array, rounding: Array) -> Array:
+    """The norm of what the series leaves out, sqrt(E[f^2] - sum_k a_k^2) by Parseval's equality.
+
+    The difference is known to `doubt` only. Where it is lost in that, the tail is at most 1e-7 or so, and a
+    series that has come so far down goes on falling: four times its last quarter bounds the tail.
+    """
+    xp = array_namespace(square, coefs)
+    left, last = square - xp.sum(coefs**2, axis=-1), coefs[..., -(-coefs.shape[-1] * 3 // 4) :]
+    parseval = xp.sqrt(xp.where(left > 0, left, xp.zeros_like(left)) + doubt)
+    falling = xp.minimum(parseval, 4 * norm(last) + rounding)
+    return xp.where(left > doubt, parseval, falling) if coefs.shape[-1] >= TERMS[0] else parseval
+
+
+def _with_constants(fn: Function, m: Array, q: Array, found: Series) -> Series:
+    """Where q = 0 the series is the constant f(m); `mark` is the sum of cos(k) a_k."""
+    xp, terms = array_namespace(m, q), found.coefs.shape[-1]
+    value, zero = call(fn, m[..., None]), xp.zeros_like(m)
+    coefs = xp.where(q[..., None] > 0, found.coefs, value * like(np.eye(1, terms)[0], m))
+    tail, error = (xp.where(q > 0, x, zero) for x in (found.tail, found.error))
+    square, mark = (
+        xp.where(q > 0, found.square, value[..., 0] ** 2),
+        coefs @ like(np.cos(np.arange(terms)), m),
+    )
+    jumps = found.jumps and _without_constants(found.jumps, q)
+    return Series(coefs, tail, error, square, mark, jumps, rule=found.rule)
+
+
+def _without_constants(jumps: Jumps, q: Array) -> Jumps:
+    xp = array_namespace(q)
+    sizes = xp.where(q[..., None, None] > 0, jumps.sizes, xp.zeros_like(jumps.sizes))
+    coefs = xp.where(q[..., None] > 0, jumps.coefs, xp.zeros_like(jumps.coefs))
+    return replace(jumps, sizes=sizes, coefs=coefs, tail=xp.where(q > 0, jumps.tail, xp.zeros_like(q)))
+
+
+def _with_jumps(
+    fn: Function, m: Array, s: Array, found: Series, level: int, reach: int, kinks: Sequence[float]
+) -> Series:
+    """Add the singular part, if it has not too many kinks; the rest of f is measured by the same rule."""
+    if not 0 < len(kinks) <= MOST_JUMPS:
+        return found
+    xp = array_namespace(m, s)
+    places = kink_places(m, s, kinks, reach)
+    jumps, scale = useful_jumps(derivative_jumps(fn, m, kinks), s, places, found.square, reach)
+    sizes = jumps * s[..., None, None] ** like(range(JUMP_ORDERS), m)
+    orders = tuple(p for p in range(JUMP_ORDERS) if bool(xp.any(sizes[..., p] != 0)))
+    coefs = singular_coefs(places, sizes, found.coefs.shape[-1])
+    rest = two_levels(without_jumps(fn, jumps, orders, kinks), m, s, 1, level, reach, kinks)[0].square
+    rounding = 2 * found.error + 8 * eps_of(m) * scale
+    tail = _tail(rest, found.coefs - coefs, 8 * eps_of(m) * rest + rounding * xp.sqrt(rest), rounding)
+    return replace(found, jumps=Jumps(places, sizes, coefs, tail, scale, orders))
+
+
+# Shorter series.
+
+
+def cut(a: Series, terms: int) -> Series:
+    """The series with `terms` terms; the others go to the tails."""
+    if terms >= a.coefs.shape[-1]:
+        return a
+    a = replace(a, rests=())
+    if a.jumps is None:
+        return replace(a, coefs=a.coefs[..., :terms], tail=_longer_tail(a.tail, a.coefs[..., terms:]))
+    rest = _longer_tail(a.jumps.tail, a.coefs[..., terms:] - a.jumps.coefs[..., terms:])
+    jumps = replace(a.jumps, coefs=a.jumps.coefs[..., :terms], tail=rest)
+    return replace(cut(replace(a, jumps=None), terms), jumps=jumps)
+
+
+def _longer_tail(tail: Array, omitted: Array) -> Array:
+    xp = array_namespace(tail)
+    return xp.sqrt(tail**2 + xp.sum(omitted**2, axis=-1))
+
+
+def tails(a: Series) -> tuple[Array, Array | None]:
+    """The norms of what the series leaves out of f, and out of f minus its singular part."""
+    return a.tail, None if a.jumps is None else a.jumps.tail
+
+
+def _relative(a: Series) -> tuple[float, float | None]:
+    """The largest tails over all inputs, relative to sqrt(E[f^2])."""
+    xp = array_namespace(a.tail)
+    size = xp.sqrt(xp.where(a.square > 0, a.square, xp.ones_like(a.square)))
+    whole, rest = tails(a)
+    return float(xp.max(whole / size)), None if rest is None else float(xp.max(rest / size))
+
+
+def rest_of_pair(a: tuple[Any, Any], b: tuple[Any, Any]) -> Any:
+    """A bound of |sum_{k >= K} a_k b_k|, or without the product c d of singular parts a = c + r, b = d + p.
+
+    a b - c d = a p + r b - r p, and each sum is at most the product of the norms.
+    """
+    (tail_a, rest_a), (tail_b, rest_b) = a, b
+    if rest_a is None or rest_b is None:
+        return tail_a * tail_b
+    return tail_a * rest_b + rest_a * tail_b + rest_a * rest_b

@@ -1,0 +1,160 @@
+"""Gaussian vectors whose covariance grows: factors by rows, and samples of them.
+
+A Gaussian vector z ~ N(0, C) is sampled as z = L e with C = L L^T and e standard normal points, one dimension
+per column of L. L grows by rows as new variables appear, whose covariance with the old ones is known only
+then. Covariances are semidefinite as a rule: repeated inputs, and more variables than dimensions.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, cast
+
+import numpy as np
+
+from netsor.errors import DataError
+from netsor.expect.points.normal import NormalPoints
+
+__all__ = ["GaussianSampler", "GrowingFactor", "grow_factor"]
+
+TIE = 1e-6  # relative differences of conditional variances that do not decide which variable comes first
+
+
+@cache
+def _lapack(name: str) -> Any:
+    from scipy.linalg import get_lapack_funcs
+
+    return get_lapack_funcs(name, dtype=np.float64)
+
+
+def grow_factor(
+    L: np.ndarray, cov_new_old: np.ndarray, cov_new: np.ndarray, tol: float = 1e-12
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows [L21 L22] of a covariance factor for new variables, and the new pivots among them.
+
+        [ C    K^T ]   [ L    0   ] [ L    0   ]^T
+        [ K    S   ] = [ L21  L22 ] [ L21  L22 ]    so  L21 = K L^-T,  L22 L22^T = S - L21 L21^T.
+
+    `L` (r x r, lower triangular, invertible) is the factor of r linearly independent old variables, the
+    pivots; `cov_new_old` is K (new x r), `cov_new` is S. L22 is the pivoted Cholesky factor of the Schur
+    complement, as wide as its rank: a new variable becomes a pivot while its conditional variance exceeds
+    `tol` times its variance, and rows L22[pivots] are lower triangular. What is dropped changes no
+    entry of the covariance by more than `tol` times the two standard deviations. Where rounding or noise
+    in K asks for more variance than S has, the row of L21 is shortened: the variances of S are kept.
+    """
+    if not (np.isfinite(cov_new_old).all() and np.isfinite(cov_new).all()):
+        raise DataError(
+            "a covariance to sample from is not finite",
+            remedy="An earlier layer overflowed or divided by zero: scale its weights.",
+        )
+    scale = np.sqrt(np.maximum(np.diagonal(cov_new), 0.0))
+    inverse = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0)
+    rows = _lapack("trtrs")(L, (cov_new_old * inverse[:, None]).T, lower=1)[0].T if len(L) else cov_new_old
+    norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    rows = rows / np.maximum(norms, 1.0)[:, None]
+    schur = cov_new * inverse[:, None] * inverse - rows @ rows.T
+    factor, pivots = _pivoted_cholesky(schur, tol)
+    return rows * scale[:, None], factor * scale[:, None], pivots
+
+
+def _pivoted_cholesky(matrix: np.ndarray, tol: float) -> tuple[np.ndarray, np.ndarray]:
+    """F (n x rank) and pivots with F F^T = matrix up to `tol`, F[pivots] lower triangular (LAPACK pstrf).
+
+    Equal pivots are taken in order, whatever their last digits are: later rows are made slightly smaller.
+    """
+    if not len(matrix) or np.max(np.diagonal(matrix)) <= tol:
+        return np.zeros((len(matrix), 0)), np.zeros(0, int)
+    if len(matrix) == 1:
+        return np.sqrt(matrix), np.zeros(1, int)
+    sizes = 1 - TIE * np.arange(len(matrix)) / len(matrix)
+    packed, order, rank, _ = _lapack("pstrf")(matrix * sizes[:, None] * sizes, lower=1, tol=tol)
+    order = order - 1
+    factor = np.empty((len(matrix), rank))
+    factor[order] = np.tril(packed)[:, :rank]
+    return factor / sizes[:, None], order[:rank]
+
+
+class GrowingFactor:
+    """The factor L of a covariance C = L L^T that is extended, variable by variable or block by block.
+
+    Only the rows of L at the pivots (a maximal set of independent variables) are kept: all the others are
+    fixed combinations of those. `most` is how many variables there will be, if that is known.
+    """
+
+    def __init__(self, tol: float = 1e-12, most: int | None = None) -> None:
+        self.tol, self.most, self.size, self.rank = tol, most, 0, 0
+        self._pivots = np.zeros(0, int)
+        self._rows = np.zeros((0, 0))
+
+    def extend(self, cov_with_old: np.ndarray, cov_new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of L for new variables, from their covariances (new, old) and (new, new), and axes.
+
+        The columns of `cov_with_old` are all the variables so far, in the order of extension. The rows are
+        as long as the rank is now. The orthogonal `axes` turn the columns that are new, L22, into those
+        of the principal axes of the conditional covariance, by falling variance: L22 @ axes.
+        """
+        cov_new = np.asarray(cov_new, float)
+        cross = np.asarray(cov_with_old, float)
+        if cross.shape != (len(cov_new), self.size) or cov_new.shape != (len(cov_new),) * 2:
+            raise DataError(
+                f"covariances of shapes {cross.shape} and {cov_new.shape} extend {self.size} variables",
+                remedy="They are (new, old) and (new, new), old counting all variables so far.",
+            )
+        old = self.rank
+        L21, L22, pivots = grow_factor(self._rows[:old, :old], cross[:, self._pivots], cov_new, self.tol)
+        rows = np.concatenate([L21, L22], axis=1)
+        self.size, self.rank = self.size + len(cov_new), old + len(pivots)
+        if len(pivots):
+            if self.rank > len(self._rows):
+                room = min(2 * self.rank, self.most or 2 * self.rank)
+                larger = np.zeros((room, room))
+                larger[:old, :old] = self._rows[:old, :old]
+                self._rows = larger
+            self._rows[old : self.rank, : self.rank] = rows[pivots]
+            self._pivots = np.concatenate([self._pivots, self.size - len(cov_new) + pivots])
+        return rows, _principal_axes(L22)
+
+
+class GaussianSampler:
+    """Samples of a Gaussian vector N(0, C) that is extended, variable by variable or block by block.
+
+    z = L e. Noise dimensions come from `points`, which several independent vectors may share. Within one
+    extension they go along the principal axes of the conditional covariance, so that the first Sobol
+    dimensions carry the most variance.
+
+    >>> sampler = GaussianSampler(NormalPoints(1024, seed=0))
+    >>> x = sampler.extend(np.zeros((1, 0)), np.eye(1))
+    >>> y = sampler.extend(np.array([[2.0]]), np.array([[4.0]]))
+    >>> bool(np.allclose(y, 2 * x)), sampler.rank
+    (True, 1)
+    """
+
+    def __init__(self, points: NormalPoints, tol: float = 1e-12) -> None:
+        self.points, self.factor = points, GrowingFactor(tol)
+        self._noise = np.zeros((0, points.count))
+
+    @property
+    def rank(self) -> int:
+        """The number of noise dimensions in use."""
+        return self.factor.rank
+
+    def extend(self, cov_with_old: np.ndarray, cov_new: np.ndarray) -> np.ndarray:
+        """Samples (new, count) of new variables, from their covariances (new, old) and (new, new).
+
+        The means are zero: add them outside.
+        """
+        old = self.rank
+        rows, axes = self.factor.extend(cov_with_old, cov_new)
+        if self.rank > len(self._noise):
+            larger = np.empty((2 * self.rank, self.points.count))
+            larger[:old] = self._noise[:old]
+            self._noise = larger
+        self._noise[old : self.rank] = axes @ self.points.take(self.rank - old)
+        return rows @ self._noise[: self.rank]
+
+
+def _principal_axes(factor: np.ndarray) -> np.ndarray:
+    """The orthogonal V, by falling variance, for which factor V is the principal-axes factor."""
+    if factor.shape[1] < 2:
+        return np.eye(factor.shape[1])
+    return cast(np.ndarray, np.linalg.eigh(factor.T @ factor)[1])[:, ::-1]

@@ -1,0 +1,156 @@
+"""Where a function of one variable has kinks or jumps, found from its values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+from numpy.polynomial import Chebyshev
+from numpy.polynomial.chebyshev import chebpts1, chebpts2, chebvander
+
+from netsor.expect.quadrature.nodes import Function, call
+
+__all__ = ["find_kinks"]
+
+CELL, MOST_CELLS = 0.5, 2**16
+DEPTHS = (12, 8, 5, 3)  # halvings of a cell at which jumps of f and f', and of higher derivatives, show
+CELL_TOLERANCE, FIT_TOLERANCE, LEAST_JUMP = 1e-11, 1e-11, 1e-9
+FIT_WIDTHS = (0.25, 0.06, 0.015, 0.004)
+
+
+Cluster = tuple[float, float, float, float]  # start, end, room on either side, size of f
+
+
+def find_kinks(fn: Function, low: float = -50.0, high: float = 50.0) -> tuple[float, ...]:
+    """Where a function of one variable, or its first, second or third derivative, jumps.
+
+    Cells that a polynomial of degree 15 does not fit are halved again and again. A kink in what is left must
+    make f one polynomial up to a point and another one from there on, which no smooth function does.
+    """
+    f = _plain(fn)
+    clusters = _rough_clusters(f, low, high)
+    kinks: list[float] = []
+    for depth in DEPTHS:
+        found = [_locate(f, *cluster) for cluster in clusters.get(depth, ())]
+        kinks += [x for x in found if x is not None and all(abs(x - known) > 1e-6 for known in kinks)]
+    return tuple(sorted(kinks))
+
+
+def _rough_clusters(f: Function, low: float, high: float) -> dict[int, list[Cluster]]:
+    """Where f looks rough at each depth."""
+    left, scale = _cells(f, low, high)
+    clusters, width = {}, CELL
+    for depth in range(max(DEPTHS) + 1):
+        bad = _is_rough(f, left, width, scale)
+        left, scale = left[bad], scale[bad]
+        if left.size > MOST_CELLS:
+            break
+        clusters[depth] = _clusters(left, scale, width)
+        left, scale, width = np.concatenate([left, left + width / 2]), np.tile(scale, 2), width / 2
+    return clusters
+
+
+def _plain(fn: Function) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda x: np.asarray(call(fn, x), dtype=float) + 0 * x
+
+
+def _cells(f: Function, low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
+    """The starts of the cells, and the size of f near each: within 8, and within 5 of the origin."""
+    left = np.arange(low, high, CELL)
+    size = np.abs(f(left[:, None] + CELL * np.linspace(0, 1, 8))).max(axis=1)
+    size = np.where(np.isfinite(size), size, 0.0)
+    middle = size[np.abs(left) <= 5].max(initial=0.0)
+    around = [size[max(0, i - 16) : i + 17].max() for i in range(left.size)]
+    return left, np.maximum(around, middle)
+
+
+@lru_cache(maxsize=1)
+def _cell_points() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Interpolation points, check points between them, and the matrix from values at these to those."""
+    nodes = chebpts1(16)
+    checks = (nodes[1:] + nodes[:-1]) / 2
+    return nodes, checks, chebvander(checks, 15) @ np.linalg.inv(chebvander(nodes, 15))
+
+
+def _is_rough(f: Function, left: np.ndarray, width: float, scale: np.ndarray) -> np.ndarray:
+    """Whether interpolation fails on a cell, a tenth of which is added on either side."""
+    nodes, checks, matrix = _cell_points()
+    middle, half = (left + width / 2)[:, None], 0.6 * width
+    with np.errstate(all="ignore"):
+        miss = np.abs(f(middle + half * checks) - f(middle + half * nodes) @ matrix.T).max(axis=1)
+    return np.isfinite(miss) & (miss > CELL_TOLERANCE * scale)
+
+
+def _clusters(left: np.ndarray, scale: np.ndarray, width: float) -> list[Cluster]:
+    """Neighbouring cells as one cluster each."""
+    left, scale = left[np.argsort(left)], scale[np.argsort(left)]
+    groups = np.split(np.arange(left.size), np.flatnonzero(np.diff(left) > 1.5 * width) + 1)
+    spans = [(left[g[0]] - width / 8, left[g[-1]] + 9 * width / 8, scale[g].max()) for g in groups if g.size]
+    ends = [-np.inf, *(end for _, end, _ in spans)]
+    starts = [*(start for start, _, _ in spans), np.inf]
+    rooms = [min(a - end, start - b) for (a, b, _), end, start in zip(spans, ends, starts[1:], strict=False)]
+    return [
+        (float(a), float(b), float(room), float(size))
+        for (a, b, size), room in zip(spans, rooms, strict=True)
+    ]
+
+
+def _locate(f: Function, a: float, b: float, room: float, scale: float) -> float | None:
+    """The point of [a, b] up to which f is one polynomial and from which on it is another, if any."""
+    for width in FIT_WIDTHS:
+        if width > room:
+            continue
+        before, after = _fit(f, a - width, a, scale), _fit(f, b, b + width, scale)
+        if before is not None and after is not None:
+            kink = _refine(before, after, _bisect(f, before, after, a, b), scale)
+            return kink if _is_kink(f, before, after, kink, width, scale) else None
+    return None
+
+
+def _fit(f: Function, a: float, b: float, scale: float) -> Chebyshev | None:
+    """The polynomial of degree 12 through f on [a, b], if it fits."""
+    x = (a + b) / 2 + (b - a) / 2 * chebpts2(40)
+    y = f(x)
+    if not np.all(np.isfinite(y)):
+        return None
+    found = Chebyshev.fit(x, y, 12, domain=[a, b])
+    return found if np.abs(found(x) - y).max() <= FIT_TOLERANCE * scale else None
+
+
+def _bisect(f: Function, before: Chebyshev, after: Chebyshev, a: float, b: float) -> float:
+    """The point where f goes over from being nearer to `before` to being nearer to `after`."""
+    for _ in range(64):
+        middle = (a + b) / 2
+        value = float(f(np.asarray([middle]))[0])
+        near = abs(value - before(middle)) <= abs(value - after(middle))
+        a, b = (middle, b) if near else (a, middle)
+    return b
+
+
+def _refine(before: Chebyshev, after: Chebyshev, kink: float, scale: float) -> float:
+    """Where only the second or third derivative jumps, the gap of the one below is zero there."""
+    gap = after - before.convert(domain=after.domain)
+    sizes = [abs(gap.deriv(p)(kink)) for p in range(4)]
+    meet, touch = sizes[0] < 1e-8 * scale, sizes[1] < 1e-5 * scale
+    if meet and sizes[1] < 1e-3 * sizes[2]:
+        return _round(kink - float(gap.deriv(1)(kink) / gap.deriv(2)(kink)), 1e-9)
+    if meet and touch and sizes[2] < 1e-2 * sizes[3]:
+        return _round(kink - float(gap.deriv(2)(kink) / gap.deriv(3)(kink)), 1e-7)
+    return _round(kink, 1e-11)
+
+
+def _round(x: float, tolerance: float) -> float:
+    """The number with six decimals near x, if it is as near as that."""
+    return round(x, 6) + 0.0 if abs(x - round(x, 6)) < tolerance else x
+
+
+def _is_kink(
+    f: Function, before: Chebyshev, after: Chebyshev, kink: float, width: float, scale: float
+) -> bool:
+    """Whether f is `before` on the left and `after` on the right, up to 1e-8, and these two differ."""
+    steps = width * np.geomspace(1e-8 / width, 1, 60)
+    left, right = kink - steps, kink + steps
+    miss = max(np.abs(f(left) - before(left)).max(), np.abs(f(right) - after(right)).max())
+    differ = np.abs(after(right) - before(right)).max()
+    return bool(miss <= 10 * FIT_TOLERANCE * scale and differ > LEAST_JUMP * scale)

@@ -1,0 +1,116 @@
+"""The nodes of rules on a line, Hermite functions at them, and what all rules need of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace, device
+from numpy.polynomial.legendre import leggauss
+
+__all__ = [
+    "BLOCK",
+    "OMEGA",
+    "ORDER",
+    "XI",
+    "Array",
+    "Function",
+    "Grid",
+    "Panels",
+    "call",
+    "density_root",
+    "eps_of",
+    "hermite_functions",
+    "hermite_table",
+    "like",
+    "norm",
+]
+
+Array = Any
+Function = Callable[[Array], Array]
+
+BLOCK = 2**17  # elements of one temporary array: 1 MB in float64
+ORDER = 28  # Gauss-Legendre nodes per panel
+XI, OMEGA = leggauss(ORDER)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Equally spaced nodes t >= 0, a block of the trapezoid rule; the node 0 counts half, on either side."""
+
+    start: float
+    step: float
+    count: int
+
+    @property
+    def nodes(self) -> np.ndarray:
+        return self.start + self.step * np.arange(self.count)
+
+    @property
+    def weights(self) -> np.ndarray:
+        return np.where(self.nodes == 0, self.step / 2, self.step)
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Neighbouring panels in t >= 0 with `ORDER` Gauss-Legendre nodes each."""
+
+    start: float
+    width: float
+    count: int
+
+    @property
+    def nodes(self) -> np.ndarray:
+        left = self.start + self.width * np.arange(self.count)
+        return (left[:, None] + self.width * (XI + 1) / 2).ravel()
+
+    @property
+    def weights(self) -> np.ndarray:
+        return np.tile(OMEGA * self.width / 2, self.count)
+
+
+def density_root(t: Array, xp: Any = np) -> Array:
+    """sqrt of the standard normal density, (2 pi)^(-1/4) exp(-t^2 / 4)."""
+    return (2 * np.pi) ** -0.25 * xp.exp(-(t**2) / 4)
+
+
+def hermite_functions(t: Array, first: Array, terms: int) -> Iterator[Array]:
+    """h_k(t) * first for k < terms, with the orthonormal probabilists' Hermite polynomials h_k.
+
+    sqrt(k + 1) h_{k+1} = t h_k - sqrt(k) h_{k-1} (DLMF 18.9); first = `density_root(t)` avoids overflow.
+    """
+    before, now = 0 * first, first
+    for k in range(terms):
+        yield now
+        before, now = now, (t * now - k**0.5 * before) / (k + 1) ** 0.5
+
+
+@lru_cache(maxsize=8)
+def hermite_table(block: Grid | Panels, terms: int) -> np.ndarray:
+    """h_k(t) sqrt(density(t)) at the nodes of a block, shape (nodes, terms)."""
+    t = block.nodes
+    return np.stack(list(hermite_functions(t, density_root(t), terms))).T
+
+
+def like(table: Any, x: Array) -> Array:
+    """A table as an array of the library, dtype and device of x."""
+    return array_namespace(x).asarray(table, dtype=x.dtype, device=device(x))
+
+
+def eps_of(x: Array) -> float:
+    """The relative spacing of numbers of the dtype of x."""
+    return float(array_namespace(x).finfo(x.dtype).eps)
+
+
+def norm(v: Array) -> Array:
+    xp = array_namespace(v)
+    return xp.sqrt(xp.sum(v**2, axis=-1))
+
+
+def call(fn: Function, x: Array) -> Array:
+    """f(x) without NumPy's warnings: f may well overflow on its way to a finite value far out."""
+    with np.errstate(all="ignore"):
+        return fn(x)

@@ -1,0 +1,232 @@
+"""Piecewise polynomials: their arithmetic, and what can be read off them.
+
+Sums, products, powers and compositions of piecewise polynomials are piecewise polynomials, so relu(x)^3,
+max(x, 1) or hard_tanh(2 x - 1) are known as well as relu is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import pairwise
+
+import numpy as np
+from numpy.polynomial import polynomial as poly
+
+__all__ = ["Coefs", "Pieces"]
+
+Coefs = tuple[float, ...]
+ROUNDING = 1e-12  # of coefficients and places that are equal but for rounding
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The polynomial `pieces[i]` (ascending coefficients) for knots[i-1] < x <= knots[i].
+
+    >>> relu = Pieces((0.0,), ((0.0,), (0.0, 1.0)))
+    >>> (relu * relu).pieces
+    ((0.0,), (0.0, 0.0, 1.0))
+    """
+
+    knots: tuple[float, ...]
+    pieces: tuple[Coefs, ...]
+
+    @classmethod
+    def constant(cls, value: float) -> Pieces:
+        return cls((), ((value,),))
+
+    def __call__(self, x: float) -> float:
+        return _value(self.at(x), x)
+
+    def at(self, x: float) -> Coefs:
+        """The piece that holds x."""
+        return self.pieces[sum(x > knot for knot in self.knots)]
+
+    # Arithmetic
+
+    def __add__(self, other: Pieces) -> Pieces:
+        return self._combined(other, poly.polyadd)
+
+    def __neg__(self) -> Pieces:
+        return self.scaled(-1.0)
+
+    def __sub__(self, other: Pieces) -> Pieces:
+        return self + -other
+
+    def __mul__(self, other: Pieces) -> Pieces:
+        return self._combined(other, poly.polymul)
+
+    def __pow__(self, n: int) -> Pieces:
+        return reduce(Pieces.__mul__, [self] * n, Pieces.constant(1.0))
+
+    def scaled(self, factor: float) -> Pieces:
+        return Pieces(self.knots, tuple(_trimmed(tuple(factor * c for c in p)) for p in self.pieces))
+
+    def then(self, outer: Pieces) -> Pieces:
+        """x -> outer(self(x)): the knots of `outer` are looked for in every piece."""
+        cuts = list(self.knots)
+        for (low, high), piece in zip(self.spans, self.pieces, strict=True):
+            cuts += [x for knot in outer.knots for x in _roots(piece, knot) if low < x < high]
+        fine = self._cut(_distinct(cuts))
+        inner = [_between(low, high) for low, high in fine.spans]
+        composed = [_composed(outer.at(_value(p, x)), p) for p, x in zip(fine.pieces, inner, strict=True)]
+        return Pieces(fine.knots, tuple(composed))._simplified()
+
+    def larger(self, other: Pieces) -> Pieces:
+        """max(self, other) = other + relu(self - other)."""
+        return other + (self - other).then(Pieces((0.0,), ((0.0,), (0.0, 1.0))))
+
+    def differentiated(self) -> Pieces:
+        """The derivative at all x but the knots."""
+        return Pieces(self.knots, tuple(_trimmed(tuple(poly.polyder(p))) for p in self.pieces))
+
+    def _combined(self, other: Pieces, operation) -> Pieces:
+        knots = _distinct([*self.knots, *other.knots])
+        both = zip(self._cut(knots).pieces, other._cut(knots).pieces, strict=True)
+        return Pieces(knots, tuple(_trimmed(tuple(operation(p, q))) for p, q in both))._simplified()
+
+    def _cut(self, knots: tuple[float, ...]) -> Pieces:
+        """The same function with further knots."""
+        ends = (-math.inf, *knots, math.inf)
+        return Pieces(knots, tuple(self.at(_between(*span)) for span in pairwise(ends)))
+
+    def _simplified(self) -> Pieces:
+        """Without knots between equal pieces."""
+        kept = [i for i, (p, q) in enumerate(pairwise(self.pieces)) if not _equal(p, q)]
+        return Pieces(tuple(self.knots[i] for i in kept), tuple(self.pieces[i] for i in (*kept, -1)))
+
+    # What can be read off
+
+    @property
+    def spans(self) -> list[tuple[float, float]]:
+        """The interval of each piece."""
+        return list(pairwise((-math.inf, *self.knots, math.inf)))
+
+    @property
+    def degree(self) -> int:
+        return max(len(p) for p in self.pieces) - 1
+
+    @property
+    def affine(self) -> tuple[float, float] | None:
+        """(slope, value at 0), if it is affine and not constant."""
+        return (self.pieces[0][1], self.pieces[0][0]) if not self.knots and self.degree == 1 else None
+
+    @property
+    def kinks(self) -> tuple[float, ...]:
+        """The knots between pieces that differ."""
+        return self._simplified().knots
+
+    @property
+    def jumps(self) -> tuple[float, ...]:
+        """The knots where the values of the pieces differ."""
+        return tuple(k for k, p, q in self._sides() if abs(_value(p, k) - _value(q, k)) > _slack(p, q, k))
+
+    def _sides(self) -> Iterator[tuple[float, Coefs, Coefs]]:
+        return ((k, p, q) for k, (p, q) in zip(self.knots, pairwise(self.pieces), strict=True))
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The least and the largest value, of pieces with their ends."""
+        values = [
+            v for piece, span in zip(self.pieces, self.spans, strict=True) for v in _extremes(piece, *span)
+        ]
+        return min(values), max(values)
+
+    @property
+    def parity(self) -> int:
+        """1 for an even function, -1 for an odd one, else 0 (and for 0, which is both, 1)."""
+        mirrored = Pieces(
+            tuple(-k for k in reversed(self.knots)), tuple(_mirrored(p) for p in reversed(self.pieces))
+        )
+        return next((sign for sign in (1, -1) if not any(map(any, (self - mirrored.scaled(sign)).pieces))), 0)
+
+    @property
+    def monotone(self) -> int:
+        """1 if it nowhere falls, -1 if it nowhere rises, else 0."""
+        low, high = self.differentiated().range
+        steps = [_value(q, k) - _value(p, k) for k, p, q in self._sides()]
+        if low >= 0 and all(s >= 0 for s in steps):
+            return 1
+        return -1 if high <= 0 and all(s <= 0 for s in steps) else 0
+
+    @property
+    def slopes(self) -> tuple[float, float] | None:
+        """The slopes above and below 0 of a positively homogeneous function of degree 1."""
+        whole = self._simplified()
+        if whole.knots not in ((), (0.0,)) or any(len(p) > 2 or p[0] for p in whole.pieces):
+            return None
+        above, below = (p[1] if len(p) > 1 else 0.0 for p in (whole.pieces[-1], whole.pieces[0]))
+        return above, below
+
+
+def _value(coefs: Sequence[float], x: float) -> float:
+    return math.fsum(c * x**n for n, c in enumerate(coefs))
+
+
+def _trimmed(coefs: Coefs) -> Coefs:
+    """Without zeros at the end; as Python's numbers."""
+    kept = [float(c) for c in coefs]
+    while len(kept) > 1 and kept[-1] == 0:
+        kept.pop()
+    return tuple(kept)
+
+
+def _equal(p: Coefs, q: Coefs) -> bool:
+    scale = max(map(abs, (*p, *q)))
+    return all(abs(c) <= ROUNDING * scale for c in poly.polysub(p, q))
+
+
+def _slack(p: Coefs, q: Coefs, x: float) -> float:
+    """What rounding may do to the difference of two pieces at x."""
+    return ROUNDING * sum(abs(c * x**n) for piece in (p, q) for n, c in enumerate(piece))
+
+
+def _mirrored(coefs: Coefs) -> Coefs:
+    return tuple(c * (-1) ** n for n, c in enumerate(coefs))
+
+
+def _composed(outer: Coefs, inner: Coefs) -> Coefs:
+    total = np.array([outer[-1]])
+    for c in outer[-2::-1]:
+        total = poly.polyadd(poly.polymul(total, inner), [c])
+    return _trimmed(tuple(total))
+
+
+def _roots(coefs: Coefs, level: float) -> list[float]:
+    """The real solutions of p(x) = level."""
+    shifted = _trimmed((coefs[0] - level, *coefs[1:]))
+    if len(shifted) == 1:
+        return []
+    if len(shifted) == 2:
+        return [0.0 - shifted[0] / shifted[1]]
+    found = poly.polyroots(shifted)
+    return [float(x.real) for x in found if abs(x.imag) <= 1e-7 * (1 + abs(x))]
+
+
+def _distinct(places: list[float]) -> tuple[float, ...]:
+    """The places in order, those that are equal up to rounding once."""
+    kept: list[float] = []
+    for x in sorted(places):
+        if not kept or x - kept[-1] > ROUNDING * (1 + abs(x)):
+            kept.append(x)
+    return tuple(kept)
+
+
+def _between(low: float, high: float) -> float:
+    """A point inside the interval."""
+    if math.isinf(low):
+        return (high - 1 - abs(high)) if math.isfinite(high) else 0.0
+    return (low + high) / 2 if math.isfinite(high) else low + 1 + abs(low)
+
+
+def _extremes(coefs: Coefs, low: float, high: float) -> list[float]:
+    """The values at the ends of an interval and at the stationary points inside."""
+    inside = [x for x in _roots(_trimmed(tuple(poly.polyder(coefs))), 0.0) if low < x < high]
+    return [_value(coefs, x) if math.isfinite(x) else _far_value(coefs, x) for x in (low, *inside, high)]
+
+
+def _far_value(coefs: Coefs, x: float) -> float:
+    """The limit at plus or minus infinity."""
+    return coefs[0] if len(coefs) == 1 else coefs[-1] * x ** (len(coefs) - 1)
