@@ -46,7 +46,7 @@ class Network:
     def parameters(self) -> dict[Any, str]:
         """Matrices and vectors that the function mentions, with the names it calls them by."""
         found: dict[Any, str] = {}
-        seen: list[Any] = []
+        seen: dict[int, Any] = {}
         for name, value in _mentioned(self.fn).items():
             _collect(name, value, found, seen, depth=4)
         return _unique(found)
@@ -286,14 +286,14 @@ def _unique(names: dict[Any, str]) -> dict[Any, str]:
     return names
 
 
-def _collect(name: str, value: Any, found: dict[Any, str], seen: list[Any], depth: int) -> None:
+def _collect(name: str, value: Any, found: dict[Any, str], seen: dict[int, Any], depth: int) -> None:
     """Parameters inside a value: lists give W_0, W_1; objects give their attributes' names."""
     if isinstance(value, Matrix | Vector):
         found.setdefault(value, value.name or re.sub(r"\W", "_", name, flags=re.ASCII))
         return
-    if depth == 0 or any(value is s for s in seen) or inspect.ismodule(value) or isinstance(value, type):
+    if depth == 0 or id(value) in seen or inspect.ismodule(value) or isinstance(value, type):
         return
-    seen.append(value)
+    seen[id(value)] = value
     if isinstance(value, list | tuple):
         for i, part in enumerate(value):
             _collect(f"{name}_{i}", part, found, seen, depth - 1)

@@ -49,10 +49,13 @@ class Width:
         self.name = name
 
     def root(self) -> Width:
+        root = self
+        while root.parent is not None:
+            root = root.parent
         node = self
-        while node.parent is not None:
-            node = node.parent
-        return node
+        while node.parent is not None:  # next time the way is short
+            node.parent, node = root, node.parent
+        return root
 
     def meet(self, other: Width, what: str) -> None:
         """Make two dimensions one; named ones must agree."""

@@ -264,11 +264,24 @@ def numbers(x: Any, what: str) -> np.ndarray:
 
 def data_expr(node: Node | float) -> Expr:
     """The expression of a K-node in terms of named data."""
-    match node:
-        case float():
-            return Const(node)
-        case Known():
-            return node.expr
-        case Expression(op=op, args=args, attrs=attrs):
-            return Apply(op, tuple(data_expr(a) for a in args), attrs)
-    raise TypeError(f"{node} is not data")
+    found: dict[Node, Expr] = {}
+
+    def known(x: Node | float) -> Expr | None:
+        return found.get(x) if isinstance(x, Node) else Const(x)
+
+    path: list[Node | float] = [node]
+    while path:
+        last = path[-1]
+        if isinstance(last, Known):
+            found[last] = last.expr
+        elif isinstance(last, Expression):
+            parts = [known(a) for a in last.args]
+            if None in parts:
+                path += [a for a, part in zip(last.args, parts, strict=True) if part is None]
+                continue
+            found[last] = Apply(last.op, tuple(part for part in parts if part is not None), last.attrs)
+        path.pop()
+    expr = known(node)
+    if expr is None:
+        raise TypeError(f"{node} is not data")
+    return expr
