@@ -9,6 +9,7 @@ more than one function call. Everything else is written where it is used.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -24,6 +25,7 @@ from netsor.build.nodes import (
     Product,
     Readout,
     Width,
+    fail,
 )
 from netsor.build.parameters import Matrix, Vector
 from netsor.build.trace import Trace
@@ -190,12 +192,20 @@ class _Emitter:
             ]
             for matrix, x, aligned in out.terms
         ]
-        self.body += [Output(terms, place=place) for terms in zip(*columns, strict=True)]
+        self.body += [Output(terms, out.shift, place=place) for terms in zip(*columns, strict=True)]
         return len(columns[0])
 
-    def readout(self, matrix: Matrix, x: Node) -> str:
+    def readout(self, matrix: Any, x: Node) -> str:
         """The name of a readout vector, declared at its first use."""
-        if matrix not in self.names:
+        if matrix in self.trace.leaves:
+            raise fail(
+                "a Vector is the bias of an output and stands elsewhere, too",
+                "Rule Output: what is added to an output is one random number, not a vector. Use two.",
+            )
+        if isinstance(matrix, Vector) and matrix not in self.names:
+            name, law = self.parameter(matrix, "b"), _vector_law(matrix)
+            self.inputs.append(Input(name, G(self.width(x.width), matrix.index), replace(law, mean=0.0)))
+        elif matrix not in self.names:
             assert isinstance(matrix.rows, int)
             flat = self.trace.uses[matrix].flat
             index = flat + matrix.index + ((matrix.rows,) if matrix.rows > 1 else ())

@@ -17,7 +17,7 @@ from netsor.errors import BuildError, NetsorError
 from netsor.lang import index_maps as maps
 from netsor.lang.expr import Attr, Slice
 from netsor.lang.functions import abs_, add, div, mul, neg, pow_, sub
-from netsor.lang.ops import Function, Op
+from netsor.lang.ops import Function, IndexMap, Op
 from netsor.lang.types import Index
 
 if TYPE_CHECKING:
@@ -32,12 +32,14 @@ __all__ = [
     "Leaf",
     "Node",
     "Operand",
+    "Outputs",
     "Product",
     "Readout",
     "Width",
     "apply",
     "fail",
     "index_items",
+    "outputs",
 ]
 
 
@@ -78,7 +80,7 @@ def fail(what: str, remedy: str, kind: type[NetsorError] = BuildError) -> Netsor
     return kind(what, place=spot.place() if spot else None, remedy=remedy)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Node:
     """A traced value: its kind (K, C, G or H), index shape and width."""
 
@@ -88,11 +90,19 @@ class Node:
     width: Width | None
 
     def __post_init__(self) -> None:
+        self.space: int | None = None  # how many of the last index axes a convolution slid over
         self.spot: Spot | None = here()
         self.trace.add(self)
 
     def __netsor_apply__(self, op: Op, args: tuple[Any, ...], attrs: dict[str, Attr]) -> Node:
         return apply(op, *args, **attrs)
+
+    def __repr__(self) -> str:
+        """Kind, width and index shape: `G(n)[6]`."""
+        width = "" if self.width is None else f"({self.width.root().name or 'n'})"
+        index = f"[{', '.join(map(str, self.index))}]" if self.index else ""
+        kind = "output" if isinstance(self, Readout) else "data" if self.kind == "K" else self.kind
+        return f"{kind}{width}{index}"
 
     @property
     def shape(self) -> Index:
@@ -255,14 +265,14 @@ def _numpy_refused(name: str) -> NetsorError:
 Operand = Node | float
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Leaf(Node):
     """An input G-var given by a Vector."""
 
     vector: Any
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Embedded(Node):
     """A matrix times data."""
 
@@ -270,7 +280,7 @@ class Embedded(Node):
     data: Any  # an expression of data
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Product(Node):
     """A matrix times a vector."""
 
@@ -279,14 +289,14 @@ class Product(Node):
     aligned: int
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Known(Node):
     """Data, or an array of numbers."""
 
     expr: Any
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Expression(Node):
     """An operation on nodes and numbers."""
 
@@ -295,22 +305,32 @@ class Expression(Node):
     attrs: tuple[tuple[str, Attr], ...]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Average(Node):
     """A Moment: the average of a vector over its width."""
 
     operand: Node
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Readout(Node):
-    """An output scalar: a sum of readouts. Nothing but such a sum can be computed from it."""
+    """Output scalars: a sum of readouts and a constant. Only linear combinations can be made of them.
 
-    terms: tuple[tuple[Any, Node, int], ...]  # matrix, operand, aligned axes
+    terms  a readout (Matrix, or Vector for a bias), the vectors that it reads, and their aligned axes
+    own    the index axes of the readout itself, which come first
+    """
+
+    terms: tuple[tuple[Any, Node, int], ...]
+    own: Index = ()
+    shift: float = 0.0
 
     def __add__(self, other):
-        if _is_zero(other):
-            return self
+        from netsor.build.parameters import Vector
+
+        if isinstance(other, Vector):
+            return self + self.bias(other)
+        if isinstance(other, int | float | np.number) and not isinstance(other, bool):
+            return self.made(self.terms, self.shift + float(other))
         if not isinstance(other, Readout):
             raise _beyond_output("+")
         if other.index != self.index:
@@ -318,27 +338,138 @@ class Readout(Node):
                 f"outputs of index shapes {self.index} and {other.index} are added",
                 "Outputs are added member by member, so their shapes are equal. Return them both instead.",
             )
-        return Readout(self.trace, "C", self.index, None, self.terms + other.terms)
+        return self.made(self.terms + other.terms, self.shift + other.shift)
 
     __radd__ = __add__
+
+    def __neg__(self):
+        return self * -1.0
+
+    def __sub__(self, other):
+        from netsor.build.parameters import Vector
+
+        return self + (self.bias(other) * -1.0 if isinstance(other, Vector) else -other)
+
+    def __rsub__(self, other):
+        return -self + other
+
+    def __mul__(self, other):
+        """A multiple: what is read is multiplied, by a number, data or C-vars."""
+        factor = self.trace.lift(other) if not isinstance(other, Readout | Outputs) else other
+        scalar = not isinstance(factor, Node) or (factor.kind in ("K", "C") and not factor.index)
+        if isinstance(factor, Readout | Outputs) or not scalar or (self.shift and isinstance(factor, Node)):
+            raise _beyond_output("*")
+        shift = self.shift * factor if isinstance(factor, float) else 0.0
+        return self.made(tuple((v, apply(mul, factor, x), k) for v, x, k in self.terms), shift)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other):
+        if isinstance(other, int | float | np.number) and other == 0:
+            raise fail("an output is divided by 0", "Divide by a number that is not 0.")
+        inverse = apply(div, 1.0, other) if isinstance(other, Node) else 1.0 / float(other)
+        return self * inverse
+
+    def made(self, terms: tuple[tuple[Any, Node, int], ...], shift: float) -> Readout:
+        if not np.isfinite(shift):
+            raise fail(f"an output plus {shift:g}", "Add a finite number.")
+        return Readout(self.trace, "C", self.index, None, terms, self.own, shift)
+
+    def bias(self, vector: Any) -> Readout:
+        """A bias N(mean, var) of the output layer: a readout of the vector of ones, exact at any width.
+
+        One for all members, or one for each row of the readout.
+        """
+        if vector.index not in ((), self.own) or np.ndim(vector.mean):
+            raise fail(
+                f"an output of index shape {self.index} plus a Vector of index shape {vector.index}",
+                "The bias of an output is one number, ns.Vector(var), or one for each row of the readout: "
+                f"ns.Vector(var, index={self.own}).",
+            )
+        x = self.terms[0][1]
+        one = x[(0,) * len(x.index)] if x.index else x
+        one = apply(add, apply(mul, 0.0, one), 1.0)
+        rest = self.index if vector.index == () else self.index[len(self.own) :]
+        if rest:
+            one = apply(add, one, self.trace.constant(np.zeros(rest)))
+        return self.made(((vector, one, 0),), float(vector.mean))
+
+    def __getitem__(self, key):
+        raise _beyond_output("[...]")
+
+    def reshape(self, *shape: Any):
+        raise _beyond_output("reshape")
+
+    transpose = sum = mean = reshape
+
+
+class Outputs(list):
+    """Several outputs in order; sums and multiples act on each."""
+
+    __array_ufunc__ = None
+
+    def _each(self, act):
+        return Outputs(act(out) for out in self)
+
+    def __add__(self, other):
+        if isinstance(other, Outputs):
+            if len(other) != len(self):
+                raise fail(f"{len(self)} outputs plus {len(other)}", "Outputs are added one by one.")
+            return Outputs(a + b for a, b in zip(self, other, strict=True))
+        return self._each(lambda out: out + other)
+
+    __radd__ = __add__
+
+    def __neg__(self):
+        return self._each(lambda out: -out)
+
+    def __sub__(self, other):
+        if isinstance(other, Outputs):
+            return self + -other
+        return self._each(lambda out: out - other)
+
+    def __rsub__(self, other):
+        return -self + other
+
+    def __mul__(self, other):
+        return self._each(lambda out: out * other)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other):
+        return self._each(lambda out: out / other)
+
+    def __netsor_apply__(self, op: Op, *_: Any) -> Any:
+        raise _beyond_output(_spelled(op))
+
+
+def outputs(items: list[Any], axis: Any) -> Outputs:
+    """A stack of outputs."""
+    if not all(isinstance(item, Readout) for item in items):
+        raise fail("outputs are stacked with vectors", "Stack outputs with outputs, vectors with vectors.")
+    if axis != 0:
+        raise fail(
+            f"outputs are stacked along axis={axis!r}", "Outputs are returned one after the other, axis=0."
+        )
+    return Outputs(items)
 
 
 def _beyond_output(name: str) -> NetsorError:
     return fail(
         f"`{name}` is applied to an output",
-        "Rule Output: v @ h is the end of the program, its readout v is used nowhere else, and outputs can "
-        "only be added to outputs. Apply the function to h, put a factor into the variance of v, or use an "
-        "infinite Matrix (rows=None) for a hidden layer.",
+        "Rule Output: v @ h is the end of the program, and its readout v is used nowhere else. Outputs have "
+        "linear combinations only: sums, multiples, plus a constant or a bias `ns.Vector(var)`. Apply the "
+        "function to h, or use an infinite Matrix (rows=None) for a hidden layer.",
     )
 
 
 class Flat:
-    """A block whose members are features of one long vector: `W @ flatten(h)` has a matrix for each."""
+    """A block whose last `dims` axes are features of one vector: `W @ flatten(h)` has a matrix for each."""
 
     __array_ufunc__ = None
 
-    def __init__(self, node: Node) -> None:
-        self.node = node
+    def __init__(self, node: Node, dims: int) -> None:
+        self.node, self.dims = node, dims
 
     def __netsor_apply__(self, *_: Any) -> Any:
         raise fail(
@@ -372,7 +503,10 @@ def apply(op: Op, *operands: Any, **attrs: Attr) -> Any:
         if node.width is not None:
             width = width or node.width
             width.meet(node.width, _spelled(op))
-    return Expression(trace, op.kind(kinds), index, width, op, args, tuple(sorted(attrs.items())))
+    out = Expression(trace, op.kind(kinds), index, width, op, args, tuple(sorted(attrs.items())))
+    if not isinstance(op, IndexMap):
+        out.space = next((n.space for n in nodes if n.space and n.index == index), None)
+    return out
 
 
 def _spelled(op: Op) -> str:

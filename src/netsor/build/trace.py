@@ -10,9 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from netsor.build.nodes import Embedded, Expression, Flat, Known, Leaf, Node, Product, Readout, Width, fail
+from netsor.build.nodes import (
+    Embedded,
+    Expression,
+    Flat,
+    Known,
+    Leaf,
+    Node,
+    Product,
+    Readout,
+    Width,
+    apply,
+    fail,
+)
 from netsor.build.parameters import Matrix, Vector
 from netsor.errors import DataError
+from netsor.lang import index_maps as maps
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, Ref
@@ -139,28 +152,26 @@ class Trace:
 
     def product(self, matrix: Matrix, operand: Any, aligned: int) -> Node:
         """`W @ operand`: an embedding of data, a hidden layer, or an output."""
-        flat = isinstance(operand, Flat)
-        x = self.lift(operand.node if flat else operand)
+        flat = operand.dims if isinstance(operand, Flat) else 0
+        x = self.lift(operand.node if isinstance(operand, Flat) else operand)
         self.refuse_operand(matrix, x)
         assert isinstance(x, Node)
         if x.kind == "K":
-            return self.embed(matrix, x.reshape(-1) if flat else x)
-        use = self.use(matrix, lambda: Width(), x.index if flat else ())
+            return self.embed(matrix, x.reshape(*x.index[: len(x.index) - flat], -1) if flat else x, aligned)
+        if 0 < flat < len(x.index):  # the axes that run together come first
+            first = len(x.index) - flat
+            x = x.transpose(*range(first, len(x.index)), *range(first))
+        use = self.use(matrix, lambda: Width(), x.index[:flat])
         if isinstance(use.cols, int) or not isinstance(x.width, Width):
             raise self.two_uses(matrix)
         use.cols.meet(x.width, "@")
-        if flat:
-            aligned = len(x.index)
+        aligned = flat or aligned
         index = use.flat + matrix.index
-        if index[:aligned] != x.index[:aligned] or aligned > min(len(index), len(x.index)):
-            raise fail(
-                f"aligned={aligned}, but the index shapes {index} and {x.index} differ",
-                "Rule MatMul, aligned: matrix i meets vector i, so both have these axes, with one length.",
-            )
+        self.check_aligned(aligned, index, x.index)
         if isinstance(matrix.rows, int):
             own = matrix.index + ((matrix.rows,) if matrix.rows > 1 else ())
             rest = (use.flat + own)[aligned:]
-            return Readout(self, "C", rest + x.index[aligned:], None, ((matrix, x, aligned),))
+            return Readout(self, "C", rest + x.index[aligned:], None, ((matrix, x, aligned),), rest)
         out = Product(self, "G", index + x.index[aligned:], use.rows, matrix, x, aligned)
         return out.sum(tuple(range(aligned))) if flat and aligned else out
 
@@ -199,7 +210,7 @@ class Trace:
             )
         return self.uses[matrix]
 
-    def embed(self, matrix: Matrix, x: Node) -> Node:
+    def embed(self, matrix: Matrix, x: Node, aligned: int) -> Node:
         if not x.index:
             raise fail(
                 f"{self.called(matrix)} is applied to data without axes, a single number",
@@ -224,7 +235,19 @@ class Trace:
                 "Check the shapes of the inputs.",
                 DataError,
             )
-        return Embedded(self, "G", matrix.index + x.index[:-1], use.rows, matrix, data_expr(x))
+        self.check_aligned(aligned, matrix.index, x.index[:-1])
+        out = Embedded(self, "G", matrix.index + x.index[:-1], use.rows, matrix, data_expr(x))
+        return _diagonal(out, aligned, len(matrix.index)) if aligned else out
+
+    def check_aligned(self, aligned: int, index: Index, other: Index) -> None:
+        """Axes that run together are axes of both, with one length."""
+        if type(aligned) is not int or aligned < 0:
+            raise fail(f"aligned={aligned!r}", "Give the number of first index axes that run together, >= 0.")
+        if index[:aligned] != other[:aligned] or aligned > min(len(index), len(other)):
+            raise fail(
+                f"aligned={aligned}, but the index shapes {index} and {other} differ",
+                "Rule MatMul, aligned: matrix i meets vector i, so both have these axes, with one length.",
+            )
 
     def two_uses(self, matrix: Matrix) -> Exception:
         return fail(
@@ -232,6 +255,15 @@ class Trace:
             "Rule MatMul: a matrix has one number of columns, which would be finite and infinite at once. "
             "Use two matrices.",
         )
+
+
+def _diagonal(out: Node, aligned: int, inner: int) -> Node:
+    """The members i = j of a product with index axes (i, ..., j, ...), whose first j stand after `inner`."""
+    shared = out.index[:aligned]
+    free = (slice(None),) * (inner - aligned)
+    members = [out[(*i, *free, *i)] for i in np.ndindex(*shared)]
+    joined = apply(maps.stack, *members, axis=0)
+    return joined.reshape(*shared, *joined.index[1:])
 
 
 def numbers(x: Any, what: str) -> np.ndarray:

@@ -208,7 +208,7 @@ class _Writer:
     def outputs(self, s: Output) -> Sequence[Statement]:
         """One output per member; the axes that a term sums over become a sum of plain terms."""
         columns = [self.terms(t) for t in s.terms]
-        return [Output(sum(parts, ()), place=s.place) for parts in zip(*columns, strict=True)]
+        return [Output(sum(parts, ()), s.shift, place=s.place) for parts in zip(*columns, strict=True)]
 
     def terms(self, t: Term) -> list[tuple[Term, ...]]:
         readouts, operands = self.names[t.readout], self.names[t.operand]

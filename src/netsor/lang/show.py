@@ -97,7 +97,9 @@ def show_statement(s: Statement, kinds: _Kinds | None = None) -> str:
         case Input():
             return f"Input {s.name} :: {s.type} ~ {_show_law(s)}"
         case Output():
-            return f"Output {' + '.join(map(_show_term, s.terms))}"
+            sign = "-" if s.shift < 0 else "+"
+            shift = f" {sign} {_show_value(abs(s.shift))}" if s.shift else ""
+            return f"Output {' + '.join(map(_show_term, s.terms))}{shift}"
         case MatMul():
             aligned = f", aligned={s.aligned}" if s.aligned else ""
             rhs = f"MatMul({s.matrix}, {s.operand}{aligned})"
@@ -206,7 +208,7 @@ def _show_item(item: Any) -> str:
 
 
 def _show_value(value: Any, exact: bool = False) -> str:
-    """Numbers in the shortest form that reads back as the same (with its type, if `exact`); tuples as lists."""
+    """Numbers in the shortest form that reads back as the same (with its type, if `exact`)."""
     if isinstance(value, str):
         return f'"{value}"'
     if isinstance(value, tuple):

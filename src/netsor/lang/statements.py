@@ -87,8 +87,15 @@ class Build(Transformer_NonRecursive):
             return MatMul(str(name), *args, type=type_)
         return rule(str(name), *args, type_)
 
-    def output(self, *terms):
-        return Output(terms)
+    def output(self, *parts):
+        *terms, shift = parts
+        return Output(tuple(terms), shift or 0.0)
+
+    def plus(self, token):
+        return self.const(token).value
+
+    def minus(self, token):
+        return -self.const(token).value
 
     def output_term(self, readout, operand, width):
         return Term(str(readout), str(operand), str(width))
