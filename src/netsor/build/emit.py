@@ -195,17 +195,19 @@ class _Emitter:
         self.body += [Output(terms, out.shift, place=place) for terms in zip(*columns, strict=True)]
         return len(columns[0])
 
-    def readout(self, matrix: Any, x: Node) -> str:
+    def readout(self, matrix: Matrix | Vector, x: Node) -> str:
         """The name of a readout vector, declared at its first use."""
-        if matrix in self.trace.leaves:
+        if isinstance(matrix, Vector) and matrix in self.trace.leaves:
             raise fail(
                 "a Vector is the bias of an output and stands elsewhere, too",
                 "Rule Output: what is added to an output is one random number, not a vector. Use two.",
             )
-        if isinstance(matrix, Vector) and matrix not in self.names:
+        if matrix in self.names:
+            return self.names[matrix]
+        if isinstance(matrix, Vector):
             name, law = self.parameter(matrix, "b"), _vector_law(matrix)
             self.inputs.append(Input(name, G(self.width(x.width), matrix.index), replace(law, mean=0.0)))
-        elif matrix not in self.names:
+        else:
             assert isinstance(matrix.rows, int)
             flat = self.trace.uses[matrix].flat
             index = flat + matrix.index + ((matrix.rows,) if matrix.rows > 1 else ())

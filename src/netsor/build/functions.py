@@ -6,12 +6,12 @@ import keyword
 import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from netsor.build.nodes import Average, Expression, Flat, Node, Outputs, Readout, apply, fail, outputs
+from netsor.build.probes import UserFunction, probe, probe_mixing
 from netsor.build.trace import current_trace
 from netsor.errors import FunctionError
 from netsor.lang import index_maps as maps
@@ -261,8 +261,16 @@ def nonlin(
     if not callable(fn) or not nodes:
         what = "no vector" if callable(fn) else f"{fn!r}, which is no function"
         raise fail(f"ns.nonlin is given {what}", "It is called as ns.nonlin(fn, h).", FunctionError)
-    given = name or _label(fn)
-    label = trace.function_name(fn, given if _NAME.fullmatch(given) else "fn", set(named()))
+    if isinstance(params, str) or not isinstance(params, Sequence):
+        raise fail(
+            f"params={params!r}", "Give a list of C-vars or numbers: params=[ns.mean(h)].", FunctionError
+        )
+    if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
+        raise fail(f"name={name!r}", "A name has letters, digits and `_` only, as in `swish`.", FunctionError)
+    if hasattr(fn, "__netsor_apply__"):
+        raise fail(f"ns.nonlin is given {fn!r}", "It takes a function of arrays: ns.nonlin(np.tanh, h).")
+    own, given = UserFunction(fn), name or _label(fn)
+    label = trace.function_name(own, given if _NAME.fullmatch(given) else "fn", set(named()))
     if axes is not None:
         if len(nodes) != 1 or params:
             raise fail(
@@ -270,10 +278,10 @@ def nonlin(
                 "Join the blocks first, with ns.stack or ns.concat.",
                 FunctionError,
             )
-        op: Function | Mixing = Mixing(label, fn, _probe_mixing(fn, given), user=True)
+        op: Function | Mixing = Mixing(label, own, probe_mixing(own, given), user=True)
         return apply(op, nodes[0], axis=_every(axes, nodes[0]))
-    _probe(fn, given, len(nodes), len(params))
-    op = Function(label, fn, len(nodes) + len(params), len(params), user=True)
+    probe(own, given, len(nodes), len(params))
+    op = Function(label, own, len(nodes) + len(params), len(params), user=True)
     out = apply(op, *nodes, *params)
     assert isinstance(out, Expression)
     return out
@@ -284,60 +292,4 @@ _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 def _label(fn: Callable[..., Any]) -> str:
     name = getattr(fn, "__name__", "fn")
-    return name if name.isidentifier() and not keyword.iskeyword(name) else "fn"
-
-
-_REMEDY = (
-    "Rule Nonlin: a function acts on each coordinate by itself, fn(x)[i] depends on x[i] alone, and the "
-    "shape stays. An average over the width is a Moment, `ns.mean(h)`, passed as `params=`."
-)
-_MIXING = (
-    "Rule Nonlin: with axes= a function takes one array whose first axis runs over the members, and returns "
-    "one with the same first axis or without it; it acts on each coordinate (the other axis) by itself."
-)
-
-
-@lru_cache(maxsize=1024)
-def _probe(fn: Callable[..., Any], label: str, vectors: int, params: int) -> None:
-    """Call the function on random numbers: it must act coordinatewise and keep the shape."""
-    rng = np.random.default_rng(0)
-    xs, cs = list(rng.standard_normal((vectors, 6))), list(rng.random(params) + 0.5)
-    whole = _call(fn, label, *xs, *cs)
-    if whole.shape != (6,):
-        raise fail(f"`{label}` turns shape (6,) into {whole.shape}", _REMEDY, FunctionError)
-    order = rng.permutation(6)[:4]
-    part = _call(fn, label, *(x[order] for x in xs), *cs)
-    if part.shape != (4,) or not np.allclose(part, whole[order], rtol=1e-9, atol=1e-12, equal_nan=True):
-        raise fail(f"`{label}` does not act coordinatewise", _REMEDY, FunctionError)
-
-
-@lru_cache(maxsize=1024)
-def _probe_mixing(fn: Callable[..., Any], label: str) -> bool:
-    """The same for a function of the members of a block; tells whether it removes their axis."""
-    x = np.random.default_rng(0).standard_normal((3, 6))
-    whole = _call(fn, label, x)
-    if whole.shape not in ((3, 6), (6,)):
-        raise fail(f"`{label}` turns shape (3, 6) into {whole.shape}", _MIXING, FunctionError)
-    part = _call(fn, label, x[:, [4, 1]])
-    same = part.shape == whole[..., [4, 1]].shape
-    if not same or not np.allclose(part, whole[..., [4, 1]], rtol=1e-9, atol=1e-12, equal_nan=True):
-        raise fail(f"`{label}` does not act coordinatewise", _MIXING, FunctionError)
-    return whole.ndim == 1
-
-
-def _call(fn: Callable[..., Any], label: str, *args: Any) -> np.ndarray:
-    try:
-        with np.errstate(all="ignore"):
-            out = fn(*args)
-            array = np.asarray(out)
-    except Exception as error:
-        count = "one argument" if len(args) == 1 else f"{len(args)} arguments"
-        raise fail(
-            f"`{label}` fails on arrays: {type(error).__name__}: {error}",
-            f"It is called with {count}: arrays for the vectors, then a number for each parameter. {_REMEDY}",
-            FunctionError,
-        ) from error
-    if array.dtype.kind not in "biuf":
-        kind = f"an array of {array.dtype}" if isinstance(out, np.ndarray) else f"a {type(out).__name__}"
-        raise fail(f"`{label}` returns {kind}, not real numbers", _REMEDY, FunctionError)
-    return array
+    return name if isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name) else "fn"

@@ -6,6 +6,8 @@ brackets and `reshape` act on index axes.
 
 from __future__ import annotations
 
+import operator
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -120,10 +122,29 @@ class Node:
     def __iter__(self) -> Iterator[Node]:
         return (self[i] for i in range(len(self)))
 
-    def __getitem__(self, key: Any) -> Node:
-        if isinstance(key, list | np.ndarray):
-            return apply(maps.take, self, axis=0, indices=tuple(_item(i) for i in key))
-        return apply(maps.at, self, index=index_items(key, len(self.index)))
+    def __getitem__(self, key: Any) -> Any:
+        """Members by integers, slices, None, and one list of integers or of truth values."""
+        items = list(key) if isinstance(key, tuple) else [key]
+        lists = [i for i, item in enumerate(items) if isinstance(item, list | np.ndarray) and np.ndim(item)]
+        if not lists:
+            return apply(maps.at, self, index=index_items(key, len(self.index)))
+        where = lists[0]
+        before = index_items(tuple(items[:where]), len(self.index), keep=True)
+        if len(lists) > 1 or any(item is Ellipsis for item in items) or not _all_slices(items[:where]):
+            raise fail(
+                "an index has several lists, or a list together with integers or `...`",
+                "One list of integers takes members along its axis: `h[[0, 2]]`, `h[:, [0, 0, 1]]`. Take one "
+                "axis after the other: `h[[0, 2]][:, [1, 1]]`.",
+            )
+        if where >= len(self.index):
+            raise fail(
+                f"the index names {where + 1} axes of a block that has {len(self.index)}",
+                f"Index axes are counted from 0, and `h.shape` has their lengths; here it is {self.index}.",
+            )
+        taken = apply(maps.take, self, axis=where, indices=_members(items[where], self.index[where]))
+        rest = [slice(None)] * (where + 1) + items[where + 1 :]
+        kept = apply(maps.at, taken, index=before) if any(b != Slice() for b in before) else taken
+        return kept[tuple(rest)] if items[where + 1 :] else kept
 
     def reshape(self, *shape: Any) -> Node:
         """The same vectors under another index shape."""
@@ -199,17 +220,37 @@ class Node:
     def __float__(self) -> float:
         raise self._unknown("is not a number")
 
+    __int__ = __index__ = __complex__ = __float__
+
     def __lt__(self, other):
         raise self._unknown("cannot be compared")
 
     __le__ = __gt__ = __ge__ = __lt__
 
     def __eq__(self, other):
-        if other is None or isinstance(other, Node):
+        if other is None or self is other:
             return self is other
         raise self._unknown("cannot be compared")
 
-    __hash__ = object.__hash__
+    def __hash__(self) -> int:
+        """By identity. In the user's hands data would be looked up by their values, which are not known."""
+        if self.kind == "K" and not sys._getframe(1).f_globals.get("__name__", "").startswith("netsor."):
+            raise self._unknown("cannot be looked up in a set or a dictionary")
+        return object.__hash__(self)
+
+    def __mod__(self, other):
+        raise fail(
+            "a function that netsor does not have (`%`, `//`, or a bitwise operator) meets a traced value",
+            "Write it as a function of your own: ns.nonlin(lambda x: np.mod(x, 2.0), h).",
+        )
+
+    __rmod__ = __floordiv__ = __rfloordiv__ = __and__ = __rand__ = __or__ = __ror__ = __xor__ = __mod__
+    __rxor__ = __lshift__ = __rshift__ = __divmod__ = __rdivmod__ = __mod__
+
+    def __invert__(self):
+        return self % 2
+
+    __round__ = __trunc__ = __floor__ = __ceil__ = lambda self, *_: self % 2
 
     def _unknown(self, what: str) -> NetsorError:
         if self.kind == "K":
@@ -400,7 +441,14 @@ class Readout(Node):
     def reshape(self, *shape: Any):
         raise _beyond_output("reshape")
 
-    transpose = sum = mean = reshape
+    def transpose(self, *axes: int):
+        raise _beyond_output("transpose")
+
+    def sum(self, axis: int | tuple[int, ...] | None = None):
+        raise _beyond_output("sum")
+
+    def mean(self, axis: int | tuple[int, ...] | None = None):
+        raise _beyond_output("mean")
 
 
 class Outputs(list):
@@ -542,25 +590,51 @@ def _resolve(shape: tuple[int, ...], index: Index) -> tuple[int, ...]:
     return tuple(total // known if s == -1 and known else s for s in shape)
 
 
-def index_items(key: Any, rank: int) -> tuple[Attr, ...]:
-    """The items of `x[key]`, up to the last one that says something."""
+def index_items(key: Any, rank: int, keep: bool = False) -> tuple[Attr, ...]:
+    """The items of `x[key]`, up to the last one that says something (all of them with `keep`)."""
     items = list(key) if isinstance(key, tuple) else [key]
-    if any(i is Ellipsis for i in items):
-        k = next(i for i, item in enumerate(items) if item is Ellipsis)
+    dots = [i for i, item in enumerate(items) if item is Ellipsis]
+    if len(dots) > 1:
+        raise fail("an index has `...` twice", "One `...` stands for all axes that the index does not name.")
+    if dots:
         used = sum(i is not None for i in items) - 1
-        items[k : k + 1] = [slice(None)] * (rank - used)
+        items[dots[0] : dots[0] + 1] = [slice(None)] * (rank - used)
     made = [_item(i) for i in items]
-    while len(made) > 1 and made[-1] == Slice():
+    while len(made) > 1 and made[-1] == Slice() and not keep:
         made.pop()
     return tuple(made)
+
+
+def _all_slices(items: list[Any]) -> bool:
+    return all(isinstance(item, slice) for item in items)
+
+
+def _members(key: Any, size: int) -> tuple[int, ...]:
+    """The positions that a list of integers, or of one truth value for each member, names."""
+    array = np.asarray(key)
+    if array.dtype == bool:
+        if array.shape != (size,):
+            raise fail(
+                f"a mask of shape {array.shape} for an axis of length {size}",
+                "A list of truth values has one for each member of the axis.",
+            )
+        return tuple(int(i) for i in np.flatnonzero(array))
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise fail(
+            f"an index of shape {array.shape} and type {array.dtype}",
+            "A list in an index holds integers, or one truth value for each member of its axis.",
+        )
+    return tuple(int(i) for i in array)
 
 
 def _item(item: Any) -> Attr:
     if item is None:
         return None
     if isinstance(item, slice):
-        return Slice(*(None if v is None else int(v) for v in (item.start, item.stop, item.step)))
+        return _slice(item)
     try:
+        if isinstance(item, bool | np.bool_):
+            raise TypeError
         return int(item.__index__())
     except (AttributeError, TypeError):
         raise fail(
@@ -568,3 +642,13 @@ def _item(item: Any) -> Attr:
             "Index axes are taken by integers, slices, None, or one list of integers: `h[0]`, `h[1:]`, "
             "`h[[0, 2]]`.",
         ) from None
+
+
+def _slice(item: slice) -> Slice:
+    try:
+        made = Slice(*(None if v is None else operator.index(v) for v in (item.start, item.stop, item.step)))
+    except TypeError:
+        made = Slice(step=0)
+    if made.step == 0:
+        raise fail(f"{item!r} is not an index", "A slice has integers, and a step that is not 0: `h[1:5:2]`.")
+    return made

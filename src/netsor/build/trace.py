@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from netsor.build.nodes import (
+    Average,
     Embedded,
     Expression,
     Flat,
@@ -28,7 +29,8 @@ from netsor.errors import DataError
 from netsor.lang import index_maps as maps
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
-from netsor.lang.expr import Apply, Const, Expr, Ref
+from netsor.lang.expr import Apply, Const, Expr, Ref, rename
+from netsor.lang.ops import Op
 from netsor.lang.types import Index
 
 __all__ = ["Trace", "Use", "current_trace", "data_expr", "numbers", "tracing"]
@@ -72,10 +74,35 @@ class Trace:
     leaves: dict[Vector, Leaf] = field(default_factory=dict)
     widths: dict[str, Width] = field(default_factory=dict)
     functions: dict[Callable, str] = field(default_factory=dict)
+    constants: dict[tuple[Index, bytes], str] = field(default_factory=dict)
     concrete: bool = False  # whether the network looked at the values of its data
+
+    @property
+    def biases(self) -> dict[Vector, None]:
+        """The Vectors that are added to outputs."""
+        readouts = (node for node in self.nodes if isinstance(node, Readout))
+        return {v: None for node in readouts for v, _, _ in node.terms if isinstance(v, Vector)}
 
     def add(self, node: Node) -> None:
         self.nodes.append(node)
+
+    def signature(self, first: int = 0) -> list[tuple[Any, ...]]:
+        """What each node from number `first` on computes, without the names that the trace gave.
+
+        Two readings of one network on one input have equal signatures.
+        """
+        constants = {
+            name: f"{array.shape} {array.tobytes().hex()}"
+            for name, array in self.data.items()
+            if name.startswith("k")
+        }
+        numbers: dict[Node, Any] = {leaf: vector for vector, leaf in self.leaves.items()}
+        out: list[tuple[Any, ...]] = []
+        for node in self.nodes[first:]:
+            if not isinstance(node, Leaf):
+                numbers[node] = len(out)
+                out.append(_signature(node, numbers, constants))
+        return out
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -119,11 +146,8 @@ class Trace:
     def constant(self, array: Any) -> Known:
         """An array of numbers, kept with the program's data; equal arrays are kept once."""
         values = numbers(array, "a constant here")
-        for name, known in self.data.items():
-            if name.startswith("k") and np.array_equal(known, values):
-                return Known(self, "K", values.shape, None, Ref(name))
-        name = f"k{sum(n.startswith('k') for n in self.data) + 1}"
-        self.data[name] = values
+        name = self.constants.setdefault((values.shape, values.tobytes()), f"k{len(self.constants) + 1}")
+        self.data.setdefault(name, values)
         return Known(self, "K", values.shape, None, Ref(name))
 
     def input(self, x: Any, name: str) -> Any:
@@ -255,6 +279,39 @@ class Trace:
             "Rule MatMul: a matrix has one number of columns, which would be finite and infinite at once. "
             "Use two matrices.",
         )
+
+
+def _signature(node: Node, numbers: dict[Node, Any], constants: dict[str, str]) -> tuple[Any, ...]:
+    match node:
+        case Known(expr=expr):
+            return "data", rename(expr, constants)
+        case Embedded(matrix=matrix, data=data):
+            return matrix, rename(data, constants)
+        case Product(matrix=matrix, operand=x, aligned=aligned):
+            return matrix, numbers[x], aligned
+        case Expression(op=op, args=args, attrs=attrs):
+            parts = (numbers[a] if isinstance(a, Node) else repr(a) for a in args)
+            return _operation(op), repr(attrs), *parts
+        case Readout(terms=terms, shift=shift):
+            return "output", repr(shift), *((v, numbers[x], k) for v, x, k in terms)
+        case Average(operand=x):
+            return "average", numbers[x]
+    raise TypeError(f"{node} has no signature")
+
+
+def _operation(op: Op) -> Any:
+    """An operation; a user's function that is made anew whenever the network is read, by its code."""
+    if not getattr(op, "user", False):
+        return op
+    fn = getattr(op.fn, "fn", op.fn)  # type: ignore[attr-defined]
+    code = getattr(fn, "__code__", None)
+    if code is None:
+        return type(op), fn
+    cells = tuple(cell.cell_contents for cell in fn.__closure__ or ())
+    plain = [
+        repr(c) if isinstance(c, int | float | str | tuple) else type(c) for c in (*cells, fn.__defaults__)
+    ]
+    return type(op), code, *plain
 
 
 def _diagonal(out: Node, aligned: int, inner: int) -> Node:
