@@ -41,10 +41,12 @@ class HermiteSeries:
         if len(c.atoms) == 1:
             return (yield from self._mean(r, c))
         a, b = c.atoms
-        found = yield from aligned_pair(r, c, NearParallel.of(a.body, b.body, closed=False))
+        parallel = NearParallel.of(a.body, b.body, closed=False)
+        found = yield from aligned_pair(r, c, steep=parallel is not None)
         if found is None:
             return None
         *_, q1, q2, cov = found
+        cov = cov if parallel is None else cov.tape.rule(parallel, cov, q1, q2)
         ranks, sides = (r.rank(a.expr), r.rank(b.expr)), []
         for side, atom in enumerate(c.atoms):
             sides.append(_Lifted(c.pair, ranks, side).series((yield series, atom)))

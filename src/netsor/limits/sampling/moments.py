@@ -144,7 +144,7 @@ class Moments:
         return np.maximum(np.einsum("kii->ki", self.sigma[family]), 0.0)
 
     def mean(self, atom: ExactAtom) -> np.ndarray:
-        rule = closed_mean(self.r.facts, atom.atom)
+        rule = closed_mean(atom.atom.body)
         if rule:
             mean = self.numbers.means[atom.family][None, atom.forms]
             return rule(mean, self.variance(atom.family)[:, atom.forms])
