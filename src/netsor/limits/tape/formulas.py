@@ -57,6 +57,12 @@ class Formula:
                 words[k] = ("made", len(self.lines))
                 self.lines.append((step.fn, own))
         self.dtype = made.dtype
+        names = self.single.names()
+        self.used = {  # for each step of `single` that is read, the arguments that it is a function of
+            step: tuple(int(name) for name in names if self.single.depends(step, name))
+            for kind, step in self.reads
+            if kind != FULL
+        }
 
     def __call__(self, *values: Any) -> Any:
         made: list[Any] = []
@@ -79,8 +85,7 @@ class Formula:
 
     def _hoisted(self, tape: Tape, kind: int, step: int, args: list[Any]) -> Traced:
         """A function of the arguments of one side, as a quantity of that side."""
-        names = self.single.names()
-        used = [int(n) for n in names if self.single.depends(step, n)]
+        used = self.used[step]
         sides = [tape.side_of(args[k]) for k in used]
         key = (self, step, *(s.array.step for s in sides))
         array = tape.hoisted.get(key)
