@@ -210,9 +210,13 @@ def gelu(x):
     return x * (1 + special.erf(x * math.sqrt(0.5))) / 2
 
 
+def _exp_slope(x: Any) -> Any:
+    return exp(x)
+
+
 @register(
     smooth(
-        derivative=lambda x: exp(x),
+        derivative=_exp_slope,
         range=(0.0, math.inf),
         growth=Growth.EXPONENTIAL,
         monotone=1,
@@ -239,7 +243,11 @@ def gaussian(x, rate):
     return array_namespace(x).exp(-rate * x * x)
 
 
-@register(smooth(lambda x: cos(x), range=(-1.0, 1.0), parity=-1, terms=(Term((-1j,), rate=1j),)))
+def _sin_slope(x: Any) -> Any:
+    return cos(x)
+
+
+@register(smooth(_sin_slope, range=(-1.0, 1.0), parity=-1, terms=(Term((-1j,), rate=1j),)))
 def sin(x):
     return array_namespace(x).sin(x)
 
@@ -275,9 +283,13 @@ def elu(x, alpha):
 # Functions without closed forms.
 
 
+def _tanh_slope(x: Any) -> Any:
+    return 1 - tanh(x) ** 2
+
+
 @register(
     smooth(
-        derivative=lambda x: 1 - tanh(x) ** 2,
+        derivative=_tanh_slope,
         range=(-1.0, 1.0),
         monotone=1,
         parity=-1,
@@ -288,9 +300,13 @@ def tanh(x):
     return array_namespace(x).tanh(x)
 
 
+def _sigmoid_slope(x: Any) -> Any:
+    return sigmoid(x) * sigmoid(-x)
+
+
 @register(
     smooth(
-        derivative=lambda x: sigmoid(x) * sigmoid(-x),
+        derivative=_sigmoid_slope,
         range=(0.0, 1.0),
         monotone=1,
         far=Far("step", 2 * math.log(2), 2 * math.log(2) - 1),
