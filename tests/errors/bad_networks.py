@@ -134,10 +134,10 @@ BAD_NETWORKS = {
 
         ns.program(net, x)
     """,
-    "python_output_scaled": """
+    "python_output_squared": """
         @ns.network
         def net(x):
-            return 2 * (v @ ns.relu(U @ x))
+            return (v @ ns.relu(U @ x)) ** 2
 
         ns.program(net, x)
     """,
@@ -149,11 +149,11 @@ BAD_NETWORKS = {
 
         ns.program(net, x)
     """,
-    "python_outputs_stacked": """
+    "python_outputs_stacked_with_a_vector": """
         @ns.network
         def net(x):
             y = v @ ns.relu(U @ x)
-            return ns.stack([y, y])
+            return ns.stack([y, U @ x])
 
         ns.program(net, x)
     """,

@@ -9,6 +9,7 @@ more than one function call. Everything else is written where it is used.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -24,6 +25,7 @@ from netsor.build.nodes import (
     Product,
     Readout,
     Width,
+    fail,
 )
 from netsor.build.parameters import Matrix, Vector
 from netsor.build.trace import Trace
@@ -75,6 +77,8 @@ class _Emitter:
         self.taken: set[str] = set(trace.data)
         self.counts: Counter[str] = Counter()
         self.names: dict[Any, str] = {}
+        self.given_names = set(names.values())
+        self.exprs: dict[Node, Expr] = {}
         self.widths: dict[Width, str] = {}
         self.inputs: list[Statement] = []
         self.body: list[Statement] = []
@@ -86,6 +90,8 @@ class _Emitter:
         for node in live:
             if node in named:
                 self.write(node)
+            else:
+                self.spell(node)
         counts = [self.write_output(out) for out in outputs]
         statements = tuple(self.inputs + self.body)
         return Program(statements, self.used_data(statements)), counts
@@ -103,13 +109,13 @@ class _Emitter:
 
     def name_widths(self, live: list[Node]) -> None:
         """Dimensions by order of appearance: n, or n1, n2, ... if there are several."""
-        roots: list[Width] = []
+        roots: dict[Width, None] = {}
         for node in live:
             widths = [node.width] if node.width else []
             if isinstance(node, Product):
                 cols = self.trace.uses[node.matrix].cols
                 widths += [cols] if isinstance(cols, Width) else []
-            roots += [w.root() for w in widths if w.root() not in roots]
+            roots.update((w.root(), None) for w in widths)
         free = [w for w in roots if not w.name]
         given = {w.name for w in roots if w.name}
         fresh = (f"n{i}" for i in range(1, len(free) + len(given) + 1) if f"n{i}" not in given)
@@ -171,10 +177,11 @@ class _Emitter:
             case Expression():
                 rule, prefix = {"G": (LinComb, "h"), "H": (Nonlin, "a"), "C": (Scalar, "c")}[node.kind]
                 name = self.count(prefix)
-                self.body.append(rule(name, self.spell(node), self.type(node), place=place))
+                self.body.append(rule(name, self.body_of(node), self.type(node), place=place))
             case _:
                 raise TypeError(f"no statement for {node}")
         self.names[node] = name
+        self.exprs[node] = Ref(name)
 
     def write_output(self, out: Readout) -> int:
         place = out.spot.place() if out.spot else None
@@ -185,12 +192,22 @@ class _Emitter:
             ]
             for matrix, x, aligned in out.terms
         ]
-        self.body += [Output(terms, place=place) for terms in zip(*columns, strict=True)]
+        self.body += [Output(terms, out.shift, place=place) for terms in zip(*columns, strict=True)]
         return len(columns[0])
 
-    def readout(self, matrix: Matrix, x: Node) -> str:
+    def readout(self, matrix: Matrix | Vector, x: Node) -> str:
         """The name of a readout vector, declared at its first use."""
-        if matrix not in self.names:
+        if isinstance(matrix, Vector) and matrix in self.trace.leaves:
+            raise fail(
+                "a Vector is the bias of an output and stands elsewhere, too",
+                "Rule Output: what is added to an output is one random number, not a vector. Use two.",
+            )
+        if matrix in self.names:
+            return self.names[matrix]
+        if isinstance(matrix, Vector):
+            name, law = self.parameter(matrix, "b"), _vector_law(matrix)
+            self.inputs.append(Input(name, G(self.width(x.width), matrix.index), replace(law, mean=0.0)))
+        else:
             assert isinstance(matrix.rows, int)
             flat = self.trace.uses[matrix].flat
             index = flat + matrix.index + ((matrix.rows,) if matrix.rows > 1 else ())
@@ -219,19 +236,18 @@ class _Emitter:
     # Expressions
 
     def expr(self, node: Node | float) -> Expr:
-        if not isinstance(node, Node):
-            return Const(float(node))
-        if node in self.names:
-            return Ref(self.names[node])
-        return self.spell(node)
+        return self.exprs[node] if isinstance(node, Node) else Const(float(node))
 
-    def spell(self, node: Node) -> Expr:
+    def spell(self, node: Node) -> None:
+        """The expression of a node that has no name, from those of its arguments."""
         match node:
             case Known():
-                return node.expr
-            case Expression(op=op, args=args, attrs=attrs):
-                return Apply(op, tuple(self.expr(a) for a in args), attrs)
-        raise TypeError(f"{node} has no expression")
+                self.exprs[node] = node.expr
+            case Expression():
+                self.exprs[node] = self.body_of(node)
+
+    def body_of(self, node: Expression) -> Expr:
+        return Apply(node.op, tuple(self.expr(a) for a in node.args), node.attrs)
 
     # Names
 
@@ -245,7 +261,7 @@ class _Emitter:
         while True:
             self.counts[prefix] += 1
             name = f"{prefix}{self.counts[prefix]}"
-            if name not in self.taken and name not in self.given.values():
+            if name not in self.taken and name not in self.given_names:
                 self.taken.add(name)
                 return name
 

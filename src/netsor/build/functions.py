@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import keyword
+import operator
 import re
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from netsor.build.nodes import Average, Expression, Flat, Node, Readout, apply, fail
+from netsor.build.nodes import Average, Expression, Flat, Node, Outputs, Readout, apply, fail, outputs
+from netsor.build.probes import UserFunction, probe, probe_mixing
 from netsor.build.trace import current_trace
 from netsor.errors import FunctionError
 from netsor.lang import index_maps as maps
-from netsor.lang.functions import MIXINGS, named
+from netsor.lang.functions import MIXINGS, mul, named
 from netsor.lang.ops import Function, Mixing
 
 __all__ = [
+    "as_node",
     "concat",
     "contract",
     "dot",
@@ -26,6 +28,7 @@ __all__ = [
     "mean",
     "min",
     "nonlin",
+    "pad",
     "reshape",
     "softmax",
     "stack",
@@ -36,13 +39,13 @@ __all__ = [
 # Index axes
 
 
-def _node(x: Any) -> Node:
+def as_node(x: Any) -> Node:
     """A value as a node, for functions that act on index axes."""
-    if isinstance(x, Readout):
+    if isinstance(x, Readout | Outputs):
         raise fail(
             "an output is used further",
-            "Rule Output: v @ h is the end of the program, and outputs can only be added to outputs. Apply "
-            "the function to h; several outputs are returned as a tuple, or as v @ ns.stack([h1, h2]).",
+            "Rule Output: v @ h is the end of the program; only linear combinations can be made of outputs. "
+            "Apply the function to h; several outputs are returned as a tuple, or as ns.stack([...]).",
         )
     lifted = current_trace("a function of netsor").lift(x)
     if not isinstance(lifted, Node):
@@ -53,41 +56,106 @@ def _node(x: Any) -> Node:
     return lifted
 
 
-def stack(items: Sequence[Any], axis: int = 0) -> Node:
+def stack(items: Sequence[Any], axis: int = 0) -> Any:
     """Several vectors as one block, along a new index axis.
 
     A stack of outputs is what the network returns for each of them.
     """
-    if len(items) == 0:
-        raise fail("an empty stack", "A block has at least one member: give at least one vector.")
-    return apply(maps.stack, *map(_node, items), axis=axis)
+    members = _items(items, "stack")
+    if any(isinstance(item, Readout) for item in members):
+        return outputs(members, axis)
+    return apply(maps.stack, *map(as_node, members), axis=_axis(axis))
 
 
-def concat(items: Sequence[Any], axis: int = 0) -> Node:
-    """Blocks joined along an index axis that they have."""
-    if len(items) == 0:
-        raise fail("nothing is joined", "A block has at least one member: give at least one block.")
-    return apply(maps.concat, *map(_node, items), axis=axis)
+def concat(items: Sequence[Any], axis: int = 0) -> Any:
+    """Blocks joined along an index axis that they have.
+
+    Channels are the width, not an index axis: a matrix on joined channels is `W1 @ a + W2 @ b`.
+    """
+    nodes = [as_node(item) for item in _items(items, "concat")]
+    if any(node.kind in ("G", "H") for node in nodes) and _axis(axis) < 0:
+        rank = len(nodes[0].index)
+        raise fail(
+            f"vectors are joined along axis={axis}",
+            "The last axis of (height, width, channels) is the width, which goes to infinity: a matrix on "
+            "joined channels is `W1 @ a + W2 @ b`, with the variance of each divided by their number. Index "
+            f"axes are counted from the front; here there {'is' if rank == 1 else 'are'} {rank}.",
+        )
+    return apply(maps.concat, *nodes, axis=_axis(axis))
+
+
+def pad(x: Any, widths: Any, last: int = 0) -> Node:
+    """Zeros around the last index axes: `widths` has a pair (before, after) for each of them.
+
+    `last` axes after them (the channels of data) stay as they are.
+    """
+    node = as_node(x)
+    pairs, space = _pairs(widths), node.space
+    first = len(node.index) - last - len(pairs)
+    if first < 0:
+        raise fail(
+            f"{len(pairs)} axes of a block of index shape {node.index} are padded",
+            "Give a pair (before, after) for each of the last index axes: ns.pad(h, ((1, 1), (1, 1))).",
+        )
+    for axis, (before, after) in enumerate(pairs, first):
+        if before or after:
+            zero = apply(mul, 0.0, node[(*(slice(None),) * axis, slice(0, 1))])
+            node = apply(maps.concat, *[zero] * before, node, *[zero] * after, axis=axis)
+    node.space = space
+    return node
+
+
+def _pairs(widths: Any) -> list[tuple[int, int]]:
+    """(before, after) for each axis: integers >= 0."""
+    try:
+        pairs = [(operator.index(before), operator.index(after)) for before, after in widths]
+    except (TypeError, ValueError):
+        pairs = []
+    if not pairs or any(before < 0 or after < 0 for before, after in pairs):
+        raise fail(
+            f"widths={widths!r}",
+            "Give a pair of integers >= 0 (before, after) for each of the last index axes: ((1, 1), (1, 1)).",
+        )
+    return pairs
+
+
+def _items(items: Any, name: str) -> list[Any]:
+    """The members of a list, of which there is at least one."""
+    members = list(items) if isinstance(items, list | tuple | Node | np.ndarray | Iterator) else []
+    if not members:
+        what = "nothing" if isinstance(items, list | tuple | Iterator) else f"a {type(items).__name__}"
+        raise fail(
+            f"ns.{name} of {what}",
+            f"A block has at least one member: give a list of vectors or blocks, ns.{name}([h1, h2]).",
+        )
+    return members
+
+
+def _axis(axis: Any) -> int:
+    """One index axis."""
+    if isinstance(axis, int | np.integer) and not isinstance(axis, bool):
+        return int(axis)
+    raise fail(f"axis={axis!r}", "An index axis is an integer, counted from 0.")
 
 
 def reshape(x: Any, shape: tuple[int, ...]) -> Node:
     """The same vectors under another index shape."""
-    return _node(x).reshape(shape)
+    return as_node(x).reshape(shape)
 
 
 def sum(x: Any, axis: int | tuple[int, ...] | None = None) -> Node:
     """Sum over index axes."""
-    return _node(x).sum(axis)
+    return as_node(x).sum(axis)
 
 
 def max(x: Any, axis: int | tuple[int, ...] | None = None) -> Node:
     """Maximum over index axes, coordinate by coordinate."""
-    return apply(MIXINGS["max"], _node(x), axis=_every(axis, _node(x)))
+    return apply(MIXINGS["max"], as_node(x), axis=_every(axis, as_node(x)))
 
 
 def min(x: Any, axis: int | tuple[int, ...] | None = None) -> Node:
     """Minimum over index axes, coordinate by coordinate."""
-    return apply(MIXINGS["min"], _node(x), axis=_every(axis, _node(x)))
+    return apply(MIXINGS["min"], as_node(x), axis=_every(axis, as_node(x)))
 
 
 def _every(axis: Any, x: Node) -> Any:
@@ -104,13 +172,23 @@ def contract(matrix: Any, x: Any) -> Node:
             "ns.contract(a, h) sums members of a block with weights: numbers or C-vars. The product of two "
             "vectors is `h * k`, its average over the width `ns.dot(h, k)`.",
         )
-    return apply(maps.contract, matrix, _node(x))
+    return apply(maps.contract, matrix, as_node(x))
 
 
-def flatten(x: Any) -> Flat:
+def flatten(x: Any, dims: int | None = None) -> Flat:
     """All members of a block as features of one layer: `W @ flatten(h)` has one matrix per member,
-    and its fan-in counts them."""
-    return Flat(_node(x))
+    and its fan-in counts them. With `dims`, those along the last `dims` index axes; others run along."""
+    node = as_node(x)
+    rank = len(node.index)
+    if dims is None and node.space is not None and rank > node.space:
+        raise fail(
+            f"a block of index shape {node.index} is flattened, of which {node.space} axes are space",
+            f"Say how many of the last axes are features: ns.flatten(h, dims={node.space}) for each member "
+            f"of a batch by itself, dims={rank} for all together.",
+        )
+    if dims is not None and not (type(dims) is int and 0 < dims <= rank):
+        raise fail(f"dims={dims!r}", f"Give the number of last index axes that are features, 1 to {rank}.")
+    return Flat(node, rank if dims is None else dims)
 
 
 # Scalars
@@ -118,7 +196,7 @@ def flatten(x: Any) -> Flat:
 
 def mean(x: Any, axis: int | tuple[int, ...] | None = None) -> Node:
     """`mean(h)`: the average over the width, a Moment (C-var). `mean(h, axis=...)`: over index axes."""
-    node = _node(x)
+    node = as_node(x)
     if axis is not None:
         return node.mean(axis)
     if node.kind not in ("G", "H"):
@@ -132,12 +210,12 @@ def mean(x: Any, axis: int | tuple[int, ...] | None = None) -> Node:
 
 def dot(x: Any, y: Any) -> Node:
     """The average of x*y over the width, a Moment: `dot(q[:, None], k[None, :])` are attention logits."""
-    return mean(_node(x) * _node(y))
+    return mean(as_node(x) * as_node(y))
 
 
 def softmax(x: Any, axis: int = -1, mask: Any = None) -> Node:
     """Softmax of C-vars along an index axis; members where `mask` is 0 get weight 0."""
-    node = _node(x)
+    node = as_node(x)
     if node.kind not in ("C", "K"):
         raise fail(
             "softmax of vectors",
@@ -178,13 +256,21 @@ def nonlin(
     >>> print(ns.program(net, [1.0, 2.0]).show().splitlines()[-2])
     a1 := swish(Ux; c1) :: H(n)
     """
-    nodes = [_node(a) for a in args]
+    nodes = [as_node(a) for a in args]
     trace = nodes[0].trace if nodes else current_trace("nonlin")
     if not callable(fn) or not nodes:
         what = "no vector" if callable(fn) else f"{fn!r}, which is no function"
         raise fail(f"ns.nonlin is given {what}", "It is called as ns.nonlin(fn, h).", FunctionError)
-    given = name or _label(fn)
-    label = trace.function_name(fn, given if _NAME.fullmatch(given) else "fn", set(named()))
+    if isinstance(params, str) or not isinstance(params, Sequence):
+        raise fail(
+            f"params={params!r}", "Give a list of C-vars or numbers: params=[ns.mean(h)].", FunctionError
+        )
+    if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
+        raise fail(f"name={name!r}", "A name has letters, digits and `_` only, as in `swish`.", FunctionError)
+    if hasattr(fn, "__netsor_apply__"):
+        raise fail(f"ns.nonlin is given {fn!r}", "It takes a function of arrays: ns.nonlin(np.tanh, h).")
+    own, given = UserFunction(fn), name or _label(fn)
+    label = trace.function_name(own, given if _NAME.fullmatch(given) else "fn", set(named()))
     if axes is not None:
         if len(nodes) != 1 or params:
             raise fail(
@@ -192,10 +278,10 @@ def nonlin(
                 "Join the blocks first, with ns.stack or ns.concat.",
                 FunctionError,
             )
-        op: Function | Mixing = Mixing(label, fn, _probe_mixing(fn, given), user=True)
+        op: Function | Mixing = Mixing(label, own, probe_mixing(own, given), user=True)
         return apply(op, nodes[0], axis=_every(axes, nodes[0]))
-    _probe(fn, given, len(nodes), len(params))
-    op = Function(label, fn, len(nodes) + len(params), len(params), user=True)
+    probe(own, given, len(nodes), len(params))
+    op = Function(label, own, len(nodes) + len(params), len(params), user=True)
     out = apply(op, *nodes, *params)
     assert isinstance(out, Expression)
     return out
@@ -206,60 +292,4 @@ _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 def _label(fn: Callable[..., Any]) -> str:
     name = getattr(fn, "__name__", "fn")
-    return name if name.isidentifier() and not keyword.iskeyword(name) else "fn"
-
-
-_REMEDY = (
-    "Rule Nonlin: a function acts on each coordinate by itself, fn(x)[i] depends on x[i] alone, and the "
-    "shape stays. An average over the width is a Moment, `ns.mean(h)`, passed as `params=`."
-)
-_MIXING = (
-    "Rule Nonlin: with axes= a function takes one array whose first axis runs over the members, and returns "
-    "one with the same first axis or without it; it acts on each coordinate (the other axis) by itself."
-)
-
-
-@lru_cache(maxsize=1024)
-def _probe(fn: Callable[..., Any], label: str, vectors: int, params: int) -> None:
-    """Call the function on random numbers: it must act coordinatewise and keep the shape."""
-    rng = np.random.default_rng(0)
-    xs, cs = list(rng.standard_normal((vectors, 6))), list(rng.random(params) + 0.5)
-    whole = _call(fn, label, *xs, *cs)
-    if whole.shape != (6,):
-        raise fail(f"`{label}` turns shape (6,) into {whole.shape}", _REMEDY, FunctionError)
-    order = rng.permutation(6)[:4]
-    part = _call(fn, label, *(x[order] for x in xs), *cs)
-    if part.shape != (4,) or not np.allclose(part, whole[order], rtol=1e-9, atol=1e-12, equal_nan=True):
-        raise fail(f"`{label}` does not act coordinatewise", _REMEDY, FunctionError)
-
-
-@lru_cache(maxsize=1024)
-def _probe_mixing(fn: Callable[..., Any], label: str) -> bool:
-    """The same for a function of the members of a block; tells whether it removes their axis."""
-    x = np.random.default_rng(0).standard_normal((3, 6))
-    whole = _call(fn, label, x)
-    if whole.shape not in ((3, 6), (6,)):
-        raise fail(f"`{label}` turns shape (3, 6) into {whole.shape}", _MIXING, FunctionError)
-    part = _call(fn, label, x[:, [4, 1]])
-    same = part.shape == whole[..., [4, 1]].shape
-    if not same or not np.allclose(part, whole[..., [4, 1]], rtol=1e-9, atol=1e-12, equal_nan=True):
-        raise fail(f"`{label}` does not act coordinatewise", _MIXING, FunctionError)
-    return whole.ndim == 1
-
-
-def _call(fn: Callable[..., Any], label: str, *args: Any) -> np.ndarray:
-    try:
-        with np.errstate(all="ignore"):
-            out = fn(*args)
-            array = np.asarray(out)
-    except Exception as error:
-        count = "one argument" if len(args) == 1 else f"{len(args)} arguments"
-        raise fail(
-            f"`{label}` fails on arrays: {type(error).__name__}: {error}",
-            f"It is called with {count}: arrays for the vectors, then a number for each parameter. {_REMEDY}",
-            FunctionError,
-        ) from error
-    if array.dtype.kind not in "biuf":
-        kind = f"an array of {array.dtype}" if isinstance(out, np.ndarray) else f"a {type(out).__name__}"
-        raise fail(f"`{label}` returns {kind}, not real numbers", _REMEDY, FunctionError)
-    return array
+    return name if isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name) else "fn"

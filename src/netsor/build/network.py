@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import functools
 import inspect
+import random
 import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 import numpy as np
 
 from netsor.build.emit import emit
-from netsor.build.nodes import Node, Readout, fail
+from netsor.build.nodes import Leaf, Node, Readout, fail
 from netsor.build.parameters import Matrix, Vector
+from netsor.build.reachable import generators, reachable, state_of
 from netsor.build.source import Spot
 from netsor.build.trace import Trace, numbers, tracing
 from netsor.errors import DataError, NetsorError, Place
@@ -28,6 +32,7 @@ class Network:
     def __init__(self, fn: Callable[..., Any], name: str | None = None) -> None:
         self.fn = fn
         self.name = name or getattr(fn, "__name__", "network")
+        self.met: dict[Any, str] = {}  # parameters that only a trace has found
         functools.update_wrapper(self, fn, updated=())
 
     def __repr__(self) -> str:
@@ -43,13 +48,40 @@ class Network:
             )
         return self.fn(*args)
 
-    def parameters(self) -> dict[Any, str]:
-        """Matrices and vectors that the function mentions, with the names it calls them by."""
+    def parameters(self, *inputs: Any) -> dict[Any, str]:
+        """The matrices and vectors of the network, with the names that they have in its programs.
+
+        Without inputs: all that the code mentions, through helper functions, closures and objects, and all
+        that a trace has met. With inputs: those that the network uses on them, from the trace.
+        """
+        if inputs:
+            trace = Trace()
+            for i, x in enumerate(inputs):
+                _run(self, trace, x, f"x{i + 1}")
+            self.remember(trace)
+            used = {*trace.uses, *trace.leaves, *trace.biases}
+            return {parameter: name for parameter, name in self.parameters().items() if parameter in used}
         found: dict[Any, str] = {}
-        seen: list[Any] = []
-        for name, value in _mentioned(self.fn).items():
-            _collect(name, value, found, seen, depth=4)
-        return _unique(found)
+        for name, value in reachable(self.fn, (Matrix, Vector)):
+            if isinstance(value, Matrix | Vector):
+                found[value] = value.name or re.sub(r"\W", "_", name, flags=re.ASCII)
+        return _unique({**found, **{p: name for p, name in self.met.items() if p not in found}})
+
+    def remember(self, trace: Trace) -> None:
+        """Keep the parameters that a trace has met, under names by order of appearance."""
+        known = self.parameters()
+        taken = set(known.values())
+        for parameter in (*trace.uses, *trace.leaves, *trace.biases):
+            if parameter not in known:
+                prefix = "b" if isinstance(parameter, Vector) else "v" if type(parameter.rows) is int else "W"
+                fresh = (f"{prefix}{k}" for k in count(1) if f"{prefix}{k}" not in taken)
+                self.met[parameter] = parameter.name or next(fresh)
+                taken.add(self.met[parameter])
+
+    def state(self) -> tuple[Any, ...]:
+        """A summary of everything that the function depends on: equal as long as no global, closure
+        variable, attribute or parameter that it can reach has changed."""
+        return state_of(self.fn, (Matrix, Vector))
 
 
 def network(fn: Callable[..., Any]) -> Network:
@@ -83,6 +115,7 @@ def program(net: Network, *inputs: Any) -> Program:
     outputs: list[Readout] = []
     for i, x in enumerate(inputs):
         outputs += _run(net, trace, x, "x" if len(inputs) == 1 else f"x{i + 1}")
+    net.remember(trace)
     made, _ = emit(trace, outputs, net.parameters())
     made.check()
     return made
@@ -141,6 +174,7 @@ def joint(net: Network, inputs: list[Any]) -> Joint:
         stacked |= arrays
         members_of.append((tuple(members), len(found), tuple(arrays)))
         outputs += found
+    net.remember(trace)
     made, counts = emit(trace, outputs, net.parameters())
     made.check()
     data = {name: stacked.get(name, array) for name, array in made.data.items()}
@@ -160,11 +194,72 @@ def _groups(
 
 
 def _run(net: Network, trace: Trace, x: Any, name: str) -> list[Readout]:
+    """The outputs of a network on an input, which are the same when it is read again."""
+    started = time.perf_counter()
+    numbers_before = _random_states(net)
+    first = len(trace.nodes)
+    found = _read(net, trace, x, name)
+    if _random_states(net) != numbers_before:
+        raise fail(
+            f"the network `{net.name}` draws random numbers",
+            "A program is straight-line, and all that is random in it are its ns.Matrix and ns.Vector. Draw "
+            "other numbers outside the network, once.",
+        )
+    for again in range(READ_AGAIN):
+        if again and time.perf_counter() - started > CHEAP_SECONDS:
+            break
+        other = Trace()
+        _read(net, other, x, name)
+        _check_same(net, trace, other, first)
+    return found
+
+
+READ_AGAIN, CHEAP_SECONDS = 5, 0.005  # a network is read again once, and more often if that costs nothing
+
+
+def _read(net: Network, trace: Trace, x: Any, name: str) -> list[Readout]:
     with trace.active():
         found = _readouts(net, net.fn(trace.input(x, name)))
     if not found:
         raise _no_output(net, ())
     return found
+
+
+def _random_states(net: Network) -> list[Any]:
+    """Where the random number generators stand that a network can reach."""
+    own = [repr(g.getstate() if isinstance(g, random.Random) else _bits(g).state) for g in generators(net.fn)]
+    return [random.getstate(), repr(np.random.get_state()), *own]
+
+
+def _bits(generator: Any) -> Any:
+    return generator.bit_generator if isinstance(generator, np.random.Generator) else generator._bit_generator
+
+
+def _check_same(net: Network, trace: Trace, other: Trace, first: int) -> None:
+    """Refuse a network that computes something else when it is read again."""
+    here, there = trace.signature(first), other.signature()
+    different = next((i for i, (a, b) in enumerate(zip(here, there, strict=False)) if a != b), None)
+    if different is None and len(here) == len(there):
+        return
+    nodes = [node for node in trace.nodes[first:] if not isinstance(node, Leaf)]
+    node = nodes[min(len(here), len(there)) - 1 if different is None else different]
+    kept = {*other.uses, *other.leaves, *other.biases}
+    made = [p for p in (*trace.uses, *trace.leaves, *trace.biases) if p not in kept]
+    if made:
+        what = type(made[0]).__name__
+        error = fail(
+            f"a {what} is made inside the network `{net.name}`",
+            "Sharing is object identity: a network that makes its parameters anew whenever it is read has "
+            "other weights for each input. Make matrices, vectors and layers outside the function, once.",
+        )
+    else:
+        error = fail(
+            f"the network `{net.name}` computes something else when it is read again",
+            "It depends on something that changes: a random choice, or a global that it changes itself. A "
+            "network is a function of its input and its parameters; make everything else before.",
+        )
+    error.place = node.spot.place() if node.spot else error.place
+    raise error
 
 
 def _check_network(net: Any) -> None:
@@ -249,16 +344,26 @@ def _readouts(net: Network, returned: Any) -> list[Readout]:
 
 def _no_output(net: Network, returned: Any) -> NetsorError:
     """The error for a network that does not end in readouts; it points at what the network returns."""
-    what, place = repr(returned), _last_line(net.fn)
+    what, place = _described(returned), _last_line(net.fn)
     if isinstance(returned, Node):
         what = {"K": "data", "C": "a C-var", "G": "a G-var", "H": "an H-var"}[returned.kind]
         place = returned.spot.place() if returned.spot and returned.kind != "K" else place
     error = fail(
         f"the network `{net.name}` returns {what}, not an output",
-        "Rule Output: an output is a readout of a vector, `return v @ h` with `v = ns.Matrix(1.0, rows=1)`.",
+        "Rule Output: an output is a readout of a vector, `return v @ h` with `v = ns.Matrix(1.0, rows=1)`. "
+        "Several are returned as a tuple or a list.",
     )
     error.place = place or error.place
     return error
+
+
+def _described(returned: Any) -> str:
+    """A value in a few words."""
+    if isinstance(returned, str | int | float | None):
+        return repr(returned)[:60]
+    if isinstance(returned, dict | list | tuple | set):
+        return f"a {type(returned).__name__} of {len(returned)}" if returned else "nothing"
+    return f"a {type(returned).__name__}"
 
 
 def _last_line(fn: Callable[..., Any]) -> Place | None:
@@ -269,14 +374,6 @@ def _last_line(fn: Callable[..., Any]) -> Place | None:
         return None
     place = Spot(code, max(lines), 0, code.co_filename).place()
     return replace(place, start=len(place.text) - len(place.text.lstrip()), end=len(place.text))
-
-
-def _mentioned(fn: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        variables = inspect.getclosurevars(fn)
-    except (TypeError, ValueError):
-        return {}
-    return {**variables.globals, **variables.nonlocals}
 
 
 def _unique(names: dict[Any, str]) -> dict[Any, str]:
@@ -290,25 +387,3 @@ def _unique(names: dict[Any, str]) -> dict[Any, str]:
         taken.add(name)
         names[parameter] = name
     return names
-
-
-def _collect(name: str, value: Any, found: dict[Any, str], seen: list[Any], depth: int) -> None:
-    """Parameters inside a value: lists give W_0, W_1; objects give their attributes' names."""
-    if isinstance(value, Matrix | Vector):
-        found.setdefault(value, value.name or re.sub(r"\W", "_", name, flags=re.ASCII))
-        return
-    if depth == 0 or any(value is s for s in seen) or inspect.ismodule(value) or isinstance(value, type):
-        return
-    seen.append(value)
-    if isinstance(value, list | tuple):
-        for i, part in enumerate(value):
-            _collect(f"{name}_{i}", part, found, seen, depth - 1)
-    elif isinstance(value, dict):
-        for key, part in value.items():
-            _collect(f"{name}_{key}", part, found, seen, depth - 1)
-    elif isinstance(value, Network):
-        for inner, part in _mentioned(value.fn).items():
-            _collect(inner, part, found, seen, depth - 1)
-    elif hasattr(value, "__dict__") and not isinstance(value, np.ndarray):
-        for key, part in vars(value).items():
-            _collect(f"{name}_{key}", part, found, seen, depth - 1)

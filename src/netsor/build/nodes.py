@@ -6,6 +6,8 @@ brackets and `reshape` act on index axes.
 
 from __future__ import annotations
 
+import operator
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,7 +19,7 @@ from netsor.errors import BuildError, NetsorError
 from netsor.lang import index_maps as maps
 from netsor.lang.expr import Attr, Slice
 from netsor.lang.functions import abs_, add, div, mul, neg, pow_, sub
-from netsor.lang.ops import Function, Op
+from netsor.lang.ops import Function, IndexMap, Op
 from netsor.lang.types import Index
 
 if TYPE_CHECKING:
@@ -32,12 +34,14 @@ __all__ = [
     "Leaf",
     "Node",
     "Operand",
+    "Outputs",
     "Product",
     "Readout",
     "Width",
     "apply",
     "fail",
     "index_items",
+    "outputs",
 ]
 
 
@@ -49,10 +53,13 @@ class Width:
         self.name = name
 
     def root(self) -> Width:
+        root = self
+        while root.parent is not None:
+            root = root.parent
         node = self
-        while node.parent is not None:
-            node = node.parent
-        return node
+        while node.parent is not None:  # next time the way is short
+            node.parent, node = root, node.parent
+        return root
 
     def meet(self, other: Width, what: str) -> None:
         """Make two dimensions one; named ones must agree."""
@@ -75,7 +82,7 @@ def fail(what: str, remedy: str, kind: type[NetsorError] = BuildError) -> Netsor
     return kind(what, place=spot.place() if spot else None, remedy=remedy)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Node:
     """A traced value: its kind (K, C, G or H), index shape and width."""
 
@@ -85,11 +92,19 @@ class Node:
     width: Width | None
 
     def __post_init__(self) -> None:
+        self.space: int | None = None  # how many of the last index axes a convolution slid over
         self.spot: Spot | None = here()
         self.trace.add(self)
 
     def __netsor_apply__(self, op: Op, args: tuple[Any, ...], attrs: dict[str, Attr]) -> Node:
         return apply(op, *args, **attrs)
+
+    def __repr__(self) -> str:
+        """Kind, width and index shape: `G(n)[6]`."""
+        width = "" if self.width is None else f"({self.width.root().name or 'n'})"
+        index = f"[{', '.join(map(str, self.index))}]" if self.index else ""
+        kind = "output" if isinstance(self, Readout) else "data" if self.kind == "K" else self.kind
+        return f"{kind}{width}{index}"
 
     @property
     def shape(self) -> Index:
@@ -107,10 +122,29 @@ class Node:
     def __iter__(self) -> Iterator[Node]:
         return (self[i] for i in range(len(self)))
 
-    def __getitem__(self, key: Any) -> Node:
-        if isinstance(key, list | np.ndarray):
-            return apply(maps.take, self, axis=0, indices=tuple(_item(i) for i in key))
-        return apply(maps.at, self, index=index_items(key, len(self.index)))
+    def __getitem__(self, key: Any) -> Any:
+        """Members by integers, slices, None, and one list of integers or of truth values."""
+        items = list(key) if isinstance(key, tuple) else [key]
+        lists = [i for i, item in enumerate(items) if isinstance(item, list | np.ndarray) and np.ndim(item)]
+        if not lists:
+            return apply(maps.at, self, index=index_items(key, len(self.index)))
+        where = lists[0]
+        before = index_items(tuple(items[:where]), len(self.index), keep=True)
+        if len(lists) > 1 or any(item is Ellipsis for item in items) or not _all_slices(items[:where]):
+            raise fail(
+                "an index has several lists, or a list together with integers or `...`",
+                "One list of integers takes members along its axis: `h[[0, 2]]`, `h[:, [0, 0, 1]]`. Take one "
+                "axis after the other: `h[[0, 2]][:, [1, 1]]`.",
+            )
+        if where >= len(self.index):
+            raise fail(
+                f"the index names {where + 1} axes of a block that has {len(self.index)}",
+                f"Index axes are counted from 0, and `h.shape` has their lengths; here it is {self.index}.",
+            )
+        taken = apply(maps.take, self, axis=where, indices=_members(items[where], self.index[where]))
+        rest = [slice(None)] * (where + 1) + items[where + 1 :]
+        kept = apply(maps.at, taken, index=before) if any(b != Slice() for b in before) else taken
+        return kept[tuple(rest)] if items[where + 1 :] else kept
 
     def reshape(self, *shape: Any) -> Node:
         """The same vectors under another index shape."""
@@ -186,17 +220,37 @@ class Node:
     def __float__(self) -> float:
         raise self._unknown("is not a number")
 
+    __int__ = __index__ = __complex__ = __float__
+
     def __lt__(self, other):
         raise self._unknown("cannot be compared")
 
     __le__ = __gt__ = __ge__ = __lt__
 
     def __eq__(self, other):
-        if other is None or isinstance(other, Node):
+        if other is None or self is other:
             return self is other
         raise self._unknown("cannot be compared")
 
-    __hash__ = object.__hash__
+    def __hash__(self) -> int:
+        """By identity. In the user's hands data would be looked up by their values, which are not known."""
+        if self.kind == "K" and not sys._getframe(1).f_globals.get("__name__", "").startswith("netsor."):
+            raise self._unknown("cannot be looked up in a set or a dictionary")
+        return object.__hash__(self)
+
+    def __mod__(self, other):
+        raise fail(
+            "a function that netsor does not have (`%`, `//`, or a bitwise operator) meets a traced value",
+            "Write it as a function of your own: ns.nonlin(lambda x: np.mod(x, 2.0), h).",
+        )
+
+    __rmod__ = __floordiv__ = __rfloordiv__ = __and__ = __rand__ = __or__ = __ror__ = __xor__ = __mod__
+    __rxor__ = __lshift__ = __rshift__ = __divmod__ = __rdivmod__ = __mod__
+
+    def __invert__(self):
+        return self % 2
+
+    __round__ = __trunc__ = __floor__ = __ceil__ = lambda self, *_: self % 2
 
     def _unknown(self, what: str) -> NetsorError:
         if self.kind == "K":
@@ -252,14 +306,14 @@ def _numpy_refused(name: str) -> NetsorError:
 Operand = Node | float
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Leaf(Node):
     """An input G-var given by a Vector."""
 
     vector: Any
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Embedded(Node):
     """A matrix times data."""
 
@@ -267,7 +321,7 @@ class Embedded(Node):
     data: Any  # an expression of data
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Product(Node):
     """A matrix times a vector."""
 
@@ -276,14 +330,14 @@ class Product(Node):
     aligned: int
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Known(Node):
     """Data, or an array of numbers."""
 
     expr: Any
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Expression(Node):
     """An operation on nodes and numbers."""
 
@@ -292,22 +346,32 @@ class Expression(Node):
     attrs: tuple[tuple[str, Attr], ...]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Average(Node):
     """A Moment: the average of a vector over its width."""
 
     operand: Node
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Readout(Node):
-    """An output scalar: a sum of readouts. Nothing but such a sum can be computed from it."""
+    """Output scalars: a sum of readouts and a constant. Only linear combinations can be made of them.
 
-    terms: tuple[tuple[Any, Node, int], ...]  # matrix, operand, aligned axes
+    terms  a readout (Matrix, or Vector for a bias), the vectors that it reads, and their aligned axes
+    own    the index axes of the readout itself, which come first
+    """
+
+    terms: tuple[tuple[Any, Node, int], ...]
+    own: Index = ()
+    shift: float = 0.0
 
     def __add__(self, other):
-        if _is_zero(other):
-            return self
+        from netsor.build.parameters import Vector
+
+        if isinstance(other, Vector):
+            return self + self.bias(other)
+        if isinstance(other, int | float | np.number) and not isinstance(other, bool):
+            return self.made(self.terms, self.shift + float(other))
         if not isinstance(other, Readout):
             raise _beyond_output("+")
         if other.index != self.index:
@@ -315,27 +379,145 @@ class Readout(Node):
                 f"outputs of index shapes {self.index} and {other.index} are added",
                 "Outputs are added member by member, so their shapes are equal. Return them both instead.",
             )
-        return Readout(self.trace, "C", self.index, None, self.terms + other.terms)
+        return self.made(self.terms + other.terms, self.shift + other.shift)
 
     __radd__ = __add__
+
+    def __neg__(self):
+        return self * -1.0
+
+    def __sub__(self, other):
+        from netsor.build.parameters import Vector
+
+        return self + (self.bias(other) * -1.0 if isinstance(other, Vector) else -other)
+
+    def __rsub__(self, other):
+        return -self + other
+
+    def __mul__(self, other):
+        """A multiple: what is read is multiplied, by a number, data or C-vars."""
+        factor = self.trace.lift(other) if not isinstance(other, Readout | Outputs) else other
+        scalar = not isinstance(factor, Node) or (factor.kind in ("K", "C") and not factor.index)
+        if isinstance(factor, Readout | Outputs) or not scalar or (self.shift and isinstance(factor, Node)):
+            raise _beyond_output("*")
+        shift = self.shift * factor if isinstance(factor, float) else 0.0
+        return self.made(tuple((v, apply(mul, factor, x), k) for v, x, k in self.terms), shift)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other):
+        if isinstance(other, int | float | np.number) and other == 0:
+            raise fail("an output is divided by 0", "Divide by a number that is not 0.")
+        inverse = apply(div, 1.0, other) if isinstance(other, Node) else 1.0 / float(other)
+        return self * inverse
+
+    def made(self, terms: tuple[tuple[Any, Node, int], ...], shift: float) -> Readout:
+        if not np.isfinite(shift):
+            raise fail(f"an output plus {shift:g}", "Add a finite number.")
+        return Readout(self.trace, "C", self.index, None, terms, self.own, shift)
+
+    def bias(self, vector: Any) -> Readout:
+        """A bias N(mean, var) of the output layer: a readout of the vector of ones, exact at any width.
+
+        One for all members, or one for each row of the readout.
+        """
+        if vector.index not in ((), self.own) or np.ndim(vector.mean):
+            raise fail(
+                f"an output of index shape {self.index} plus a Vector of index shape {vector.index}",
+                "The bias of an output is one number, ns.Vector(var), or one for each row of the readout: "
+                f"ns.Vector(var, index={self.own}).",
+            )
+        x = self.terms[0][1]
+        one = x[(0,) * len(x.index)] if x.index else x
+        one = apply(add, apply(mul, 0.0, one), 1.0)
+        rest = self.index if vector.index == () else self.index[len(self.own) :]
+        if rest:
+            one = apply(add, one, self.trace.constant(np.zeros(rest)))
+        return self.made(((vector, one, 0),), float(vector.mean))
+
+    def __getitem__(self, key):
+        raise _beyond_output("[...]")
+
+    def reshape(self, *shape: Any):
+        raise _beyond_output("reshape")
+
+    def transpose(self, *axes: int):
+        raise _beyond_output("transpose")
+
+    def sum(self, axis: int | tuple[int, ...] | None = None):
+        raise _beyond_output("sum")
+
+    def mean(self, axis: int | tuple[int, ...] | None = None):
+        raise _beyond_output("mean")
+
+
+class Outputs(list):
+    """Several outputs in order; sums and multiples act on each."""
+
+    __array_ufunc__ = None
+
+    def _each(self, act):
+        return Outputs(act(out) for out in self)
+
+    def __add__(self, other):
+        if isinstance(other, Outputs):
+            if len(other) != len(self):
+                raise fail(f"{len(self)} outputs plus {len(other)}", "Outputs are added one by one.")
+            return Outputs(a + b for a, b in zip(self, other, strict=True))
+        return self._each(lambda out: out + other)
+
+    __radd__ = __add__
+
+    def __neg__(self):
+        return self._each(lambda out: -out)
+
+    def __sub__(self, other):
+        if isinstance(other, Outputs):
+            return self + -other
+        return self._each(lambda out: out - other)
+
+    def __rsub__(self, other):
+        return -self + other
+
+    def __mul__(self, other):
+        return self._each(lambda out: out * other)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other):
+        return self._each(lambda out: out / other)
+
+    def __netsor_apply__(self, op: Op, *_: Any) -> Any:
+        raise _beyond_output(_spelled(op))
+
+
+def outputs(items: list[Any], axis: Any) -> Outputs:
+    """A stack of outputs."""
+    if not all(isinstance(item, Readout) for item in items):
+        raise fail("outputs are stacked with vectors", "Stack outputs with outputs, vectors with vectors.")
+    if axis != 0:
+        raise fail(
+            f"outputs are stacked along axis={axis!r}", "Outputs are returned one after the other, axis=0."
+        )
+    return Outputs(items)
 
 
 def _beyond_output(name: str) -> NetsorError:
     return fail(
         f"`{name}` is applied to an output",
-        "Rule Output: v @ h is the end of the program, its readout v is used nowhere else, and outputs can "
-        "only be added to outputs. Apply the function to h, put a factor into the variance of v, or use an "
-        "infinite Matrix (rows=None) for a hidden layer.",
+        "Rule Output: v @ h is the end of the program, and its readout v is used nowhere else. Outputs have "
+        "linear combinations only: sums, multiples, plus a constant or a bias `ns.Vector(var)`. Apply the "
+        "function to h, or use an infinite Matrix (rows=None) for a hidden layer.",
     )
 
 
 class Flat:
-    """A block whose members are features of one long vector: `W @ flatten(h)` has a matrix for each."""
+    """A block whose last `dims` axes are features of one vector: `W @ flatten(h)` has a matrix for each."""
 
     __array_ufunc__ = None
 
-    def __init__(self, node: Node) -> None:
-        self.node = node
+    def __init__(self, node: Node, dims: int) -> None:
+        self.node, self.dims = node, dims
 
     def __netsor_apply__(self, *_: Any) -> Any:
         raise fail(
@@ -369,7 +551,10 @@ def apply(op: Op, *operands: Any, **attrs: Attr) -> Any:
         if node.width is not None:
             width = width or node.width
             width.meet(node.width, _spelled(op))
-    return Expression(trace, op.kind(kinds), index, width, op, args, tuple(sorted(attrs.items())))
+    out = Expression(trace, op.kind(kinds), index, width, op, args, tuple(sorted(attrs.items())))
+    if not isinstance(op, IndexMap):
+        out.space = next((n.space for n in nodes if n.space and n.index == index), None)
+    return out
 
 
 def _spelled(op: Op) -> str:
@@ -405,25 +590,51 @@ def _resolve(shape: tuple[int, ...], index: Index) -> tuple[int, ...]:
     return tuple(total // known if s == -1 and known else s for s in shape)
 
 
-def index_items(key: Any, rank: int) -> tuple[Attr, ...]:
-    """The items of `x[key]`, up to the last one that says something."""
+def index_items(key: Any, rank: int, keep: bool = False) -> tuple[Attr, ...]:
+    """The items of `x[key]`, up to the last one that says something (all of them with `keep`)."""
     items = list(key) if isinstance(key, tuple) else [key]
-    if any(i is Ellipsis for i in items):
-        k = next(i for i, item in enumerate(items) if item is Ellipsis)
+    dots = [i for i, item in enumerate(items) if item is Ellipsis]
+    if len(dots) > 1:
+        raise fail("an index has `...` twice", "One `...` stands for all axes that the index does not name.")
+    if dots:
         used = sum(i is not None for i in items) - 1
-        items[k : k + 1] = [slice(None)] * (rank - used)
+        items[dots[0] : dots[0] + 1] = [slice(None)] * (rank - used)
     made = [_item(i) for i in items]
-    while len(made) > 1 and made[-1] == Slice():
+    while len(made) > 1 and made[-1] == Slice() and not keep:
         made.pop()
     return tuple(made)
+
+
+def _all_slices(items: list[Any]) -> bool:
+    return all(isinstance(item, slice) for item in items)
+
+
+def _members(key: Any, size: int) -> tuple[int, ...]:
+    """The positions that a list of integers, or of one truth value for each member, names."""
+    array = np.asarray(key)
+    if array.dtype == bool:
+        if array.shape != (size,):
+            raise fail(
+                f"a mask of shape {array.shape} for an axis of length {size}",
+                "A list of truth values has one for each member of the axis.",
+            )
+        return tuple(int(i) for i in np.flatnonzero(array))
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise fail(
+            f"an index of shape {array.shape} and type {array.dtype}",
+            "A list in an index holds integers, or one truth value for each member of its axis.",
+        )
+    return tuple(int(i) for i in array)
 
 
 def _item(item: Any) -> Attr:
     if item is None:
         return None
     if isinstance(item, slice):
-        return Slice(*(None if v is None else int(v) for v in (item.start, item.stop, item.step)))
+        return _slice(item)
     try:
+        if isinstance(item, bool | np.bool_):
+            raise TypeError
         return int(item.__index__())
     except (AttributeError, TypeError):
         raise fail(
@@ -431,3 +642,13 @@ def _item(item: Any) -> Attr:
             "Index axes are taken by integers, slices, None, or one list of integers: `h[0]`, `h[1:]`, "
             "`h[[0, 2]]`.",
         ) from None
+
+
+def _slice(item: slice) -> Slice:
+    try:
+        made = Slice(*(None if v is None else operator.index(v) for v in (item.start, item.stop, item.step)))
+    except TypeError:
+        made = Slice(step=0)
+    if made.step == 0:
+        raise fail(f"{item!r} is not an index", "A slice has integers, and a step that is not 0: `h[1:5:2]`.")
+    return made

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from netsor.build.nodes import Node, fail
+from netsor.build.nodes import Node, Outputs, Readout, fail
 from netsor.errors import DataError
 from netsor.lang.program import RESERVED
 
@@ -213,13 +213,13 @@ class Vector:
         return self._node()[key]
 
     def __add__(self, other):
-        return self._node() + other
+        return other + self if isinstance(other, Readout | Outputs) else self._node() + other
 
     def __radd__(self, other):
         return other + self._node()
 
     def __sub__(self, other):
-        return self._node() - other
+        return -other + self if isinstance(other, Readout | Outputs) else self._node() - other
 
     def __rsub__(self, other):
         return other - self._node()

@@ -10,12 +10,27 @@ from typing import Any
 
 import numpy as np
 
-from netsor.build.nodes import Embedded, Expression, Flat, Known, Leaf, Node, Product, Readout, Width, fail
+from netsor.build.nodes import (
+    Average,
+    Embedded,
+    Expression,
+    Flat,
+    Known,
+    Leaf,
+    Node,
+    Product,
+    Readout,
+    Width,
+    apply,
+    fail,
+)
 from netsor.build.parameters import Matrix, Vector
 from netsor.errors import DataError
+from netsor.lang import index_maps as maps
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
-from netsor.lang.expr import Apply, Const, Expr, Ref
+from netsor.lang.expr import Apply, Const, Expr, Ref, rename
+from netsor.lang.ops import Op
 from netsor.lang.types import Index
 
 __all__ = ["Trace", "Use", "current_trace", "data_expr", "numbers", "tracing"]
@@ -59,10 +74,35 @@ class Trace:
     leaves: dict[Vector, Leaf] = field(default_factory=dict)
     widths: dict[str, Width] = field(default_factory=dict)
     functions: dict[Callable, str] = field(default_factory=dict)
+    constants: dict[tuple[Index, bytes], str] = field(default_factory=dict)
     concrete: bool = False  # whether the network looked at the values of its data
+
+    @property
+    def biases(self) -> dict[Vector, None]:
+        """The Vectors that are added to outputs."""
+        readouts = (node for node in self.nodes if isinstance(node, Readout))
+        return {v: None for node in readouts for v, _, _ in node.terms if isinstance(v, Vector)}
 
     def add(self, node: Node) -> None:
         self.nodes.append(node)
+
+    def signature(self, first: int = 0) -> list[tuple[Any, ...]]:
+        """What each node from number `first` on computes, without the names that the trace gave.
+
+        Two readings of one network on one input have equal signatures.
+        """
+        constants = {
+            name: f"{array.shape} {array.tobytes().hex()}"
+            for name, array in self.data.items()
+            if name.startswith("k")
+        }
+        numbers: dict[Node, Any] = {leaf: vector for vector, leaf in self.leaves.items()}
+        out: list[tuple[Any, ...]] = []
+        for node in self.nodes[first:]:
+            if not isinstance(node, Leaf):
+                numbers[node] = len(out)
+                out.append(_signature(node, numbers, constants))
+        return out
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -106,11 +146,8 @@ class Trace:
     def constant(self, array: Any) -> Known:
         """An array of numbers, kept with the program's data; equal arrays are kept once."""
         values = numbers(array, "a constant here")
-        for name, known in self.data.items():
-            if name.startswith("k") and np.array_equal(known, values):
-                return Known(self, "K", values.shape, None, Ref(name))
-        name = f"k{sum(n.startswith('k') for n in self.data) + 1}"
-        self.data[name] = values
+        name = self.constants.setdefault((values.shape, values.tobytes()), f"k{len(self.constants) + 1}")
+        self.data.setdefault(name, values)
         return Known(self, "K", values.shape, None, Ref(name))
 
     def input(self, x: Any, name: str) -> Any:
@@ -139,28 +176,26 @@ class Trace:
 
     def product(self, matrix: Matrix, operand: Any, aligned: int) -> Node:
         """`W @ operand`: an embedding of data, a hidden layer, or an output."""
-        flat = isinstance(operand, Flat)
-        x = self.lift(operand.node if flat else operand)
+        flat = operand.dims if isinstance(operand, Flat) else 0
+        x = self.lift(operand.node if isinstance(operand, Flat) else operand)
         self.refuse_operand(matrix, x)
         assert isinstance(x, Node)
         if x.kind == "K":
-            return self.embed(matrix, x.reshape(-1) if flat else x)
-        use = self.use(matrix, lambda: Width(), x.index if flat else ())
+            return self.embed(matrix, x.reshape(*x.index[: len(x.index) - flat], -1) if flat else x, aligned)
+        if 0 < flat < len(x.index):  # the axes that run together come first
+            first = len(x.index) - flat
+            x = x.transpose(*range(first, len(x.index)), *range(first))
+        use = self.use(matrix, lambda: Width(), x.index[:flat])
         if isinstance(use.cols, int) or not isinstance(x.width, Width):
             raise self.two_uses(matrix)
         use.cols.meet(x.width, "@")
-        if flat:
-            aligned = len(x.index)
+        aligned = flat or aligned
         index = use.flat + matrix.index
-        if index[:aligned] != x.index[:aligned] or aligned > min(len(index), len(x.index)):
-            raise fail(
-                f"aligned={aligned}, but the index shapes {index} and {x.index} differ",
-                "Rule MatMul, aligned: matrix i meets vector i, so both have these axes, with one length.",
-            )
+        self.check_aligned(aligned, index, x.index)
         if isinstance(matrix.rows, int):
             own = matrix.index + ((matrix.rows,) if matrix.rows > 1 else ())
             rest = (use.flat + own)[aligned:]
-            return Readout(self, "C", rest + x.index[aligned:], None, ((matrix, x, aligned),))
+            return Readout(self, "C", rest + x.index[aligned:], None, ((matrix, x, aligned),), rest)
         out = Product(self, "G", index + x.index[aligned:], use.rows, matrix, x, aligned)
         return out.sum(tuple(range(aligned))) if flat and aligned else out
 
@@ -199,7 +234,7 @@ class Trace:
             )
         return self.uses[matrix]
 
-    def embed(self, matrix: Matrix, x: Node) -> Node:
+    def embed(self, matrix: Matrix, x: Node, aligned: int) -> Node:
         if not x.index:
             raise fail(
                 f"{self.called(matrix)} is applied to data without axes, a single number",
@@ -224,7 +259,19 @@ class Trace:
                 "Check the shapes of the inputs.",
                 DataError,
             )
-        return Embedded(self, "G", matrix.index + x.index[:-1], use.rows, matrix, data_expr(x))
+        self.check_aligned(aligned, matrix.index, x.index[:-1])
+        out = Embedded(self, "G", matrix.index + x.index[:-1], use.rows, matrix, data_expr(x))
+        return _diagonal(out, aligned, len(matrix.index)) if aligned else out
+
+    def check_aligned(self, aligned: int, index: Index, other: Index) -> None:
+        """Axes that run together are axes of both, with one length."""
+        if type(aligned) is not int or aligned < 0:
+            raise fail(f"aligned={aligned!r}", "Give the number of first index axes that run together, >= 0.")
+        if index[:aligned] != other[:aligned] or aligned > min(len(index), len(other)):
+            raise fail(
+                f"aligned={aligned}, but the index shapes {index} and {other} differ",
+                "Rule MatMul, aligned: matrix i meets vector i, so both have these axes, with one length.",
+            )
 
     def two_uses(self, matrix: Matrix) -> Exception:
         return fail(
@@ -232,6 +279,48 @@ class Trace:
             "Rule MatMul: a matrix has one number of columns, which would be finite and infinite at once. "
             "Use two matrices.",
         )
+
+
+def _signature(node: Node, numbers: dict[Node, Any], constants: dict[str, str]) -> tuple[Any, ...]:
+    match node:
+        case Known(expr=expr):
+            return "data", rename(expr, constants)
+        case Embedded(matrix=matrix, data=data):
+            return matrix, rename(data, constants)
+        case Product(matrix=matrix, operand=x, aligned=aligned):
+            return matrix, numbers[x], aligned
+        case Expression(op=op, args=args, attrs=attrs):
+            parts = (numbers[a] if isinstance(a, Node) else repr(a) for a in args)
+            return _operation(op), repr(attrs), *parts
+        case Readout(terms=terms, shift=shift):
+            return "output", repr(shift), *((v, numbers[x], k) for v, x, k in terms)
+        case Average(operand=x):
+            return "average", numbers[x]
+    raise TypeError(f"{node} has no signature")
+
+
+def _operation(op: Op) -> Any:
+    """An operation; a user's function that is made anew whenever the network is read, by its code."""
+    if not getattr(op, "user", False):
+        return op
+    fn = getattr(op.fn, "fn", op.fn)  # type: ignore[attr-defined]
+    code = getattr(fn, "__code__", None)
+    if code is None:
+        return type(op), fn
+    cells = tuple(cell.cell_contents for cell in fn.__closure__ or ())
+    plain = [
+        repr(c) if isinstance(c, int | float | str | tuple) else type(c) for c in (*cells, fn.__defaults__)
+    ]
+    return type(op), code, *plain
+
+
+def _diagonal(out: Node, aligned: int, inner: int) -> Node:
+    """The members i = j of a product with index axes (i, ..., j, ...), whose first j stand after `inner`."""
+    shared = out.index[:aligned]
+    free = (slice(None),) * (inner - aligned)
+    members = [out[(*i, *free, *i)] for i in np.ndindex(*shared)]
+    joined = apply(maps.stack, *members, axis=0)
+    return joined.reshape(*shared, *joined.index[1:])
 
 
 def numbers(x: Any, what: str) -> np.ndarray:
@@ -264,11 +353,24 @@ def numbers(x: Any, what: str) -> np.ndarray:
 
 def data_expr(node: Node | float) -> Expr:
     """The expression of a K-node in terms of named data."""
-    match node:
-        case float():
-            return Const(node)
-        case Known():
-            return node.expr
-        case Expression(op=op, args=args, attrs=attrs):
-            return Apply(op, tuple(data_expr(a) for a in args), attrs)
-    raise TypeError(f"{node} is not data")
+    found: dict[Node, Expr] = {}
+
+    def known(x: Node | float) -> Expr | None:
+        return found.get(x) if isinstance(x, Node) else Const(x)
+
+    path: list[Node | float] = [node]
+    while path:
+        last = path[-1]
+        if isinstance(last, Known):
+            found[last] = last.expr
+        elif isinstance(last, Expression):
+            parts = [known(a) for a in last.args]
+            if None in parts:
+                path += [a for a, part in zip(last.args, parts, strict=True) if part is None]
+                continue
+            found[last] = Apply(last.op, tuple(part for part in parts if part is not None), last.attrs)
+        path.pop()
+    expr = known(node)
+    if expr is None:
+        raise TypeError(f"{node} is not data")
+    return expr

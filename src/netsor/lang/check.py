@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from netsor.errors import NetsorError, Place, TypeCheckError
-from netsor.lang.controlled import growth_problem, unwound
-from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees
+from netsor.lang.controlled import Unwinder, growth_problem
+from netsor.lang.expr import Apply, Const, Expr, Ref, count_terms, refs, subtrees
 from netsor.lang.program import (
     RESERVED,
     Embedding,
@@ -64,6 +64,7 @@ def check(program: Program) -> Types:
         checker.statement = statement
         checker.visit(statement)
     checker.check_readouts()
+    checker.check_controlled()
     check_sampling(program, checker.fail_at)
     return checker.types
 
@@ -94,14 +95,18 @@ def _find(mark: Mark, code: str) -> re.Match[str] | None:
 
 def _spelling(node: Expr) -> re.Pattern[str]:
     """A pattern for the text of an expression, however it is spaced."""
-    words = [re.escape(word) for word in re.findall(r"\w+|[^\w\s]", _show(node))]
+    from netsor.lang.show import show_expr
+
+    if count_terms(node) > 1000:
+        return RIGHT
+    words = [re.escape(word) for word in re.findall(r"\w+|[^\w\s]", show_expr(node))]
     return re.compile(r"(?<![\w.])(" + r"\s*".join(words) + r")(?!\w)")
 
 
 def _show(expr: Expr) -> str:
-    from netsor.lang.show import show_expr
+    from netsor.lang.show import shown_short
 
-    return show_expr(expr)
+    return shown_short(expr, 200)
 
 
 def _check_names(program: Program) -> None:
@@ -129,6 +134,7 @@ class _Checker:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.types: Types = {}
+        self.inferred: dict[Expr, Inferred] = {}
 
     # Errors
 
@@ -150,19 +156,21 @@ class _Checker:
 
     def check_names(self) -> None:
         """Every name is defined once."""
-        first: dict[str, str] = dict.fromkeys(self.program.data, "as data")
+        first: dict[str, Statement | None] = dict.fromkeys(self.program.data)
         for s in self.program.statements:
             if isinstance(s, Output):
                 continue
             if s.name in first:
+                known = first[s.name]
+                where = "as data" if known is None else f"at {place_of(self.program, known).title}"
                 raise self.fail_at(
                     s,
                     f"`{s.name}` is defined twice",
-                    f"It is defined first {first[s.name]}. A program is straight-line: every variable is "
+                    f"It is defined first {where}. A program is straight-line: every variable is "
                     "assigned once. Choose another name here.",
                     LEFT,
                 )
-            first[s.name] = f"at {place_of(self.program, s).title}"
+            first[s.name] = s
 
     def visit(self, s: Statement) -> None:
         match s:
@@ -330,7 +338,6 @@ class _Checker:
                 f"C-vars stands by itself: `{s.name} := {_show(s.expr)}`.",
                 _spelling(s.expr),
             )
-        self.check_controlled(s)
         return H(found.width, found.index)
 
     def rule_moment(self, s: Moment) -> Type:
@@ -343,7 +350,6 @@ class _Checker:
                 f"function of C-vars stands by itself: `{s.name} := {_show(s.expr)}`.",
                 _spelling(s.expr),
             )
-        self.check_controlled(s)
         return C(found.index)
 
     def rule_scalar(self, s: Scalar) -> Type:
@@ -408,10 +414,12 @@ class _Checker:
     def check_readouts(self) -> None:
         """A readout is used nowhere but in outputs, has mean zero, and is independent of other inputs."""
         readouts = {t.readout for s in self.program.outputs for t in s.terms}
+        seen: set[Expr] = set()
         for s in self.program.statements:
-            for name in used_by(s):
+            operands = {t.operand for t in s.terms} if isinstance(s, Output) else set()
+            for name in _newly_used(s, seen) if readouts else ():
                 between = isinstance(s, Input) and s.name in readouts
-                reads = isinstance(s, Output) and name not in {t.operand for t in s.terms}
+                reads = isinstance(s, Output) and name not in operands
                 if name in readouts and not between and not reads:
                     raise self.fail_at(
                         s,
@@ -479,36 +487,49 @@ class _Checker:
         )
 
     def infer(self, expr: Expr) -> Inferred:
-        for name in refs(expr):
-            if name not in self.program.data and isinstance(self.lookup(name), A):
-                raise self.fail(
-                    f"`{name}` is a matrix inside an expression",
-                    "Rule MatMul: a matrix acts on a vector, on a line of its own: "
-                    f"`g := MatMul({name}, x)`; then use `g` here.",
-                    name,
-                )
-        return infer(expr, self.known, self.refuse)
+        return infer(expr, self.known, self.refuse, self.inferred)
 
     def known(self, name: str) -> Inferred:
         if name in self.program.data:
             return Inferred("K", self.program.data[name].shape)
-        return _as_inferred(self.lookup(name))
+        type_ = self.lookup(name)
+        if isinstance(type_, A):
+            raise self.fail(
+                f"`{name}` is a matrix inside an expression",
+                "Rule MatMul: a matrix acts on a vector, on a line of its own: "
+                f"`g := MatMul({name}, x)`; then use `g` here.",
+                name,
+            )
+        return _as_inferred(type_)
 
     def refuse(self, what: str, remedy: str, node: Expr) -> NetsorError:
         names = [node.op.name] if isinstance(node, Apply) else []
         return self.fail(f"{type(self.statement).__name__}: {what}", remedy, _spelling(node), *names)
 
-    def check_controlled(self, s: Nonlin | Moment) -> None:
-        problem = growth_problem(s.expr, self.program, self.types)
-        if problem:
-            body = _show(unwound(s.expr, self.program))
-            phi = f"In terms of G-vars it is `{body}`. " if body != _show(s.expr) and len(body) < 80 else ""
-            raise self.fail(
-                f"{type(s).__name__}: the function is not controlled",
-                f"{phi}{problem} The Master Theorem needs |phi(x)| <= exp(C |x|^(2 - eps) + c); beyond that "
-                "the expectation diverges. Use a function that grows more slowly.",
-                _spelling(s.expr),
-            )
+    def check_controlled(self) -> None:
+        """The Master Theorem's condition on every Nonlin and Moment."""
+        problem = growth_problem(self.program, self.types)
+        if problem is None:
+            return
+        s, words = problem
+        body, own = _show(Unwinder(self.program)(s.expr)), _show(s.expr)
+        phi = f"In terms of G-vars it is `{body}`. " if body != own and len(body) < 80 else ""
+        raise self.fail_at(
+            s,
+            f"{type(s).__name__}: the function is not controlled",
+            f"{phi}{words} The Master Theorem needs |phi(x)| <= exp(C |x|^(2 - eps) + c); beyond that "
+            "the expectation diverges. Use a function that grows more slowly.",
+            _spelling(s.expr),
+        )
+
+
+def _newly_used(s: Statement, seen: set[Expr]) -> list[str]:
+    """The names that a statement reads, without those in expressions that were seen before."""
+    if not isinstance(s, LinComb | Nonlin | Moment | Scalar):
+        return used_by(s)
+    found = list(subtrees(s.expr, seen))
+    seen.update(found)
+    return [node.name for node in found if isinstance(node, Ref)]
 
 
 def _as_inferred(type_: Type) -> Inferred:

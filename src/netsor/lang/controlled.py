@@ -11,71 +11,131 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from netsor.lang import ops
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Expr, Ref, refs, subtrees, transform
 from netsor.lang.facts import Growth
-from netsor.lang.ops import Function
-from netsor.lang.program import LinComb, Nonlin, Program
+from netsor.lang.program import LinComb, Moment, Nonlin, Program, Scalar
 from netsor.lang.types import H, Type
 
-__all__ = ["growth_problem", "unwound"]
+__all__ = ["Unwinder", "growth_problem"]
 
 RADII = 2.0 ** np.arange(0, 20, 1 / 16)
 RAYS = 8
+Function = Nonlin | Moment
 
 
-def unwound(expr: Expr, program: Program, *, through_lincomb: bool = False) -> Expr:
-    """The expression as a function of G-vars and C-vars only (the paper's unwound nonlinearity).
+class Unwinder:
+    """Expressions as functions of G-vars and C-vars only (the paper's unwound nonlinearity).
 
-    `through_lincomb` goes on through linear combinations, down to inputs and matrix products.
+    kinds  the statements whose definitions are put in the place of their names
     """
-    kinds = (Nonlin, LinComb) if through_lincomb else (Nonlin,)
 
-    def leaf(ref: Ref) -> Expr:
-        source = program.definitions.get(ref.name)
-        return transform(source.expr, leaf) if isinstance(source, kinds) else ref
+    def __init__(self, program: Program, kinds: tuple[type, ...] = (Nonlin,)) -> None:
+        self.definitions, self.kinds = program.definitions, kinds
+        self.known: dict[str, Expr] = {}
 
-    return transform(expr, leaf)
+    def __call__(self, expr: Expr) -> Expr:
+        path = self._missing(expr)
+        while path:
+            source = self.definitions[path[-1]]
+            assert isinstance(source, LinComb | Nonlin | Scalar)
+            first = self._missing(source.expr)
+            if first:
+                path += first
+            else:
+                self.known[path.pop()] = self._replace(source.expr)
+        return self._replace(expr)
+
+    def _missing(self, expr: Expr) -> list[str]:
+        """The names to be unwound before an expression can be."""
+        return [
+            name
+            for name in refs(expr)
+            if name not in self.known and isinstance(self.definitions.get(name), self.kinds)
+        ]
+
+    def _replace(self, expr: Expr) -> Expr:
+        return transform(expr, lambda ref: self.known.get(ref.name, ref))
 
 
-def growth_problem(expr: Expr, program: Program, types: Mapping[str, Type]) -> str | None:
-    """What is wrong with the growth of a nonlinearity, in words, or None."""
-    body = unwound(expr, program)
-    steep = (n for n in subtrees(body) if isinstance(n, Apply) and _may_explode(n, types))
-    if next(steep, None) is None:
-        return None
+def growth_problem(program: Program, types: Mapping[str, Type]) -> tuple[Function, str] | None:
+    """The first nonlinearity that grows too fast, and what is wrong with it in words; or None.
+
+    Nonlin statements are followed along the rays one after the other, each from the values of the ones
+    before, and only those are that a function which may explode depends on, or that depend on it.
+    """
+    steps = _suspects(program, types)
+    last = {name: i for i, (s, _) in enumerate(steps) for name in refs(s.expr)}
     rng = np.random.default_rng(0)
-    for ray in range(RAYS):
-        values = {name: _ray_value(name, program, types, ray, rng) for name in refs(body)}
+    values: dict[str, Block] = {}
+    for i, (s, steep) in enumerate(steps):
+        names = refs(s.expr)
+        for name in names:
+            if name not in values:
+                values[name] = _ray_values(name, program, types, rng)
         with np.errstate(all="ignore"):
-            out = np.asarray(evaluate(body, values).array)
-        order = max((_growth_order(row) for row in out.reshape(-1, len(RADII))), default=0.0)
-        if order > 1.99:
-            return f"On a ray from the origin log |phi(r)| grows like r^{order:.2f}."
+            out = evaluate(s.expr, values)
+        if steep:
+            rows = np.broadcast_to(out.array, (*out.array.shape[:-1], RAYS * len(RADII)))
+            order = max((_growth_order(row) for row in rows.reshape(-1, len(RADII))), default=0.0)
+            if order > 1.99:
+                return s, f"On a ray from the origin log |phi(r)| grows like r^{order:.2f}."
+        if isinstance(s, Nonlin):
+            values[s.name] = out
+        for name in names:
+            if last[name] == i:
+                del values[name]
     return None
 
 
-def _may_explode(node: Apply, types: Mapping[str, Type]) -> bool:
+def _suspects(program: Program, types: Mapping[str, Type]) -> list[tuple[Function, bool]]:
+    """The functions to follow along the rays, and whether each contains something that may explode."""
+    traits: dict[Expr, tuple[bool, bool]] = {}  # whether it has a vector, whether it may explode
+    steep: set[str] = set()
+    for s in program.statements:
+        if isinstance(s, Nonlin | Moment):
+            for node in subtrees(s.expr, traits):
+                traits[node] = _traits(node, traits, types, steep)
+            if traits[s.expr][1]:
+                steep.add(s.name)
+    needed: set[str] = set()
+    found: list[tuple[Function, bool]] = []
+    for s in reversed(program.statements if steep else ()):
+        if isinstance(s, Nonlin | Moment) and (s.name in steep or s.name in needed):
+            found.append((s, s.name in steep))
+            needed.update(refs(s.expr))
+    return found[::-1]
+
+
+def _traits(
+    node: Expr, traits: Mapping[Expr, tuple[bool, bool]], types: Mapping[str, Type], steep: set[str]
+) -> tuple[bool, bool]:
+    """Whether a node has a vector, and whether it may grow like an exponential."""
+    if isinstance(node, Ref):
+        vector = isinstance(types.get(node.name), H)
+        return vector, vector and node.name in steep
+    if not isinstance(node, Apply):
+        return False, False
+    parts = [traits[a] for a in node.args]
+    own = isinstance(node.op, ops.Function) and node.op.about(node.options).growth >= Growth.EXPONENTIAL
     if node.op.name in ("pow", "div"):
-        return any(isinstance(types.get(name), H) for name in refs(node.args[1]))
-    if isinstance(node.op, Function):
-        return node.op.about(node.options).growth >= Growth.EXPONENTIAL
-    return getattr(node.op, "user", False)
+        own = len(parts) > 1 and parts[1][0]
+    return any(vector for vector, _ in parts), own or any(part for _, part in parts)
 
 
-def _ray_value(
-    name: str, program: Program, types: Mapping[str, Type], ray: int, rng: np.random.Generator
-) -> Block:
-    """Values of a variable along one ray; the first two rays are the diagonal and its opposite."""
+def _ray_values(name: str, program: Program, types: Mapping[str, Type], rng: np.random.Generator) -> Block:
+    """Values of a variable along all rays; the first two are the diagonal and its opposite."""
     if name in program.data:
         return Block(program.data[name], program.data[name].ndim)
     type_ = types[name]
     index = type_.index
     if not isinstance(type_, H):
         return Block(np.ones(index), len(index))
-    slope = np.full(index, 1.0 - 2.0 * ray) if ray < 2 else rng.standard_normal(index)
-    return Block(slope[..., None] * RADII, len(index), True)
+    slopes = rng.standard_normal((*index, RAYS))
+    slopes[..., :2] = 1.0, -1.0
+    return Block((slopes[..., None] * RADII).reshape(*index, -1), len(index), True)
 
 
 def _growth_order(values: np.ndarray) -> float:

@@ -1,41 +1,50 @@
-"""The semantics of expressions: the value of a tree, given the values of its variables."""
+"""The semantics of expressions: the value of an expression, given the values of its variables."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
 
 from netsor.lang.blocks import Block
-from netsor.lang.expr import Const, Expr, Ref
+from netsor.lang.expr import Apply, Const, Expr, Ref, subtrees
 
 __all__ = ["evaluate"]
 
 
 def evaluate(expr: Expr, values: Mapping[str, Block]) -> Block:
-    """Value of `expr` where each name stands for its block; equal subtrees are computed once.
+    """Value of `expr` where each name stands for its block; a shared part is computed once.
 
     >>> from netsor.lang import Block, parse_expr
     >>> x = Block(np.array([[1.0, -2.0], [3.0, 4.0]]), rank=1, vector=True)   # two vectors of width 2
     >>> evaluate(parse_expr("sum(relu(x), axis=0) / 2"), {"x": x}).array
     array([2., 2.])
     """
-    memo: dict[Expr, Block] = {}
+    order = list(subtrees(expr))
+    readers = Counter(a for node in order if isinstance(node, Apply) for a in node.args)
+    found: dict[Expr, Block] = {}
+    for node in order:
+        match node:
+            case Ref(name):
+                found[node] = values[name]
+            case Const(value):
+                found[node] = Block(value, 0)
+            case Apply():
+                found[node] = _apply(node, [found[a] for a in node.args])
+                for a in node.args:  # a value is dropped after its last reader
+                    readers[a] -= 1
+                    if not readers[a]:
+                        del found[a]
+    return found[expr]
 
-    def visit(node: Expr) -> Block:
-        if isinstance(node, Ref):
-            return values[node.name]
-        if node not in memo:
-            if isinstance(node, Const):
-                return Block(node.value, 0)
-            args = [visit(a) for a in node.args]
-            numbers = all(isinstance(a.array, float) for a in args)
-            if numbers:
-                args = [Block(np.asarray(a.array), 0) for a in args]
-            out = node.op.run(*args, **node.options)
-            if node.pick is not None:
-                out = Block(out.array[node.pick], out.rank, out.vector)
-            memo[node] = Block(float(out.array), 0) if numbers and out.array.ndim == 0 else out
-        return memo[node]
 
-    return visit(expr)
+def _apply(node: Apply, args: list[Block]) -> Block:
+    """The operation on blocks; a function of plain numbers is a plain number."""
+    numbers = all(isinstance(a.array, float) for a in args)
+    if numbers:
+        args = [Block(np.asarray(a.array), 0) for a in args]
+    out = node.op.run(*args, **node.options)
+    if node.pick is not None:
+        out = Block(out.array[node.pick], out.rank, out.vector)
+    return Block(float(out.array), 0) if numbers and out.array.ndim == 0 else out

@@ -14,7 +14,7 @@ import numpy as np
 
 from netsor.lang.blocks import Block, align
 from netsor.lang.evaluate import evaluate
-from netsor.lang.expr import Apply, Const, Expr, Ref, refs
+from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees
 from netsor.lang.functions import add, div, mul, neg, sub
 from netsor.lang.index_maps import at
 from netsor.lang.lower import drop_dead
@@ -89,8 +89,11 @@ class _Cell:
         match other.expr:
             case Const(0.0):
                 return self
-            case Apply(op, (first, last)) if op is add:  # from left to right, however it came about
-                return _Cell(Apply(add, ((self + _Cell(first)).expr, last)))
+            case Apply(op) if op is add:  # from left to right, however it came about
+                total, terms = self.expr, _summands(other.expr)
+                for term in terms:
+                    total = Apply(add, (total, term))
+                return _Cell(total)
         return _Cell(Apply(add, (self.expr, other.expr)))
 
     def __mul__(self, other: Any) -> _Cell:
@@ -102,6 +105,15 @@ class _Cell:
         return self if factor == Const(1.0) else _Cell(Apply(mul, (self.expr, factor)))
 
     __rmul__ = __mul__
+
+
+def _summands(expr: Expr) -> list[Expr]:
+    """The terms of a sum that was written from left to right."""
+    terms: list[Expr] = []
+    while isinstance(expr, Apply) and expr.op is add:
+        terms.append(expr.args[1])
+        expr = expr.args[0]
+    return [expr, *reversed(terms)]
 
 
 def _cells(values: list[Expr], shape: Index) -> np.ndarray:
@@ -196,7 +208,7 @@ class _Writer:
     def outputs(self, s: Output) -> Sequence[Statement]:
         """One output per member; the axes that a term sums over become a sum of plain terms."""
         columns = [self.terms(t) for t in s.terms]
-        return [Output(sum(parts, ()), place=s.place) for parts in zip(*columns, strict=True)]
+        return [Output(sum(parts, ()), s.shift, place=s.place) for parts in zip(*columns, strict=True)]
 
     def terms(self, t: Term) -> list[tuple[Term, ...]]:
         readouts, operands = self.names[t.readout], self.names[t.operand]
@@ -226,6 +238,13 @@ class _Writer:
     # Expressions on arrays of expressions
 
     def evaluate(self, expr: Expr) -> Block:
+        found: dict[Expr, Block] = {}
+        for node in subtrees(expr):
+            found[node] = self.block(node, found)
+        return found[expr]
+
+    def block(self, expr: Expr, found: dict[Expr, Block]) -> Block:
+        """The array of plain expressions of a node, from those of its arguments."""
         match expr:
             case Const():
                 return Block(_object(_Cell(expr)), 0)
@@ -235,7 +254,7 @@ class _Writer:
             case Ref(name):
                 names = self.names[name]
                 return Block(_cells([Ref(n) for n in names.ravel()], names.shape), names.ndim)
-        blocks = [self.evaluate(a) for a in expr.args]
+        blocks = [found[a] for a in expr.args]
         match expr.op:
             case IndexMap():
                 out = expr.op.run(*blocks, **expr.options)

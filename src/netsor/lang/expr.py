@@ -1,21 +1,34 @@
-"""Coordinatewise functions as expression trees: a reference, a constant, or an operation applied to trees.
+"""Coordinatewise functions as expressions: a reference, a constant, or an operation applied to expressions.
 
 The whole language of the nonlinearities is these three nodes; each interpreter (shapes, evaluation,
-printing, expansion) is a table over the operations. Trees are immutable and hash once, so shared
-subtrees cost nothing.
+printing, expansion) is a table over the operations. Every expression exists once (hash-consing, Ershov
+1958): what is spelled alike is one object, so an expression is a graph in which equality is identity, and
+every pass visits a shared part once, with a stack of its own instead of Python's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 if TYPE_CHECKING:
     from netsor.lang.ops import Op
 
-__all__ = ["Apply", "Attr", "Const", "Expr", "Ref", "Slice", "refs", "rename", "subtrees", "transform"]
+__all__ = [
+    "Apply",
+    "Attr",
+    "Const",
+    "Expr",
+    "Ref",
+    "Slice",
+    "count_terms",
+    "refs",
+    "rename",
+    "subtrees",
+    "transform",
+]
 
 
 @dataclass(frozen=True)
@@ -33,41 +46,87 @@ class Slice:
 
 Attr = Any  # None, bool, int, float, str, Slice, or a tuple of these
 
+_KNOWN: WeakValueDictionary[Any, Any] = WeakValueDictionary()
 
-@dataclass(frozen=True)
-class Ref:
+
+def _once(cls: type, key: tuple[Any, ...], **fields: Any) -> Any:
+    """The one node with this key, made now if there is none."""
+    found = _KNOWN.get(key)
+    if found is None:
+        made = object.__new__(cls)
+        for name, value in fields.items():
+            object.__setattr__(made, name, value)
+        found = _KNOWN.setdefault(key, made)
+    return found
+
+
+class _Node:
+    """What the three nodes share: one object for each value, and a short text."""
+
+    def __repr__(self) -> str:
+        from netsor.lang.show import shown_short
+
+        return f"{type(self).__name__}({shown_short(self)})"  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, eq=False, repr=False, init=False)
+class Ref(_Node):
     """A variable or a named array of data."""
 
     name: str
 
+    def __new__(cls, name: str) -> Ref:
+        return _once(cls, (Ref, name), name=name)
 
-@dataclass(frozen=True)
-class Const:
-    """A real number."""
+    def __reduce__(self):
+        return Ref, (self.name,)
+
+
+@dataclass(frozen=True, eq=False, repr=False, init=False)
+class Const(_Node):
+    """A real number; 0.0 and -0.0 are two."""
 
     value: float
 
+    def __new__(cls, value: float) -> Const:
+        number = float(value)
+        return _once(cls, (Const, repr(number)), value=number)
 
-@dataclass(frozen=True)
-class Apply:
+    def __reduce__(self):
+        return Const, (self.value,)
+
+
+@dataclass(frozen=True, eq=False, repr=False, init=False)
+class Apply(_Node):
     """`op(args, **attrs)`; for operations that mix several members, `pick` selects one component."""
 
     op: Op
     args: tuple[Expr, ...]
-    attrs: tuple[tuple[str, Attr], ...] = field(default=())
+    attrs: tuple[tuple[str, Attr], ...] = ()
     pick: int | None = None
 
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.op, self.args, self.attrs, self.pick))
+    def __new__(
+        cls,
+        op: Op,
+        args: tuple[Expr, ...],
+        attrs: tuple[tuple[str, Attr], ...] = (),
+        pick: int | None = None,
+    ) -> Apply:
+        attrs = op.canonical(attrs) if attrs else ()
+        # The text of the options tells 0 from 0.0, False and -0.0, which are equal keys of a dictionary.
+        key = (op, args, repr(attrs) if attrs else "", pick)
+        return _once(cls, key, op=op, args=args, attrs=attrs, pick=pick)
 
-    def __hash__(self) -> int:
-        return self._hash
+    def __reduce__(self):
+        return Apply, (self.op, self.args, self.attrs, self.pick)
 
-    @cached_property
+    @property
     def names(self) -> tuple[str, ...]:
-        """The names that the tree mentions, in order of first appearance."""
-        return tuple(node.name for node in subtrees(self) if isinstance(node, Ref))
+        """The names that the expression mentions, in order of first appearance."""
+        if "_names" not in self.__dict__:
+            found = tuple(node.name for node in subtrees(self) if isinstance(node, Ref))
+            object.__setattr__(self, "_names", found)
+        return self.__dict__["_names"]
 
     @property
     def options(self) -> dict[str, Attr]:
@@ -77,45 +136,57 @@ class Apply:
 Expr = Ref | Const | Apply
 
 
-def transform(expr: Expr, leaf: Callable[[Ref], Expr]) -> Expr:
-    """Replace every `Ref` by `leaf(ref)`; shared subtrees are visited once and stay shared."""
-    done: dict[Expr, Expr] = {}
+def subtrees(expr: Expr, known: Container[Expr] = ()) -> Iterator[Expr]:
+    """Every distinct subexpression that is not known, arguments before the node that uses them.
 
-    def visit(node: Expr) -> Expr:
-        if isinstance(node, Const):
-            return node
-        if node not in done:
-            if isinstance(node, Ref):
+    Nothing below a known node is visited unless it stands elsewhere, too.
+    """
+    if not isinstance(expr, Apply):
+        return iter(() if expr in known else (expr,))
+    found: dict[Expr, None] = {}
+    path: list[tuple[Expr, Iterator[Expr]]] = []
+    if expr not in known:
+        path.append((expr, iter(expr.args)))
+    while path:
+        node, rest = path[-1]
+        for arg in rest:
+            if arg in found or arg in known:
+                continue
+            if isinstance(arg, Apply):
+                path.append((arg, iter(arg.args)))
+                break
+            found[arg] = None
+        else:
+            found[node] = None
+            path.pop()
+    return iter(found)
+
+
+def transform(expr: Expr, leaf: Callable[[Ref], Expr], known: Mapping[Expr, Expr] | None = None) -> Expr:
+    """Replace every `Ref` by `leaf(ref)`, and every node of `known` by what it stands for there."""
+    done: dict[Expr, Expr] = dict(known or {})
+    for node in subtrees(expr, done):
+        match node:
+            case Ref():
                 done[node] = leaf(node)
-            else:
-                args = tuple(visit(a) for a in node.args)
-                same = all(a is b for a, b in zip(args, node.args, strict=True))
-                done[node] = node if same else Apply(node.op, args, node.attrs, node.pick)
-        return done[node]
-
-    return visit(expr)
+            case Apply(op, args, attrs, pick):
+                done[node] = Apply(op, tuple(done.get(a, a) for a in args), attrs, pick)
+    return done.get(expr, expr)
 
 
 def rename(expr: Expr, names: Mapping[str, str]) -> Expr:
-    """The same tree with its variables renamed."""
+    """The same expression with its variables renamed."""
     return transform(expr, lambda ref: Ref(names.get(ref.name, ref.name)))
-
-
-def subtrees(expr: Expr, known: Container[Expr] = ()) -> Iterator[Expr]:
-    """Every distinct subtree that is not known, arguments before the node that uses them."""
-    found: dict[Expr, None] = {}
-
-    def visit(node: Expr) -> None:
-        if node not in found and node not in known:
-            if isinstance(node, Apply):
-                for arg in node.args:
-                    visit(arg)
-            found[node] = None
-
-    visit(expr)
-    return iter(found)
 
 
 def refs(expr: Expr) -> list[str]:
     """The names that the expression mentions, in order of first appearance."""
     return list(expr.names) if isinstance(expr, Apply) else [expr.name] if isinstance(expr, Ref) else []
+
+
+def count_terms(expr: Expr, memo: dict[Expr, int] | None = None) -> int:
+    """The number of nodes of the expression written out as a tree, where shared parts count each time."""
+    sizes: dict[Expr, int] = {} if memo is None else memo
+    for node in subtrees(expr, sizes):
+        sizes[node] = 1 + sum(sizes[a] for a in node.args) if isinstance(node, Apply) else 1
+    return sizes[expr]

@@ -129,29 +129,32 @@ def _contract(a: Block, x: Block) -> Block:
     return Block(out if x.vector else out[..., 0], rank, x.vector)
 
 
-def window_extent(size: int, kernel: int, stride: int, dilation: int, padding: str) -> tuple[int, int]:
+def window_extent(size: int, kernel: int, stride: int, dilation: int, padding: str | int) -> tuple[int, int]:
     """The number of output positions, and how far the first window begins before the axis does.
 
     `same` keeps ceil(size / stride) outputs and pads with zeros, the odd one at the end;
-    `circular` wraps around; `valid` uses only windows that fit.
+    `circular` wraps around; `valid` uses only windows that fit; a number of zeros stands at either end.
     """
     if not all(isinstance(n, int) and n >= 1 for n in (kernel, stride, dilation)):
         raise ValueError(f"a window of size {kernel}, stride {stride} and dilation {dilation}; all are >= 1")
     reach = dilation * (kernel - 1) + 1
-    if padding == "valid":
-        count = (size - reach) // stride + 1
+    if padding == "valid" or (type(padding) is int and padding >= 0):
+        left = 0 if padding == "valid" else int(padding)
+        count = (size + 2 * left - reach) // stride + 1
         if count < 1:
-            raise ValueError(f"a window of length {reach} does not fit into an axis of length {size}")
-        return count, 0
+            raise ValueError(
+                f"a window of length {reach} does not fit into an axis of length {size + 2 * left}"
+            )
+        return count, left
     if padding not in ("same", "circular"):
-        raise ValueError(f'padding must be "same", "valid" or "circular", not {padding!r}')
+        raise ValueError(f'padding must be "same", "valid", "circular" or a number of zeros, not {padding!r}')
     count = -(-size // stride)
     total = max((count - 1) * stride + reach - size, 0)
     return count, total // 2 if padding == "same" else (reach - 1) // 2
 
 
 def window_positions(
-    size: int, kernel: int, stride: int, dilation: int, padding: str
+    size: int, kernel: int, stride: int, dilation: int, padding: str | int
 ) -> tuple[np.ndarray, np.ndarray]:
     """For each kernel position and output position: the input position, and whether it exists."""
     count, left = window_extent(size, kernel, stride, dilation, padding)
@@ -173,8 +176,12 @@ def _weigh(x: Block, i: int, weights: np.ndarray) -> Block:
 
 
 def window_options(
-    *, dims: int, padding: str, stride: tuple[int, ...] | None = None, dilation: tuple[int, ...] | None = None
-) -> tuple[tuple[int, ...], tuple[int, ...], str]:
+    *,
+    dims: int,
+    padding: str | int,
+    stride: tuple[int, ...] | None = None,
+    dilation: tuple[int, ...] | None = None,
+) -> tuple[tuple[int, ...], tuple[int, ...], str | int]:
     """Stride, dilation and padding of a window; 1 along every axis unless given."""
     ones = (1,) * dims
     return stride or ones, dilation or ones, padding
@@ -203,7 +210,7 @@ def _window(x: Block, *, dims: int, **options: Attr) -> Block:
     return x
 
 
-def _patches(x: Block, *, size: tuple[int, ...], stride: tuple[int, ...], padding: str) -> Block:
+def _patches(x: Block, *, size: tuple[int, ...], stride: tuple[int, ...], padding: str | int) -> Block:
     """All windows of the first axes: index (member of the window, output position...).
 
     Places outside the block repeat a member inside the window, which no maximum notices.
@@ -211,6 +218,8 @@ def _patches(x: Block, *, size: tuple[int, ...], stride: tuple[int, ...], paddin
     dims = len(size)
     for d, (k, s) in enumerate(zip(size, stride, strict=True)):
         where, exists = window_positions(x.index[2 * d], k, s, 1, padding)
+        if not exists.any(0).all():
+            raise ValueError(f"with padding {padding!r} a window of length {k} sees nothing of the block")
         inside = np.take_along_axis(where, exists.argmax(0)[None], 0)
         flat = np.where(exists, where, inside).ravel()
         taken = x.like(x.xp.take(x.array, x.xp.asarray(flat), axis=_positive(x, 2 * d)), x.rank)

@@ -13,12 +13,12 @@ written where they are used, as in the paper. No lowering changes a value or a l
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
 from dataclasses import replace
 
 from netsor.errors import LoweringError
 from netsor.lang.check import LEFT, place_of
-from netsor.lang.expr import Apply, Expr, Ref, transform
+from netsor.lang.controlled import Unwinder
+from netsor.lang.expr import Apply, Expr, Ref, subtrees, transform
 from netsor.lang.program import LinComb, MatMul, Moment, Nonlin, Output, Program, Scalar, Statement, used_by
 from netsor.lang.types import H
 
@@ -72,7 +72,7 @@ def lower(program: Program, variant: str) -> Program:
             f"{variant + '+'!r}.",
         )
     base = variant.removesuffix("+")
-    unwind = _unwinder(program, through_lincomb=base == "netsor-minus")
+    unwind = Unwinder(program, (Nonlin, Scalar, LinComb) if base == "netsor-minus" else (Nonlin, Scalar))
     types = program.types
     lowered: list[Statement] = []
     for s in program.statements:
@@ -93,36 +93,13 @@ def lower(program: Program, variant: str) -> Program:
     return drop_dead(replace(program, statements=tuple(lowered)), once_used)
 
 
-def _unwinder(program: Program, *, through_lincomb: bool) -> Callable[[Expr], Expr]:
-    kinds = (Nonlin, Scalar, LinComb) if through_lincomb else (Nonlin, Scalar)
-    memo: dict[str, Expr] = {}
-
-    def leaf(ref: Ref) -> Expr:
-        source = program.definitions.get(ref.name)
-        if not isinstance(source, kinds):
-            return ref
-        if ref.name not in memo:
-            memo[ref.name] = transform(source.expr, leaf)
-        return memo[ref.name]
-
-    return lambda expr: transform(expr, leaf)
-
-
 def _fold(statements: list[Statement]) -> list[Statement]:
     """Refer to an earlier H-var (or function of C-vars) by name wherever its definition stands."""
     known: dict[Expr, Expr] = {}
-
-    def fold(node: Expr) -> Expr:
-        if node in known:
-            return known[node]
-        if isinstance(node, Apply):
-            return Apply(node.op, tuple(fold(a) for a in node.args), node.attrs, node.pick)
-        return node
-
     out: list[Statement] = []
     for s in statements:
         if isinstance(s, Nonlin | Scalar | Moment):
-            folded = replace(s, expr=fold(s.expr))
+            folded = replace(s, expr=transform(s.expr, lambda ref: ref, known))
             if not isinstance(s, Moment) and isinstance(s.expr, Apply):
                 known.setdefault(s.expr, Ref(s.name))
             s = folded
@@ -133,9 +110,15 @@ def _fold(statements: list[Statement]) -> list[Statement]:
 def drop_dead(program: Program, once_used: set[str]) -> Program:
     """Leave out the variables among `once_used` that nothing uses any more."""
     live: set[str] = set()
+    seen: set[Expr] = set()  # expressions of several statements share their parts
     kept: list[Statement] = []
     for s in reversed(program.statements):
         if isinstance(s, Output) or s.name in live or s.name not in once_used:
             kept.append(s)
-            live.update(used_by(s))
+            if isinstance(s, LinComb | Nonlin | Moment | Scalar):
+                found = list(subtrees(s.expr, seen))
+                live.update(node.name for node in found if isinstance(node, Ref))
+                seen.update(found)
+            else:
+                live.update(used_by(s))
     return replace(program, statements=tuple(reversed(kept)))

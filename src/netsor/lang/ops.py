@@ -52,6 +52,10 @@ class Op:
         """How the operation is written, for error messages."""
         raise NotImplementedError
 
+    def canonical(self, attrs: tuple[tuple[str, Attr], ...]) -> tuple[tuple[str, Attr], ...]:
+        """Options in the one form that they have in an expression: real numbers are floats, axes integers."""
+        return tuple((k, v if k == "axis" else _as_attr(v)) for k, v in attrs)
+
     def check_kinds(self, kinds: Kinds) -> None:
         """Raise ValueError where an argument must not be a vector."""
 
@@ -189,6 +193,10 @@ class IndexMap(Op):
     def run(self, *blocks: Block, **attrs: Attr) -> Block:
         return self.fn(*blocks, **attrs)
 
+    def canonical(self, attrs: tuple[tuple[str, Attr], ...]) -> tuple[tuple[str, Attr], ...]:
+        """Index maps count: their options stay what they are."""
+        return attrs
+
     def check_kinds(self, kinds: Kinds) -> None:
         if self.coefficients and kinds[0] in ("G", "H"):
             raise ValueError(f"the matrix of `{self.name}` holds numbers or C-vars, not vectors")
@@ -269,6 +277,8 @@ def _signature(fn: Callable[..., Any]) -> Signature:
 
 def _check_options(op: Any, args: list[Any], attrs: Mapping[str, Attr], known: Iterable[str]) -> None:
     """Raise ValueError for an option that the operation does not have, or a value that it cannot use."""
+    if not attrs:
+        return
     unknown = sorted(set(attrs) - set(known))
     if unknown:
         raise ValueError(f"`{op.name}` has no option `{unknown[0]}`")
@@ -276,7 +286,7 @@ def _check_options(op: Any, args: list[Any], attrs: Mapping[str, Attr], known: I
         if any(_has_nan(value) for value in attrs.values()):
             raise ValueError
         with np.errstate(all="ignore"):
-            _ = attrs and op.fn(*args, **{**getattr(op, "defaults", {}), **attrs})
+            op.fn(*args, **{**getattr(op, "defaults", {}), **attrs})
     except (TypeError, ValueError, IndexError):
         given = ", ".join(f"{k}={v!r}" for k, v in attrs.items())
         raise ValueError(f"`{op.name}` cannot use {given}") from None

@@ -146,9 +146,10 @@ class Term:
 
 @dataclass(frozen=True)
 class Output(_Statement):
-    """`Output v^T y / sqrt(n)`: scalars with a Gaussian limit; several terms are added."""
+    """`Output v^T y / sqrt(n) + shift`: scalars with a Gaussian limit of mean `shift`; terms are added."""
 
     terms: tuple[Term, ...]
+    shift: float = 0.0
 
 
 Assignment = LinComb | Nonlin | Moment | Scalar
@@ -300,7 +301,7 @@ def used_by(s: Statement) -> list[str]:
             return []
         case MatMul():
             return [s.matrix, s.operand]
-        case Output(terms):
+        case Output(terms=terms):
             return [name for t in terms for name in (t.readout, t.operand)]
         case _:
             return refs(s.expr)
@@ -336,7 +337,7 @@ def rename_statement(s: Statement, names: Mapping[str, str], widths: Mapping[str
             s = replace(s, law=replace(law, cross=tuple((new(k), v) for k, v in cross)))
         case MatMul():
             s = replace(s, matrix=new(s.matrix), operand=new(s.operand))
-        case Output(terms):
+        case Output(terms=terms):
             return replace(s, terms=tuple(_rename_term(t, names, widths) for t in terms))
         case LinComb() | Nonlin() | Moment() | Scalar():
             s = replace(s, expr=rename(s.expr, names))

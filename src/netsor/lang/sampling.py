@@ -85,13 +85,14 @@ def _width(s: Input) -> str:
 
 def normal_groups(program: Program) -> list[list[Input]]:
     """The inputs with explicit laws, in groups that are correlated within and independent between."""
-    groups: list[list[Input]] = []
-    for s in program.inputs:
+    groups: dict[int, list[Input]] = {}  # by the position of their last member
+    group_of: dict[str, int] = {}
+    for position, s in enumerate(program.inputs):
         if isinstance(s.law, Normal):
-            linked = {name for name, _ in s.law.cross}
-            joined = [g for g in groups if linked & {t.name for t in g}]
-            groups = [g for g in groups if g not in joined] + [[*(t for g in joined for t in g), s]]
-    return groups
+            linked = sorted({group_of[name] for name, _ in s.law.cross if name in group_of})
+            groups[position] = [*(t for g in linked for t in groups.pop(g)), s]
+            group_of.update((t.name, position) for t in groups[position])
+    return list(groups.values())
 
 
 def check_sampling(program: Program, fail: Callable[..., Exception]) -> None:

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from netsor.lang.expr import Apply, Const, Expr, Ref, Slice
+from netsor.errors import LoweringError
+from netsor.lang.expr import Apply, Const, Expr, Ref, Slice, count_terms, subtrees
 from netsor.lang.functions import add, div, mul, neg, pow_, sub
 from netsor.lang.index_maps import at
-from netsor.lang.ops import Function, Op
+from netsor.lang.ops import Function, IndexMap, Op
 from netsor.lang.program import (
     Embedding,
     Input,
@@ -25,7 +26,10 @@ from netsor.lang.program import (
 )
 from netsor.lang.types import A
 
-__all__ = ["show", "show_expr", "show_statement"]
+__all__ = ["MOST_TERMS", "show", "show_expr", "show_statement", "shown_short"]
+
+# A text has at most so many functions, names and numbers; shared parts are written out each time.
+MOST_TERMS = 5_000_000
 
 # How tightly an operation binds, as in the grammar: sums, products, signs, powers, atoms.
 BINDING: dict[Op, int] = {add: 1, sub: 1, mul: 2, div: 2, neg: 3, pow_: 4}
@@ -33,14 +37,29 @@ ATOM = 5
 
 
 def show(program: Program, data_limit: int | None = None) -> str:
-    """The text of a program; arrays of more than `data_limit` numbers are cut short."""
+    """The text of a program; with `data_limit`, arrays of more numbers and very long lines are cut short."""
+    if data_limit is None:
+        _refuse_long(program)
     lines = list(program.header)
     lines += [f"Data {name} = {_show_data(array, data_limit)}" for name, array in program.data.items()]
     kinds = _Kinds(program)
     for s in program.statements:
         lines += s.notes
-        lines.append(show_statement(s, kinds))
+        terms = 0 if data_limit is None else count_terms(getattr(s, "expr", Const(0.0)))
+        lines.append(show_statement(s, kinds) if terms < 10_000 else f"# a line of {terms:,} terms")
     return "\n".join([*lines, *program.notes]) + "\n"
+
+
+def _refuse_long(program: Program) -> None:
+    """Refuse a text that is out of proportion to the program: shared parts are written out each time."""
+    memo: dict[Expr, int] = {}
+    total = sum(count_terms(expr, memo) for expr in program.expressions())
+    if total > MOST_TERMS:
+        raise LoweringError(
+            f"the text of the program has {total:,} terms, more than {MOST_TERMS:,}",
+            remedy="A part that is used several times is written out each time. Give shared parts names of "
+            'their own (lines `x := ...`), and do not unwind them: `program.lower("netsor-o")` keeps names.',
+        )
 
 
 class _Kinds:
@@ -60,12 +79,16 @@ class _Kinds:
         return self.kind(expr) == "G"
 
     def kind(self, expr: Expr) -> str:
-        match expr:
-            case Ref(name):
-                return self.of.get(name, "G")
-            case Const():
-                return "K"
-        return expr.op.kind(tuple(self.kind(a) for a in expr.args))
+        kinds: dict[Expr, str] = {}
+        for node in subtrees(expr):
+            match node:
+                case Ref(name):
+                    kinds[node] = self.of.get(name, "G")
+                case Const():
+                    kinds[node] = "K"
+                case Apply(op, args):
+                    kinds[node] = op.kind(tuple(kinds[a] for a in args))
+        return kinds[expr]
 
 
 def show_statement(s: Statement, kinds: _Kinds | None = None) -> str:
@@ -74,7 +97,9 @@ def show_statement(s: Statement, kinds: _Kinds | None = None) -> str:
         case Input():
             return f"Input {s.name} :: {s.type} ~ {_show_law(s)}"
         case Output():
-            return f"Output {' + '.join(map(_show_term, s.terms))}"
+            sign = "-" if s.shift < 0 else "+"
+            shift = f" {sign} {_show_value(abs(s.shift))}" if s.shift else ""
+            return f"Output {' + '.join(map(_show_term, s.terms))}{shift}"
         case MatMul():
             aligned = f", aligned={s.aligned}" if s.aligned else ""
             rhs = f"MatMul({s.matrix}, {s.operand}{aligned})"
@@ -105,45 +130,74 @@ def _show_law(s: Input) -> str:
 
 
 def show_expr(expr: Expr) -> str:
-    """The text of an expression, with the fewest parentheses that parse back to the same tree."""
-    return _show(expr)[0]
+    """The text of an expression, with the fewest parentheses that parse back to the same expression."""
+    out: list[str] = []
+    todo: list[str | Expr] = [expr]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, str):
+            out.append(item)
+        else:
+            todo += reversed(_pieces(item))
+    return "".join(out)
 
 
-def _show(expr: Expr) -> tuple[str, int]:
-    """Text of an expression and how tightly it binds."""
+def shown_short(expr: Expr, longest: int = 60) -> str:
+    """The text of an expression, or its size if it is long."""
+    terms = count_terms(expr)
+    text = show_expr(expr) if terms < longest else ""
+    return text if text and len(text) <= longest else f"an expression of {terms:,} terms"
+
+
+def _binding(expr: Expr) -> int:
+    """How tightly the text of an expression binds."""
+    match expr:
+        case Const(value):
+            return 3 if value < 0 or str(value) == "-0.0" else ATOM
+        case Apply(op, (x,), (), None) if op is neg:
+            return ATOM if isinstance(x, Const) else 3
+        case Apply(op, (_, _), (), None) if op in BINDING:
+            return BINDING[op]
+    return ATOM
+
+
+def _pieces(expr: Expr) -> list[str | Expr]:
+    """The text of an expression in terms of that of its arguments."""
     match expr:
         case Ref(name):
-            return name, ATOM
+            return [name]
         case Const(value):
-            return _show_value(value), 3 if value < 0 or str(value) == "-0.0" else ATOM
+            return [_show_value(value)]
         case Apply(op, (x,), _, None) if op is at:
             items = expr.options["index"]
-            return f"{_wrapped(x, ATOM)}[{', '.join(map(_show_item, items))}]", ATOM
+            return [*_wrapped(x, ATOM), f"[{', '.join(map(_show_item, items))}]"]
         case Apply(op, (x,), (), None) if op is neg and not isinstance(x, Const):
-            return f"-{_wrapped(x, 3)}", 3
+            return ["-", *_wrapped(x, 3)]
         case Apply(op, (x, y), (), None) if op is pow_:
-            return f"{_wrapped(x, ATOM)}^{_wrapped(y, 3)}", 4
+            return [*_wrapped(x, ATOM), "^", *_wrapped(y, 3)]
         case Apply(op, (x, y), (), None) if op in BINDING:
             level = BINDING[op]
             space = " " if level == 1 or op is div else ""
-            left, right = _wrapped(x, level), _wrapped(y, level + 1)
-            return f"{left}{space}{getattr(op, 'infix', '')}{space}{right}", level
-    return _show_call(expr), ATOM
+            sign = f"{space}{getattr(op, 'infix', '')}{space}"
+            return [*_wrapped(x, level), sign, *_wrapped(y, level + 1)]
+    return _call_pieces(expr)
 
 
-def _show_call(expr: Apply) -> str:
-    args = [_show(a)[0] for a in expr.args]
+def _call_pieces(expr: Apply) -> list[str | Expr]:
     params = expr.op.params if isinstance(expr.op, Function) else 0
-    head = ", ".join(args[: len(args) - params])
-    tail = ", ".join(args[len(args) - params :])
-    options = "".join(f", {k}={_show_value(v)}" for k, v in expr.attrs)
     pick = "" if expr.pick is None else f".{expr.pick}"
-    return f"{expr.op.name}{pick}({'; '.join(p for p in (head, tail) if p)}{options})"
+    pieces: list[str | Expr] = [f"{expr.op.name}{pick}("]
+    for i, arg in enumerate(expr.args):
+        if i:
+            pieces.append("; " if i == len(expr.args) - params else ", ")
+        pieces.append(arg)
+    counted = isinstance(expr.op, IndexMap)  # there, 1 and 1.0 are two
+    options = "".join(f", {k}={_show_value(v, counted or k == 'axis')}" for k, v in expr.attrs)
+    return [*pieces, f"{options})"]
 
 
-def _wrapped(expr: Expr, level: int) -> str:
-    text, binding = _show(expr)
-    return text if binding >= level else f"({text})"
+def _wrapped(expr: Expr, level: int) -> list[str | Expr]:
+    return [expr] if _binding(expr) >= level else ["(", expr, ")"]
 
 
 def _show_item(item: Any) -> str:
@@ -153,14 +207,14 @@ def _show_item(item: Any) -> str:
     return str(item)
 
 
-def _show_value(value: Any) -> str:
-    """Numbers in the shortest form that reads back exactly; tuples as lists."""
+def _show_value(value: Any, exact: bool = False) -> str:
+    """Numbers in the shortest form that reads back as the same (with its type, if `exact`)."""
     if isinstance(value, str):
         return f'"{value}"'
     if isinstance(value, tuple):
-        return f"[{', '.join(map(_show_value, value))}]"
+        return f"[{', '.join(_show_value(part, exact) for part in value)}]"
     text = repr(float(value)) if isinstance(value, float) else str(value)
-    return text.removesuffix(".0")
+    return text if exact else text.removesuffix(".0")
 
 
 def _show_data(array: np.ndarray, limit: int | None) -> str:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from lark import Token, Transformer, v_args
+from lark import Token, v_args
+from lark.visitors import Transformer_NonRecursive
 
 from netsor.errors import DataError, ParseError, Place
 from netsor.lang.expr import Apply, Attr, Const, Ref, Slice
@@ -45,7 +46,7 @@ class UnknownFunctionError(Exception):
 
 
 @v_args(inline=True)
-class Build(Transformer):
+class Build(Transformer_NonRecursive):
     """Parse tree to statements; each method is one rule of the grammar."""
 
     def __init__(self, operations: dict[str, Op]) -> None:
@@ -86,8 +87,15 @@ class Build(Transformer):
             return MatMul(str(name), *args, type=type_)
         return rule(str(name), *args, type_)
 
-    def output(self, *terms):
-        return Output(terms)
+    def output(self, *parts):
+        *terms, shift = parts
+        return Output(tuple(terms), shift or 0.0)
+
+    def plus(self, token):
+        return self.const(token).value
+
+    def minus(self, token):
+        return -self.const(token).value
 
     def output_term(self, readout, operand, width):
         return Term(str(readout), str(operand), str(width))

@@ -169,7 +169,7 @@ class Computation:
         found = self.recording(errors)
         return None if found is None else (lambda given: given, found)
 
-    def plan(self, errors: bool = True) -> Plan:
+    def plan(self, errors: bool = False) -> Plan:
         """What the kernel takes, without computing it."""
         shape = (self.rows.left_size, self.rows.right_size)
         exact = self.exact(errors)

@@ -105,11 +105,12 @@ def _readers(expr: Expr, name: str) -> int:
 
 
 def _without_windows(expr: Expr, fused: Mapping[str, Convolve]) -> Expr:
-    if isinstance(expr, Apply):
-        if expr.op is window and isinstance(expr.args[0], Ref) and expr.args[0].name in fused:
-            return expr.args[0]
-        return replace(expr, args=tuple(_without_windows(a, fused) for a in expr.args))
-    return transform(expr, lambda ref: ref)
+    windows: dict[Expr, Expr] = {}
+    for node in subtrees(expr) if fused else ():
+        match node:
+            case Apply(op, (Ref(name) as source,)) if op is window and name in fused:
+                windows[node] = source
+    return transform(expr, lambda ref: ref, windows) if windows else expr
 
 
 def forward(

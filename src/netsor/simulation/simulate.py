@@ -163,6 +163,7 @@ class _Run:
                 v, y = weights[t.readout], values[t.operand]
                 scalars = _readout(v, y.array, y.rank, t.aligned) / np.sqrt(y.array.shape[-1])
                 out[rows] += scalars
+            out[rows] += s.shift
         return out
 
     @staticmethod

@@ -5,7 +5,7 @@ from netsor.build.layers.convolution import Conv1d, Conv2d
 from netsor.build.layers.dense import Dense
 from netsor.build.layers.graph import GraphConv, normalized_adjacency
 from netsor.build.layers.norm import batchnorm, layernorm
-from netsor.build.layers.pool import global_max_pool, global_mean_pool, max_pool, mean_pool
+from netsor.build.layers.pool import global_max_pool, global_mean_pool, max_pool, mean_pool, upsample
 from netsor.build.layers.recurrent import GRUCell, LSTMCell, RNNCell
 
 __all__ = [
@@ -25,4 +25,5 @@ __all__ = [
     "max_pool",
     "mean_pool",
     "normalized_adjacency",
+    "upsample",
 ]

@@ -1,5 +1,6 @@
 """Convolutions: a matrix for each position of the kernel, then the sum over its window.
 
+They slide over the last index axes, (..., height, width) or (..., length); further axes run along.
 Entries have variance var_w / fan_in, and the fan-in counts the kernel positions: each of the
 matrices has the law of `Matrix(var_w / positions)`.
 """
@@ -9,23 +10,14 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-import numpy as np
-
-from netsor.build.layers.dense import bias
+from netsor.build.functions import as_node, pad
+from netsor.build.layers.dense import bias, scaled
+from netsor.build.layers.space import in_front, integers, per_axis
 from netsor.build.nodes import Node, apply, fail
 from netsor.build.parameters import Matrix
-from netsor.lang.index_maps import window
+from netsor.lang.index_maps import transpose, window
 
-__all__ = ["Conv1d", "Conv2d", "per_axis"]
-
-
-def per_axis(value: int | tuple[int, ...], dims: int, what: str) -> tuple[int, ...]:
-    """One positive integer per axis, from a number or a tuple."""
-    values = (value,) * dims if not isinstance(value, list | tuple) else tuple(value)
-    if len(values) != dims or any(not isinstance(v, int | np.integer) or v < 1 for v in values):
-        each = f"or a tuple of {dims}" if dims > 1 else "or a tuple of one"
-        raise fail(f"{what}={value!r}", f"Give an integer >= 1, {each}, one for each axis of space.")
-    return tuple(int(v) for v in values)
+__all__ = ["Conv1d", "Conv2d"]
 
 
 class _Convolution:
@@ -36,7 +28,7 @@ class _Convolution:
         kernel: int | tuple[int, ...] = 3,
         stride: int | tuple[int, ...] = 1,
         dilation: int | tuple[int, ...] = 1,
-        padding: str = "same",
+        padding: str | int | tuple[int, ...] = "same",
         var_w: float = 1.0,
         var_b: float = 0.0,
         mean_b: float = 0.0,
@@ -46,45 +38,70 @@ class _Convolution:
         self.kernel = per_axis(kernel, self.dims, "kernel")
         self.stride = per_axis(stride, self.dims, "stride")
         self.dilation = per_axis(dilation, self.dims, "dilation")
-        if padding not in ("same", "valid", "circular"):
-            raise fail(
-                f"padding={padding!r}",
-                'Choose "same" (zeros around the block), "valid" (only windows that fit) or "circular".',
-            )
-        self.padding = padding
+        self.padding = self._padding(padding)
         label = f"W{name}" if name else None
-        self.W = Matrix(var_w / prod(self.kernel), index=self.kernel, name=label)
+        var = scaled(var_w, prod(self.kernel), "var_w")
+        self.W = Matrix(var, index=self.kernel, name=label)
         self.b = bias(var_b, mean_b, f"b{name}" if name else None)
 
-    def __call__(self, x: Any) -> Node:
-        product = self.W @ x
-        if len(product.index) < 2 * self.dims:
-            seen = product.index[self.dims :]
+    def _padding(self, padding: Any) -> str | tuple[int, ...]:
+        """ "same", "valid", "circular", or the number of zeros at either end of each axis."""
+        if padding in ("same", "valid", "circular") and isinstance(padding, str):
+            return padding
+        values = integers(padding)
+        if values is not None and not isinstance(padding, list | tuple):
+            values = values * self.dims
+        if values is None or len(values) != self.dims or min(values) < 0:
             raise fail(
-                f"a {self.dims}-dimensional convolution meets positions of shape {seen}",
-                f"Data have shape ({'height, width' if self.dims == 2 else 'length'}, channels); "
-                f"a block has {self.dims} index axes.",
+                f"padding={padding!r}",
+                'Choose "same" (zeros around the block), "valid" (only windows that fit), "circular", or a '
+                "number of zeros at either end of each axis, as in PyTorch.",
             )
+        return values if any(values) else "valid"
+
+    def __call__(self, x: Any) -> Node:
+        x = as_node(x)
+        channels = int(x.kind == "K")  # data carry their channels as a last axis
+        if len(x.index) < self.dims + channels:
+            raise fail(
+                f"a {self.dims}-dimensional convolution meets positions of shape {x.index[: -1 or None]}"
+                if channels
+                else f"a {self.dims}-dimensional convolution meets positions of shape {x.index}",
+                f"Data have shape (..., {'height, width' if self.dims == 2 else 'length'}, channels); "
+                f"a block has at least {self.dims} index {'axes' if self.dims > 1 else 'axis'}.",
+            )
+        padding: Any = self.padding
+        if isinstance(padding, tuple):
+            if len(set(padding)) > 1:
+                x, padding = pad(x, tuple((p, p) for p in padding), channels), "valid"
+            else:
+                padding = padding[0]
+        product = self.W @ in_front(x, self.dims, channels)
         ones = (1,) * self.dims
         steps = {"stride": self.stride, "dilation": self.dilation}
         options = {name: value for name, value in steps.items() if value != ones}
-        out = apply(window, product, dims=self.dims, padding=self.padding, **options)
-        return out + self.b
+        out = apply(window, product, dims=self.dims, padding=padding, **options)
+        extra = len(out.index) - self.dims
+        if extra:
+            out = apply(transpose, out, axes=(*range(self.dims, self.dims + extra), *range(self.dims)))
+        out = out + self.b
+        out.space = self.dims
+        return out
 
 
 class Conv1d(_Convolution):
-    """Convolution along one axis, of data (length, channels) or of a block of index shape (length,).
+    """Convolution along one axis, of data (..., length, channels) or of a block of index shape (..., length).
 
-    padding: "same" (zeros), "valid" or "circular".
+    padding: "same" (zeros), "valid", "circular", or a number of zeros at either end.
     """
 
     dims = 1
 
 
 class Conv2d(_Convolution):
-    """Convolution of data (height, width, channels) or of a block of index shape (height, width).
+    """Convolution of data (..., height, width, channels) or of a block of index shape (..., height, width).
 
-    padding: "same" (zeros), "valid" or "circular".
+    padding: "same" (zeros), "valid", "circular", or a number of zeros at either end of each axis.
     """
 
     dims = 2

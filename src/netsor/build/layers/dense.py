@@ -4,14 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
-from netsor.build.nodes import Node
-from netsor.build.parameters import Matrix, Vector
+import numpy as np
 
-__all__ = ["Dense", "bias"]
+from netsor.build.nodes import Node, fail
+from netsor.build.parameters import Matrix, Vector
+from netsor.errors import DataError
+
+__all__ = ["Dense", "bias", "number", "scaled"]
+
+
+def number(value: Any, what: str) -> float:
+    """A finite real number, or an error that names the argument."""
+    real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if real and np.isfinite(value):
+        return float(value)
+    raise fail(f"{what}={value!r}", "Give a finite number.", DataError)
+
+
+def scaled(var: Any, parts: int, what: str) -> float:
+    """The variance of each of several matrices that share one fan-in."""
+    value = number(var, what)
+    if value < 0:
+        raise fail(f"{what}={value:g}", "Rule Input: a variance is finite and >= 0.", DataError)
+    return value / parts
 
 
 def bias(var: float, mean: float = 0.0, name: str | None = None) -> Vector | int:
     """A bias vector; none at all (0) if it would be the zero vector."""
+    var, mean = number(var, "var_b"), number(mean, "mean_b")
     return Vector(var, mean, name=name) if var or mean else 0
 
 

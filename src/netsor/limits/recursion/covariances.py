@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from netsor.lang.expr import Apply, Expr, Ref
 from netsor.lang.index_maps import sum_, window
-from netsor.lang.ops import IndexMap
 from netsor.lang.program import Input, LinComb, MatMul
+from netsor.limits.recursion.forms import LinearTerm
 from netsor.limits.recursion.leaves import (
     embedded_second,
     independent_matrices,
     normal_covariance,
     window_both_sides,
 )
-from netsor.limits.recursion.linear import combined, longer_first, mapped
+from netsor.limits.recursion.linear import mapped
 from netsor.limits.recursion.pairs import Pair, PerInput, PerPair
 from netsor.limits.recursion.recorder import Asking, Recorder
-from netsor.limits.recursion.values import OWN
+from netsor.limits.recursion.values import OWN, constant
 from netsor.limits.tape.traced import array_namespace
 
 __all__ = ["cov", "variance"]
@@ -39,10 +39,9 @@ def cov(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
     if back is not None:
         return back.swapped
     e, f = _written_out(r, e), _written_out(r, f)
-    for side in longer_first(forms.sources(e), forms.sources(f)):
-        x = (e, f)[side]
-        if isinstance(x, Apply) and not isinstance(x.op, IndexMap):
-            return (yield from combined(r, side, e, f, pair, cov))
+    ours, theirs = forms.terms(e), forms.terms(f)
+    if any(len(terms) != 1 or terms[0].form is not x for terms, x in ((ours, e), (theirs, f))):
+        return (yield from _of_sums(r, e, f, pair))
     fused = yield from _fused(r, e, f, pair)
     if fused is not None:
         return fused
@@ -52,6 +51,41 @@ def cov(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
         turned = yield cov, f, e, pair.flipped
         return None if turned is None else turned.swapped
     return (yield from _leaf(r, e, f, pair))
+
+
+def _of_sums(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
+    """Of two sums, the sum over pairs of terms with something in common.
+
+    If one side has more independent parts than the other, only that one is taken apart: a long sum then meets
+    parts of itself only. So a state that grows by a term per layer takes a few new covariances per layer.
+    """
+    forms, sizes = r.forms, (len(r.forms.sources(e)), len(r.forms.sources(f)))
+    ours = forms.terms(e) if sizes[0] >= sizes[1] else (LinearTerm(e),)
+    theirs = forms.terms(f) if sizes[1] >= sizes[0] else (LinearTerm(f),)
+    total: PerPair | None = None
+    for t in ours:
+        for u in theirs:
+            if forms.sources(t.form) & forms.sources(u.form):
+                block = yield cov, t.form, u.form, pair
+                if block is not None:
+                    block = yield from _scaled(r, block, (t, u))
+                    minus = t.sign * u.sign < 0
+                    total = (
+                        (-block if minus else block)
+                        if total is None
+                        else total - block
+                        if minus
+                        else total + block
+                    )
+    return None if total is None else total.widened(r.rank(e), r.rank(f))
+
+
+def _scaled(r: Recorder, block: PerPair, terms: tuple[LinearTerm, LinearTerm]) -> Asking:
+    for side, term in enumerate(terms):
+        for factor, divides in term.factors:
+            by = block.pair.side(side, (yield constant, factor))
+            block = block / by if divides else block * by
+    return block
 
 
 def _written_out(r: Recorder, e: Expr) -> Expr:

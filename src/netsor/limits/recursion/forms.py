@@ -6,9 +6,10 @@ is Gaussian too: a *form*. A nonlinearity of one form is an *atom*, whatever it 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from netsor.lang.program import (
 )
 from netsor.lang.sampling import input_mean
 from netsor.lang.types import C, G
+from netsor.limits.recursion.components import components
 
 __all__ = ["HOLE", "Atom", "Forms", "Product", "replace_exprs"]
 
@@ -76,6 +78,18 @@ class Product:
         return self._hash
 
 
+@dataclass(frozen=True)
+class LinearTerm:
+    """A sign, constants to multiply by (or to divide by), and a form that is no sum or multiple."""
+
+    form: Expr
+    sign: int = 1
+    factors: tuple[tuple[Expr, bool], ...] = ()
+
+    def times(self, sign: int, *factors: tuple[Expr, bool]) -> LinearTerm:
+        return LinearTerm(self.form, self.sign * sign, self.factors + factors)
+
+
 @dataclass
 class Forms:
     """Static facts about the expressions of a program; every answer is remembered."""
@@ -89,6 +103,7 @@ class Forms:
     kinks: dict[Expr, tuple[float, ...]] = field(default_factory=dict)
     _sources: dict[Expr, frozenset[str]] = field(default_factory=dict)
     _centred: dict[Expr, bool] = field(default_factory=dict)
+    _terms: dict[Expr, tuple[LinearTerm, ...]] = field(default_factory=dict)
     _families_of: dict[Atom, frozenset[str]] = field(default_factory=dict)
     _families_in: dict[Expr, frozenset[str]] = field(default_factory=dict)
 
@@ -230,6 +245,23 @@ class Forms:
                 return isinstance(op, Function) and all(map(self.has_uniform_mean, args))
         return True
 
+    def terms(self, expr: Expr) -> tuple[LinearTerm, ...]:
+        """A form as a sum of multiples of forms that are none themselves; names stay whole."""
+        if expr not in self._terms:
+            match expr:
+                case Apply(op, (a, b)) if op in (add, sub):
+                    sign = -1 if op is sub else 1
+                    found = (*self.terms(a), *(t.times(sign) for t in self.terms(b)))
+                case Apply(op, (a,)) if op is neg:
+                    found = tuple(t.times(-1) for t in self.terms(a))
+                case Apply(op, (a, b)) if op in (mul, div):
+                    vector, factor = (b, a) if op is mul and self.is_constant(a) else (a, b)
+                    found = tuple(t.times(1, (factor, op is div)) for t in self.terms(vector))
+                case _:
+                    found = () if self.is_constant(expr) else (LinearTerm(expr),)
+            self._terms[expr] = found
+        return self._terms[expr]
+
     # Products of atoms
 
     def products(self, expr: Expr) -> tuple[Product, ...]:
@@ -323,31 +355,30 @@ class Forms:
     @cached_property
     def families(self) -> dict[str, str]:
         """For every G-var the representative of its family; different families are independent."""
-        parent: dict[str, str] = {}
+        labels: dict[str, list[Any]] = {
+            n: [] for n, type_ in self.program.types.items() if isinstance(type_, G)
+        }
 
-        def root(name: str) -> str:
-            parent.setdefault(name, name)
-            while parent[name] != name:
-                name = parent[name]
-            return name
-
-        def join(names: list[str]) -> None:
-            for name in names[1:]:
-                parent[root(name)] = root(names[0])
+        def join(label: Any, names: Iterable[str]) -> None:
+            for name in names:
+                if name in labels:
+                    labels[name].append(label)
 
         for s in self.program.statements:
             match s:
                 case Input(law=Embedding(matrix, _)) | MatMul(matrix=matrix):
-                    join([s.name, f"{matrix} "])
+                    join(("matrix", matrix), [s.name])
                 case Input(law=Normal(cross=cross)):
-                    join([s.name, *(name for name, _ in cross)])
+                    join(s.name, [s.name, *(name for name, _ in cross)])
                 case LinComb():
-                    join([s.name, *(n for n in refs(s.expr) if isinstance(self.program.types.get(n), G))])
+                    join(s.name, [s.name, *refs(s.expr)])
+        seen: set[Expr] = set()
         for expr in self.program.expressions():
-            for node in subtrees(self.unwound(expr)):
-                if self.is_affine(node) and not self.is_constant(node):
-                    join([n for n in refs(node) if isinstance(self.program.types.get(n), G)])
-        return {name: root(name) for name, type_ in self.program.types.items() if isinstance(type_, G)}
+            for node in subtrees(self.unwound(expr), seen):
+                seen.add(node)
+                if isinstance(node, Apply) and self.is_affine(node) and not self.is_constant(node):
+                    join(node, refs(node))
+        return {name: part[0] for part in components(list(labels), labels.__getitem__) for name in part}
 
     def families_in(self, expr: Expr) -> frozenset[str]:
         """The families of all G-vars that an expression is made of."""

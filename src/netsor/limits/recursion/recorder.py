@@ -93,6 +93,7 @@ class Recorder:
     def __post_init__(self) -> None:
         self.xp = self.tape.namespace
         self.inputs = self._count_inputs()
+        self.zero = self.tape.constant(np.zeros((1, 1)))
 
     # Asking
 

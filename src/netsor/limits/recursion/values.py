@@ -109,6 +109,8 @@ class _Finite:
 
 def mean(r: Recorder, form: Expr) -> Asking:
     """E of an affine expression."""
+    if r.forms.is_centred(form):
+        return PerInput(r.zero, 0).widened(r.rank(form))
     if not isinstance(form, Ref) or r.forms.is_constant(form):
         return (yield constant, form)
     source, index = r.program.definitions[form.name], r.ref_index(form.name)

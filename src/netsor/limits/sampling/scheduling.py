@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from netsor.lang.expr import Apply, Expr
+from netsor.limits.recursion.components import components
 from netsor.limits.recursion.forms import Atom
 from netsor.limits.recursion.recorder import Recorder
 from netsor.limits.sampling.recursions import CoreKey, Follows, find_recursions
@@ -105,7 +105,7 @@ class _Scheduler:
         """Each vector as factors and a core, and which cores have second moments with each other."""
         pieces: dict[Expr, _Pieces] = {}
         used: dict[CoreKey, set[int]] = {}
-        for k, cluster in enumerate(_components(vectors, lambda v: v.uses)):
+        for k, cluster in enumerate(components(vectors, lambda v: v.uses)):
             names = {f for v in cluster for part in v.parts for f in part.exact}
             common = sorted(f for f in names if all(_is_common(v, f) for v in cluster))
             for v in cluster:
@@ -113,8 +113,8 @@ class _Scheduler:
                 core = (tuple(_without(part, common) for part in v.parts), v.inputs)
                 pieces[v.expr] = _Pieces({f: v.parts[0].exact.get(f) for f in common}, core)
                 used.setdefault(core, set()).add(k)
-        sets = _components(list(used), lambda core: used[core])
-        pools = _components(
+        sets = components(list(used), lambda core: used[core])
+        pools = components(
             list(range(len(sets))), lambda k: {row for core in sets[k] for _, row, _ in core[0]}
         )
         self.group_of = {core: k for k, cores in enumerate(sets) for core in cores}
@@ -232,23 +232,3 @@ def _without(part: Part, common: list[str]) -> tuple[Any, ...]:
     """What tells a part of a core from others."""
     rest = tuple((f, a) for f, a in sorted(part.exact.items()) if f not in common)
     return part.constants, part.row, rest
-
-
-def _components(items: list[Any], labels: Callable[[Any], Iterable[Any]]) -> list[list[Any]]:
-    """Items connected by common labels, in order."""
-    parent = list(range(len(items)))
-    owner: dict[Any, int] = {}
-
-    def root(k: int) -> int:
-        while parent[k] != k:
-            k = parent[k]
-        return k
-
-    for k, item in enumerate(items):
-        for label in labels(item):
-            first, second = sorted((root(k), root(owner.setdefault(label, k))))
-            parent[second] = first
-    found: dict[int, list[Any]] = {}
-    for k, item in enumerate(items):
-        found.setdefault(root(k), []).append(item)
-    return list(found.values())

@@ -1,0 +1,186 @@
+"""The user's own functions: each gets arrays of its own, and is tried before it is believed.
+
+A function acts on each coordinate by itself if it gives the same numbers on part of an array, on one of
+another shape or size, and whenever it is called again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from netsor.build.nodes import fail
+from netsor.errors import FunctionError
+
+__all__ = ["UserFunction", "probe", "probe_mixing"]
+
+REMEDY = (
+    "Rule Nonlin: a function acts on each coordinate by itself, fn(x)[i] depends on x[i] alone, and the "
+    "shape stays. An average over the width is a Moment, `ns.mean(h)`, passed as `params=`."
+)
+MIXING = (
+    "Rule Nonlin: with axes= a function takes one array whose first axis runs over the members, and returns "
+    "one with the same first axis or without it; it acts on each coordinate (the other axis) by itself."
+)
+LARGE = 20_000  # numbers in the largest array that a function is tried on
+CALLS, SECONDS = 500, 0.05  # how often it is called again, and for how long at most
+
+
+class UserFunction:
+    """A function of arrays that may change its arguments: it works on copies, and returns real numbers.
+
+    Two are equal if they wrap one function, or the same code with the same variables.
+    """
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn = fn
+        self.key = _key(fn)
+        self.__name__ = getattr(fn, "__name__", type(fn).__name__)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        own = [a.copy() if isinstance(a, np.ndarray) else a for a in args]
+        out = self.fn(*own, **options)
+        if isinstance(out, np.ndarray | np.generic) and out.dtype.kind in "biu":
+            like = next((a.dtype for a in args if isinstance(a, np.ndarray)), np.dtype(float))
+            return out.astype(like)
+        return out
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UserFunction) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __repr__(self) -> str:
+        return f"<function {self.__name__}>"
+
+
+def _key(fn: Any) -> Any:
+    """The same for functions that are made anew from one code with equal variables."""
+    code, closure = getattr(fn, "__code__", None), getattr(fn, "__closure__", None) or ()
+    try:
+        cells = tuple(cell.cell_contents for cell in closure)
+        plain = (*cells, *(fn.__defaults__ or ())) if code is not None else ()
+        if code is None or not all(isinstance(c, int | float | str | tuple) for c in plain):
+            key: Any = fn
+        else:
+            key = (code, id(fn.__globals__), repr(plain))
+        hash(key)
+    except (TypeError, ValueError):  # an object that cannot be hashed is equal to itself alone
+        return "object", id(fn)
+    return key
+
+
+_TRIED: dict[Any, Any] = {}
+
+
+def _tried(key: tuple[Any, ...], attempt: Callable[[], Any]) -> Any:
+    """The outcome of a trial, made once for each function."""
+    if key not in _TRIED:
+        outcome = attempt()
+        while len(_TRIED) > 1024:
+            _TRIED.pop(next(iter(_TRIED)), None)
+        _TRIED[key] = outcome
+    return _TRIED[key]
+
+
+def probe(fn: UserFunction, label: str, vectors: int, params: int) -> None:
+    """Try a function of real numbers: it must act coordinatewise and keep the shape."""
+    _tried((fn, label, vectors, params), lambda: _probe(fn, label, vectors, params))
+
+
+def _probe(fn: UserFunction, label: str, vectors: int, params: int) -> None:
+    rng = np.random.default_rng(0)
+    xs = rng.standard_normal((vectors, LARGE)) * np.repeat([1.0, 30.0], [LARGE - 100, 100])
+    cs = list(rng.random(params) + 0.5)
+    few = np.arange(6)
+
+    def value(which: np.ndarray) -> np.ndarray:
+        out = _call(fn, label, REMEDY, *(x[which] for x in xs), *cs)
+        if out.shape != which.shape:
+            raise fail(f"`{label}` turns shape {which.shape} into {out.shape}", REMEDY, FunctionError)
+        return out
+
+    first = value(few)
+    order = rng.permutation(LARGE)
+    whole = np.empty(LARGE)
+    whole[order] = value(order)
+    parts = [few, order[:4], order[:1], order[-35:].reshape(5, 7), order[-24:].reshape(2, 3, 4), order[:1000]]
+    for which in parts:
+        if not _same(value(which), whole[which]):
+            raise fail(f"`{label}` does not act coordinatewise", REMEDY, FunctionError)
+    _call_again(lambda: value(few), first, label)
+
+
+def probe_mixing(fn: UserFunction, label: str) -> bool:
+    """The same for a function of the members of a block; tells whether it removes their axis."""
+    return _tried((fn, label, "mixing"), lambda: _probe_mixing(fn, label))
+
+
+def _probe_mixing(fn: UserFunction, label: str) -> bool:
+    x = np.random.default_rng(0).standard_normal((3, 2000))
+
+    def value(which: np.ndarray) -> np.ndarray:
+        return _call(fn, label, MIXING, x[:, which])
+
+    few = np.arange(6)
+    first = value(few)
+    if first.shape not in ((3, 6), (6,)):
+        raise fail(f"`{label}` turns shape (3, 6) into {first.shape}", MIXING, FunctionError)
+    whole = value(np.arange(2000))
+    for which in (few, np.array([4, 1]), np.array([7]), np.arange(100, 112).reshape(3, 4)):
+        part = value(which)
+        if part.shape != whole[..., which].shape or not _same(part, whole[..., which]):
+            raise fail(f"`{label}` does not act coordinatewise", MIXING, FunctionError)
+    _call_again(lambda: value(few), first, label)
+    return first.ndim == 1
+
+
+def _same(a: np.ndarray, b: np.ndarray) -> bool:
+    return bool(np.allclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True))
+
+
+def _call_again(value: Callable[[], np.ndarray], first: np.ndarray, label: str) -> None:
+    """Refuse a function that does not always give the same."""
+    stop = time.perf_counter() + SECONDS
+    for k in range(CALLS):
+        if not _same(value(), first):
+            raise fail(
+                f"`{label}` gives other numbers when it is called again",
+                "Rule Nonlin: a nonlinearity is one function of real numbers, without chance or memory.",
+                FunctionError,
+            )
+        if k > 100 and time.perf_counter() > stop:
+            return
+
+
+def _call(fn: UserFunction, label: str, rule: str, *args: Any) -> np.ndarray:
+    try:
+        with np.errstate(all="ignore"):
+            out = fn(*args)
+            array = np.asarray(out)
+    except Exception as error:  # whatever the user's function raises
+        count = "one argument" if len(args) == 1 else f"{len(args)} arguments"
+        raise fail(
+            f"`{label}` fails on arrays: {type(error).__name__}: {_first_line(error)}",
+            f"It is called with {count}: arrays for the vectors, then a number for each parameter. {rule}",
+            FunctionError,
+        ) from error
+    if array.dtype.kind not in "biuf":
+        kind = f"an array of {array.dtype}" if isinstance(out, np.ndarray) else f"a {type(out).__name__}"
+        raise fail(f"`{label}` returns {kind}, not real numbers", rule, FunctionError)
+    if array.dtype.kind == "f" and array.dtype.itemsize < 8:
+        raise fail(
+            f"`{label}` returns {array.dtype}, which has fewer digits than the float64 that it is given",
+            "Write it with NumPy, or with the functions of its argument: `xp = x.__array_namespace__()`. For "
+            'JAX turn on double precision first: jax.config.update("jax_enable_x64", True).',
+            FunctionError,
+        )
+    return array.astype(float)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:200]

@@ -1,0 +1,35 @@
+"""Connected components."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, TypeVar
+
+__all__ = ["components"]
+
+T = TypeVar("T")
+
+
+def components(items: Sequence[T], labels: Callable[[T], Iterable[Hashable]]) -> list[list[T]]:
+    """Items connected by common labels, in order.
+
+    >>> components(["ab", "c", "bd"], lambda word: word)
+    [['ab', 'bd'], ['c']]
+    """
+    parent = list(range(len(items)))
+    owner: dict[Any, int] = {}
+
+    def root(k: int) -> int:
+        while parent[k] != k:
+            parent[k] = parent[parent[k]]
+            k = parent[k]
+        return k
+
+    for k, item in enumerate(items):
+        for label in labels(item):
+            first, second = sorted((root(k), root(owner.setdefault(label, k))))
+            parent[second] = first
+    found: dict[int, list[T]] = {}
+    for k, item in enumerate(items):
+        found.setdefault(root(k), []).append(item)
+    return list(found.values())
