@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 import netsor as ns
+from computations import computation
 from limit_cases import hinge
 from netsor import zoo
-from netsor.limits.run import KernelRun, Record
-from netsor.limits.sampling.repeats import Repeats
 from netsor.limits.sampling.schedule import Schedule
+from netsor.limits.sampling.tables import Tables
 
-__all__ = ["LONG", "NETWORKS", "SETS", "SHORT", "TOKENS", "last", "repeats", "schedule", "sequence", "v"]
+__all__ = ["LONG", "NETWORKS", "SETS", "SHORT", "TOKENS", "last", "schedule", "sequence", "tables", "v"]
 
 TOKENS = np.random.default_rng(11).standard_normal((5, 6, 3))
 LONG, SHORT = TOKENS[0][:4], TOKENS[1][:3]
@@ -122,15 +122,12 @@ SETS = [LONG, SHORT, TOKENS[2][:4], TOKENS[3][:3], LONG]
 
 
 def schedule(net: ns.Network, inputs: Any, **options: Any) -> Schedule | None:
-    return repeats(net, inputs, **options).schedule
+    found = tables(net, inputs, **options)
+    return found and found.schedule
 
 
-def repeats(net: ns.Network, inputs: Any, **options: Any) -> Repeats:
-    run = ns.kernel(net, **options).run(inputs)
-    found: list[Repeats] = []
-
-    def sampled(families: frozenset[str], _: Any) -> None:
-        found.append(Repeats(lambda sampler: run.engine(Record(), sampler), families, 0))
-
-    KernelRun.attempt(run, run.exact, sampled)
-    return found[0]
+def tables(net: ns.Network, inputs: Any, **options: Any) -> Tables | None:
+    """The second moments that are computed together, if some are; no kernel is computed."""
+    made = computation(ns.kernel(net, **options), inputs)
+    assert not made.plan().exact
+    return made.repeats.tables

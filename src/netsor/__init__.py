@@ -7,7 +7,7 @@ from netsor.build import *  # noqa: F403
 from netsor.build import __all__ as _build
 from netsor.errors import NetsorError
 from netsor.lang import Program, parse
-from netsor.limits import kernel, limit
+from netsor.limits import Options, kernel, limit
 from netsor.simulation import empirical_kernel, simulate
 from netsor.verify import verify
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NetsorError",
+    "Options",
     "Program",
     "empirical_kernel",
     "gp",

@@ -15,7 +15,7 @@ import netsor as ns
 from limit_cases import scale_of
 from netsor import zoo
 from netsor.data import sentences
-from netsor.limits.kernel import Result
+from netsor.limits import Result
 
 pytestmark = pytest.mark.slow
 SENTENCES = [s.vectors for s in sentences()]

@@ -12,8 +12,7 @@ from netsor import zoo
 from netsor.errors import DataError
 from netsor.gp import gradient
 from netsor.gp.tuning import Objective
-from netsor.limits.kernel import KernelFn, Result
-from netsor.limits.plan import Plan
+from netsor.limits import KernelFn, Plan, Result
 
 RNG = np.random.default_rng(4)
 VECTORS = RNG.standard_normal((12, 3))
@@ -101,7 +100,7 @@ class InJax(KernelFn):
         gram = given["W1"] * (table @ table.T) / table.shape[1] + given["b1"]
         root = jnp.sqrt(1 + 2 * jnp.diagonal(gram))
         value = given["v"] * 2 / np.pi * jnp.arcsin(2 * gram / (root[:, None] * root))
-        return Result(value, np.zeros(value.shape), Plan((), 0, 0.0, 0.0))  # type: ignore[arg-type]
+        return Result(value, np.zeros(value.shape), Plan((), 0, value.shape))  # type: ignore[arg-type]
 
 
 def test_search_by_jax_with_a_kernel_that_jax_follows() -> None:

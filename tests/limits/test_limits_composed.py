@@ -34,8 +34,8 @@ def test_everything_sampled_as_little_and_as_much_as_possible() -> None:
     """Only the families that meet in the user's function need samples; all of them may have them."""
     auto = ns.kernel(EVERYTHING.net).evaluate(EVERYTHING.inputs)
     every = ns.kernel(EVERYTHING.net, method="sample", points=2**10, seed=1).evaluate(EVERYTHING.inputs)
-    assert len(auto.plan.sampled) < len(every.plan.sampled)
-    assert auto.plan.dimensions < every.plan.dimensions
+    assert len(auto.plan.sampling.families) < len(every.plan.sampling.families)
+    assert auto.plan.sampling.dimensions < every.plan.sampling.dimensions
     assert_agree(auto.value, auto.error, every.value, every.error)
     assert np.all(auto.error <= 1e-3 * scale_of(auto.value))
     with pytest.raises(ns.NetsorError, match="no exact method"):

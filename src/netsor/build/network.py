@@ -7,7 +7,7 @@ import inspect
 import random
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
@@ -170,7 +170,7 @@ def joint(net: Network, inputs: list[Any]) -> Joint:
         if trace.concrete:
             queue[:0] = [[i] for i in members[1:]]
             members = members[:1]
-        arrays = _stack([inputs[i] for i in members], name)
+        arrays = _stack([inputs[i] for i in members], name, members)
         stacked |= arrays
         members_of.append((tuple(members), len(found), tuple(arrays)))
         outputs += found
@@ -295,16 +295,22 @@ def data_of(made: Joint, inputs: list[Any]) -> dict[str, np.ndarray]:
     """The data of a joint program on other inputs of the same shapes."""
     given: dict[str, np.ndarray] = {}
     for k, group in enumerate(made.groups):
-        given |= _stack([inputs[i] for i in group.members], f"x{k + 1}")
+        given |= _stack([inputs[i] for i in group.members], f"x{k + 1}", group.members)
     return {name: given.get(name, array) for name, array in made.program.data.items()}
 
 
-def _stack(inputs: list[Any], name: str) -> dict[str, np.ndarray]:
-    """All inputs of a group as stacked arrays, under the names that the trace gives to their parts."""
+def _stack(inputs: list[Any], name: str, members: Sequence[int]) -> dict[str, np.ndarray]:
+    """All inputs of a group as stacked arrays, under the names that the trace gives to their parts.
+
+    members   their numbers in the set, to say which one is bad
+    """
     if isinstance(inputs[0], tuple):
-        parts = [_stack([x[k] for x in inputs], f"{name}_{k}") for k in range(len(inputs[0]))]
+        parts = [_stack([x[k] for x in inputs], f"{name}_{k}", members) for k in range(len(inputs[0]))]
         return {key: array for part in parts for key, array in part.items()}
-    stacked = inputs[0] if len(inputs) == 1 else np.stack([np.asarray(x) for x in inputs])
+    stacked = np.stack([np.asarray(x) for x in inputs]) if len(inputs) > 1 else np.asarray(inputs[0])
+    if stacked.dtype.kind not in "biuf" or not np.isfinite(stacked).all():
+        for i, x in zip(members, inputs, strict=True):
+            numbers(x, f"input {i} of the set")
     return {name: numbers(stacked, "the set of inputs")}
 
 

@@ -57,13 +57,15 @@ class Computation:
     """
 
     def __init__(self, made: Joint, options: Options, params: tuple[str, ...], split: int | None) -> None:
-        self.made, self.options, self.params = made, options, params
+        self.options, self.params = options, params
         self.program, self.rows = made.program, Rows(made, split)
         self.forms = Forms(self.program)
         self.batched = frozenset(
             name for name, array in made.data.items() if array.ndim > self.program.data[name].ndim
         )
         self.shapes = {name: np.shape(array) for name, array in made.data.items()}
+        empty = {name: np.broadcast_to(0.0, shape) for name, shape in self.shapes.items()}
+        self.made = replace(made, data=empty)  # kernels keep computations, not the inputs they were made for
         self.missing: Missing | None = None  # what must be sampled, whatever the inputs are
         self.reasons: tuple[str, ...] = ()
         if options.method == "sample":
@@ -173,14 +175,15 @@ class Computation:
         exact = self.exact(errors)
         if exact is not None:
             return _plan_of(exact[1], len(self.program.statements), shape)
-        repeats = self.repeats
-        made = _plan_of(repeats.recording, len(self.program.statements), shape)
-        return replace(made, sampling=self._sampling(repeats.points, self.options.repeats))
+        return self._sampled_plan(self.repeats.points, self.options.repeats)
 
-    def _sampling(self, points: int, repeats: int) -> Sampling:
+    def _sampled_plan(self, points: int, count: int) -> Plan:
         assert self.missing is not None
-        families = tuple(sorted(self.missing.families))
-        return Sampling(families, self.reasons, points, repeats, self.repeats.dimensions)
+        families, repeats = tuple(sorted(self.missing.families)), self.repeats
+        shape = (self.rows.left_size, self.rows.right_size)
+        made = _plan_of(repeats.recording, len(self.program.statements), shape)
+        sampling = Sampling(families, self.reasons, points, count, repeats.dimensions)
+        return replace(made, sampling=sampling, compiled=repeats.compiled)
 
     # Running
 
@@ -237,8 +240,7 @@ class Computation:
             error = average.error + self.rounding(value)
             more = options.further(points, average.count, _relative(error, self.scale(value)))
             if more is None:
-                plan = _plan_of(repeats.recording, len(self.program.statements), value.shape)
-                plan = replace(plan, sampling=self._sampling(points, average.count))
+                plan = self._sampled_plan(points, average.count)
                 return Result(value, error, replace(plan, **largest(error, value)))
             if more[0] == points:
                 numbers = range(average.count, more[1])

@@ -93,8 +93,21 @@ class Limit:
         return float(value) if not shape else value
 
 
-def limit(net: Network | Program, *inputs: Any, **options: Any) -> Limit:
-    """The limit of a network on one input (or several), or of a program.
+def limit(
+    net: Network | Program,
+    *inputs: Any,
+    method: str = "auto",
+    tol: float | None = None,
+    seed: int = 0,
+    dtype: Any = np.float64,
+    points: int | None = None,
+    repeats: int = 16,
+    max_points: int = 2**18,
+    progress: bool | None = None,
+    memory: int | None = None,
+    **unknown: Any,
+) -> Limit:
+    """The limit of a network on one input (or several), or of a program; the options are those of `Options`.
 
     >>> import netsor as ns
     >>> L = ns.limit(ns.parse('''
@@ -106,6 +119,18 @@ def limit(net: Network | Program, *inputs: Any, **options: Any) -> Limit:
     >>> L.sigma("h")     # 2 E[relu(g)^2] = 2 * 4 / 2
     4.0
     """
+    options = Options.of(
+        method=method,
+        tol=tol,
+        seed=seed,
+        dtype=dtype,
+        points=points,
+        repeats=repeats,
+        max_points=max_points,
+        progress=progress,
+        memory=memory,
+        **unknown,
+    )
     made = net if isinstance(net, Program) else program(net, *inputs)
     made.check()
-    return Limit(made, Options.of(**options))
+    return Limit(made, options)

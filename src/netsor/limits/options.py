@@ -56,7 +56,7 @@ class Options:
         known = [f.name for f in fields(cls)]
         for name in options:
             if name not in known:
-                close = get_close_matches(name, known, n=1)
+                close = get_close_matches(name, known, n=1, cutoff=0.5)
                 meant = f"Did you mean `{close[0]}`? " if close else ""
                 raise LimitError(
                     f"there is no option `{name}`", remedy=f"{meant}Options: {', '.join(known)}."
@@ -89,11 +89,13 @@ class Options:
         if self.progress not in (None, True, False):
             raise LimitError(f"progress={self.progress!r}", remedy="Give True, False or None.")
         self._require_real_type()
-        if self.method == "exact" and self.points is not None:
-            raise LimitError(
-                'method="exact" and points= contradict each other',
-                remedy='An exact limit has no sample points. Leave out one of them, or use method="sample".',
-            )
+        for name in ("points", "repeats", "max_points") if self.method == "exact" else ():
+            if getattr(self, name) != getattr(Options, name):
+                raise LimitError(
+                    f'method="exact" and {name}={getattr(self, name)} contradict each other',
+                    remedy="An exact limit has no sample points. Leave out one of them, or use "
+                    'method="sample".',
+                )
 
     def _require_whole(self, name: str, least: int) -> None:
         value = getattr(self, name)

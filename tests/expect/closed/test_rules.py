@@ -11,7 +11,7 @@ import pytest
 
 from netsor.expect.closed.forms import find, find_mean
 from netsor.lang.functions import FUNCTIONS
-from netsor.limits.tape import Tape
+from netsor.limits.tape.tape import Tape
 
 NAMES = [name for name, f in FUNCTIONS.items() if find_mean(f, {})]
 PAIRS = list(combinations_with_replacement(NAMES, 2))

@@ -83,10 +83,14 @@ def series(r: Recorder, atom: Atom) -> Asking:
     names, rank, kinks = [n for n in refs(atom.body) if n != HOLE.name], r.rank(atom.expr), kinks_of(r, atom)
     blocks = yield from values_of(r, names)
     constants = list(blocks.values())
+    arrays = (mean.array, var.array, *(b.array for b in constants))
+    shape = np.broadcast_shapes(mean.array.shape, var.array.shape)
+    if names:  # constants of any shape may be inside, so the shape is that of the whole
+        shape = (*np.broadcast_shapes(*(a.shape[:2] for a in arrays)), *r.index(atom.expr))
 
     def make(mean: Array, var: Array, *arrays: Array) -> hermite.Series:
         known = {n: replace(b, array=a) for n, b, a in zip(names, constants, arrays, strict=True)}
-        xp, shape = array_namespace(mean, var), np.broadcast_shapes(mean.shape, var.shape)
+        xp = array_namespace(mean, var)
         both = xp.broadcast_to(mean, shape), xp.broadcast_to(var, shape)
         fn = callable_of(atom, known, rank)
         expand = hermite.series if names else series_of_many
@@ -94,14 +98,9 @@ def series(r: Recorder, atom: Atom) -> Asking:
         require_settled(atom, made)
         return made
 
-    arrays = (mean.array, var.array, *(b.array for b in constants))
-    lifted = (b.lift(rank, False) for b in constants)
-    shape = np.broadcast_shapes(
-        mean.array.shape, var.array.shape, *(x.shape for x in lifted if hasattr(x, "shape"))
-    )
     r.tape.opaque = True
     body = replace_exprs(atom.body, {Ref(n): Ref(f"@{k}") for k, n in enumerate(names)})
-    kind = ("series", body, tuple((b.rank, b.vector) for b in constants), rank, kinks)
+    kind = ("series", body, tuple((b.rank, b.vector) for b in constants), shape, kinks)
     return r.tape.call(make, arrays, shape, var.array.dtype, kind)
 
 

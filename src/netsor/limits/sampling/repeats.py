@@ -103,6 +103,11 @@ class Repeats:
         self.prepared = Prepared(recorder.tape, [] if self.asked is None else [self.asked.array])
         return recorder.missing
 
+    @property
+    def compiled(self) -> bool:
+        """Whether loops are compiled by Numba."""
+        return self.recording.compiled or (self.tables is not None and self.tables.compiled)
+
     def _bytes(self) -> int:
         """Of workspace beside that of the tables."""
         return self.recording.bytes if self.question is None else self.prepared.peak()

@@ -328,13 +328,9 @@ class Tape:
     def _once(self, shape: Shape, dtype: Any, fn: Callable[..., Any], args: Any, options: dict) -> Traced:
         """A new step, or the step that does the same."""
         key = (fn, *map(hashable, args), hashable(options) if options else None, shape, dtype)
-        try:
-            found = self._known.get(key)
-        except TypeError:  # something that has no hash
-            return self._add(shape, dtype, fn, args, options, fn)
-        if found is None:
-            found = self._known[key] = self._add(shape, dtype, fn, args, options, fn)
-        return found
+        if key not in self._known:
+            self._known[key] = self._add(shape, dtype, fn, args, options, fn)
+        return self._known[key]
 
     def _add(
         self, shape: Shape, dtype: Any, fn: Callable[..., Any], args: Any, options: dict, kind: Any = None

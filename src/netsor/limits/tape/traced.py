@@ -180,7 +180,4 @@ class _Linalg:
 
 
 def _lookup(name: str) -> Any:
-    try:
-        return getattr(numpy_api, name)
-    except AttributeError:
-        return getattr(np, name)
+    return getattr(numpy_api if hasattr(numpy_api, name) else np, name)

@@ -12,7 +12,8 @@ import netsor as ns
 from limit_cases import CASES, SAMPLED, Case
 from netsor import zoo
 from netsor.build.network import Network
-from netsor.limits.on_jax import scanned
+from netsor.limits.on_jax import kernel as on_jax
+from netsor.limits.tiling import side_of, tiles
 
 jax = pytest.importorskip("jax")
 
@@ -192,11 +193,8 @@ TILED = {
 @pytest.fixture
 def in_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of two inputs; a set of five has a last tile that reaches back."""
-    monkeypatch.setattr("netsor.limits.run.tile_of", two_by_two)
-
-
-def two_by_two(run: Any, largest: int) -> tuple[int, int] | None:
-    return None if run.split == 2 else (2, 2)
+    monkeypatch.setattr(on_jax, "LARGE", 1)
+    monkeypatch.setattr(on_jax, "side_of", lambda _: 2)
 
 
 @pytest.mark.usefixtures("in_tiles")
@@ -220,7 +218,7 @@ def test_slopes_and_batches_of_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
     slopes = jax.jit(jax.grad(total, (0, 1)))(array, 1.3)
     many = jax.vmap(lambda scale: kernel(scale * array))(jax.numpy.asarray([1.0, 2.0]))
-    monkeypatch.setattr("netsor.limits.run.tile_of", lambda *_: None)
+    monkeypatch.setattr(on_jax, "LARGE", 2**60)
     for found, wanted in zip(slopes, jax.jit(jax.grad(total, (0, 1)))(array, 1.3), strict=True):
         assert_close(found, np.asarray(wanted), 1e-11)
     assert_close(many[1], kernel(2.0 * x))
@@ -228,8 +226,9 @@ def test_slopes_and_batches_of_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_how_many_inputs_make_a_tile() -> None:
     """As many as fit in a tile, evenly; small kernels have none."""
-    run = ns.kernel(zoo.mlp(1)).run(np.ones((2000, 1)))
-    assert scanned.tile_of(run, 2000**2) == (250, 250)
-    assert scanned.tile_of(run, 1000) is None
-    assert scanned.tile_of(run, 2000**2 * 2**17) == (1, 1)
-    assert scanned.tile_of(ns.kernel(zoo.mlp(1)).run(np.ones((1, 1))), 2**30) is None
+    all_inputs = (0, 2000)
+    assert {place.counts for place in tiles(all_inputs, all_inputs, side_of(1), False)} == {(250, 250)}
+    assert side_of(2**17) == 1
+    for count, tiled in ((2000, True), (30, False), (1, False)):
+        found = jax.make_jaxpr(ns.kernel(zoo.mlp(1)))(jax.numpy.ones((count, 1))).jaxpr
+        assert any(equation.primitive.name == "scan" for equation in found.eqns) == tiled

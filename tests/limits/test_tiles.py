@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 
 import netsor as ns
+from computations import recording
 from limit_cases import CASES, SAMPLED, SEQUENCES, VECTORS, Case
 from netsor import zoo
-from netsor.limits.methods.expectation import Record
-from netsor.limits.on_numpy import tiles
+from netsor.limits import computation
+from netsor.limits.on_numpy import kernel as on_numpy
+from netsor.limits.on_numpy import recording as recording_module
+from netsor.limits.on_numpy.prepared import Prepared
 from netsor.limits.tape.tape import Tape
 from netsor.limits.tape.traced import Traced
 
@@ -27,7 +30,7 @@ def test_tiles_of_one_pair(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one input per side every block goes through a tile on or off the diagonal."""
     inputs = [*case.inputs, *case.inputs[:1]]
     wanted = ns.kernel(case.net)(inputs)
-    monkeypatch.setattr(tiles, "TILE", 1)
+    monkeypatch.setattr(recording_module, "TILE", 1)
     found = ns.kernel(case.net)(inputs)
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-13 * np.abs(wanted).max())
     np.testing.assert_array_equal(found, found.T)
@@ -44,7 +47,7 @@ def test_tiles_that_overlap(elements: int, phi, monkeypatch: pytest.MonkeyPatch)
     x = RNG.standard_normal((7, 3))
     single = ns.kernel(zoo.mlp(2, phi))
     wanted = np.array([[single([a, b])[0, 1] for b in x] for a in x])
-    monkeypatch.setattr(tiles, "TILE", elements)
+    monkeypatch.setattr(recording_module, "TILE", elements)
     found = ns.kernel(zoo.mlp(2, phi)).evaluate(x)
     np.testing.assert_allclose(found.value, wanted, rtol=0, atol=1e-13)
     np.testing.assert_array_equal(found.value, found.value.T)
@@ -55,14 +58,18 @@ def test_tiles_that_overlap(elements: int, phi, monkeypatch: pytest.MonkeyPatch)
 def test_sequences_of_different_lengths_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = [SEQUENCES[0], SEQUENCES[1][:1], SEQUENCES[2], SEQUENCES[3][:1], SEQUENCES[3][:2]]
     wanted = ns.kernel(zoo.simple_rnn())(inputs)
-    monkeypatch.setattr(tiles, "TILE", 1)
+    monkeypatch.setattr(recording_module, "TILE", 1)
     np.testing.assert_allclose(ns.kernel(zoo.simple_rnn())(inputs), wanted, rtol=0, atol=1e-14)
 
 
 def test_one_core_and_several_agree() -> None:
-    run = ns.kernel(zoo.mlp(2)).run(RNG.standard_normal((300, 3)))
-    recording = run.record(Record())
-    one, three = (run.run_recorded(replace(recording, workers=workers)) for workers in (1, 3))
+    x = RNG.standard_normal((400, 3))
+    made = recording(ns.kernel(zoo.mlp(2)), x)
+    assert sum(len(t.places) for t in made.tiles) > 1
+    one, three = (
+        on_numpy.run(replace(made, workers=workers), {"x1": x}, np.float64, 1, lambda: None)
+        for workers in (1, 3)
+    )
     np.testing.assert_array_equal(one, three)
 
 
@@ -116,8 +123,7 @@ def test_a_tape_runs_what_its_outputs_need() -> None:
     tape.elementwise(noted("unused"), x)
     assert isinstance(used, Traced)
     assert used.shape == (2, 2)
-    tape.prepare([used])
-    ((_, value),) = tape.run({}, {(0, 2): (5, 7)})
+    ((_, value),) = Prepared(tape, [used]).run({}, {(0, 2): (5, 7)})
     np.testing.assert_array_equal(value, np.full((2, 2), 12.0))
     assert calls == ["used"]
     with pytest.raises(TypeError, match="no values"):
@@ -140,10 +146,10 @@ def test_an_interrupt_or_error_ends_all_threads(
 
         yield advance
 
-    monkeypatch.setattr(tiles, "bar", interrupted)
-    monkeypatch.setattr(tiles, "TILE", 16)
-    monkeypatch.setattr(tiles, "FEWEST_FOR_THREADS", 0)
-    monkeypatch.setattr(tiles.os, "cpu_count", lambda: 3)
+    monkeypatch.setattr(computation, "bar", interrupted)
+    monkeypatch.setattr(recording_module, "TILE", 16)
+    monkeypatch.setattr(recording_module, "FEWEST_FOR_THREADS", 0)
+    monkeypatch.setattr(recording_module.os, "cpu_count", lambda: 3)
     before = threading.active_count()
     with pytest.raises(error):
         ns.kernel(zoo.mlp(2))(RNG.standard_normal((200, 3)))

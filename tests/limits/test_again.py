@@ -8,12 +8,16 @@ import numpy as np
 import pytest
 
 import netsor as ns
+from computations import recording
 from limit_cases import CASES, SAMPLED, Case
 from netsor import zoo
 from netsor.errors import DataError, LimitError
+from netsor.limits import assembly, tiling
+from netsor.limits.assembly import Writer
+from netsor.limits.computation import Computation
 from netsor.limits.kernel import KEPT
-from netsor.limits.methods.expectation import Record
-from netsor.limits.on_numpy import fused, places, tiles
+from netsor.limits.on_numpy import fused
+from netsor.limits.on_numpy import recording as recording_module
 
 RNG = np.random.default_rng(12)
 EXACT = [case for case in CASES if case.name not in SAMPLED]
@@ -45,10 +49,7 @@ def test_other_values_where_something_is_sampled(case: Case) -> None:
     np.testing.assert_array_equal(K(others), ns.kernel(case.net, **options)(others))
     K.net = None  # type: ignore[assignment]
     np.testing.assert_array_equal(K(case.inputs), first)
-    plan = ns.kernel(case.net, **options).evaluate(others).plan
-    again = K._again(next(iter(K._known)), others, None, {})
-    assert again is not None
-    assert again.result().plan.reasons == plan.reasons
+    assert K.evaluate(others).plan == ns.kernel(case.net, **options).evaluate(others).plan
 
 
 def test_other_variances() -> None:
@@ -105,17 +106,21 @@ def test_float32_stays_float32(case: Case, compiled: bool, monkeypatch: pytest.M
     """Every array of the computation is float32, and the errors are those of its rounding."""
     if compiled:
         pytest.importorskip("numba")
-        monkeypatch.setattr(tiles, "FEWEST_ENTRIES", 0)
+        monkeypatch.setattr(recording_module, "FEWEST_ENTRIES", 0)
         monkeypatch.setattr(fused, "LEAST_ELEMENTS", 2)
     wanted = ns.kernel(case.net)(case.inputs)
-    run = ns.kernel(case.net, dtype=np.float32).run(case.inputs)
-    recording = run.record(Record(silent=True))
-    if recording.single is not None:
-        for tape in (recording.single, *(t.tape for t in recording.tiles)):
-            assert not any(d == np.float64 for d in tape.dtypes)
-    found = run.run_recorded(recording)
+    K = ns.kernel(case.net, dtype=np.float32)
+    made = recording(K, case.inputs)
+    for prepared in (made.single, *(t.prepared for t in made.tiles)):
+        assert not any(d == np.float64 for d in prepared.tape.dtypes)
+    found = K(case.inputs)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+
+
+def holds_data(kept: Computation) -> bool:
+    """Whether a computation keeps the values of the inputs that it was made for."""
+    return any(sum(array.strides) for array in kept.made.data.values())
 
 
 def test_few_computations_are_kept() -> None:
@@ -123,7 +128,7 @@ def test_few_computations_are_kept() -> None:
     for count in range(1, 2 * KEPT):
         K(RNG.standard_normal((count, 2)))
     assert len(K._known) == KEPT
-    assert all(not run.data for run in K._known.values())
+    assert all(not holds_data(kept) for kept in K._known.values())
 
 
 def test_a_workspace_that_is_too_small_is_refused_or_kept() -> None:
@@ -131,9 +136,9 @@ def test_a_workspace_that_is_too_small_is_refused_or_kept() -> None:
     wanted = ns.kernel(zoo.mlp(2))(x)
     small = ns.kernel(zoo.mlp(2), memory=20_000)
     np.testing.assert_allclose(small(x), wanted, rtol=0, atol=1e-14)
-    recording = small.run(x).record(Record())
-    assert max(t.tape.peak() for t in recording.tiles) * recording.workers <= 20_000
-    assert max(len(t.places) for t in recording.tiles) > 1
+    made = recording(small, x)
+    assert max(t.prepared.peak() for t in made.tiles) * made.workers <= 20_000
+    assert max(len(t.places) for t in made.tiles) > 1
     with pytest.raises(LimitError, match="workspace"):
         ns.kernel(zoo.mlp(2), memory=16)(x)
     with pytest.raises(LimitError, match="bytes"):
@@ -158,10 +163,9 @@ def test_single_inputs_are_computed_some_at_a_time() -> None:
         K = ns.kernel(net, memory=allowed)
         np.testing.assert_allclose(K(inputs), wanted, rtol=0, atol=1e-14)
         np.testing.assert_allclose(K(inputs), wanted, rtol=0, atol=1e-14)
-        recording = K.run(inputs).record(Record())
-        assert recording.single is not None
-        assert recording.single.peak() <= allowed
-        assert max(shape[0] for shape in recording.single.names().values()) <= 3
+        made = recording(K, inputs)
+        assert made.single.peak() <= allowed
+        assert max(shape[0] for shape in made.single.tape.names().values()) <= 3
 
 
 @pytest.mark.parametrize("elements", [1, 9, 10**6])
@@ -169,18 +173,18 @@ def test_single_inputs_are_computed_some_at_a_time() -> None:
 def test_every_tile_is_written_once(elements: int, strips: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles at the end overlap those before them; what they have in common is not written again."""
     counts = np.zeros((7, 7))
-    write = tiles.write_numbers
+    write = Writer._numbers
 
-    def counted(out: np.ndarray, corner: Any, block: np.ndarray, *where: Any) -> None:
+    def counted(self: Writer, out: np.ndarray, block: np.ndarray, place: Any) -> None:
         once = np.zeros_like(out)
-        write(once, corner, np.ones_like(block), *where)
+        write(self, once, np.ones_like(block), place)
         counts[...] += once
-        write(out, corner, block, *where)
+        write(self, out, block, place)
 
-    monkeypatch.setattr(tiles, "TILE", elements)
-    monkeypatch.setattr(tiles, "STRIP", 1)
-    monkeypatch.setattr(tiles, "STRIPS", strips)
-    monkeypatch.setattr(tiles, "write_numbers", counted)
+    monkeypatch.setattr(recording_module, "TILE", elements)
+    monkeypatch.setattr(tiling, "STRIP", 1)
+    monkeypatch.setattr(tiling, "STRIPS", strips)
+    monkeypatch.setattr(Writer, "_numbers", counted)
     x = RNG.standard_normal((7, 3))
     found = ns.kernel(zoo.mlp(1))(x)
     np.testing.assert_array_equal(counts, 1)
@@ -199,14 +203,14 @@ def test_every_block_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return v @ ns.relu(h), w @ ns.erf(h)
 
     counts = np.zeros((14, 14))
-    write = places._write
+    write = assembly._write
 
     def counted(out: np.ndarray, lines: np.ndarray, columns: np.ndarray, block: np.ndarray) -> None:
         counts[np.ix_(lines.reshape(-1), columns.reshape(-1))] += 1
         write(out, lines, columns, block)
 
-    monkeypatch.setattr(tiles, "TILE", 9)
-    monkeypatch.setattr(places, "_write", counted)
+    monkeypatch.setattr(recording_module, "TILE", 9)
+    monkeypatch.setattr(assembly, "_write", counted)
     ns.kernel(two_outputs)(RNG.standard_normal((7, 3)))
     inputs = np.arange(14) // 2
     off = ~np.equal.outer(inputs // 3, inputs // 3)
@@ -218,8 +222,7 @@ def test_a_residual_layer_adds_the_same_number_of_steps_at_any_depth() -> None:
     x = RNG.standard_normal((3, 2))
 
     def steps(depth: int) -> int:
-        recording = ns.kernel(zoo.resnet(depth)).run(x).record(Record())
-        return sum(len(t.tape.order) for t in recording.tiles)
+        return sum(len(t.prepared.order) for t in recording(ns.kernel(zoo.resnet(depth)), x).tiles)
 
     counts = [steps(depth) for depth in (4, 6, 8, 10)]
     assert len(set(np.diff(counts))) == 1

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import netsor as ns
+from computations import computation, recording
 from netsor import zoo
 from netsor.build.network import joint
 from netsor.errors import LimitError
 from netsor.limits import padding
-from netsor.limits.methods.expectation import Record
 from netsor.limits.padding import pad
 
 RNG = np.random.default_rng(31)
@@ -196,7 +196,10 @@ def test_other_values_variances_and_types() -> None:
     K(inputs)
     close(K(others), plainly(net, others))
     close(K(others, params={"W": 0.4}), ns.kernel(zoo.simple_rnn(var_w=0.4))(others))
-    assert all(not run.data and not run.padded.data for run in K._known.values() if run.padded)
+    for kept in K._known.values():
+        assert kept.padded is not None
+        for own in (kept, kept.padded[1]):
+            assert not any(sum(array.strides) for array in own.made.data.values()), "keeps inputs"
     small = ns.kernel(net, dtype=np.float32)(inputs)
     assert small.dtype == np.float32
     close(small, K(inputs), 1e-5)
@@ -223,12 +226,10 @@ def test_large_groups_stay_apart() -> None:
 def test_one_computation_for_all_lengths() -> None:
     """Pairs of tokens, and not pairs of tokens of pairs of lengths."""
     inputs = sequences(*range(1, 11))
-    run = ns.kernel(zoo.simple_rnn()).run(inputs)
-    run.value()
-    assert run.padded is not None
-    alone = ns.kernel(zoo.simple_rnn()).run(inputs[-1:]).record(Record())
-    (tiles,), (one,) = run.padded.recording.tiles, alone.tiles
-    assert len(tiles.tape.order) <= 1.5 * len(one.tape.order)
+    K = ns.kernel(zoo.simple_rnn())
+    assert computation(K, inputs).padded is not None
+    (tiles,), (one,) = recording(K, inputs).tiles, recording(K, inputs[-1:]).tiles
+    assert len(tiles.prepared.order) <= 1.5 * len(one.prepared.order)
 
 
 def test_padding_that_has_no_limit_does_not_matter() -> None:

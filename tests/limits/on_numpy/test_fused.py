@@ -8,7 +8,8 @@ import pytest
 import netsor as ns
 from limit_cases import CASES, SAMPLED, Case
 from netsor import zoo
-from netsor.limits.on_numpy import fused, loops, tiles
+from netsor.limits.on_numpy import fused, loops, recording
+from netsor.limits.on_numpy.prepared import Prepared
 from netsor.limits.tape.tape import Tape
 
 pytest.importorskip("numba")
@@ -17,14 +18,14 @@ RNG = np.random.default_rng(4)
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiles, "FEWEST_ENTRIES", 0)
+    monkeypatch.setattr(recording, "FEWEST_ENTRIES", 0)
     monkeypatch.setattr(fused, "LEAST_ELEMENTS", 2)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.name not in SAMPLED], ids=lambda case: case.name)
 def test_every_exact_network(case: Case, always: None, monkeypatch: pytest.MonkeyPatch) -> None:
     found = ns.kernel(case.net)([*case.inputs, *case.inputs[:1]])
-    monkeypatch.setattr(tiles, "FEWEST_ENTRIES", 10**9)
+    monkeypatch.setattr(recording, "FEWEST_ENTRIES", 10**9)
     wanted = ns.kernel(case.net)([*case.inputs, *case.inputs[:1]])
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-14 * np.abs(wanted).max())
 
@@ -49,7 +50,7 @@ def test_correlations_of_one_and_zero_inputs(phi, scale: float, always: None, mo
     x = np.concatenate([x, x[:1], -x[:1], 0 * x[:1]])
     net = zoo.mlp(2, phi, var_b=[0.0, 0.5])
     found = ns.kernel(net)(x)
-    monkeypatch.setattr(tiles, "FEWEST_ENTRIES", 10**9)
+    monkeypatch.setattr(recording, "FEWEST_ENTRIES", 10**9)
     wanted = ns.kernel(net)(x)
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-14 * np.abs(wanted).max())
 
@@ -62,7 +63,7 @@ def test_images_with_few_channels(channels: int, dtype: type, always: None, monk
     x = np.concatenate([x, x[:1], -x[:1], 0 * x[:1]])
     net = zoo.cnn(2, readout="flatten", var_b=0.2)
     found, across = ns.kernel(net, dtype=dtype)(x), ns.kernel(net, dtype=dtype)(x[:2], x)
-    monkeypatch.setattr(tiles, "FEWEST_ENTRIES", 10**9)
+    monkeypatch.setattr(recording, "FEWEST_ENTRIES", 10**9)
     wanted = ns.kernel(net, dtype=dtype)(x)
     error = 45 * np.finfo(dtype).eps * wanted.max()  # as 1e-14 for numbers of 64 bits
     np.testing.assert_allclose(found, wanted, rtol=0, atol=error)
@@ -93,9 +94,9 @@ def test_a_loop_with_several_outputs_and_axes() -> None:
     c = a * b + 2.0
     d = tape.namespace.where(c > a, tape.namespace.sqrt(tape.namespace.abs(c)), b)
     e = d - c
-    tape.prepare([d, e])
-    assert sum(isinstance(part, fused.Fused) for part in tape.order) == 1
-    found = dict(tape.run({}))
+    prepared = Prepared(tape, [d, e])
+    assert sum(isinstance(part, fused.Fused) for part in prepared.order) == 1
+    found = dict(prepared.run({}))
     c_ = left * right + 2.0
     d_ = np.where(c_ > left, np.sqrt(np.abs(c_)), right)
     np.testing.assert_allclose(found[d.step], d_, rtol=1e-15)

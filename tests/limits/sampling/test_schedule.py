@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import netsor as ns
+from computations import computation
 from limit_cases import assert_agree, scale_of
 from netsor import zoo
 from netsor.limits.sampling import repeats as repeats_module
 from netsor.limits.sampling import workspace as workspace_module
 from netsor.limits.sampling.axes import Axes, Trail
+from netsor.limits.sampling.tables import Tables
 from oracle import oracle
-from sampled_networks import LONG, NETWORKS, SETS, SHORT, TOKENS, last, repeats, schedule, sequence, v
+from sampled_networks import LONG, NETWORKS, SETS, SHORT, TOKENS, last, schedule, sequence, tables, v
 
 each = pytest.mark.parametrize("name", NETWORKS)
 
@@ -27,7 +31,7 @@ def test_against_one_pair_at_a_time(name: str, method: str, monkeypatch: pytest.
     fits = (name, method) != ("GRU, random state", "sample")  # a sampled variable behind a matrix
     assert (schedule(NETWORKS[name], SETS, method=method) is not None) == fits
     found = kernel.evaluate(SETS)
-    monkeypatch.setattr(repeats_module, "schedule_of", lambda *_: None)
+    monkeypatch.setattr(repeats_module, "tables_of", lambda *_: None)
     wanted = ns.kernel(NETWORKS[name], method=method, points=2**9, seed=3).evaluate(SETS)
     assert_agree(found.value, found.error, wanted.value, wanted.error)
     assert np.all(found.error <= 0.03 * scale_of(found.value)), "the comparison says little"
@@ -55,10 +59,9 @@ def test_the_number_of_threads_changes_nothing(name: str, monkeypatch: pytest.Mo
 @each
 def test_some_repeats_at_a_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In little memory the values are the same."""
-    kernel = ns.kernel(NETWORKS[name], points=2**6)
-    whole = kernel.evaluate(SETS)
+    whole = ns.kernel(NETWORKS[name], points=2**6).evaluate(SETS)
     monkeypatch.setattr(workspace_module, "MEMORY", 1)
-    parts = kernel.evaluate(SETS)
+    parts = ns.kernel(NETWORKS[name], points=2**6).evaluate(SETS)
     size = np.abs(whole.value).max()
     np.testing.assert_allclose(parts.value, whole.value, rtol=0, atol=1e-12 * size)
     np.testing.assert_allclose(parts.error, whole.error, rtol=0, atol=1e-12 * size)
@@ -83,10 +86,11 @@ def test_some_points_at_a_time(name: str) -> None:
 
 
 def test_some_inputs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = ns.kernel(NETWORKS["products of states"], points=2**6)
-    whole = kernel(SETS)
+    net = NETWORKS["products of states"]
+    whole = ns.kernel(net, points=2**6)(SETS)
     monkeypatch.setattr(workspace_module, "LARGEST_TABLE", 1)
-    np.testing.assert_allclose(kernel(SETS), whole, rtol=0, atol=1e-13 * np.abs(whole).max())
+    found = ns.kernel(net, points=2**6)(SETS)
+    np.testing.assert_allclose(found, whole, rtol=0, atol=1e-13 * np.abs(whole).max())
 
 
 def test_the_same_tokens_have_the_same_rows() -> None:
@@ -204,7 +208,7 @@ def test_early_tokens_come_first() -> None:
     assert made is not None
     (drawn,) = (k for k, family in enumerate(made.families) if family.drawn)
     names = [form.expr.name for step in made.steps for form in step.forms if form.family == drawn]
-    program = ns.kernel(zoo.gru()).run([LONG, SHORT, TOKENS[2]]).program
+    program = computation(ns.kernel(zoo.gru()), [LONG, SHORT, TOKENS[2]]).program
     data = {"x1": 0, "x2": 0, "x3": 0}
     for name in names:
         source = next(x for x in data if f"{x}_{data[x]}" in str(program.definitions[name]))
@@ -228,11 +232,11 @@ def test_one_row_for_each_vector_if_all_is_sampled() -> None:
 
 def test_values_are_dropped_when_they_are_not_needed() -> None:
     """At no time there are more values of expressions than a few for a step."""
-    found = repeats(zoo.lstm(), [TOKENS[0]])
-    assert found.schedule is not None
+    made = schedule(zoo.lstm(), [TOKENS[0]])
+    assert made is not None
     alive, most = set(), 0
-    for step in found.schedule.steps:
-        alive |= {form.expr for form in step.forms if found.schedule.families[form.family].drawn}
+    for step in made.steps:
+        alive |= {form.expr for form in step.forms if made.families[form.family].drawn}
         alive |= {expr for row in step.rows for expr in row.exprs}
         most = max(most, len(alive))
         alive -= set(step.expired)
@@ -241,8 +245,8 @@ def test_values_are_dropped_when_they_are_not_needed() -> None:
 
 
 def test_memory_bounds_how_much_is_done_at_once() -> None:
-    found = repeats(zoo.gru(), TOKENS)
-    assert found.needs is not None
+    found = tables(zoo.gru(), TOKENS)
+    assert found is not None
     one = found.needs.whole(2**12, found.needs.most)
     for count in (2, 5):
         made = workspace_module.within(found.needs.fixed + count * one + 100, 2**12, found.needs)
@@ -259,10 +263,16 @@ def test_memory_bounds_how_much_is_done_at_once() -> None:
 # Axes
 
 
-def test_axes_are_rotations() -> None:
-    found = repeats(zoo.lstm(), [LONG, SHORT])
-    axes = found.pilot(2**8)
-    assert axes is not None
+def test_axes_are_rotations(monkeypatch: pytest.MonkeyPatch) -> None:
+    pilot, found = Tables._pilot, []
+
+    def noted(self: Tables, *args: Any) -> Axes:
+        found.append(pilot(self, *args))
+        return found[-1]
+
+    monkeypatch.setattr(Tables, "_pilot", noted)
+    ns.kernel(zoo.lstm(), points=2**8, repeats=2)([LONG, SHORT])
+    (axes,) = found
     places = np.concatenate([places for _, places in axes.turns.values()])
     assert np.array_equal(np.sort(places), np.arange(axes.dimensions))
     for turn, _ in axes.turns.values():

@@ -110,8 +110,7 @@ def test_where_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = np.random.default_rng(0).standard_normal((30, 14, 3))
     for inputs, expected in ((tokens[:2], True), (tokens[:2, :6], False), (tokens, False)):
         assert [g.recursion is not None for g in schedule_of(inputs).groups] == [expected]
-    kernel = ns.kernel(zoo.gru(), points=2**6)
-    assert "compiled by Numba" in kernel.evaluate(list(tokens[:2])).explain()
+    assert "compiled by Numba" in ns.kernel(zoo.gru(), points=2**6).evaluate(list(tokens[:2])).explain()
     monkeypatch.setattr(recursions_module, "is_available", lambda: False)
     assert schedule_of(tokens[:2]).groups[0].recursion is None
-    assert "compiled by Numba" not in kernel.evaluate(list(tokens[:2])).explain()
+    assert "compiled by Numba" not in ns.kernel(zoo.gru(), points=2**6).evaluate(list(tokens[:2])).explain()
