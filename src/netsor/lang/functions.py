@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 from array_api_compat import array_namespace
@@ -149,6 +150,9 @@ def elu(x, alpha):
 
 @register(low=-1.0, high=1.0)
 def hard_tanh(x, low, high):
+    """x between `low` and `high`, else the nearer of the two."""
+    if low > high:
+        raise ValueError("low is above high")
     return array_namespace(x).clip(x, low, high)
 
 
@@ -164,6 +168,8 @@ def polynomial(x, coefs):
 @register(knots=(0.0,), pieces=((0.0,), (0.0, 1.0)))
 def piecewise(x, knots, pieces):
     """The polynomial `pieces[i]` (ascending coefficients) between `knots[i-1]` and `knots[i]`."""
+    if any(b <= a for a, b in pairwise(knots)):
+        raise ValueError("knots come in increasing order")
     xp = array_namespace(x)
     total = polynomial.fn(x, pieces[0])
     for knot, piece in zip(knots, pieces[1:], strict=True):

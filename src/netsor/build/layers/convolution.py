@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from netsor.build.functions import as_node, pad
-from netsor.build.layers.dense import bias, scaled
+from netsor.build.layers.dense import bias, label, scaled
 from netsor.build.layers.space import in_front, integers, per_axis
 from netsor.build.nodes import Node, apply, fail
 from netsor.build.parameters import Matrix
@@ -39,10 +39,9 @@ class _Convolution:
         self.stride = per_axis(stride, self.dims, "stride")
         self.dilation = per_axis(dilation, self.dims, "dilation")
         self.padding = self._padding(padding)
-        label = f"W{name}" if name else None
         var = scaled(var_w, prod(self.kernel), "var_w")
-        self.W = Matrix(var, index=self.kernel, name=label)
-        self.b = bias(var_b, mean_b, f"b{name}" if name else None)
+        self.W = Matrix(var, index=self.kernel, name=label("W", name))
+        self.b = bias(var_b, mean_b, label("b", name))
 
     def _padding(self, padding: Any) -> str | tuple[int, ...]:
         """ "same", "valid", "circular", or the number of zeros at either end of each axis."""
