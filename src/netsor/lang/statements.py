@@ -153,7 +153,7 @@ class Build(Transformer_NonRecursive):
     def const(self, token):
         if not np.isfinite(float(token)):
             remedy = "Numbers are double precision, up to about 1.8e308."
-            raise ParseError(f"the number {token} is too large", place=_under(token), remedy=remedy)
+            raise ParseError(f"the number {token:.40} is too large", place=_under(token), remedy=remedy)
         return Const(float(token))
 
     def ref(self, token):
