@@ -12,6 +12,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -183,16 +184,12 @@ def read(text: str, rng: random.Random) -> bool:
         return False
     assert ns.parse(program.show()) == program
     repr(program), program.canonical()
-    try:
+    with suppress(ns.NetsorError):
         program.lower(rng.choice(VARIANTS)).check()
         program.expand().check()
-    except ns.NetsorError:
-        pass
     if program.outputs and rng.random() < 0.1:
-        try:
+        with suppress(ns.NetsorError):
             ns.simulate(program, width=2, seed=0)
-        except ns.NetsorError:
-            pass
     return True
 
 

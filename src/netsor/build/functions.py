@@ -95,14 +95,14 @@ def concat(items: Sequence[Any], axis: int = 0) -> Any:
     return apply(maps.concat, *nodes, axis=_axis(axis))
 
 
-def pad(x: Any, widths: Any, last: int = 0) -> Node:
+def pad(x: Any, widths: Any) -> Node:
     """Zeros around the last index axes: `widths` has a pair (before, after) for each of them.
 
-    `last` axes after them (the channels of data) stay as they are.
+    The channels of data, their last axis, are not among them.
     """
     node = as_node(x)
     pairs, space = _pairs(widths), node.space
-    first = len(node.index) - last - len(pairs)
+    first = len(node.index) - node.channels - len(pairs)
     if first < 0:
         raise fail(
             f"{len(pairs)} axes of a block of index shape {node.index} are padded",
@@ -186,7 +186,7 @@ def flatten(x: Any, dims: int | None = None) -> Flat:
     """All members of a block as features of one layer: `W @ flatten(h)` has one matrix per member,
     and its fan-in counts them. With `dims`, those along the last `dims` index axes; others run along."""
     node = as_node(x)
-    rank = len(node.index)
+    rank = len(node.index) - node.channels
     if dims is None and node.space is not None and rank > node.space:
         raise fail(
             f"a block of index shape {node.index} is flattened, of which {node.space} axes are space",
@@ -195,7 +195,7 @@ def flatten(x: Any, dims: int | None = None) -> Flat:
         )
     if dims is not None and not (type(dims) is int and 0 < dims <= rank):
         raise fail(f"dims={dims!r}", f"Give the number of last index axes that are features, 1 to {rank}.")
-    return Flat(node, rank if dims is None else dims)
+    return Flat(node, (rank if dims is None else dims) + node.channels)
 
 
 # Scalars

@@ -233,7 +233,12 @@ def _run(net: Network, trace: Trace, x: Any, name: str) -> list[Readout]:
         if again and time.perf_counter() - started > CHEAP_SECONDS:
             break
         other = Trace()
-        _read(net, other, x, name)
+        try:
+            _read(net, other, x, name)
+        except NetsorError:
+            raise
+        except Exception as error:  # what could be read once cannot be read again
+            raise _changing(net) from error
         _check_same(net, trace, other, first)
     return found
 
@@ -259,6 +264,14 @@ def _bits(generator: Any) -> Any:
     return generator.bit_generator if isinstance(generator, np.random.Generator) else generator._bit_generator
 
 
+def _changing(net: Network) -> NetsorError:
+    return fail(
+        f"the network `{net.name}` computes something else when it is read again",
+        "It depends on something that changes: a random choice, or a global that it changes itself. A "
+        "network is a function of its input and its parameters; make everything else before.",
+    )
+
+
 def _check_same(net: Network, trace: Trace, other: Trace, first: int) -> None:
     """Refuse a network that computes something else when it is read again."""
     here, there = trace.signature(first), other.signature()
@@ -277,11 +290,7 @@ def _check_same(net: Network, trace: Trace, other: Trace, first: int) -> None:
             "other weights for each input. Make matrices, vectors and layers outside the function, once.",
         )
     else:
-        error = fail(
-            f"the network `{net.name}` computes something else when it is read again",
-            "It depends on something that changes: a random choice, or a global that it changes itself. A "
-            "network is a function of its input and its parameters; make everything else before.",
-        )
+        error = _changing(net)
     error.place = node.spot.place() if node.spot else error.place
     raise error
 

@@ -84,6 +84,10 @@ def fail(what: str, remedy: str, kind: type[NetsorError] = BuildError) -> Netsor
     return kind(what, place=spot.place() if spot else None, remedy=remedy)
 
 
+class NoAttributeError(BuildError, AttributeError):
+    """A traced value does not have all that an array has."""
+
+
 @dataclass(eq=False, repr=False)
 class Node:
     """A traced value: its kind (K, C, G or H), index shape and width."""
@@ -108,10 +112,33 @@ class Node:
         kind = "output" if isinstance(self, Readout) else "data" if self.kind == "K" else self.kind
         return f"{kind}{width}{index}"
 
+    def __format__(self, spec: str) -> str:
+        return repr(self)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise NoAttributeError(
+            f"a traced value has no attribute `{name}`",
+            place=getattr(here(), "place", lambda: None)(),
+            remedy="It has `shape`, `ndim`, `reshape`, `transpose`, `sum` and `mean`, operators and brackets; "
+            "the functions of netsor act on it, and the numbers of data are `np.asarray(x)`.",
+        )
+
     @property
     def shape(self) -> Index:
         """The index shape: (7,) for a block of seven vectors, () for one."""
         return self.index
+
+    @property
+    def ndim(self) -> int:
+        """The number of index axes."""
+        return len(self.index)
+
+    @property
+    def channels(self) -> int:
+        """How many of the last axes are the channels: one of data, none of a block, whose width they are."""
+        return int(self.kind == "K" and len(self.index) > 0)
 
     def __len__(self) -> int:
         if not self.index:

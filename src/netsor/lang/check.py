@@ -31,6 +31,7 @@ from netsor.lang.program import (
     Scalar,
     Statement,
     Term,
+    _Statement,
     used_by,
 )
 from netsor.lang.sampling import LAW, check_sampling
@@ -58,6 +59,12 @@ class Inferred:
 
 def check(program: Program) -> Types:
     """Types of all variables of a well-typed program; raises TypeCheckError otherwise."""
+    wrong = next((s for s in program.statements if not isinstance(s, _Statement)), None)
+    if wrong is not None or not isinstance(program.statements, tuple):
+        raise TypeCheckError(
+            f"{wrong!r:.60} is not a statement",
+            remedy="A Program has a tuple of statements; ns.parse(text) and ns.program(net, x) make them.",
+        )
     _check_names(program)
     checker = _Checker(program)
     checker.check_names()
