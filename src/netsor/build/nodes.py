@@ -121,7 +121,7 @@ class Node:
         raise NoAttributeError(
             f"a traced value has no attribute `{name}`",
             place=getattr(here(), "place", lambda: None)(),
-            remedy="It has `shape`, `ndim`, `reshape`, `transpose`, `sum` and `mean`, operators and brackets; "
+            remedy="It has `shape`, `ndim`, `reshape`, `transpose`, `sum`, `mean`, operators and brackets; "
             "the functions of netsor act on it, and the numbers of data are `np.asarray(x)`.",
         )
 

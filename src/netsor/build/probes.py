@@ -43,7 +43,7 @@ class UserFunction:
     def __call__(self, *args: Any, **options: Any) -> Any:
         own = [a.copy() if isinstance(a, np.ndarray) else a for a in args]
         out = self.fn(*own, **options)
-        if all(isinstance(a, np.ndarray | float | np.generic) for a in args):
+        if hasattr(out, "dtype") and all(isinstance(a, np.ndarray | float | np.generic) for a in args):
             out = np.asarray(out)  # of whatever library
         if isinstance(out, np.ndarray | np.generic) and out.dtype.kind in "biu":
             like = next((a.dtype for a in args if isinstance(a, np.ndarray)), np.dtype(float))
@@ -172,7 +172,8 @@ def _call(fn: UserFunction, label: str, rule: str, *args: Any) -> np.ndarray:
             FunctionError,
         ) from error
     if array.dtype.kind not in "biuf":
-        raise fail(f"`{label}` returns an array of {array.dtype}, not real numbers", rule, FunctionError)
+        kind = f"an array of {array.dtype}" if isinstance(out, np.ndarray) else f"a {type(out).__name__}"
+        raise fail(f"`{label}` returns {kind}, not real numbers", rule, FunctionError)
     if array.dtype.kind == "f" and array.dtype.itemsize < 8:
         raise fail(
             f"`{label}` returns {array.dtype}, which has fewer digits than the float64 that it is given",

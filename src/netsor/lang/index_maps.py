@@ -242,7 +242,7 @@ def window_options(
     padding: str | int,
     stride: tuple[int, ...] | None = None,
     dilation: tuple[int, ...] | None = None,
-) -> tuple[tuple[int, ...], tuple[int, ...], str | int]:
+) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
     """Stride, dilation and padding of a window; 1 along every axis unless given."""
     ones = (1,) * dims
     return stride or ones, dilation or ones, padding

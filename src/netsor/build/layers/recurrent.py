@@ -17,13 +17,13 @@ __all__ = ["GRUCell", "LSTMCell", "RNNCell", "check_functions", "per_gate"]
 PerGate = float | Sequence[float]
 
 
-def per_gate(value: PerGate, count: int, what: str) -> list[float]:
+def per_gate(value: Any, count: int, what: str) -> list[float]:
     """One number per gate (or layer), from a number or a sequence."""
     if _is_number(value):
         return [float(value)] * count
     remedy = "Give a number for all layers (or gates), or a list with one for each."
     many = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim == 1)
-    values = list(value) if many and not np.ma.is_masked(value) else []  # type: ignore[arg-type]
+    values = list(value) if many and not np.ma.is_masked(value) else []
     if not values or not all(_is_number(v) for v in values):
         raise fail(f"{what}={value!r:.60}", remedy)
     if len(values) != count:
