@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from array_api_compat import array_namespace
@@ -143,6 +144,9 @@ def _hard_tanh(low: float, high: float) -> Facts:
 
 @register(_hard_tanh, low=-1.0, high=1.0)
 def hard_tanh(x, low, high):
+    """x between `low` and `high`, else the nearer of the two."""
+    if low > high:
+        raise ValueError("low is above high")
     return array_namespace(x).clip(x, low, high)
 
 
@@ -158,6 +162,8 @@ def polynomial(x, coefs):
 @register(lambda knots, pieces: _pieces(knots, *pieces), knots=(0.0,), pieces=((0.0,), (0.0, 1.0)))
 def piecewise(x, knots, pieces):
     """The polynomial `pieces[i]` (ascending coefficients) between `knots[i-1]` and `knots[i]`."""
+    if any(b <= a for a, b in pairwise(knots)):
+        raise ValueError("knots come in increasing order")
     xp = array_namespace(x)
     total = polynomial.fn(x, pieces[0])
     for knot, piece in zip(knots, pieces[1:], strict=True):
