@@ -181,9 +181,9 @@ def joint(net: Network, inputs: list[Any]) -> Joint:
         if trace.concrete:
             queue[:0] = [[i] for i in members[1:]]
             members = members[:1]
-        arrays = _stack([inputs[i] for i in members], name, members)
+        arrays = _stack(inputs, name, members)
         asked = [(len(members_of), r) for r in trace.requirements[len(requirements) :]]
-        _check_requirements(asked, trace.data, [inputs[i] for i in members[1:]], name)
+        _check_requirements(asked, trace.data, inputs, name, members[1:])
         requirements += asked
         stacked |= arrays
         members_of.append((tuple(members), len(found), tuple(arrays)))
@@ -196,11 +196,15 @@ def joint(net: Network, inputs: list[Any]) -> Joint:
 
 
 def _check_requirements(
-    requirements: list[tuple[int, Requirement]], known: dict[str, Any], inputs: list[Any], name: str
+    requirements: list[tuple[int, Requirement]],
+    known: dict[str, Any],
+    inputs: list[Any],
+    name: str,
+    members: Sequence[int],
 ) -> None:
     """Check the data of every input that shares the statements of another."""
-    for x in inputs if requirements else ():
-        arrays = {**known, **_stack([x], name)}
+    for i in members if requirements else ():
+        arrays = {**known, **_stack(inputs, name, [i])}
         for _, requirement in requirements:
             requirement.apply(arrays)
 
@@ -329,22 +333,21 @@ def data_of(made: Joint, inputs: list[Any]) -> dict[str, np.ndarray]:
     given: dict[str, np.ndarray] = {}
     for k, group in enumerate(made.groups):
         name, asked = f"x{k + 1}", [r for r in made.requirements if r[0] == k]
-        _check_requirements(asked, dict(made.program.data), [inputs[i] for i in group.members], name)
-        given |= _stack([inputs[i] for i in group.members], name, group.members)
+        _check_requirements(asked, dict(made.program.data), inputs, name, group.members)
+        given |= _stack(inputs, name, group.members)
     return {name: given.get(name, array) for name, array in made.program.data.items()}
 
 
 def _stack(inputs: list[Any], name: str, members: Sequence[int]) -> dict[str, np.ndarray]:
-    """All inputs of a group as stacked arrays, under the names that the trace gives to their parts.
-
-    members   their numbers in the set, to say which one is bad
-    """
-    if isinstance(inputs[0], tuple):
-        parts = [_stack([x[k] for x in inputs], f"{name}_{k}", members) for k in range(len(inputs[0]))]
-        return {key: array for part in parts for key, array in part.items()}
-    if len(inputs) == 1:
-        return {name: numbers(inputs[0], f"input {members[0]} of the set")}
-    return {name: np.stack([numbers(x, f"input {i} of the set") for i, x in zip(members, inputs, strict=True)])}
+    """Some inputs of a set as stacked arrays, under the names that the trace gives to their parts."""
+    first = inputs[members[0]]
+    if isinstance(first, tuple):
+        found = {}
+        for k in range(len(first)):
+            found |= _stack([x[k] if isinstance(x, tuple) else None for x in inputs], f"{name}_{k}", members)
+        return found
+    arrays = [numbers(inputs[i], f"input {i} of the set") for i in members]
+    return {name: arrays[0] if len(arrays) == 1 else np.stack(arrays)}
 
 
 def as_inputs(x: Any) -> list[Any]:

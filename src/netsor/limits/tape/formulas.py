@@ -1,8 +1,8 @@
 """The steps inside an elementary rule, recorded once for all its uses.
 
 A closed form is some forty elementwise operations, and a recording has thousands of uses of the same one. So
-the operations are recorded once on small tapes; a use is one step. What belongs to one side of a tile is known
-from that recording, too: it is computed before the tiles.
+the operations are recorded once on small tapes; a use is one step. What belongs to one side of a tile is
+known from that recording, too: it is computed before the tiles.
 """
 
 from __future__ import annotations

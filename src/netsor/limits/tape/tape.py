@@ -236,7 +236,7 @@ class Tape:
         return self._sides[x.step]
 
     def origin(self, k: int) -> tuple[int, int]:
-        """Of a leaf: the side and the array that it reads there, or (FULL, the number that it is named by)."""
+        """Of a leaf: the side and the array that it reads there, or (FULL, the number that is its name)."""
         side = self._sides.get(k)
         if side is not None:
             return side.axis, side.array.step
