@@ -346,6 +346,10 @@ def _stack(inputs: list[Any], name: str, members: Sequence[int]) -> dict[str, np
         for k in range(len(first)):
             found |= _stack([x[k] if isinstance(x, tuple) else None for x in inputs], f"{name}_{k}", members)
         return found
+    if len(members) > 1 and all(type(inputs[i]) is np.ndarray for i in members):
+        stacked = np.stack([inputs[i] for i in members])
+        if stacked.dtype.kind in "iuf" and np.isfinite(stacked).all():  # all at once, as most sets are
+            return {name: numbers(stacked, "the set of inputs")}
     arrays = [numbers(inputs[i], f"input {i} of the set") for i in members]
     return {name: arrays[0] if len(arrays) == 1 else np.stack(arrays)}
 

@@ -84,7 +84,8 @@ class Inputs:
 
     def data(self, made: Joint) -> dict[str, Any]:
         """The data of a joint program that was made for other inputs of the same shapes."""
-        return data_of(made, [_concrete(z) for z in self.members[0] + self.members[1]])
+        every = self.members[0] + self.members[1]
+        return data_of(made, [_concrete(z) for z in every] if self.foreign else every)
 
     def in_numpy(self) -> Inputs:
         """The same as NumPy arrays."""
