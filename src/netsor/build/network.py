@@ -17,7 +17,7 @@ import numpy as np
 from netsor.build.emit import emit
 from netsor.build.nodes import Leaf, Node, Readout, fail
 from netsor.build.parameters import Matrix, Vector
-from netsor.build.reachable import generators, reachable, state_of
+from netsor.build.reachable import generators, reachable, state_of, users_code
 from netsor.build.source import Spot
 from netsor.build.trace import Requirement, Trace, numbers, tracing
 from netsor.errors import DataError, NetsorError, Place
@@ -81,7 +81,12 @@ class Network:
     def state(self) -> tuple[Any, ...]:
         """A summary of everything that the function depends on: equal as long as no global, closure
         variable, attribute or parameter that it can reach has changed."""
-        return state_of(self.fn, (Matrix, Vector))
+        return tuple(state_of(fn, (Matrix, Vector)) for fn in self._users_code)
+
+    @functools.cached_property
+    def _users_code(self) -> list[Callable[..., Any]]:
+        """The function, if it is a user's; of one of our own, the users' functions that it holds."""
+        return users_code(self.fn, (Matrix, Vector))
 
 
 def network(fn: Callable[..., Any]) -> Network:

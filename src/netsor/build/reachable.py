@@ -14,7 +14,7 @@ import numpy as np
 
 from netsor.lang.ops import Op
 
-__all__ = ["generators", "mentioned", "reachable", "state_of"]
+__all__ = ["generators", "mentioned", "reachable", "state_of", "users_code"]
 
 # Code of these packages holds no parameters of a network.
 FOREIGN = (
@@ -134,6 +134,15 @@ def _parts_of_object(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 def generators(fn: Callable[..., Any]) -> list[Any]:
     """The random number generators that a function can reach."""
     return [value for _, value in reachable(fn, GENERATORS) if isinstance(value, GENERATORS)]
+
+
+def users_code(fn: Callable[..., Any], leaves: tuple[type, ...]) -> list[Callable[..., Any]]:
+    """The function itself, or, if it is our own, the functions of others among what it holds."""
+    if not _is_foreign(getattr(fn, "__module__", None)):
+        return [fn]
+    held = (value for _, value in reachable(fn, leaves))
+    kinds = (FunctionType, MethodType, functools.partial)
+    return [f for f in held if isinstance(f, kinds) and not _is_foreign(getattr(f, "__module__", None))]
 
 
 def state_of(fn: Callable[..., Any], leaves: tuple[type, ...]) -> tuple[Any, ...]:

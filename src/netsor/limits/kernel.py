@@ -67,9 +67,10 @@ class KernelFn:
 
     def _computation(self, inputs: Inputs) -> tuple[Computation, dict[str, Any], dict[str, Any]]:
         """The computation for inputs of such shapes, with their data and variances."""
-        shapes, known = inputs.shapes, None
-        if shapes is not None:
-            known = self._known.pop(shapes, None)
+        key, known = None, None
+        if inputs.shapes is not None:
+            key = (inputs.shapes, self.net.state())  # what the network reads besides its input may change
+            known = self._known.pop(key, None)
         if known is None:
             made = inputs.joint(self.net)
             used = self.check_params(inputs.params, made.program)
@@ -78,8 +79,8 @@ class KernelFn:
         else:
             used = self.check_params(inputs.params, known.program)
             data = inputs.data(known.made)
-        if shapes is not None and not known.made.concrete:
-            self._known[shapes] = known
+        if key is not None and not known.made.concrete:
+            self._known[key] = known
             while len(self._known) > KEPT:
                 self._known.pop(next(iter(self._known)))
         return known, data, used
