@@ -18,6 +18,9 @@ __all__ = [
 ]
 
 
+LONGEST_LINE = 200  # of a source text in a message
+
+
 @dataclass(frozen=True)
 class Place:
     """A position in a source text: a line of a program, or a line of the user's Python."""
@@ -37,11 +40,23 @@ class Place:
         if not self.text.strip():  # the source is not at hand, as in an interactive session
             return ""
         gutter = f"  {self.line} | "
-        shift = len(self.text) - len(self.text.lstrip())
-        rows = [gutter + self.text.strip()]
-        if self.end > self.start:
-            rows.append(" " * (len(gutter) + self.start - shift) + "^" * (self.end - self.start))
+        text, start, end = self._window()
+        shift = len(text) - len(text.lstrip())
+        rows = [gutter + text.strip()]
+        if end > start:
+            rows.append(" " * (len(gutter) + start - shift) + "^" * (end - start))
         return "\n".join(rows)
+
+    def _window(self) -> tuple[str, int, int]:
+        """The line and its columns; of a long line, the part around them."""
+        if len(self.text) <= LONGEST_LINE:
+            return self.text, self.start, self.end
+        first = max(0, self.start - LONGEST_LINE // 2)
+        last = min(len(self.text), first + LONGEST_LINE)
+        before, after = "..." if first else "", "..." if last < len(self.text) else ""
+        start = self.start - first + len(before)
+        end = min(self.end, last) - first + len(before)
+        return f"{before}{self.text[first:last]}{after}", start, end
 
 
 class NetsorError(Exception):

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from netsor.build.network import Network
+from netsor.errors import SimulationError
 from netsor.limits import Result, kernel
 from netsor.simulation import empirical_kernel
+from netsor.simulation.simulate import seed_sequence
 
 __all__ = ["Verification", "verify"]
 
@@ -62,9 +64,21 @@ def verify(
     >>> print(ns.verify(ns.zoo.mlp(2), [[1.0, 2.0], [0.5, -1.0]], widths=(64, 256)).ok)
     True
     """
+    widths = _widths(widths)
+    if not isinstance(samples, int | np.integer) or isinstance(samples, bool) or samples < 2:
+        raise SimulationError(
+            f"samples={samples!r:.60}",
+            remedy="The spread of the networks takes at least 2 at each width, an integer.",
+        )
+    start = seed_sequence(seed)
     result = kernel(net, **options).evaluate(x)
     norm = np.linalg.norm(result.value)
-    seeds = np.random.SeedSequence(seed).spawn(len(widths))
+    if not norm > 0:
+        raise SimulationError(
+            "the limit is zero, so no relative distance can be measured",
+            remedy="Verify the network on inputs, or with variances, for which its kernel is not zero.",
+        )
+    seeds = np.random.SeedSequence(start.entropy, spawn_key=start.spawn_key).spawn(len(widths))
     distances, z = [], 0.0
     for width, child in zip(widths, seeds, strict=True):
         kernels = empirical_kernel(net, x, width, samples, child, progress=progress)
@@ -75,12 +89,24 @@ def verify(
         z = float(np.sqrt(np.mean((gap / np.where(known > 0, known, np.inf)) ** 2)))
     table = np.array(distances)
     slope, error = _slope(np.asarray(widths), table)
-    return Verification(tuple(widths), table, slope, error, z, result)
+    return Verification(widths, table, slope, error, z, result)
+
+
+def _widths(widths: Any) -> tuple[int, ...]:
+    """At least two different widths, as the slope is that of a line."""
+    given = tuple(widths) if isinstance(widths, list | tuple | np.ndarray | range) else ()
+    whole = all(isinstance(n, int | np.integer) and not isinstance(n, bool) and n >= 1 for n in given)
+    if not whole or len(set(given)) < 2:
+        raise SimulationError(
+            f"widths={widths!r:.60}",
+            remedy="The slope takes at least two different widths, integers >= 1: widths=(64, 256, 1024).",
+        )
+    return tuple(int(n) for n in given)
 
 
 def _slope(widths: np.ndarray, distances: np.ndarray) -> tuple[float, float]:
     """Least-squares slope of the mean log distance, and its standard error from the spread of samples."""
-    logs = np.log(distances)
+    logs = np.log(np.maximum(distances, np.finfo(float).tiny))  # an exact network has distance 0
     x = np.log(widths) - np.log(widths).mean()
     weights = x / (x @ x)
     errors = logs.std(1, ddof=1) / np.sqrt(logs.shape[1])

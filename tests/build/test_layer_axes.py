@@ -14,7 +14,7 @@ RNG = np.random.default_rng(0)
 IMAGES = RNG.standard_normal((3, 5, 4, 2))
 SEQUENCES = RNG.standard_normal((3, 6, 2))
 GRAPH = ns.normalized_adjacency([[0, 1, 0, 0], [1, 0, 1, 1], [0, 1, 0, 0], [0, 1, 0, 0]])
-U, W, v = ns.Matrix(), ns.Matrix(), ns.Matrix(rows=1)
+U, V, W, v = ns.Matrix(), ns.Matrix(), ns.Matrix(), ns.Matrix(rows=1)
 pixels, conv2, conv1, conv32 = (
     ns.Conv2d(1, var_b=0.3),
     ns.Conv2d(3, var_b=0.1),
@@ -47,6 +47,12 @@ IMAGE_LAYERS: dict[str, Callable] = {
     "pad": lambda x: ns.pad(ns.relu(pixels(x)), ((1, 0), (0, 2))),
     "flatten": lambda x: W @ ns.flatten(ns.relu(pixels(x)), dims=2),
     "layernorm": lambda x: ns.layernorm(pixels(x)),
+    "max_pool of data": lambda x: U @ ns.max_pool(x, 2),
+    "mean_pool of data": lambda x: U @ ns.mean_pool(x, 2, 1, 1),
+    "upsample of data": lambda x: U @ ns.upsample(x, 2),
+    "global_mean_pool of data": lambda x: U @ ns.global_mean_pool(x),
+    "pad of data": lambda x: U @ ns.pad(x, ((1, 2),)),
+    "flatten of data": lambda x: ns.tanh(V @ ns.flatten(x, dims=2)),
     "pool of a pool": lambda x: ns.mean_pool(ns.max_pool(pixels(x), 2), (2, 1)),
 }
 SEQUENCE_LAYERS: dict[str, Callable] = {
@@ -127,6 +133,13 @@ def test_mean_pool_with_a_number_counts_its_zeros() -> None:
     padded = ns.network(lambda x: v @ ns.mean_pool(ns.pad(conv(x), ((1, 1),)), (2,)))
     x = SEQUENCES[:1]
     assert np.allclose(ns.simulate(net, x, 8, seed=0), ns.simulate(padded, x, 8, seed=0))
+
+
+def test_pools_of_data_leave_the_channels_alone() -> None:
+    image = IMAGES[0]
+    pooled = image[:4].reshape(2, 2, 2, 2, 2).max((1, 3))
+    net, plain = ns.network(lambda x: v @ (U @ ns.max_pool(x, 2))), ns.network(lambda x: v @ (U @ x))
+    assert np.allclose(ns.simulate(net, [image], 8, seed=0), ns.simulate(plain, [pooled], 8, seed=0))
 
 
 def test_joining_channels_does_not_join_pixels() -> None:

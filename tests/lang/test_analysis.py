@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from netsor.expect.quadrature.kinks import find_kinks
 from netsor.lang import Block, evaluate, parse_expr
-from netsor.lang.analysis import about, is_smooth
+from netsor.lang.analysis import about, has_user_function, is_smooth
 from netsor.lang.expr import Apply, Const, Ref
 from netsor.lang.facts import Growth
 from netsor.lang.functions import ARITHMETIC, FUNCTIONS, add, div, maximum, minimum, mul, neg, pow_, sub
@@ -77,6 +77,8 @@ def test_nothing_is_known_of_a_function_of_the_user():
     assert about(Apply(add, (Apply(own, (X,)), X)), "x").kinks is None
     assert about(Apply(FUNCTIONS["tanh"], (Apply(own, (X,)),)), "x").growth == Growth.BOUNDED
     assert not is_smooth(Apply(own, (X,)))
+    assert has_user_function(Apply(add, (X, Apply(own, (X,)))))
+    assert not has_user_function(parse_expr("tanh(x)"))
 
 
 def test_smooth_expressions_of_several_variables():

@@ -10,10 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from netsor.build.nodes import Average, Expression, Flat, Node, Outputs, Readout, apply, fail, outputs
+from netsor.build.nodes import (
+    Average,
+    Expression,
+    Flat,
+    Node,
+    Outputs,
+    Readout,
+    apply,
+    fail,
+    index_axes,
+    outputs,
+)
 from netsor.build.probes import UserFunction, probe, probe_mixing
-from netsor.build.trace import current_trace
-from netsor.errors import FunctionError
+from netsor.build.trace import current_trace, numbers
+from netsor.errors import DataError, FunctionError
 from netsor.lang import index_maps as maps
 from netsor.lang.functions import MIXINGS, mul, named
 from netsor.lang.ops import Function, Mixing
@@ -84,14 +95,14 @@ def concat(items: Sequence[Any], axis: int = 0) -> Any:
     return apply(maps.concat, *nodes, axis=_axis(axis))
 
 
-def pad(x: Any, widths: Any, last: int = 0) -> Node:
+def pad(x: Any, widths: Any) -> Node:
     """Zeros around the last index axes: `widths` has a pair (before, after) for each of them.
 
-    `last` axes after them (the channels of data) stay as they are.
+    The channels of data, their last axis, are not among them.
     """
     node = as_node(x)
     pairs, space = _pairs(widths), node.space
-    first = len(node.index) - last - len(pairs)
+    first = len(node.index) - node.channels - len(pairs)
     if first < 0:
         raise fail(
             f"{len(pairs)} axes of a block of index shape {node.index} are padded",
@@ -150,18 +161,14 @@ def sum(x: Any, axis: int | tuple[int, ...] | None = None) -> Node:
 
 def max(x: Any, axis: int | tuple[int, ...] | None = None) -> Node:
     """Maximum over index axes, coordinate by coordinate."""
-    return apply(MIXINGS["max"], as_node(x), axis=_every(axis, as_node(x)))
+    node = as_node(x)
+    return apply(MIXINGS["max"], node, axis=index_axes(axis, node, "max"))
 
 
 def min(x: Any, axis: int | tuple[int, ...] | None = None) -> Node:
     """Minimum over index axes, coordinate by coordinate."""
-    return apply(MIXINGS["min"], as_node(x), axis=_every(axis, as_node(x)))
-
-
-def _every(axis: Any, x: Node) -> Any:
-    if axis is None:
-        return tuple(range(len(x.index)))
-    return tuple(axis) if isinstance(axis, list | tuple) else (int(axis),)
+    node = as_node(x)
+    return apply(MIXINGS["min"], node, axis=index_axes(axis, node, "min"))
 
 
 def contract(matrix: Any, x: Any) -> Node:
@@ -179,7 +186,7 @@ def flatten(x: Any, dims: int | None = None) -> Flat:
     """All members of a block as features of one layer: `W @ flatten(h)` has one matrix per member,
     and its fan-in counts them. With `dims`, those along the last `dims` index axes; others run along."""
     node = as_node(x)
-    rank = len(node.index)
+    rank = len(node.index) - node.channels
     if dims is None and node.space is not None and rank > node.space:
         raise fail(
             f"a block of index shape {node.index} is flattened, of which {node.space} axes are space",
@@ -188,7 +195,7 @@ def flatten(x: Any, dims: int | None = None) -> Flat:
         )
     if dims is not None and not (type(dims) is int and 0 < dims <= rank):
         raise fail(f"dims={dims!r}", f"Give the number of last index axes that are features, 1 to {rank}.")
-    return Flat(node, rank if dims is None else dims)
+    return Flat(node, (rank if dims is None else dims) + node.channels)
 
 
 # Scalars
@@ -214,7 +221,10 @@ def dot(x: Any, y: Any) -> Node:
 
 
 def softmax(x: Any, axis: int = -1, mask: Any = None) -> Node:
-    """Softmax of C-vars along an index axis; members where `mask` is 0 get weight 0."""
+    """Softmax of C-vars along an index axis; members where `mask` is 0 get weight 0.
+
+    `mask` holds zeros and ones, at least one of them along the axis; data may be one, too.
+    """
     node = as_node(x)
     if node.kind not in ("C", "K"):
         raise fail(
@@ -223,8 +233,44 @@ def softmax(x: Any, axis: int = -1, mask: Any = None) -> Node:
             "softmax over members of a block, coordinate by coordinate, is `ns.nonlin(fn, h, axes=...)`; one "
             "over the width is not coordinatewise.",
         )
-    extra = () if mask is None else (np.asarray(mask, float),)
-    return apply(MIXINGS["softmax"], node, *extra, axis=axis)
+    extra = () if mask is None else (_mask(mask, node, _axis(axis)),)
+    return apply(MIXINGS["softmax"], node, *extra, axis=_axis(axis))
+
+
+def _mask(mask: Any, node: Node, axis: int) -> Any:
+    """An array of zeros and ones that leaves something along the axis."""
+    if isinstance(mask, Node):
+        if mask.kind != "K":
+            raise fail("a mask that is computed", "A mask is data or an array of zeros and ones.")
+        node.trace.require(mask, lambda values: _check_mask(values, node.index, axis))
+        return mask
+    values = numbers(mask, "the mask")
+    _check_mask(values, node.index, axis)
+    return values
+
+
+def _check_mask(values: np.ndarray, index: tuple[int, ...], axis: int) -> None:
+    if not np.isin(values, (0.0, 1.0)).all():
+        raise fail(
+            f"a mask with the entry {values[~np.isin(values, (0.0, 1.0))][0]:g}",
+            "A mask holds zeros and ones (or False and True): which pairs count. Weights are added to the "
+            "logits as their logarithms.",
+            DataError,
+        )
+    try:
+        whole = np.broadcast_to(values, index)
+    except ValueError:
+        raise fail(
+            f"a mask of shape {values.shape} for logits of shape {index}",
+            "A mask broadcasts against the logits: its last axes are (queries, keys).",
+            DataError,
+        ) from None
+    if index and not (whole > 0).any(axis=axis).all():
+        raise fail(
+            "a mask leaves no member for some position",
+            "Softmax needs at least one member that counts along its axis.",
+            DataError,
+        )
 
 
 # The user's own functions
@@ -279,7 +325,7 @@ def nonlin(
                 FunctionError,
             )
         op: Function | Mixing = Mixing(label, own, probe_mixing(own, given), user=True)
-        return apply(op, nodes[0], axis=_every(axes, nodes[0]))
+        return apply(op, nodes[0], axis=index_axes(axes, nodes[0], "nonlin"))
     probe(own, given, len(nodes), len(params))
     op = Function(label, own, len(nodes) + len(params), len(params), user=True)
     out = apply(op, *nodes, *params)

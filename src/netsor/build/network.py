@@ -19,7 +19,7 @@ from netsor.build.nodes import Leaf, Node, Readout, fail
 from netsor.build.parameters import Matrix, Vector
 from netsor.build.reachable import generators, reachable, state_of
 from netsor.build.source import Spot
-from netsor.build.trace import Trace, numbers, tracing
+from netsor.build.trace import Requirement, Trace, numbers, tracing
 from netsor.errors import DataError, NetsorError, Place
 from netsor.lang.program import Program
 
@@ -101,6 +101,14 @@ def network(fn: Callable[..., Any]) -> Network:
     Output v^T a1 / sqrt(n)
     <BLANKLINE>
     """
+    if isinstance(fn, Network):
+        return fn
+    if not callable(fn) or inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn):
+        kind = "an async or generator function" if callable(fn) else f"a {type(fn).__name__}"
+        raise fail(
+            f"{kind} cannot be a network",
+            "Decorate a function of one input that returns `v @ h` with @ns.network.",
+        )
     return Network(fn)
 
 
@@ -144,13 +152,15 @@ class Joint:
     """A network on a set of inputs: one program in which inputs of one shape share their statements.
 
     `data` holds the program's arrays; those of a group with several members have a leading axis that
-    runs over them. `concrete` tells that the network looked at the values of its data.
+    runs over them. `concrete` tells that the network looked at the values of its data; `requirements` are
+    what its layers ask of the data of a group.
     """
 
     program: Program
     data: dict[str, Any]
     groups: tuple[Group, ...]
     concrete: bool = False
+    requirements: tuple[tuple[int, Requirement], ...] = ()  # of the data of a group
 
 
 def joint(net: Network, inputs: list[Any]) -> Joint:
@@ -161,6 +171,7 @@ def joint(net: Network, inputs: list[Any]) -> Joint:
     trace, outputs, stacked = Trace(), [], {}
     members_of: list[tuple[tuple[int, ...], int, tuple[str, ...]]] = []
     queue, concrete = _by_shape(inputs), False
+    requirements: list[tuple[int, Requirement]] = []
     while queue:
         members = queue.pop(0)
         name = f"x{len(members_of) + 1}"
@@ -170,7 +181,10 @@ def joint(net: Network, inputs: list[Any]) -> Joint:
         if trace.concrete:
             queue[:0] = [[i] for i in members[1:]]
             members = members[:1]
-        arrays = _stack([inputs[i] for i in members], name, members)
+        arrays = _stack(inputs, name, members)
+        asked = [(len(members_of), r) for r in trace.requirements[len(requirements) :]]
+        _check_requirements(asked, trace.data, inputs, name, members[1:])
+        requirements += asked
         stacked |= arrays
         members_of.append((tuple(members), len(found), tuple(arrays)))
         outputs += found
@@ -178,7 +192,21 @@ def joint(net: Network, inputs: list[Any]) -> Joint:
     made, counts = emit(trace, outputs, net.parameters())
     made.check()
     data = {name: stacked.get(name, array) for name, array in made.data.items()}
-    return Joint(made, data, _groups(members_of, counts), concrete)
+    return Joint(made, data, _groups(members_of, counts), concrete, tuple(requirements))
+
+
+def _check_requirements(
+    requirements: list[tuple[int, Requirement]],
+    known: dict[str, Any],
+    inputs: list[Any],
+    name: str,
+    members: Sequence[int],
+) -> None:
+    """Check the data of every input that shares the statements of another."""
+    for i in members if requirements else ():
+        arrays = {**known, **_stack(inputs, name, [i])}
+        for _, requirement in requirements:
+            requirement.apply(arrays)
 
 
 def _groups(
@@ -209,7 +237,12 @@ def _run(net: Network, trace: Trace, x: Any, name: str) -> list[Readout]:
         if again and time.perf_counter() - started > CHEAP_SECONDS:
             break
         other = Trace()
-        _read(net, other, x, name)
+        try:
+            _read(net, other, x, name)
+        except NetsorError:
+            raise
+        except Exception as error:  # what could be read once cannot be read again
+            raise _changing(net) from error
         _check_same(net, trace, other, first)
     return found
 
@@ -235,6 +268,14 @@ def _bits(generator: Any) -> Any:
     return generator.bit_generator if isinstance(generator, np.random.Generator) else generator._bit_generator
 
 
+def _changing(net: Network) -> NetsorError:
+    return fail(
+        f"the network `{net.name}` computes something else when it is read again",
+        "It depends on something that changes: a random choice, or a global that it changes itself. A "
+        "network is a function of its input and its parameters; make everything else before.",
+    )
+
+
 def _check_same(net: Network, trace: Trace, other: Trace, first: int) -> None:
     """Refuse a network that computes something else when it is read again."""
     here, there = trace.signature(first), other.signature()
@@ -253,11 +294,7 @@ def _check_same(net: Network, trace: Trace, other: Trace, first: int) -> None:
             "other weights for each input. Make matrices, vectors and layers outside the function, once.",
         )
     else:
-        error = fail(
-            f"the network `{net.name}` computes something else when it is read again",
-            "It depends on something that changes: a random choice, or a global that it changes itself. A "
-            "network is a function of its input and its parameters; make everything else before.",
-        )
+        error = _changing(net)
     error.place = node.spot.place() if node.spot else error.place
     raise error
 
@@ -270,7 +307,7 @@ def _check_network(net: Any) -> None:
         )
     try:
         inspect.signature(net.fn).bind("x")
-    except ValueError:  # a function without a signature
+    except (ValueError, NetsorError):  # a function without a signature
         return
     except TypeError as error:
         raise fail(
@@ -295,27 +332,32 @@ def data_of(made: Joint, inputs: list[Any]) -> dict[str, np.ndarray]:
     """The data of a joint program on other inputs of the same shapes."""
     given: dict[str, np.ndarray] = {}
     for k, group in enumerate(made.groups):
-        given |= _stack([inputs[i] for i in group.members], f"x{k + 1}", group.members)
+        name, asked = f"x{k + 1}", [r for r in made.requirements if r[0] == k]
+        _check_requirements(asked, dict(made.program.data), inputs, name, group.members)
+        given |= _stack(inputs, name, group.members)
     return {name: given.get(name, array) for name, array in made.program.data.items()}
 
 
 def _stack(inputs: list[Any], name: str, members: Sequence[int]) -> dict[str, np.ndarray]:
-    """All inputs of a group as stacked arrays, under the names that the trace gives to their parts.
-
-    members   their numbers in the set, to say which one is bad
-    """
-    if isinstance(inputs[0], tuple):
-        parts = [_stack([x[k] for x in inputs], f"{name}_{k}", members) for k in range(len(inputs[0]))]
-        return {key: array for part in parts for key, array in part.items()}
-    stacked = np.stack([np.asarray(x) for x in inputs]) if len(inputs) > 1 else np.asarray(inputs[0])
-    if stacked.dtype.kind not in "biuf" or not np.isfinite(stacked).all():
-        for i, x in zip(members, inputs, strict=True):
-            numbers(x, f"input {i} of the set")
-    return {name: numbers(stacked, "the set of inputs")}
+    """Some inputs of a set as stacked arrays, under the names that the trace gives to their parts."""
+    first = inputs[members[0]]
+    if isinstance(first, tuple):
+        found = {}
+        for k in range(len(first)):
+            found |= _stack([x[k] if isinstance(x, tuple) else None for x in inputs], f"{name}_{k}", members)
+        return found
+    arrays = [numbers(inputs[i], f"input {i} of the set") for i in members]
+    return {name: arrays[0] if len(arrays) == 1 else np.stack(arrays)}
 
 
 def as_inputs(x: Any) -> list[Any]:
     """A set of inputs: the rows of an array, or the members of a list (a tuple is one input)."""
+    if isinstance(x, np.ma.MaskedArray) and np.ma.is_masked(x):
+        raise fail(
+            "the set of inputs is a masked array",
+            "Masked entries have no value: fill or leave them out first, as in x.filled(0.0).",
+            DataError,
+        )
     if isinstance(x, np.ndarray):
         if x.ndim == 0:
             raise fail(

@@ -10,6 +10,7 @@ import operator
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from netsor.lang import index_maps as maps
 from netsor.lang.expr import Attr, Slice
 from netsor.lang.functions import abs_, add, div, mul, neg, pow_, sub
 from netsor.lang.ops import Function, IndexMap, Op
-from netsor.lang.types import Index
+from netsor.lang.types import MOST_MEMBERS, TOO_LARGE, Index
 
 if TYPE_CHECKING:
     from netsor.build.trace import Trace
@@ -40,6 +41,7 @@ __all__ = [
     "Width",
     "apply",
     "fail",
+    "index_axes",
     "index_items",
     "outputs",
 ]
@@ -82,6 +84,10 @@ def fail(what: str, remedy: str, kind: type[NetsorError] = BuildError) -> Netsor
     return kind(what, place=spot.place() if spot else None, remedy=remedy)
 
 
+class NoAttributeError(BuildError, AttributeError):
+    """A traced value does not have all that an array has."""
+
+
 @dataclass(eq=False, repr=False)
 class Node:
     """A traced value: its kind (K, C, G or H), index shape and width."""
@@ -106,10 +112,33 @@ class Node:
         kind = "output" if isinstance(self, Readout) else "data" if self.kind == "K" else self.kind
         return f"{kind}{width}{index}"
 
+    def __format__(self, spec: str) -> str:
+        return repr(self)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise NoAttributeError(
+            f"a traced value has no attribute `{name}`",
+            place=getattr(here(), "place", lambda: None)(),
+            remedy="It has `shape`, `ndim`, `reshape`, `transpose`, `sum`, `mean`, operators and brackets; "
+            "the functions of netsor act on it, and the numbers of data are `np.asarray(x)`.",
+        )
+
     @property
     def shape(self) -> Index:
         """The index shape: (7,) for a block of seven vectors, () for one."""
         return self.index
+
+    @property
+    def ndim(self) -> int:
+        """The number of index axes."""
+        return len(self.index)
+
+    @property
+    def channels(self) -> int:
+        """How many of the last axes are the channels: one of data, none of a block, whose width they are."""
+        return int(self.kind == "K" and len(self.index) > 0)
 
     def __len__(self) -> int:
         if not self.index:
@@ -149,20 +178,21 @@ class Node:
     def reshape(self, *shape: Any) -> Node:
         """The same vectors under another index shape."""
         sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
-        sizes = _resolve(tuple(int(s) for s in sizes), self.index)
-        return apply(maps.reshape, self, shape=sizes)
+        return apply(maps.reshape, self, shape=_resolve(tuple(sizes), self.index))
 
     def transpose(self, *axes: int) -> Node:
         """Index axes in another order; without arguments, reversed."""
-        return apply(maps.transpose, self, axes=axes or tuple(reversed(range(len(self.index)))))
+        given = axes[0] if len(axes) == 1 and isinstance(axes[0], tuple | list) else axes
+        order = index_axes(tuple(given), self, "transpose") if given else tuple(range(len(self.index)))[::-1]
+        return apply(maps.transpose, self, axes=tuple(a % len(self.index) for a in order))
 
     def sum(self, axis: int | tuple[int, ...] | None = None) -> Node:
         """Sum over index axes (all by default)."""
-        return apply(maps.sum_, self, axis=_all_axes(axis, self.index))
+        return apply(maps.sum_, self, axis=index_axes(axis, self, "sum"))
 
     def mean(self, axis: int | tuple[int, ...] | None = None) -> Node:
         """Mean over index axes (all by default); for the average over the width see `ns.mean`."""
-        return apply(maps.mean, self, axis=_all_axes(axis, self.index))
+        return apply(maps.mean, self, axis=index_axes(axis, self, "mean"))
 
     def __add__(self, other):
         return self if _is_zero(other) else _arithmetic(add, self, other)
@@ -546,6 +576,8 @@ def apply(op: Op, *operands: Any, **attrs: Attr) -> Any:
         shapes = " and ".join(str(node.index) for node in nodes)
         rule = f"Index axes are counted from 0, and `h.shape` has their lengths; here it is {shapes}."
         raise fail(str(error), op.usage() if isinstance(op, Function) else rule) from None
+    if prod(index) > MOST_MEMBERS:
+        raise fail(f"a block of index shape {index}", TOO_LARGE)
     width = None
     for node in nodes:
         if node.width is not None:
@@ -577,17 +609,40 @@ def _arithmetic(op: Op, x: Any, y: Any) -> Any:
     return apply(op, x, y)
 
 
-def _all_axes(axis: int | tuple[int, ...] | None, index: Index) -> Attr:
+def index_axes(axis: Any, node: Node, name: str) -> tuple[int, ...]:
+    """The index axes that a function acts on: those given, or all."""
+    if axis is None and not node.index and node.kind in ("G", "H"):
+        raise fail(
+            f"ns.{name} of a single vector",
+            "It acts on index axes, and this vector has only its width, which is infinite. The average over "
+            "the width is ns.mean(h); several vectors are one block, ns.stack([h1, h2]).",
+        )
     if axis is None:
-        return tuple(range(len(index)))
-    return tuple(axis) if isinstance(axis, tuple | list) else (int(axis),)
+        return tuple(range(len(node.index)))
+    axes = tuple(axis) if isinstance(axis, tuple | list) else (axis,)
+    if any(not isinstance(a, int | np.integer) or isinstance(a, bool) for a in axes):
+        raise fail(f"axis={axis!r}", "Index axes are integers, counted from 0: axis=0, or axis=(0, 1).")
+    rank = len(node.index)
+    inside = [int(a) % rank for a in axes if -rank <= a < rank]
+    if len(set(inside)) < len(inside):
+        raise fail(f"axis={axis!r} names an axis twice", "Each index axis is named once: axis=(0, 1).")
+    return tuple(int(a) for a in axes)
 
 
-def _resolve(shape: tuple[int, ...], index: Index) -> tuple[int, ...]:
-    """Fill in one -1 of a new shape."""
-    total = int(np.prod(index))
-    known = int(np.prod([s for s in shape if s != -1]))
-    return tuple(total // known if s == -1 and known else s for s in shape)
+def _resolve(shape: tuple[Any, ...], index: Index) -> tuple[int, ...]:
+    """A new shape with one -1 filled in."""
+    total = prod(index)
+    whole = all(isinstance(s, int | np.integer) and not isinstance(s, bool) for s in shape)
+    if not whole or any(s < -1 or s == 0 for s in shape) or sum(s == -1 for s in shape) > 1:
+        raise fail(f"the shape {shape!r}", "A shape has integers >= 1, and at most one -1 for what is left.")
+    known = prod(int(s) for s in shape if s != -1)
+    sizes = tuple(total // known if s == -1 else int(s) for s in shape)
+    if prod(sizes) != total:
+        raise fail(
+            f"index shape {index} becomes {shape}",
+            f"The number of vectors stays: {index} has {total}.",
+        )
+    return sizes
 
 
 def index_items(key: Any, rank: int, keep: bool = False) -> tuple[Attr, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,16 +12,19 @@ import numpy as np
 from netsor.build.nodes import Node, Outputs, Readout, fail
 from netsor.errors import DataError
 from netsor.lang.program import RESERVED
+from netsor.lang.types import MOST_MEMBERS, TOO_LARGE
 
 __all__ = ["Matrix", "Vector"]
 
 
 def _variance(var: Any, what: str) -> float:
     try:
+        if isinstance(var, str | bytes | bool | np.bool_) or np.ndim(var) or np.ma.is_masked(var):
+            raise TypeError
         value = float(var)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise fail(
-            f"the variance of a {what} is {var!r}", "Rule Input: a variance is a number >= 0.", DataError
+            f"the variance of a {what} is {var!r:.60}", "Rule Input: a variance is a number >= 0.", DataError
         ) from None
     if not (np.isfinite(value) and value >= 0):
         raise fail(
@@ -36,7 +40,7 @@ def _name(name: Any, what: str) -> Any:
     if isinstance(name, str) and re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) and name not in RESERVED:
         return name
     raise fail(
-        f"{what}={name!r}",
+        f"{what}={name!r:.60}",
         "Names in a program have letters, digits and `_` only, as in `W1`, and are no words of the language: "
         f"{', '.join(sorted(RESERVED))}.",
     )
@@ -48,18 +52,21 @@ def _index(index: Any) -> tuple[int, ...]:
         sizes = tuple(operator.index(size) for size in index)
     except TypeError:
         sizes = (0,)
-    if any(size < 1 for size in sizes):
-        raise fail(f"index={index!r}", "The shape of a block is a tuple of integers >= 1: index=(3, 3).")
+    if any(size < 1 for size in sizes) or isinstance(index, str | bytes):
+        raise fail(f"index={index!r:.60}", "The shape of a block is a tuple of integers >= 1: index=(3, 3).")
+    if prod(sizes) > MOST_MEMBERS:
+        raise fail(f"index={index!r:.60}", TOO_LARGE)
     return sizes
 
 
 def _rows(rows: Any) -> int | str | None:
     if rows is None or isinstance(rows, str):
         return _name(rows, "rows")
-    count = operator.index(rows) if hasattr(rows, "__index__") else 0
+    whole = hasattr(rows, "__index__") and not isinstance(rows, bool | np.ndarray)
+    count = operator.index(rows) if whole else 0
     if count < 1:
         raise fail(
-            f"a Matrix with rows={rows!r}",
+            f"a Matrix with rows={rows!r:.60}",
             "A readout has an integer number >= 1 of rows; a hidden layer has rows=None, or a string that "
             "names its width.",
             DataError,
@@ -69,10 +76,12 @@ def _rows(rows: Any) -> int | str | None:
 
 def _law(value: Any) -> np.ndarray:
     try:
-        array = np.asarray(value, float)
-    except (TypeError, ValueError):
+        if np.asarray(value).dtype.kind not in "iuf" or np.ma.is_masked(value):
+            raise TypeError
+        array = np.array(value, float)
+    except (TypeError, ValueError, OverflowError):
         raise fail(
-            f"the law of a Vector is {value!r}",
+            f"the law of a Vector is {value!r:.60}",
             "Rule Input: means and covariances are numbers or arrays, whose rows have one length.",
             DataError,
         ) from None

@@ -43,6 +43,8 @@ class UserFunction:
     def __call__(self, *args: Any, **options: Any) -> Any:
         own = [a.copy() if isinstance(a, np.ndarray) else a for a in args]
         out = self.fn(*own, **options)
+        if hasattr(out, "dtype") and all(isinstance(a, np.ndarray | float | np.generic) for a in args):
+            out = np.asarray(out)  # of whatever library
         if isinstance(out, np.ndarray | np.generic) and out.dtype.kind in "biu":
             like = next((a.dtype for a in args if isinstance(a, np.ndarray)), np.dtype(float))
             return out.astype(like)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -29,11 +30,11 @@ from netsor.errors import DataError
 from netsor.lang import index_maps as maps
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
-from netsor.lang.expr import Apply, Const, Expr, Ref, rename
+from netsor.lang.expr import Apply, Const, Expr, Ref, refs, rename
 from netsor.lang.ops import Op
 from netsor.lang.types import Index
 
-__all__ = ["Trace", "Use", "current_trace", "data_expr", "numbers", "tracing"]
+__all__ = ["Requirement", "Trace", "Use", "current_trace", "data_expr", "numbers", "tracing"]
 
 _CURRENT: ContextVar[Trace | None] = ContextVar("netsor_trace", default=None)
 
@@ -64,6 +65,20 @@ class Use:
     flat: Index = ()
 
 
+@dataclass(frozen=True)
+class Requirement:
+    """What a layer asks of data: `check` raises a NetsorError where the values are not of its kind."""
+
+    data: Expr
+    check: Callable[[np.ndarray], None]
+    constants: Mapping[str, np.ndarray]
+
+    def apply(self, arrays: Mapping[str, Any]) -> None:
+        known = {**self.constants, **arrays}
+        blocks = {name: Block(np.asarray(known[name]), np.ndim(known[name])) for name in refs(self.data)}
+        self.check(np.asarray(evaluate(self.data, blocks).array))
+
+
 @dataclass
 class Trace:
     """All nodes in order of creation, the data, and the dimensions of each Matrix."""
@@ -76,6 +91,7 @@ class Trace:
     functions: dict[Callable, str] = field(default_factory=dict)
     constants: dict[tuple[Index, bytes], str] = field(default_factory=dict)
     concrete: bool = False  # whether the network looked at the values of its data
+    requirements: list[Requirement] = field(default_factory=list)
 
     @property
     def biases(self) -> dict[Vector, None]:
@@ -131,7 +147,7 @@ class Trace:
                 return x.__netsor_apply__()
             case Flat():
                 return x.__netsor_apply__()
-            case bool() | int() | float() | np.number() if np.isfinite(x) and not np.iscomplexobj(x):
+            case bool() | int() | float() | np.number() if not np.iscomplexobj(x) and _is_finite(x):
                 return float(x)
         return self.constant(x)
 
@@ -166,6 +182,13 @@ class Trace:
                 name = f"{label}_{k}"
             self.functions[fn] = name
         return self.functions[fn]
+
+    def require(self, node: Node, check: Callable[[np.ndarray], None]) -> None:
+        """Check the values of data, of this input and of all others that share its statements."""
+        expr = data_expr(node)
+        made = Requirement(expr, check, {name: self.data[name] for name in refs(expr)})
+        made.apply({})
+        self.requirements.append(made)
 
     def concretise(self, node: Node) -> np.ndarray:
         self.concrete = True
@@ -326,10 +349,8 @@ def _diagonal(out: Node, aligned: int, inner: int) -> Node:
 def numbers(x: Any, what: str) -> np.ndarray:
     """Data as an array of finite numbers."""
     try:
-        if x is None or np.asarray(x).dtype.kind not in "biufO":
-            raise TypeError
-        values = np.array(x, float)
-    except (TypeError, ValueError):
+        values = _real_array(x)
+    except (TypeError, ValueError, OverflowError):
         kind = f"an array of {x.dtype}" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
         raise fail(
             f"{what} is not an array of real numbers, but {kind}",
@@ -349,6 +370,32 @@ def numbers(x: Any, what: str) -> np.ndarray:
         )
     values.setflags(write=False)
     return values
+
+
+def _real_array(x: Any) -> np.ndarray:
+    """A new array of float64; TypeError for what is not made of real numbers, or has entries masked out."""
+    array = np.asarray(x)
+    if array.dtype.kind == "O":
+        real = all(isinstance(v, Real | np.bool_) for v in array.ravel())
+    else:
+        real = array.dtype.kind in "biuf"
+    if x is None or not real or isinstance(x, Matrix | Vector) or _is_masked(x):
+        raise TypeError
+    return np.array(x, float)
+
+
+def _is_finite(x: Any) -> bool:
+    try:
+        return bool(np.isfinite(float(x)))
+    except OverflowError:
+        return False
+
+
+def _is_masked(x: Any) -> bool:
+    """Whether some entry of an array, or of an array in a list, is masked out."""
+    if isinstance(x, np.ma.MaskedArray):
+        return bool(np.ma.getmaskarray(x).any())
+    return isinstance(x, list | tuple) and any(_is_masked(part) for part in x)
 
 
 def data_expr(node: Node | float) -> Expr:

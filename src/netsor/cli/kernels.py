@@ -1,4 +1,4 @@
-"""`netsor kernel`, `netsor simulate`, `netsor verify`, `netsor plot`."""
+"""`netsor kernel`, `netsor plan`, `netsor simulate`, `netsor verify`, `netsor plot`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from netsor.errors import DataError
 from netsor.files import replacing, write_npz
 from netsor.lang import Program
 
-__all__ = ["kernel", "plot", "simulate", "verify"]
+__all__ = ["kernel", "plan", "plot", "simulate", "verify"]
 
 Target = Annotated[
     str,
@@ -79,6 +79,27 @@ def kernel(
         _print_matrix(found.value)
     if explain:
         typer.echo(found.explain())
+
+
+@app.command()
+@reporting
+def plan(
+    target: Target,
+    data: Data = None,
+    method: Annotated[str, typer.Option(help="auto, exact or sample.")] = "auto",
+    tol: Annotated[
+        float | None, typer.Option(help="Sample until the relative error is below this.", show_default=False)
+    ] = None,
+) -> None:
+    """What the kernel takes, without computing it: which method for what, samples, work and memory."""
+    from netsor.limits import kernel as kernel_of
+    from netsor.limits import limit
+
+    if is_program(target):
+        typer.echo(str(limit(_program(target, data), method=method, tol=tol).plan()))
+        return
+    x, y, _ = _inputs(data)
+    typer.echo(str(kernel_of(load_network(target), method=method, tol=tol).plan(x, y)))
 
 
 @app.command()

@@ -8,6 +8,7 @@ import re
 import sys
 import traceback
 import zipfile
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from netsor.build.network import Network
+from netsor.build.trace import numbers
 from netsor.errors import BuildError, DataError, NetsorError, ParseError
 from netsor.lang import Program, parse
 
@@ -40,7 +42,7 @@ def load_program(path: Path) -> Program:
     except FileNotFoundError:
         raise ParseError(f"there is no file {path}") from None
     except UnicodeDecodeError:
-        raise ParseError(f"{path} is not a text file") from None
+        raise ParseError(f"{path} is not a text file", remedy="A program is a text in UTF-8.") from None
     except NetsorError as error:
         raise type(error)(f"{path}: {error}") from None
 
@@ -53,7 +55,8 @@ def set_data(program: Program, settings: list[str]) -> Program:
         if name not in data:
             known = ", ".join(data) or "none"
             raise DataError(f"the program has no data `{name}`", remedy=f"Its data: {known}.")
-        data[name] = _array(Path(text)) if text.endswith(".npy") else _literal(name, text)
+        given = _array(Path(text)) if text.endswith(".npy") else _literal(name, text)
+        data[name] = numbers(given, f"the data `{name}`")
     changed = replace(program, data=data)
     changed.check()
     return changed
@@ -61,11 +64,13 @@ def set_data(program: Program, settings: list[str]) -> Program:
 
 def _literal(name: str, text: str) -> np.ndarray:
     try:
-        return np.array(json.loads(text), float)
-    except ValueError:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
         raise DataError(
-            f"`{text}` is not an array of numbers", remedy=f"Write --data '{name}=[1, 0.5]', or a .npy file."
+            f"`{text:.60}` is not an array of numbers",
+            remedy=f"Write --data '{name}=[1, 0.5]', or a .npy file.",
         ) from None
+    return numbers(values, f"the data `{name}`")
 
 
 def load_network(target: str) -> Network:
@@ -90,10 +95,11 @@ def load_network(target: str) -> Network:
 
 
 def _run(path: Path) -> dict[str, Any]:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    spec = importlib.util.spec_from_file_location(f"netsor_file_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
     sys.path.insert(0, str(path.parent.resolve()))
     try:
         spec.loader.exec_module(module)
@@ -155,7 +161,7 @@ def _array(path: Path) -> np.ndarray:
             return np.load(file, allow_pickle=False)
     except FileNotFoundError:
         raise DataError(f"there is no file {path}") from None
-    except (ValueError, EOFError):
+    except (ValueError, EOFError, OverflowError, SyntaxError, MemoryError):
         raise DataError(f"{path} is not an array of numbers", remedy="Write it with numpy.save.") from None
 
 
@@ -166,7 +172,19 @@ def load_npz(path: Path) -> dict[str, np.ndarray]:
             return {key: stored[key] for key in stored.files}
     except FileNotFoundError:
         raise DataError(f"there is no file {path}") from None
-    except (ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile):
+    except (
+        ValueError,
+        EOFError,
+        AttributeError,
+        TypeError,
+        OverflowError,
+        SyntaxError,
+        KeyError,
+        MemoryError,
+        NotImplementedError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ):
         raise DataError(
             f"{path} is not a .npz file of arrays of numbers", remedy="Write it with numpy.savez."
         ) from None

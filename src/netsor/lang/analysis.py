@@ -26,7 +26,7 @@ from netsor.lang.facts import Facts, Growth
 from netsor.lang.ops import Function
 from netsor.lang.pieces import Pieces
 
-__all__ = ["About", "about", "is_smooth"]
+__all__ = ["About", "about", "has_user_function", "is_smooth"]
 
 Interval = tuple[float, float]
 Places = tuple[float, ...] | None
@@ -78,6 +78,11 @@ def is_smooth(expr: Expr) -> bool:
     """Whether an expression of any number of variables is made of smooth functions alone."""
     nodes = [node for node in subtrees(expr) if isinstance(node, Apply)]
     return all(isinstance(n.op, Function) and n.op.about(n.options).is_smooth for n in nodes)
+
+
+def has_user_function(expr: Expr) -> bool:
+    """Whether a part of the expression is a function that only its user knows."""
+    return any(isinstance(n, Apply) and getattr(n.op, "user", False) for n in subtrees(expr))
 
 
 IDENTITY = Pieces((), ((0.0, 1.0),))

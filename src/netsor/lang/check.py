@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
@@ -30,10 +31,11 @@ from netsor.lang.program import (
     Scalar,
     Statement,
     Term,
+    _Statement,
     used_by,
 )
 from netsor.lang.sampling import LAW, check_sampling
-from netsor.lang.types import A, C, G, H, Index, Type
+from netsor.lang.types import MOST_MEMBERS, TOO_LARGE, A, C, G, H, Index, Type
 
 __all__ = ["LEFT", "Inferred", "Mark", "Types", "check", "infer", "place_of"]
 
@@ -57,6 +59,12 @@ class Inferred:
 
 def check(program: Program) -> Types:
     """Types of all variables of a well-typed program; raises TypeCheckError otherwise."""
+    wrong = next((s for s in program.statements if not isinstance(s, _Statement)), None)
+    if wrong is not None or not isinstance(program.statements, tuple):
+        raise TypeCheckError(
+            f"{wrong!r:.60} is not a statement",
+            remedy="A Program has a tuple of statements; ns.parse(text) and ns.program(net, x) make them.",
+        )
     _check_names(program)
     checker = _Checker(program)
     checker.check_names()
@@ -191,6 +199,8 @@ class _Checker:
 
     def define(self, name: str, found: Type, declared: Type | None) -> None:
         """Rule Assign: `var := expr :: type` gives var the type of expr, which must be the one written."""
+        if prod(found.index) > MOST_MEMBERS:
+            raise self.fail(f"`{name}` has index shape {found.index}", TOO_LARGE, LEFT)
         if declared is not None and declared != found:
             raise self.fail(
                 f"`{name}` is declared {declared}, but its expression has type {found}",
@@ -202,7 +212,11 @@ class _Checker:
 
     def rule_input(self, s: Input) -> Type:
         """Rule Input: A-vars have a variance, G-vars a mean and covariance, or are matrix times data."""
-        finite = [d for d in (s.type.cols,) if isinstance(d, int)] if isinstance(s.type, A) else []
+        finite = (
+            [d for d in (s.type.rows, s.type.cols) if isinstance(d, int)] if isinstance(s.type, A) else []
+        )
+        if prod(s.type.index) * prod(finite) > MOST_MEMBERS:
+            raise self.fail(f"`{s.name}` has too many members", TOO_LARGE, DECLARED)
         if 0 in (*s.type.index, *finite):
             raise self.fail(
                 f"`{s.name}` has a dimension of length 0 in its type {s.type}",
@@ -568,6 +582,8 @@ def infer(
                     op.check_pick(pick, len(args), **node.options)
                 except (ValueError, TypeError) as error:
                     raise refuse(str(error), op.usage(), node) from None
+                if prod(index) > MOST_MEMBERS:
+                    raise refuse(f"a block of index shape {index}", TOO_LARGE, node)
                 width = _common_width(args, parts, refuse)
                 memo[node] = Inferred(op.kind(tuple(p.kind for p in parts)), index, width)
     return memo[expr]

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from netsor.errors import LoweringError
 from netsor.lang.blocks import Block, align
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees
@@ -38,7 +40,9 @@ from netsor.lang.program import (
 from netsor.lang.sampling import input_covariance, input_mean
 from netsor.lang.types import H, Index
 
-__all__ = ["expand"]
+__all__ = ["MOST_LINES", "expand"]
+
+MOST_LINES = 1_000_000
 
 
 def expand(program: Program) -> Program:
@@ -59,6 +63,12 @@ def expand(program: Program) -> Program:
     y := (relu(Ux_0) + relu(Ux_1))*0.5 :: H(n)
     <BLANKLINE>
     """
+    lines = sum(prod(type_.index) for type_ in program.types.values())
+    if lines > MOST_LINES:
+        raise LoweringError(
+            f"one variable per line makes {lines:,} lines, more than {MOST_LINES:,}",
+            remedy="Blocks keep a program short: read it as it is, or expand it for smaller inputs.",
+        )
     writer = _Writer(program)
     statements: list[Statement] = []
     for s in program.statements:
@@ -174,6 +184,12 @@ class _Writer:
                     for i in np.ndindex(names.shape)
                 ]
             case law:
+                if isinstance(law.cov, float) and not law.cross:  # independent members
+                    mean = input_mean(s)
+                    return [
+                        replace(s, name=n, type=plain, law=Normal(float(mean[k]), law.cov))
+                        for k, n in enumerate(names.ravel())
+                    ]
                 return [
                     replace(s, name=n, type=plain, law=self.member_law(s, law, k))
                     for k, n in enumerate(names.ravel())

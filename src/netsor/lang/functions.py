@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from array_api_compat import array_namespace
@@ -143,6 +144,9 @@ def _hard_tanh(low: float, high: float) -> Facts:
 
 @register(_hard_tanh, low=-1.0, high=1.0)
 def hard_tanh(x, low, high):
+    """x between `low` and `high`, else the nearer of the two."""
+    if low > high:
+        raise ValueError("low is above high")
     return array_namespace(x).clip(x, low, high)
 
 
@@ -158,6 +162,8 @@ def polynomial(x, coefs):
 @register(lambda knots, pieces: _pieces(knots, *pieces), knots=(0.0,), pieces=((0.0,), (0.0, 1.0)))
 def piecewise(x, knots, pieces):
     """The polynomial `pieces[i]` (ascending coefficients) between `knots[i-1]` and `knots[i]`."""
+    if any(b <= a for a, b in pairwise(knots)):
+        raise ValueError("knots come in increasing order")
     xp = array_namespace(x)
     total = polynomial.fn(x, pieces[0])
     for knot, piece in zip(knots, pieces[1:], strict=True):
@@ -210,9 +216,13 @@ def gelu(x):
     return x * (1 + special.erf(x * math.sqrt(0.5))) / 2
 
 
+def _exp_slope(x: Any) -> Any:
+    return exp(x)
+
+
 @register(
     smooth(
-        derivative=lambda x: exp(x),
+        derivative=_exp_slope,
         range=(0.0, math.inf),
         growth=Growth.EXPONENTIAL,
         monotone=1,
@@ -239,7 +249,11 @@ def gaussian(x, rate):
     return array_namespace(x).exp(-rate * x * x)
 
 
-@register(smooth(lambda x: cos(x), range=(-1.0, 1.0), parity=-1, terms=(Term((-1j,), rate=1j),)))
+def _sin_slope(x: Any) -> Any:
+    return cos(x)
+
+
+@register(smooth(_sin_slope, range=(-1.0, 1.0), parity=-1, terms=(Term((-1j,), rate=1j),)))
 def sin(x):
     return array_namespace(x).sin(x)
 
@@ -275,9 +289,13 @@ def elu(x, alpha):
 # Functions without closed forms.
 
 
+def _tanh_slope(x: Any) -> Any:
+    return 1 - tanh(x) ** 2
+
+
 @register(
     smooth(
-        derivative=lambda x: 1 - tanh(x) ** 2,
+        derivative=_tanh_slope,
         range=(-1.0, 1.0),
         monotone=1,
         parity=-1,
@@ -288,9 +306,13 @@ def tanh(x):
     return array_namespace(x).tanh(x)
 
 
+def _sigmoid_slope(x: Any) -> Any:
+    return sigmoid(x) * sigmoid(-x)
+
+
 @register(
     smooth(
-        derivative=lambda x: sigmoid(x) * sigmoid(-x),
+        derivative=_sigmoid_slope,
         range=(0.0, 1.0),
         monotone=1,
         far=Far("step", 2 * math.log(2), 2 * math.log(2) - 1),

@@ -5,14 +5,16 @@ Convolution, pooling, graphs and skip connections are one idea: a matrix (or non
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, cast
 
 import numpy as np
 from array_api_compat import array_namespace
 
-from netsor.lang.blocks import Block, align
+from netsor.lang.blocks import Block, align, broadcast_index
 from netsor.lang.expr import Attr, Slice
 from netsor.lang.ops import IndexMap, _axes
+from netsor.lang.types import Index
 
 __all__ = [
     "at",
@@ -31,6 +33,9 @@ __all__ = [
     "window_options",
     "window_positions",
 ]
+
+
+LONGEST = 10**6  # of a window, a stride, a dilation, a number of zeros
 
 
 def _at(x: Block, *, index: Attr) -> Block:
@@ -56,6 +61,61 @@ def _take(x: Block, *, axis: int, indices: tuple[int, ...]) -> Block:
         raise ValueError(f"an index is outside an axis of length {size}")
     which = x.xp.asarray([i % size for i in indices])
     return x.like(x.xp.take(x.array, which, axis=_positive(x, a)), x.rank)
+
+
+def _measure_take(shape: Index, *, axis: int, indices: tuple[int, ...]) -> Index:
+    (a,) = _axes(axis, len(shape))
+    if any(type(i) is not int or not -shape[a] <= i < shape[a] for i in indices):
+        raise ValueError(f"an index is outside an axis of length {shape[a]}")
+    return (*shape[:a], len(indices), *shape[a + 1 :])
+
+
+def _measure_reshape(x: Index, *, shape: tuple[int, ...]) -> Index:
+    if any(type(n) is not int or n < 1 for n in shape) or prod(shape) != prod(x):
+        raise ValueError(f"index shape {x} cannot become {shape}: the number of vectors stays")
+    return tuple(shape)
+
+
+def _measure_stack(*shapes: Index, axis: int = 0) -> Index:
+    if len(set(shapes)) != 1:
+        raise ValueError(f"index shapes differ: {', '.join(map(str, shapes))}")
+    (a,) = _axes(axis, len(shapes[0]) + 1)
+    return (*shapes[0][:a], len(shapes), *shapes[0][a:])
+
+
+def _measure_concat(*shapes: Index, axis: int = 0) -> Index:
+    (a,) = _axes(axis, len(shapes[0]))
+    if len({(*s[:a], 0, *s[a + 1 :]) for s in shapes}) != 1 or len({len(s) for s in shapes}) != 1:
+        raise ValueError(f"index shapes differ: {', '.join(map(str, shapes))}")
+    return (*shapes[0][:a], sum(s[a] for s in shapes), *shapes[0][a + 1 :])
+
+
+def _measure_contract(a: Index, x: Index) -> Index:
+    if len(a) < 2 or not x or a[-1] != x[-1]:
+        raise ValueError(f"a matrix of index shape {a} cannot contract a block of shape {x}")
+    return (*broadcast_index(a[:-2], x[:-1]), a[-2])
+
+
+def _measure_window(x: Index, *, dims: int, **options: Attr) -> Index:
+    if type(dims) is not int or dims < 1 or len(x) < 2 * dims:
+        raise ValueError(f"a {dims}-dimensional window needs {2 * dims} index axes, not {len(x)}")
+    stride, dilation, padding = window_options(dims=dims, **options)
+    kernel, space = x[:dims], x[dims : 2 * dims]
+    sides = zip(space, kernel, stride, dilation, strict=True)
+    return (*(window_extent(*side, padding)[0] for side in sides), *x[2 * dims :])
+
+
+def _measure_pool(x: Index, *, size: tuple[int, ...], stride: tuple[int, ...], padding: str | int) -> Index:
+    if len(size) > len(x):
+        raise ValueError(f"a window of {len(size)} axes on a block of {len(x)}")
+    counts = (window_extent(n, k, s, 1, padding)[0] for n, k, s in zip(x, size, stride, strict=False))
+    return (*counts, *x[len(size) :])
+
+
+def _measure_patches(
+    x: Index, *, size: tuple[int, ...], stride: tuple[int, ...], padding: str | int
+) -> Index:
+    return (prod(size), *_measure_pool(x, size=size, stride=stride, padding=padding))
 
 
 def _reshape(x: Block, *, shape: tuple[int, ...]) -> Block:
@@ -135,10 +195,11 @@ def window_extent(size: int, kernel: int, stride: int, dilation: int, padding: s
     `same` keeps ceil(size / stride) outputs and pads with zeros, the odd one at the end;
     `circular` wraps around; `valid` uses only windows that fit; a number of zeros stands at either end.
     """
-    if not all(isinstance(n, int) and n >= 1 for n in (kernel, stride, dilation)):
-        raise ValueError(f"a window of size {kernel}, stride {stride} and dilation {dilation}; all are >= 1")
+    if not all(type(n) is int and 1 <= n <= LONGEST for n in (kernel, stride, dilation)):
+        what = f"a window of size {kernel}, stride {stride} and dilation {dilation}"
+        raise ValueError(f"{what}; all are integers from 1 to {LONGEST:,}")
     reach = dilation * (kernel - 1) + 1
-    if padding == "valid" or (type(padding) is int and padding >= 0):
+    if padding == "valid" or (type(padding) is int and 0 <= padding <= LONGEST):
         left = 0 if padding == "valid" else int(padding)
         count = (size + 2 * left - reach) // stride + 1
         if count < 1:
@@ -181,7 +242,7 @@ def window_options(
     padding: str | int,
     stride: tuple[int, ...] | None = None,
     dilation: tuple[int, ...] | None = None,
-) -> tuple[tuple[int, ...], tuple[int, ...], str | int]:
+) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
     """Stride, dilation and padding of a window; 1 along every axis unless given."""
     ones = (1,) * dims
     return stride or ones, dilation or ones, padding
@@ -244,14 +305,14 @@ def _avgpool(x: Block, *, size: tuple[int, ...], stride: tuple[int, ...], paddin
 
 
 at = IndexMap("at", _at)
-take = IndexMap("take", _take)
-reshape = IndexMap("reshape", _reshape)
+take = IndexMap("take", _take, measure=_measure_take)
+reshape = IndexMap("reshape", _reshape, measure=_measure_reshape)
 transpose = IndexMap("transpose", _transpose)
 sum_ = IndexMap("sum", _sum)
 mean = IndexMap("mean", _mean)
-stack = IndexMap("stack", _stack)
-concat = IndexMap("concat", _concat)
-contract = IndexMap("contract", _contract, coefficients=True)
-window = IndexMap("window", _window)
-patches = IndexMap("patches", _patches)
-avgpool = IndexMap("avgpool", _avgpool)
+stack = IndexMap("stack", _stack, measure=_measure_stack)
+concat = IndexMap("concat", _concat, measure=_measure_concat)
+contract = IndexMap("contract", _contract, coefficients=True, measure=_measure_contract)
+window = IndexMap("window", _window, measure=_measure_window)
+patches = IndexMap("patches", _patches, measure=_measure_patches)
+avgpool = IndexMap("avgpool", _avgpool, measure=_measure_pool)

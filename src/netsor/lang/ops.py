@@ -105,7 +105,7 @@ class Function(Op):
         if len(shapes) != self.arity:
             plural = "s" if self.arity != 1 else ""
             raise ValueError(f"`{self.name}` takes {self.arity} argument{plural}, not {len(shapes)}")
-        _check_options(self, [np.ones(1)] * self.arity, attrs, self.defaults)
+        _check_options(self, [np.array([-1.5, 0.0, 2.0])] * self.arity, attrs, self.defaults)
         return broadcast_index(*shapes)
 
     def usage(self) -> str:
@@ -132,8 +132,8 @@ class Function(Op):
                 return x.__netsor_apply__(self, args, attrs)
         try:
             self.shape(*((),) * len(args), **attrs)
-            arrays = [x if hasattr(x, "__array_namespace__") else np.asarray(x, float) for x in args]
-        except (TypeError, ValueError) as error:
+            arrays = [_real_argument(x) for x in args]
+        except (TypeError, ValueError, OverflowError) as error:
             raise FunctionError(str(error), remedy=self.usage()) from None
         return self.fn(*arrays, **{**self.defaults, **attrs})
 
@@ -168,6 +168,7 @@ class IndexMap(Op):
 
     fn: Callable[..., Block]
     coefficients: bool = False  # the first argument is the matrix of the map
+    measure: Callable[..., Index] | None = None  # the shape of the result, where `fn` would take memory
 
     def shape(self, *shapes: Index, **attrs: Attr) -> Index:
         dummies = [Block(np.broadcast_to(np.int8(0), s), len(s)) for s in shapes]
@@ -176,8 +177,8 @@ class IndexMap(Op):
         except TypeError as error:
             raise ValueError(f"`{self.name}`: {error}") from None
         try:
-            out = self.fn(*dummies, **attrs).index
-        except (IndexError, TypeError) as error:
+            out = self.measure(*shapes, **attrs) if self.measure else self.fn(*dummies, **attrs).index
+        except (AttributeError, IndexError, OverflowError, TypeError) as error:
             raise ValueError(str(error)) from None
         if 0 in out:
             raise ValueError(f"nothing is left of index shape {_join(shapes)}")
@@ -283,17 +284,22 @@ def _check_options(op: Any, args: list[Any], attrs: Mapping[str, Attr], known: I
     if unknown:
         raise ValueError(f"`{op.name}` has no option `{unknown[0]}`")
     try:
-        if any(_has_nan(value) for value in attrs.values()):
+        if not all(_is_real(value) for value in attrs.values()):
             raise ValueError
         with np.errstate(all="ignore"):
-            op.fn(*args, **{**getattr(op, "defaults", {}), **attrs})
-    except (TypeError, ValueError, IndexError):
-        given = ", ".join(f"{k}={v!r}" for k, v in attrs.items())
+            out = op.fn(*args, **{**getattr(op, "defaults", {}), **attrs})
+        if not np.isfinite(out).all():
+            raise ValueError
+    except (TypeError, ValueError, IndexError, OverflowError):
+        given = ", ".join(f"{k}={v!r:.60}" for k, v in attrs.items())
         raise ValueError(f"`{op.name}` cannot use {given}") from None
 
 
-def _has_nan(value: Attr) -> bool:
-    return any(map(_has_nan, value)) if isinstance(value, tuple) else value != value
+def _is_real(value: Attr) -> bool:
+    """Whether a value is made of real numbers, infinities among them."""
+    if isinstance(value, tuple):
+        return all(map(_is_real, value))
+    return isinstance(value, int | float) and value == value
 
 
 def _members_first(xp: Any, array: Any, axes: list[int]) -> tuple[Any, tuple[int, ...]]:
@@ -308,6 +314,17 @@ def _axes(axis: Attr, rank: int) -> tuple[int, ...]:
         if not isinstance(a, int) or not -rank <= a < rank:
             raise ValueError(f"there is no axis {a}: the number of index axes is {rank}")
     return tuple(a % rank for a in axes if isinstance(a, int))
+
+
+def _real_argument(x: Any) -> Any:
+    """An argument of a function outside a network: an array of real numbers, of any library."""
+    array = x if hasattr(x, "__array_namespace__") else np.asarray(x)
+    kind = getattr(np.dtype(array.dtype), "kind", "f") if isinstance(array, np.ndarray | np.generic) else "f"
+    if kind not in "biuf" or np.ma.is_masked(array):
+        raise ValueError(
+            f"a function of real numbers meets {f'an array of {array.dtype}' if x is not None else x}"
+        )
+    return np.asarray(array, float) if kind in "biu" else array
 
 
 def _as_attr(value: Any) -> Any:

@@ -7,10 +7,11 @@ max(x, 1) or hard_tanh(2 x - 1) are known as well as relu is.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.polynomial import polynomial as poly
@@ -32,6 +33,9 @@ class Pieces:
 
     knots: tuple[float, ...]
     pieces: tuple[Coefs, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pieces", tuple(map(_trimmed, self.pieces)))
 
     @classmethod
     def constant(cls, value: float) -> Pieces:
@@ -62,7 +66,7 @@ class Pieces:
         return reduce(Pieces.__mul__, [self] * n, Pieces.constant(1.0))
 
     def scaled(self, factor: float) -> Pieces:
-        return Pieces(self.knots, tuple(_trimmed(tuple(factor * c for c in p)) for p in self.pieces))
+        return Pieces(self.knots, tuple(tuple(factor * c for c in p) for p in self.pieces))
 
     def then(self, outer: Pieces) -> Pieces:
         """x -> outer(self(x)): the knots of `outer` are looked for in every piece."""
@@ -80,12 +84,12 @@ class Pieces:
 
     def differentiated(self) -> Pieces:
         """The derivative at all x but the knots."""
-        return Pieces(self.knots, tuple(_trimmed(tuple(poly.polyder(p))) for p in self.pieces))
+        return Pieces(self.knots, tuple(tuple(poly.polyder(p)) for p in self.pieces))
 
-    def _combined(self, other: Pieces, operation) -> Pieces:
+    def _combined(self, other: Pieces, operation: Callable[..., Any]) -> Pieces:
         knots = _distinct([*self.knots, *other.knots])
         both = zip(self._cut(knots).pieces, other._cut(knots).pieces, strict=True)
-        return Pieces(knots, tuple(_trimmed(tuple(operation(p, q))) for p, q in both))._simplified()
+        return Pieces(knots, tuple(tuple(operation(p, q)) for p, q in both))._simplified()
 
     def _cut(self, knots: tuple[float, ...]) -> Pieces:
         """The same function with further knots."""
@@ -155,7 +159,7 @@ class Pieces:
     def slopes(self) -> tuple[float, float] | None:
         """The slopes above and below 0 of a positively homogeneous function of degree 1."""
         whole = self._simplified()
-        if whole.knots not in ((), (0.0,)) or any(len(p) > 2 or p[0] for p in whole.pieces):
+        if whole.knots not in ((), (0.0,)) or any(p[0] or len(p) > 2 for p in whole.pieces):
             return None
         above, below = (p[1] if len(p) > 1 else 0.0 for p in (whole.pieces[-1], whole.pieces[0]))
         return above, below
@@ -165,7 +169,7 @@ def _value(coefs: Sequence[float], x: float) -> float:
     return math.fsum(c * x**n for n, c in enumerate(coefs))
 
 
-def _trimmed(coefs: Coefs) -> Coefs:
+def _trimmed(coefs: Iterable[Any]) -> Coefs:
     """Without zeros at the end; as Python's numbers."""
     kept = [float(c) for c in coefs]
     while len(kept) > 1 and kept[-1] == 0:
@@ -191,7 +195,7 @@ def _composed(outer: Coefs, inner: Coefs) -> Coefs:
     total = np.array([outer[-1]])
     for c in outer[-2::-1]:
         total = poly.polyadd(poly.polymul(total, inner), [c])
-    return _trimmed(tuple(total))
+    return tuple(map(float, total))
 
 
 def _roots(coefs: Coefs, level: float) -> list[float]:
@@ -223,7 +227,7 @@ def _between(low: float, high: float) -> float:
 
 def _extremes(coefs: Coefs, low: float, high: float) -> list[float]:
     """The values at the ends of an interval and at the stationary points inside."""
-    inside = [x for x in _roots(_trimmed(tuple(poly.polyder(coefs))), 0.0) if low < x < high]
+    inside = [x for x in _roots(tuple(poly.polyder(coefs)), 0.0) if low < x < high]
     return [_value(coefs, x) if math.isfinite(x) else _far_value(coefs, x) for x in (low, *inside, high)]
 
 

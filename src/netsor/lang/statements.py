@@ -101,7 +101,7 @@ class Build(Transformer_NonRecursive):
         return Term(str(readout), str(operand), str(width))
 
     def summed_term(self, readout, operand, axes, width):
-        return Term(str(readout), str(operand), str(width), int(axes))
+        return Term(str(readout), str(operand), str(width), _integer(axes))
 
     def matmul(self, matrix, *rest):
         if rest[0] == "transpose":
@@ -114,7 +114,7 @@ class Build(Transformer_NonRecursive):
                 "N(0, 1/n)`.",
             )
         operand, aligned = rest
-        return MatMul, (str(matrix), str(operand), int(aligned or 0))
+        return MatMul, (str(matrix), str(operand), _integer(aligned) if aligned else 0)
 
     def transpose(self):
         return "transpose"
@@ -137,7 +137,7 @@ class Build(Transformer_NonRecursive):
         return _type(kind, dims, index or ())
 
     def index_shape(self, *sizes):
-        return tuple(int(s) for s in sizes)
+        return tuple(_integer(s) for s in sizes)
 
     def cross(self, name, _colon, array):
         return str(name), array
@@ -153,7 +153,7 @@ class Build(Transformer_NonRecursive):
     def const(self, token):
         if not np.isfinite(float(token)):
             remedy = "Numbers are double precision, up to about 1.8e308."
-            raise ParseError(f"the number {token} is too large", place=_under(token), remedy=remedy)
+            raise ParseError(f"the number {token:.40} is too large", place=_under(token), remedy=remedy)
         return Const(float(token))
 
     def ref(self, token):
@@ -191,19 +191,19 @@ class Build(Transformer_NonRecursive):
                 place=_under(name),
                 remedy=f"Every option has one value. {self.operations[name].usage()}",
             )
-        return Apply(self.operations[name], args, attrs, None if pick is None else int(pick))
+        return Apply(self.operations[name], args, attrs, None if pick is None else _integer(pick))
 
     def option(self, name, value):
         return str(name), value
 
     def int_item(self, token):
-        return int(token)
+        return _integer(token)
 
     def new_axis(self):
         return None
 
     def slice(self, start, _colon, stop, _second=None, step=None):
-        return Slice(*(None if t is None else int(t) for t in (start, stop, step)))
+        return Slice(*(None if t is None else _integer(t) for t in (start, stop, step)))
 
     # Values
 
@@ -217,11 +217,25 @@ class Build(Transformer_NonRecursive):
         return tuple(values)
 
 
+DIGITS = 18  # of an integer; sizes and indices are far smaller
+
+
+def _integer(token: Token) -> int:
+    """An integer of a size that can be counted to."""
+    if len(token) > DIGITS + 1:
+        raise ParseError(
+            f"an integer of {len(token)} digits",
+            place=_under(token),
+            remedy=f"Indices and sizes have at most {DIGITS} digits; a real number is written 1e20.",
+        )
+    return int(token)
+
+
 def _number(text: str) -> Attr:
-    try:
-        return int(text)
-    except ValueError:
+    digits = text.removeprefix("-")
+    if not digits.isdecimal():
         return float(text)
+    return int(text) if len(digits) <= DIGITS else float(text)
 
 
 def _ragged(value: Any) -> bool:
@@ -237,7 +251,7 @@ def _floats(value: Any) -> Any:
 
 
 def _type(kind: Token, tokens: list[Token], index: tuple[int, ...]) -> Type:
-    dims = [int(d) if d.type == "INT" else str(d) for d in tokens]
+    dims = [_integer(d) if d.type == "INT" else str(d) for d in tokens]
     match str(kind), dims:
         case "A", [rows, cols]:
             return A(rows, cols, index)

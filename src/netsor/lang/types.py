@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["A", "C", "Dim", "G", "H", "Index", "Type", "VectorType"]
+__all__ = ["MOST_MEMBERS", "TOO_LARGE", "A", "C", "Dim", "G", "H", "Index", "Type", "VectorType"]
+
+# A block has at most so many vectors (or matrices); each of them takes at least one number in memory.
+MOST_MEMBERS = 10**8
+TOO_LARGE = (
+    f"A block has at most {MOST_MEMBERS:,} members, and so has a dimension of data. The width is not among "
+    "them: write one vector for many coordinates that have the same law."
+)
 
 Dim = str | int
 Index = tuple[int, ...]

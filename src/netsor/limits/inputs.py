@@ -25,8 +25,8 @@ Values = Mapping[str, Any]
 class Inputs:
     """One or two sets of inputs, and variances by name.
 
-    NumPy arrays, and values of JAX, run on NumPy. What JAX traces (jit, grad, vmap) runs on JAX, and the arrays
-    of any other library run on it.
+    NumPy arrays, and values of JAX, run on NumPy. What JAX traces (jit, grad, vmap) runs on JAX, and the
+    arrays of any other library run on it.
     """
 
     x: Any
@@ -73,7 +73,8 @@ class Inputs:
         if self.traced and made.concrete:
             raise LimitError(
                 f"the network `{net.name}` looks at the values of its input, which is traced by JAX",
-                remedy="Let only the shape of the input decide what is computed, or call the kernel outside jit.",
+                remedy="Let only the shape of the input decide what is computed, or call the kernel outside "
+                "jit.",
             )
         xp = array_namespace(*self.foreign)
         data = {name: xp.asarray(array) for name, array in made.data.items()}

@@ -45,7 +45,7 @@ class KernelFn:
         return computation.result(data, given)
 
     def plan(self, x: Any, y: Any = None, *, params: Mapping[str, Any] | None = None) -> Plan:
-        """What the kernel matrix takes, without computing it: expectations, methods, samples, work and memory.
+        """What the kernel matrix takes, without computing it: methods, samples, work and memory.
 
         >>> import numpy as np, netsor as ns
         >>> print(ns.kernel(ns.zoo.mlp(depth=1)).plan(np.ones((3, 2))))

@@ -16,9 +16,9 @@ from netsor.lang.sampling import input_covariance
 from netsor.lang.types import G
 from netsor.progress import bar
 from netsor.simulation.forward import Values, check_finite, forward, plan
-from netsor.simulation.weights import Weights, draw, resolve_widths
+from netsor.simulation.weights import Weights, check_memory, draw, refuse_memory, resolve_widths
 
-__all__ = ["empirical_kernel", "simulate"]
+__all__ = ["empirical_kernel", "seed_sequence", "simulate"]
 
 
 def simulate(
@@ -48,9 +48,9 @@ def simulate(
     (5, 2)
     """
     run = _Run(net, x, width, dtype)
-    out = np.empty((_count(samples), run.rows), dtype)
+    out = _results((_count(samples), run.rows), run.dtype)
     for i, rng in run.samples(len(out), seed, progress):
-        weights = draw(run.program, run.widths, rng, dtype)
+        weights = draw(run.program, run.widths, rng, run.dtype)
         out[i] = run.outputs(weights)
     check_finite(out, run.program)
     return out
@@ -72,18 +72,46 @@ def empirical_kernel(
     entry is var_v * h.h' / n. Arguments as for `simulate`.
     """
     run = _Run(net, x, width, dtype)
-    out = np.empty((_count(samples), run.rows, run.rows), dtype)
+    out = _results((_count(samples), run.rows, run.rows), run.dtype)
     for i, rng in run.samples(len(out), seed, progress):
-        weights = draw(run.program, run.widths, rng, dtype, skip=run.readouts)
+        weights = draw(run.program, run.widths, rng, run.dtype, skip=run.readouts)
         out[i] = run.kernel(weights)
     check_finite(out, run.program)
     return out
 
 
+def seed_sequence(seed: Any) -> np.random.SeedSequence:
+    """The beginning of all random numbers of a run."""
+    if isinstance(seed, np.random.SeedSequence):
+        return seed
+    if seed is None or (isinstance(seed, int | np.integer) and not isinstance(seed, bool) and seed >= 0):
+        return np.random.SeedSequence(seed)
+    remedy = "A seed is an integer >= 0, a SeedSequence, or None for a new one each time."
+    raise fail(f"seed={seed!r:.60}", remedy, SimulationError)
+
+
 def _count(samples: int) -> int:
-    if not isinstance(samples, int | np.integer) or samples < 1:
-        raise fail(f"samples={samples!r}", "The number of networks is an integer >= 1.", SimulationError)
+    if not isinstance(samples, int | np.integer) or isinstance(samples, bool) or samples < 1:
+        raise fail(f"samples={samples!r:.60}", "The number of networks is an integer >= 1.", SimulationError)
     return int(samples)
+
+
+def _results(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An array for the results, if it fits into memory."""
+    refuse_memory(
+        prod(shape) * dtype.itemsize, f"{prod(shape):,} results", "Ask for fewer samples or outputs."
+    )
+    return np.empty(shape, dtype)
+
+
+def _floating(dtype: Any) -> np.dtype:
+    try:
+        found = np.dtype(dtype)
+    except TypeError:
+        found = np.dtype(object)
+    if dtype is None or found not in (np.dtype(np.float32), np.dtype(np.float64)):
+        raise fail(f"dtype={dtype!r:.60}", "Simulations run in np.float32 or np.float64.", SimulationError)
+    return found
 
 
 class _Run:
@@ -91,6 +119,7 @@ class _Run:
 
     def __init__(self, net: Network | Program, x: Any, width: int | Mapping[str, int], dtype: Any) -> None:
         if isinstance(net, Program):
+            net.check()
             if x is not None:
                 raise fail(
                     "a set of inputs is given with a Program, which has its own data",
@@ -109,14 +138,15 @@ class _Run:
                 "A simulation computes outputs: add a line `Output v^T x / sqrt(n)`.",
                 SimulationError,
             )
-        if dtype not in ("float32", "float64") and dtype not in (np.float32, np.float64, float):
-            raise fail(f"dtype={dtype!r}", "Simulations run in np.float32 or np.float64.", SimulationError)
+        self.dtype = _floating(dtype)
         self.widths = resolve_widths(self.program, width)
         self.readouts = frozenset(t.readout for s in self.program.outputs for t in s.terms)
         self.steps = plan(self.program)
-        self.data = {name: np.asarray(array, dtype) for name, array in self.joint.data.items()}
+        self.data = {name: np.asarray(array, self.dtype) for name, array in self.joint.data.items()}
         self.row_of = self._rows()
         self.rows = sum(array.size for array in self.row_of)
+        members = max(len(group.members) for group in self.joint.groups)
+        check_memory(self.program, self.widths, members, self.dtype.itemsize)
 
     def _rows(self) -> list[np.ndarray]:
         """For each Output statement the row of each of its scalars: array (members, index...)."""
@@ -140,11 +170,7 @@ class _Run:
         self, count: int, seed: Any, progress: bool | None
     ) -> Iterator[tuple[int, np.random.Generator]]:
         """One generator per sample; a bar shows how far we are."""
-        try:
-            seeds = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
-        except (TypeError, ValueError):
-            remedy = "A seed is an integer >= 0, a SeedSequence, or None for a new one each time."
-            raise fail(f"seed={seed!r}", remedy, SimulationError) from None
+        seeds = seed_sequence(seed)
         with bar(progress, count, f"simulating, width {max(self.widths.values())}") as advance:
             for i in range(count):
                 child = np.random.SeedSequence(seeds.entropy, spawn_key=(*seeds.spawn_key, i))

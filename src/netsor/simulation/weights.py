@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -12,9 +14,9 @@ from netsor.build.nodes import fail
 from netsor.errors import SimulationError
 from netsor.lang.program import Input, MatrixLaw, Program
 from netsor.lang.sampling import input_mean, joint_covariance, normal_groups
-from netsor.lang.types import A, G
+from netsor.lang.types import A, G, H
 
-__all__ = ["Weights", "draw", "resolve_widths"]
+__all__ = ["Weights", "check_memory", "draw", "refuse_memory", "resolve_widths"]
 
 Weights = dict[str, np.ndarray]
 
@@ -23,6 +25,7 @@ def resolve_widths(program: Program, width: int | Mapping[str, int]) -> dict[str
     """A number for each width class of the program: one for all, or one by name."""
     classes = list(program.widths)
     chosen = dict.fromkeys(classes, width) if not isinstance(width, Mapping) else dict(width)
+    chosen = {str(name): n for name, n in chosen.items()}
     missing, unknown = set(classes) - set(chosen), set(chosen) - set(classes)
     if missing or unknown:
         what = f"no width is given for {min(missing)}" if missing else f"there is no width {min(unknown)}"
@@ -36,11 +39,43 @@ def resolve_widths(program: Program, width: int | Mapping[str, int]) -> dict[str
     for name, n in chosen.items():
         if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
             raise fail(
-                f"the width {name} is {n!r}",
+                f"the width {name} is {n!r:.60}",
                 "A width is an integer >= 1; limits become visible from about 100 on.",
                 SimulationError,
             )
     return {name: int(n) for name, n in chosen.items()}
+
+
+def check_memory(program: Program, widths: Mapping[str, int], members: int, itemsize: int) -> None:
+    """Refuse a run whose weights, or the largest of whose variables, do not fit into memory."""
+    matrices = 0
+    for name, type_ in program.types.items():
+        remedy = "Choose a smaller width, fewer inputs at a time, or smaller blocks."
+        if isinstance(type_, A):
+            rows, cols = (widths[d] if isinstance(d, str) else d for d in (type_.rows, type_.cols))
+            matrices += prod(type_.index) * rows * cols * itemsize
+            refuse_memory(matrices, f"matrices up to `{name}`", remedy)
+        elif isinstance(type_, H):
+            size = prod(type_.index) * widths[type_.width] * members * itemsize
+            refuse_memory(size, f"`{name}`, a block of {prod(type_.index):,} vectors", remedy)
+
+
+def refuse_memory(size: int, what: str, remedy: str) -> None:
+    """Refuse what is larger than the memory of this machine, before it is asked for."""
+    if size > _memory():
+        raise fail(
+            f"{what} of {size / 2**30:,.0f} GiB, in a memory of {_memory() / 2**30:,.0f} GiB",
+            remedy,
+            SimulationError,
+        )
+
+
+@cache
+def _memory() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # not every system says how much it has
+        return 2**40
 
 
 def draw(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from netsor.build import Matrix, Network, batchnorm, network, relu
-from netsor.zoo.per_layer import Var, check_functions, matrices
+from netsor.zoo.per_layer import Var, check_functions, check_input, matrices
 
 __all__ = ["batchnorm_mlp"]
 
@@ -16,6 +16,7 @@ def batchnorm_mlp(depth: int = 1, phi=relu, var_w: Var = 1.0, var_v: float = 1.0
 
     @network
     def batchnorm_mlp(batch):
+        check_input(batch, "B", "m")
         x = batch
         for W_l in W:
             x = phi(batchnorm(W_l @ x, axis=0))

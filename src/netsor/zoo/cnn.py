@@ -13,8 +13,7 @@ from netsor.build import (
     network,
     relu,
 )
-from netsor.build.nodes import fail
-from netsor.zoo.per_layer import Var, check_functions, per_layer
+from netsor.zoo.per_layer import Var, check_functions, check_input, choice, per_layer
 
 __all__ = ["cnn"]
 
@@ -23,7 +22,7 @@ def cnn(
     depth: int = 2,
     kernel: int | tuple[int, int] = 3,
     phi=relu,
-    padding: str = "same",
+    padding: str | int = "same",
     readout: str = "gap",
     pool: str | None = None,
     var_w: Var = 1.0,
@@ -36,10 +35,8 @@ def cnn(
     """(H, W, c) -> one scalar: `depth` convolutions with phi, a 2 x 2 pool ("max" or "mean") between
     layers on request, then global average pooling ("gap") or a readout of all pixels ("flatten")."""
     check_functions(phi=phi)
-    if readout not in ("gap", "flatten"):
-        raise fail(f"readout={readout!r}", 'Choose "gap" or "flatten".')
-    if pool not in (None, "max", "mean"):
-        raise fail(f"pool={pool!r}", 'Choose "max", "mean" or None.')
+    choice(readout, ("gap", "flatten"), "readout")
+    choice(pool, ("max", "mean", None), "pool")
     variances = zip(per_layer(var_w, depth, "var_w"), per_layer(var_b, depth, "var_b"), strict=True)
     convolutions = [
         Conv2d(kernel, stride, dilation, padding, var_w=w, var_b=b, name=str(layer))
@@ -50,6 +47,7 @@ def cnn(
 
     @network
     def cnn(image):
+        check_input(image, "H", "W", "c")
         x = phi(convolutions[0](image))
         for convolution in convolutions[1:]:
             x = phi(convolution(shrink(x)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from netsor.build import Matrix, Network, network, relu
-from netsor.zoo.per_layer import Var, biases, check_functions, per_layer
+from netsor.zoo.per_layer import Var, biases, check_functions, check_input, per_layer
 
 __all__ = ["densenet"]
 
@@ -24,6 +24,7 @@ def densenet(depth: int = 2, phi=relu, var_w: Var = 1.0, var_b: Var = 1.0, var_v
 
     @network
     def densenet(x):
+        check_input(x, "m")
         layers = [phi(first @ x + b[0])]
         for row, b_l in zip(W, b[1:], strict=True):
             layers.append(phi(sum(W_lk @ x_k for W_lk, x_k in zip(row, layers, strict=True)) + b_l))

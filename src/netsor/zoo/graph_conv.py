@@ -5,7 +5,7 @@ from __future__ import annotations
 from netsor.build import GraphConv, Matrix, Network, network, relu
 from netsor.build.nodes import fail
 from netsor.errors import DataError
-from netsor.zoo.per_layer import Var, check_functions, per_layer
+from netsor.zoo.per_layer import Var, check_functions, check_input, choice, per_layer
 
 __all__ = ["graph_conv"]
 
@@ -19,8 +19,7 @@ def graph_conv(
     usual one from a graph.
     """
     check_functions(phi=phi)
-    if readout not in ("node", "mean"):
-        raise fail(f"readout={readout!r}", 'Choose "node" or "mean".')
+    choice(readout, ("node", "mean"), "readout")
     variances = zip(per_layer(var_w, depth, "var_w"), per_layer(var_b, depth, "var_b"), strict=True)
     layers = [GraphConv(w, b, name=str(layer)) for layer, (w, b) in enumerate(variances, 1)]
     v = Matrix(var_v, rows=1, name="v")
@@ -30,6 +29,8 @@ def graph_conv(
         if not isinstance(graph, tuple) or len(graph) != 2:
             raise fail("the input is not a graph", "Give a tuple (features, adjacency).", DataError)
         x, adjacency = graph
+        check_input(x, "V", "m")
+        check_input(adjacency, "V", "V")
         for layer in layers:
             x = phi(layer(x, adjacency))
         return v @ (x if readout == "node" else x.mean(axis=0))

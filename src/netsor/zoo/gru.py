@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from netsor.build import GRUCell, Matrix, Network, Vector, erf, erf_gate, network, stack
+from netsor.build.layers.dense import scaled
 from netsor.build.layers.recurrent import PerGate
+from netsor.zoo.per_layer import check_input
 
 __all__ = ["gru"]
 
@@ -24,11 +26,12 @@ def gru(
     The initial state is 0, or a random vector of variance `var_h0`.
     """
     cell = GRUCell(phi, gate, var_w, var_u, var_b, mean_b)
-    h0 = Vector(var_h0, name="h0") if var_h0 else 0
+    h0 = Vector(var_h0, name="h0") if scaled(var_h0, 1, "var_h0") else 0
     v = Matrix(var_v, rows=1, name="v")
 
     @network
     def gru(tokens):
+        check_input(tokens, "T", "m")
         state, states = h0, []
         for token in tokens:
             state = cell(state, token)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from netsor.build import Matrix, Network, layernorm, network, relu
-from netsor.build.nodes import fail
-from netsor.zoo.per_layer import Var, biases, check_functions, matrices
+from netsor.zoo.per_layer import Var, biases, check_functions, check_input, choice, matrices
 
 __all__ = ["layernorm_mlp"]
 
@@ -22,13 +21,13 @@ def layernorm_mlp(
     Each layer is phi(layernorm(W x + b)) ("norm-phi") or layernorm(phi(W x + b)) ("phi-norm").
     """
     check_functions(phi=phi)
-    if order not in ("norm-phi", "phi-norm"):
-        raise fail(f"order={order!r}", 'Choose "norm-phi" or "phi-norm".')
+    choice(order, ("norm-phi", "phi-norm"), "order")
     W, b = matrices(var_w, depth), biases(var_b, depth)
     v = Matrix(var_v, rows=1, name="v")
 
     @network
     def layernorm_mlp(x):
+        check_input(x, "m")
         for W_l, b_l in zip(W, b, strict=True):
             h = W_l @ x + b_l
             x = phi(layernorm(h)) if order == "norm-phi" else layernorm(phi(h))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from netsor.build import LSTMCell, Matrix, Network, network, sigmoid, stack, tanh
 from netsor.build.layers.recurrent import PerGate
+from netsor.zoo.per_layer import check_input
 
 __all__ = ["lstm"]
 
@@ -26,6 +27,7 @@ def lstm(
 
     @network
     def lstm(tokens):
+        check_input(tokens, "T", "m")
         state, states = (0, 0), []
         for token in tokens:
             state = cell(state, token)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from netsor.build import Matrix, Network, network, relu
-from netsor.zoo.per_layer import Var, biases, check_functions, matrices
+from netsor.zoo.per_layer import Var, biases, check_functions, check_input, matrices
 
 __all__ = ["mlp"]
 
@@ -16,6 +16,7 @@ def mlp(depth: int = 1, phi=relu, var_w: Var = 1.0, var_b: Var = 1.0, var_v: flo
 
     @network
     def mlp(x):
+        check_input(x, "m")
         for W_l, b_l in zip(W, b, strict=True):
             x = phi(W_l @ x + b_l)
         return v @ x

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from netsor.build import Matrix, Network, network, relu
-from netsor.zoo.per_layer import Var, biases, check_functions, matrices
+from netsor.zoo.per_layer import Var, biases, check_functions, check_input, matrices
 
 __all__ = ["resnet"]
 
@@ -26,6 +26,7 @@ def resnet(
 
     @network
     def resnet(x):
+        check_input(x, "m")
         x = U @ x
         for W_l, b_l in zip(W, b, strict=True):
             x = x + phi(W_l @ x + b_l)

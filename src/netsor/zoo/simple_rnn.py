@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from netsor.build import Matrix, Network, RNNCell, erf, network, stack
+from netsor.zoo.per_layer import check_input
 
 __all__ = ["simple_rnn"]
 
@@ -16,6 +17,7 @@ def simple_rnn(
 
     @network
     def simple_rnn(tokens):
+        check_input(tokens, "T", "m")
         state, states = 0, []
         for token in tokens:
             state = cell(state, token)

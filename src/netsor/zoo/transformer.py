@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from netsor.build import Attention, Matrix, Network, layernorm, network, relu
-from netsor.build.nodes import fail
-from netsor.zoo.per_layer import Var, biases, check_functions, matrices, per_layer
+from netsor.zoo.per_layer import Var, biases, check_functions, check_input, choice, matrices, per_layer
 
 __all__ = ["transformer"]
 
@@ -27,8 +26,7 @@ def transformer(
     x_i = layernorm(W2 phi(W1 h_i + b1) + b2 + skip), skip = W1 h_i ("paper") or h_i ("identity").
     """
     check_functions(phi=phi)
-    if skip not in ("paper", "identity"):
-        raise fail(f"skip={skip!r}", 'Choose "paper" (W1 h) or "identity" (h).')
+    choice(skip, ("paper", "identity"), "skip")
     attend = [
         Attention(heads, causal=causal, tied=tied, skip=True, var_u=u, var_o=u, name=str(layer))
         for layer, u in enumerate(per_layer(var_u, depth, "var_u"), 1)
@@ -39,6 +37,7 @@ def transformer(
 
     @network
     def transformer(tokens):
+        check_input(tokens, "T", "m")
         x = tokens
         for layer in range(depth):
             h = layernorm(attend[layer](x))

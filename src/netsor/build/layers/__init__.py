@@ -3,6 +3,7 @@
 from netsor.build.layers.attention import Attention, attention
 from netsor.build.layers.convolution import Conv1d, Conv2d
 from netsor.build.layers.dense import Dense
+from netsor.build.layers.embedding import Embedding
 from netsor.build.layers.graph import GraphConv, normalized_adjacency
 from netsor.build.layers.norm import batchnorm, layernorm
 from netsor.build.layers.pool import global_max_pool, global_mean_pool, max_pool, mean_pool, upsample
@@ -13,6 +14,7 @@ __all__ = [
     "Conv1d",
     "Conv2d",
     "Dense",
+    "Embedding",
     "GRUCell",
     "GraphConv",
     "LSTMCell",

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from netsor.build.functions import contract, dot, softmax
+from netsor.build.functions import as_node, contract, dot, softmax
+from netsor.build.layers.dense import flag, label, number, scaled
 from netsor.build.nodes import Node, fail
 from netsor.build.parameters import Matrix
+from netsor.build.trace import numbers
 
 __all__ = ["Attention", "attention"]
 
@@ -22,6 +24,7 @@ def attention(
     mask    array (queries, keys) of zeros and ones: which pairs count
     scale   "1/n", or a number that multiplies q.k/n
     """
+    q, k, v = as_node(q), as_node(k), as_node(v)
     if isinstance(scale, str) and scale != "1/n":
         raise fail(
             f"attention logits are scaled by {scale!r}",
@@ -37,11 +40,12 @@ def attention(
         )
     logits = dot(q[..., :, None], k[..., None, :])
     if not isinstance(scale, str):
-        logits = float(scale) * logits
-    if causal:
-        rows, cols = q.index[-1], k.index[-1]
-        triangle = np.tri(rows, cols)
-        mask = triangle if mask is None else triangle * np.asarray(mask)
+        logits = number(scale, "scale") * logits if scale != 0 else logits - logits
+    if flag(causal, "causal"):
+        triangle = np.tri(q.index[-1], k.index[-1])
+        if mask is not None and not isinstance(mask, Node):
+            mask = numbers(mask, "the mask")
+        mask = triangle if mask is None else mask * triangle
     return contract(softmax(logits, mask=mask), v)
 
 
@@ -66,14 +70,16 @@ class Attention:
         scale: str | float = "1/n",
         name: str = "",
     ) -> None:
-        if not isinstance(heads, int) or heads < 1:
-            raise fail(f"heads={heads!r}", "The number of heads is an integer >= 1.")
-        self.heads, self.causal, self.skip, self.scale = heads, causal, skip, scale
+        if type(heads) is not int or not 1 <= heads <= 10_000:
+            raise fail(f"heads={heads!r:.60}", "The number of heads is an integer from 1 to 10,000.")
+        self.heads, self.scale = heads, scale
+        self.causal, self.skip, tied = flag(causal, "causal"), flag(skip, "skip"), flag(tied, "tied")
         index = (heads,) if heads > 1 else ()
         labels = ("U",) if tied else ("Uq", "Uk", "Uv")
-        made = [Matrix(var_u, index=index, name=f"{part}{name}" if name else None) for part in labels]
+        made = [Matrix(var_u, index=index, name=label(part, name)) for part in labels]
         self.Q, self.K, self.V = made * 3 if tied else made
-        self.O = Matrix(var_o / heads, index=index, name=f"O{name}" if name else None) if heads > 1 else None
+        var_o = scaled(var_o, heads, "var_o")
+        self.O = Matrix(var_o, index=index, name=label("O", name)) if heads > 1 else None
 
     def __call__(self, x: Any, mask: Any = None) -> Node:
         v = self.V @ x

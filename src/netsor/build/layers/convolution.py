@@ -11,11 +11,11 @@ from math import prod
 from typing import Any
 
 from netsor.build.functions import as_node, pad
-from netsor.build.layers.dense import bias, scaled
-from netsor.build.layers.space import in_front, integers, per_axis
+from netsor.build.layers.dense import bias, label, scaled
+from netsor.build.layers.space import back, in_front, integers, per_axis
 from netsor.build.nodes import Node, apply, fail
 from netsor.build.parameters import Matrix
-from netsor.lang.index_maps import transpose, window
+from netsor.lang.index_maps import window
 
 __all__ = ["Conv1d", "Conv2d"]
 
@@ -39,10 +39,9 @@ class _Convolution:
         self.stride = per_axis(stride, self.dims, "stride")
         self.dilation = per_axis(dilation, self.dims, "dilation")
         self.padding = self._padding(padding)
-        label = f"W{name}" if name else None
         var = scaled(var_w, prod(self.kernel), "var_w")
-        self.W = Matrix(var, index=self.kernel, name=label)
-        self.b = bias(var_b, mean_b, f"b{name}" if name else None)
+        self.W = Matrix(var, index=self.kernel, name=label("W", name))
+        self.b = bias(var_b, mean_b, label("b", name))
 
     def _padding(self, padding: Any) -> str | tuple[int, ...]:
         """ "same", "valid", "circular", or the number of zeros at either end of each axis."""
@@ -61,30 +60,25 @@ class _Convolution:
 
     def __call__(self, x: Any) -> Node:
         x = as_node(x)
-        channels = int(x.kind == "K")  # data carry their channels as a last axis
-        if len(x.index) < self.dims + channels:
+        positions = x.index[: len(x.index) - x.channels]
+        if len(positions) < self.dims:
             raise fail(
-                f"a {self.dims}-dimensional convolution meets positions of shape {x.index[: -1 or None]}"
-                if channels
-                else f"a {self.dims}-dimensional convolution meets positions of shape {x.index}",
+                f"a {self.dims}-dimensional convolution meets positions of shape {positions}",
                 f"Data have shape (..., {'height, width' if self.dims == 2 else 'length'}, channels); "
                 f"a block has at least {self.dims} index {'axes' if self.dims > 1 else 'axis'}.",
             )
         padding: Any = self.padding
         if isinstance(padding, tuple):
             if len(set(padding)) > 1:
-                x, padding = pad(x, tuple((p, p) for p in padding), channels), "valid"
+                x, padding = pad(x, tuple((p, p) for p in padding)), "valid"
             else:
                 padding = padding[0]
-        product = self.W @ in_front(x, self.dims, channels)
+        product = self.W @ in_front(x, self.dims)
         ones = (1,) * self.dims
         steps = {"stride": self.stride, "dilation": self.dilation}
         options = {name: value for name, value in steps.items() if value != ones}
         out = apply(window, product, dims=self.dims, padding=padding, **options)
-        extra = len(out.index) - self.dims
-        if extra:
-            out = apply(transpose, out, axes=(*range(self.dims, self.dims + extra), *range(self.dims)))
-        out = out + self.b
+        out = back(out, self.dims) + self.b
         out.space = self.dims
         return out
 

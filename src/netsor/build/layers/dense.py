@@ -10,7 +10,31 @@ from netsor.build.nodes import Node, fail
 from netsor.build.parameters import Matrix, Vector
 from netsor.errors import DataError
 
-__all__ = ["Dense", "bias", "number", "scaled"]
+__all__ = ["Dense", "bias", "choice", "flag", "label", "number", "scaled"]
+
+
+def flag(value: Any, what: str) -> bool:
+    """True or False; a string like "False" would count as true."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    raise fail(f"{what}={value!r:.60}", "Give True or False.")
+
+
+def choice(value: Any, options: tuple[str | None, ...], what: str) -> Any:
+    """One of several words."""
+    if (value is None or isinstance(value, str)) and value in options:
+        return value
+    words = " or ".join("None" if option is None else f'"{option}"' for option in options)
+    raise fail(f"{what}={value!r:.60}", f"Choose {words}.")
+
+
+def label(prefix: str, name: Any) -> str | None:
+    """The name of a parameter of a layer, from the name of the layer."""
+    if not isinstance(name, str):
+        raise fail(
+            f"name={name!r:.60}", "The name of a layer is a string, which ends the names of its matrices."
+        )
+    return f"{prefix}{name}" if name else None
 
 
 def number(value: Any, what: str) -> float:
@@ -18,7 +42,7 @@ def number(value: Any, what: str) -> float:
     real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     if real and np.isfinite(value):
         return float(value)
-    raise fail(f"{what}={value!r}", "Give a finite number.", DataError)
+    raise fail(f"{what}={value!r:.60}", "Give a finite number.", DataError)
 
 
 def scaled(var: Any, parts: int, what: str) -> float:
@@ -36,7 +60,7 @@ def bias(var: float, mean: float = 0.0, name: str | None = None) -> Vector | int
 
 
 class Dense:
-    """`W @ x + b`, on data or on every vector of a block.
+    """`W @ x + b`, on data or on every vector of a block; with a number of rows, an output layer.
 
     >>> import netsor as ns
     >>> hidden, v = ns.Dense(var_w=2.0, var_b=0.1), ns.Matrix(rows=1)
@@ -49,11 +73,11 @@ class Dense:
         var_b: float = 0.0,
         mean_b: float = 0.0,
         *,
-        rows: str | None = None,
+        rows: int | str | None = None,
         name: str = "",
     ) -> None:
-        self.W = Matrix(var_w, rows, name=f"W{name}" if name else None)
-        self.b = bias(var_b, mean_b, f"b{name}" if name else None)
+        self.W = Matrix(var_w, rows, name=label("W", name))
+        self.b = bias(var_b, mean_b, label("b", name))
 
     def __call__(self, x: Any) -> Node:
         return self.W @ x + self.b

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from netsor.build.functions import contract
-from netsor.build.layers.dense import bias
+from netsor.build.layers.dense import bias, label
 from netsor.build.nodes import Node, fail
 from netsor.build.parameters import Matrix
 from netsor.build.trace import numbers
@@ -17,13 +17,13 @@ __all__ = ["GraphConv", "normalized_adjacency"]
 
 
 class GraphConv:
-    """`sum_j adjacency[i, j] W x_j + b` for features of shape (nodes, m) or a block of shape (nodes,)."""
+    """`sum_j adjacency[i, j] W x_j + b` for features (..., nodes, m) or a block of shape (..., nodes)."""
 
     def __init__(
         self, var_w: float = 1.0, var_b: float = 0.0, mean_b: float = 0.0, *, name: str = ""
     ) -> None:
-        self.W = Matrix(var_w, name=f"W{name}" if name else None)
-        self.b = bias(var_b, mean_b, f"b{name}" if name else None)
+        self.W = Matrix(var_w, name=label("W", name))
+        self.b = bias(var_b, mean_b, label("b", name))
 
     def __call__(self, x: Any, adjacency: Any) -> Node:
         return contract(adjacency, self.W @ x) + self.b
@@ -44,5 +44,12 @@ def normalized_adjacency(adjacency: Any) -> np.ndarray:
             DataError,
         )
     matrix = matrix + np.eye(len(matrix))
-    scale = 1 / np.sqrt(matrix.sum(1))
+    degrees = matrix.sum(1)
+    if not (degrees > 0).all():
+        raise fail(
+            f"node {int(np.argmin(degrees))} has degree {degrees.min():g}",
+            "The degrees of A + I are positive: give an adjacency without negative weights.",
+            DataError,
+        )
+    scale = 1 / np.sqrt(degrees)
     return scale[:, None] * matrix * scale

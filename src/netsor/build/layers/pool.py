@@ -21,7 +21,7 @@ Sizes = int | tuple[int, ...]
 def _windows(h: Node, size: Sizes, stride: Sizes | None, padding: str | int) -> tuple[int, dict[str, Any]]:
     dims = len(size) if isinstance(size, tuple | list) else space_of(h, "pooling")
     sizes = per_axis(size, dims, "size")
-    if dims > len(h.index):
+    if dims > len(h.index) - h.channels:
         raise fail(
             f"a {dims}-dimensional pool meets positions of shape {h.index}",
             "Pooling acts on the last index axes of a block, (..., height, width) or (..., length).",
@@ -69,11 +69,11 @@ def upsample(h: Node, size: Sizes = 2) -> Node:
     """Every position of the last index axes repeated `size` times along each (nearest neighbour)."""
     h = as_node(h)
     dims = len(size) if isinstance(size, tuple | list) else space_of(h, "upsampling")
-    if dims > len(h.index):
+    if dims > len(h.index) - h.channels:
         raise fail(
             f"size={size!r} for positions of shape {h.index}", "Give one number for each axis of space."
         )
-    first = len(h.index) - dims
+    first = len(h.index) - h.channels - dims
     for axis, times in enumerate(per_axis(size, dims, "size"), first):
         indices = tuple(i for i in range(h.index[axis]) for _ in range(times))
         h = apply(take, h, axis=axis, indices=indices)
@@ -97,4 +97,5 @@ def global_max_pool(h: Node, dims: int | None = None) -> Node:
 
 
 def _last(h: Node, dims: int) -> tuple[int, ...]:
-    return tuple(range(len(h.index) - dims, len(h.index)))
+    rank = len(h.index) - h.channels
+    return tuple(range(rank - dims, rank))

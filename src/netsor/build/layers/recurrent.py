@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from netsor.build.layers.dense import bias
+from netsor.build.layers.dense import bias, label
 from netsor.build.nodes import Node, fail
 from netsor.build.parameters import Matrix
 from netsor.lang.functions import FUNCTIONS, sigmoid, tanh
@@ -17,19 +17,25 @@ __all__ = ["GRUCell", "LSTMCell", "RNNCell", "check_functions", "per_gate"]
 PerGate = float | Sequence[float]
 
 
-def per_gate(value: PerGate, count: int, what: str) -> list[float]:
+def per_gate(value: Any, count: int, what: str) -> list[float]:
     """One number per gate (or layer), from a number or a sequence."""
-    if isinstance(value, int | float | np.number):
+    if _is_number(value):
         return [float(value)] * count
     remedy = "Give a number for all layers (or gates), or a list with one for each."
-    values = list(value) if isinstance(value, Sequence | np.ndarray) else []
-    if not values or not all(isinstance(v, int | float | np.number) for v in values):
-        raise fail(f"{what}={value!r}", remedy)
+    many = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim == 1)
+    values = list(value) if many and not np.ma.is_masked(value) else []
+    if not values or not all(_is_number(v) for v in values):
+        raise fail(f"{what}={value!r:.60}", remedy)
     if len(values) != count:
         raise fail(
             f"{what} has {len(values)} value{'s' if len(values) > 1 else ''}, but {count} are needed", remedy
         )
     return [float(v) for v in values]
+
+
+def _is_number(value: Any) -> bool:
+    real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    return real and bool(np.isfinite(value))
 
 
 def check_functions(**functions: Any) -> None:
@@ -38,7 +44,7 @@ def check_functions(**functions: Any) -> None:
         if not callable(phi):
             name = phi if isinstance(phi, str) and phi in FUNCTIONS else "tanh"
             remedy = f"Give a function of netsor, as in {what}=ns.{name}, or one of your own."
-            raise fail(f"{what}={phi!r} is not a function", remedy)
+            raise fail(f"{what}={phi!r:.60} is not a function", remedy)
 
 
 class _Gates:
@@ -48,6 +54,7 @@ class _Gates:
         self, gates: str, var_w: PerGate, var_u: PerGate, var_b: PerGate, mean_b: PerGate, name: str
     ) -> None:
         count = len(gates)
+        label("W", name)
         vw, vu = per_gate(var_w, count, "var_w"), per_gate(var_u, count, "var_u")
         vb, mb = per_gate(var_b, count, "var_b"), per_gate(mean_b, count, "mean_b")
         self.W = {g: Matrix(v, name=f"W{name}{_sub(g)}") for g, v in zip(gates, vw, strict=True)}

@@ -14,7 +14,7 @@ import numpy as np
 from netsor.build.nodes import Node, apply, fail
 from netsor.lang.index_maps import transpose
 
-__all__ = ["in_front", "integers", "on_last_axes", "per_axis", "space_of"]
+__all__ = ["back", "in_front", "integers", "on_last_axes", "per_axis", "space_of"]
 
 
 def integers(value: Any) -> tuple[int, ...] | None:
@@ -40,7 +40,7 @@ def space_of(h: Node, what: str, dims: int | None = None) -> int:
 
     As many as the convolution slid over that made h; else two (height and width), or one if there is one.
     """
-    rank = len(h.index)
+    rank = len(h.index) - h.channels
     if dims is not None and (integers(dims) is None or not 1 <= dims <= rank):
         raise fail(f"dims={dims!r}", f"Give the number of last index axes to act on, 1 to {rank}.")
     if rank == 0:
@@ -51,21 +51,25 @@ def space_of(h: Node, what: str, dims: int | None = None) -> int:
     return dims or h.space or min(rank, 2)
 
 
-def in_front(x: Node, dims: int, last: int = 0) -> Node:
-    """The `dims` axes before the `last` ones moved to the front."""
-    rank = len(x.index) - last
+def in_front(x: Node, dims: int) -> Node:
+    """The `dims` axes of space moved to the front; the channels of data stay the last axis."""
+    rank = len(x.index) - x.channels
     if rank == dims:
         return x
-    order = (*range(rank - dims, rank), *range(rank - dims), *range(rank, rank + last))
+    order = (*range(rank - dims, rank), *range(rank - dims), *range(rank, len(x.index)))
     return apply(transpose, x, axes=order)
 
 
-def on_last_axes(h: Node, dims: int, act: Callable[[Node], Node]) -> Node:
-    """`act`, which acts on the first index axes and keeps the others, on the last `dims` axes instead."""
-    extra = len(h.index) - dims
-    out = act(in_front(h, dims))
+def back(out: Node, dims: int, last: int = 0) -> Node:
+    """The inverse of `in_front`, for a block whose first `dims` axes are space."""
+    extra = len(out.index) - dims - last
     if extra:
-        space = len(out.index) - extra
-        out = apply(transpose, out, axes=(*range(space, space + extra), *range(space)))
+        rest = range(dims + extra, len(out.index))
+        out = apply(transpose, out, axes=(*range(dims, dims + extra), *range(dims), *rest))
     out.space = dims
     return out
+
+
+def on_last_axes(h: Node, dims: int, act: Callable[[Node], Node]) -> Node:
+    """`act`, which acts on the first index axes and keeps the others, on the axes of space instead."""
+    return back(act(in_front(h, dims)), dims, h.channels)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import cmath
 from dataclasses import replace
-from functools import reduce
 from operator import itemgetter
 
 import numpy as np
@@ -95,7 +94,7 @@ def _composed(node: Expr, name: str, known: dict[Expr, Terms | None]) -> Terms |
         case Apply(op, (x, Const(value))) if op is fn.div and value and (s := known[x]):
             return _scaled(s, 1 / value)
         case Apply(op, (x, Const(power))) if op is fn.pow_ and power in range(1, 9) and (s := known[x]):
-            return reduce(lambda a, b: a and _product(a, b), [s] * int(power))
+            return _power(s, int(power))
         case Apply(op, (x,)) if op is fn.neg and (s := known[x]):
             return _scaled(s, -1.0)
         case Apply(Function() as op, (x,)):
@@ -119,6 +118,11 @@ def _product(s: Terms, t: Terms) -> Terms | None:
                 return None
             parts += both
     return tuple(t for t in parts if any(t.coefs))
+
+
+def _power(terms: Terms, n: int) -> Terms | None:
+    rest = _power(terms, n - 1) if n > 1 else None
+    return terms if n == 1 else rest and _product(terms, rest)
 
 
 def _pair(a: Term | Inner, b: Term | Inner) -> list[Term] | None:

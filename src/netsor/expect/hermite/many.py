@@ -26,25 +26,29 @@ NODES = (9, 17, 33, 65)  # variances to interpolate between
 TOLERANCE = 1e-13  # relative to the smallest norm, in units that follow the dtype
 
 
-def series_of_many(fn: Callable[[Any], Any], m: Any, q: Any, kinks: Sequence[float] = ()) -> Series:
+def series_of_many(
+    fn: Callable[[Any], Any], m: Any, q: Any, kinks: Sequence[float] = (), trusted: bool = False
+) -> Series:
     """The Hermite series of f at inputs of mean m and variance q, arrays of one shape.
 
-    `fn` is elementwise and the same for all inputs, `kinks` are its kinks. Where interpolation does not
-    apply or does not converge, every input is integrated.
+    `fn` is elementwise and the same for all inputs, `kinks` are its kinks; see `series` for `trusted`.
+    Where interpolation does not apply or does not converge, every input is integrated.
     """
     found = None
     if isinstance(m, np.ndarray) and not kinks and m.size >= MANY and m.min() == m.max() and (q > 0).all():
-        found = _interpolated(fn, m, q)
-    return series(fn, m, q, kinks=kinks, alone=True) if found is None else found
+        found = _interpolated(fn, m, q, trusted)
+    return series(fn, m, q, kinks=kinks, alone=True, trusted=trusted) if found is None else found
 
 
-def _interpolated(fn: Callable[[Any], Any], m: np.ndarray, q: np.ndarray) -> Series | None:
+def _interpolated(fn: Callable[[Any], Any], m: np.ndarray, q: np.ndarray, trusted: bool) -> Series | None:
     """The series from as few variances as suffice; None if none of `NODES` does."""
     logs = np.log(q.reshape(-1))
     middle, half = (logs.max() + logs.min()) / 2, max((logs.max() - logs.min()) / 2, eps_of(q))
     for count in NODES:
         nodes = np.exp(middle + half * chebpts2(count)).astype(q.dtype)
-        model = series(fn, np.full(count, m.flat[0], m.dtype), nodes, inputs=q.size)
+        model = series(
+            fn, np.full(count, m.flat[0], m.dtype), nodes, inputs=q.size, alone=True, trusted=trusted
+        )
         table = _from_values(count) @ np.column_stack([model.square, model.coefs]).astype(float, copy=False)
         norms, tol = np.sqrt(model.square), max(TOLERANCE, 32 * eps_of(q))
         last = np.abs(table[-count // 4 :])

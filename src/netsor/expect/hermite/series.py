@@ -32,6 +32,7 @@ from netsor.expect.hermite.jumps import (
     without_jumps,
 )
 from netsor.expect.quadrature.line import (
+    COPRIME,
     FIRST_LEVEL,
     REACHES,
     TRACED_LEVEL,
@@ -42,7 +43,7 @@ from netsor.expect.quadrature.line import (
     trapezoid,
     two_levels,
 )
-from netsor.expect.quadrature.nodes import Array, Function, call, eps_of, like, norm
+from netsor.expect.quadrature.nodes import Array, Function, call, density_root, eps_of, like, norm
 from netsor.expect.quadrature.splits import kink_places
 from netsor.lang.libraries import is_traced
 
@@ -51,6 +52,11 @@ __all__ = ["Series", "concat", "series", "series_like"]
 SHORTER = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072)
 TERMS, TERMS_OF_MANY = (32, 512, 2048, 4096), (32, 64, 128, 256, 512)
 SURE_TERMS, TRACED_TERMS = 512, 256
+FINEST = 0.9e-4  # standard deviations: the step of the rules that look for what others do not see
+MOST_NODES = 2**22  # of these, for all inputs together: with more inputs, the step is longer
+MOST_SPLITS = 96  # kinks; with more of them, the trapezoid rule is no worse for its cost
+MOST_ENTRIES = 2**26  # of a table of Hermite functions at all nodes: about a second
+UNSEEN = 1e-6  # of E[f^2]: below, rules differ by what their own errors say
 COEFFICIENTS = 2**23  # 64 MB: with more coefficients than that, series are kept short
 MANY, FEW = 256, 9  # of many inputs, so many tell which rule and length suit all of them
 
@@ -125,6 +131,7 @@ def series(
     kinks: Sequence[float] = (),
     alone: bool = False,
     inputs: int | None = None,
+    trusted: bool = False,
 ) -> Series:
     """The Hermite series of f at inputs of mean m and variance q, arrays of shape (...,).
 
@@ -133,15 +140,23 @@ def series(
     the series is as long as `tol` asks, relative to sqrt(E[f^2]), up to 512 terms, and up to 4096 for few
     inputs (`inputs` says how many there will be, if not those of m). Inside jax.jit, where nothing can adapt,
     the rule is fixed and there are 256 terms: see errors.
+
+    A wave or a spike that falls between the nodes is not seen, and Parseval's equality certifies a series
+    only if E[f^2] is right. So the rules share no nodes, and E[f^2] is compared with that of rules whose
+    step is `FINEST` standard deviations; what they do not agree on goes into the error. Functions whose
+    finest structure is known to be of order 1 may be `trusted` and need no such search.
     """
     xp = array_namespace(m, q)
     m, q = xp.broadcast_arrays(m, q)
     s = xp.sqrt(xp.where(q > 0, q, xp.ones_like(q)))
     if is_traced(m, q):
-        found = _at_level(fn, m, s, terms or TRACED_TERMS, TRACED_LEVEL, REACHES[1], sorted(set(kinks)))[0]
+        target = Target(fn, tuple(sorted(set(kinks))), trusted=True)
+        found = _at_level(target, m, s, terms or TRACED_TERMS, TRACED_LEVEL, REACHES[1])[0]
     else:
+        kinks = _within_reach(kinks, m, s)
+        target = Target(fn, tuple(sorted(set(kinks))), max(tol, 32 * eps_of(m)), alone, trusted)
         rungs = _rungs(inputs or prod(m.shape), kinks) if terms is None else (terms,)
-        found = _adaptive(fn, m, s, rungs, max(tol, 32 * eps_of(m)), sorted(set(kinks)), alone)
+        found = _adaptive(target, m, s, rungs)
     found = _with_constants(fn, m, q, found)
     return found if is_traced(m, q) or not found.tail.size else replace(found, rests=rests_of(found))
 
@@ -179,23 +194,103 @@ def rests_of(found: Series) -> tuple[tuple[int, Any], ...]:
     return tuple(zip(counts, rests, strict=True))
 
 
-def _adaptive(
-    fn: Function, m: Array, s: Array, rungs: tuple[int, ...], tol: float, kinks: Sequence[float], alone: bool
-) -> Series:
+@dataclass(frozen=True)
+class Target:
+    """A function to expand, and how well; see `series`."""
+
+    fn: Function
+    kinks: tuple[float, ...]
+    tol: float = 0.0
+    alone: bool = False
+    trusted: bool = False
+
+
+def _within_reach(kinks: Sequence[float], m: Array, s: Array) -> tuple[float, ...]:
+    """The kinks that matter to some input, or none at all if they are too many to split panels at."""
+    if not kinks or not m.size:
+        return ()
+    xp = array_namespace(m, s)
+    low, high = float(xp.min(m - REACHES[-1] * s)), float(xp.max(m + REACHES[-1] * s))
+    near = tuple(k for k in kinks if low <= k <= high)
+    return near if len(near) <= MOST_SPLITS else ()
+
+
+@dataclass(frozen=True)
+class Witness:
+    """E[f^2] at some inputs (all, if `places` is None) by fine rules that share no nodes with any other."""
+
+    places: Any
+    square: Array
+    doubt: Array
+
+    def missing(self, found: Series) -> Array:
+        """The part of E[f^2] that the series and the witness do not agree on, relative to the larger one."""
+        square = found.square if self.places is None else found.square[self.places]
+        xp = array_namespace(square, self.square)
+        size = xp.maximum(square, self.square)
+        return (xp.abs(square - self.square) + self.doubt) / xp.where(size > 0, size, xp.ones_like(size))
+
+
+def _witness(target: Target, m: Array, s: Array, reach: int) -> Witness | None:
+    """The inputs of the least and the largest mean and deviation, if f is the same for all of them."""
+    if target.trusted or not m.size:
+        return None
+    places = None
+    if target.alone and isinstance(m, np.ndarray):
+        ends = {int(end) for x in (m.reshape(-1), s.reshape(-1)) for end in (x.argmin(), x.argmax())}
+        places = np.unravel_index(sorted(ends), m.shape)
+        m, s = m[places], s[places]
+    step = max(FINEST, prod(m.shape) * 2 * reach / MOST_NODES)
+    one, two = (
+        trapezoid(target.fn, m, s, 1, reach, h, h / 2).square + _at_kinks(target, m, s, h)
+        for h in (step, COPRIME * step)
+    )
+    return Witness(places, one, array_namespace(one).abs(one - two))
+
+
+def _at_kinks(target: Target, m: Array, s: Array, step: float) -> Array:
+    """What E[f^2] by the midpoint rule gains if cells with a known kink are split there."""
+    if not target.kinks:
+        return 0 * m
+    xp, kinks = array_namespace(m, s), like(target.kinks, m)
+    places = (kinks - m[..., None]) / s[..., None]
+    cell = xp.floor(places / step)
+    share, middle = places / step - cell, m[..., None] + s[..., None] * (cell + 0.5) * step
+    near = 1e-9 * (1 + xp.abs(kinks))
+    before, after, at = (call(target.fn, x + 0 * middle) ** 2 for x in (kinks - near, kinks + near, middle))
+    weight = step * density_root(places, xp) ** 2
+    return xp.sum(weight * (share * before + (1 - share) * after - at), axis=-1)
+
+
+def _adaptive(target: Target, m: Array, s: Array, rungs: tuple[int, ...]) -> Series:
     """Widen the range, refine the step and lengthen the series until each error is below its tolerance."""
-    reach, level = choose_reach(fn, m, s), FIRST_LEVEL
+    reach, level = choose_reach(target.fn, m, s), FIRST_LEVEL
+    witness = _witness(target, m, s, reach)
     first, *others = rungs
-    few = _few(m, s) if alone and others else None
+    few = _few(m, s) if target.alone and others else None
     if few is not None:  # they tell where to begin
-        model = _adaptive(fn, *few, rungs, tol, kinks, False)
+        model = _adaptive(replace(target, alone=False, trusted=True), *few, rungs)
         first, level = model.coefs.shape[-1], model.rule[0]
         others = [count for count in others if count > first]
-    found, level = _refined(fn, m, s, first, level, reach, kinks, tol)
-    while others and not _is_long_enough(found, tol):
+    found, level = _refined(target, m, s, first, level, reach, witness)
+    while others and others[0] * reach * 2**level <= MOST_ENTRIES and not _is_long_enough(found, target.tol):
         few = None
-        found, level = _refined(fn, m, s, others.pop(0), level, reach, kinks, tol)
+        found, level = _refined(target, m, s, others.pop(0), level, reach, witness)
     found = replace(found, rule=(level, reach))
-    return found if len(rungs) == 1 or few is not None else _shortest(found, tol)
+    found = found if len(rungs) == 1 or few is not None else _shortest(found, target.tol)
+    return found if witness is None else _doubted(found, witness)
+
+
+def _doubted(found: Series, witness: Witness) -> Series:
+    """Count what the rule has not seen: a part of f whose square has that mean."""
+    missing = witness.missing(found)
+    xp = array_namespace(missing)
+    most, size = (
+        (missing, witness.square) if witness.places is None else map(xp.max, (missing, witness.square))
+    )
+    size = xp.maximum(found.square, size + 0 * found.square)
+    unseen = xp.where(most > UNSEEN, xp.sqrt(most * size), 0 * size)
+    return replace(found, error=found.error + unseen, tail=found.tail + unseen)
 
 
 def _few(m: Array, s: Array) -> tuple[Array, Array] | None:
@@ -209,15 +304,18 @@ def _few(m: Array, s: Array) -> tuple[Array, Array] | None:
 
 
 def _refined(
-    fn: Function, m: Array, s: Array, terms: int, level: int, reach: int, kinks: Sequence[float], tol: float
+    target: Target, m: Array, s: Array, terms: int, level: int, reach: int, witness: Witness | None
 ) -> tuple[Series, int]:
     """The series by the first rule, from `level` on, that differs little from the coarser one."""
     xp, level = array_namespace(m, s), max(level, least_level(terms))
-    found, change = _at_level(fn, m, s, terms, level, reach, kinks)
-    while level < last_level(kinks) and any_above(change, tol * xp.sqrt(found.square)):
+    found, change = _at_level(target, m, s, terms, level, reach)
+    while level < last_level(target.kinks) and (
+        any_above(change, target.tol * xp.sqrt(found.square))
+        or (witness is not None and any_above(witness.missing(found), UNSEEN))
+    ):
         level += 1
-        found, change = _at_level(fn, m, s, terms, level, reach, kinks)
-    return _with_jumps(fn, m, s, found, level, reach, kinks), level
+        found, change = _at_level(target, m, s, terms, level, reach)
+    return _with_jumps(target.fn, m, s, found, level, reach, target.kinks), level
 
 
 def _rungs(inputs: int, kinks: Sequence[float]) -> tuple[int, ...]:
@@ -241,17 +339,15 @@ def _shortest(found: Series, tol: float) -> Series:
     return next((cut for cut in cuts if _is_long_enough(cut, tol)), found)
 
 
-def _at_level(
-    fn: Function, m: Array, s: Array, terms: int, level: int, reach: int, kinks: Sequence[float]
-) -> tuple[Series, Array]:
+def _at_level(target: Target, m: Array, s: Array, terms: int, level: int, reach: int) -> tuple[Series, Array]:
     """The series by one rule, and its distance to the coarser rule, which with rounding bounds the error.
 
     An error e of f is one of 2 |f| e in E[f^2], so what that has changed counts, too.
     """
     xp = array_namespace(m, s)
-    fine, coarse = two_levels(fn, m, s, terms, level, reach, kinks)
+    fine, coarse = two_levels(target.fn, m, s, terms, level, reach, target.kinks, target.trusted)
     change, moved = norm(fine.coefs - coarse.coefs), xp.abs(fine.square - coarse.square)
-    doubt, size = moved + 8 * eps_of(m) * fine.square, xp.sqrt(fine.square)
+    doubt, size = moved + 32 * eps_of(m) * fine.square, xp.sqrt(fine.square)
     rounding = eps_of(m) * (8 * size + xp.sqrt(fine.slope))
     tail = _tail(fine.square, fine.coefs, doubt, rounding)
     error = xp.maximum(change, moved / xp.where(size > 0, 2 * size, 1.0)) + xp.sqrt(fine.edge) + rounding

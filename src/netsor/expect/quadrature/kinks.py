@@ -13,7 +13,8 @@ from netsor.expect.quadrature.nodes import Function, call
 
 __all__ = ["find_kinks"]
 
-CELL, MOST_CELLS = 0.5, 2**16
+CELL, MOST_CELLS = 0.5, 2**14
+MOST_KINKS, MOST_FAILURES = 256, 64  # beyond, the search is given up: a wave is rough, but has no kinks
 DEPTHS = (12, 8, 5, 3)  # halvings of a cell at which jumps of f and f', and of higher derivatives, show
 CELL_TOLERANCE, FIT_TOLERANCE, LEAST_JUMP = 1e-11, 1e-11, 1e-9
 FIT_WIDTHS = (0.25, 0.06, 0.015, 0.004)
@@ -31,10 +32,21 @@ def find_kinks(fn: Function, low: float = -50.0, high: float = 50.0) -> tuple[fl
     f = _plain(fn)
     clusters = _rough_clusters(f, low, high)
     kinks: list[float] = []
+    failures = 0
     for depth in DEPTHS:
-        found = [_locate(f, *cluster) for cluster in clusters.get(depth, ())]
-        kinks += [x for x in found if x is not None and all(abs(x - known) > 1e-6 for known in kinks)]
+        for cluster in _spread(clusters.get(depth, [])):
+            if failures > MOST_FAILURES or len(kinks) > MOST_KINKS:
+                return tuple(sorted(kinks))
+            x = _locate(f, *cluster)
+            failures += x is None
+            if x is not None and all(abs(x - known) > 1e-6 for known in kinks):
+                kinks.append(x)
     return tuple(sorted(kinks))
+
+
+def _spread(clusters: list[Cluster]) -> list[Cluster]:
+    """Those near 0 first, where the weight of most Gaussians is."""
+    return sorted(clusters, key=lambda cluster: abs(cluster[0]))
 
 
 def _rough_clusters(f: Function, low: float, high: float) -> dict[int, list[Cluster]]:

@@ -36,10 +36,12 @@ from netsor.expect.quadrature.splits import Split, kink_places, replaced, splits
 
 __all__ = ["Sums", "any_above", "choose_reach", "last_level", "least_level", "trapezoid", "two_levels"]
 
+TABLE = 2**20  # elements of a table of Hermite functions: short rows would cost more time than the numbers
 LARGE = 2**15  # elements of arrays that are worth a thread
 REACHES = (14, 20, 32)  # ranges |t| <= reach: bounded functions and polynomials, moderate and steep exp(x)
 FIRST_LEVEL, LAST_LEVEL, TRACED_LEVEL = 3, 11, 5
 LAST_PANEL_LEVEL = 8
+COPRIME = 2**0.5 - 0.5  # of the steps of two rules that share no nodes
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,27 @@ class Sums:
 
 
 def two_levels(
-    fn: Function, m: Array, s: Array, terms: int, level: int, reach: int, kinks: Sequence[float] = ()
+    fn: Function,
+    m: Array,
+    s: Array,
+    terms: int,
+    level: int,
+    reach: int,
+    kinks: Sequence[float] = (),
+    nested: bool = True,
 ) -> tuple[Sums, Sums]:
-    """The sums at a level and at the level below, whose distance bounds the error of the finer one."""
+    """The sums at a level and by a coarser rule, whose distance bounds the error of the finer one.
+
+    A wave whose period divides the steps of both rules looks like a slower one to both. If they are not
+    `nested`, their steps have no common multiple, and share no nodes.
+    """
     if kinks:
         fine, coarse = (_panel_rule(fn, m, s, terms, at, reach, kinks) for at in (level, level - 1))
         return fine, coarse
+    if not nested:
+        coarse_step = COPRIME * 2.0 ** (1 - level)
+        coarse = trapezoid(fn, m, s, terms, reach, coarse_step, coarse_step / 2)
+        return trapezoid(fn, m, s, terms, reach, 2.0**-level), coarse
     step = 2.0 ** (1 - level)
     coarse = trapezoid(fn, m, s, terms, reach, step, 0.0)
     return (coarse + trapezoid(fn, m, s, terms, reach, step, step / 2)).half(), coarse
@@ -92,8 +109,8 @@ def _panel_rule(
 
 
 def _width(m: Array, terms: int, unit: int) -> int:
-    """How many units of nodes make a block whose arrays stay below BLOCK elements."""
-    return max(BLOCK // (unit * max(prod(m.shape), terms)), 8 // unit, 1)
+    """How many units of nodes make a block whose arrays stay below BLOCK elements, its table below TABLE."""
+    return max(min(BLOCK // (unit * max(prod(m.shape), 1)), TABLE // (unit * terms)), 8 // unit, 1)
 
 
 def _block(

@@ -36,6 +36,7 @@ class BatchnormIntegral:
 
     def value(self, r: Recorder, c: Component) -> Asking:
         slopes, (e, f) = _slopes_of(r, c.atoms[0]), (atom.forms[0] for atom in c.atoms)
+        assert slopes is not None
         pair, (n, m) = c.pair.free, (r.index(e)[0], r.index(f)[0])
         one, two = (yield cov, e, e, SELF), (yield cov, f, f, SELF)
         cross = yield cov, e, f, pair
@@ -45,7 +46,7 @@ class BatchnormIntegral:
         shape = (*np.broadcast_shapes(*(x.shape[:-2] for x in arrays)), n, m)
 
         def integral(left: Array, right: Array, cross: Array) -> tuple[Array, Array]:
-            value, error, _ = second_moments(*map(np.asarray, (left, right, cross)), slopes)
+            value, error, _ = second_moments(np.asarray(left), np.asarray(right), np.asarray(cross), slopes)
             return value, error
 
         array = r.inexact(c.what, self.name, integral, arrays, shape)

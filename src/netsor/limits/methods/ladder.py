@@ -10,8 +10,8 @@
 | up to four variables of a few inputs     | `quadrature`: quadrature                           |
 | anything else                            | sampling of their families (and of nothing more)   |
 
-A method is one object in one file: when it `applies`, and its `value` with its error, as steps on a tape. It is
-chosen from the program and the shapes of the inputs alone. A new method is one file and one line of LADDER.
+A method is one object in one file: when it `applies`, and its `value` with its error, as steps on a tape. It
+is chosen from the program and the shapes of the inputs alone. A new method is one file and a line of LADDER.
 """
 
 from __future__ import annotations

@@ -28,7 +28,8 @@ ROUNDING = 4.0  # of a covariance, in the same units
 
 @dataclass(frozen=True)
 class NearParallel:
-    """The covariance of two variables; at correlations of almost 1 or -1 the one of these, and `beyond` units more.
+    """The covariance of two variables; at correlations of almost 1 or -1 the one of these, and so many units
+    of the last place `beyond`.
 
     A covariance a little beyond its range has a determinant that is not positive, which counts as 0.
     """

@@ -7,7 +7,6 @@ from math import prod
 
 import numpy as np
 
-from netsor.expect.orthants import erf_gates
 from netsor.lang import functions as fn
 from netsor.lang.expr import Apply, Const
 from netsor.limits.methods.component import Component
@@ -32,6 +31,8 @@ class Orthants:
         return all(r.forms.is_centred(form) for _, form in c.variables)
 
     def value(self, r: Recorder, c: Component) -> Asking:
+        from netsor.expect.orthants import erf_gates  # scipy.special takes time to load, and few need it
+
         gates = [gate for gate in map(_gate, c.atoms) if gate]
         signs = np.array([sign for _, _, sign in gates])
 

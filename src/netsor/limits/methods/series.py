@@ -12,6 +12,7 @@ from netsor.errors import LimitError
 from netsor.expect.hermite import series as hermite
 from netsor.expect.hermite.many import series_of_many
 from netsor.expect.hermite.pairs import pair_sum
+from netsor.lang.analysis import has_user_function
 from netsor.lang.expr import Ref, refs
 from netsor.lang.libraries import is_traced
 from netsor.limits.methods.closed import aligned_pair
@@ -41,10 +42,12 @@ class HermiteSeries:
         if len(c.atoms) == 1:
             return (yield from self._mean(r, c))
         a, b = c.atoms
-        found = yield from aligned_pair(r, c, NearParallel.of(a.body, b.body, closed=False))
+        parallel = NearParallel.of(a.body, b.body, closed=False)
+        found = yield from aligned_pair(r, c, steep=parallel is not None)
         if found is None:
             return None
         *_, q1, q2, cov = found
+        cov = cov if parallel is None else cov.tape.rule(parallel, cov, q1, q2)
         ranks, sides = (r.rank(a.expr), r.rank(b.expr)), []
         for side, atom in enumerate(c.atoms):
             sides.append(_Lifted(c.pair, ranks, side).series((yield series, atom)))
@@ -90,7 +93,8 @@ def series(r: Recorder, atom: Atom) -> Asking:
         xp = array_namespace(mean, var)
         both = xp.broadcast_to(mean, shape), xp.broadcast_to(var, shape)
         fn = callable_of(atom, known, rank)
-        made = hermite.series(fn, *both, kinks=kinks) if names else series_of_many(fn, *both, kinks)
+        expand = hermite.series if names else series_of_many
+        made = expand(fn, *both, kinks=kinks, trusted=not has_user_function(atom.body))
         require_settled(atom, made)
         return made
 

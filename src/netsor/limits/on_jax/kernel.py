@@ -1,9 +1,9 @@
 """A kernel matrix under jax.jit, jax.grad and jax.vmap.
 
-What is recorded is written as a few batched operations and loops (`rolled`). A large kernel is computed tile after
-tile, in one jax.lax.scan over pairs of a few inputs: their arrays stay in the cache of the processor, and of one
-set of inputs half the pairs are enough. For jax.grad a tile is computed again, so that it keeps nothing but
-the inputs.
+What is recorded is written as a few batched operations and loops (`rolled`). A large kernel is computed tile
+after tile, in one jax.lax.scan over pairs of a few inputs: their arrays stay in the cache of the processor,
+and of one set of inputs half the pairs are enough. For jax.grad a tile is computed again, so that it keeps
+nothing but the inputs.
 """
 
 from __future__ import annotations

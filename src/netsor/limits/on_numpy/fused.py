@@ -11,6 +11,7 @@ import inspect
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import groupby
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ import numpy as np
 
 from netsor.expect.closed.arrays import product_error
 from netsor.limits.on_numpy.loops import compiled_loop
+from netsor.limits.tape.formulas import Formula
 
 if TYPE_CHECKING:
     from netsor.limits.tape.tape import Tape
@@ -82,8 +84,13 @@ class Fused:
         body = []
         for m, k in enumerate(self.members):
             fn, args, *_ = tape.steps[k]
-            body.append(f"t{m} = {self._expression(fn, args, names)}")
-            names[k] = f"t{m}"
+            if isinstance(fn, Formula):
+                reads = {f"a{i}": names[a.step] for i, a in enumerate(args)}
+                body += _text(fn).format(p=f"t{m}_", **reads).split("\n")
+                names[k] = f"t{m}_{len(fn.lines) - 1}"
+            else:
+                body.append(f"t{m} = {self._expression(fn, args, names)}")
+                names[k] = f"t{m}"
         stores = [f"out{i}[{_index(depth)}] = {names[k]}" for i, k in enumerate(self.outputs)]
         loads: list[list[str]] = [[] for _ in range(depth + 1)]
         for i, view in enumerate(self.views):
@@ -127,6 +134,22 @@ class Fused:
             yield k, array.reshape(self.shape)
 
 
+@cache
+def _text(formula: Formula) -> str:
+    """The lines of a formula, with {p} before the names of its values and {a0} for what it reads."""
+
+    def word(x: Any) -> str:
+        if isinstance(x, tuple):
+            return f"{{p}}{x[1]}" if x[0] == "made" else f"{{a{x[1]}}}"
+        return f"number({float(x)!r})"
+
+    lines = []
+    for k, (fn, words) in enumerate(formula.lines):
+        own = words[:1] if fn is numpy_api.astype else words
+        lines.append(f"{{p}}{k} = {TEMPLATES[fn].format(*map(word, own))}")
+    return "\n".join(lines)
+
+
 def fuse(tape: Tape, order: list[int], wanted: set[int]) -> list[int | Fused]:
     """The order of a tape with its large elementwise steps gathered into loops.
 
@@ -138,7 +161,8 @@ def fuse(tape: Tape, order: list[int], wanted: set[int]) -> list[int | Fused]:
 
     def close() -> None:
         nonlocal group, ended
-        done.extend([group] if len(group.members) >= FEWEST_STEPS else group.members)
+        many = len(group.members) >= FEWEST_STEPS or any(_is_formula(tape, k) for k in group.members)
+        done.extend([group] if many else group.members)
         group, ended = Fused(()), False
 
     for k in order:
@@ -163,6 +187,10 @@ def fuse(tape: Tape, order: list[int], wanted: set[int]) -> list[int | Fused]:
         if isinstance(part, Fused):
             part.prepare(tape)
     return done
+
+
+def _is_formula(tape: Tape, k: int) -> bool:
+    return isinstance(tape.steps[k].fn, Formula)
 
 
 def _is_multiple(tape: Tape, k: int) -> bool:
@@ -190,7 +218,9 @@ def _connect(tape: Tape, done: list[int | Fused], wanted: set[int]) -> None:
 def _is_fusable(tape: Tape, k: int) -> bool:
     """A large step of real numbers of one type that the table knows."""
     fn, args, options, _ = tape.steps[k]
-    if fn not in TEMPLATES or options or k in tape.leaves or prod(tape.shapes[k]) < LEAST_ELEMENTS:
+    if options or k in tape.leaves or prod(tape.shapes[k]) < LEAST_ELEMENTS:
+        return False
+    if not (all(f in TEMPLATES for f, _ in fn.lines) if isinstance(fn, Formula) else fn in TEMPLATES):
         return False
     if fn is numpy_api.astype:
         return tape.dtypes[args[0].step] == BOOL and tape.dtypes[k] in FLOATS

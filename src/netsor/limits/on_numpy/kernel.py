@@ -95,10 +95,12 @@ def _run_all(
 
 def _run(out: np.ndarray, singles: Mapping[int, Any], tiles: Tiles, place: Place) -> None:
     """Compute one tile and write it into the matrix, all columns of an Output at once."""
-    writer, pair = tiles.between.writer, tiles.pair
+    writer, rows, cols = tiles.between.writer, tiles.pair.rows, tiles.pair.cols
+    assert rows is not None
+    assert cols is not None
     missing = Counter(o for pairs in tiles.results.values() for o, _ in pairs)
     waiting: dict[int, dict[int, np.ndarray]] = {o: {} for o in missing}
-    values = tiles.prepared.run(singles, {pair.cols: place.cols, pair.rows: place.rows})
+    values = tiles.prepared.run(singles, {cols: place.cols, rows: place.rows})
     for step, block in _quietly(values):
         for o, p in tiles.results[step]:
             waiting[o][p] = block

@@ -1,6 +1,7 @@
 """Loops compiled by Numba (the extra `fast`) from their source, and kept on disk for the next process.
 
-They are kept in `netsor/loops` under `$XDG_CACHE_HOME` or `~/.cache`; the folder may be deleted at any time.
+They are kept in `netsor/loops` under `$XDG_CACHE_HOME` or `~/.cache`, if nobody else can write there; the
+folder may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ import hashlib
 import inspect
 import math
 import os
+import stat
 import sys
+import warnings
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -105,22 +108,80 @@ def compiled_loop(source: str, dtype: np.dtype) -> Callable[..., Any]:
 
     text = HEADER.format(number=dtype.name) + source
     options: dict[str, Any] = {"error_model": "numpy", "nogil": True}
+    folder = _kept_in()
+    if folder is not None:
+        try:
+            return numba.njit(_imported(text, folder).loop, cache=True, **options)
+        except (OSError, RuntimeError):  # the folder cannot be written
+            pass
+    scope: dict[str, Any] = {}
+    exec(text, scope)
+    return numba.njit(scope["loop"], **options)
+
+
+@cache
+def _kept_in() -> Path | None:
+    """The folder of compiled loops, if nobody but the user can put code there; otherwise say so, once.
+
+    What is kept is code that the next process runs, so the folder, all that is in it and all folders above
+    must belong to the user (or to the system), and be writable for nobody else.
+    """
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folders = [base / "netsor" / "loops"]
+    if os.environ.get("NUMBA_CACHE_DIR"):  # where Numba then keeps its files
+        folders.append(Path(os.environ["NUMBA_CACHE_DIR"]))
+    for folder in folders:
+        problem = _distrust(folder)
+        if problem:
+            warnings.warn(
+                f"compiled loops are not kept for the next process: {problem}. They are code, so they are "
+                "kept only where nobody else can write; set XDG_CACHE_HOME to a folder of your own.",
+                stacklevel=2,
+            )
+            return None
+    return folders[0]
+
+
+def _distrust(folder: Path) -> str:
+    """Why a folder may hold code of somebody else, or nothing."""
+    if not folder.is_absolute():
+        return f"{folder} is a relative path"
+    if not hasattr(os, "getuid"):  # there, the folder of a user is closed to others
+        return ""
     try:
-        return numba.njit(_imported(text).loop, cache=True, **options)
-    except (OSError, RuntimeError):  # no folder that can be written
-        scope: dict[str, Any] = {}
-        exec(text, scope)
-        return numba.njit(scope["loop"], **options)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        whole = folder.resolve(strict=True)
+        problem = _open_to_others((*_above(whole), whole), stat.S_IWGRP | stat.S_IWOTH)
+        if not problem:
+            whole.chmod(0o700)  # closed, so that the modes of its files do not matter to a group
+            problem = _open_to_others(tuple(whole.rglob("*")), stat.S_IWOTH)
+    except OSError as error:
+        return f"{folder}: {error.strerror or error}"
+    return problem
 
 
-def _imported(text: str) -> Any:
+def _above(folder: Path) -> tuple[Path, ...]:
+    return tuple(folder.parents)
+
+
+def _open_to_others(paths: tuple[Path, ...], writable: int) -> str:
+    """Which file or folder somebody else owns or can write, in words."""
+    for path in paths:
+        state = path.lstat()
+        if state.st_uid not in (0, os.getuid()) or path.is_symlink():
+            return f"{path} is a link or belongs to somebody else"
+        if state.st_mode & writable:
+            return f"others can write {path}"
+    return ""
+
+
+def _imported(text: str, folder: Path) -> Any:
     """The module of a text, from a file whose name says what it depends on."""
     import numba  # type: ignore[import-not-found]
 
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     own = inspect.getsource(sys.modules[__name__])
     name = "loop_" + hashlib.sha256("\n".join((numba.__version__, own, text)).encode()).hexdigest()[:24]
-    path = base / "netsor" / "loops" / f"{name}.py"
+    path = folder / f"{name}.py"
     if not path.exists():
         write_text(path, text)
     spec = spec_from_file_location(name, path)

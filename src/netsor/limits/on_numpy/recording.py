@@ -1,8 +1,8 @@
-"""The computation of a kernel for inputs of given shapes, recorded: a tape for what belongs to single inputs, and
-one for the tiles of each pair of groups.
+"""The computation of a kernel for inputs of given shapes, recorded: a tape for what belongs to single inputs,
+and one for the tiles of each pair of groups.
 
-Nothing here has values. What a recording says (which expectations, which methods, how many steps and bytes) is
-the plan; to run it is to carry the plan out.
+Nothing here has values. What a recording says (which expectations, which methods, how many steps and bytes)
+is the plan; to run it is to carry the plan out.
 """
 
 from __future__ import annotations

@@ -50,6 +50,8 @@ def cov(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
     if isinstance(f, Apply):
         turned = yield cov, f, e, pair.flipped
         return None if turned is None else turned.swapped
+    assert isinstance(e, Ref)
+    assert isinstance(f, Ref)
     return (yield from _leaf(r, e, f, pair))
 
 

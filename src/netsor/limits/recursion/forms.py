@@ -230,9 +230,9 @@ class Forms:
         match form:
             case _ if self.is_centred(form):
                 return True
-            case Ref(name) if isinstance(source := self.program.definitions.get(name), LinComb):
-                return self.has_uniform_mean(source.expr)
-            case Ref(name) if isinstance(source, Input):
+            case Ref(name) if isinstance(source := self.program.definitions.get(name), LinComb | Input):
+                if isinstance(source, LinComb):
+                    return self.has_uniform_mean(source.expr)
                 return len(set(input_mean(source).tolist())) == 1
             case Ref(name):
                 shape = (

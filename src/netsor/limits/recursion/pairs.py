@@ -59,8 +59,8 @@ class PerInput:
 class Pair:
     """Left and right are one input (`same`), or all inputs of one group with all of another.
 
-    `rows` and `cols` select a tile of the inputs (start, stop), recorded on a `tape` for any tile of these sizes;
-    without them all inputs are meant.
+    `rows` and `cols` select a tile of the inputs (start, stop), recorded on a `tape` for any tile of these
+    sizes; without them all inputs are meant.
     """
 
     same: bool

@@ -72,7 +72,7 @@ class Factor:
 
 @dataclass(frozen=True)
 class Link:
-    """var_W E[h h'] times two coefficients, between a form that holds W h and those of its family that hold W h'."""
+    """var_W E[h h'] times two coefficients: a form that holds W h, and those of its family that hold W h'."""
 
     matrix: str
     group: int

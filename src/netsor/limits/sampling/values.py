@@ -136,12 +136,11 @@ def values(r: Recorder, atoms: Atoms) -> Asking:
     plan: Samples = r.samples
     bodies, arrays, blocks = [], {}, {}
     for atom in atoms:
-        names = {form: Ref(f"@{len(arrays) + k}") for k, form in enumerate(atom.forms)}
+        names: dict[Expr, Ref] = {form: Ref(f"@{len(arrays) + k}") for k, form in enumerate(atom.forms)}
         for form, ref in names.items():
             arrays[ref.name] = yield samples, form
             blocks[ref.name] = (r.rank(form), True)
-        table = {HOLE: names[atom.forms[0]]} if atom.unary else dict(names)
-        bodies.append(replace_exprs(atom.body, table))
+        bodies.append(replace_exprs(atom.body, {HOLE: names[atom.forms[0]]} if atom.unary else {**names}))
         constants = yield from values_of(
             r, [n for n in refs(bodies[-1]) if n not in arrays and n not in blocks]
         )

@@ -100,7 +100,7 @@ class Variables:
         rows: Any,
         forms: Any,
     ) -> Peer:
-        rule = closed_pair(self.r.facts, atom, peer, centred and kind[1])
+        rule = closed_pair(atom.body, peer.body, centred and kind[1])
         parallel = None if rule else NearParallel.of(atom.body, peer.body, closed=False)
         return Peer(
             (family, *kind),

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import array_api_compat.numpy as numpy_api
 import numpy as np
 
+from netsor.limits.tape.formulas import FULL, LEFT, RIGHT, formula_of
 from netsor.limits.tape.traced import Namespace, Traced
 
 __all__ = ["Span", "Step", "Tape", "hashable"]
@@ -76,6 +77,7 @@ class Tape:
         self.constants: dict[int, np.ndarray] = {}
         self.sources: dict[int, Traced] = {}
         self.cuts: set[int] = set()
+        self.hoisted: dict[Any, Any] = {}  # functions of one side, by the formula that they are part of
         self.opaque = False  # whether some values are not arrays
         self._names: dict[str, Traced] = {}
         self.largest = 1
@@ -202,12 +204,50 @@ class Tape:
         return self._once(shape, dtype, fn, args, options) if made is None else made
 
     def rule(self, fn: Elementary, *args: Any) -> Traced:
-        """An elementwise function: one step, or for compiled loops the steps inside it, if it is elementary."""
+        """An elementwise function as one step; for compiled loops one that knows the operations inside it."""
         if not self.compiled or not fn.elementary:
             return self.elementwise(fn, *args)
-        made = fn(*args)
+        kinds = self._kinds(args)
+        formula = None if FULL not in kinds else formula_of(fn, kinds, self.dtype.name, _blank)
+        if formula is None:
+            return fn(*args)
+        shape = _broadcast([a.shape for a in args if hasattr(a, "shape")])
+        made = self._once(shape, formula.dtype, formula, tuple(formula.arguments(self, list(args))), {})
         self.cuts.add(made.step)
         return made
+
+    def _kinds(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What each argument belongs to, or its value if it is a number."""
+        kinds: list[Any] = []
+        placed: dict[int, set[Any]] = {LEFT: set(), RIGHT: set()}
+        for a in args:
+            side = self._sides.get(a.step) if isinstance(a, Traced) else None
+            if side is not None:
+                kinds.append(side.axis)
+                placed[side.axis].add((side.span, len(side.array.shape)))
+            elif isinstance(a, Traced) and a.step in self.constants and a.size == 1:
+                kinds.append(("number", float(self.constants[a.step].item())))
+            else:
+                kinds.append(FULL if isinstance(a, Traced) else ("number", float(a)))
+        apart = {axis for axis, places in placed.items() if len(places) > 1}  # of different ranks
+        return tuple(FULL if kind in apart else kind for kind in kinds)
+
+    def side_of(self, x: Traced) -> Side:
+        return self._sides[x.step]
+
+    def origin(self, k: int) -> tuple[int, int]:
+        """Of a leaf: the side and the array that it reads there, or (FULL, the number that is its name)."""
+        side = self._sides.get(k)
+        if side is not None:
+            return side.axis, side.array.step
+        return FULL, int(self.reads_of[k][0][1])
+
+    def place(self, name: str) -> int:
+        """The step of an array that is given by name."""
+        return self._names[name].step
+
+    def depends(self, step: int, name: str) -> bool:
+        return self._names[name].step in self.needed([step])
 
     def structural(
         self, fn: Callable[..., Any], *args: Any, made: Shape | None = None, **options: Any
@@ -301,6 +341,10 @@ class Tape:
         self.dtypes.append(dtype)
         self.largest = max(self.largest, prod(shape))
         return Traced(self, len(self.steps) - 1, shape, dtype)
+
+
+def _blank(dtype: str) -> Tape:
+    return Tape(True, dtype)
 
 
 def _broadcast(shapes: list[Shape]) -> Shape:

@@ -1,0 +1,55 @@
+"""Discrete tokens: a random vector for each, looked up by number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netsor.build.functions import as_node
+from netsor.build.layers.dense import label, scaled
+from netsor.build.nodes import Node, fail
+from netsor.build.parameters import Matrix
+from netsor.errors import DataError
+from netsor.lang.functions import abs_, relu
+
+__all__ = ["Embedding"]
+
+
+class Embedding:
+    """The vector of each token: independent coordinates N(0, var), one vector for each of `count` tokens.
+
+    Called on data of any shape that hold token numbers 0, ..., count - 1. It is `E @ one_hot(token)` with a
+    matrix of variance var * count, so that cov(E t, E s) = var if t = s and else 0.
+
+    >>> import netsor as ns
+    >>> embed, v = ns.Embedding(10, var=2.0), ns.Matrix(rows=1)
+    >>> net = ns.network(lambda tokens: v @ embed(tokens))
+    >>> ns.kernel(net)([[3, 7, 3]]).round(10)
+    array([[2., 0., 2.],
+           [0., 2., 0.],
+           [2., 0., 2.]])
+    """
+
+    def __init__(self, count: int, var: float = 1.0, *, name: str = "") -> None:
+        if type(count) is not int or not 1 <= count <= 10**7:
+            raise fail(f"count={count!r:.60}", "The number of tokens is an integer from 1 to 10,000,000.")
+        self.count = count
+        self.E = Matrix(scaled(var, 1, "var") * count, name=label("E", name))
+
+    def __call__(self, tokens: Any) -> Node:
+        ids = as_node(tokens)
+        if ids.kind != "K":
+            raise fail("an Embedding of vectors", "Tokens are data: numbers 0, 1, ..., count - 1.")
+        ids.trace.require(ids, self._check)
+        known = np.arange(self.count, dtype=float)
+        return self.E @ relu(1.0 - abs_(ids[..., None] - known))  # 1 where they are equal, for whole numbers
+
+    def _check(self, values: np.ndarray) -> None:
+        good = (values == np.round(values)) & (values >= 0) & (values < self.count)
+        if not good.all():
+            raise fail(
+                f"the token {values[~good][0]:g}",
+                f"Tokens are whole numbers from 0 to {self.count - 1}.",
+                DataError,
+            )

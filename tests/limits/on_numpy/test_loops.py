@@ -1,0 +1,95 @@
+"""Compiled loops are code: they are kept only in a folder that nobody else can write."""
+
+import os
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from netsor.limits import loops
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "getuid"), reason="folders have no owner here")
+SOURCE = "def loop(x):\n    return x + number(1)\n"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of our own; the folders above the test's are not looked at."""
+    tmp_path.chmod(0o700)
+    inside = lambda folder: tuple(p for p in folder.parents if p.is_relative_to(tmp_path.resolve()))  # noqa: E731
+    monkeypatch.setattr(loops, "_above", inside)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    loops._kept_in.cache_clear()
+    yield tmp_path / "cache"
+    loops._kept_in.cache_clear()
+
+
+def test_a_private_folder_is_used_again(cache: Path) -> None:
+    pytest.importorskip("numba")
+    loop = loops.compiled_loop.__wrapped__(SOURCE, np.dtype(float))
+    assert loop(1.0) == 2.0
+    folder = cache / "netsor" / "loops"
+    assert [p for p in folder.iterdir() if p.suffix == ".py"]
+    assert folder.stat().st_mode & 0o077 == 0
+    loops._kept_in.cache_clear()
+    assert loops._kept_in() == folder
+
+
+def _world_writable(cache: Path) -> None:
+    (cache / "netsor" / "loops").mkdir(parents=True)
+    (cache / "netsor").chmod(0o777)
+
+
+def _group_writable(cache: Path) -> None:
+    cache.mkdir()
+    cache.chmod(0o775)
+
+
+def _planted(cache: Path) -> None:
+    (cache / "netsor" / "loops").mkdir(parents=True)
+    file = cache / "netsor" / "loops" / "loop_planted.py"
+    file.write_text("raise SystemExit")
+    file.chmod(0o666)
+
+
+def _linked(cache: Path) -> None:
+    (cache / "netsor" / "loops").mkdir(parents=True)
+    (cache / "netsor" / "loops" / "__pycache__").symlink_to(cache)
+
+
+@pytest.mark.parametrize("spoil", [_world_writable, _group_writable, _planted, _linked])
+def test_a_folder_that_others_can_write_is_not_used(cache: Path, spoil) -> None:
+    spoil(cache)
+    with pytest.warns(UserWarning, match="compiled loops are not kept"):
+        assert loops._kept_in() is None
+    with warnings.catch_warnings():  # it is said once
+        warnings.simplefilter("error")
+        assert loops._kept_in() is None
+        pytest.importorskip("numba")
+        assert loops.compiled_loop.__wrapped__(SOURCE, np.dtype(float))(1.0) == 2.0
+
+
+def test_relative_and_shared_paths(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "somewhere")
+    with pytest.warns(UserWarning, match="relative path"):
+        assert loops._kept_in() is None
+    loops._kept_in.cache_clear()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    shared = cache.parent / "numba"
+    shared.mkdir()
+    shared.chmod(0o777)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(shared))
+    with pytest.warns(UserWarning, match="others can write"):
+        assert loops._kept_in() is None
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "getuid") or os.getuid() != 0, reason="only the system may give files away"
+)
+def test_files_of_somebody_else_are_not_used(cache: Path) -> None:
+    (cache / "netsor" / "loops").mkdir(parents=True)
+    os.chown(cache / "netsor", 12345, 12345)
+    with pytest.warns(UserWarning, match="belongs to somebody else"):
+        assert loops._kept_in() is None
