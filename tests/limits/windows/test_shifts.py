@@ -11,6 +11,7 @@ import pytest
 import netsor as ns
 from netsor.lang.index_maps import window_positions
 from netsor.limits.on_numpy import loops
+from netsor.limits.on_numpy.prepared import Prepared
 from netsor.limits.tape.tape import Tape
 from netsor.limits.windows import shifts
 from netsor.limits.windows.shifts import Window, sum_of_shifts, sum_over_windows
@@ -43,8 +44,7 @@ def exact(block: np.ndarray, windows: list[Window]) -> np.ndarray:
 def recorded(block: np.ndarray, windows: list[Window], compiled: bool) -> np.ndarray:
     tape = Tape(compiled, block.dtype)
     made = sum_of_shifts(tape.input("x", block.shape, block.dtype), windows)
-    tape.prepare([made])
-    return dict(tape.run({"x": block}))[made.step]
+    return dict(Prepared(tape, [made]).run({"x": block}))[made.step]
 
 
 def in_jax(block: np.ndarray, windows: list[Window]) -> np.ndarray:
@@ -113,8 +113,7 @@ def test_sums_over_images(shape: tuple[int, int], dtype: Any) -> None:
             for compiled in {False, loops.is_available()}:
                 tape = Tape(compiled, dtype)
                 made = sum_over_windows(tape.input("x", image.shape, dtype), windows)
-                tape.prepare([made])
-                found = dict(tape.run({"x": image}))[made.step]
+                found = dict(Prepared(tape, [made]).run({"x": image}))[made.step]
                 assert found.dtype == dtype
                 np.testing.assert_allclose(found, wanted, rtol=error, atol=0, err_msg=f"{down} {across}")
                 passes += len(tape.steps) == 2
