@@ -241,7 +241,7 @@ def _run(net: Network, trace: Trace, x: Any, name: str) -> list[Readout]:
     for again in range(READ_AGAIN):
         if again and time.perf_counter() - started > CHEAP_SECONDS:
             break
-        other = Trace()
+        other = Trace(spots=False)
         try:
             _read(net, other, x, name)
         except NetsorError:

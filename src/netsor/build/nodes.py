@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +88,7 @@ class NoAttributeError(BuildError, AttributeError):
     """A traced value does not have all that an array has."""
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, slots=True)
 class Node:
     """A traced value: its kind (K, C, G or H), index shape and width."""
 
@@ -97,9 +97,12 @@ class Node:
     index: Index
     width: Width | None
 
+    space: int | None = field(init=False)  # how many of the last index axes a convolution slid over
+    spot: Spot | None = field(init=False)
+
     def __post_init__(self) -> None:
-        self.space: int | None = None  # how many of the last index axes a convolution slid over
-        self.spot: Spot | None = here()
+        self.space = None
+        self.spot = here() if self.trace.spots else None
         self.trace.add(self)
 
     def __netsor_apply__(self, op: Op, args: tuple[Any, ...], attrs: dict[str, Attr]) -> Node:
@@ -336,14 +339,14 @@ def _numpy_refused(name: str) -> NetsorError:
 Operand = Node | float
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, slots=True)
 class Leaf(Node):
     """An input G-var given by a Vector."""
 
     vector: Any
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, slots=True)
 class Embedded(Node):
     """A matrix times data."""
 
@@ -351,7 +354,7 @@ class Embedded(Node):
     data: Any  # an expression of data
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, slots=True)
 class Product(Node):
     """A matrix times a vector."""
 
@@ -360,14 +363,14 @@ class Product(Node):
     aligned: int
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, slots=True)
 class Known(Node):
     """Data, or an array of numbers."""
 
     expr: Any
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, slots=True)
 class Expression(Node):
     """An operation on nodes and numbers."""
 
@@ -376,14 +379,14 @@ class Expression(Node):
     attrs: tuple[tuple[str, Attr], ...]
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, slots=True)
 class Average(Node):
     """A Moment: the average of a vector over its width."""
 
     operand: Node
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, slots=True)
 class Readout(Node):
     """Output scalars: a sum of readouts and a constant. Only linear combinations can be made of them.
 

@@ -40,6 +40,11 @@ class Spot:
         return Place(self.line, text, *marks, file=os.path.basename(self.file))
 
 
+_SPOTS: dict[
+    tuple[int, int], Spot
+] = {}  # a loop makes the same few again and again; each keeps its code alive
+
+
 def here() -> Spot | None:
     """The innermost call that stands outside this package; on the command line there is none."""
     frame = sys._getframe(1)
@@ -49,7 +54,14 @@ def here() -> Spot | None:
         frame = frame.f_back
     if frame is None:
         return None
-    return Spot(frame.f_code, frame.f_lineno, frame.f_lasti, frame.f_code.co_filename)
+    key = (id(frame.f_code), frame.f_lasti)
+    spot = _SPOTS.get(key)
+    if spot is None:
+        spot = Spot(frame.f_code, frame.f_lineno, frame.f_lasti, frame.f_code.co_filename)
+        if len(_SPOTS) > 10_000:
+            _SPOTS.clear()
+        _SPOTS[key] = spot
+    return spot
 
 
 def _is_ours(frame: FrameType) -> bool:

@@ -92,6 +92,7 @@ class Trace:
     constants: dict[tuple[Index, bytes], str] = field(default_factory=dict)
     concrete: bool = False  # whether the network looked at the values of its data
     requirements: list[Requirement] = field(default_factory=list)
+    spots: bool = True  # whether nodes remember the lines that made them
 
     @property
     def biases(self) -> dict[Vector, None]:
