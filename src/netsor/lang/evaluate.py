@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 
@@ -21,10 +21,8 @@ def evaluate(expr: Expr, values: Mapping[str, Block]) -> Block:
     >>> evaluate(parse_expr("sum(relu(x), axis=0) / 2"), {"x": x}).array
     array([2., 2.])
     """
-    order = list(subtrees(expr))
-    readers = Counter(a for node in order if isinstance(node, Apply) for a in node.args)
     found: dict[Expr, Block] = {}
-    for node in order:
+    for node, drops in _steps(expr):
         match node:
             case Ref(name):
                 found[node] = values[name]
@@ -32,11 +30,20 @@ def evaluate(expr: Expr, values: Mapping[str, Block]) -> Block:
                 found[node] = Block(value, 0)
             case Apply():
                 found[node] = _apply(node, [found[a] for a in node.args])
-                for a in node.args:  # a value is dropped after its last reader
-                    readers[a] -= 1
-                    if not readers[a]:
-                        del found[a]
+                for a in drops:
+                    del found[a]
     return found[expr]
+
+
+@lru_cache(maxsize=1024)
+def _steps(expr: Expr) -> tuple[tuple[Expr, tuple[Expr, ...]], ...]:
+    """The nodes of an expression in order, each with the values that it is the last to read."""
+    order = tuple(subtrees(expr))
+    last = {a: node for node in order if isinstance(node, Apply) for a in node.args}
+    drops: dict[Expr, list[Expr]] = {node: [] for node in order}
+    for a, node in last.items():
+        drops[node].append(a)
+    return tuple((node, tuple(drops[node])) for node in order)
 
 
 def _apply(node: Apply, args: list[Block]) -> Block:

@@ -59,6 +59,9 @@ def find_planes(fn: Function, centre: Array, spread: Array, known: Planes | None
     points, failed, lost = [], 0, known is not None and known.curved
     for v in [*np.repeat(np.eye(len(moving)), 2, axis=0), *rng.standard_normal((LINES, len(moving)))]:
         p, v = rng.standard_normal(len(moving)), v / np.linalg.norm(v)
+        if failed >= TRIES:  # kinks that are on no plane: further lines would find more of them
+            lost = True
+            break
         for t in find_kinks(along(p, v), -10.0, 10.0):
             x = p + t * v
             points.append(z(x[:, None])[:, 0])

@@ -109,7 +109,7 @@ class _Finite:
 
 def mean(r: Recorder, form: Expr) -> Asking:
     """E of an affine expression."""
-    if r.forms.is_centred(form):
+    if r.forms.is_centred(form) and not isinstance(form, Ref):
         return PerInput(r.zero, 0).widened(r.rank(form))
     if not isinstance(form, Ref) or r.forms.is_constant(form):
         return (yield constant, form)
