@@ -94,13 +94,14 @@ def independent_of_the_input() -> ns.Network:
 def products_of_states() -> ns.Network:
     """Vectors of two steps in one vector, and an output gate that not every vector has."""
     cell, gate = ns.GRUCell(ns.erf, ns.erf_gate), ns.RNNCell(ns.sigmoid, name="o")
+    last = ns.Matrix(1.0, name="last")
 
     def step(state, token):
         return cell(state, token)
 
     def readout(states):
         gated = gate(states[0], np.ones(3)) * states[-1]
-        return v @ (states[-1] * ns.erf_gate(ns.Matrix(1.0) @ gated)), v @ gated, v @ states[-1]
+        return v @ (states[-1] * ns.erf_gate(last @ gated)), v @ gated, v @ states[-1]
 
     return sequence(step, readout)
 

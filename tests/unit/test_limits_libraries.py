@@ -94,11 +94,11 @@ def test_what_jax_cannot_trace(jax: Any) -> None:
         jax.jit(ns.kernel(zoo.batchnorm_mlp(1)))(sequence)
     with pytest.raises(FunctionError, match="array API"):
         jax.jit(ns.kernel(by_name("mlp, user").net))(jax.numpy.asarray(VECTORS))
-    v = ns.Matrix(rows=1)
+    W, v = ns.Matrix(), ns.Matrix(rows=1)
 
     @ns.network
     def looks(x):
-        return v @ (ns.Matrix() @ x) if np.asarray(x).sum() > 0 else v @ ns.relu(ns.Matrix() @ x)
+        return v @ (W @ x) if np.asarray(x).sum() > 0 else v @ ns.relu(W @ x)
 
     with pytest.raises(LimitError, match="looks at the values"):
         jax.jit(ns.kernel(looks))(jax.numpy.asarray(VECTORS))
