@@ -60,7 +60,7 @@ class GP:
     """A network's Gaussian process given data; made by `fit`.
 
     lower   the Cholesky factor of K + nugget, nugget = max(noise, jitter)
-    alpha   (K + nugget)^-1 y
+    alpha   (K + nugget)^-1 (y - prior mean)
     exact   whether no part of the kernel is sampled
     """
 
@@ -86,14 +86,20 @@ class GP:
 
     def log_marginal_likelihood(self) -> float:
         """log p(y | x), summed over the columns of y."""
-        return likelihood(self.lower, self.alpha, self.y)
+        return likelihood(self.lower, self.alpha, self.centred)
+
+    @property
+    def centred(self) -> np.ndarray:
+        """The targets without the means that the network's outputs have before any data."""
+        return self.y - self.kernel.mean(self.x)[:, None]
 
     def mean(self, x: Any) -> np.ndarray:
         """The posterior mean alone, which is cheaper than `predict`."""
         inputs = as_inputs(x)
         if not self.exact:
             return self.predict(inputs).mean
-        return self._shaped(self.kernel(inputs, self.x, params=self.params) @ self.alpha)
+        found = self.kernel(inputs, self.x, params=self.params) @ self.alpha
+        return self._shaped(self.kernel.mean(inputs)[:, None] + found)
 
     def predict(self, x: Any, *, cov: bool = False, observed: bool = False) -> Prediction:
         """Mean and standard deviation of the network's outputs, or of noisy observations of them.
@@ -115,7 +121,8 @@ class GP:
             extra = self._scalar_noise()
             variance = variance + extra
             posterior = None if posterior is None else posterior + extra * np.eye(len(posterior))
-        return Prediction(self._shaped(cross @ alpha), np.sqrt(variance), posterior, sizes)
+        mean = self.kernel.mean(inputs)[:, None] + cross @ alpha
+        return Prediction(self._shaped(mean), np.sqrt(variance), posterior, sizes)
 
     def sample(self, x: Any, samples: int = 1, seed: Any = None, *, observed: bool = False) -> np.ndarray:
         """Functions drawn from the posterior at x: (samples, rows), or (samples, rows, d)."""
@@ -167,7 +174,7 @@ class GP:
         rows = len(self.y)
         lower = cholesky(joint[:rows, :rows], self.nugget)
         prior = joint[rows:, rows:]
-        return joint[rows:, :rows], prior if cov else np.diagonal(prior), lower, solve(lower, self.y)
+        return joint[rows:, :rows], prior if cov else np.diagonal(prior), lower, solve(lower, self.centred)
 
     def _checked(self, variance: np.ndarray, prior: np.ndarray) -> np.ndarray:
         """Variances that rounding took below zero are zero; more than that is an error."""
@@ -221,9 +228,8 @@ def fit(
     matrix = np.asarray(result.value, np.float64)
     least = needed_jitter(matrix, result.error) if jitter is None else float(check_noise(jitter))
     lower = cholesky(matrix, np.maximum(level, least))
-    return GP(
-        kernel, used, inputs, sizes, table, flat, level, least, result.plan.exact, lower, solve(lower, table)
-    )
+    alpha = solve(lower, table - kernel.mean(inputs)[:, None])
+    return GP(kernel, used, inputs, sizes, table, flat, level, least, result.plan.exact, lower, alpha)
 
 
 def sample(
@@ -236,7 +242,8 @@ def sample(
         value, result.error
     )
     rng = np.random.default_rng(seed)
-    return rng.standard_normal((_count(samples), len(value))) @ root(value, allowed).T
+    noise = rng.standard_normal((_count(samples), len(value)))
+    return as_kernel(kernel).mean(as_inputs(x)) + noise @ root(value, allowed).T
 
 
 def as_kernel(kernel: Any) -> KernelFn:

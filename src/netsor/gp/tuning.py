@@ -68,6 +68,7 @@ class Objective:
     jitter: float = field(init=False)
 
     def __post_init__(self) -> None:
+        self.y = self.y - self.kernel.mean(self.inputs)[:, None]
         result = self.kernel.evaluate(self.inputs, params=self.network_part(self.values))
         matrix = np.asarray(result.value, np.float64)
         trace = float(np.trace(matrix))

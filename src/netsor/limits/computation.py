@@ -247,6 +247,13 @@ class Computation:
             else:
                 points, numbers, average = more[0], range(more[1]), Averages()
 
+    def means(self) -> np.ndarray:
+        """The mean of every row: what an Output adds to its readouts."""
+        found = np.zeros(self.rows.left_size)
+        for output, rows in zip(self.program.outputs, self.rows.left, strict=True):
+            found[rows[rows >= 0]] = output.shift
+        return found
+
     def diagonal(self, data: Values, params: Values) -> np.ndarray | None:
         """The variances of all outputs, from self blocks alone; None if something must be sampled."""
         made = [

@@ -22,7 +22,7 @@ KEPT = 8  # computations that a kernel keeps
 
 
 class KernelFn:
-    """The kernel of a network: `K(x)`, `K(x, y)`, `K.diag(x)`, `K.evaluate(x, y)`, `K.plan(x, y)`.
+    """The kernel of a network: `K(x, y=None)`, and `diag`, `mean`, `evaluate` and `plan` of the same inputs.
 
     The network is read and planned once for inputs of given shapes; further calls carry out that plan.
     """
@@ -55,6 +55,11 @@ class KernelFn:
         """
         computation, _, _ = self._computation(Inputs(x, y, params or {}).in_numpy())
         return computation.plan()
+
+    def mean(self, x: Any) -> np.ndarray:
+        """The means of all outputs: the constants that a network adds to them, else 0."""
+        computation, _, _ = self._computation(Inputs(x, None, {}).in_numpy())
+        return computation.means()
 
     def diag(self, x: Any, *, params: Mapping[str, Any] | None = None) -> Any:
         """The variances of all outputs; where the kernel is sampled, each input is sampled on its own."""
