@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from netsor.limits.run import Result
 from world import WORLD
 
 import netsor as ns
+from netsor.limits import Result
 
 FOLDER = Path(__file__).parent
 SECONDS = 20.0

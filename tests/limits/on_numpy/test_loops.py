@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from netsor.limits import loops
+from netsor.limits.on_numpy import loops
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "getuid"), reason="folders have no owner here")
 SOURCE = "def loop(x):\n    return x + number(1)\n"

@@ -143,6 +143,7 @@ def _interleave(even: Array, odd: Array) -> Array:
     return pairs if even.shape[-1] == count else xp.concat([pairs, even[..., count:]], axis=-1)
 
 
+@np.errstate(all="ignore")  # also in the threads of a pool: what is not finite is refused in the end
 def _side(
     fn: Function, m: Array, s: Array, reach: int, block: Grid | Panels, splits: Sequence[Split]
 ) -> tuple[Array, list[Array]]:
