@@ -91,7 +91,7 @@ class Comparison:
         spec = case.specs()[side]
         runs: dict[str, list[tuple[float, float]]] = {OLD: [], NEW: []}
         values: dict[str, np.ndarray] = {}
-        with TemporaryDirectory() as text:
+        with TemporaryDirectory(dir=Path.home()) as text:  # loops are kept in private folders only
             folder = Path(text)
             np.savez(folder / "inputs.npz", **case.inputs)  # type: ignore[arg-type]
             for turn in range(self.rounds + 1):
@@ -120,7 +120,7 @@ class Comparison:
         """The whole process in place of a call, so that its first and its steady time are one."""
         pythons = dict.fromkeys((OLD, NEW), Path(sys.executable))
         code = dict.fromkeys((OLD, NEW), case.code["netsor"])
-        with TemporaryDirectory() as folder:
+        with TemporaryDirectory(dir=Path.home()) as folder:
             variables = {version: self.variables(version, Path(folder)) for version in code}
             found = startup(pythons, code, self.rounds, variables)
         times = {version: Times(m.first, m.steady, m.steady) for version, m in found.items()}

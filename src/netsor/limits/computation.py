@@ -145,16 +145,21 @@ class Computation:
 
     @property
     def repeats(self) -> Repeats:
-        """What is sampled, as it is recorded for some repeats and points."""
-        assert self.missing is not None
-        while self._repeats is None:
-            made = Repeats(self.recorder, self.program, self.rows, self.options, self.missing.families)
-            found = made.prepare(self.options.first_points)
-            if found is not None:
-                self._sample(found)
-            else:
-                self._repeats = made
+        """The kernel with some families sampled."""
+        if self._repeats is None:
+            self._repeats = self._repeats_of(None)
         return self._repeats
+
+    def _repeats_of(self, question: tuple[Any, ...] | None) -> Repeats:
+        """The kernel, or what a question asks for, with all families sampled that must be."""
+        while True:
+            assert self.missing is not None
+            families = self.missing.families
+            made = Repeats(self.recorder, self.program, self.rows, self.options, families, question)
+            found = made.at(self.options.first_points)
+            if not isinstance(found, Missing):
+                return made
+            self._sample(found)
 
     # The plan
 
@@ -175,15 +180,15 @@ class Computation:
         exact = self.exact(errors)
         if exact is not None:
             return _plan_of(exact[1], len(self.program.statements), shape)
-        return self._sampled_plan(self.repeats.points, self.options.repeats)
+        return self._sampled_plan(self.options.first_points, self.options.repeats)
 
     def _sampled_plan(self, points: int, count: int) -> Plan:
         assert self.missing is not None
-        families, repeats = tuple(sorted(self.missing.families)), self.repeats
-        shape = (self.rows.left_size, self.rows.right_size)
-        made = _plan_of(repeats.recording, len(self.program.statements), shape)
+        repeats = self.repeats
+        families, shape = tuple(sorted(self.missing.families)), (self.rows.left_size, self.rows.right_size)
+        made = _plan_of(repeats.recording(points), len(self.program.statements), shape)
         sampling = Sampling(families, self.reasons, points, count, repeats.dimensions)
-        return replace(made, sampling=sampling, compiled=repeats.compiled)
+        return replace(made, sampling=sampling, compiled=made.compiled or repeats.compiled)
 
     # Running
 
@@ -289,18 +294,12 @@ class Computation:
                 self._sample(recorder.missing)
         if exact:
             return None
-        while True:
-            assert self.missing is not None
-            families, average = self.missing.families, Averages()
-            asked = Repeats(self.recorder, self.program, self.rows, self.options, families, question)
-            missing = asked.prepare(self.options.first_points)
-            if missing is None:
-                if asked.asked is None:
-                    return None
-                for some in asked.quantities(given, self.options.first_points, range(self.options.repeats)):
-                    average.add(some)
-                return finite(average.mean)[None]
-            self._sample(missing)
+        asked, points, average = self._repeats_of(question), self.options.first_points, Averages()
+        if asked.is_zero(points):
+            return None
+        for some in asked.quantities(given, points, range(self.options.repeats)):
+            average.add(some)
+        return finite(average.mean)[None]
 
     def _measured(self, found: Any, given: Values) -> np.ndarray:
         prepared = Prepared(found.array.tape, [found.array])

@@ -249,13 +249,12 @@ def test_memory_bounds_how_much_is_done_at_once() -> None:
     assert found is not None
     one = found.needs.whole(2**12, found.needs.most)
     for count in (2, 5):
-        made = workspace_module.within(found.needs.fixed + count * one + 100, 2**12, found.needs)
-        assert (made.repeats, made.points, made.kept) == (count, 2**12, 1)
-    made = workspace_module.within(found.needs.fixed + one * 4 // 5, 2**12, found.needs)
-    assert made.repeats == 1
-    assert made.kept * made.points >= 2**11
-    made = workspace_module.within(found.needs.fixed + one // 3, 2**12, found.needs)
-    assert made.kept < 2**12 // made.points
+        made = workspace_module.workspace(found.needs.fixed + count * one + 100, 2**12, found.needs)
+        assert (made.repeats, made.points) == (count, 2**12)
+    made = workspace_module.workspace(found.needs.fixed + one, 2**12, found.needs)
+    assert (made.repeats, made.points) == (1, 2**10)
+    with pytest.raises(ns.NetsorError, match="needs a workspace"):
+        workspace_module.workspace(found.needs.fixed + one // 3, 2**12, found.needs)
     assert found.workspace(2**15).repeats == 2**17 // 2**15
     assert found.workspace(2**20).repeats == 1
 

@@ -27,7 +27,7 @@ class Draws:
 
     places   which of the points
     table    the most products of parts at a time, for each repeat
-    noise    of each family the dimensions of the points that are there; any of it may be dropped
+    noise    of each family the dimensions of the points that are there
     """
 
     def __init__(
@@ -51,26 +51,18 @@ class Draws:
                 size = (len(points), group.recursion.chains, group.size, self.count)
                 self.states[number] = np.empty(size)
 
-    def advance(self, steps: list[Step], mixtures: Mixtures, keep_noise: bool) -> None:
+    def advance(self, steps: list[Step], mixtures: Mixtures) -> None:
         """Draw and evaluate what is new at some steps of one depth."""
         forms = [form for step in steps for form in step.forms if form.expr in mixtures]
         with np.errstate(all="ignore"):
             for form in sorted(forms, key=lambda form: form.family):
-                if not keep_noise and form.family not in self.noise:
-                    self.drop_noise()
                 self.draw(form, mixtures[form.expr])
-            if not keep_noise:
-                self.drop_noise()
             for step in steps:
                 for row in step.rows:
                     assert step.core is not None
                     self.fill(self.pools[self.schedule.groups[step.core.group].pool], row)
                 for expr in step.expired:
                     self.values.pop(expr, None)
-
-    def drop_noise(self) -> None:
-        self.noise.clear()
-        self.known.clear()
 
     def draw(self, form: Form, mixture: list[np.ndarray]) -> None:
         """Samples of a form."""

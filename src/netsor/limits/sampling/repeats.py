@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,13 @@ from netsor.lang.program import Program
 from netsor.limits.assembly import Rows
 from netsor.limits.on_numpy import kernel as on_numpy
 from netsor.limits.on_numpy.prepared import Prepared
-from netsor.limits.on_numpy.recording import MEMORY, record
+from netsor.limits.on_numpy.recording import MEMORY, Recording, record
 from netsor.limits.options import Options
 from netsor.limits.recursion.recorder import Missing, Recorder
 from netsor.limits.sampling.tables import Tables, tables_of
 from netsor.limits.sampling.values import DRAWING, Drawing, Samples
 from netsor.limits.tape.tape import Tape
+from netsor.limits.tape.traced import Traced
 from netsor.progress import bar
 
 __all__ = ["Repeats"]
@@ -25,6 +27,22 @@ __all__ = ["Repeats"]
 AT_ONCE = 2**17  # sample points of all repeats that are computed together
 Values = Mapping[str, Any]
 Make = Callable[..., Recorder]
+
+
+@dataclass(frozen=True)
+class AtOnce:
+    """What is recorded for some points and repeats: a kernel, or the array of a question; None is 0."""
+
+    points: int
+    repeats: int
+    found: Recording | Traced | None
+
+    @property
+    def bytes(self) -> int:
+        """Of workspace beside that of the tables."""
+        if isinstance(self.found, Traced):
+            return Prepared(self.found.tape, [self.found]).peak()
+        return self.found.bytes if self.found else 0
 
 
 class Repeats:
@@ -48,32 +66,29 @@ class Repeats:
         self.families, self.question = families, question
         size = 8 * rows.left_size * rows.right_size
         self.tables: Tables | None = tables_of(
-            make(Tape(), samples=self._samples(1, 1)), families, size, options.memory
+            make(Tape(), samples=Samples(families, 1, 1)), families, size, options.memory
         )
-        self.points, self.dimensions = 0, 0
-
-    def _samples(self, points: int, repeats: int) -> Samples:
-        return Samples(self.families, points, repeats)
+        self.dimensions = 0
+        self._known: dict[int, AtOnce | Missing] = {}
 
     # Recording
 
-    def prepare(self, points: int) -> Missing | None:
-        """Record for as many repeats at once as fit; what is missing if it cannot be."""
-        if points == self.points:
-            return None
-        repeats = self._most(points)
+    def at(self, points: int) -> AtOnce | Missing:
+        """What is recorded for so many points, for as many repeats at once as fit, or what is missing."""
+        if points not in self._known:
+            self._known[points] = self._within_memory(points)
+        return self._known[points]
+
+    def _within_memory(self, points: int) -> AtOnce | Missing:
+        memory, repeats = self.options.memory, self._most(points)
+        allowed = MEMORY if memory is None else memory
         while True:
             found = self._record(points, repeats)
-            if isinstance(found, Missing):
+            if isinstance(found, Missing) or found.bytes <= allowed or (repeats == 1 and memory is None):
                 return found
-            allowed = MEMORY if self.options.memory is None else self.options.memory
-            if self._bytes() <= allowed or repeats == 1:
-                break
-            repeats = max(1, min(repeats // 2, repeats * allowed // self._bytes()))
-        if self.options.memory is not None and self._bytes() > self.options.memory:
-            raise _no_room(self._bytes(), self.options.memory)
-        self.points, self.at_once = points, repeats
-        return None
+            if repeats == 1:
+                raise _no_room(found.bytes, allowed)
+            repeats = max(1, min(repeats // 2, repeats * allowed // found.bytes))
 
     def _most(self, points: int) -> int:
         """How many repeats to compute together."""
@@ -81,8 +96,8 @@ class Repeats:
             return min(self.tables.workspace(points).repeats, self.options.repeats)
         return min(max(1, AT_ONCE // points), self.options.repeats)
 
-    def _record(self, points: int, repeats: int) -> Missing | None:
-        samples, options = self._samples(points, repeats), self.options
+    def _record(self, points: int, repeats: int) -> AtOnce | Missing:
+        samples, options = Samples(self.families, points, repeats), self.options
 
         def make(tape: Tape, most: int | None) -> Recorder:
             tape.opaque = True  # samples are joint over all inputs
@@ -94,57 +109,67 @@ class Repeats:
 
         if self.question is None:
             found = record(make, self.program, self.rows, options.memory, options.dtype)
-            if isinstance(found, Missing):
-                return found
-            self.recording = found
-            return None
+            return found if isinstance(found, Missing) else AtOnce(points, repeats, found)
         recorder = make(Tape(dtype=options.dtype), None)
-        self.asked = recorder.ask(*self.question)
-        self.prepared = Prepared(recorder.tape, [] if self.asked is None else [self.asked.array])
-        return recorder.missing
+        asked = recorder.ask(*self.question)
+        return recorder.missing or AtOnce(points, repeats, None if asked is None else asked.array)
+
+    def recording(self, points: int) -> Recording:
+        """That of a kernel."""
+        found = self._there(points).found
+        assert isinstance(found, Recording)
+        return found
+
+    def is_zero(self, points: int) -> bool:
+        """Whether what is asked for is a structural zero."""
+        return self._there(points).found is None
+
+    def _there(self, points: int) -> AtOnce:
+        found = self.at(points)
+        assert isinstance(found, AtOnce)
+        return found
 
     @property
     def compiled(self) -> bool:
-        """Whether loops are compiled by Numba."""
-        return self.recording.compiled or (self.tables is not None and self.tables.compiled)
-
-    def _bytes(self) -> int:
-        """Of workspace beside that of the tables."""
-        return self.recording.bytes if self.question is None else self.prepared.peak()
+        """Whether the tables have loops compiled by Numba."""
+        return self.tables is not None and self.tables.compiled
 
     # Running
 
     def kernels(self, given: Values, points: int, numbers: range) -> Iterator[np.ndarray]:
         """(some repeats, rows, columns) of the kernel at a time."""
+        at, recording = self._there(points), self.recording(points)
 
-        def run(values: Values, repeats: int, advance: Callable[[], None]) -> np.ndarray:
-            return on_numpy.run(self.recording, values, self.options.dtype, repeats, lambda: None)
+        def run(values: Values) -> np.ndarray:
+            return on_numpy.run(recording, values, self.options.dtype, at.repeats, lambda: None)
 
-        self.prepare(points)
-        yield from self._runs(given, numbers, run)
+        yield from self._runs(at, given, numbers, run)
 
     def quantities(self, given: Values, points: int, numbers: range) -> Iterator[np.ndarray]:
         """(some repeats, inputs, ...) of what is asked for at a time."""
-        step = self.asked.array.step
+        at = self._there(points)
+        asked = at.found
+        assert isinstance(asked, Traced)
+        prepared = Prepared(asked.tape, [asked])
 
-        def run(values: Values, repeats: int, advance: Callable[[], None]) -> np.ndarray:
-            found = on_numpy.single_values(self.prepared, values)[step]
-            return np.broadcast_to(found, (repeats, *found.shape[1:]))
+        def run(values: Values) -> np.ndarray:
+            found = on_numpy.single_values(prepared, values)[asked.step]
+            return np.broadcast_to(found, (at.repeats, *found.shape[1:]))
 
-        self.prepare(points)
-        yield from self._runs(given, numbers, run)
+        yield from self._runs(at, given, numbers, run)
 
-    def _runs(self, given: Values, numbers: range, run: Callable[..., np.ndarray]) -> Iterator[np.ndarray]:
+    def _runs(
+        self, at: AtOnce, given: Values, numbers: range, run: Callable[[Values], np.ndarray]
+    ) -> Iterator[np.ndarray]:
         """Equal parts of the repeats; of the last part those that are asked for."""
-        size, done, shared = self.at_once, 0, {}
+        size, done, shared = at.repeats, 0, {}
         stages = self.tables.stages if self.tables is not None else 0
-        with bar(
-            self.options.progress, -(-len(numbers) // size) * (stages + 1), "sampling the kernel"
-        ) as advance:
+        total = -(-len(numbers) // size) * (stages + 1)
+        with bar(self.options.progress, total, "sampling the kernel") as advance:
             while done < len(numbers):
                 some = range(numbers.start + done, numbers.start + done + size)
-                drawing = Drawing(self.options.seed, self.points, some, shared, advance)
-                value = run({**given, DRAWING: drawing}, size, advance)
+                drawing = Drawing(self.options.seed, at.points, some, shared, advance)
+                value = run({**given, DRAWING: drawing})
                 self.dimensions = drawing.dimensions
                 advance()
                 yield value[: len(numbers) - done]

@@ -24,7 +24,7 @@ from netsor.limits.sampling.numbers import Numbers, numbers_of
 from netsor.limits.sampling.schedule import Schedule
 from netsor.limits.sampling.scheduling import schedule_of
 from netsor.limits.sampling.values import Drawing, drawing_leaf
-from netsor.limits.sampling.workspace import Needs, Workspace, fixed_parts, whole_repeats, within
+from netsor.limits.sampling.workspace import Needs, Workspace, pilot_workspace, workspace
 from netsor.limits.tape.tape import Span
 from netsor.limits.tape.traced import Traced
 from netsor.threads import one_blas_thread
@@ -58,9 +58,7 @@ class Tables:
         return any(group.recursion for group in self.schedule.groups)
 
     def workspace(self, points: int) -> Workspace:
-        if self.memory is None:
-            return whole_repeats(points, self.needs)
-        return within(self.memory, points, self.needs)
+        return workspace(self.memory, points, self.needs)
 
     def recorded(self, r: Recorder) -> RecordedTables:
         """The step that computes the tables, and what is read from them."""
@@ -75,8 +73,7 @@ class Tables:
             if axes is None:
                 axes = drawing.shared["axes"] = self._pilot(r, drawing, numbers)
             drawing.begin(axes.dimensions)
-            workspace = self.workspace(drawing.count)
-            return self._moments(r, drawing, numbers, axes, workspace, drawing.advance)
+            return self._moments(r, drawing, numbers, axes, self.workspace(drawing.count), drawing.advance)
 
         arrays = (drawing_leaf(r), numbers_of(r, self.schedule))
         return RecordedTables(r, self.schedule, r.tape.call(run, arrays, (), np.float64))
@@ -103,8 +100,8 @@ class Tables:
         """
         points = min(drawing.count, PILOT)
         small = Drawing(drawing.seed, points, range(NEVER, NEVER + 1), drawing.shared, lambda: None)
-        workspace = fixed_parts(self.memory, points, self.needs)
-        trails = self._moments(r, small, numbers, None, workspace, lambda: None).trails
+        own = pilot_workspace(points, self.needs)
+        trails = self._moments(r, small, numbers, None, own, lambda: None).trails
         assert trails is not None
         return Axes.of(trails)
 
