@@ -173,7 +173,7 @@ def test_single_inputs_are_computed_some_at_a_time() -> None:
 @pytest.mark.parametrize("strips", [1, 3, 20])
 def test_every_tile_is_written_once(elements: int, strips: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles at the end overlap those before them; what they have in common is not written again."""
-    counts = np.zeros((7, 7))
+    counts = np.zeros((1, 7, 7))
     write = Writer._numbers
 
     def counted(self: Writer, out: np.ndarray, block: np.ndarray, place: Any) -> None:

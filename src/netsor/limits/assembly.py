@@ -115,51 +115,48 @@ class Writer:
 
         Of a symmetric kernel their mirror image, too.
         """
-        for k in range(len(out)):
-            own = {p: block[k if len(block) > 1 else 0] for p, block in blocks.items()}
-            if self.corner:
-                self._numbers(out[k], own[next(iter(own))], place)
-            else:
-                self._blocks(out[k], o, own, place)
+        if self.corner:
+            self._numbers(out, next(iter(blocks.values())), place)
+        else:
+            self._blocks(out, o, blocks, place)
 
     def _numbers(self, out: np.ndarray, block: np.ndarray, place: Place) -> None:
         """One number for each pair of inputs."""
         assert self.corner is not None
-        full = block if block.shape == place.counts else np.broadcast_to(block, place.counts)
-        new = full[place.done[0] :, place.done[1] :]
+        shape = (len(out), *place.counts)
+        full = block if block.shape == shape else np.broadcast_to(block, shape)
+        new = full[:, place.done[0] :, place.done[1] :]
         a, b = self.corner[0] + place.rows[0] + place.done[0], self.corner[0] + place.rows[1]
         c, d = self.corner[1] + place.cols[0] + place.done[1], self.corner[1] + place.cols[1]
-        out[a:b, c:d] = new
+        out[:, a:b, c:d] = new
         if self.rows.symmetric:
             right = max(b, c)
-            out[right:d, a:b] = new[:, right - c :].T
+            out[:, right:d, a:b] = new[:, :, right - c :].swapaxes(1, 2)
             if c < b:  # to the last bit
-                own = out[a:b, a:b]
-                np.copyto(own, own.T, where=np.tri(b - a, k=-1, dtype=bool))
+                own = out[:, a:b, a:b]
+                np.copyto(own, own.swapaxes(1, 2), where=np.tri(b - a, k=-1, dtype=bool))
 
     def _blocks(self, out: np.ndarray, o: int, blocks: dict[int, np.ndarray], place: Place) -> None:
         """Blocks of any shape, all columns at once."""
-        rows, parts = self.rows, {p: self._part(block, o, p, place) for p, block in blocks.items()}
+        rows, parts = self.rows, {p: self._part(len(out), b, o, p, place) for p, b in blocks.items()}
         if rows.symmetric and o in parts and place.rows == place.cols:  # to the last bit
-            own = parts[o].reshape(prod(parts[o].shape[:2]), -1)
-            parts[o] = (np.triu(own) + np.triu(own, 1).T).reshape(parts[o].shape)
+            own = parts[o].reshape(len(out), prod(parts[o].shape[1:3]), -1)
+            parts[o] = (np.triu(own) + np.triu(own, 1).swapaxes(1, 2)).reshape(parts[o].shape)
         new = rows.left[o][place.rows[0] + place.done[0] : place.rows[1]]
         lines = new.reshape(len(new), -1)
         others = [rows.right[p][place.cols[0] + place.done[1] : place.cols[1]] for p in parts]
         columns = np.concatenate([table.reshape(len(table), -1) for table in others], axis=1)
-        joined = (
-            np.concatenate(list(parts.values()), axis=3) if len(parts) > 1 else next(iter(parts.values()))
-        )
+        joined = np.concatenate(list(parts.values()), axis=4) if len(parts) > 1 else parts[next(iter(parts))]
         _write(out, lines, columns, joined)
         if rows.symmetric:
-            _write(out, columns, lines, joined.transpose(2, 3, 0, 1))
+            _write(out, columns, lines, joined.transpose(0, 3, 4, 1, 2))
 
-    def _part(self, block: np.ndarray, o: int, p: int, place: Place) -> np.ndarray:
-        """The new part of a block, (left inputs, left index, right inputs, right index)."""
+    def _part(self, repeats: int, block: np.ndarray, o: int, p: int, place: Place) -> np.ndarray:
+        """The new part of a block, (repeats, left inputs, left index, right inputs, right index)."""
         left, right = self.rows.left[o].shape[1:], self.rows.right[p].shape[1:]
-        full = np.broadcast_to(block, (*place.counts, *left, *right))[place.done[0] :, place.done[1] :]
-        full = np.moveaxis(full, 1, 1 + len(left))
-        return full.reshape(full.shape[0], prod(left), place.counts[1] - place.done[1], prod(right))
+        full = np.broadcast_to(block, (repeats, *place.counts, *left, *right))
+        full = np.moveaxis(full[:, place.done[0] :, place.done[1] :], 2, 2 + len(left))
+        return full.reshape(*full.shape[:2], prod(left), place.counts[1] - place.done[1], prod(right))
 
 
 def _first_in_order(tables: list[np.ndarray], outputs: tuple[int, ...], span: Span) -> int | None:
@@ -173,18 +170,19 @@ def _first_in_order(tables: list[np.ndarray], outputs: tuple[int, ...], span: Sp
 
 
 def _write(out: np.ndarray, lines: np.ndarray, columns: np.ndarray, block: np.ndarray) -> None:
-    """Write (left inputs, left index, right inputs, right index) at rows and columns (inputs, index)."""
+    """Write (repeats, left inputs, left index, right inputs, right index) at rows and columns."""
     if lines.min() < 0 or columns.min() < 0:  # inputs of different lengths, some without these Outputs
-        (a, b), table = (n.reshape(-1) for n in (lines, columns)), block.reshape(lines.size, columns.size)
-        out[np.ix_(a[a >= 0], b[b >= 0])] = table[np.ix_(a >= 0, b >= 0)]
+        a, b = lines.reshape(-1), columns.reshape(-1)
+        table = block.reshape(len(block), lines.size, columns.size)
+        out[(slice(None), *np.ix_(a[a >= 0], b[b >= 0]))] = table[:, a >= 0][:, :, b >= 0]
         return
     steps = (None, None) if block.size < SMALL else (_steps(lines), _steps(columns))
     if steps[0] is None or steps[1] is None:
-        out[lines[:, :, None, None], columns[None, None]] = block
+        out[:, lines[:, :, None, None], columns[None, None]] = block
         return
-    start = out[lines[0, 0] :, columns[0, 0] :]
-    strides = [step * out.strides[axis] for axis in (0, 1) for step in steps[axis]]  # type: ignore[union-attr]
-    as_strided(start, block.shape, strides)[...] = block
+    start = out[:, lines[0, 0] :, columns[0, 0] :]
+    inner = [step * out.strides[axis + 1] for axis in (0, 1) for step in steps[axis]]  # type: ignore[union-attr]
+    as_strided(start, block.shape, [out.strides[0], *inner])[...] = block
 
 
 def _steps(numbers: np.ndarray) -> tuple[int, int] | None:

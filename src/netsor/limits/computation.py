@@ -238,8 +238,9 @@ class Computation:
     def _sampled(self, data: Values, params: Values) -> Result:
         given, options, repeats = self.given(data, params), self.options, self.repeats
         points, numbers, average = options.first_points, range(options.repeats), Averages()
+        shared: dict[str, Any] = {}
         while True:
-            for some in repeats.kernels(given, points, numbers):
+            for some in repeats.kernels(given, points, numbers, shared):
                 average.add(finite(some))
             value = average.mean
             error = average.error + self.rounding(value)

@@ -136,14 +136,16 @@ class Repeats:
 
     # Running
 
-    def kernels(self, given: Values, points: int, numbers: range) -> Iterator[np.ndarray]:
-        """(some repeats, rows, columns) of the kernel at a time."""
+    def kernels(
+        self, given: Values, points: int, numbers: range, shared: dict[str, Any]
+    ) -> Iterator[np.ndarray]:
+        """(some repeats, rows, columns) of the kernel at a time; all of a call have `shared` in common."""
         at, recording = self._there(points), self.recording(points)
 
         def run(values: Values) -> np.ndarray:
             return on_numpy.run(recording, values, self.options.dtype, at.repeats, lambda: None)
 
-        yield from self._runs(at, given, numbers, run)
+        yield from self._runs(at, given, numbers, run, shared)
 
     def quantities(self, given: Values, points: int, numbers: range) -> Iterator[np.ndarray]:
         """(some repeats, inputs, ...) of what is asked for at a time."""
@@ -156,13 +158,18 @@ class Repeats:
             found = on_numpy.single_values(prepared, values)[asked.step]
             return np.broadcast_to(found, (at.repeats, *found.shape[1:]))
 
-        yield from self._runs(at, given, numbers, run)
+        yield from self._runs(at, given, numbers, run, {})
 
     def _runs(
-        self, at: AtOnce, given: Values, numbers: range, run: Callable[[Values], np.ndarray]
+        self,
+        at: AtOnce,
+        given: Values,
+        numbers: range,
+        run: Callable[[Values], np.ndarray],
+        shared: dict[str, Any],
     ) -> Iterator[np.ndarray]:
         """Equal parts of the repeats; of the last part those that are asked for."""
-        size, done, shared = at.repeats, 0, {}
+        size, done = at.repeats, 0
         stages = self.tables.stages if self.tables is not None else 0
         total = -(-len(numbers) // size) * (stages + 1)
         with bar(self.options.progress, total, "sampling the kernel") as advance:
