@@ -7,7 +7,8 @@ import pytest
 from scipy.special import ndtr
 
 from netsor.errors import DataError
-from netsor.expect.points.gaussian import GaussianSampler, GrowingFactor, grow_factor
+from netsor.expect.points.gaussian import GrowingFactor, grow_factor
+from netsor.expect.points.loadings import Loadings, Noise
 from netsor.expect.points.normal import NormalPoints, normal_points
 
 RNG = np.random.default_rng(20240)
@@ -18,9 +19,22 @@ def random_covariance(size: int, rank: int) -> np.ndarray:
     return root @ root.T / rank
 
 
+class Sampler:
+    """The variables of one family at points."""
+
+    def __init__(self, points: NormalPoints) -> None:
+        self.points, self.loadings = points, Loadings(taken=points.taken)
+        self.noise = Noise([points], [self.loadings], slice(0, points.count))
+
+    def extend(self, cov_with_old: np.ndarray, cov_new: np.ndarray) -> np.ndarray:
+        rows = self.loadings.extend("family", cov_with_old, cov_new)
+        self.points.taken = self.loadings.taken
+        return self.noise.mixed("family", [rows])[0]
+
+
 def sample(cov: np.ndarray, steps: list[int], count: int = 2**14, seed: int = 3) -> np.ndarray:
     """Samples of N(0, cov), made in steps of the sizes given."""
-    sampler, rows, start = GaussianSampler(NormalPoints(count, seed)), [], 0
+    sampler, rows, start = Sampler(NormalPoints(count, seed)), [], 0
     for step in steps:
         stop = start + step
         rows.append(sampler.extend(cov[start:stop, :start], cov[start:stop, start:stop]))
@@ -132,18 +146,17 @@ def test_factor_is_exact_whatever_the_steps(steps):
     cov[3], cov[:, 3] = cov[17], cov[:, 17]
 
     class Identity(NormalPoints):
-        def take(self, k):
-            self.taken += k
-            return np.eye(64)[self.taken - k : self.taken]
+        def at(self, dimensions, places, out):
+            out[...] = np.eye(64)[dimensions][:, places]
 
-    sampler, rows, start = GaussianSampler(Identity(64, 0)), [], 0
+    sampler, rows, start = Sampler(Identity(64, 0)), [], 0
     for step in steps:
         stop = start + step
         rows.append(sampler.extend(cov[start:stop, :start], cov[start:stop, start:stop]))
         start = stop
     factor = np.concatenate(rows)
     assert np.allclose(factor @ factor.T, cov, rtol=0, atol=1e-11)
-    assert sampler.rank == 11
+    assert sampler.loadings.taken == 11
 
 
 @pytest.mark.parametrize("steps", [[12], [1] * 12, [5, 1, 6]])
@@ -200,13 +213,13 @@ def test_nearly_equal_variables():
 
 def test_independent_vectors_share_a_stream():
     points = NormalPoints(2**12, 0)
-    x = GaussianSampler(points).extend(np.zeros((2, 0)), np.eye(2))
-    y = GaussianSampler(points).extend(np.zeros((2, 0)), np.eye(2))
+    x = Sampler(points).extend(np.zeros((2, 0)), np.eye(2))
+    y = Sampler(points).extend(np.zeros((2, 0)), np.eye(2))
     assert correlation_error(np.concatenate([x, y]), np.eye(4)) < 0.01
 
 
 def test_wrong_shapes_and_nan_are_refused():
-    sampler = GaussianSampler(NormalPoints(8, 0))
+    sampler = Sampler(NormalPoints(8, 0))
     with pytest.raises(DataError, match="extend 0 variables"):
         sampler.extend(np.zeros((1, 1)), np.eye(1))
     with pytest.raises(DataError, match="not finite"):

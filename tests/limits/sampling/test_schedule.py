@@ -11,9 +11,9 @@ import netsor as ns
 from computations import computation
 from limit_cases import assert_agree, scale_of
 from netsor import zoo
+from netsor.expect.points.axes import Axes, Trail
 from netsor.limits.sampling import repeats as repeats_module
 from netsor.limits.sampling import workspace as workspace_module
-from netsor.limits.sampling.axes import Axes, Trail
 from netsor.limits.sampling.tables import Tables
 from oracle import oracle
 from sampled_networks import LONG, NETWORKS, SETS, SHORT, TOKENS, last, schedule, sequence, tables, v
@@ -282,7 +282,7 @@ def test_what_variables_share_comes_first() -> None:
     """With a large bias, the first dimension moves all variables of a family together."""
 
     rows = [np.array([[3.0]]), np.array([[2.9, 0.8]]), np.array([[3.0, 0.1, 0.9]])]
-    axes = Axes.of([Trail(), Trail(rows, [np.eye(1)] * 3, [0, 1, 2])])
+    axes = Axes.of({0: Trail(), 1: Trail(rows, [np.eye(1)] * 3, [0, 1, 2])})
     ((turn, places),) = axes.turns.values()
     loadings = np.array([[3.0, 0, 0], [2.9, 0.8, 0], [3.0, 0.1, 0.9]]) @ turn
     first = loadings[:, list(places).index(0)]

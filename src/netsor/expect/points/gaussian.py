@@ -13,9 +13,8 @@ from typing import Any, cast
 import numpy as np
 
 from netsor.errors import DataError
-from netsor.expect.points.normal import NormalPoints
 
-__all__ = ["GaussianSampler", "GrowingFactor", "grow_factor"]
+__all__ = ["GrowingFactor", "grow_factor"]
 
 TIE = 1e-6  # relative differences of conditional variances that do not decide which variable comes first
 
@@ -113,44 +112,6 @@ class GrowingFactor:
             self._rows[old : self.rank, : self.rank] = rows[pivots]
             self._pivots = np.concatenate([self._pivots, self.size - len(cov_new) + pivots])
         return rows, _principal_axes(L22)
-
-
-class GaussianSampler:
-    """Samples of a Gaussian vector N(0, C) that is extended, variable by variable or block by block.
-
-    z = L e. Noise dimensions come from `points`, which several independent vectors may share. Within one
-    extension they go along the principal axes of the conditional covariance, so that the first Sobol
-    dimensions carry the most variance.
-
-    >>> sampler = GaussianSampler(NormalPoints(1024, seed=0))
-    >>> x = sampler.extend(np.zeros((1, 0)), np.eye(1))
-    >>> y = sampler.extend(np.array([[2.0]]), np.array([[4.0]]))
-    >>> bool(np.allclose(y, 2 * x)), sampler.rank
-    (True, 1)
-    """
-
-    def __init__(self, points: NormalPoints, tol: float = 1e-12) -> None:
-        self.points, self.factor = points, GrowingFactor(tol)
-        self._noise = np.zeros((0, points.count))
-
-    @property
-    def rank(self) -> int:
-        """The number of noise dimensions in use."""
-        return self.factor.rank
-
-    def extend(self, cov_with_old: np.ndarray, cov_new: np.ndarray) -> np.ndarray:
-        """Samples (new, count) of new variables, from their covariances (new, old) and (new, new).
-
-        The means are zero: add them outside.
-        """
-        old = self.rank
-        rows, axes = self.factor.extend(cov_with_old, cov_new)
-        if self.rank > len(self._noise):
-            larger = np.empty((2 * self.rank, self.points.count))
-            larger[:old] = self._noise[:old]
-            self._noise = larger
-        self._noise[old : self.rank] = axes @ self.points.take(self.rank - old)
-        return rows @ self._noise[: self.rank]
 
 
 def _principal_axes(factor: np.ndarray) -> np.ndarray:

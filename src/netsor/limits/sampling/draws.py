@@ -7,18 +7,17 @@ from operator import mul
 
 import numpy as np
 
+from netsor.expect.points.loadings import Loadings, Noise
 from netsor.expect.points.normal import NormalPoints
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr
-from netsor.limits.sampling.loadings import Loadings
 from netsor.limits.sampling.numbers import Numbers
 from netsor.limits.sampling.recursions import recursive_sums
 from netsor.limits.sampling.schedule import Core, Form, Row, Schedule, Step
 
 __all__ = ["Draws"]
 
-AT_LEAST = 32  # dimensions of noise that are made together, if there are so many
 Mixtures = dict[Expr, list[np.ndarray]]  # for each form and repeat, its rows of loadings
 
 
@@ -27,7 +26,6 @@ class Draws:
 
     places   which of the points
     table    the most products of parts at a time, for each repeat
-    noise    of each family the dimensions of the points that are there
     """
 
     def __init__(
@@ -39,10 +37,8 @@ class Draws:
         places: slice,
         table: int,
     ) -> None:
-        self.schedule, self.numbers, self.points, self.loadings = schedule, numbers, points, loadings
-        self.places, self.table, self.count = places, table, places.stop - places.start
-        self.noise: dict[int, np.ndarray] = {}
-        self.known: dict[int, list[int]] = {}  # how many dimensions for each repeat
+        self.schedule, self.numbers, self.table = schedule, numbers, table
+        self.count, self.noise = places.stop - places.start, Noise(points, loadings, places)
         self.pools = [np.empty((len(points), size, self.count)) for size in schedule.pools]
         self.values: dict[Expr, Block] = {}
         self.states: dict[int, np.ndarray] = {}
@@ -66,21 +62,8 @@ class Draws:
 
     def draw(self, form: Form, mixture: list[np.ndarray]) -> None:
         """Samples of a form."""
-        if form.family not in self.noise:
-            size = self.schedule.families[form.family].size
-            self.noise[form.family] = np.empty((len(self.points), size, self.count))
-            self.known[form.family] = [0] * len(self.points)
-        rows, noise, known = form.rows, self.noise[form.family], self.known[form.family]
-        made = np.empty((len(self.points), rows.stop - rows.start, self.count))
-        for k, mixed in enumerate(mixture):
-            size = mixed.shape[1]
-            if size > known[k]:
-                new = self.loadings[k].dimensions[form.family][known[k] : max(size, known[k] + AT_LEAST)]
-                upto = known[k] + len(new)
-                self.points[k].at(new, self.places, out=noise[k, known[k] : upto])
-                known[k] = upto
-            np.matmul(mixed, noise[k, :size], out=made[k])
-        mean = self.numbers.means[form.family][rows, None]
+        made = self.noise.mixed(form.family, mixture)
+        mean = self.numbers.means[form.family][form.rows, None]
         if mean.any():
             made += mean
         self.values[form.expr] = Block(made, 0, True)

@@ -16,6 +16,8 @@ import numpy as np
 
 from netsor.expect.hermite import series as hermite
 from netsor.expect.hermite.pairs import pair_sum
+from netsor.expect.points.axes import Axes
+from netsor.expect.points.loadings import Loadings
 from netsor.expect.points.normal import NormalPoints
 from netsor.lang.expr import Expr
 from netsor.limits.methods.closed import closed_mean
@@ -23,8 +25,6 @@ from netsor.limits.methods.component import callable_of, kinks_of
 from netsor.limits.methods.series import correlation, require_settled
 from netsor.limits.recursion.forms import Atom
 from netsor.limits.recursion.recorder import Recorder
-from netsor.limits.sampling.axes import Axes
-from netsor.limits.sampling.loadings import Loadings
 from netsor.limits.sampling.numbers import Numbers
 from netsor.limits.sampling.schedule import ExactAtom, Form, Peer, Schedule, State, Step
 from netsor.limits.sampling.shares import Share
@@ -67,7 +67,7 @@ class Moments:
             table[:, 0, 0] = 1.0
         self.cores = [np.zeros((repeats, g.size, g.size)) for g in schedule.groups]
         self.series: dict[Any, list[hermite.Series]] = {}
-        loadings = [Loadings(schedule, axes) for _ in points]
+        loadings = [Loadings(axes, learn=axes is None) for _ in points]
         cuts = np.linspace(0, repeats, min(workspace.workers, repeats) + 1, dtype=int)
         shares = [
             Share(schedule, numbers, slice(a, b), points[a:b], loadings[a:b], workspace)

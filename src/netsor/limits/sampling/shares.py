@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from netsor.expect.points.loadings import Loadings
 from netsor.expect.points.normal import NormalPoints
 from netsor.lang.expr import Expr
 from netsor.limits.sampling.draws import Draws, Mixtures
-from netsor.limits.sampling.loadings import Loadings
 from netsor.limits.sampling.numbers import Numbers
 from netsor.limits.sampling.schedule import Schedule, Step
 from netsor.limits.sampling.workspace import Workspace
@@ -39,8 +39,11 @@ class Share:
         """The loadings of the variables that are new at some steps of one depth."""
         self.steps, self.mixtures = steps, {}
         for form in (form for step in steps for form in step.forms if form.expr in covariances):
-            own = covariances[form.expr][self.span]
-            self.mixtures[form.expr] = [x.extend(form, c) for x, c in zip(self.loadings, own, strict=True)]
+            own, rows = covariances[form.expr][self.span], form.rows
+            self.mixtures[form.expr] = [
+                loadings.extend(form.family, cov[:, : rows.start], cov[:, rows])
+                for loadings, cov in zip(self.loadings, own, strict=True)
+            ]
 
     def sums(self, part: Draws, pairs: list[np.ndarray]) -> list[np.ndarray]:
         """For each new core, sums over a part of the points of its products with those so far."""

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from netsor.expect.points.axes import Axes
 from netsor.lang.expr import Expr
 from netsor.limits.methods.component import name_of
 from netsor.limits.recursion.pairs import Pair, PerPair
 from netsor.limits.recursion.recorder import Recorder
-from netsor.limits.sampling.axes import Axes
 from netsor.limits.sampling.moments import Moments
 from netsor.limits.sampling.numbers import Numbers, numbers_of
 from netsor.limits.sampling.schedule import Schedule

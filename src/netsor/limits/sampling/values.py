@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from netsor.expect.points.gaussian import GaussianSampler
+from netsor.expect.points.loadings import Loadings, Noise
 from netsor.expect.points.normal import NormalPoints
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
@@ -63,7 +63,7 @@ class Drawing:
         self, seed: int, count: int, repeats: range, shared: dict[str, Any], advance: Callable[[], None]
     ) -> None:
         self.seed, self.count, self.repeats, self.shared, self.advance = seed, count, repeats, shared, advance
-        self.samplers: dict[str, list[GaussianSampler]] = {}
+        self.noise: Noise | None = None
         self.begin(0)
 
     def begin(self, dimensions: int) -> None:
@@ -76,14 +76,16 @@ class Drawing:
 
     def extend(self, family: str, own: np.ndarray, cross: list[np.ndarray]) -> np.ndarray:
         """Samples (repeats, rows, points) of new variables, from their covariances."""
-        if family not in self.samplers:
-            self.samplers[family] = [GaussianSampler(points) for points in self.points]
-        made = []
-        for k, sampler in enumerate(self.samplers[family]):
+        if self.noise is None:
+            loadings = [Loadings(taken=points.taken) for points in self.points]
+            self.noise = Noise(self.points, loadings, slice(0, self.count))
+        rows = []
+        for k, loadings in enumerate(self.noise.loadings):
             block = _repeat(own, k)
             joined = np.concatenate([np.zeros((len(block), 0)), *(_repeat(m, k) for m in cross)], axis=1)
-            made.append(sampler.extend(joined, (block + block.T) / 2))
-        return np.stack(made)
+            rows.append(loadings.extend(family, joined, (block + block.T) / 2))
+            self.points[k].taken = loadings.taken
+        return self.noise.mixed(family, rows)
 
 
 def _repeat(matrices: np.ndarray, k: int) -> np.ndarray:

@@ -10,8 +10,8 @@ import os
 from dataclasses import dataclass
 
 from netsor.errors import LimitError
+from netsor.expect.points.axes import LARGEST_TURN
 from netsor.expect.points.normal import BLOCK_DIMENSIONS
-from netsor.limits.sampling.axes import LARGEST_TURN
 from netsor.limits.sampling.schedule import Schedule, Step
 
 __all__ = ["Needs", "Workspace", "pilot_workspace", "workspace"]

@@ -9,9 +9,11 @@ before tells the axes. They need not be exact: independent standard normals stay
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import log
+from typing import Any
 
 import numpy as np
 
@@ -65,14 +67,14 @@ class Dimension:
 class Axes:
     """For each family a rotation, and which dimensions of the points it takes."""
 
-    turns: dict[int, tuple[np.ndarray, np.ndarray]]
+    turns: dict[Any, tuple[np.ndarray, np.ndarray]]
 
     @classmethod
-    def of(cls, trails: list[Trail]) -> Axes:
+    def of(cls, trails: Mapping[Any, Trail]) -> Axes:
         """The axes for variables like those that were drawn, by family."""
-        turns: dict[int, np.ndarray] = {}
+        turns: dict[Any, np.ndarray] = {}
         found: list[Dimension] = []
-        for family, trail in enumerate(trails):
+        for family, trail in sorted(trails.items()):
             if 0 < trail.rank <= LARGEST_TURN:
                 turns[family], shared = _turn(trail)
                 variance = np.sum((trail.loadings @ turns[family]) ** 2, axis=0)
@@ -88,7 +90,7 @@ class Axes:
         return cls({family: (turn, places[family]) for family, turn in turns.items()})
 
     @cached_property
-    def reach(self) -> dict[int, np.ndarray]:
+    def reach(self) -> dict[Any, np.ndarray]:
         """For each family, how many columns the first rows of its rotation have before only zeros follow."""
         return {family: _reach(turn) for family, (turn, _) in self.turns.items()}
 
