@@ -1,0 +1,30 @@
+"""Models of PyTorch and JAX as networks: built at two widths, the axes that differ go to infinity."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from netsor.models.check import check_import
+    from netsor.models.jax import from_equinox, from_flax, from_jax, from_keras
+    from netsor.models.report import report_laws
+    from netsor.models.torch import from_torch
+
+__all__ = ["check_import", "from_equinox", "from_flax", "from_jax", "from_keras", "from_torch", "report_laws"]
+
+_HOMES = {
+    "check_import": "check",
+    "from_equinox": "jax",
+    "from_flax": "jax",
+    "from_jax": "jax",
+    "from_keras": "jax",
+    "from_torch": "torch",
+    "report_laws": "report",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Each function is loaded when it is first used, so that no library is imported that nobody asked for."""
+    from importlib import import_module
+
+    if name in _HOMES:
+        return getattr(import_module(f"netsor.models.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,135 @@
+"""One reading of a model: the matrices and vectors that its parameters became, notes, and refusals."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from netsor.build.nodes import Node
+from netsor.build.parameters import Matrix, Vector
+from netsor.errors import BuildError, NetsorError, Place
+from netsor.models.scalars import ONE, Size
+from netsor.models.values import Parameter, Value
+
+__all__ = ["Reader", "Registry", "Use", "Where"]
+
+WIDTH_REMEDY = (
+    'With scales="width" it is kept as it is at the model\'s own width, and report_laws says so; '
+    "to have a limit, scale it with the right power of n."
+)
+
+
+@dataclass(frozen=True)
+class Where:
+    """What the model is doing: the path of the module, the operation, and the line of the user's file."""
+
+    module: str = ""
+    operation: str = ""
+    place: Place | None = None
+
+    def __str__(self) -> str:
+        at = f"`{self.module}`" if self.module else ""
+        return f"{at}, {self.operation}" if at and self.operation else at or self.operation
+
+
+@dataclass(frozen=True)
+class Use:
+    """What a parameter became: the role of a Matrix or Vector, and which axes it is contracted over."""
+
+    parameter: Parameter
+    role: str  # "embedding", "hidden", "readout", "output bias", "vector"
+    contracted: tuple[int, ...] = ()
+
+
+@dataclass
+class Registry:
+    """Matrices and vectors by parameter and piece; they are shared by all inputs that a network reads."""
+
+    made: dict[tuple, Matrix | Vector] = field(default_factory=dict)
+    uses: dict[str, Use] = field(default_factory=dict)
+
+    def name(self, base: str) -> str:
+        """A name for a program's text that no other parameter has."""
+        label = re.sub(r"\W+", "_", base, flags=re.ASCII).strip("_")
+        label = label if re.match(r"[A-Za-z]", label) else f"p{label}"
+        name, k = label, 1
+        while name in self.uses:
+            k += 1
+            name = f"{label}_{k}"
+        return name
+
+
+@dataclass
+class Reader:
+    """The state of one walk over a model's two graphs."""
+
+    widths: Size
+    strict: bool
+    registry: Registry
+    notes: list[str] = field(default_factory=list)
+    where: Where = field(default_factory=Where)
+    refusal: NetsorError | None = None
+
+    def note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def refuse(self, what: str, remedy: str) -> NetsorError:
+        at = str(self.where)
+        self.refusal = BuildError(f"{at}: {what}" if at else what, place=self.where.place, remedy=remedy)
+        return self.refusal
+
+    @contextmanager
+    def at(self, where: Where) -> Iterator[None]:
+        """Errors of netsor and of the axes point at the model's own line."""
+        before, self.where = self.where, where
+        try:
+            yield
+        except NetsorError as error:
+            if error is self.refusal:
+                raise
+            raise self.refuse(error.what, error.remedy) from error
+        except ValueError as error:
+            raise self.refuse(str(error), MIXED) from error
+        finally:
+            self.where = before
+
+    def fold(self, v: Value) -> Value:
+        """The scale multiplied into the node; a power of n that is left has no limit."""
+        if v.scale == ONE:
+            return v
+        if not v.scale.is_fixed:
+            self.keep(v)
+        node = v.node * v.scale.one if v.scale.one != 1.0 else v.node
+        assert isinstance(node, Node | float)
+        return replace(v, node=node, scale=ONE)
+
+    def keep(self, v: Value) -> None:
+        """A scale with a power of n is kept as it is at the model's own width, or refused."""
+        p = v.scale.exponent(self.widths)
+        names = ", ".join(f"`{name}`" for name in sorted(v.scale.laws))
+        if v.scale.laws and p > 0:
+            raise self.refuse(
+                f"values grow like n^{p:.2g} with the width n, because the variance of {names} does "
+                f"not shrink as "
+                "it should",
+                "A matrix has entries of variance var / fan_in, a vector of order 1. Change the "
+                "initialiser, give "
+                f'the law, laws={{"{min(v.scale.laws)}": ns.Matrix(1.0)}}, or read it as it is at the '
+                f"model's own "
+                f'width: laws={{"{min(v.scale.laws)}": "width"}}; "*" stands for all parameters.',
+            )
+        why = f", because of the law of {names}" if names else ""
+        what = f"a value goes like n^{p:.2g} with the width n{why}, and meets what does not"
+        if self.strict:
+            raise self.refuse(what, WIDTH_REMEDY)
+        self.note(f"{self.where}: {what}; kept as it is at n = {self.widths[0]}")
+
+
+MIXED = (
+    "The axis that goes to infinity is a coordinate of vectors: it can be cut into equal blocks "
+    "(heads, gates) "
+    "and joined again in the same order, but not mixed with tokens, pixels or members of a batch."
+)
