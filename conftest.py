@@ -2,4 +2,4 @@
 
 from importlib.util import find_spec
 
-collect_ignore_glob = [] if find_spec("torch") else ["src/netsor/models/torch/*"]
+collect_ignore_glob = [] if find_spec("torch") else ["src/netsor/models/pytorch/*"]

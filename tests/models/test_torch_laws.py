@@ -15,7 +15,7 @@ from torch_models import CASES, VECTOR, Recurrent  # noqa: E402
 
 import netsor as ns  # noqa: E402
 from netsor.errors import BuildError  # noqa: E402
-from netsor.models.torch.laws import built  # noqa: E402
+from netsor.models.pytorch.laws import built  # noqa: E402
 
 N = 48
 

@@ -4,19 +4,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from netsor.models.check import check_import
-    from netsor.models.jax import from_equinox, from_flax, from_jax, from_keras
+    from netsor.models.jaxpr import from_equinox, from_flax, from_jax, from_keras
+    from netsor.models.pytorch import from_torch
     from netsor.models.report import report_laws
-    from netsor.models.torch import from_torch
 
 __all__ = ["check_import", "from_equinox", "from_flax", "from_jax", "from_keras", "from_torch", "report_laws"]
 
 _HOMES = {
     "check_import": "check",
-    "from_equinox": "jax",
-    "from_flax": "jax",
-    "from_jax": "jax",
-    "from_keras": "jax",
-    "from_torch": "torch",
+    "from_equinox": "jaxpr",
+    "from_flax": "jaxpr",
+    "from_jax": "jaxpr",
+    "from_keras": "jaxpr",
+    "from_torch": "pytorch",
     "report_laws": "report",
 }
 

@@ -40,8 +40,8 @@ class Check:
 def check_import(net: ModelNetwork, x: Any, tolerance: float | None = None) -> Check:
     """Run the program of an imported network with the model's own weights, at the model's own width.
 
-    The outputs must be equal to rounding: 1e-5 in float32 and 1e-12 in float64, relative to the largest.
-    An error is raised if they are not.
+    The outputs must be equal to rounding, relative to the largest: to 1e-12 if the model computes in float64
+    throughout, else to 1e-5. An error is raised if they are not.
     """
     if not isinstance(net, ModelNetwork):
         raise BuildError(
@@ -52,11 +52,10 @@ def check_import(net: ModelNetwork, x: Any, tolerance: float | None = None) -> C
     made = program(net, x)
     mine = run_with(made, own_weights(net, made))
     own = model_outputs(net, x)
-    dtype_tolerance = 1e-5 if any(a.dtype == np.float32 for a in own) else 1e-12
     theirs = np.concatenate([np.ravel(a).astype(float) for a in own])
     size = float(np.abs(theirs).max()) or 1.0
     difference = float(np.abs(mine - theirs).max()) / size if mine.shape == theirs.shape else math.inf
-    limit = dtype_tolerance if tolerance is None else tolerance
+    limit = (1e-5 if net.single else 1e-12) if tolerance is None else tolerance
     if not difference <= limit:
         raise SimulationError(
             f"the program with the model's own weights differs from the model by {difference:.1e}",

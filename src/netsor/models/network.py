@@ -68,6 +68,7 @@ class ModelNetwork(Network):
         self.notes: list[str] = []
         self.results: list[Output] = []
         self.latest: Any = None  # the trace that has used the registry last
+        self.single = False  # whether the model computes something in less than double precision
         super().__init__(self.read, name)
 
     def parameters(self) -> dict[Any, str]:
@@ -89,6 +90,7 @@ class ModelNetwork(Network):
                 self._cut(cut, reader, trace)
                 continue
             self.latest = trace
+            self.single = reader.single
             self.notes += [note for note in reader.notes if note not in self.notes]
             self.results = [result for result in chosen if isinstance(result, Output)]
             return out

@@ -71,6 +71,7 @@ class Reader:
     notes: list[str] = field(default_factory=list)
     where: Where = field(default_factory=Where)
     refusal: NetsorError | None = None
+    single: bool = False  # whether the model computes something in less than double precision
 
     def note(self, text: str) -> None:
         if text not in self.notes:

@@ -105,6 +105,9 @@ def _shapes_of_steps(p: Parameter) -> list[list[Size]]:
     return [shape if kind == "reshape" else [] for kind, shape in p.steps]
 
 
+NEAR = 0.1  # a variance 2 / (n + 1) goes like 1/n, and a measured one has noise
+
+
 def law_scale(p: Parameter, cols: Scale) -> Scale:
     """The factor that the law of a parameter puts at the two widths, beyond that of a vector or a matrix.
 
@@ -113,9 +116,10 @@ def law_scale(p: Parameter, cols: Scale) -> Scale:
     if p.law.at_width or p.law.fan_in or not p.law.var[0]:
         return ONE
     ratio = math.sqrt(p.law.var[1] / p.law.var[0]) * cols.two / cols.one
-    if math.isclose(ratio, 1.0, rel_tol=1e-6) or (p.law.source == "measured" and abs(ratio - 1) < 0.1):
-        return ONE
-    return Scale(1.0, ratio, frozenset([p.name]))
+    power = math.log2(ratio)  # the second width is twice the first
+    half = round(2 * power) / 2
+    power = half if abs(power - half) < NEAR else power
+    return ONE if power == 0 else Scale(1.0, 2**power, frozenset([p.name]))
 
 
 def matrix(

@@ -255,6 +255,12 @@ def concatenate(reader: Reader, xs: Sequence[Traced], axis: int) -> Any:
         raise reader.refuse(
             "outputs are joined", "Return them as a tuple, or join what they read before the last layer."
         )
+    joined = [x.name for x in xs if isinstance(x, Parameter) and len(x.widths) == 2 and not x.is_constant]
+    if joined:
+        raise reader.refuse(
+            f"the matrices {', '.join(f'`{name}`' for name in joined)} are joined into one",
+            "Apply each matrix by itself and join the results, or let one parameter hold them all.",
+        )
     values = [reader.fold(as_value(reader, x)) for x in xs]
     values = [v for v in values if v.shape[axis] != (0, 0)]
     if len(values) == 1:

@@ -210,10 +210,12 @@ def transposed_convolution(
     space: Sequence[int],
     window: Window,
     sizes: Sequence[int],
+    reverse: bool = False,
 ) -> Value:
     """The transpose of a convolution in space: input i adds to the outputs i * stride + j - padding.
 
     The axes of the kernel are (channels in, channels out, positions...); `sizes` are the spatial sizes out.
+    With `reverse` the kernel's last position is j = 0.
     """
     v = as_value(reader, x)
     dims, members = len(space), math.prod(window.size)
@@ -233,8 +235,8 @@ def transposed_convolution(
     out = with_index(out, k + 2)
     out = transpose_value(with_index(out, k), [*range(k), k + 1, k, k + 2])
     out = reshape_value(out, [*out.shape[: k + 1], both(old * members)])
-    forward = Window(window.size, window.stride, window.pads, window.dilation)
-    cells = forward.cells(sizes)  # (member, old position) -> new position
+    cells = window.cells(sizes)  # (member, old position) -> new position
+    cells = cells[::-1] if reverse else cells
     matrix = np.zeros((math.prod(sizes), old * members))
     for member, row in enumerate(cells):
         for position, cell in enumerate(row):

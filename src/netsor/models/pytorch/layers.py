@@ -23,9 +23,9 @@ from netsor.models.operations.windows import (
     max_pool,
     transposed_convolution,
 )
+from netsor.models.pytorch.graph import Pair, rule
+from netsor.models.pytorch.operations import mask_value, plain
 from netsor.models.reader import Reader
-from netsor.models.torch.graph import Pair, rule
-from netsor.models.torch.operations import mask_value, plain
 from netsor.models.values import Constant, Output, Parameter, Value, number
 
 F = torch.nn.functional

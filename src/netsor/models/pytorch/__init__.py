@@ -14,10 +14,10 @@ from torch.utils._pytree import tree_flatten
 
 from netsor.models.laws import Given
 from netsor.models.network import Front, ModelNetwork, two_widths
+from netsor.models.pytorch import layers, operations  # noqa: F401 -- they enter their rules
+from netsor.models.pytorch.graph import export, walk
+from netsor.models.pytorch.laws import built, read_rows
 from netsor.models.reader import Reader
-from netsor.models.torch import layers, operations  # noqa: F401 -- they enter their rules
-from netsor.models.torch.graph import export, walk
-from netsor.models.torch.laws import built, read_rows
 from netsor.models.values import Parameter, Traced, Value
 
 __all__ = ["from_torch"]

@@ -16,9 +16,9 @@ from netsor.models.operations import elementwise as each
 from netsor.models.operations import reductions, shapes
 from netsor.models.operations.products import einsum as einsum_values
 from netsor.models.operations.products import gather, multiply
+from netsor.models.pytorch.graph import Pair, rule
 from netsor.models.reader import Reader
 from netsor.models.scalars import Size
-from netsor.models.torch.graph import Pair, rule
 from netsor.models.values import LARGE, Constant, Output, Parameter, Traced, Value, number
 
 __all__ = ["axes_of", "operand", "plain"]

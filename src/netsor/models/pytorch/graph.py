@@ -92,6 +92,7 @@ def walk(
         elif a.op == "call_function" and a.name in needed:
             with reader.at(where(a)):
                 env[a.name] = call(reader, a, b, env)
+                reader.single |= _is_single(a)
     last = next(n for n in one.graph.nodes if n.op == "output")
     results = [s.arg.name for s in one.graph_signature.output_specs if s.kind.name == "USER_OUTPUT"]
     return [env[n.name] for n in last.args[0] if n is not None and n.name in results]
@@ -191,6 +192,12 @@ def call(reader: Reader, a: Any, b: Any, env: dict[str, Any]) -> Any:
     values |= {s.name: _paired(x, y, env) for s, x, y in zip(schema, a.args, b.args, strict=False)}
     values |= {k: _paired(x, b.kwargs[k], env) for k, x in a.kwargs.items()}
     return RULES[name](reader, result=_shape(a, b), **values)
+
+
+def _is_single(node: Any) -> bool:
+    """Whether the result of a node is in less than double precision."""
+    found = node.meta.get("val")
+    return isinstance(found, torch.Tensor) and found.is_floating_point() and found.dtype != torch.float64
 
 
 def _shape(a: Any, b: Any) -> Any:
