@@ -59,7 +59,7 @@ def test_single_precision():
 
 
 def test_laws_of_initialisers():
-    """Against the formulas: truncated normals of he_normal are rescaled, so that its variance is 2 / fan_in."""
+    """Against the formulas: he_normal rescales truncated normals, so that its variance is 2 / fan_in."""
     he, glorot = jax.nn.initializers.he_normal(), jax.nn.initializers.glorot_uniform()
 
     def init(key):

@@ -25,10 +25,11 @@ from netsor.build.parameters import Matrix, Vector
 from netsor.errors import BuildError
 from netsor.models.scalars import Size
 
-__all__ = ["MIXED", "Given", "Law", "Row", "measured_law", "override", "shape_text"]
+__all__ = ["MIXED", "VALUES", "Given", "Law", "Row", "measured_law", "override", "shape_text"]
 
+VALUES = "own values"  # a parameter of finite size as the numbers that the model itself has
 MIXED = "several laws"  # an array whose parts were filled differently
-Given = Mapping[str, Any]  # patterns of names -> Matrix, Vector or "width"
+Given = Mapping[str, Any]  # patterns of names -> Matrix, Vector, "width" or "values"
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,8 @@ def _given_law(row: Row, law: Any) -> Law:
     match law:
         case "width":
             return replace(row.law, at_width=True)
+        case "values" if all(a == b for a, b in row.shape):
+            return Law(0.0, (0.0, 0.0), VALUES)
         case Matrix(var=var):
             return Law(0.0, (var, var), fan_in=True)
         case Vector(var=float() as var, mean=mean) if mean.ndim == 0:

@@ -14,15 +14,16 @@ from netsor.build.nodes import Node
 from netsor.build.trace import current_trace
 from netsor.errors import BuildError
 from netsor.models.axes import Axis, Cut, CutWidth, finite
-from netsor.models.laws import Given, Row, override
+from netsor.models.laws import VALUES, Given, Row, override
 from netsor.models.operations.outputs import finish, rows_first
 from netsor.models.operations.parameters import parameter
 from netsor.models.reader import Reader, Registry
 from netsor.models.scalars import Size
-from netsor.models.values import Output, Parameter, Traced, Value
+from netsor.models.values import Constant, Output, Parameter, Traced, Value
 
 __all__ = ["Front", "ModelNetwork", "two_widths"]
 
+Parameters = dict[str, Parameter | Constant]
 SCALES = ("width", "strict")
 
 
@@ -34,7 +35,7 @@ class Front(ABC):
     batch: bool
 
     @abstractmethod
-    def walk(self, reader: Reader, parameters: dict[str, Parameter], inputs: Sequence[Value]) -> list[Traced]:
+    def walk(self, reader: Reader, parameters: Parameters, inputs: Sequence[Value]) -> list[Traced]:
         """The results of the model, computed from values."""
 
     @abstractmethod
@@ -82,10 +83,11 @@ class ModelNetwork(Network):
         while True:
             reader = Reader(self.front.widths, self.strict, self.registry)
             try:
-                parameters = {row.name: parameter(row, self.cuts) for row in self.rows}
+                parameters = {row.name: self._parameter(row) for row in self.rows}
                 found = self.front.walk(reader, parameters, inputs)
                 chosen = found if self.output is None else [found[self.output]]
-                out = [finish(reader, result) for result in chosen]
+                with reader.at(reader.last):
+                    out = [finish(reader, result) for result in chosen]
             except CutWidth as cut:
                 self._cut(cut, reader, trace)
                 continue
@@ -94,6 +96,13 @@ class ModelNetwork(Network):
             self.notes += [note for note in reader.notes if note not in self.notes]
             self.results = [result for result in chosen if isinstance(result, Output)]
             return out
+
+    def _parameter(self, row: Row) -> Parameter | Constant:
+        """A parameter, or its own numbers where the user wants to condition on them."""
+        if row.law.source != VALUES:
+            return parameter(row, self.cuts)
+        numbers = self.front.numbers()[row.name]
+        return Constant(numbers, numbers)
 
     def _input(self, x: Node) -> Value:
         axes: tuple[Axis, ...] = tuple(finite(size) for size in x.index)

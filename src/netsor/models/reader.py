@@ -70,6 +70,7 @@ class Reader:
     registry: Registry
     notes: list[str] = field(default_factory=list)
     where: Where = field(default_factory=Where)
+    last: Where = field(default_factory=Where)  # the last operation, for errors of the result
     refusal: NetsorError | None = None
     single: bool = False  # whether the model computes something in less than double precision
 
@@ -85,7 +86,7 @@ class Reader:
     @contextmanager
     def at(self, where: Where) -> Iterator[None]:
         """Errors of netsor and of the axes point at the model's own line."""
-        before, self.where = self.where, where
+        before, self.where, self.last = self.where, where, where
         try:
             yield
         except NetsorError as error:
@@ -110,17 +111,17 @@ class Reader:
     def keep(self, v: Value) -> None:
         """A scale with a power of n is kept as it is at the model's own width, or refused."""
         p = v.scale.exponent(self.widths)
-        names = ", ".join(f"`{name}`" for name in sorted(v.scale.laws))
-        if v.scale.laws and p > 0:
+        names = ", ".join(f"`{name}`" for name in sorted(v.scale.grown if p > 0 else v.scale.laws))
+        if v.scale.grown and p > 0:
             raise self.refuse(
                 f"values grow like n^{p:.2g} with the width n, because the variance of {names} does "
                 f"not shrink as "
                 "it should",
                 "A matrix has entries of variance var / fan_in, a vector of order 1. Change the "
                 "initialiser, give "
-                f'the law, laws={{"{min(v.scale.laws)}": ns.Matrix(1.0)}}, or read it as it is at the '
+                f'the law, laws={{"{min(v.scale.grown)}": ns.Matrix(1.0)}}, or read it as it is at the '
                 f"model's own "
-                f'width: laws={{"{min(v.scale.laws)}": "width"}}; "*" stands for all parameters.',
+                f'width: laws={{"{min(v.scale.grown)}": "width"}}; "*" stands for all parameters.',
             )
         why = f", because of the law of {names}" if names else ""
         what = f"a value goes like n^{p:.2g} with the width n{why}, and meets what does not"

@@ -23,22 +23,27 @@ def product(sizes: list[Size]) -> Size:
 class Scale:
     """A positive or negative factor at the two widths.
 
-    laws  the parameters whose law is no law of a matrix (var/n), a vector (order 1) or a constant, and
-          that therefore put a power of n into this factor
+    laws   the parameters whose law is no law of a matrix (var/n), a vector (order 1) or a constant, and
+           that therefore put a power of n into this factor
+    grown  those of them whose power is positive
 
     >>> Scale(1 / 8, 1 / 16) * Scale(8.0, 16.0)
-    Scale(one=1.0, two=1.0, laws=frozenset())
+    Scale(one=1.0, two=1.0, laws=frozenset(), grown=frozenset())
     """
 
     one: float = 1.0
     two: float = 1.0
     laws: frozenset[str] = frozenset()
+    grown: frozenset[str] = frozenset()
 
     def __mul__(self, other: Scale) -> Scale:
-        return Scale(self.one * other.one, self.two * other.two, self.laws | other.laws)
+        return self._with(self.one * other.one, self.two * other.two, other)
 
     def __truediv__(self, other: Scale) -> Scale:
-        return Scale(self.one / other.one, self.two / other.two, self.laws | other.laws)
+        return self._with(self.one / other.one, self.two / other.two, other)
+
+    def _with(self, one: float, two: float, other: Scale) -> Scale:
+        return Scale(one, two, self.laws | other.laws, self.grown | other.grown)
 
     def power(self, k: float) -> Scale:
         return replace(self, one=self.one**k, two=self.two**k)

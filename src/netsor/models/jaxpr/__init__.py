@@ -12,15 +12,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from netsor.errors import BuildError
 from netsor.models.jaxpr import operations  # noqa: F401 -- it enters its rules
 from netsor.models.jaxpr.graph import constant, walk
 from netsor.models.jaxpr.laws import label, read_laws
 from netsor.models.laws import Given, Row, at_two_widths
-from netsor.models.network import Front, ModelNetwork, two_widths
+from netsor.models.network import Front, ModelNetwork, Parameters, two_widths
 from netsor.models.reader import Reader
-from netsor.models.values import Parameter, Traced, Value
+from netsor.models.values import Traced, Value
 
 __all__ = ["from_equinox", "from_flax", "from_jax", "from_keras"]
 
@@ -40,7 +41,7 @@ def from_jax(
     output: int | None = 0,
     name: str | None = None,
 ) -> ModelNetwork:
-    """A JAX function as a network: `init(key, n)` draws its parameters at width n, `apply(params, x)` runs it.
+    """A JAX function as a network: `init(key, n)` draws its parameters at width n, `apply(params, x)` runs.
 
     `lax.scan` and loops of fixed length are unrolled. Parameters are named by their place in the tree:
     "layers.0.kernel". For width, laws, tokens, batch, scales and output see `ns.from_torch`.
@@ -179,8 +180,8 @@ def from_keras(
 ) -> ModelNetwork:
     """A Keras 3 model on the JAX backend as a network, in evaluation mode: `make(n)` builds it at width n.
 
-    The model is built (it has an Input). Parameters are called by number and by Keras's path without counters:
-    "000.sequential/dense/kernel". For the other arguments see `ns.from_torch`.
+    The model is built (it has an Input). Parameters are called by number and by Keras's path without
+    counters: "000.sequential/dense/kernel". For the other arguments see `ns.from_torch`.
     """
     import keras
 
@@ -206,7 +207,7 @@ def from_keras(
 
 
 def _is_traced(x: Any) -> bool:
-    return isinstance(x, jax.core.Tracer)
+    return isinstance(x, Tracer)
 
 
 def _keras_name(k: int, variable: Any) -> str:
@@ -245,7 +246,7 @@ class JaxFront(Front):
     def dtype(self) -> Any:
         return jnp.int32 if self.tokens else jnp.result_type(*jax.tree_util.tree_leaves(self.trees[0]))
 
-    def walk(self, reader: Reader, parameters: dict[str, Parameter], inputs: Sequence[Value]) -> list[Traced]:
+    def walk(self, reader: Reader, parameters: Parameters, inputs: Sequence[Value]) -> list[Traced]:
         shapes = tuple(tuple(s[0] for s in v.shape) for v in inputs)
         if shapes not in self.traces:
             structs = [jax.ShapeDtypeStruct(shape, self.dtype) for shape in shapes]

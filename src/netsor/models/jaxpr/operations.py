@@ -80,7 +80,7 @@ def _add(reader: Reader, ins: list[Any], p: Params, q: Params, s: Shapes) -> Any
 
 @rule("sub")
 def _sub(reader: Reader, ins: list[Any], p: Params, q: Params, s: Shapes) -> Any:
-    return each.add(reader, *ins, -1)
+    return each.add(reader, ins[0], ins[1], -1)
 
 
 @rule("mul")
@@ -128,12 +128,12 @@ def _clamp(reader: Reader, ins: list[Any], p: Params, q: Params, s: Shapes) -> A
 
 @rule("gt", "ge")
 def _greater(reader: Reader, ins: list[Any], p: Params, q: Params, s: Shapes) -> Any:
-    return each.unary(reader, "step", each.add(reader, *ins, -1))
+    return each.unary(reader, "step", each.add(reader, ins[0], ins[1], -1))
 
 
 @rule("lt", "le")
 def _less(reader: Reader, ins: list[Any], p: Params, q: Params, s: Shapes) -> Any:
-    return each.unary(reader, "step", each.add(reader, *ins[::-1], -1))
+    return each.unary(reader, "step", each.add(reader, ins[1], ins[0], -1))
 
 
 @rule(

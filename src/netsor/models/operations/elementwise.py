@@ -32,10 +32,21 @@ def as_value(reader: Reader, x: Traced | float | int) -> Value:
         case Parameter():
             return parameter_value(reader, x)
         case Constant():
-            return constant_value(x)
+            return _constant(reader, x)
         case Output():
             raise beyond_output(reader)
     return number(float(x))
+
+
+def _constant(reader: Reader, c: Constant) -> Value:
+    try:
+        return constant_value(c)
+    except ValueError as error:
+        raise reader.refuse(
+            str(error),
+            "Numbers that differ from coordinate to coordinate have no limit. Positions can be learned, or rotary "
+            "with heads of a fixed size that grow in number.",
+        ) from error
 
 
 def beyond_output(reader: Reader) -> Exception:
@@ -144,7 +155,8 @@ def add(reader: Reader, x: Traced | float, y: Traced | float, sign: int = 1) -> 
     scale = ONE
     if a.is_zero or b.is_zero or a.scale == b.scale:
         scale = b.scale if a.is_zero else a.scale
-        scale = replace(scale, laws=a.scale.laws | b.scale.laws)
+        both = a.scale * b.scale
+        scale = replace(scale, laws=both.laws, grown=both.grown)
         a, b = a.bare, b.bare
     out = elementwise(reader, lambda u, v: u + v if sign > 0 else u - v, a, b)
     return replace(out, scale=scale)

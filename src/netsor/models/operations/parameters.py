@@ -55,7 +55,8 @@ def parameter_value(reader: Reader, p: Parameter) -> Value:
 _NO_VECTOR = (
     "A random parameter without a width stays random in the limit, and the network is then no "
     "Gaussian process. "
-    "Make it a constant (a gain of 1, a bias of 0), or let it grow with the width."
+    "Make it a constant (a gain of 1, a bias of 0), let it grow with the width, or condition on the numbers that "
+    'the model itself has: laws={name: "values"}.'
 )
 
 
@@ -119,7 +120,8 @@ def law_scale(p: Parameter, cols: Scale) -> Scale:
     power = math.log2(ratio)  # the second width is twice the first
     half = round(2 * power) / 2
     power = half if abs(power - half) < NEAR else power
-    return ONE if power == 0 else Scale(1.0, 2**power, frozenset([p.name]))
+    names = frozenset([p.name])
+    return ONE if power == 0 else Scale(1.0, 2**power, names, names if power > 0 else frozenset())
 
 
 def matrix(

@@ -182,7 +182,7 @@ def _law(p: Parameter, cols: tuple[int, int], others: int) -> tuple[float, Scale
     """var of the Matrix, whose entries have variance var / columns, and the factor that is left."""
     entry = p.law.var[0] / (cols[0] * others) if p.law.fan_in else p.law.var[0]
     roots = Scale(math.sqrt(cols[0]), math.sqrt(cols[1]))
-    ratio = Scale(1.0, p.scale.two / p.scale.one, p.scale.laws)
+    ratio = Scale(1.0, p.scale.two / p.scale.one)
     if p.law.at_width or p.law.fan_in:
         roots = ONE
     elif not ratio.is_fixed:  # a factor 1/sqrt(n) beside entries of variance 1
@@ -251,8 +251,9 @@ def lookup(reader: Reader, p: Parameter, ids: Value | Constant) -> Value:
         return parameter_value(reader, replace(p, axes=(*(finite(s[0]) for s in shape), *p.axes[1:])))
     if len(p.widths) != 1 or (p.axes[0][:1] and p.axes[0][0].width):
         raise reader.refuse(
-            f"the table `{p.name}` has no fixed number of rows and a width",
-            "Let its second dimension be the width.",
+            f"the table `{p.name}` of shape {tuple(s[0] for s in p.shape)} has no fixed number of rows and a width",
+            "A random table without a width stays random in the limit. Let its second dimension be the width, or "
+            f'condition on the numbers that the model itself has: laws={{"{p.name}": "values"}}.',
         )
     axes, node = _ids(reader, ids, rows)
     hot = fns.relu(1.0 - fns.abs_(node[..., None] - np.arange(rows, dtype=float)))

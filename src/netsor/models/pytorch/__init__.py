@@ -13,12 +13,12 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from netsor.models.laws import Given
-from netsor.models.network import Front, ModelNetwork, two_widths
+from netsor.models.network import Front, ModelNetwork, Parameters, two_widths
 from netsor.models.pytorch import layers, operations  # noqa: F401 -- they enter their rules
 from netsor.models.pytorch.graph import export, walk
 from netsor.models.pytorch.laws import built, read_rows
 from netsor.models.reader import Reader
-from netsor.models.values import Parameter, Traced, Value
+from netsor.models.values import Traced, Value
 
 __all__ = ["from_torch"]
 
@@ -89,7 +89,7 @@ class TorchFront(Front):
         made = [torch.as_tensor(np.array(x)).to(kind) for x in inputs]
         return tuple(t[None] if self.batch else t for t in made)
 
-    def walk(self, reader: Reader, parameters: dict[str, Parameter], inputs: Sequence[Value]) -> list[Traced]:
+    def walk(self, reader: Reader, parameters: Parameters, inputs: Sequence[Value]) -> list[Traced]:
         shapes = tuple(tuple(s[0] for s in v.shape) for v in inputs)
         if shapes not in self.graphs:
             kind = torch.long if self.tokens else self.dtype

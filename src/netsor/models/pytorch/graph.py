@@ -16,7 +16,7 @@ from torch._dynamo.exc import UserError
 
 from netsor.errors import BuildError, Place
 from netsor.models.reader import Reader, Where
-from netsor.models.values import Constant, Parameter, Traced, Value
+from netsor.models.values import Constant, Traced, Value
 
 __all__ = ["RULES", "Pair", "export", "rule", "walk"]
 
@@ -68,37 +68,56 @@ def _not_exported(error: Exception) -> BuildError:
     )
 
 
-def walk(
-    reader: Reader, graphs: Sequence[Any], parameters: dict[str, Parameter], inputs: Sequence[Value]
-) -> list:
+def walk(reader: Reader, graphs: Sequence[Any], parameters: dict[str, Any], inputs: Sequence[Value]) -> list:
     """The model's results; both graphs have the same operations, and differ in sizes only."""
     one, two = graphs
-    nodes = list(zip(one.graph.nodes, two.graph.nodes, strict=False))
-    if [str(a.target) for a in one.graph.nodes if a.op == "call_function"] != [
-        str(b.target) for b in two.graph.nodes if b.op == "call_function"
-    ]:
+    known = _placeholders(graphs, parameters, inputs)
+    found = walk_nodes(reader, one.graph_module, two.graph_module, known)
+    specs = one.graph_signature.output_specs
+    return [x for x, s in zip(found, specs, strict=True) if s.kind.name == "USER_OUTPUT" and x is not None]
+
+
+def walk_nodes(reader: Reader, one: Any, two: Any, known: dict[str, Any]) -> list[Any]:
+    """The outputs of two modules of nodes, given their placeholders."""
+    targets = [[str(n.target) for n in g.graph.nodes if n.op == "call_function"] for g in (one, two)]
+    if targets[0] != targets[1]:
         raise BuildError(
             "the two widths give different graphs",
             remedy="The operations of the forward pass depend on the width. Only sizes may.",
         )
-    known = _placeholders(graphs, parameters, inputs)
     needed = _needed(one.graph)
     env: dict[str, Any] = {}
-    for a, b in nodes:
+    for a, b in zip(one.graph.nodes, two.graph.nodes, strict=False):
         if a.op == "placeholder":
             env[a.name] = known.get(a.name)
         elif a.op == "get_attr":
-            env[a.name] = _constant(getattr(one.graph_module, a.target), getattr(two.graph_module, b.target))
+            env[a.name] = _attribute(getattr(one, a.target), getattr(two, b.target))
         elif a.op == "call_function" and a.name in needed:
             with reader.at(where(a)):
                 env[a.name] = call(reader, a, b, env)
                 reader.single |= _is_single(a)
     last = next(n for n in one.graph.nodes if n.op == "output")
-    results = [s.arg.name for s in one.graph_signature.output_specs if s.kind.name == "USER_OUTPUT"]
-    return [env[n.name] for n in last.args[0] if n is not None and n.name in results]
+    return [None if n is None else env.get(n.name) for n in last.args[0]]
 
 
-def _placeholders(graphs: Sequence[Any], parameters: dict[str, Parameter], inputs: Sequence[Value]) -> dict:
+def _attribute(one: Any, two: Any) -> Any:
+    return (one, two) if isinstance(one, torch.nn.Module) else _constant(one, two)
+
+
+def _inside(reader: Reader, a: Any, env: dict[str, Any]) -> list[Any]:
+    """A part of the graph that runs under a context of PyTorch, such as no_grad or autocast."""
+    args = [env[x.name] for x in a.args if isinstance(x, torch.fx.Node)]
+    modules = next((x for x in args if isinstance(x, tuple)), None)
+    if modules is None or sum(isinstance(x, tuple) for x in args) > 1:
+        raise reader.refuse(
+            "control flow that depends on values", "A program is straight-line: branch on shapes, not on values."
+        )
+    one, two = modules
+    names = [n.name for n in one.graph.nodes if n.op == "placeholder"]
+    return walk_nodes(reader, one, two, dict(zip(names, args[args.index(modules) + 1 :], strict=True)))
+
+
+def _placeholders(graphs: Sequence[Any], parameters: dict[str, Any], inputs: Sequence[Value]) -> dict:
     one, two = graphs
     found: dict[str, Any] = {}
     waiting = list(inputs)
@@ -115,7 +134,7 @@ def _placeholders(graphs: Sequence[Any], parameters: dict[str, Parameter], input
     return found
 
 
-def _tied(parameters: dict[str, Parameter], graph: Any, target: str) -> Parameter:
+def _tied(parameters: dict[str, Any], graph: Any, target: str) -> Any:
     """A parameter that the model holds under two names."""
     tensor = graph.state_dict[target]
     for name, p in graph.named_parameters():
@@ -172,6 +191,8 @@ def call(reader: Reader, a: Any, b: Any, env: dict[str, Any]) -> Any:
     """One operation, on values; on constants alone PyTorch itself does it, at both widths."""
     if a.target is operator.getitem:
         return env[a.args[0].name][a.args[1]]
+    if isinstance(a.target, torch._ops.HigherOrderOperator):
+        return _inside(reader, a, env)
     inputs = [env[n.name] for n in a.all_input_nodes]
     if all(isinstance(x, Constant | list) for x in inputs) and not any(
         isinstance(y, Traced) and not isinstance(y, Constant)

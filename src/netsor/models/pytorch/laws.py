@@ -115,7 +115,8 @@ class Recorder(TorchDispatchMode):
             return fill
         if name in ("full", "full_like", "new_full"):
             return Fill(float(values["fill_value"]), 0.0, "constant")
-        source, number = values.get("self"), values.get("other")
+        source: Any = values.get("self")
+        number: Any = values.get("other")
         old = self.of(source)
         if old is None or source is None:
             return None
