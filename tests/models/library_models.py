@@ -84,7 +84,15 @@ def gpt2(n: int) -> nn.Module:
     from transformers import GPT2Config, GPT2Model
 
     config = GPT2Config(
-        *(), n_layer=2, n_embd=n, n_head=2, vocab_size=50, n_positions=16, use_cache=False, bos_token_id=0, eos_token_id=0
+        *(),
+        n_layer=2,
+        n_embd=n,
+        n_head=2,
+        vocab_size=50,
+        n_positions=16,
+        use_cache=False,
+        bos_token_id=0,
+        eos_token_id=0,
     )
     return Headed(GPT2Model(config), n)
 

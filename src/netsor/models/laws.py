@@ -84,7 +84,7 @@ def at_two_widths(name: str, one: Law, two: Law) -> Law:
     if not math.isclose(one.mean, two.mean, rel_tol=1e-6, abs_tol=1e-12):
         raise BuildError(
             f"the mean of the parameter `{name}` depends on the width: {one.mean:g} and {two.mean:g}",
-            remedy=f'Give its law: laws={{"{name}": ns.Vector(var, mean)}}.',
+            remedy=f'Give its law: laws={{"{name}": ns.Matrix(var)}}, or ns.Vector(var, mean).',
         )
     return replace(one, var=(one.var[0], two.var[0]))
 

@@ -113,6 +113,7 @@ class ModelNetwork(Network):
     def _cut(self, cut: CutWidth, reader: Reader, trace: Any) -> None:
         """Remember how a width is cut, for all parameters' axes of its class, and start anew."""
         origins = cut.width.root().origins
+        reader.where = reader.last
         if not origins:
             raise reader.refuse(
                 "a width that belongs to no parameter is cut", "Cut a vector that a layer made."
@@ -122,12 +123,22 @@ class ModelNetwork(Network):
                 "an input of another shape cuts a width in another way",
                 "Read this input first, ns.program(net, x); the network then knows all its cuts.",
             )
+        sizes = {(row.name, k): size for row in self.rows for k, size in enumerate(row.shape)}
         for origin in origins:
             old = self.cuts.get(origin, Cut())
             parts = cut.parts
             new = (
                 replace(old, inner=old.inner * parts) if cut.inner else replace(old, outer=old.outer * parts)
             )
+            if sizes[origin][0] < 2 * new.outer * new.inner:
+                raise reader.refuse(
+                    f"a width of {sizes[origin][0]} is cut into {new.outer * new.inner} parts, as if "
+                    f"two vectors "
+                    "met whose coordinates are in different order",
+                    "Blocks of a width must come together again in the order in which they were cut. "
+                    "If they do, "
+                    f"give a larger width: width={2 * self.front.widths[0]}.",
+                )
             self.cuts[origin] = new
         self.registry = Registry()
 

@@ -44,7 +44,8 @@ def _constant(reader: Reader, c: Constant) -> Value:
     except ValueError as error:
         raise reader.refuse(
             str(error),
-            "Numbers that differ from coordinate to coordinate have no limit. Positions can be learned, or rotary "
+            "Numbers that differ from coordinate to coordinate have no limit. Positions can be "
+            "learned, or rotary "
             "with heads of a fixed size that grow in number.",
         ) from error
 

@@ -55,7 +55,8 @@ def parameter_value(reader: Reader, p: Parameter) -> Value:
 _NO_VECTOR = (
     "A random parameter without a width stays random in the limit, and the network is then no "
     "Gaussian process. "
-    "Make it a constant (a gain of 1, a bias of 0), let it grow with the width, or condition on the numbers that "
+    "Make it a constant (a gain of 1, a bias of 0), let it grow with the width, or condition on the "
+    "numbers that "
     'the model itself has: laws={name: "values"}.'
 )
 
@@ -140,7 +141,8 @@ def matrix(
     for other in registry.made:
         if other[0] == p.name and other != key and not _apart(other, key):
             raise reader.refuse(
-                f"the parameter `{p.name}` is used in two ways, as {other[1]} and as {role} (tied weights)",
+                f"the parameter `{p.name}` is used in two ways, as {other[1]} and as "
+                f"{'its transpose' if other[1] == role else role} (tied weights)",
                 "A matrix and its transpose, or a readout that is used elsewhere, cannot be in one "
                 "program. Untie "
                 "them: give the second use a parameter of its own (tie_word_embeddings=False).",

@@ -251,8 +251,10 @@ def lookup(reader: Reader, p: Parameter, ids: Value | Constant) -> Value:
         return parameter_value(reader, replace(p, axes=(*(finite(s[0]) for s in shape), *p.axes[1:])))
     if len(p.widths) != 1 or (p.axes[0][:1] and p.axes[0][0].width):
         raise reader.refuse(
-            f"the table `{p.name}` of shape {tuple(s[0] for s in p.shape)} has no fixed number of rows and a width",
-            "A random table without a width stays random in the limit. Let its second dimension be the width, or "
+            f"the table `{p.name}` of shape {tuple(s[0] for s in p.shape)} has no fixed number of "
+            f"rows and a width",
+            "A random table without a width stays random in the limit. Let its second dimension be "
+            "the width, or "
             f'condition on the numbers that the model itself has: laws={{"{p.name}": "values"}}.',
         )
     axes, node = _ids(reader, ids, rows)

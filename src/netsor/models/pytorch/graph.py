@@ -110,7 +110,8 @@ def _inside(reader: Reader, a: Any, env: dict[str, Any]) -> list[Any]:
     modules = next((x for x in args if isinstance(x, tuple)), None)
     if modules is None or sum(isinstance(x, tuple) for x in args) > 1:
         raise reader.refuse(
-            "control flow that depends on values", "A program is straight-line: branch on shapes, not on values."
+            "control flow that depends on values",
+            "A program is straight-line: branch on shapes, not on values.",
         )
     one, two = modules
     names = [n.name for n in one.graph.nodes if n.op == "placeholder"]

@@ -235,13 +235,14 @@ def _minimum(reader: Reader, self: Any, other: Any, result: Any) -> Any:
     return each.elementwise(reader, minimum, each.as_value(reader, self), each.as_value(reader, other))
 
 
-@rule("gt", "ge", "lt", "le")
-def _compare(reader: Reader, self: Any, other: Any, result: Any) -> Any:
-    raise reader.refuse(
-        "values of the network are compared",
-        "A comparison is a step: write the function with relu, maximum, or clamp, or multiply by a "
-        "fixed mask.",
-    )
+@rule("gt", "ge")
+def _greater(reader: Reader, self: Any, other: Any, result: Any) -> Any:
+    return each.unary(reader, "step", each.add(reader, self, operand(reader, other), -1))
+
+
+@rule("lt", "le")
+def _less(reader: Reader, self: Any, other: Any, result: Any) -> Any:
+    return each.unary(reader, "step", each.add(reader, operand(reader, other), self, -1))
 
 
 @rule(
