@@ -115,7 +115,7 @@ def bert(n: int) -> nn.Module:
 
 
 def llama(n: int) -> nn.Module:
-    """Rotary positions turn pairs of coordinates of a head, so its heads have a fixed size and grow in number."""
+    """Rotary positions turn pairs of coordinates, so heads have a fixed size and grow in number."""
     from transformers import LlamaConfig, LlamaModel
 
     heads = {"head_dim": 2, "num_attention_heads": n // 2, "num_key_value_heads": n // 4}
