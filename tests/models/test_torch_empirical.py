@@ -1,4 +1,4 @@
-"""Kernels of imported models against many initialisations of the real models, in units of the standard error."""
+"""Kernels of imported models against many initialisations of the real models, in standard errors."""
 
 from __future__ import annotations
 

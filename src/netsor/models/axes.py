@@ -181,14 +181,12 @@ def refine(axis: Axis, sizes: Sequence[Size]) -> Axis:
 
 
 def join(axis: Iterable[Factor]) -> Axis:
-    """Neighbouring finite factors as one, and neighbouring factors along which nothing changes."""
+    """Factors without those of size 1, and with neighbours along which nothing changes as one."""
     out: list[Factor] = []
     for f in axis:
         if f.size == (1, 1):
             continue
-        if out and out[-1].is_index and f.is_index:
-            out[-1] = Factor(product([out[-1].size, f.size]))
-        elif out and not out[-1].real and not f.real:
+        if out and not out[-1].real and not f.real:
             size = product([out[-1].size, f.size])
             out[-1] = replace(_piece(out[-1], size), width=out[-1].width or f.width)
         else:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from netsor.models.operations.windows import (
     convolve,
     linear_on_space,
     max_pool,
+    mean_pool,
     transposed_convolution,
 )
 from netsor.models.reader import Reader
@@ -397,6 +399,8 @@ def _max_pool(reader: Reader, ins: list[Any], p: Params, q: Params, s: Shapes) -
 @rule("reduce_window_sum")
 def _sum_pool(reader: Reader, ins: list[Any], p: Params, q: Params, s: Shapes) -> Any:
     dims, window = _window(p)
+    if not any(a or b for a, b in window.pads) and set(window.dilation) == {1}:
+        return each.mul(reader, mean_pool(reader, ins[0], dims, window), float(math.prod(window.size)))
 
     def pool(images: np.ndarray) -> np.ndarray:
         padding = ((0, 0), *window.pads)

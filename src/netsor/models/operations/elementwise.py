@@ -15,6 +15,7 @@ from netsor.build.trace import current_trace
 from netsor.lang import functions as fns
 from netsor.models.axes import Axes, Axis, Factor, common_sizes, length, refine
 from netsor.models.operations.functions import COORDINATEWISE, of_number
+from netsor.models.operations.nodes import reshape_node
 from netsor.models.reader import Reader
 from netsor.models.scalars import ONE
 from netsor.models.values import Constant, Output, Parameter, Traced, Value, constant_value, number, put
@@ -94,9 +95,7 @@ def refine_axis(v: Value, i: int, sizes: list) -> Value:
     """The value with finer factors along an axis."""
     axis = refine(v.axes[i], sizes)
     out = replace(v, axes=put(v.axes, i, axis))
-    if isinstance(v.node, Node) and out.index() != v.node.index:
-        out = replace(out, node=v.node.reshape(out.index()))
-    return out
+    return replace(out, node=reshape_node(v.node, out.index())) if isinstance(v.node, Node) else out
 
 
 def merge(f: Factor, g: Factor) -> Factor:

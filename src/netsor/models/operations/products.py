@@ -23,6 +23,7 @@ from netsor.models.operations.elementwise import (
     refine_axis,
     spread,
 )
+from netsor.models.operations.nodes import reshape_node, transpose_node
 from netsor.models.operations.parameters import law_scale, matrix, parameter_value, zeros
 from netsor.models.operations.reductions import total
 from netsor.models.operations.shapes import reshape_value, take, transpose_value, with_index, without_ones
@@ -174,7 +175,7 @@ def _matmul(reader: Reader, m: _Meeting, positions: int) -> Value | Output:
         node = node.sum(tuple(range(kept, len(lead))))
     k, rank = kept + len(own), len(node.index)
     order = [*range(kept), *range(k, rank), *range(kept, k)]
-    node = node if order == sorted(order) else node.transpose(*order)
+    node = transpose_node(node, order)
     return Value(m.value.axes[: m.batch] + m.free_value + m.free_parameter, node, m.value.scale * scale)
 
 
@@ -236,9 +237,9 @@ def _embed(
     assert isinstance(moved.node, Node)
     lead = tuple(f.size[0] for a in rest for f in a)
     flat = (*lead, m)
-    node = U @ (moved.node if moved.node.index == flat else moved.node.reshape(flat))
+    node = U @ reshape_node(moved.node, flat)
     k, rank = len(index), len(node.index)
-    node = node.transpose(*range(k, rank), *range(k)) if k and rank > k else node
+    node = transpose_node(node, [*range(k, rank), *range(k)])
     scale = law_scale(p, Scale(1.0, p.scale.two / p.scale.one))
     return Value(rest + own, node, v.scale * scale)
 
@@ -354,7 +355,7 @@ def _contraction(reader: Reader, a: Value, x: Value, nb: int, nc: int) -> Value:
 def _same_index(v: Value) -> Value:
     """The node reshaped to the factors of its axes, which may be finer than before."""
     assert isinstance(v.node, Node)
-    return v if v.index() == v.node.index else replace(v, node=v.node.reshape(v.index()))
+    return replace(v, node=reshape_node(v.node, v.index()))
 
 
 def gather(reader: Reader, x: Value | Parameter, axis: int, ids: Constant) -> Value:

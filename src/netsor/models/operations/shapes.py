@@ -24,6 +24,7 @@ from netsor.models.axes import (
     unknown,
 )
 from netsor.models.operations.elementwise import align, as_node, as_value, as_vector
+from netsor.models.operations.nodes import reshape_node, transpose_node
 from netsor.models.reader import Reader
 from netsor.models.scalars import Size, both
 from netsor.models.values import Output, Parameter, Traced, Value, put, replaced
@@ -46,8 +47,7 @@ def transpose_value(v: Value, order: Sequence[int]) -> Value:
     if not isinstance(v.node, Node):
         return replace(v, axes=axes)
     moved = [*range(v.lead), *(k for i in order for k in v.index_axes([i]))]
-    node = v.node if moved == sorted(moved) else v.node.transpose(*moved)
-    return replace(v, axes=axes, node=node)
+    return replace(v, axes=axes, node=transpose_node(v.node, moved))
 
 
 def reshape(reader: Reader, x: Traced, shape: Sequence[Size]) -> Any:
@@ -62,9 +62,7 @@ def reshape(reader: Reader, x: Traced, shape: Sequence[Size]) -> Any:
 
 def reshape_value(v: Value, shape: Sequence[Size]) -> Value:
     out = replace(v, axes=regroup(v.axes, shape))
-    if isinstance(v.node, Node) and out.index() != v.node.index:
-        out = replace(out, node=v.node.reshape(out.index()))
-    return out
+    return replace(out, node=reshape_node(v.node, out.index())) if isinstance(v.node, Node) else out
 
 
 def broadcast(reader: Reader, x: Traced, shape: Sequence[Size], dims: Sequence[int]) -> Any:
@@ -102,16 +100,14 @@ def with_index(v: Value, i: int) -> Value:
         where += 1
     total = length(axis)
     out = replaced(v, i, (Factor(total),), node)
-    return out if out.index() == node.index else replace(out, node=node.reshape(out.index()))
+    return replace(out, node=reshape_node(node, out.index()))
 
 
 def without_ones(v: Value) -> Value:
     """The value without index axes of length 1."""
     axes = tuple(tuple(f for f in a if f.size != (1, 1)) for a in v.axes)
     out = replace(v, axes=axes)
-    if isinstance(v.node, Node) and out.index() != v.node.index:
-        out = replace(out, node=v.node.reshape(out.index()))
-    return out
+    return replace(out, node=reshape_node(v.node, out.index())) if isinstance(v.node, Node) else out
 
 
 def take(reader: Reader, x: Traced, axis: int, indices: Sequence[int]) -> Any:

@@ -29,7 +29,7 @@ from netsor.models.reader import Reader
 from netsor.models.scalars import Size, both
 from netsor.models.values import Output, Parameter, Traced, Value
 
-__all__ = ["Window", "convolve", "linear_on_space", "max_pool", "transposed_convolution"]
+__all__ = ["Window", "convolve", "linear_on_space", "max_pool", "mean_pool", "transposed_convolution"]
 
 
 @dataclass(frozen=True)
@@ -254,16 +254,44 @@ def max_pool(reader: Reader, x: Traced, space: Sequence[int], window: Window, na
         v = with_index(v, i)
     rest = [i for i in range(len(v.axes)) if i not in space]
     sizes = [v.shape[i][0] for i in space]
+    moved = transpose_value(v, [*space, *rest])
+    assert isinstance(moved.node, Node)
+    outs = window.outputs(sizes)
+    node = apply(MIXINGS[name], _members_of(moved.node, sizes, window), axis=(0,))
+    out = Value(tuple((Factor((n, n)),) for n in outs) + moved.axes[len(space) :], node, v.scale)
+    return without_ones(transpose_value(out, np.argsort([*space, *rest]).tolist()))
+
+
+def _members_of(node: Node, sizes: Sequence[int], window: Window) -> Node:
+    """All windows of the first axes: index (member of the window, output positions..., the rest)."""
+    padding = window.native_padding(sizes)
+    if padding is not None and set(window.dilation) == {1}:
+        return apply(maps.patches, node, size=window.size, stride=window.stride, padding=padding)
     cells = window.cells(sizes)
     first = np.array([next(c for c in column if c >= 0) for column in cells.T])
     cells = np.where(cells < 0, first, cells)
+    flat = node.reshape((math.prod(sizes), *node.index[len(sizes) :]))
+    taken = apply(maps.take, flat, axis=0, indices=tuple(int(c) for c in cells.ravel()))
+    return taken.reshape((len(cells), *window.outputs(sizes), *taken.index[1:]))
+
+
+def mean_pool(reader: Reader, x: Traced, space: Sequence[int], window: Window) -> Value | Output:
+    """The mean over windows that fit."""
+    if isinstance(x, Output):
+        return x.each(lambda t: _mean_pool(t, space, window))
+    return _mean_pool(as_value(reader, x), space, window)
+
+
+def _mean_pool(v: Value, space: Sequence[int], window: Window) -> Value:
+    for i in space:
+        v = with_index(v, i)
+    rest = [i for i in range(len(v.axes)) if i not in space]
     moved = transpose_value(v, [*space, *rest])
-    assert isinstance(moved.node, Node)
-    node = moved.node.reshape((math.prod(sizes), *moved.node.index[len(space) :]))
-    node = apply(maps.take, node, axis=0, indices=tuple(int(c) for c in cells.ravel()))
-    outs = window.outputs(sizes)
-    node = apply(MIXINGS[name], node.reshape((len(cells), *outs, *node.index[1:])), axis=(0,))
-    out = Value(tuple((Factor(both(n)),) for n in outs) + moved.axes[len(space) :], node, v.scale)
+    if v.lead:
+        raise ValueError("outputs of a flattened block are pooled")
+    node = apply(maps.avgpool, moved.node, size=window.size, stride=window.stride, padding="valid")
+    outs = window.outputs([v.shape[i][0] for i in space])
+    out = replace(moved, axes=tuple((Factor((n, n)),) for n in outs) + moved.axes[len(space) :], node=node)
     return without_ones(transpose_value(out, np.argsort([*space, *rest]).tolist()))
 
 

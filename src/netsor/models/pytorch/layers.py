@@ -21,6 +21,7 @@ from netsor.models.operations.windows import (
     convolve,
     linear_on_space,
     max_pool,
+    mean_pool,
     transposed_convolution,
 )
 from netsor.models.pytorch.graph import Pair, rule
@@ -136,6 +137,20 @@ def _max_pool(
     return out if result is not None else [out, None]
 
 
+@rule("avg_pool1d", "avg_pool2d")
+def _avg_pool(
+    reader: Reader, self: Any, kernel_size: list, stride: Any, padding: Any, result: Any, **options: Any
+) -> Any:
+    dims = len(kernel_size)
+    window = _window(kernel_size, stride, padding, (1, 1), dims)
+    plainly = {"kernel_size": window.size, "stride": window.stride, "padding": [a for a, _ in window.pads]}
+    plainly |= {k: _plainly(v) for k, v in options.items()}
+    if any(plainly["padding"]) or plainly.get("ceil_mode") or plainly.get("divisor_override"):
+        pool = torch.ops.aten.avg_pool1d if dims == 1 else torch.ops.aten.avg_pool2d
+        return spatial(lambda t: pool(t, **plainly), reader, self, dims)
+    return mean_pool(reader, self, list(range(len(self.shape) - dims, len(self.shape))), window)
+
+
 def spatial(fn: Callable[..., Any], reader: Reader, x: Any, dims: int) -> Any:
     """A linear map of images that PyTorch itself computes, on images that are 1 at one pixel."""
     space = list(range(len(x.shape) - dims, len(x.shape)))
@@ -163,7 +178,7 @@ def _plainly(x: Any) -> Any:
     return plain(x) if isinstance(x, tuple) else x
 
 
-_linear_rule(("avg_pool1d", "adaptive_avg_pool1d", "upsample_nearest1d", "upsample_linear1d"), 1)
+_linear_rule(("adaptive_avg_pool1d", "upsample_nearest1d", "upsample_linear1d"), 1)
 _linear_rule(
     (
         *(
