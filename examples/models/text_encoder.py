@@ -45,7 +45,7 @@ def lines() -> tuple[np.ndarray, np.ndarray, int]:
 
 def main() -> None:
     tokens, labels, words = lines()
-    net = ns.from_torch(lambda n: Encoder(n, words), width=64, tokens=True)
+    net = ns.from_torch(lambda n: Encoder(n, words), width=64, tokens=True, scales="width")
     print(ns.check_import(net, tokens[0]))
     K = ns.kernel(net)(tokens)
     order = np.random.default_rng(0).permutation(len(labels))

@@ -199,7 +199,7 @@ def nnx_transformer() -> tuple[Any, Any]:
             h = h + self.attention(self.norm(h))
             return self.v(h + self.g(nnx.relu(self.f(h))))
 
-    return ns.from_flax(Net, WIDTH), SEQUENCE
+    return ns.from_flax(Net, WIDTH, scales="width"), SEQUENCE
 
 
 def nnx_lstm() -> tuple[Any, Any]:
@@ -272,7 +272,7 @@ def linen_transformer() -> tuple[Any, Any]:
             )
             return nn.Dense(1, **precision())(h)
 
-    return ns.from_flax(Net, WIDTH, example=TOKENS, tokens=True), TOKENS
+    return ns.from_flax(Net, WIDTH, example=TOKENS, tokens=True, scales="width"), TOKENS
 
 
 def linen_lstm() -> tuple[Any, Any]:
@@ -339,7 +339,7 @@ def equinox_transformer() -> tuple[Any, Any]:
             h = h + self.attention(h, h, h)
             return jax.vmap(self.v)(jax.nn.gelu(jax.vmap(self.norm)(h)))
 
-    return ns.from_equinox(Net, WIDTH), SEQUENCE
+    return ns.from_equinox(Net, WIDTH, scales="width"), SEQUENCE
 
 
 def equinox_lstm() -> tuple[Any, Any]:
@@ -403,7 +403,7 @@ def keras_transformer() -> tuple[Any, Any]:
         h = layers.LayerNormalization()(h + layers.MultiHeadAttention(2, n // 2)(h, h))
         return keras.Model(start, layers.Dense(1)(h + layers.Dense(n)(layers.Dense(4 * n, "relu")(h))))
 
-    return ns.from_keras(make, WIDTH), SEQUENCE
+    return ns.from_keras(make, WIDTH, scales="width"), SEQUENCE
 
 
 def keras_lstm() -> tuple[Any, Any]:

@@ -131,17 +131,25 @@ def t5_encoder(n: int) -> nn.Module:
     return Headed(T5EncoderModel(config), n)
 
 
-WIDTH_LAWS = {"tokens": True, "laws": {"body.*": "width"}}  # a fixed standard deviation of 0.02
+WIDTH_LAWS = {
+    "tokens": True,
+    "scales": "width",
+    "laws": {"body.*": "width"},
+}  # a fixed standard deviation of 0.02
 TORCHVISION = {
     "resnet": Case(resnet, IMAGE),
     "densenet": Case(densenet, IMAGE),
     "mobilenet": Case(mobilenet, IMAGE, {"laws": {"classifier.1.weight": "width"}}),
     "convnext": Case(convnext, IMAGE, {"laws": {"*": "width"}}),
-    "vit": Case(vit, IMAGE),
+    "vit": Case(vit, IMAGE, {"scales": "width"}),
 }
 TRANSFORMERS = {
     "gpt2": Case(gpt2, TOKENS, WIDTH_LAWS),
     "bert": Case(bert, TOKENS, WIDTH_LAWS),
     "llama": Case(llama, TOKENS, WIDTH_LAWS),
-    "t5 encoder": Case(t5_encoder, TOKENS, {"tokens": True, "laws": {"*relative_attention_bias*": "values"}}),
+    "t5 encoder": Case(
+        t5_encoder,
+        TOKENS,
+        {"tokens": True, "scales": "width", "laws": {"*relative_attention_bias*": "values"}},
+    ),
 }

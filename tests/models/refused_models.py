@@ -190,6 +190,11 @@ class Attend(nn.Module):
         return F.scaled_dot_product_attention(self.q(h), self.k(h), h)
 
 
+class Vanishing(Layer):
+    def forward(self, h):
+        return torch.relu(self.hidden(h))
+
+
 def within(middle, x=VECTOR):
     return Case(lambda n: Body(n, middle), x)
 
@@ -219,9 +224,9 @@ REFUSED = {
     "model of fixed width": Case(FixedWidth, VECTOR),
     "unknown operation": within(UnknownOperation),
     "pixel shuffle": Case(PixelShuffle, IMAGE),
-    "attention scaled by 1/sqrt(d), strictly": Case(
+    "attention scaled by 1/sqrt(d)": Case(
         lambda n: nn.Sequential(nn.Linear(5, n, bias=False), Attend(n), nn.Linear(n, 1, bias=False)),
         SEQUENCE,
-        {"scales": "strict"},
     ),
+    "bias that vanishes, strictly": Case(lambda n: Body(n, Vanishing), VECTOR, {"scales": "strict"}),
 }

@@ -56,6 +56,6 @@ def test_tied_embeddings_are_refused():
         def forward(self, tokens):
             return self.body(tokens).logits
 
-    net = ns.from_torch(Logits, tokens=True, laws={"*": "width"})
+    net = ns.from_torch(Logits, tokens=True, scales="width", laws={"*": "width"})
     with pytest.raises(ns.NetsorError, match=r"`body\.transformer\.wte\.weight` is used in two ways"):
         ns.program(net, TRANSFORMERS["gpt2"].x)

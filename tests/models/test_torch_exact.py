@@ -55,7 +55,7 @@ def test_only_imported_networks_are_checked():
 def test_inputs_of_different_shapes_share_their_matrices():
     """Two sentences of different lengths: the kernel between them is not 0."""
     case = CASES["encoder layer, norm first"]
-    net = ns.from_torch(case.make, width=16)
+    net = ns.from_torch(case.make, width=16, **case.options)
     K = ns.kernel(net)([case.x, case.x[:2]])
     assert K.shape == (5, 5)
     assert abs(K[0, 3]) > 0.1 * K[0, 0]

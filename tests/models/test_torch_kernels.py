@@ -111,7 +111,7 @@ def test_encoder_layer(first):
             h = norm(h + feed(h))
         return head @ h
 
-    net = ns.from_torch(make, N, laws={"head.bias": ns.Vector(0.0)})
+    net = ns.from_torch(make, N, scales="width", laws={"head.bias": ns.Vector(0.0)})
     same(net, by_hand, [rng.standard_normal((3, 5)), rng.standard_normal((2, 5))])
 
 
@@ -127,7 +127,7 @@ def test_multihead_attention():
         mixed = ns.attention(q @ queries, k @ keys, v @ keys, scale=math.sqrt(N / 2))
         return head @ o.times(mixed, aligned=1).sum(axis=0)
 
-    net = ns.from_torch(lambda n: CrossAttention(n, 2), N, laws={"head.bias": ns.Vector(0.0)})
+    net = ns.from_torch(lambda n: CrossAttention(n, 2), N, scales="width", laws={"head.bias": ns.Vector(0.0)})
     same(net, by_hand, [rng.standard_normal((3, 5))])
 
 

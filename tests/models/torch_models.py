@@ -177,6 +177,8 @@ VECTOR, SEQUENCE = rng.standard_normal(5), rng.standard_normal((3, 5))
 IMAGE = rng.standard_normal((3, 8, 8))
 GRAPH = np.array([[0.5, 0.5, 0.0], [0.3, 0.4, 0.3], [0.0, 0.5, 0.5]])
 
+AT_WIDTH = {"scales": "width"}  # attention scores q.k/sqrt(d)
+
 CASES: dict[str, Case] = {
     "sequential mlp": Case(
         lambda n: nn.Sequential(nn.Linear(5, n), nn.ReLU(), nn.Linear(n, n), nn.GELU(), nn.Linear(n, 2)),
@@ -195,9 +197,11 @@ CASES: dict[str, Case] = {
     "grouped convolutions": Case(grouped, IMAGE),
     "squeeze and excitation": Case(SqueezeExcite, IMAGE),
     "upsampling": Case(Upsampled, IMAGE),
-    "encoder layer, norm last": Case(encoder, SEQUENCE),
-    "encoder layer, norm first": Case(lambda n: encoder(n, norm_first=True, activation="gelu"), SEQUENCE),
-    "multihead attention": Case(lambda n: CrossAttention(n, 2), SEQUENCE),
+    "encoder layer, norm last": Case(encoder, SEQUENCE, AT_WIDTH),
+    "encoder layer, norm first": Case(
+        lambda n: encoder(n, norm_first=True, activation="gelu"), SEQUENCE, AT_WIDTH
+    ),
+    "multihead attention": Case(lambda n: CrossAttention(n, 2), SEQUENCE, AT_WIDTH),
     "attention whose heads grow in number": Case(lambda n: CrossAttention(n, n // 2), SEQUENCE),
     "heads by einsum": Case(Einsum, SEQUENCE),
     "rnn": Case(lambda n: Recurrent(n, nn.RNN, num_layers=2), SEQUENCE),

@@ -24,7 +24,7 @@ from netsor.models.values import Constant, Output, Parameter, Traced, Value
 __all__ = ["Front", "ModelNetwork", "two_widths"]
 
 Parameters = dict[str, Parameter | Constant]
-SCALES = ("width", "strict")
+SCALES = ("strict", "shrinking", "width")
 
 
 class Front(ABC):
@@ -59,11 +59,11 @@ class ModelNetwork(Network):
         if scales not in SCALES:
             raise BuildError(
                 f"scales={scales!r}",
-                remedy='"width" keeps a power of the width that is left as it is at the model\'s own '
-                'width; "strict" '
-                "refuses it.",
+                remedy='"shrinking": a power of the width that vanishes is kept as it is at the '
+                "model's own width; "
+                '"width": one that grows, too; "strict": both are refused.',
             )
-        self.front, self.strict, self.output = front, scales == "strict", output
+        self.front, self.scales, self.output = front, scales, output
         self.rows = override(front.rows, laws)
         self.registry, self.cuts = Registry(), {}
         self.notes: list[str] = []
@@ -81,7 +81,7 @@ class ModelNetwork(Network):
         trace = current_trace("a model")
         inputs = [self._input(part) for part in (x if isinstance(x, tuple) else (x,))]
         while True:
-            reader = Reader(self.front.widths, self.strict, self.registry)
+            reader = Reader(self.front.widths, self.scales, self.registry)
             try:
                 parameters = {row.name: self._parameter(row) for row in self.rows}
                 found = self.front.walk(reader, parameters, inputs)

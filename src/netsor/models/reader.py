@@ -15,9 +15,19 @@ from netsor.models.values import Parameter, Value
 
 __all__ = ["Reader", "Registry", "Use", "Where"]
 
-WIDTH_REMEDY = (
-    'With scales="width" it is kept as it is at the model\'s own width, and report_laws says so; '
-    "to have a limit, scale it with the right power of n."
+GROWS = (
+    "It has no limit. Attention scores q.k/sqrt(d) are such values: they stay random, where q.k/d "
+    "converges. Scale "
+    "them by 1/d; or let heads of a fixed size grow in number, nn.MultiheadAttention(n, n // 4), "
+    "which has the limit "
+    'of 1/sqrt(d); or give scales="width", which reads them as sqrt(d) times the limit of q.k/d, at '
+    "the model's own d: "
+    "uniform attention, if queries and keys are independent."
+)
+SHRINKS = (
+    'It vanishes in the limit. With scales="shrinking" it is kept as it is at the model\'s own '
+    "width, and report_laws "
+    "says so; to have a limit, scale it with the right power of n."
 )
 
 
@@ -66,7 +76,7 @@ class Reader:
     """The state of one walk over a model's two graphs."""
 
     widths: Size
-    strict: bool
+    scales: str
     registry: Registry
     notes: list[str] = field(default_factory=list)
     where: Where = field(default_factory=Where)
@@ -125,8 +135,10 @@ class Reader:
             )
         why = f", because of the law of {names}" if names else ""
         what = f"a value goes like n^{p:.2g} with the width n{why}, and meets what does not"
-        if self.strict:
-            raise self.refuse(what, WIDTH_REMEDY)
+        if p > 0 and self.scales != "width":
+            raise self.refuse(what, GROWS)
+        if self.scales == "strict":
+            raise self.refuse(what, SHRINKS)
         self.note(f"{self.where}: {what}; kept as it is at n = {self.widths[0]}")
 
 

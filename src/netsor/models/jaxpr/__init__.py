@@ -37,7 +37,7 @@ def from_jax(
     laws: Given | None = None,
     tokens: bool = False,
     batch: bool = False,
-    scales: str = "width",
+    scales: str = "shrinking",
     output: int | None = 0,
     name: str | None = None,
 ) -> ModelNetwork:
@@ -74,7 +74,7 @@ def from_flax(
     tokens: bool = False,
     name: str | None = None,
     laws: Given | None = None,
-    scales: str = "width",
+    scales: str = "shrinking",
     output: int | None = 0,
 ) -> ModelNetwork:
     """A Flax module as a network, in evaluation mode.
@@ -147,7 +147,7 @@ def from_equinox(
     laws: Given | None = None,
     tokens: bool = False,
     batch: bool = False,
-    scales: str = "width",
+    scales: str = "shrinking",
     output: int | None = 0,
     name: str | None = None,
 ) -> ModelNetwork:
@@ -174,7 +174,7 @@ def from_keras(
     *,
     laws: Given | None = None,
     tokens: bool = False,
-    scales: str = "width",
+    scales: str = "shrinking",
     output: int | None = 0,
     name: str | None = None,
 ) -> ModelNetwork:

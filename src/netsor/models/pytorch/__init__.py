@@ -31,7 +31,7 @@ def from_torch(
     tokens: bool = False,
     batch: bool = True,
     train: bool = False,
-    scales: str = "width",
+    scales: str = "shrinking",
     output: int | None = 0,
     name: str | None = None,
 ) -> ModelNetwork:
@@ -44,8 +44,8 @@ def from_torch(
     tokens  inputs are integers, for an embedding
     batch   an input is one member, and the model gets it with a batch axis of length 1; False: as it is
     train   training mode (batchnorm over a batch) instead of evaluation mode
-    scales  a power of the width that does not cancel is kept as it is at this width ("width"), or
-            refused ("strict")
+    scales  a power of the width that vanishes is kept as it is at this width, and one that grows is refused
+            ("shrinking"); both are kept ("width"), or both refused ("strict")
     output  which of several results; None: all
 
     >>> import netsor as ns, torch.nn as nn

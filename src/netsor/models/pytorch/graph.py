@@ -23,6 +23,7 @@ __all__ = ["RULES", "Pair", "export", "rule", "walk"]
 Pair = tuple[Any, Any]  # a number of the graphs at the two widths
 Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}
+NOT_THE_USERS = ("site-packages/torch/", "netsor/models/")
 RECURRENT = {"aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.rnn_relu.input"}
 
 
@@ -55,7 +56,7 @@ def export(model: Any, inputs: tuple[Any, ...]) -> Any:
 
 def _not_exported(error: Exception) -> BuildError:
     frames = re.findall(r'File "([^"]+)", line (\d+), in \w+\n\s+(.*)', str(error))
-    mine = [f for f in frames if "site-packages" not in f[0]] or frames
+    mine = [f for f in frames if not any(part in f[0] for part in ("site-packages", *NOT_THE_USERS))]
     first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     place = Place(int(mine[-1][1]), mine[-1][2], file=mine[-1][0].rsplit("/", 1)[-1]) if mine else None
     return BuildError(
@@ -179,8 +180,8 @@ def where(node: Any) -> Where:
     frames = re.findall(
         r'File "([^"]+)", line (\d+), in [^\n]+\n\s+([^\n]*)', node.meta.get("stack_trace") or ""
     )
-    mine = [f for f in frames if "site-packages" not in f[0]]
-    mine = mine or [f for f in frames if "site-packages/torch/" not in f[0]] or frames
+    frames = [f for f in frames if not any(part in f[0] for part in NOT_THE_USERS)]
+    mine = [f for f in frames if "site-packages" not in f[0]] or frames
     place = None
     if mine:
         file, line, text = mine[-1]
