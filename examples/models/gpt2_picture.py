@@ -16,28 +16,11 @@ from transformers import GPT2Config, GPT2Model
 import netsor as ns
 
 WIDTH, MODELS = 64, 400
-WORDS = [
-    "the",
-    "brown",
-    "fox",
-    "jumps",
-    "over",
-    "lazy",
-    "dog",
-    "quick",
-    "red",
-    "cat",
-    "sleeps",
-    "under",
-    "a",
-    "tree",
-    "by",
-    "river",
-]
 SENTENCES = (
     ["the", "quick", "brown", "fox", "jumps", "over", "the", "dog"],
     ["the", "red", "cat", "sleeps", "by", "the", "brown", "dog"],
 )
+WORDS = sorted({word for sentence in SENTENCES for word in sentence})
 
 
 class Headed(nn.Module):

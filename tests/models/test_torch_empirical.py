@@ -17,10 +17,6 @@ import netsor as ns  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-# Heads that grow in number make scores that are vectors, of which every kernel needs many dimensions: the
-# check of their own weights is exact, and the smallest of them is compared here.
-LONG = {"attention whose heads grow in number", "llama"}
-
 
 def needs(library: str):
     return pytest.mark.skipif(find_spec(library) is None, reason=f"{library} is not installed")
@@ -60,13 +56,9 @@ def compare(case: Case, width: int, samples: int) -> tuple[float, float]:
 
 
 ALL = [
-    *(pytest.param(case, id=name) for name, case in CASES.items() if name not in LONG),
+    *(pytest.param(case, id=name) for name, case in CASES.items()),
     *(pytest.param(case, id=name, marks=needs("torchvision")) for name, case in TORCHVISION.items()),
-    *(
-        pytest.param(case, id=name, marks=needs("transformers"))
-        for name, case in TRANSFORMERS.items()
-        if name not in LONG
-    ),
+    *(pytest.param(case, id=name, marks=needs("transformers")) for name, case in TRANSFORMERS.items()),
 ]
 
 
