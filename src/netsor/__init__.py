@@ -13,36 +13,28 @@ from netsor.verify import verify
 
 if TYPE_CHECKING:
     from netsor import gp
-    from netsor.models import (
-        check_import,
-        from_equinox,
-        from_flax,
-        from_jax,
-        from_keras,
-        from_torch,
-        report_laws,
-    )
+    from netsor.models import check_import as check_import
+    from netsor.models import from_equinox as from_equinox
+    from netsor.models import from_flax as from_flax
+    from netsor.models import from_jax as from_jax
+    from netsor.models import from_keras as from_keras
+    from netsor.models import from_torch as from_torch
+    from netsor.models import report_laws as report_laws
 
 __all__ = [
     "NetsorError",
     "Program",
-    "check_import",
     "empirical_kernel",
-    "from_equinox",
-    "from_flax",
-    "from_jax",
-    "from_keras",
-    "from_torch",
     "gp",
     "kernel",
     "limit",
     "parse",
-    "report_laws",
     "simulate",
     "verify",
     "zoo",
 ]
 __all__ += _build
+_MODELS = ("check_import", "report_laws", "from_torch", "from_jax", "from_flax", "from_equinox", "from_keras")
 __version__ = "0.1.0"
 
 
@@ -53,7 +45,7 @@ def __getattr__(name: str) -> Any:
         import netsor.gp
 
         return netsor.gp
-    if name in __all__:
+    if name in _MODELS:  # not in __all__: `from netsor import *` must not import PyTorch
         import netsor.models
 
         return getattr(netsor.models, name)

@@ -16,12 +16,18 @@ VECTOR, SEQUENCE = rng.standard_normal(5), rng.standard_normal((3, 5))
 IMAGE = rng.standard_normal((6, 6, 3))
 TOKENS = np.array([1, 2, 7])
 WIDTH = 16
+HEADS: int | None = 2
 
 Case = Callable[[], tuple[Any, Any]]
 
 
 def lecun(key: Any, *shape: int, var: float = 1.0) -> Any:
     return jax.random.normal(key, shape) * jnp.sqrt(var / shape[0])
+
+
+def heads(n: int) -> int:
+    """The number of heads of an attention: fixed, with heads that grow in size, or heads of size 2."""
+    return HEADS or n // 2
 
 
 def precision() -> dict[str, Any]:
@@ -187,7 +193,7 @@ def nnx_transformer() -> tuple[Any, Any]:
                 nnx.Linear(5, n, rngs=rngs, **precision()),
                 nnx.LayerNorm(n, rngs=rngs, **precision()),
             )
-            self.attention = nnx.MultiHeadAttention(2, n, decode=False, rngs=rngs, **precision())
+            self.attention = nnx.MultiHeadAttention(heads(n), n, decode=False, rngs=rngs, **precision())
             self.f, self.g = (
                 nnx.Linear(n, 4 * n, rngs=rngs, **precision()),
                 nnx.Linear(4 * n, n, rngs=rngs, **precision()),
@@ -266,7 +272,7 @@ def linen_transformer() -> tuple[Any, Any]:
             h = nn.Embed(11, self.n, **precision())(tokens) + nn.Embed(8, self.n, **precision())(
                 jnp.arange(tokens.shape[-1])
             )
-            h = h + nn.SelfAttention(2, **precision())(nn.LayerNorm(**precision())(h))
+            h = h + nn.SelfAttention(heads(self.n), **precision())(nn.LayerNorm(**precision())(h))
             h = h + nn.Dense(self.n, **precision())(
                 nn.gelu(nn.Dense(4 * self.n, **precision())(nn.LayerNorm(**precision())(h)))
             )
@@ -330,7 +336,7 @@ def equinox_transformer() -> tuple[Any, Any]:
             a, b, c = jax.random.split(key, 3)
             self.e, self.v = eqx.nn.Linear(5, n, key=a), eqx.nn.Linear(n, 1, key=c)
             self.attention, self.norm = (
-                eqx.nn.MultiheadAttention(2, n, key=b),
+                eqx.nn.MultiheadAttention(heads(n), n, key=b),
                 eqx.nn.LayerNorm(n),
             )
 

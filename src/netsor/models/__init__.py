@@ -19,6 +19,7 @@ _HOMES = {
     "from_torch": "pytorch",
     "report_laws": "report",
 }
+_EXTRAS = {"torch": "PyTorch", "jax": "JAX"}
 
 
 def __getattr__(name: str) -> Any:
@@ -26,5 +27,12 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     if name in _HOMES:
-        return getattr(import_module(f"netsor.models.{_HOMES[name]}"), name)
+        try:
+            return getattr(import_module(f"netsor.models.{_HOMES[name]}"), name)
+        except ModuleNotFoundError as error:
+            if error.name not in _EXTRAS:
+                raise
+            raise ModuleNotFoundError(
+                f"ns.{name} needs {_EXTRAS[error.name]}: pip install 'netsor[{error.name}]'", name=error.name
+            ) from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -222,6 +222,7 @@ class JaxFront(Front):
         self, init: Init, apply_at: Callable[[int], Apply], width: int, tokens: bool, batch: bool
     ) -> None:
         self.widths, self.tokens, self.batch = two_widths(width), tokens, batch
+        self.init = init
         self.apply = tuple(apply_at(n) for n in self.widths)
         (laws, _), (laws2, two) = (read_laws(lambda key, n=n: init(key, n)) for n in self.widths)
         self.trees = (init(jax.random.key(0), self.widths[0]), two)  # numbers, and the shapes of others
