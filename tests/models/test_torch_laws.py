@@ -189,3 +189,14 @@ def test_strict_scales():
         ns.program(ns.from_torch(CASES["sequential mlp"].make, scales="strict"), VECTOR)
     with pytest.raises(BuildError, match="scales='loose'"):
         ns.from_torch(CASES["sequential mlp"].make, scales="loose")
+
+
+def test_tokens_outside_the_table_are_refused():
+    def make(n):
+        return nn.Sequential(nn.Embedding(5, n), nn.Flatten(), nn.Linear(n, 1, bias=False))
+
+    net = ns.from_torch(make, tokens=True)
+    with pytest.raises(ns.NetsorError, match="the token 99 is looked up in a table of 5 rows"):
+        ns.kernel(net)([np.array([99])])
+    with pytest.raises(ns.NetsorError, match="no limit on these inputs"):
+        ns.kernel(net)([np.array([1]), np.array([99])])

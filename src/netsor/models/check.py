@@ -46,8 +46,8 @@ def check_import(net: ModelNetwork, x: Any, tolerance: float | None = None) -> C
     if not isinstance(net, ModelNetwork):
         raise BuildError(
             f"`{getattr(net, 'name', net)}` is not imported from a model",
-            remedy="check_import compares a network from ns.from_torch, ns.from_jax and the like "
-            "with its model.",
+            remedy="check_import compares a network from ns.from_torch, ns.from_jax and the like with its "
+            "model.",
         )
     made = program(net, x)
     mine = run_with(made, own_weights(net, made))
@@ -59,9 +59,8 @@ def check_import(net: ModelNetwork, x: Any, tolerance: float | None = None) -> C
     if not difference <= limit:
         raise SimulationError(
             f"the program with the model's own weights differs from the model by {difference:.1e}",
-            remedy=f"The largest relative difference may be {limit:.0e}. Please report the model: "
-            f"some operation is "
-            "not read as it should be.",
+            remedy=f"The largest relative difference may be {limit:.0e}. Please report the model: some "
+            "operation is not read as it should be.",
         )
     return Check(difference, limit, mine)
 

@@ -121,9 +121,9 @@ def _given_law(row: Row, law: Any) -> Law:
             return Law(float(mean), (var, var))
     raise BuildError(
         f"laws has {law!r} for `{row.name}`",
-        remedy="A law is ns.Matrix(var), with entries of variance var / fan_in; ns.Vector(var, "
-        'mean); or "width": '
-        "as it is at the model's own width.",
+        remedy="A law is ns.Matrix(var), with entries of variance var / fan_in; ns.Vector(var, mean); "
+        '"width": as it is at the model\'s own width; or, for a parameter without a width, "values": the '
+        "numbers that the model itself has.",
     )
 
 

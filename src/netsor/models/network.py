@@ -59,9 +59,8 @@ class ModelNetwork(Network):
         if scales not in SCALES:
             raise BuildError(
                 f"scales={scales!r}",
-                remedy='"shrinking": a power of the width that vanishes is kept as it is at the '
-                "model's own width; "
-                '"width": one that grows, too; "strict": both are refused.',
+                remedy='"shrinking": a power of the width that vanishes is kept as it is at the model\'s '
+                'own width; "width": one that grows, too; "strict": both are refused.',
             )
         self.front, self.scales, self.output = front, scales, output
         self.rows = override(front.rows, laws)
@@ -132,12 +131,10 @@ class ModelNetwork(Network):
             )
             if sizes[origin][0] < 2 * new.outer * new.inner:
                 raise reader.refuse(
-                    f"a width of {sizes[origin][0]} is cut into {new.outer * new.inner} parts, as if "
-                    f"two vectors "
-                    "met whose coordinates are in different order",
-                    "Blocks of a width must come together again in the order in which they were cut. "
-                    "If they do, "
-                    f"give a larger width: width={2 * self.front.widths[0]}.",
+                    f"a width of {sizes[origin][0]} is cut into {new.outer * new.inner} parts, as if two "
+                    "vectors met whose coordinates are in different order",
+                    "Blocks of a width must come together again in the order in which they were cut. If "
+                    f"they do, give a larger width: width={2 * self.front.widths[0]}.",
                 )
             self.cuts[origin] = new
         self.registry = Registry()

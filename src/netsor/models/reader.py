@@ -10,24 +10,20 @@ from dataclasses import dataclass, field, replace
 from netsor.build.nodes import Node
 from netsor.build.parameters import Matrix, Vector
 from netsor.errors import BuildError, NetsorError, Place
-from netsor.models.scalars import ONE, Size
+from netsor.models.scalars import NEAR, ONE, Size
 from netsor.models.values import Parameter, Value
 
 __all__ = ["Reader", "Registry", "Use", "Where"]
 
 GROWS = (
     "It has no limit. Attention scores q.k/sqrt(d) are such values: they stay random, where q.k/d "
-    "converges. Scale "
-    "them by 1/d; or let heads of a fixed size grow in number, nn.MultiheadAttention(n, n // 4), "
-    "which has the limit "
-    'of 1/sqrt(d); or give scales="width", which reads them as sqrt(d) times the limit of q.k/d, at '
-    "the model's own d: "
-    "uniform attention, if queries and keys are independent."
+    "converges. Scale them by 1/d; or let heads of a fixed size grow in number, nn.MultiheadAttention(n, "
+    'n // 4), which has the limit of 1/sqrt(d); or give scales="width", which reads them as sqrt(d) times '
+    "the limit of q.k/d, at the model's own d: uniform attention, if queries and keys are independent."
 )
 SHRINKS = (
-    'It vanishes in the limit. With scales="shrinking" it is kept as it is at the model\'s own '
-    "width, and report_laws "
-    "says so; to have a limit, scale it with the right power of n."
+    'It vanishes in the limit. With scales="shrinking" it is kept as it is at the model\'s own width, and '
+    "report_laws says so; to have a limit, scale it with the right power of n."
 )
 
 
@@ -104,7 +100,7 @@ class Reader:
                 raise
             raise self.refuse(error.what, error.remedy) from error
         except ValueError as error:
-            raise self.refuse(str(error), MIXED) from error
+            raise self.refuse(str(error), WIDTHS) from error
         finally:
             self.where = before
 
@@ -112,7 +108,7 @@ class Reader:
         """The scale multiplied into the node; a power of n that is left has no limit."""
         if v.scale == ONE:
             return v
-        if not v.scale.is_fixed:
+        if not v.scale.is_fixed and not abs(v.scale.exponent(self.widths)) < NEAR:  # n / (n - 1) tends to 1
             self.keep(v)
         node = v.node * v.scale.one if v.scale.one != 1.0 else v.node
         assert isinstance(node, Node | float)
@@ -124,14 +120,12 @@ class Reader:
         names = ", ".join(f"`{name}`" for name in sorted(v.scale.grown if p > 0 else v.scale.laws))
         if v.scale.grown and p > 0:
             raise self.refuse(
-                f"values grow like n^{p:.2g} with the width n, because the variance of {names} does "
-                f"not shrink as "
-                "it should",
+                f"values grow like n^{p:.2g} with the width n, because the variance of {names} does not "
+                "shrink as it should",
                 "A matrix has entries of variance var / fan_in, a vector of order 1. Change the "
-                "initialiser, give "
-                f'the law, laws={{"{min(v.scale.grown)}": ns.Matrix(1.0)}}, or read it as it is at the '
-                f"model's own "
-                f'width: laws={{"{min(v.scale.grown)}": "width"}}; "*" stands for all parameters.',
+                f'initialiser, give the law, laws={{"{min(v.scale.grown)}": ns.Matrix(1.0)}}, or read it '
+                f'as it is at the model\'s own width: laws={{"{min(v.scale.grown)}": "width"}}; "*" '
+                "stands for all parameters.",
             )
         why = f", because of the law of {names}" if names else ""
         what = f"a value goes like n^{p:.2g} with the width n{why}, and meets what does not"
@@ -142,8 +136,7 @@ class Reader:
         self.note(f"{self.where}: {what}; kept as it is at n = {self.widths[0]}")
 
 
-MIXED = (
-    "The axis that goes to infinity is a coordinate of vectors: it can be cut into equal blocks "
-    "(heads, gates) "
-    "and joined again in the same order, but not mixed with tokens, pixels or members of a batch."
+WIDTHS = (
+    "The axis that goes to infinity is a coordinate of vectors: it can be cut into equal blocks (heads, "
+    "gates) and joined again in the same order, but not mixed with tokens, pixels or members of a batch."
 )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-__all__ = ["ONE", "Scale", "Size", "both", "product"]
+__all__ = ["NEAR", "ONE", "Scale", "Size", "both", "product"]
 
+NEAR = 0.1  # powers of n that are equal: a variance 2 / (n + 1) goes like 1/n, and a measured one has noise
 Size = tuple[int, int]  # the length of an axis at the two widths
 
 

@@ -92,9 +92,8 @@ def from_flax(
     else:
         raise BuildError(
             "no example of an input is given",
-            remedy="A Linen module draws its parameters for an input: from_flax(make, example=x). "
-            "For NNX, make "
-            "takes two arguments: lambda n, rngs: ...",
+            remedy="A Linen module draws its parameters for an input: from_flax(make, example=x). For "
+            "NNX, make takes two arguments: lambda n, rngs: ...",
         )
     return ModelNetwork(
         JaxFront(init, apply_at, width, tokens, batch), name or "flax_model", laws, scales, output

@@ -157,8 +157,8 @@ def _less(reader: Reader, ins: list[Any], p: Params, q: Params, s: Shapes) -> An
 def _data_dependent(reader: Reader, ins: list[Any], p: Params, q: Params, s: Shapes) -> Any:
     raise reader.refuse(
         "an operation whose result depends on comparisons or on the order of values",
-        "A program is straight-line, and its functions act coordinate by coordinate. Compute this from the "
-        "data before the network, and give it as a part of the input: a tuple.",
+        "A program is straight-line, and its functions act coordinate by coordinate. Compute this from "
+        "the data before the network, and give it as a part of the input: a tuple.",
     )
 
 
@@ -317,9 +317,8 @@ def _input(reader: Reader, x: Any) -> Value:
     if isinstance(x, Output):
         raise reader.refuse(
             "a layer acts on an output, the result of a layer from a width to a finite number of rows",
-            "Rule Output: such a layer ends the network, since a finite layer (a bottleneck) stays "
-            "random in the "
-            "limit. Let its size grow with the width.",
+            "Rule Output: such a layer ends the network, since a finite layer (a bottleneck) stays random "
+            "in the limit. Let its size grow with the width.",
         )
     return each.as_value(reader, x)
 

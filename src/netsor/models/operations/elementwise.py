@@ -45,18 +45,17 @@ def _constant(reader: Reader, c: Constant) -> Value:
     except ValueError as error:
         raise reader.refuse(
             str(error),
-            "Numbers that differ from coordinate to coordinate have no limit. Positions can be "
-            "learned, or rotary "
-            "with heads of a fixed size that grow in number.",
+            "Numbers that differ from coordinate to coordinate have no limit. Positions can be learned, "
+            "or rotary with heads of a fixed size that grow in number.",
         ) from error
 
 
 def beyond_output(reader: Reader) -> Exception:
     return reader.refuse(
         "a function acts on an output, the result of a layer from a width to a finite number of rows",
-        "Rule Output: such a layer ends the network. If it is meant to be wide, let its size grow "
-        "with the width; "
-        "if this is the model's last softmax or loss, leave it out: the kernel is that of the logits.",
+        "Rule Output: such a layer ends the network. If it is meant to be wide, let its size grow with "
+        "the width; if this is the model's last softmax or loss, leave it out: the kernel is that of the "
+        "logits.",
     )
 
 

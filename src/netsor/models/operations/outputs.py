@@ -51,8 +51,8 @@ def _as_output(reader: Reader, x: Traced | float) -> Output | None:
         return None
     raise reader.refuse(
         "an output is added to something else",
-        "Rule Output: a layer to a finite number of rows ends the network, and outputs can only be "
-        "added to outputs.",
+        "Rule Output: a layer to a finite number of rows ends the network, and outputs can only be added "
+        "to outputs.",
     )
 
 
@@ -86,8 +86,8 @@ def finish(reader: Reader, x: Any) -> Any:
         kind = "vectors" if isinstance(x, Value) and x.is_vector else "no output"
         raise reader.refuse(
             f"the model returns {kind}",
-            "Rule Output: a network ends in a layer from a width to a fixed number of rows. Add one, such as "
-            "nn.Linear(n, 1), or say which of several results to take: output=0.",
+            "Rule Output: a network ends in a layer from a width to a fixed number of rows. Add one, such "
+            "as nn.Linear(n, 1), or say which of several results to take: output=0.",
         )
     return reduce(lambda a, b: a + b, (_applied(reader, t) for t in x.terms))
 

@@ -13,7 +13,7 @@ from netsor.build.trace import current_trace
 from netsor.models.axes import Axes, Cut, Factor, WidthClass, finite, unknown
 from netsor.models.laws import MIXED, Row
 from netsor.models.reader import Reader, Use
-from netsor.models.scalars import ONE, Scale, Size
+from netsor.models.scalars import NEAR, ONE, Scale, Size
 from netsor.models.values import Parameter, Value, fixed
 
 __all__ = ["law_scale", "matrix", "parameter", "parameter_value"]
@@ -43,7 +43,7 @@ def parameter_value(reader: Reader, p: Parameter) -> Value:
     if len(p.widths) != 1 or p.law.fan_in:
         raise reader.refuse(
             f"the random parameter `{p.name}` of shape {tuple(s[0] for s in p.shape)} is used as a "
-            f"vector, but it "
+            "vector, but it "
             + (f"has {len(p.widths)} width dimensions" if not p.law.fan_in else "has the law of a matrix"),
             _NO_VECTOR if len(p.widths) != 1 else f'Give laws={{"{p.name}": ns.Vector(var, mean)}}.',
         )
@@ -53,11 +53,9 @@ def parameter_value(reader: Reader, p: Parameter) -> Value:
 
 
 _NO_VECTOR = (
-    "A random parameter without a width stays random in the limit, and the network is then no "
-    "Gaussian process. "
-    "Make it a constant (a gain of 1, a bias of 0), let it grow with the width, or condition on the "
-    "numbers that "
-    'the model itself has: laws={name: "values"}.'
+    "A random parameter without a width stays random in the limit, and the network is then no Gaussian "
+    "process. Make it a constant (a gain of 1, a bias of 0), let it grow with the width, or condition on "
+    'the numbers that the model itself has: laws={name: "values"}.'
 )
 
 
@@ -66,9 +64,8 @@ def check_law(reader: Reader, p: Parameter) -> None:
     if p.law.source == MIXED:
         raise reader.refuse(
             f"the parts of the parameter `{p.name}` are filled with different laws",
-            "Entries of one matrix or vector have one law. Give it, "
-            f'laws={{"{p.name}": ns.Vector(1.0)}} or ns.Matrix(1.0), or let each part be a parameter '
-            f"of its own.",
+            f'Entries of one matrix or vector have one law. Give it, laws={{"{p.name}": ns.Vector(1.0)}} '
+            "or ns.Matrix(1.0), or let each part be a parameter of its own.",
         )
 
 
@@ -107,9 +104,6 @@ def _shapes_of_steps(p: Parameter) -> list[list[Size]]:
     return [shape if kind == "reshape" else [] for kind, shape in p.steps]
 
 
-NEAR = 0.1  # a variance 2 / (n + 1) goes like 1/n, and a measured one has noise
-
-
 def law_scale(p: Parameter, cols: Scale) -> Scale:
     """The factor that the law of a parameter puts at the two widths, beyond that of a vector or a matrix.
 
@@ -144,8 +138,8 @@ def matrix(
                 f"the parameter `{p.name}` is used in two ways, as {other[1]} and as "
                 f"{'its transpose' if other[1] == role else role} (tied weights)",
                 "A matrix and its transpose, or a readout that is used elsewhere, cannot be in one "
-                "program. Untie "
-                "them: give the second use a parameter of its own (tie_word_embeddings=False).",
+                "program. Untie them: give the second use a parameter of its own "
+                "(tie_word_embeddings=False).",
             )
     if key not in registry.made:
         name = registry.name("_".join([p.name, *(str(first) for _, first, _ in p.piece)]))

@@ -153,10 +153,9 @@ def _matmul(reader: Reader, m: _Meeting, positions: int) -> Value | Output:
     if not columns:
         raise reader.refuse(
             f"the random matrix `{p.name}` of shape {tuple(s[0] for s in shape_of(p.axes))} mixes a "
-            f"finite axis",
+            "finite axis",
             "A matrix of finite size stays random in the limit, and the network is then no Gaussian "
-            "process. Let the "
-            "axis grow with the width, or mix with fixed numbers.",
+            "process. Let the axis grow with the width, or mix with fixed numbers.",
         )
     if len(columns) > 1 or len(rows) > 1:
         raise reader.refuse(
@@ -219,8 +218,8 @@ def _embed(
     if not any(f.width for a in own for f in a):
         raise reader.refuse(
             f"`{p.name}` maps data to a finite dimension",
-            "No dimension of this layer grew with the width. Is it built with a fixed size? Let "
-            "make(n) use n.",
+            "No dimension of this layer grew with the width. Is it built with a fixed size? Let make(n) "
+            "use n.",
         )
     for i in range(len(v.axes)):
         if v.axes[i]:
@@ -252,14 +251,14 @@ def lookup(reader: Reader, p: Parameter, ids: Value | Constant) -> Value:
         return parameter_value(reader, replace(p, axes=(*(finite(s[0]) for s in shape), *p.axes[1:])))
     if len(p.widths) != 1 or (p.axes[0][:1] and p.axes[0][0].width):
         raise reader.refuse(
-            f"the table `{p.name}` of shape {tuple(s[0] for s in p.shape)} has no fixed number of "
-            f"rows and a width",
-            "A random table without a width stays random in the limit. Let its second dimension be "
-            "the width, or "
-            f'condition on the numbers that the model itself has: laws={{"{p.name}": "values"}}.',
+            f"the table `{p.name}` of shape {tuple(s[0] for s in p.shape)} has no fixed number of rows "
+            "and a width",
+            "A random table without a width stays random in the limit. Let its second dimension be the "
+            f'width, or condition on the numbers that the model itself has: laws={{"{p.name}": "values"}}.',
         )
     axes, node = _ids(reader, ids, rows)
     hot = fns.relu(1.0 - fns.abs_(node[..., None] - np.arange(rows, dtype=float)))
+    hot = hot / hot.sum(len(hot.index) - 1)[..., None]  # 0/0 for a token that is in no row
     if p.law.zero_rows:
         alive = np.ones(rows)
         alive[list(p.law.zero_rows)] = 0.0

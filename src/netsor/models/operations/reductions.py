@@ -63,8 +63,8 @@ def extreme(reader: Reader, x: Traced, axes: Sequence[int], name: str = "max") -
     if any(f.width is not None for i in axes for f in v.axes[i]):
         raise reader.refuse(
             f"a {name} over a width",
-            "Rule Nonlin: functions act coordinate by coordinate. A mean over the width has a limit, "
-            "a maximum grows.",
+            "Rule Nonlin: functions act coordinate by coordinate. A mean over the width has a limit, a "
+            "maximum grows.",
         )
     indices = v.index_axes(list(axes))
     node = apply(MIXINGS[name], v.node, axis=indices) if indices else v.node
@@ -79,9 +79,8 @@ def softmax(reader: Reader, x: Traced, axis: int) -> Value:
     if any(f.width is not None for f in v.axes[axis]):
         raise reader.refuse(
             "a softmax over a width",
-            "Rule Nonlin: functions act coordinate by coordinate, and this one divides by a sum over "
-            "the width. A "
-            "softmax over tokens has a limit; if this is the model's last softmax, leave it out.",
+            "Rule Nonlin: functions act coordinate by coordinate, and this one divides by a sum over the "
+            "width. A softmax over tokens has a limit; if this is the model's last softmax, leave it out.",
         )
     v = reader.fold(v)
     if v.is_number or not v.axes[axis]:
@@ -112,8 +111,7 @@ def batchnorm(reader: Reader, x: Traced, axes: Sequence[int], eps: float) -> Val
     if not indices:
         raise reader.refuse(
             "a batchnorm in training mode of a single member",
-            "Its members must differ. An input of the network is then a whole batch: give "
-            "batch=False and inputs of "
-            "shape (members, ...); or train=False, for the running statistics.",
+            "Its members must differ. An input of the network is then a whole batch: give batch=False and "
+            "inputs of shape (members, ...); or train=False, for the running statistics.",
         )
     return replace(v, node=apply(MIXINGS["batchnorm"], v.node, axis=indices, eps=float(eps)))

@@ -235,9 +235,8 @@ def _blocks(reader: Reader, axis: Axis, start: Size, stop: Size) -> tuple[int, i
             raise CutWidth(inside, inner[0] // parts, inner=False)
         raise reader.refuse(
             f"[{start[0]}:{stop[0]}] of an axis of length {size[0]} cuts a width",
-            "A part of a width has a limit if it is a block of equal blocks, as gates, heads and "
-            "halves are, so that "
-            "its length grows with the width.",
+            "A part of a width has a limit if it is a block of equal blocks, as gates, heads and halves "
+            "are, so that its length grows with the width.",
         )
     return start[0] // inner[0], stop[0] // inner[0], axis[1:]
 
@@ -279,8 +278,8 @@ def _unit(reader: Reader, values: list[Value], axis: int) -> Size:
     if any(s[0] // unit[0] != s[1] // unit[1] for s in sizes):
         raise reader.refuse(
             f"vectors of widths {', '.join(str(s[0]) for s in sizes[: len(values)])} are joined",
-            "Joined widths must be multiples of one width, which grow together: n and 2n, but not n "
-            "and n + 1.",
+            "Joined widths must be multiples of one width, which grow together: n and 2n, but not n and n "
+            "+ 1.",
         )
     return unit
 

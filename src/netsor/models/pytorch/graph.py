@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import operator
+import os
 import re
 import warnings
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ __all__ = ["RULES", "Pair", "export", "rule", "walk"]
 Pair = tuple[Any, Any]  # a number of the graphs at the two widths
 Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}
-NOT_THE_USERS = ("site-packages/torch/", "netsor/models/")
+NOT_THE_USERS = (os.path.dirname(torch.__file__), "netsor/models/")
 RECURRENT = {"aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.rnn_relu.input"}
 
 
@@ -62,10 +63,9 @@ def _not_exported(error: Exception) -> BuildError:
     return BuildError(
         f"torch.export cannot trace the model: {first}",
         place=place,
-        remedy="The forward pass must be straight-line: branches and loops may depend on shapes, not "
-        "on the values of "
-        "the data. Check the shape of the input too; tokens need tokens=True, a batch axis of their "
-        "own batch=False.",
+        remedy="The forward pass must be straight-line: branches and loops may depend on shapes, not on "
+        "the values of the data. Check the shape of the input too; tokens need tokens=True, a batch axis "
+        "of their own batch=False.",
     )
 
 

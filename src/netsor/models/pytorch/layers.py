@@ -15,6 +15,7 @@ import torch
 from netsor.models.operations import elementwise as each
 from netsor.models.operations.products import einsum, lookup
 from netsor.models.operations.reductions import batchnorm, normalise, softmax
+from netsor.models.operations.shapes import pad as pad_axis
 from netsor.models.operations.shapes import reshape, take
 from netsor.models.operations.windows import (
     Window,
@@ -200,9 +201,22 @@ def _pad(reader: Reader, self: Any, pad: list, result: Any, mode: str = "constan
     if value is not None and plain(value) != 0:
         raise reader.refuse(f"padding with {plain(value):g}", "Zeros, reflections and copies can be read.")
     widths = _plainly(pad)
+    if mode == "constant":
+        return _padded_with_zeros(reader, self, widths)
     if any(s[0] != s[1] for s in self.shape[len(self.shape) - dims :]):
         raise reader.refuse("a width is padded", "Let a layer change the width.")
     return spatial(lambda t: F.pad(t, widths, mode=mode), reader, self, dims)
+
+
+def _padded_with_zeros(reader: Reader, x: Any, widths: list[int]) -> Any:
+    """Zeros before and after the last axes; the last axis comes first in `widths`."""
+    v = each.as_value(reader, x)
+    for k, (before, after) in enumerate(zip(widths[::2], widths[1::2], strict=True)):
+        axis = len(v.axes) - 1 - k
+        if (before or after) and v.shape[axis][0] != v.shape[axis][1]:
+            raise reader.refuse("a width is padded", "Let a layer change the width.")
+        v = pad_axis(v, axis, before, after)
+    return v
 
 
 @rule("pixel_shuffle")

@@ -117,6 +117,11 @@ def _clamp_min(reader: Reader, self: Traced, min: Pair, result: Any) -> Any:
     return _clamp(reader, self, min, None, result)
 
 
+@rule("relu6", "relu6_")
+def _relu6(reader: Reader, self: Traced, result: Any) -> Any:
+    return each.unary(reader, "hard_tanh", self, low=0.0, high=6.0)
+
+
 @rule("softplus")
 def _softplus(reader: Reader, self: Traced, beta: Pair, threshold: Pair, result: Any) -> Any:
     return each.unary(reader, "softplus", self, beta=float(plain(beta)))
@@ -153,8 +158,8 @@ def _dropout(reader: Reader, input: Traced, p: Pair, train: bool, result: Any) -
 def _random(reader: Reader, result: Any, **_: Any) -> Any:
     raise reader.refuse(
         "the forward pass draws random numbers",
-        "They are drawn anew for every input, and are not part of the network's law. Give "
-        "train=False, or take them out.",
+        "They are drawn anew for every input, and are not part of the network's law. Give train=False, or "
+        "take them out.",
     )
 
 
@@ -261,9 +266,8 @@ def _less(reader: Reader, self: Any, other: Any, result: Any) -> Any:
 def _data_dependent(reader: Reader, result: Any, **_: Any) -> Any:
     raise reader.refuse(
         "an operation whose result depends on comparisons or on the order of values",
-        "A program is straight-line, and its functions act coordinate by coordinate. Compute this "
-        "from the data "
-        "before the network, and give it as a part of the input: a tuple.",
+        "A program is straight-line, and its functions act coordinate by coordinate. Compute this from "
+        "the data before the network, and give it as a part of the input: a tuple.",
     )
 
 
@@ -326,6 +330,14 @@ def _transpose(reader: Reader, self: Any, result: Any, dim0: Pair = (-2, -2), di
     if rank > 1:
         i, j = plain(dim0) % rank, plain(dim1) % rank
         order[i], order[j] = order[j], order[i]
+    return shapes.transpose(reader, self, order)
+
+
+@rule("movedim", "moveaxis")
+def _movedim(reader: Reader, self: Any, source: Any, destination: Any, result: Any) -> Any:
+    start, end = axes_of(self, source), axes_of(self, destination)
+    rest = iter(i for i in range(len(self.shape)) if i not in start)
+    order = [start[end.index(i)] if i in end else next(rest) for i in range(len(self.shape))]
     return shapes.transpose(reader, self, order)
 
 
@@ -536,10 +548,21 @@ def _var(
     return each.mul(reader, out, number(n / (n - lost), m / (m - lost)))
 
 
-@rule("amax", "amin")
+@rule("std")
+def _std(reader: Reader, self: Any, result: Any, **options: Any) -> Any:
+    return each.unary(reader, "sqrt", _var(reader, self, result, **options))
+
+
+@rule("amax")
 def _amax(reader: Reader, self: Any, result: Any, dim: Any = None, keepdim: bool = False) -> Any:
     axes = axes_of(self, dim)
     return _kept(reader, reductions.extreme(reader, self, axes), axes, keepdim, self.shape)
+
+
+@rule("amin")
+def _amin(reader: Reader, self: Any, result: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    axes = axes_of(self, dim)
+    return _kept(reader, reductions.extreme(reader, self, axes, "min"), axes, keepdim, self.shape)
 
 
 @rule("max")
@@ -583,11 +606,10 @@ def product(reader: Reader, a: Any, b: Any, contracted: Any, batch: Any = ((), (
 def _input(reader: Reader, x: Any) -> Value:
     if isinstance(x, Output):
         raise reader.refuse(
-            "a layer acts on an output, the result of a layer from a width to a finite number of "
-            "rows (a bottleneck)",
-            "Rule Output: such a layer ends the network, since a finite layer stays random in the "
-            "limit. Let its size "
-            "grow with the width: nn.Linear(n, n // 2).",
+            "a layer acts on an output, the result of a layer from a width to a finite number of rows (a "
+            "bottleneck)",
+            "Rule Output: such a layer ends the network, since a finite layer stays random in the limit. "
+            "Let its size grow with the width: nn.Linear(n, n // 2).",
         )
     return each.as_value(reader, x)
 
