@@ -268,6 +268,31 @@ def _pad(reader: Reader, ins: list[Any], p: Params, q: Params, s: Shapes) -> Any
     return x
 
 
+@rule("stack")
+def _stack(reader: Reader, ins: list[Any], p: Params, q: Params, s: Shapes) -> Any:
+    k = p["axis"]
+    parts = [each.as_value(reader, x) for x in ins]
+    parts = [shapes.reshape(reader, x, [*x.shape[:k], (1, 1), *x.shape[k:]]) for x in parts]
+    return shapes.concatenate(reader, parts, k)
+
+
+@rule("unstack")
+def _unstack(reader: Reader, ins: list[Any], p: Params, q: Params, s: Shapes) -> Any:
+    k = p["axis"]
+    parts = [shapes.slice_axis(reader, ins[0], k, (i, i), (i + 1, i + 1)) for i in range(len(s))]
+    return [shapes.reshape(reader, part, shape) for part, shape in zip(parts, s, strict=True)]
+
+
+@rule("tile")
+def _tile(reader: Reader, ins: list[Any], p: Params, q: Params, s: Shapes) -> Any:
+    x = each.as_value(reader, ins[0])
+    for k, (times, (one, two)) in enumerate(zip(p["reps"], x.shape, strict=True)):
+        if times > 1 and one != two:
+            raise reader.refuse("a width is repeated", "Let a layer change the width.")
+        x = shapes.take(reader, x, k, list(range(one)) * times) if times > 1 else x
+    return x
+
+
 @rule("rev")
 def _rev(reader: Reader, ins: list[Any], p: Params, q: Params, s: Shapes) -> Any:
     x = each.as_value(reader, ins[0])

@@ -24,7 +24,7 @@ __all__ = ["RULES", "Pair", "export", "rule", "walk"]
 Pair = tuple[Any, Any]  # a number of the graphs at the two widths
 Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}
-NOT_THE_USERS = (os.path.dirname(torch.__file__), "netsor/models/")
+NOT_THE_USERS = (os.path.dirname(str(torch.__file__)), "netsor/models/")
 RECURRENT = {"aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.rnn_relu.input"}
 
 
