@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from time import perf_counter
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -40,6 +42,35 @@ def test_own_weights_give_own_output(name, case, dtype):
         check = ns.check_import(net, case.x)
     assert check.tolerance == (1e-12 if dtype == torch.float64 and name not in IN_SINGLE else 1e-5)
     assert abs(check.outputs).max() > 0
+
+
+@needs("transformers")
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_gpt2_is_read_in_ten_seconds_and_its_kernel_takes_thirty():
+    """Two layers; two sentences of 8 tokens."""
+    case = TRANSFORMERS["gpt2"]
+    case.make(16)  # imports are not counted
+    start = perf_counter()
+    net = ns.from_torch(case.make, width=64, **case.options)
+    sentences = [np.arange(8), np.array([3, 3, 4, 9, 1, 2, 2, 8])]
+    ns.program(net, sentences[0])
+    read = perf_counter()
+    assert ns.kernel(net)(sentences).shape == (16, 16)
+    assert read - start < 10
+    assert perf_counter() - read < 30
+
+
+@needs("transformers")
+@pytest.mark.filterwarnings("ignore")
+def test_a_table_without_a_width_is_refused_or_conditioned_on():
+    case = TRANSFORMERS["t5 encoder"]
+    options = {k: v for k, v in case.options.items() if k != "laws"}
+    with pytest.raises(ns.NetsorError, match=r"relative_attention_bias.*no fixed number of rows"):
+        ns.program(ns.from_torch(case.make, width=16, **options), case.x)
+    net = ns.from_torch(case.make, width=16, **case.options)
+    ns.program(net, case.x)
+    assert any(row[2:] == ("own values", "numbers") for row in ns.report_laws(net).rows)
 
 
 @needs("transformers")

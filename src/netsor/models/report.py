@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from netsor.errors import BuildError
-from netsor.models.laws import MIXED, Law, Row, shape_text
+from netsor.models.laws import MIXED, VALUES, Law, Row, shape_text
 from netsor.models.network import ModelNetwork
 from netsor.models.scalars import Size
 
@@ -59,8 +59,8 @@ def law_text(law: Law, widths: Size) -> str:
     >>> law_text(Law(0.0, (1 / 192, 1 / 384), "uniform"), (64, 128))
     'uniform, variance 0.3333/n'
     """
-    if law.source == MIXED:
-        return MIXED
+    if law.source in (MIXED, VALUES):
+        return law.source
     if law.is_constant:
         return f"constant {law.mean:g}"
     centre = f", mean {law.mean:g}" if law.mean else ""
@@ -80,6 +80,8 @@ def _became(net: ModelNetwork, row: Row) -> str:
     if not found:
         if not net.registry.uses:
             return "not read yet"
+        if row.law.source == VALUES:
+            return "numbers"
         return f"constant {row.law.mean:g}" if row.law.is_constant else "not used"
     thing, use = found[0]
     block = f" x {len(found)}" if len(found) > 1 else ""
