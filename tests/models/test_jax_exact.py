@@ -18,8 +18,9 @@ import netsor as ns  # noqa: E402
 from netsor.errors import BuildError  # noqa: E402
 from netsor.models.jaxpr.laws import read_laws  # noqa: E402
 
-# Keras computes tanh and its norms in float32 whatever it is told, and Flax the softmax of NNX's attention.
-IN_SINGLE = [*KERAS, FLAX[2]]
+# Keras computes tanh and its norms in float32 whatever it is told; Flax the softmax of NNX's attention and
+# the running statistics of Linen's batchnorm.
+IN_SINGLE = [*KERAS, FLAX[2], FLAX[5]]
 
 
 @pytest.fixture(autouse=True)
