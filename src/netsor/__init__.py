@@ -13,6 +13,13 @@ from netsor.verify import verify
 
 if TYPE_CHECKING:
     from netsor import gp
+    from netsor.models import check_import as check_import
+    from netsor.models import from_equinox as from_equinox
+    from netsor.models import from_flax as from_flax
+    from netsor.models import from_jax as from_jax
+    from netsor.models import from_keras as from_keras
+    from netsor.models import from_torch as from_torch
+    from netsor.models import report_laws as report_laws
 
 __all__ = [
     "NetsorError",
@@ -28,13 +35,19 @@ __all__ = [
     "zoo",
 ]
 __all__ += _build
+_MODELS = ("check_import", "report_laws", "from_torch", "from_jax", "from_flax", "from_equinox", "from_keras")
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """`ns.gp` is loaded when it is first used: SciPy's optimisers take longer than all the rest."""
+    """`ns.gp` and the readers of models are loaded when they are first used: SciPy's optimisers and other
+    libraries take longer than all the rest."""
     if name == "gp":
         import netsor.gp
 
         return netsor.gp
+    if name in _MODELS:  # not in __all__: `from netsor import *` must not import PyTorch
+        import netsor.models
+
+        return getattr(netsor.models, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,38 @@
+"""Models of PyTorch and JAX as networks: built at two widths, the axes that differ go to infinity."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from netsor.models.check import check_import
+    from netsor.models.jaxpr import from_equinox, from_flax, from_jax, from_keras
+    from netsor.models.pytorch import from_torch
+    from netsor.models.report import report_laws
+
+__all__ = ["check_import", "from_equinox", "from_flax", "from_jax", "from_keras", "from_torch", "report_laws"]
+
+_HOMES = {
+    "check_import": "check",
+    "from_equinox": "jaxpr",
+    "from_flax": "jaxpr",
+    "from_jax": "jaxpr",
+    "from_keras": "jaxpr",
+    "from_torch": "pytorch",
+    "report_laws": "report",
+}
+_EXTRAS = {"torch": "PyTorch", "jax": "JAX"}
+
+
+def __getattr__(name: str) -> Any:
+    """Each function is loaded when it is first used, so that no library is imported that nobody asked for."""
+    from importlib import import_module
+
+    if name in _HOMES:
+        try:
+            return getattr(import_module(f"netsor.models.{_HOMES[name]}"), name)
+        except ModuleNotFoundError as error:
+            if error.name not in _EXTRAS:
+                raise
+            raise ModuleNotFoundError(
+                f"ns.{name} needs {_EXTRAS[error.name]}: pip install 'netsor[{error.name}]'", name=error.name
+            ) from error
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

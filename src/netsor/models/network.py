@@ -1,0 +1,152 @@
+"""A model as a network of netsor: read for each shape of inputs, and again if a width turns out to be cut."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from netsor.build.network import Network
+from netsor.build.nodes import Node
+from netsor.build.trace import current_trace
+from netsor.errors import BuildError
+from netsor.models.axes import Axis, Cut, CutWidth, finite
+from netsor.models.laws import VALUES, Given, Row, override
+from netsor.models.operations.outputs import finish, rows_first
+from netsor.models.operations.parameters import parameter
+from netsor.models.reader import Reader, Registry
+from netsor.models.scalars import Size
+from netsor.models.values import Constant, Output, Parameter, Traced, Value
+
+__all__ = ["Front", "ModelNetwork", "two_widths"]
+
+Parameters = dict[str, Parameter | Constant]
+SCALES = ("strict", "shrinking", "width")
+
+
+class Front(ABC):
+    """A model of some library, built at two widths."""
+
+    widths: Size
+    rows: list[Row]
+    batch: bool
+
+    @abstractmethod
+    def walk(self, reader: Reader, parameters: Parameters, inputs: Sequence[Value]) -> list[Traced]:
+        """The results of the model, computed from values."""
+
+    @abstractmethod
+    def numbers(self) -> dict[str, np.ndarray]:
+        """The parameters of the model itself, at the first width."""
+
+    @abstractmethod
+    def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The results of the model itself, at the first width, in its own precision."""
+
+
+class ModelNetwork(Network):
+    """A network that is read from a model.
+
+    rows      the parameters and their laws
+    registry  what they became
+    notes     where a power of the width was kept as it is at the model's own width
+    """
+
+    def __init__(self, front: Front, name: str, laws: Given | None, scales: str, output: int | None) -> None:
+        if scales not in SCALES:
+            raise BuildError(
+                f"scales={scales!r}",
+                remedy='"shrinking": a power of the width that vanishes is kept as it is at the model\'s '
+                'own width; "width": one that grows, too; "strict": both are refused.',
+            )
+        self.front, self.scales, self.output = front, scales, output
+        self.rows = override(front.rows, laws)
+        self.registry, self.cuts = Registry(), {}
+        self.notes: list[str] = []
+        self.results: list[Output] = []
+        self.latest: Any = None  # the trace that has used the registry last
+        self.single = False  # whether the model computes something in less than double precision
+        super().__init__(self.read, name)
+
+    def parameters(self) -> dict[Any, str]:
+        """The matrices and vectors that the model's parameters became, as far as it has been read."""
+        return {made: made.name for made in self.registry.made.values() if made.name}
+
+    def read(self, x: Any) -> list[Any]:
+        """The model on one input, as readouts."""
+        trace = current_trace("a model")
+        inputs = [self._input(part) for part in (x if isinstance(x, tuple) else (x,))]
+        while True:
+            reader = Reader(self.front.widths, self.scales, self.registry)
+            try:
+                parameters = {row.name: self._parameter(row) for row in self.rows}
+                found = self.front.walk(reader, parameters, inputs)
+                chosen = found if self.output is None else [found[self.output]]
+                with reader.at(reader.last):
+                    out = [finish(reader, result) for result in chosen]
+            except CutWidth as cut:
+                self._cut(cut, reader, trace)
+                continue
+            self.latest = trace
+            self.single = reader.single
+            self.notes += [note for note in reader.notes if note not in self.notes]
+            self.results = [result for result in chosen if isinstance(result, Output)]
+            return out
+
+    def _parameter(self, row: Row) -> Parameter | Constant:
+        """A parameter, or its own numbers where the user wants to condition on them."""
+        if row.law.source != VALUES:
+            return parameter(row, self.cuts)
+        numbers = self.front.numbers()[row.name]
+        return Constant(numbers, numbers)
+
+    def _input(self, x: Node) -> Value:
+        axes: tuple[Axis, ...] = tuple(finite(size) for size in x.index)
+        index = tuple(size for size in x.index if size != 1)
+        node = x if index == x.index else x.reshape(index)
+        return Value((((),) if self.front.batch else ()) + axes, node)
+
+    def _cut(self, cut: CutWidth, reader: Reader, trace: Any) -> None:
+        """Remember how a width is cut, for all parameters' axes of its class, and start anew."""
+        origins = cut.width.root().origins
+        reader.where = reader.last
+        if not origins:
+            raise reader.refuse(
+                "a width that belongs to no parameter is cut", "Cut a vector that a layer made."
+            )
+        if trace is self.latest:
+            raise reader.refuse(
+                "an input of another shape cuts a width in another way",
+                "Read this input first, ns.program(net, x); the network then knows all its cuts.",
+            )
+        sizes = {(row.name, k): size for row in self.rows for k, size in enumerate(row.shape)}
+        for origin in origins:
+            old = self.cuts.get(origin, Cut())
+            parts = cut.parts
+            new = (
+                replace(old, inner=old.inner * parts) if cut.inner else replace(old, outer=old.outer * parts)
+            )
+            if sizes[origin][0] < 2 * new.outer * new.inner:
+                raise reader.refuse(
+                    f"a width of {sizes[origin][0]} is cut into {new.outer * new.inner} parts, as if two "
+                    "vectors met whose coordinates are in different order",
+                    "Blocks of a width must come together again in the order in which they were cut. If "
+                    f"they do, give a larger width: width={2 * self.front.widths[0]}.",
+                )
+            self.cuts[origin] = new
+        self.registry = Registry()
+
+    def output_orders(self) -> list[list[int]]:
+        """How the model's own results are ordered by netsor: rows of a readout first."""
+        return [rows_first(result) for result in self.results]
+
+
+def two_widths(width: int) -> Size:
+    if not isinstance(width, int) or width < 2:
+        raise BuildError(
+            f"width={width!r}", remedy="The width that make(n) is called with is an integer >= 2: width=64."
+        )
+    return width, 2 * width

@@ -1,0 +1,29 @@
+"""Nodes under other index axes, without steps that undo each other: engines look for the plain form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from netsor.build.nodes import Expression, Node
+from netsor.lang import index_maps as maps
+
+__all__ = ["reshape_node", "transpose_node"]
+
+
+def transpose_node(node: Node, order: Sequence[int]) -> Node:
+    """`node.transpose(*order)`; transposes of transposes are one, or none."""
+    if isinstance(node, Expression) and node.op is maps.transpose:
+        inner, before = node.args[0], dict(node.attrs)["axes"]
+        assert isinstance(inner, Node)
+        assert isinstance(before, tuple)
+        return transpose_node(inner, [before[i] for i in order])  # type: ignore[misc]
+    return node if list(order) == sorted(order) else node.transpose(*order)
+
+
+def reshape_node(node: Node, index: Sequence[int]) -> Node:
+    """`node.reshape(index)`; reshapes of reshapes are one, or none."""
+    if isinstance(node, Expression) and node.op is maps.reshape:
+        inner = node.args[0]
+        assert isinstance(inner, Node)
+        return reshape_node(inner, index)
+    return node if tuple(index) == node.index else node.reshape(tuple(index))

@@ -1,0 +1,112 @@
+"""PyTorch models as networks: `torch.export` at two widths."""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_flatten
+
+from netsor.models.laws import Given
+from netsor.models.network import Front, ModelNetwork, Parameters, two_widths
+from netsor.models.pytorch import layers, operations  # noqa: F401 -- they enter their rules
+from netsor.models.pytorch.graph import export, walk
+from netsor.models.pytorch.laws import built, read_rows
+from netsor.models.reader import Reader
+from netsor.models.values import Traced, Value
+
+__all__ = ["from_torch"]
+
+
+def from_torch(
+    make: Callable[[int], Any],
+    width: int = 64,
+    *,
+    laws: Given | None = None,
+    tokens: bool = False,
+    batch: bool = True,
+    train: bool = False,
+    scales: str = "shrinking",
+    output: int | None = 0,
+    name: str | None = None,
+) -> ModelNetwork:
+    """A PyTorch model as a network: `make(n)` builds it at width n, as an nn.Module.
+
+    width   the model's own width, where laws and scales are read; it is also built at twice this width, and
+            the sizes that differ go to infinity
+    laws    laws by parameter name (`*` stands for anything), in place of those that were read: ns.Matrix(var)
+            with entries of variance var / fan_in, ns.Vector(var, mean), or "width": as it is at this width
+    tokens  inputs are integers, for an embedding
+    batch   an input is one member, and the model gets it with a batch axis of length 1; False: as it is
+    train   training mode (batchnorm over a batch) instead of evaluation mode
+    scales  a power of the width that vanishes is kept as it is at this width, and one that grows is refused
+            ("shrinking"); both are kept ("width"), or both refused ("strict")
+    output  which of several results; None: all
+
+    >>> import netsor as ns, torch.nn as nn
+    >>> net = ns.from_torch(lambda n: nn.Sequential(nn.Linear(3, n), nn.ReLU(), nn.Linear(n, 1, bias=False)))
+    >>> print(ns.program(net, [1.0, 2.0, 2.0]))
+    Data x = [1, 2, 2]
+    Input p0_weight :: A(n, 3) ~ N(0, 0.3333333333333333/3)
+    Input p0_weightx :: G(n) ~ MatMul(p0_weight, x)
+    Input p0_bias :: G(n) ~ N(0, 0.1111111111111111)
+    Input p2_weight :: G(n) ~ N(0, 0.3333333333333333)
+    h1 := p0_weightx + p0_bias :: G(n)
+    a1 := relu(h1) :: H(n)
+    Output p2_weight^T a1 / sqrt(n)
+    <BLANKLINE>
+    """
+    front = TorchFront(make, width, tokens, batch, train)
+    label = name or type(front.models[0]).__name__
+    return ModelNetwork(front, label, laws, scales, output)
+
+
+class TorchFront(Front):
+    """A PyTorch model at two widths, exported once for each shape of inputs."""
+
+    def __init__(
+        self, make: Callable[[int], Any], width: int, tokens: bool, batch: bool, train: bool
+    ) -> None:
+        self.widths, self.tokens, self.batch = two_widths(width), tokens, batch
+        (one, laws), (two, laws2) = (built(make, n) for n in self.widths)
+        self.models = tuple(m.train(train).requires_grad_(False) for m in (one, two))
+        self.rows = read_rows(one, laws, two, laws2)
+        self.graphs: dict[Any, list[Any]] = {}
+
+    @property
+    def dtype(self) -> Any:
+        floats = [p.dtype for p in self.models[0].parameters() if p.is_floating_point()]
+        return floats[0] if floats else torch.get_default_dtype()
+
+    def tensors(self, inputs: Sequence[np.ndarray]) -> tuple[Any, ...]:
+        """Inputs as the model takes them."""
+        kind = torch.long if self.tokens else self.dtype
+        made = [torch.as_tensor(np.array(x)).to(kind) for x in inputs]
+        return tuple(t[None] if self.batch else t for t in made)
+
+    def walk(self, reader: Reader, parameters: Parameters, inputs: Sequence[Value]) -> list[Traced]:
+        shapes = tuple(tuple(s[0] for s in v.shape) for v in inputs)
+        if shapes not in self.graphs:
+            kind = torch.long if self.tokens else self.dtype
+            examples = tuple(torch.zeros(shape, dtype=kind) for shape in shapes)
+            self.graphs[shapes] = [export(copy.deepcopy(m), examples) for m in self.models]
+        return walk(reader, self.graphs[shapes], parameters, inputs)
+
+    def numbers(self) -> dict[str, np.ndarray]:
+        return {name: p.detach().double().numpy() for name, p in self.models[0].named_parameters()}
+
+    def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        with torch.no_grad():
+            found = copy.deepcopy(self.models[0])(*self.tensors(inputs))
+        return [t.numpy() for t in _tensors(found)]
+
+
+def _tensors(found: Any) -> list[Any]:
+    """The tensors of a result in order, as torch.export lists them."""
+    flat, _ = tree_flatten(found)
+    return [t for t in flat if isinstance(t, torch.Tensor)]

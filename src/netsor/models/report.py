@@ -1,0 +1,89 @@
+"""The table of a model's parameters: their shapes, their laws, and what they became."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from netsor.errors import BuildError
+from netsor.models.laws import MIXED, VALUES, Law, Row, shape_text
+from netsor.models.network import ModelNetwork
+from netsor.models.scalars import Size
+
+__all__ = ["LawReport", "report_laws"]
+
+HEADER = ("parameter", "shape", "law", "became")
+SAME_LIMIT = (
+    "Laws that are not Gaussian (uniform, truncated) have the limit of the Gaussian law of their variance."
+)
+
+
+@dataclass(frozen=True)
+class LawReport:
+    """Rows (parameter, shape, law, what it became), and notes; printed as a table."""
+
+    rows: tuple[tuple[str, str, str, str], ...]
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        table = [HEADER, *self.rows]
+        sizes = [max(len(row[k]) for row in table) for k in range(len(HEADER))]
+        lines = [
+            "  ".join(cell.ljust(n) for cell, n in zip(row, sizes, strict=True)).rstrip() for row in table
+        ]
+        lines.insert(1, "  ".join("-" * n for n in sizes))
+        return "\n".join([*lines, "", *self.notes])
+
+
+def report_laws(net: ModelNetwork) -> LawReport:
+    """What a network took from its model: a table of parameters, laws, and what they became.
+
+    Print it; `.rows` and `.notes` hold the same. The last column is filled when the network has been read for
+    some input: by ns.program, ns.kernel, or any other.
+    """
+    if not isinstance(net, ModelNetwork):
+        raise BuildError(
+            f"`{getattr(net, 'name', net)}` is not imported from a model",
+            remedy="report_laws takes a network from ns.from_torch, ns.from_jax and the like.",
+        )
+    widths = net.front.widths
+    rows = tuple(
+        (row.name, shape_text(row.shape, widths), law_text(row.law, widths), _became(net, row))
+        for row in net.rows
+    )
+    return LawReport(rows, (f"n = {widths[0]} is the model's own width.", SAME_LIMIT, *net.notes))
+
+
+def law_text(law: Law, widths: Size) -> str:
+    """`uniform, 0.333/n`: the variance with its power of n.
+
+    >>> law_text(Law(0.0, (1 / 192, 1 / 384), "uniform"), (64, 128))
+    'uniform, variance 0.3333/n'
+    """
+    if law.source in (MIXED, VALUES):
+        return law.source
+    if law.is_constant:
+        return f"constant {law.mean:g}"
+    centre = f", mean {law.mean:g}" if law.mean else ""
+    if law.fan_in:
+        return f"given, variance {law.var[0]:.4g}/fan-in"
+    p = law.exponent(widths)
+    if abs(p) < 0.02:
+        kept = " (as at n)" if law.at_width else ""
+        return f"{law.source}, variance {law.var[0]:.4g}{kept}{centre}"
+    power = "/n" if abs(p + 1) < 0.02 else f" n^{p:.2g}"
+    return f"{law.source}, variance {law.var[0] / widths[0] ** p:.4g}{power}{centre}"
+
+
+def _became(net: ModelNetwork, row: Row) -> str:
+    made = {m.name: m for m in net.registry.made.values()}
+    found = [(made[name], use) for name, use in net.registry.uses.items() if use.parameter.name == row.name]
+    if not found:
+        if not net.registry.uses:
+            return "not read yet"
+        if row.law.source == VALUES:
+            return "numbers"
+        return f"constant {row.law.mean:g}" if row.law.is_constant else "not used"
+    thing, use = found[0]
+    block = f" x {len(found)}" if len(found) > 1 else ""
+    kind = f"{use.role} " if use.role != "vector" else ""
+    return f"{kind}{thing!r}{block}"
