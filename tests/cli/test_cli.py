@@ -221,6 +221,16 @@ def test_kernel_stores_values_errors_plan_and_labels(networks: str, sequences: P
     assert "K.png" in picture
 
 
+def test_plan_says_what_the_kernel_takes(networks: str, sequences: Path) -> None:
+    output = run("plan", f"{networks}:states", sequences).output
+    assert "a kernel of 5 x 5" in output
+    assert "closed form" in output
+    assert "multiply-adds" in output
+    assert "error" not in output
+    assert "sampled" in run("plan", f"{networks}:states", sequences, "--method", "sample").output
+    assert "E[relu relu]: closed form" in run("plan", PROGRAMS / "mlp.netsor").output
+
+
 def test_kernel_between_two_sets(networks: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     x, y = rng.standard_normal((3, 2)), rng.standard_normal((2, 2))

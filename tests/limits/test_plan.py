@@ -14,6 +14,7 @@ from before_after.collect import read
 from before_after.items import PROGRAMS
 from composed_case import EVERYTHING
 from limit_cases import CASES, Case, by_name
+from netsor import zoo
 from property.strategies import USER
 
 BEFORE = read(PROGRAMS.with_name("before.npz"))
@@ -83,3 +84,20 @@ def test_a_plan_computes_no_kernel() -> None:
     plan = ns.kernel(ns.zoo.mlp(depth=3)).plan(np.ones((100_000, 3)))
     assert plan.exact
     assert plan.expectations
+
+
+def test_what_a_plan_counts() -> None:
+    """Work grows with the pairs of inputs and with the points; sampled variables are those of all inputs."""
+    x = np.random.default_rng(0).standard_normal((40, 3))
+    few, many = (ns.kernel(zoo.mlp(2)).plan(x[:n]) for n in (20, 40))
+    assert 3 < many.work / few.work < 5
+    assert many.shape == (40, 40)
+    tokens = np.random.default_rng(0).standard_normal((3, 4, 2))
+    plans = [ns.kernel(zoo.gru(), points=points, repeats=2).plan(tokens) for points in (2**8, 2**10)]
+    assert 3.5 < plans[1].work / plans[0].work <= 4
+    assert plans[0].sampling is not None
+    assert plans[0].sampling.rows == 3 * 4  # the update gate of each token
+    assert plans[1].bytes > 2 * plans[0].bytes
+    drawn = ns.kernel(zoo.cnn(2, kernel=2, pool="max"), points=2**8).plan(np.ones((2, 4, 4, 1)))
+    assert drawn.sampling is not None
+    assert drawn.sampling.rows == 2 * 16  # the pixels before the pool

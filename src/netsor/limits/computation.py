@@ -187,8 +187,10 @@ class Computation:
         repeats = self.repeats
         families, shape = tuple(sorted(self.missing.families)), (self.rows.left_size, self.rows.right_size)
         made = _plan_of(repeats.recording(points), len(self.program.statements), shape)
-        sampling = Sampling(families, self.reasons, points, count, repeats.dimensions)
-        return replace(made, sampling=sampling, compiled=made.compiled or repeats.compiled)
+        rows = repeats.variables(points)
+        sampling = Sampling(families, self.reasons, points, count, rows, repeats.dimensions)
+        compiled = made.compiled or repeats.compiled
+        return replace(made, sampling=sampling, compiled=compiled, bytes=made.bytes + repeats.bytes(points))
 
     # Running
 

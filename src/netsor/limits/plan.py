@@ -16,19 +16,21 @@ __all__ = ["Plan", "Sampling"]
 class Sampling:
     """What is sampled: the families, why, and with how many points.
 
-    dimensions   of the points; 0 before they are drawn, where only a run tells
+    rows         the Gaussian variables that are sampled, over all inputs
+    dimensions   of the points; 0 before they are drawn, as only a run tells
     """
 
     families: tuple[str, ...]
     reasons: tuple[str, ...]
     points: int
     repeats: int
+    rows: int
     dimensions: int = 0
 
     def __str__(self) -> str:
         many = f" in {self.dimensions} dimensions" if self.dimensions else ""
         lines = [
-            f"  sampled: the families of {', '.join(self.families)}{many}, "
+            f"  sampled: the families of {', '.join(self.families)}, {self.rows} variables{many}, "
             f"{self.repeats} x {self.points} scrambled Sobol points"
         ]
         return "\n".join(lines + [f"    because {reason}" for reason in self.reasons])
@@ -40,7 +42,7 @@ class Plan:
 
     shape      of the kernel matrix
     tiles      of pairs of inputs
-    work       numbers that are computed
+    work       multiply-adds, about; of what is sampled, those of the repeats that are computed together
     bytes      of workspace beyond inputs and kernel
     compiled   whether loops are compiled by Numba
     """
@@ -88,7 +90,7 @@ class Plan:
         if self.work:
             loops = ", in loops compiled by Numba" if self.compiled else ""
             lines.append(
-                f"  {_count(self.work)} numbers in {self.tiles} tile{'s' if self.tiles > 1 else ''}, "
+                f"  {_count(self.work)} multiply-adds in {self.tiles} tile{'s' if self.tiles > 1 else ''}, "
                 f"{_size(self.bytes)} of workspace{loops}"
             )
         if self.largest_error is not None:

@@ -27,6 +27,7 @@ class BatchnormIntegral:
     """E[phi(bn(z))_i phi(bn(z'))_j]: a 1-D integral within a batch, a 2-D integral across batches."""
 
     name = "1-D and 2-D integrals"
+    cost = 2**12
 
     def applies(self, r: Recorder, c: Component) -> bool:
         if r.traced or len(c.atoms) != 2:

@@ -75,6 +75,7 @@ class ClosedForm:
     """A formula, evaluated entry by entry."""
 
     name = "closed form"
+    cost = 40
 
     def applies(self, r: Recorder, c: Component) -> bool:
         if not c.is_unary or len(c.atoms) > 2:

@@ -18,6 +18,7 @@ class Isserlis:
     """The sum over all ways to pair variables up; those that stay alone count by their means."""
 
     name = "Isserlis"
+    cost = 16
 
     def applies(self, r: Recorder, c: Component) -> bool:
         return c.is_unary and 2 < len(c.atoms) <= MOST and all(a.is_identity for a in c.atoms)

@@ -10,8 +10,9 @@
 | up to four variables of a few inputs     | `quadrature`: quadrature                           |
 | anything else                            | sampling of their families (and of nothing more)   |
 
-A method is one object in one file: when it `applies`, and its `value` with its error, as steps on a tape. It
-is chosen from the program and the shapes of the inputs alone. A new method is one file and a line of LADDER.
+A method is one object in one file: when it `applies`, its `cost`, and its `value` with its error, as steps on
+a tape. It is chosen from the program and the shapes of the inputs alone. A new method is one file and a line
+of LADDER.
 """
 
 from __future__ import annotations
@@ -38,6 +39,11 @@ class Method(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def cost(self) -> int:
+        """Multiply-adds for an entry, about."""
+        ...
 
     def applies(self, r: Recorder, c: Component) -> bool:
         """Whether it computes this expectation, from the program and the shapes of inputs alone."""
@@ -72,6 +78,7 @@ def expectation(r: Recorder, left: tuple[Atom, ...], right: tuple[Atom, ...], pa
     value = yield from method.value(r, c)
     if value is not None:
         r.notes.add(c.what, method.name, getattr(method, "otherwise", ""))
+        value.array.tape.costs.setdefault(value.array.step, method.cost)
         return value
     sides = []  # the forms have no source in common
     for atom in c.atoms:

@@ -24,6 +24,7 @@ class Orthants:
     """Up to four gates a + b gate(s x), each of its own variable."""
 
     name = "orthant probability"
+    cost = 2**10
 
     def applies(self, r: Recorder, c: Component) -> bool:
         if r.traced or not len(c.atoms) == len(c.variables) <= MOST or not all(map(_gate, c.atoms)):

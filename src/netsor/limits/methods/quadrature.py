@@ -33,6 +33,7 @@ class Quadrature:
     """Tensor rules in independent coordinates; entries where they do not settle are sampled one by one."""
 
     name = "quadrature"
+    cost = 2**14
     otherwise = "scrambled Sobol points for the entries where it does not settle"
 
     def applies(self, r: Recorder, c: Component) -> bool:

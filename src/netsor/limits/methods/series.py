@@ -34,6 +34,7 @@ class HermiteSeries:
     """One quadrature for each input, and a polynomial in the correlation for each pair."""
 
     name = "Hermite series"
+    cost = 64
 
     def applies(self, r: Recorder, c: Component) -> bool:
         return c.is_unary and len(c.atoms) <= 2

@@ -66,8 +66,9 @@ class Prepared:
 
     @property
     def work(self) -> int:
-        """The elements of all arrays that a run computes."""
-        return sum(prod(self.tape.shapes[k]) for part in self.order for k in _members(part))
+        """Multiply-adds of a run, about."""
+        shapes, costs = self.tape.shapes, self.tape.costs
+        return sum(prod(shapes[k]) * costs.get(k, 1) for part in self.order for k in _members(part))
 
     def peak(self) -> int:
         """The largest number of bytes that a run holds at one time, without inputs and constants."""

@@ -85,7 +85,9 @@ def _recorded_dots(pair: Pair, g: str, k: str, x: Array, y: Array) -> Array:
         return _cross_dots(*parts, tied)[None, ...] / m
 
     key, kind = ("dots", g, k, rows, cols, tied), ("dots", rows, cols, tied)
-    return tape.leaf(key, (*batch, *index), x.dtype, read, kind, (x, y))
+    made = tape.leaf(key, (*batch, *index), x.dtype, read, kind, (x, y))
+    tape.costs[made.step] = m
+    return made
 
 
 def _sum_of_products(x: Array, y: Array, pair: Pair) -> PerPair:

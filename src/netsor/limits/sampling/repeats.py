@@ -120,6 +120,16 @@ class Repeats:
         assert isinstance(found, Recording)
         return found
 
+    def variables(self, points: int) -> int:
+        """The Gaussian variables that are sampled, in tables and in blocks."""
+        recorder = self.recording(points).recorder
+        blocks = sum(recorder.entries(form) for forms in recorder.samples.drawn.values() for form in forms)
+        return blocks + (self.tables.rows if self.tables is not None else 0)
+
+    def bytes(self, points: int) -> int:
+        """Of the workspace of tables."""
+        return 0 if self.tables is None else self.tables.bytes(points, self._there(points).repeats)
+
     def is_zero(self, points: int) -> bool:
         """Whether what is asked for is a structural zero."""
         return self._there(points).found is None

@@ -216,6 +216,18 @@ class Schedule:
     lasting: int  # and after one
     models: dict[Expr, Any] = field(default_factory=dict)  # series of functions that serve for many variables
 
+    @property
+    def work(self) -> int:
+        """Multiply-adds at a sample point, about."""
+        total = 0
+        for step in self.steps:
+            drawn = (form for form in step.forms if self.families[form.family].drawn)
+            total += sum((form.rows.stop - form.rows.start) * form.rows.stop for form in drawn)
+            if step.core:
+                new, group = step.core.parts.stop - step.core.parts.start, self.groups[step.core.group]
+                total += new * (2 * step.core.rows.stop if group.recursion else step.core.parts.stop)
+        return total
+
     @cached_property
     def stages(self) -> list[list[Step]]:
         """The steps by their depth."""

@@ -54,11 +54,20 @@ class Tables:
         return len(self.schedule.stages)
 
     @property
+    def rows(self) -> int:
+        """The Gaussian variables that are sampled."""
+        return sum(family.size for family in self.schedule.families if family.drawn)
+
+    @property
     def compiled(self) -> bool:
         return any(group.recursion for group in self.schedule.groups)
 
     def workspace(self, points: int) -> Workspace:
         return workspace(self.memory, points, self.needs)
+
+    def bytes(self, points: int, repeats: int) -> int:
+        """Of workspace."""
+        return self.needs.fixed + repeats * self.needs.whole(points, self.workspace(points).table)
 
     def recorded(self, r: Recorder) -> RecordedTables:
         """The step that computes the tables, and what is read from them."""
@@ -76,7 +85,9 @@ class Tables:
             return self._moments(r, drawing, numbers, axes, self.workspace(drawing.count), drawing.advance)
 
         arrays = (drawing_leaf(r), numbers_of(r, self.schedule))
-        return RecordedTables(r, self.schedule, r.tape.call(run, arrays, (), np.float64))
+        step = r.tape.call(run, arrays, (), np.float64)
+        r.tape.costs[step.step] = r.samples.repeats * r.samples.points * self.schedule.work
+        return RecordedTables(r, self.schedule, step)
 
     def _moments(
         self,

@@ -180,7 +180,9 @@ def _average(x: PerInput, y: PerInput, pair: Pair) -> Traced:
     a, b, ranks, same, tied = x.array, y.array, (x.rank, y.rank), pair.same, pair.tied
     shape = _shape(a.shape, b.shape, ranks, pair)
     if not pair.is_tile:
-        return a.tape.call(lambda a, b: _means(a, b, ranks, same, tied), (a, b), shape, np.float64)
+        made = a.tape.call(lambda a, b: _means(a, b, ranks, same, tied), (a, b), shape, np.float64)
+        a.tape.costs[made.step] = a.shape[-1]
+        return made
     tape, rows, cols = pair.tape, pair.rows, pair.cols
     assert tape is not None
     assert rows is not None
@@ -191,7 +193,9 @@ def _average(x: PerInput, y: PerInput, pair: Pair) -> Traced:
         parts = _part(left(given), spans[rows]), _part(right(given), spans[cols])
         return _means(*parts, ranks, same, tied)
 
-    return tape.leaf(("average", a.step, b.step, pair), shape, np.float64, read)
+    made = tape.leaf(("average", a.step, b.step, pair), shape, np.float64, read)
+    tape.costs[made.step] = a.shape[-1]
+    return made
 
 
 def _part(x: np.ndarray, span: Span) -> np.ndarray:

@@ -77,6 +77,7 @@ class Tape:
         self.constants: dict[int, np.ndarray] = {}
         self.sources: dict[int, Traced] = {}
         self.cuts: set[int] = set()
+        self.costs: dict[int, int] = {}  # multiply-adds for an element, where they are not one
         self.hoisted: dict[Any, Any] = {}  # functions of one side, by the formula that they are part of
         self.opaque = False  # whether some values are not arrays
         self._names: dict[str, Traced] = {}
@@ -213,6 +214,7 @@ class Tape:
             return fn(*args)
         shape = _broadcast([a.shape for a in args if hasattr(a, "shape")])
         made = self._once(shape, formula.dtype, formula, tuple(formula.arguments(self, list(args))), {})
+        self.costs[made.step] = len(formula.lines)
         self.cuts.add(made.step)
         return made
 

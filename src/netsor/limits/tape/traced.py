@@ -158,7 +158,9 @@ class Namespace:
 
     def matmul(self, x: Any, y: Any) -> Any:
         made = (*np.broadcast_shapes(x.shape[:-2], y.shape[:-2]), x.shape[-2], y.shape[-1])
-        return self._tape.structural(np.matmul, x, y, made=made)
+        product = self._tape.structural(np.matmul, x, y, made=made)
+        self._tape.costs[product.step] = x.shape[-1]
+        return product
 
     def sum(self, x: Any, axis: Any = None, keepdims: bool = False) -> Any:
         axes = range(x.ndim) if axis is None else [axis] if isinstance(axis, int) else axis
