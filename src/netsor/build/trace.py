@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, fields, replace
 from numbers import Real
 from typing import Any
 
@@ -102,6 +103,15 @@ class Trace:
 
     def add(self, node: Node) -> None:
         self.nodes.append(node)
+
+    def copy(self) -> Trace:
+        """What there is so far, to go back to with `rewind`."""
+        return replace(self, **{f.name: copy(getattr(self, f.name)) for f in fields(self)})
+
+    def rewind(self, before: Trace) -> None:
+        """Forget what was added since a copy was made."""
+        for f in fields(self):
+            setattr(self, f.name, copy(getattr(before, f.name)))
 
     def signature(self, first: int = 0) -> list[tuple[Any, ...]]:
         """What each node from number `first` on computes, without the names that the trace gave.

@@ -79,6 +79,7 @@ class ModelNetwork(Network):
         """The model on one input, as readouts."""
         trace = current_trace("a model")
         inputs = [self._input(part) for part in (x if isinstance(x, tuple) else (x,))]
+        before = trace.copy()
         while True:
             reader = Reader(self.front.widths, self.scales, self.registry)
             try:
@@ -89,6 +90,7 @@ class ModelNetwork(Network):
                     out = [finish(reader, result) for result in chosen]
             except CutWidth as cut:
                 self._cut(cut, reader, trace)
+                trace.rewind(before)  # the network is that of the last walk alone
                 continue
             self.latest = trace
             self.single = reader.single

@@ -55,6 +55,7 @@ class Registry:
 
     made: dict[tuple, Matrix | Vector] = field(default_factory=dict)
     uses: dict[str, Use] = field(default_factory=dict)
+    ones: list[Vector] = field(default_factory=list)
 
     def name(self, base: str) -> str:
         """A name for a program's text that no other parameter has."""
@@ -79,6 +80,14 @@ class Reader:
     last: Where = field(default_factory=Where)  # the last operation, for errors of the result
     refusal: NetsorError | None = None
     single: bool = False  # whether the model computes something in less than double precision
+    ones_taken: int = 0
+
+    def ones(self) -> Vector:
+        """A vector whose coordinates are 1, of any width; the same ones whenever a model is walked."""
+        if self.ones_taken == len(self.registry.ones):
+            self.registry.ones.append(Vector(0.0, mean=1.0, name="ones"))
+        self.ones_taken += 1
+        return self.registry.ones[self.ones_taken - 1]
 
     def note(self, text: str) -> None:
         if text not in self.notes:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from netsor.build.nodes import Node
-from netsor.build.parameters import Vector
 from netsor.build.trace import current_trace
 from netsor.lang import functions as fns
 from netsor.models.axes import Axes, Axis, Factor, common_sizes, length, refine
@@ -126,9 +125,9 @@ def elementwise(reader: Reader, fn: Callable[..., Any], *values: Value) -> Value
     return Value(axes, fn(*(spread(v, axes) for v in folded)))
 
 
-def as_vector(v: Value) -> Value:
+def as_vector(reader: Reader, v: Value) -> Value:
     """A number or C-var as a vector with equal coordinates, along the widths that it has."""
-    ones = current_trace("a model").leaf(Vector(0.0, mean=1.0, name="ones"))
+    ones = current_trace("a model").leaf(reader.ones())
     axes = tuple(tuple(replace(f, real=True) if f.width else f for f in a) for a in v.axes)
     node = v.node * ones if isinstance(v.node, Node) else fns.mul(ones, float(v.node))
     return replace(v, axes=axes, node=node)

@@ -7,7 +7,6 @@ from functools import reduce
 from typing import Any
 
 from netsor.build.nodes import Node, apply
-from netsor.build.parameters import Vector
 from netsor.build.trace import current_trace
 from netsor.lang import index_maps as maps
 from netsor.models.operations.elementwise import as_value, mul
@@ -62,7 +61,7 @@ def _bias(reader: Reader, p: Parameter) -> Output:
         raise reader.refuse(
             f"a width of `{p.name}` is added to an output", "Let the last layer have a fixed number of rows."
         )
-    ones = Vector(0.0, mean=1.0, name="ones")
+    ones = reader.ones()
     rows = product(p.shape)[0]
     v = matrix(reader, p, p.law.var[0] * p.scale.one**2, (), "output bias", rows=rows)
     axes = tuple(rows_axis(a) for a in p.axes)

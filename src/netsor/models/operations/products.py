@@ -118,7 +118,7 @@ def _meet(
         for f, g in zip(v.axes[i], p.axes[j], strict=True):
             merge(f, g)
     if not v.is_vector and any(f.width for i in contracted[0] for f in v.axes[i]):
-        v = as_vector(reader.fold(v))
+        v = as_vector(reader, reader.fold(v))
     for i in vs:
         if any(not f.real for f in v.axes[i]):
             v = _with_members(v, i)

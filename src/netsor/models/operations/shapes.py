@@ -301,7 +301,7 @@ def _join(reader: Reader, values: list[Value], axis: int) -> Value:
     total = sum(v.shape[axis][0] for v in values)
     bare, axes = align(reader, [_led_by(v, axis) for v in values])
     wide = any(f.is_vector for a in axes for f in a)
-    node = concat_nodes([_full(v, axes, wide) for v in bare], axis=0)
+    node = concat_nodes([_full(reader, v, axes, wide) for v in bare], axis=0)
     joined = Value(((Factor(both(total)),), *axes), node)
     order = [*range(1, axis + 1), 0, *range(axis + 1, len(axes) + 1)]
     return without_ones(transpose_value(joined, order))
@@ -313,7 +313,7 @@ def _led_by(v: Value, axis: int) -> Value:
     return replace(moved, axes=moved.axes[1:], lead=1)
 
 
-def _full(v: Value, axes: tuple[Axis, ...], wide: bool) -> Node:
+def _full(reader: Reader, v: Value, axes: tuple[Axis, ...], wide: bool) -> Node:
     """The node with all index axes of `axes`, and as a vector if asked."""
     for i, axis in enumerate(axes):
         for k, f in enumerate(axis):
@@ -321,7 +321,7 @@ def _full(v: Value, axes: tuple[Axis, ...], wide: bool) -> Node:
             if f.is_index and not (mine and mine[k].is_index):
                 v = _repeated(v, i, k, axis)
     if wide and not v.is_vector:
-        v = as_vector(replace(v, axes=tuple(a or b for a, b in zip(v.axes, axes, strict=True))))
+        v = as_vector(reader, replace(v, axes=tuple(a or b for a, b in zip(v.axes, axes, strict=True))))
     assert isinstance(v.node, Node)
     return v.node
 
