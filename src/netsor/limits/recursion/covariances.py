@@ -39,8 +39,7 @@ def cov(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
     if back is not None:
         return back.swapped
     e, f = _written_out(r, e), _written_out(r, f)
-    ours, theirs = forms.terms(e), forms.terms(f)
-    if any(len(terms) != 1 or terms[0].form is not x for terms, x in ((ours, e), (theirs, f))):
+    if _is_sum(e, forms.terms(e)) or _is_sum(f, forms.terms(f)):
         return (yield from _of_sums(r, e, f, pair))
     fused = yield from _fused(r, e, f, pair)
     if fused is not None:
@@ -62,8 +61,10 @@ def _of_sums(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
     parts of itself only. So a state that grows by a term per layer takes a few new covariances per layer.
     """
     forms, sizes = r.forms, (len(r.forms.sources(e)), len(r.forms.sources(f)))
-    ours = forms.terms(e) if sizes[0] >= sizes[1] else (LinearTerm(e),)
-    theirs = forms.terms(f) if sizes[1] >= sizes[0] else (LinearTerm(f),)
+    ours, theirs = forms.terms(e), forms.terms(f)
+    if _is_sum(e, ours) and _is_sum(f, theirs) and sizes[0] != sizes[1]:
+        ours = ours if sizes[0] > sizes[1] else (LinearTerm(e),)
+        theirs = theirs if sizes[1] > sizes[0] else (LinearTerm(f),)
     total: PerPair | None = None
     for t in ours:
         for u in theirs:
@@ -80,6 +81,11 @@ def _of_sums(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
                         else total + block
                     )
     return None if total is None else total.widened(r.rank(e), r.rank(f))
+
+
+def _is_sum(e: Expr, terms: tuple[LinearTerm, ...]) -> bool:
+    """Whether an expression is more than one term that is itself."""
+    return len(terms) != 1 or terms[0].form is not e
 
 
 def _scaled(r: Recorder, block: PerPair, terms: tuple[LinearTerm, LinearTerm]) -> Asking:

@@ -89,6 +89,7 @@ class Recorder:
     kept: dict[Any, Any] = field(default_factory=dict)
     tiled: dict[Any, Any] = field(default_factory=dict)
     facts: dict[Any, Any] = field(default_factory=dict)  # what methods remember of functions
+    asked: set[Any] = field(default_factory=set)  # what rules are at work on
 
     def __post_init__(self) -> None:
         self.xp = self.tape.namespace
@@ -111,6 +112,7 @@ class Recorder:
                 made = wanted[0](self, *wanted[1:])
                 if isinstance(made, GeneratorType):
                     stack.append((wanted, made))
+                    self.asked.add(wanted)
                     value = None
                 else:
                     value = self._keep(wanted, made)
@@ -127,9 +129,12 @@ class Recorder:
                 wanted = rule.send(value)
             except StopIteration as done:
                 stack.pop()
+                self.asked.discard(key)
                 return None, self._keep(key, done.value)
             value = self.found(wanted)
             if value is NOTHING:
+                if wanted in self.asked:
+                    raise NetsorError(f"a rule of the limit asks for itself: {wanted[0].__name__}")
                 return wanted, None
 
     def found(self, key: tuple[Any, ...]) -> Any:
