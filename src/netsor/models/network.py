@@ -71,8 +71,10 @@ class ModelNetwork(Network):
         self.single = False  # whether the model computes something in less than double precision
         super().__init__(self.read, name)
 
-    def parameters(self) -> dict[Any, str]:
+    def parameters(self, *inputs: Any) -> dict[Any, str]:
         """The matrices and vectors that the model's parameters became, as far as it has been read."""
+        if inputs:
+            return super().parameters(*inputs)
         return {made: made.name for made in self.registry.made.values() if made.name}
 
     def read(self, x: Any) -> list[Any]:
