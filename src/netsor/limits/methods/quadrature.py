@@ -70,8 +70,8 @@ def _sampled_where_unsettled(
     if not count:
         return value, error
     size = int(np.clip(2 ** int(np.log2(SAMPLED / count)), 2**8, 2**14))
-    values, variances = np.linalg.eigh(cov[rough])[::-1]
-    factor = values * np.sqrt(np.maximum(variances, 0.0))[:, None, :]
+    variances, axes = np.linalg.eigh(cov[rough])
+    factor = axes * np.sqrt(np.maximum(variances, 0.0))[:, None, :]
     means = []
     for k in range(REPEATS):
         noise = normal_points(d, size, (0, k))

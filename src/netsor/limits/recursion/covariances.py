@@ -72,14 +72,10 @@ def _of_sums(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
                 block = yield cov, t.form, u.form, pair
                 if block is not None:
                     block = yield from _scaled(r, block, (t, u))
-                    minus = t.sign * u.sign < 0
-                    total = (
-                        (-block if minus else block)
-                        if total is None
-                        else total - block
-                        if minus
-                        else total + block
-                    )
+                    if total is None:
+                        total = block if t.sign == u.sign else -block
+                    else:
+                        total = total + block if t.sign == u.sign else total - block
     return None if total is None else total.widened(r.rank(e), r.rank(f))
 
 
