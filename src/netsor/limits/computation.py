@@ -196,7 +196,10 @@ class Computation:
 
     def given(self, data: Values, params: Values) -> dict[str, Any]:
         dtype = self.options.dtype
-        return {name: np.asarray(x, dtype) for name, x in (*data.items(), *params.items())}
+        found = {name: np.asarray(x, dtype) for name, x in (*data.items(), *params.items())}
+        for name in data:
+            _require_scale(name, found[name])
+        return found
 
     def value(self, data: Values, params: Values) -> np.ndarray:
         """The kernel alone."""
@@ -335,6 +338,21 @@ def _plan_of(recording: Recording, statements: int, shape: tuple[int, ...]) -> P
         None,
         tuple(notes.remarks),
     )
+
+
+def _require_scale(name: str, data: np.ndarray) -> None:
+    """The squares of data are numbers, too."""
+    largest, limits = (
+        np.abs(data).max(axis=-1, initial=0.0) if data.ndim else np.abs(data),
+        np.finfo(data.dtype),
+    )
+    least, most = (float(x) ** 0.25 for x in (limits.smallest_normal, limits.max))
+    if not np.all((largest == 0) | ((largest > least) & (largest < most))):
+        raise LimitError(
+            f"the numbers of `{name}` are too large or too small to be squared",
+            remedy=f"Scale the inputs: the largest number of each vector is 0 or between {least:.0e} and "
+            f"{most:.0e}, in {data.dtype.name}.",
+        )
 
 
 def finite(value: Any) -> Any:

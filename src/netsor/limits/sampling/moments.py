@@ -22,7 +22,7 @@ from netsor.expect.points.normal import NormalPoints
 from netsor.lang.expr import Expr
 from netsor.limits.methods.closed import closed_mean
 from netsor.limits.methods.component import callable_of, kinks_of
-from netsor.limits.methods.series import correlation, require_settled
+from netsor.limits.methods.series import correlation, settled
 from netsor.limits.recursion.forms import Atom
 from netsor.limits.recursion.recorder import Recorder
 from netsor.limits.sampling.numbers import Numbers
@@ -175,9 +175,7 @@ class Moments:
             if model is not None:
                 return hermite.series_like(model, fn, mean, variance)
         made = [_long_enough(fn, m[None], q[None], kinks) for m, q in zip(mean, variance, strict=True)]
-        for one in made:
-            require_settled(atom, one)
-        return hermite.concat(made, axis=0)
+        return hermite.concat([settled(atom, one) for one in made], axis=0)
 
     def model(self, atom: Atom, mean: np.ndarray, variance: np.ndarray) -> hermite.Series | None:
         """A series at means and variances that are not smaller, whose rule serves many times.
@@ -192,8 +190,7 @@ class Moments:
             return None
         m, q = (HEADROOM * max(a, b, 0.0) for a, b in zip(largest, known, strict=True))
         found = _long_enough(callable_of(atom, {}, 0), np.array([-m, 0.0, m]), np.full(3, q), ())
-        require_settled(atom, found)
-        self.models[atom.body] = found, (m, q)
+        self.models[atom.body] = settled(atom, found), (m, q)
         return found
 
     # The second moments
