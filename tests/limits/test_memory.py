@@ -14,7 +14,8 @@ import pytest
 import netsor as ns
 from limit_cases import assert_agree
 from netsor import zoo
-from netsor.limits.sampling import repeats
+from netsor.limits.on_numpy import recording
+from netsor.limits.sampling import repeats, workspace
 from netsor.limits.sampling.averages import Averages
 
 RNG = np.random.default_rng(5)
@@ -141,7 +142,8 @@ def test_an_interrupt_leaves_no_threads(
     memory: int | None, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(repeats, "bar", counting_bar([], stop_after=after))
-    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    for module in (workspace, recording):
+        monkeypatch.setattr(module, "cores", lambda: 3)
     before = threading.active_count()
     with pytest.raises(KeyboardInterrupt):
         ns.kernel(zoo.gru(), points=2**10, memory=memory, progress=True)(TOKENS[:4])

@@ -12,7 +12,7 @@ from netsor.gp.classification import Classifier, classify
 from netsor.gp.factor import InferenceError
 from netsor.gp.gradient import kernel_gradient
 from netsor.gp.regression import GP, Prediction, fit, sample
-from netsor.gp.store import load, save
+from netsor.gp.saved import load, save
 from netsor.gp.tuning import Tuned, tune
 
 __all__ = [

@@ -22,7 +22,7 @@ from netsor.gp.factor import (
     solve_half,
 )
 from netsor.gp.targets import arrange, check_consistent, output_sizes
-from netsor.limits.kernel import KernelFn
+from netsor.limits import KernelFn, Result
 
 __all__ = ["GP", "Prediction", "as_kernel", "fit", "sample"]
 
@@ -160,7 +160,7 @@ class GP:
 
     def save(self, path: str | Path) -> None:
         """Write the model to an .npz file; `ns.gp.load(path, net)` reads it."""
-        from netsor.gp.store import save
+        from netsor.gp.saved import save
 
         save(self, path)
 
@@ -225,11 +225,15 @@ def fit(
         check_consistent(inputs, sizes, table)
     used = dict(params or {})
     result = kernel.evaluate(inputs, params=used)
-    matrix = np.asarray(result.value, np.float64)
-    least = needed_jitter(matrix, result.error) if jitter is None else float(check_noise(jitter))
-    lower = cholesky(matrix, np.maximum(level, least))
+    least = jitter_of(result) if jitter is None else float(check_noise(jitter))
+    lower = cholesky(result.value, np.maximum(level, least), overwrite=True)
     alpha = solve(lower, table - kernel.mean(inputs)[:, None])
     return GP(kernel, used, inputs, sizes, table, flat, level, least, result.plan.exact, lower, alpha)
+
+
+def jitter_of(result: Result) -> float:
+    """What the diagonal of a kernel matrix is raised by at least."""
+    return needed_jitter(np.diagonal(result.value).astype(np.float64), result.bound.rms)
 
 
 def sample(
@@ -238,9 +242,7 @@ def sample(
     """Functions drawn from the prior at x: (samples, rows)."""
     result = as_kernel(kernel).evaluate(as_inputs(x), params=params)
     value = np.asarray(result.value, np.float64)
-    allowed = len(value) * (ROUNDING * float(np.abs(value).max(initial=0.0))) + needed_jitter(
-        value, result.error
-    )
+    allowed = len(value) * (ROUNDING * float(np.abs(value).max(initial=0.0))) + jitter_of(result)
     rng = np.random.default_rng(seed)
     noise = rng.standard_normal((_count(samples), len(value)))
     return as_kernel(kernel).mean(as_inputs(x)) + noise @ root(value, allowed).T
