@@ -90,7 +90,7 @@ class Inputs:
         if count < 3 or any(z.shape[1:] != self.x.shape[1:] for z in arrays):
             return self.joint(net)
         made = joint(net, [self.x[0], arrays[-1][-1]])
-        if len(made.groups) > 1:  # the network looks at values
+        if len(made.groups) != 1:  # the network looks at values
             return self.joint(net)
         group = replace(made.groups[0], members=tuple(range(count)))
         many = {name: np.broadcast_to(0.0, (count, *made.data[name].shape[1:])) for name in group.data}

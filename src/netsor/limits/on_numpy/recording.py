@@ -104,8 +104,9 @@ class Recording:
 
     @property
     def cut(self) -> Cut:
-        """How the pairs are cut."""
+        """How the pairs are cut; strips are for kernels so small that one tile has them all."""
         rows, cols = self.tiles[0].places[0].counts
+        rows = cols if self.rows.symmetric else rows
         return Cut(rows, cols, self.rows.count, self.compiled)
 
     @property
