@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 from scipy.linalg import solve_triangular
@@ -19,7 +18,9 @@ from scipy.linalg import solve_triangular
 from netsor.errors import DataError
 from netsor.gp.factor import cholesky
 from netsor.gp.stores import inputs as sets
+from netsor.gp.stores.lock import writing
 from netsor.gp.stores.store import Store
+from netsor.progress import bar
 
 __all__ = ["Factor"]
 
@@ -29,6 +30,8 @@ class Factor:
 
     memory  bytes for blocks
     """
+
+    name = "cholesky"
 
     def __init__(self, store: Store, nugget: np.ndarray, memory: int) -> None:
         self.store, self.axis, self.memory = store, store.grid.rows, memory
@@ -41,10 +44,10 @@ class Factor:
                 remedy="Allow more with memory=, or store the kernel with smaller tiles.",
             )
         self.kept = memory // block - 3  # blocks of a row
-        self.name = "cholesky_" + hashlib.sha256(self.nugget.tobytes()).hexdigest()[:16]
-        if self.name not in store.group:
+        self.array = "cholesky_" + hashlib.sha256(self.nugget.tobytes()).hexdigest()[:16]
+        if self.array not in store.group:
             store.group.create_array(
-                self.name,
+                self.array,
                 shape=store.shape,
                 chunks=(self.axis.chunk, self.axis.chunk),
                 dtype=np.float64,
@@ -61,15 +64,24 @@ class Factor:
 
     def block(self, i: int, j: int) -> np.ndarray:
         """Block (i, j), i >= j."""
-        return self.store.stored(self.name, self.span(i), self.span(j), (i, j))
+        return self.store.stored(self.array, self.span(i), self.span(j), (i, j))
 
     def missing(self) -> list[tuple[int, int]]:
         """The blocks that are not there yet, column by column."""
-        there = self.store.done(self.name)
+        there = self.store.done(self.array)
         return [(i, j) for j in range(self.count) for i in range(j, self.count) if (i, j) not in there]
 
-    def compute(self, advance: Callable[[], None]) -> None:
-        """Make all blocks that are missing."""
+    def complete(self, progress: bool | None = None) -> None:
+        """Make all blocks that are missing; nobody else writes the store meanwhile."""
+        if not self.missing():
+            return
+        with (
+            writing(self.store.path, shared=False),
+            bar(progress, len(self.missing()), "factoring") as advance,
+        ):
+            self._compute_all(advance)
+
+    def _compute_all(self, advance: Callable[[], None]) -> None:
         row: dict[int, np.ndarray] = {}  # blocks of the row of the current column
         now = -1
         for i, j in self.missing():
@@ -87,7 +99,7 @@ class Factor:
             made = cholesky(left, self.nugget[self.span(j)], overwrite=True)
         else:
             made = solve_triangular(self.block(j, j), left.T, lower=True, check_finite=False).T
-        self.store.put(self.name, self.span(i), self.span(j), made)
+        self.store.put(self.array, self.span(i), self.span(j), made)
 
     def forward(self, right: np.ndarray) -> np.ndarray:
         """L^-1 b, for many columns."""
@@ -113,7 +125,3 @@ class Factor:
         """log det(K + diag(nugget))."""
         diagonals = (np.diagonal(self.block(i, i)) for i in range(self.count))
         return 2 * sum(float(np.log(d).sum()) for d in diagonals)
-
-    @property
-    def path(self) -> Path:
-        return self.store.path / self.name

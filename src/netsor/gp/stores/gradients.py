@@ -45,6 +45,8 @@ class Gradients:
     memory  bytes for the preconditioner and the vectors
     """
 
+    name = "pcg"
+
     def __init__(
         self, store: Store, nugget: np.ndarray, memory: int, rank: int | None = None, seed: int = 0
     ) -> None:

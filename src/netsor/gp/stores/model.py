@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import log, pi
+from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
 from netsor.build.network import as_inputs
 from netsor.errors import DataError
+from netsor.files import write_npz
 from netsor.gp.factor import check_noise, needed_jitter
 from netsor.gp.regression import Prediction, checked_variance
 from netsor.gp.stores.cholesky import Factor
 from netsor.gp.stores.gradients import Gradients
-from netsor.gp.stores.lock import writing
 from netsor.gp.stores.store import Store
 from netsor.gp.targets import arrange, check_consistent, output_sizes
 from netsor.progress import bar
@@ -106,6 +108,17 @@ class StoredGP:
         sizes = output_sizes(kernel.net, inputs)
         return Prediction(self._shaped(np.concatenate(means)), np.sqrt(variance), None, sizes)
 
+    def save(self, path: str | Path) -> None:
+        """Write weights, targets and noise to an .npz file; `load_stored` reads them."""
+        facts = {
+            "solver": self.solver.name,
+            "jitter": self.jitter,
+            "residual": self.residual,
+            "tol": self.tol,
+        }
+        arrays = {"y": self.y, "flat": self.flat, "noise": self.noise, "alpha": self.alpha}
+        write_npz(Path(path), {**arrays, **facts})
+
     def _explained(self, cross: np.ndarray) -> np.ndarray:
         """k^T (K + nugget)^-1 k for each column k."""
         if isinstance(self.solver, Factor):
@@ -140,6 +153,30 @@ def _like(inputs: list[Any]) -> Any:
     """Inputs of one shape as one array, so that those of the store, which are one, are of the same kind."""
     plain = not any(isinstance(x, tuple) for x in inputs) and len({np.shape(x) for x in inputs}) == 1
     return np.stack([np.asarray(x) for x in inputs]) if plain else inputs
+
+
+def load_stored(path: str | Path, store: Store, memory: int = MEMORY) -> StoredGP:
+    """The model that `save` wrote, with the store that it was fitted to."""
+    try:
+        with np.load(Path(path), allow_pickle=False) as found:
+            facts = {name: found[name] for name in found.files}
+        y, noise, jitter, alpha = (facts[name] for name in ("y", "noise", "jitter", "alpha"))
+        solver, residual, tol = str(facts["solver"]), float(facts["residual"]), float(facts["tol"])
+        flat = bool(facts["flat"])
+    except FileNotFoundError:
+        raise DataError(f"there is no file {path}", remedy="Models are written by `netsor fit`.") from None
+    except (ValueError, KeyError, OSError, EOFError, BadZipFile) as error:
+        raise DataError(f"{path} is not a saved model: {error}", remedy="Fit it again.") from None
+    if len(y) != store.shape[0]:
+        raise DataError(
+            f"{path} has {len(y)} targets, and {store.path} {store.shape[0]} rows",
+            remedy="Give the store that it was fitted to.",
+        )
+    nugget = np.maximum(noise, jitter)
+    made = Factor(store, nugget, memory) if solver == Factor.name else Gradients(store, nugget, memory)
+    if isinstance(made, Factor):
+        made.complete()
+    return StoredGP(store, y, flat, noise, float(jitter), alpha, residual, made, tol, memory, store.mean())
 
 
 def fit_store(
@@ -178,11 +215,7 @@ def _direct(
     store: Store, nugget: np.ndarray, right: np.ndarray, memory: int, tol: float, rank: Any, progress: Any
 ) -> tuple[np.ndarray, float, Factor]:
     factor = Factor(store, nugget, memory)
-    with (
-        writing(store.path, shared=False),
-        bar(progress, len(factor.missing()), "factoring") as advance,
-    ):
-        factor.compute(advance)
+    factor.complete(progress)
     alpha = factor.solve(right)
     left = right - store.times(alpha) - np.reshape(nugget, (-1, 1)) * alpha
     size = np.linalg.norm(right, axis=0)

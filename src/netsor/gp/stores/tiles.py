@@ -43,6 +43,7 @@ WORK = 2**36  # multiply-adds of a tile, if nothing is said: some minutes
 AHEAD = 3  # tiles that wait at each thread of a Dask worker
 RETRIES = 3  # of a tile whose worker is lost
 POLL = 0.2  # seconds
+CONNECT = 10  # seconds that a Dask scheduler has to answer
 
 Tile = tuple[int, int]
 Advance = Callable[[], None]
@@ -293,17 +294,18 @@ def _dask(held: Store, todo: list[Tile], engine: Any, advance: Advance) -> None:
         raise DataError("distributed is missing", remedy="Install netsor[scale].")
     from distributed import Client, as_completed
 
-    own = Client(engine, set_as_default=False) if isinstance(engine, str) else None
-    client: Any = own or engine
-    what, waiting = client.scatter(packed(held), broadcast=True), iter(todo)
-
-    def begin(tile: Tile) -> Any:
-        return client.submit(_remote, what, *tile, pure=False, retries=RETRIES)
-
+    own = None
     try:
-        going = as_completed(
-            [begin(t) for t in islice(waiting, AHEAD * max(1, sum(client.nthreads().values())))]
-        )
+        if isinstance(engine, str):
+            own = Client(engine, set_as_default=False, timeout=CONNECT)
+        client: Any = own or engine
+        what, waiting = client.scatter(packed(held), broadcast=True), iter(todo)
+
+        def begin(tile: Tile) -> Any:
+            return client.submit(_remote, what, *tile, pure=False, retries=RETRIES)
+
+        first = AHEAD * max(1, sum(client.nthreads().values()))
+        going = as_completed([begin(tile) for tile in islice(waiting, first)], loop=client.loop)
         for future in going:
             future.result()
             advance()
@@ -311,7 +313,7 @@ def _dask(held: Store, todo: list[Tile], engine: Any, advance: Advance) -> None:
                 going.add(begin(tile))
     except (CancelledError, OSError, TimeoutError) as error:
         raise DataError(
-            f"the connection to the Dask scheduler is lost: {error}",
+            f"there is no connection to the Dask scheduler: {error}",
             remedy=f"{held.status().done} tiles are kept. Start the cluster, and run it again.",
         ) from error
     finally:
