@@ -149,7 +149,7 @@ def test_an_interrupt_or_error_ends_all_threads(
     monkeypatch.setattr(computation, "bar", interrupted)
     monkeypatch.setattr(recording_module, "TILE", 16)
     monkeypatch.setattr(recording_module, "FEWEST_FOR_THREADS", 0)
-    monkeypatch.setattr(recording_module.os, "cpu_count", lambda: 3)
+    monkeypatch.setattr(recording_module, "cores", lambda: 3)
     before = threading.active_count()
     with pytest.raises(error):
         ns.kernel(zoo.mlp(2))(RNG.standard_normal((200, 3)))

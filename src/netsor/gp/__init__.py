@@ -12,7 +12,10 @@ from netsor.gp.classification import Classifier, classify
 from netsor.gp.factor import InferenceError
 from netsor.gp.gradient import kernel_gradient
 from netsor.gp.regression import GP, Prediction, fit, sample
-from netsor.gp.store import load, save
+from netsor.gp.saved import load, save
+from netsor.gp.stores.model import StoredGP
+from netsor.gp.stores.store import Store
+from netsor.gp.stores.tiles import store
 from netsor.gp.tuning import Tuned, tune
 
 __all__ = [
@@ -20,6 +23,8 @@ __all__ = [
     "Classifier",
     "InferenceError",
     "Prediction",
+    "Store",
+    "StoredGP",
     "Tuned",
     "classify",
     "fit",
@@ -27,5 +32,6 @@ __all__ = [
     "load",
     "sample",
     "save",
+    "store",
     "tune",
 ]
