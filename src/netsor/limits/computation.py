@@ -28,6 +28,7 @@ from netsor.limits.recursion.outputs import output_index, output_second
 from netsor.limits.recursion.pairs import Pair, PerInput
 from netsor.limits.recursion.recorder import Missing, Recorder, Rules
 from netsor.limits.sampling.averages import Averages
+from netsor.limits.sampling.carried import WORTH
 from netsor.limits.sampling.repeats import Repeats
 from netsor.limits.sampling.values import Samples, sampled_mean
 from netsor.limits.tape.tape import Tape
@@ -282,16 +283,22 @@ class Computation:
         while True:
             for some in repeats.kernels(given, points, numbers, shared):
                 average.add(finite(some))
-            value = average.mean
+            value, share = average.mean, shared["carried"].share()
             error = average.error + self.rounding(value)
+            if share:
+                error = np.maximum(error, WORTH * share * self.scale(value))
             more = options.further(points, average.count, _relative(error, self.scale(value)))
             if more is None:
                 plan = self._sampled_plan(points, average.count)
+                if share:
+                    remark = f"one sample point carries {share:.0%} of a second moment: errors are larger"
+                    plan = replace(plan, remarks=(*plan.remarks, remark))
                 return Result(value, error, replace(plan, **largest(error, value)))
             if more[0] == points:
                 numbers = range(average.count, more[1])
             else:
                 points, numbers, average = more[0], range(more[1]), Averages()
+                shared.pop("carried")
 
     def means(self) -> np.ndarray:
         """The mean of every row: what an Output adds to its readouts."""
@@ -338,8 +345,10 @@ class Computation:
         asked, points, average = self._repeats_of(question), self.options.first_points, Averages()
         if asked.is_zero(points):
             return None
-        for some in asked.quantities(given, points, range(self.options.repeats)):
+        shared: dict[str, Any] = {}
+        for some in asked.quantities(given, points, range(self.options.repeats), shared):
             average.add(some)
+        shared["carried"].share()
         return finite(average.mean)[None]
 
     def _measured(self, found: Any, given: Values) -> np.ndarray:

@@ -15,6 +15,7 @@ from threading import Lock
 from typing import Any
 
 from netsor.errors import LimitError
+from netsor.garbage import search_put_off
 from netsor.lang.program import Program
 from netsor.limits.assembly import Place, Rows, Writer
 from netsor.limits.notes import Notes
@@ -116,6 +117,7 @@ def _pays(betweens: list[Between], fewest: int) -> bool:
     return is_available() and work > fewest
 
 
+@search_put_off()
 def record(
     make: Maker, program: Program, rows: Rows, memory: int | None, dtype: Any, again: bool = False
 ) -> Recording | Missing:

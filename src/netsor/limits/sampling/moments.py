@@ -25,6 +25,7 @@ from netsor.limits.methods.component import callable_of, kinks_of
 from netsor.limits.methods.series import correlation, settled
 from netsor.limits.recursion.forms import Atom
 from netsor.limits.recursion.recorder import Recorder
+from netsor.limits.sampling.carried import Carried
 from netsor.limits.sampling.numbers import Numbers
 from netsor.limits.sampling.schedule import ExactAtom, Form, Peer, Schedule, State, Step
 from netsor.limits.sampling.shares import Share
@@ -55,6 +56,7 @@ class Moments:
         threads: Executor,
         advance: Callable[[], None],
         models: dict[Expr, Any],
+        carried: Carried | None,
     ) -> None:
         self.r, self.schedule, self.numbers, self.learning = r, schedule, numbers, axes is None
         self.models = models
@@ -70,7 +72,7 @@ class Moments:
         loadings = [Loadings(axes, learn=axes is None) for _ in points]
         cuts = np.linspace(0, repeats, min(workspace.workers, repeats) + 1, dtype=int)
         shares = [
-            Share(schedule, numbers, slice(a, b), points[a:b], loadings[a:b], workspace)
+            Share(schedule, numbers, slice(a, b), points[a:b], loadings[a:b], workspace, carried)
             for a, b in pairwise(cuts)
         ]
         for steps in schedule.stages:
