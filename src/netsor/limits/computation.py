@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,8 @@ from netsor.lang.program import Program
 from netsor.limits.assembly import Rows
 from netsor.limits.bounds import Bound
 from netsor.limits.methods.ladder import expectation
-from netsor.limits.near.twins import Entries, near_entries
+from netsor.limits.near.gaps import second_of_twins
+from netsor.limits.near.twins import Entries, NearPairs
 from netsor.limits.notes import Notes
 from netsor.limits.on_numpy import kernel as on_numpy
 from netsor.limits.on_numpy.prepared import Prepared
@@ -256,21 +257,22 @@ class Computation:
         prepare, recording = exact
         given = self.given(data, params)
         value = finite(self._run(recording, prepare(given)))
-        for entries in self._near(recording, given, (0.0,)):
+        for entries in self._near(recording, given, {0.0: value}):
             value[entries.rows, entries.cols] = entries.values[0]
         return value
 
-    def _near(self, recording: Recording, given: Values, nudges: tuple[float, ...]) -> list[Entries]:
-        """The entries of nearly equal inputs, where functions are so steep that these need more digits."""
+    def _near(self, recording: Recording, given: Values, kernels: Mapping[float, Any]) -> Iterator[Entries]:
+        """The entries of nearly equal inputs at some nudges, where functions are steep."""
         if not recording.notes.steep:
-            return []
-        data = {name: given[name] for name in self.shapes}
-        params = {name: given[name] for name in self.params}
-        return near_entries(self.program, self.rows, data, params, self._twins, nudges)
+            return iter(())
+        data, params = ({name: given[name] for name in names} for names in (self.shapes, self.params))
+        diagonals = {nudge: np.diagonal(kernel) for nudge, kernel in kernels.items()}
+        return NearPairs(self.program, self.rows, data, params, self._twins, diagonals).entries()
 
     def _twins(self, program: Program, shapes: Mapping[str, tuple[int, ...]]) -> Recorder:
         """A recorder of a program of two inputs."""
-        return self._recorder_of(program, Forms(program), shapes, Tape(dtype=self.options.dtype), errors=True)
+        made = self._recorder_of(program, Forms(program), shapes, Tape(dtype=self.options.dtype), errors=True)
+        return replace(made, rules=replace(RULES, second=second_of_twins))
 
     def _run(self, recording: Recording, given: Values) -> np.ndarray:
         count = sum(len(tiles.places) for tiles in recording.tiles)
@@ -289,15 +291,14 @@ class Computation:
         with recording.lock:
             recording.notes.errors.clear()
             value = finite(self._run(recording, {**given, NUDGE: 0.0}))
-            moved = None
-            if recording.notes.inexact:
-                moved = self._run(recording, {**given, NUDGE: 1.0})
+            moved = self._run(recording, {**given, NUDGE: 1.0}) if recording.notes.inexact else None
+            if moved is not None:
+                near = list(self._near(recording, own, {0.0: value, 1.0: moved}))
                 moved -= value
                 np.abs(moved, out=moved)
-            for entries in self._near(recording, own, (0.0, 1.0)):
-                value[entries.rows, entries.cols] = entries.values[0]
-                assert moved is not None
-                moved[entries.rows, entries.cols] = abs(entries.values[1] - entries.values[0])
+                for entries in near:
+                    value[entries.rows, entries.cols] = entries.values[0]
+                    moved[entries.rows, entries.cols] = abs(entries.values[1] - entries.values[0])
             bound, scale = self.rounding(value), self.scale(value)
             if moved is not None:
                 moved *= 2
