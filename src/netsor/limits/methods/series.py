@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from netsor.errors import LimitError
 from netsor.expect.hermite import series as hermite
 from netsor.expect.hermite.many import series_of_many
 from netsor.expect.hermite.pairs import pair_sum
+from netsor.expect.quadrature.cells import scale_for
 from netsor.lang.analysis import has_user_function
 from netsor.lang.expr import Ref, refs
 from netsor.lang.libraries import is_traced
@@ -28,6 +30,7 @@ from netsor.limits.tape.traced import Traced, array_namespace
 __all__ = ["HermiteSeries", "correlation", "require_settled"]
 
 Array = Any
+LARGE = 1e-4  # an error of an expectation that the plan explains
 
 
 class HermiteSeries:
@@ -53,10 +56,13 @@ class HermiteSeries:
         for side, atom in enumerate(c.atoms):
             sides.append(_Lifted(c.pair, ranks, side).series((yield series, atom)))
         shape = np.broadcast_shapes(cov.shape, q1.shape, q2.shape, *(x.shape for x in sides))
-        errors = r.nudge is not None
+        errors, notes = r.nudge is not None, r.notes
 
         def total(left: hermite.Series, right: hermite.Series, q1: Array, q2: Array, cov: Array) -> Any:
-            return pair_sum(left, right, correlation(cov, q1 * q2), errors=errors)
+            value, error = pair_sum(left, right, correlation(cov, q1 * q2), errors=errors)
+            if errors and (why := _why_large(c, left, right, error)):
+                notes.remark(why)
+            return value, error
 
         array = r.inexact(c.what, self.name, total, (*sides, q1, q2, cov), shape, kind="pair of series")
         return PerPair(array, c.pair, *ranks)
@@ -71,6 +77,21 @@ class HermiteSeries:
         return PerPair(array, c.pair, rank, 0)
 
 
+def _why_large(c: Component, left: hermite.Series, right: hermite.Series, error: Array) -> str:
+    """The reason of errors that are not small; empty if they are, or known only in a compiled program."""
+    if is_traced(error) or not error.size or float(np.max(np.asarray(error))) <= LARGE:
+        return ""
+    size = float(np.max(np.asarray(left.square))) * float(np.max(np.asarray(right.square)))
+    if float(np.max(np.asarray(error))) <= LARGE * size**0.5:
+        return ""
+    coefs = float(np.max(np.asarray(left.error * right.square**0.5 + left.square**0.5 * right.error)))
+    head = f"errors of {c.what} are above {LARGE:.0e}, because"
+    if coefs > float(np.max(np.asarray(error))) / 2:
+        return f"{head} {' and '.join({name_of(a) for a in c.atoms})} is too rough to be integrated better"
+    terms = min(left.coefs.shape[-1], right.coefs.shape[-1])
+    return f"{head} what {terms} terms of a series leave out counts at correlations near 1 or -1"
+
+
 def correlation(cov: Array, qq: Array) -> Array:
     """cov / sqrt(q q'), and 0 where a variance is 0."""
     xp = array_namespace(cov)
@@ -82,6 +103,7 @@ def series(r: Recorder, atom: Atom) -> Asking:
     """The step that computes the Hermite series of an atom at all inputs."""
     mean, var = yield from statistics(r, atom)
     names, rank, kinks = [n for n in refs(atom.body) if n != HOLE.name], r.rank(atom.expr), kinks_of(r, atom)
+    trusted = not has_user_function(atom.body)
     blocks = yield from values_of(r, names)
     constants = list(blocks.values())
     arrays = (mean.array, var.array, *(b.array for b in constants))
@@ -95,10 +117,15 @@ def series(r: Recorder, atom: Atom) -> Asking:
         both = xp.broadcast_to(mean, shape), xp.broadcast_to(var, shape)
         fn = callable_of(atom, known, rank)
         expand = hermite.series if names else series_of_many
-        made = expand(fn, *both, kinks=kinks, trusted=not has_user_function(atom.body))
+        made = expand(fn, *both, kinks=kinks, trusted=trusted)
         require_settled(atom, made)
         return made
 
+    if not trusted:
+        r.notes.remark(
+            f"`{name_of(atom)}` is looked at down to {scale_for(prod(shape)):.0e} standard deviations of its "
+            "argument; what is narrower may be overlooked"
+        )
     r.tape.opaque = True
     body = replace_exprs(atom.body, {Ref(n): Ref(f"@{k}") for k, n in enumerate(names)})
     kind = ("series", body, tuple((b.rank, b.vector) for b in constants), shape, kinks)

@@ -101,6 +101,7 @@ class Forms:
     _unwound: dict[Expr, Expr] = field(default_factory=dict)
     _products: dict[Expr, tuple[Product, ...]] = field(default_factory=dict)
     kinks: dict[Expr, tuple[float, ...]] = field(default_factory=dict)
+    trusted: dict[Expr, bool] = field(default_factory=dict)
     _sources: dict[Expr, frozenset[str]] = field(default_factory=dict)
     _centred: dict[Expr, bool] = field(default_factory=dict)
     _terms: dict[Expr, tuple[LinearTerm, ...]] = field(default_factory=dict)
