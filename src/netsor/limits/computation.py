@@ -10,8 +10,10 @@ import numpy as np
 
 from netsor.build.network import Joint
 from netsor.errors import LimitError
+from netsor.lang.program import Program
 from netsor.limits.assembly import Rows
 from netsor.limits.methods.ladder import expectation
+from netsor.limits.near.twins import Entries, near_entries
 from netsor.limits.notes import Notes
 from netsor.limits.on_numpy import kernel as on_numpy
 from netsor.limits.on_numpy.prepared import Prepared
@@ -25,6 +27,7 @@ from netsor.limits.recursion.outputs import output_index, output_second
 from netsor.limits.recursion.pairs import Pair, PerInput
 from netsor.limits.recursion.recorder import Missing, Recorder, Rules
 from netsor.limits.sampling.averages import Averages
+from netsor.limits.sampling.carried import WORTH
 from netsor.limits.sampling.repeats import Repeats
 from netsor.limits.sampling.values import Samples, sampled_mean
 from netsor.limits.tape.tape import Tape
@@ -85,17 +88,29 @@ class Computation:
         traced: bool = False,
     ) -> Recorder:
         """A recorder of this program, for at most so many inputs at a time."""
-        data = {}
-        for name, shape in self.shapes.items():
-            batched = name in self.batched
-            if most is not None and batched:
-                shape = (min(most, shape[0]), *shape[1:])
-            array = tape.input(name, shape, self.options.dtype)
-            rank = len(shape) - batched
-            data[name] = PerInput(array[None, ...] if batched else array[None, None, ...], rank)
-        params = {name: tape.input(name, (), self.options.dtype) for name in self.params}
-        nudge = tape.input(NUDGE, (), self.options.dtype) if errors else None
-        return Recorder(self.program, self.forms, tape, data, params, RULES, Notes(), nudge, traced, samples)
+        shapes = {
+            name: (min(most, shape[0]), *shape[1:]) if most is not None and name in self.batched else shape
+            for name, shape in self.shapes.items()
+        }
+        return self._recorder_of(self.program, self.forms, shapes, tape, errors, samples, traced)
+
+    def _recorder_of(
+        self,
+        program: Program,
+        forms: Forms,
+        shapes: Mapping[str, tuple[int, ...]],
+        tape: Tape,
+        errors: bool = False,
+        samples: Samples | None = None,
+        traced: bool = False,
+    ) -> Recorder:
+        dtype, data = self.options.dtype, {}
+        for name, shape in shapes.items():
+            array, rank = tape.input(name, shape, dtype), program.data[name].ndim
+            data[name] = PerInput(array[None, ...] if len(shape) > rank else array[None, None, ...], rank)
+        params = {name: tape.input(name, (), dtype) for name in self.params}
+        nudge = tape.input(NUDGE, (), dtype) if errors else None
+        return Recorder(program, forms, tape, data, params, RULES, Notes(), nudge, traced, samples)
 
     @property
     def padded(self) -> tuple[Padding, Computation] | None:
@@ -196,7 +211,10 @@ class Computation:
 
     def given(self, data: Values, params: Values) -> dict[str, Any]:
         dtype = self.options.dtype
-        return {name: np.asarray(x, dtype) for name, x in (*data.items(), *params.items())}
+        found = {name: np.asarray(x, dtype) for name, x in (*data.items(), *params.items())}
+        for name in data:
+            _require_scale(name, found[name])
+        return found
 
     def value(self, data: Values, params: Values) -> np.ndarray:
         """The kernel alone."""
@@ -206,7 +224,23 @@ class Computation:
         if exact is None:
             return self._sampled(data, params).value
         prepare, recording = exact
-        return finite(self._run(recording, prepare(self.given(data, params))))
+        given = self.given(data, params)
+        value = finite(self._run(recording, prepare(given)))
+        for entries in self._near(recording, given, (0.0,)):
+            value[entries.rows, entries.cols] = entries.values[0]
+        return value
+
+    def _near(self, recording: Recording, given: Values, nudges: tuple[float, ...]) -> list[Entries]:
+        """The entries of nearly equal inputs, where functions are so steep that these need more digits."""
+        if not recording.notes.steep:
+            return []
+        data = {name: given[name] for name in self.shapes}
+        params = {name: given[name] for name in self.params}
+        return near_entries(self.program, self.rows, data, params, self._twins, nudges)
+
+    def _twins(self, program: Program, shapes: Mapping[str, tuple[int, ...]]) -> Recorder:
+        """A recorder of a program of two inputs."""
+        return self._recorder_of(program, Forms(program), shapes, Tape(dtype=self.options.dtype), errors=True)
 
     def _run(self, recording: Recording, given: Values) -> np.ndarray:
         count = sum(len(tiles.places) for tiles in recording.tiles)
@@ -220,14 +254,17 @@ class Computation:
         if exact is None:
             return self._sampled(data, params)
         prepare, recording = exact
-        given = prepare(self.given(data, params))
+        own = self.given(data, params)
+        given = prepare(own)
         with recording.lock:
             recording.notes.errors.clear()
             value = finite(self._run(recording, {**given, NUDGE: 0.0}))
-            error = self.rounding(value)
-            if recording.notes.inexact:
-                moved = self._run(recording, {**given, NUDGE: 1.0})
-                error = error + 2 * abs(moved - value)
+            moved = self._run(recording, {**given, NUDGE: 1.0}) if recording.notes.inexact else value
+            change = abs(moved - value)
+            for entries in self._near(recording, own, (0.0, 1.0)):
+                value[entries.rows, entries.cols] = entries.values[0]
+                change[entries.rows, entries.cols] = abs(entries.values[1] - entries.values[0])
+            error = self.rounding(value) + 2 * change
             plan = _plan_of(recording, len(self.program.statements), value.shape)
         reached, tol = _relative(error, self.scale(value)), self.options.tol
         if tol is not None and reached > tol:
@@ -244,16 +281,22 @@ class Computation:
         while True:
             for some in repeats.kernels(given, points, numbers, shared):
                 average.add(finite(some))
-            value = average.mean
+            value, share = average.mean, shared["carried"].share()
             error = average.error + self.rounding(value)
+            if share:
+                error = np.maximum(error, WORTH * share * self.scale(value))
             more = options.further(points, average.count, _relative(error, self.scale(value)))
             if more is None:
                 plan = self._sampled_plan(points, average.count)
+                if share:
+                    remark = f"one sample point carries {share:.0%} of a second moment: errors are larger"
+                    plan = replace(plan, remarks=(*plan.remarks, remark))
                 return Result(value, error, replace(plan, **largest(error, value)))
             if more[0] == points:
                 numbers = range(average.count, more[1])
             else:
                 points, numbers, average = more[0], range(more[1]), Averages()
+                shared.pop("carried")
 
     def means(self) -> np.ndarray:
         """The mean of every row: what an Output adds to its readouts."""
@@ -300,8 +343,10 @@ class Computation:
         asked, points, average = self._repeats_of(question), self.options.first_points, Averages()
         if asked.is_zero(points):
             return None
-        for some in asked.quantities(given, points, range(self.options.repeats)):
+        shared: dict[str, Any] = {}
+        for some in asked.quantities(given, points, range(self.options.repeats), shared):
             average.add(some)
+        shared["carried"].share()
         return finite(average.mean)[None]
 
     def _measured(self, found: Any, given: Values) -> np.ndarray:
@@ -335,6 +380,21 @@ def _plan_of(recording: Recording, statements: int, shape: tuple[int, ...]) -> P
         None,
         tuple(notes.remarks),
     )
+
+
+def _require_scale(name: str, data: np.ndarray) -> None:
+    """The squares of data are numbers, too."""
+    largest, limits = (
+        np.abs(data).max(axis=-1, initial=0.0) if data.ndim else np.abs(data),
+        np.finfo(data.dtype),
+    )
+    least, most = (float(x) ** 0.25 for x in (limits.smallest_normal, limits.max))
+    if not np.all((largest == 0) | ((largest > least) & (largest < most))):
+        raise LimitError(
+            f"the numbers of `{name}` are too large or too small to be squared",
+            remedy=f"Scale the inputs: the largest number of each vector is 0 or between {least:.0e} and "
+            f"{most:.0e}, in {data.dtype.name}.",
+        )
 
 
 def finite(value: Any) -> Any:

@@ -19,7 +19,10 @@ __all__ = ["Frame", "Rule", "ball_rule", "cut_rule", "frame_of"]
 Array = np.ndarray
 Rule = tuple[Array, Array]  # nodes e (r, points), and weights with the Gaussian density
 
-NODES, MOST_NODES = 1.2, 256  # of a piece, over its length in steps; those of longer rules take too long to find
+NODES, MOST_NODES = (
+    1.2,
+    256,
+)  # of a piece, over its length in steps; those of longer rules take too long to find
 SHIFTS = [0.618034, 0.754878, 0.819173, 0.856675]  # roots of x^(k+1) + x = 1: even spread
 MOST_PLANES = (128, 24, 12, 12)  # by dimension
 PARALLEL = 1e-9
