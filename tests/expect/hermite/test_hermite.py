@@ -397,7 +397,7 @@ def test_mean_with_a_kink():
     q = np.array([0.0, 1e-8, 1.0, 4.0])
     found = series(lambda x: np.maximum(x, 0), np.zeros(4), q, kinks=(0.0,))
     assert np.all(np.abs(found.coefs[:, 0] - np.sqrt(q / (2 * np.pi))) <= found.error)
-    assert np.all(found.error <= 1e-13)
+    assert np.all(found.error <= 1e-14)
 
 
 # Array libraries and dtypes.
