@@ -22,6 +22,7 @@ from netsor.build.source import Spot
 from netsor.build.trace import Requirement, Trace, numbers, tracing
 from netsor.build.travel import arrived, portable
 from netsor.errors import DataError, NetsorError, Place
+from netsor.garbage import search_put_off
 from netsor.lang.program import Program
 
 __all__ = ["Group", "Joint", "Network", "as_inputs", "data_of", "joint", "network", "program"]
@@ -192,6 +193,7 @@ class Joint:
     requirements: tuple[tuple[int, Requirement], ...] = ()  # of the data of a group
 
 
+@search_put_off()
 def joint(net: Network, inputs: list[Any]) -> Joint:
     """Trace each shape once; a network that looks at the values of its data is traced for each input."""
     _check_network(net)

@@ -11,9 +11,11 @@ import numpy as np
 
 from netsor.build.network import Joint
 from netsor.errors import LimitError
+from netsor.lang.program import Program
 from netsor.limits.assembly import Rows
 from netsor.limits.bounds import Bound
 from netsor.limits.methods.ladder import expectation
+from netsor.limits.near.twins import Entries, near_entries
 from netsor.limits.notes import Notes
 from netsor.limits.on_numpy import kernel as on_numpy
 from netsor.limits.on_numpy.prepared import Prepared
@@ -114,17 +116,29 @@ class Computation:
         traced: bool = False,
     ) -> Recorder:
         """A recorder of this program, for at most so many inputs at a time."""
-        data = {}
-        for name, shape in self.shapes.items():
-            batched = name in self.batched
-            if most is not None and batched:
-                shape = (min(most, shape[0]), *shape[1:])
-            array = tape.input(name, shape, self.options.dtype)
-            rank = len(shape) - batched
-            data[name] = PerInput(array[None, ...] if batched else array[None, None, ...], rank)
-        params = {name: tape.input(name, (), self.options.dtype) for name in self.params}
-        nudge = tape.input(NUDGE, (), self.options.dtype) if errors else None
-        return Recorder(self.program, self.forms, tape, data, params, RULES, Notes(), nudge, traced, samples)
+        shapes = {
+            name: (min(most, shape[0]), *shape[1:]) if most is not None and name in self.batched else shape
+            for name, shape in self.shapes.items()
+        }
+        return self._recorder_of(self.program, self.forms, shapes, tape, errors, samples, traced)
+
+    def _recorder_of(
+        self,
+        program: Program,
+        forms: Forms,
+        shapes: Mapping[str, tuple[int, ...]],
+        tape: Tape,
+        errors: bool = False,
+        samples: Samples | None = None,
+        traced: bool = False,
+    ) -> Recorder:
+        dtype, data = self.options.dtype, {}
+        for name, shape in shapes.items():
+            array, rank = tape.input(name, shape, dtype), program.data[name].ndim
+            data[name] = PerInput(array[None, ...] if len(shape) > rank else array[None, None, ...], rank)
+        params = {name: tape.input(name, (), dtype) for name in self.params}
+        nudge = tape.input(NUDGE, (), dtype) if errors else None
+        return Recorder(program, forms, tape, data, params, RULES, Notes(), nudge, traced, samples)
 
     @property
     def padded(self) -> tuple[Padding, Computation] | None:
@@ -240,7 +254,23 @@ class Computation:
         if exact is None:
             return self._sampled(data, params).value
         prepare, recording = exact
-        return finite(self._run(recording, prepare(self.given(data, params))))
+        given = self.given(data, params)
+        value = finite(self._run(recording, prepare(given)))
+        for entries in self._near(recording, given, (0.0,)):
+            value[entries.rows, entries.cols] = entries.values[0]
+        return value
+
+    def _near(self, recording: Recording, given: Values, nudges: tuple[float, ...]) -> list[Entries]:
+        """The entries of nearly equal inputs, where functions are so steep that these need more digits."""
+        if not recording.notes.steep:
+            return []
+        data = {name: given[name] for name in self.shapes}
+        params = {name: given[name] for name in self.params}
+        return near_entries(self.program, self.rows, data, params, self._twins, nudges)
+
+    def _twins(self, program: Program, shapes: Mapping[str, tuple[int, ...]]) -> Recorder:
+        """A recorder of a program of two inputs."""
+        return self._recorder_of(program, Forms(program), shapes, Tape(dtype=self.options.dtype), errors=True)
 
     def _run(self, recording: Recording, given: Values) -> np.ndarray:
         count = sum(len(tiles.places) for tiles in recording.tiles)
@@ -254,17 +284,24 @@ class Computation:
         if exact is None:
             return self._sampled(data, params)
         prepare, recording = exact
-        given = prepare(self.given(data, params))
+        own = self.given(data, params)
+        given = prepare(own)
         with recording.lock:
             recording.notes.errors.clear()
             value = finite(self._run(recording, {**given, NUDGE: 0.0}))
-            bound, scale = self.rounding(value), self.scale(value)
+            change = None
             if recording.notes.inexact:
-                moved = self._run(recording, {**given, NUDGE: 1.0})
-                moved -= value
-                np.abs(moved, out=moved)
-                moved *= 2
-                bound = replace(bound, more=moved)
+                change = self._run(recording, {**given, NUDGE: 1.0})
+                change -= value
+            for entries in self._near(recording, own, (0.0, 1.0)):
+                change = np.zeros_like(value) if change is None else change
+                value[entries.rows, entries.cols] = entries.values[0]
+                change[entries.rows, entries.cols] = entries.values[1] - entries.values[0]
+            bound, scale = self.rounding(value), self.scale(value)
+            if change is not None:
+                np.abs(change, out=change)
+                change *= 2
+                bound = replace(bound, more=change)
             plan = _plan_of(recording, len(self.program.statements), value.shape)
         reached, tol = bound.relative(*scale), self.options.tol
         if tol is not None and reached > tol:
