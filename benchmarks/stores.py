@@ -49,7 +49,7 @@ def memory(count: int, folder: Path) -> dict[str, Any]:
 def here(count: int, folder: Path) -> dict[str, Any]:
     x, start = inputs(count), time.perf_counter()
     store = ns.gp.store(kernel(), x, folder / "here.zarr", progress=False)
-    return {"seconds": time.perf_counter() - start, **equality(store, folder)}
+    return {"seconds": time.perf_counter() - start, "MB so far": peak(), **equality(store, folder)}
 
 
 def processes(count: int, folder: Path) -> dict[str, Any]:
@@ -71,6 +71,11 @@ def dask(count: int, folder: Path) -> dict[str, Any]:
         x, start = inputs(count), time.perf_counter()
         store = ns.gp.store(kernel(), x, folder / "dask.zarr", engine=client, progress=False)
         return {"seconds": time.perf_counter() - start, **equality(store, folder)}
+
+
+def peak() -> int:
+    """The most memory that this process has had, in MB."""
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10)
 
 
 def equality(store: Any, folder: Path) -> dict[str, Any]:
@@ -123,8 +128,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.row:
         found = ROWS[given.row](given.inputs, given.folder)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
-        print(json.dumps({**found, "peak MB": round(peak)}))
+        print(json.dumps({**found, "peak MB": peak()}))
         return
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         for row in given.rows.split(","):

@@ -203,6 +203,10 @@ class Store:
                         found[int(row.name), int(file.name)] = state.st_mtime
         return found
 
+    def has(self, i: int, j: int) -> bool:
+        """Whether a tile is there."""
+        return all(self._file(kernel, i, j).is_file() for kernel in self.identity["kernels"])
+
     def missing(self) -> list[tuple[int, int]]:
         """The tiles that are not there yet."""
         there = [self.done(kernel) for kernel in self.identity["kernels"]]

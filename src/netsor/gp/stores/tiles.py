@@ -14,10 +14,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import CancelledError
 from functools import lru_cache
 from importlib.util import find_spec
-from itertools import islice
 from math import isqrt
 from pathlib import Path
 from threading import Lock
@@ -26,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from netsor.errors import DataError, LimitError, NetsorError
+from netsor.gp.stores.dask import completed, connected, is_dask
 from netsor.gp.stores.grid import Axis, Grid
 from netsor.gp.stores.identity import check_same, identity
 from netsor.gp.stores.lock import writing
@@ -34,16 +33,13 @@ from netsor.gp.targets import output_sizes
 from netsor.limits import KernelFn
 from netsor.limits.tiling import Cut
 from netsor.progress import bar
-from netsor.threads import THREADS
+from netsor.threads import THREADS, cores
 
 __all__ = ["compute_tile", "opened", "packed", "store"]
 
 ROWS = 2048  # of a tile, if nothing is said and that is not too much work
 WORK = 2**36  # multiply-adds of a tile, if nothing is said: some minutes
-AHEAD = 3  # tiles that wait at each thread of a Dask worker
-RETRIES = 3  # of a tile whose worker is lost
 POLL = 0.2  # seconds
-CONNECT = 10  # seconds that a Dask scheduler has to answer
 
 Tile = tuple[int, int]
 Advance = Callable[[], None]
@@ -193,7 +189,7 @@ def _run(held: Store, todo: list[Tile], engine: Any, advance: Advance) -> None:
         _here(held, todo, advance)
     elif isinstance(engine, int) and engine >= 1:
         _processes(held, todo, engine, advance)
-    elif isinstance(engine, str) or hasattr(engine, "submit"):
+    elif is_dask(engine):
         _dask(held, todo, engine, advance)
     else:
         raise DataError(
@@ -232,7 +228,7 @@ def _ended(code: int) -> str:
 
 def _crew(held: Store, todo: list[Tile], count: int, advance: Advance) -> list[tuple[int, str]]:
     """Some processes with equal shares of the tiles; the exit code of each, and what it said."""
-    what, threads = packed(held), max(1, (os.cpu_count() or 1) // count)
+    what, threads = packed(held), max(1, cores() // count)
     paths = os.pathsep.join(p for p in sys.path if p)
     env = {**os.environ, "PYTHONPATH": paths, THREADS: str(threads), "OPENBLAS_NUM_THREADS": "1"}
     crew, done = [], len(held.done())
@@ -284,38 +280,13 @@ def _remote(what: bytes, i: int, j: int) -> None:
     os.environ[THREADS] = str(get_worker().state.nthreads)
     with _ONE:
         held = opened(what)
-        if (i, j) not in held.done():
+        if not held.has(i, j):  # made by a worker that was lost before it could say so
             compute_tile(held, i, j)
 
 
 def _dask(held: Store, todo: list[Tile], engine: Any, advance: Advance) -> None:
-    """On the workers of a Dask cluster, which read inputs from the store and write their tiles there."""
-    if find_spec("distributed") is None:
-        raise DataError("distributed is missing", remedy="Install netsor[scale].")
-    from distributed import Client, as_completed
-
-    own = None
-    try:
-        if isinstance(engine, str):
-            own = Client(engine, set_as_default=False, timeout=CONNECT)
-        client: Any = own or engine
-        what, waiting = client.scatter(packed(held), broadcast=True), iter(todo)
-
-        def begin(tile: Tile) -> Any:
-            return client.submit(_remote, what, *tile, pure=False, retries=RETRIES)
-
-        first = AHEAD * max(1, sum(client.nthreads().values()))
-        going = as_completed([begin(tile) for tile in islice(waiting, first)], loop=client.loop)
-        for future in going:
-            future.result()
+    """On the workers of a cluster, which read inputs from the store and write their tiles there."""
+    what = packed(held)
+    with connected(engine) as client:
+        for _ in completed(client, _remote, ((what, *tile) for tile in todo)):
             advance()
-            for tile in islice(waiting, 1):
-                going.add(begin(tile))
-    except (CancelledError, OSError, TimeoutError) as error:
-        raise DataError(
-            f"there is no connection to the Dask scheduler: {error}",
-            remedy=f"{held.status().done} tiles are kept. Start the cluster, and run it again.",
-        ) from error
-    finally:
-        if own is not None:
-            own.close()
