@@ -49,8 +49,8 @@ def main() -> None:
         wall, spent = time.perf_counter() - start, time.process_time() - before
     ideal = given.seconds * -(-given.tiles // given.workers)
     print(
-        f"{done} tiles of {given.seconds} s on {given.workers} workers: {wall:.1f} s, {ideal:.1f} s without overhead; "
-        f"{1e3 * spent / done:.2f} ms of processor a tile"
+        f"{done} tiles of {given.seconds} s on {given.workers} workers: {wall:.1f} s, "
+        f"{ideal:.1f} s without overhead; {1e3 * spent / done:.2f} ms of processor a tile"
     )
 
 

@@ -17,6 +17,7 @@ from netsor import zoo
 from netsor.errors import DataError, LimitError, NetsorError
 from netsor.gp.stores import tiles
 from netsor.gp.stores.grid import Axis, Grid
+from netsor.limits.on_numpy import recording
 
 pytest.importorskip("zarr")
 pytest.importorskip("cloudpickle")
@@ -140,6 +141,22 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not set(first) & set(made)
     assert sorted(first + made) == sorted(found.grid.tiles())
     np.testing.assert_array_equal(found.read(), K(VECTORS))
+
+
+def test_a_run_with_other_memory_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How a kernel is cut depends on memory and on Numba; what is there goes on as it was begun."""
+    path = tmp_path / "K.zarr"
+    found = ns.gp.store(ns.kernel(zoo.mlp(2)), VECTORS, path, tile=8, part=(1, 2))
+    again = ns.gp.store(ns.kernel(zoo.mlp(2), memory=2**11), VECTORS, path, tile=8)
+    assert again.cut == found.cut
+    np.testing.assert_array_equal(again.read(), ns.kernel(zoo.mlp(2))(VECTORS))
+    monkeypatch.setattr(recording, "FEWEST_ENTRIES", 0)
+    with monkeypatch.context() as patched:
+        compiled = ns.gp.store(ns.kernel(zoo.mlp(2)), VECTORS, tmp_path / "C.zarr", tile=8, part=(1, 2))
+        patched.setattr(tiles, "is_available", lambda: False)
+        if compiled.cut.compiled:
+            with pytest.raises(DataError, match="there is no Numba here"):
+                ns.gp.store(ns.kernel(zoo.mlp(2)), VECTORS, compiled.path, tile=8)
 
 
 def test_parts_of_an_array_job(tmp_path: Path) -> None:

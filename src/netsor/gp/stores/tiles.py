@@ -31,6 +31,7 @@ from netsor.gp.stores.lock import writing
 from netsor.gp.stores.store import Store
 from netsor.gp.targets import output_sizes
 from netsor.limits import KernelFn
+from netsor.limits.on_numpy.loops import is_available
 from netsor.limits.tiling import Cut
 from netsor.progress import bar
 from netsor.threads import THREADS, cores
@@ -63,6 +64,11 @@ def opened(what: bytes) -> Store:
 def compute_tile(held: Store, i: int, j: int) -> None:
     """Compute a tile and write it. Its numbers depend on nothing but the store and its place."""
     grid = held.grid
+    if held.cut.compiled and not is_available():
+        raise DataError(
+            f"{held.path} is computed by compiled loops, and there is no Numba here",
+            remedy="Other loops have other roundings. Install netsor[fast].",
+        )
     (rows, at), (cols, to) = grid.rows.inputs(i), grid.cols.inputs(j)
     x = held.inputs(0, *rows)
     y = None if grid.symmetric and i == j else held.inputs(1, *cols)
@@ -106,10 +112,11 @@ def store(
             remedy="The points are drawn jointly for all inputs of a call. Compute it in memory, K(x), or "
             'choose functions with exact methods: method="exact" says what is missing.',
         )
+    there = (path / "zarr.json").exists()
+    cut = Store(path).cut if there else cut  # numbers depend on it: all tiles have that of the first run
     grid = _grid(kernel, x, y, cut, tile)
-    chunks = (grid.rows.chunk, grid.cols.chunk)
-    facts = identity(kernel, x, y, cut, chunks, used)
-    if not (path / "zarr.json").exists():
+    facts = identity(kernel, x, y, cut, (grid.rows.chunk, grid.cols.chunk), used)
+    if not there:
         Store.create(path, facts, grid, _means(kernel, x), x, y)
     check_same(facts, Store(path).identity, path)
     held = Store(path, kernel)
