@@ -47,9 +47,15 @@ Advance = Callable[[], None]
 
 
 def packed(held: Store) -> bytes:
-    """A store with its kernel, as it travels to other processes; there it is opened once."""
+    """A store with its kernel, as it travels to other processes; there it is opened once.
+
+    The network is read here, for tiles on and off the diagonal.
+    """
     import cloudpickle
 
+    for i, j in held.grid.tiles()[:2]:
+        x, y, _ = _inputs(held, i, j)
+        held.kernel.read(x, y, held.cut, params=held.identity["params"])
     return cloudpickle.dumps((held.path.resolve(), held.kernel))
 
 
@@ -63,17 +69,22 @@ def opened(what: bytes) -> Store:
 
 def compute_tile(held: Store, i: int, j: int) -> None:
     """Compute a tile and write it. Its numbers depend on nothing but the store and its place."""
-    grid = held.grid
     if held.cut.compiled and not is_available():
         raise DataError(
             f"{held.path} is computed by compiled loops, and there is no Numba here",
             remedy="Other loops have other roundings. Install netsor[fast].",
         )
-    (rows, at), (cols, to) = grid.rows.inputs(i), grid.cols.inputs(j)
-    x = held.inputs(0, *rows)
-    y = None if grid.symmetric and i == j else held.inputs(1, *cols)
+    x, y, block = _inputs(held, i, j)
     result = held.kernel.part(x, y, held.cut, params=held.identity["params"])
-    held.write(i, j, "K", result.value[slice(*at), slice(*to)], result.bound.largest)
+    held.write(i, j, "K", result.value[block], result.bound.largest)
+
+
+def _inputs(held: Store, i: int, j: int) -> tuple[Any, Any, tuple[slice, slice]]:
+    """The inputs of a tile (of one on the diagonal one set), and where it stands in their kernel."""
+    grid = held.grid
+    (rows, at), (cols, to) = grid.rows.inputs(i), grid.cols.inputs(j)
+    y = None if grid.symmetric and i == j else held.inputs(1, *cols)
+    return held.inputs(0, *rows), y, (slice(*at), slice(*to))
 
 
 def store(
