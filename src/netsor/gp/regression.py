@@ -224,6 +224,7 @@ def fit(
     memory: int | None = None,
     tol: float = 1e-8,
     rank: int | None = None,
+    engine: Any = None,
     progress: bool | None = None,
 ) -> StoredGP: ...
 def fit(
@@ -253,6 +254,7 @@ def fit(
     memory  bytes that may be used, 1 GB by default
     tol     of conjugate gradients: the largest relative residual
     rank    of their preconditioner
+    engine  a Dask client or the address of a scheduler, if not this process
     """
     if not isinstance(kernel, KernelFn) and hasattr(kernel, "grid"):
         from netsor.gp.stores.model import fit_store

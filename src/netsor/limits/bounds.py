@@ -9,7 +9,7 @@ import numpy as np
 
 __all__ = ["Bound"]
 
-ROWS = 256  # that are written out at a time
+ROWS = 64  # that are written out at a time
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,10 @@ class KernelFn:
         exact = Computation(made, self.options, tuple(used), inputs.split).exact(errors=True)
         return None if exact is None else exact[1].cut
 
+    def read(self, x: Any, y: Any, cut: Cut, *, params: Mapping[str, Any] | None = None) -> None:
+        """Read the network on such inputs: where the kernel travels to, a part of them is not read again."""
+        self._computation(Inputs(x, y, params or {}).in_numpy(), cut)
+
     def part(self, x: Any, y: Any, cut: Cut, *, params: Mapping[str, Any] | None = None) -> Result:
         """A part of a kernel that is cut so: the numbers that the whole has there, to the last bit."""
         computation, data, given = self._computation(Inputs(x, y, params or {}).in_numpy(), cut)

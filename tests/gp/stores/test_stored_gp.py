@@ -52,6 +52,22 @@ def test_a_stored_process_is_the_one_in_memory(options: dict[str, Any], noise: A
     assert abs(evidence.value - direct.log_marginal_likelihood()) <= evidence.error + 1e-6
 
 
+@pytest.mark.filterwarnings("ignore")  # of Dask
+@pytest.mark.parametrize("options", SOLVERS[:3], ids=lambda o: " ".join(map(str, o.values())))
+def test_solves_on_a_cluster(options: dict[str, Any], tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    direct = ns.gp.fit(ns.kernel(zoo.mlp(2)), X, Y, noise=1e-2)
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        model = ns.gp.fit(stored(tmp_path, tile=32), Y, noise=1e-2, engine=client, **options)
+        np.testing.assert_allclose(model.predict(NEW).std, direct.predict(NEW).std, rtol=1e-7)
+    np.testing.assert_allclose(model.alpha, direct.alpha, rtol=0, atol=1e-8 * np.abs(direct.alpha).max())
+
+
 def test_the_error_of_the_evidence_covers(tmp_path: Path) -> None:
     """Of many estimates the stated error is exceeded by no more than two standard errors are."""
     store = stored(tmp_path, tile=96)

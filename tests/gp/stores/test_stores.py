@@ -17,6 +17,8 @@ from netsor import zoo
 from netsor.errors import DataError, LimitError, NetsorError
 from netsor.gp.stores import tiles
 from netsor.gp.stores.grid import Axis, Grid
+from netsor.limits import inputs
+from netsor.limits.on_numpy import recording
 
 pytest.importorskip("zarr")
 pytest.importorskip("cloudpickle")
@@ -71,15 +73,15 @@ def test_methods_that_look_at_all_inputs_agree_to_rounding(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "inputs", [list(SEQUENCES) + [s[:1] for s in SEQUENCES], GRAPHS], ids=["sequences", "graphs"]
+    "ragged", [list(SEQUENCES) + [s[:1] for s in SEQUENCES], GRAPHS], ids=["sequences", "graphs"]
 )
-def test_inputs_of_different_shapes(inputs: list[Any], tmp_path: Path) -> None:
-    net = zoo.graph_conv(2) if isinstance(inputs[0], tuple) else zoo.simple_rnn()
-    wanted = ns.kernel(net).evaluate(inputs)
+def test_inputs_of_different_shapes(ragged: list[Any], tmp_path: Path) -> None:
+    net = zoo.graph_conv(2) if isinstance(ragged[0], tuple) else zoo.simple_rnn()
+    wanted = ns.kernel(net).evaluate(ragged)
     for tile in (1, 2, 3):
-        found = ns.gp.store(ns.kernel(net), inputs, tmp_path / f"{tile}.zarr", tile=tile)
+        found = ns.gp.store(ns.kernel(net), ragged, tmp_path / f"{tile}.zarr", tile=tile)
         np.testing.assert_allclose(found.read(), wanted.value, rtol=0, atol=wanted.error.max())
-        for a, b in zip(found.inputs(0), inputs, strict=True):
+        for a, b in zip(found.inputs(0), ragged, strict=True):
             for one, two in zip(
                 a if isinstance(a, tuple) else [a], b if isinstance(b, tuple) else [b], strict=True
             ):
@@ -107,6 +109,18 @@ def test_sampled_kernels_are_refused(tmp_path: Path) -> None:
     with pytest.raises(LimitError, match="would not belong to one matrix"):
         ns.gp.store(ns.kernel(zoo.gru()), SEQUENCES, tmp_path / "K.zarr")
     assert not list(tmp_path.iterdir())
+
+
+def test_workers_do_not_read_the_network_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = made(tmp_path / "K.zarr")
+    wanted = held.read()
+    for i, j in held.grid.tiles()[:2]:
+        held.remove(i, j)
+    there = tiles.opened(tiles.packed(held))
+    monkeypatch.setattr(inputs, "joint", None)
+    for i, j in held.grid.tiles()[:2]:
+        tiles.compute_tile(there, i, j)
+    np.testing.assert_array_equal(held.read(), wanted)
 
 
 # Going on
@@ -140,6 +154,22 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not set(first) & set(made)
     assert sorted(first + made) == sorted(found.grid.tiles())
     np.testing.assert_array_equal(found.read(), K(VECTORS))
+
+
+def test_a_run_with_other_memory_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How a kernel is cut depends on memory and on Numba; what is there goes on as it was begun."""
+    path = tmp_path / "K.zarr"
+    found = ns.gp.store(ns.kernel(zoo.mlp(2)), VECTORS, path, tile=8, part=(1, 2))
+    again = ns.gp.store(ns.kernel(zoo.mlp(2), memory=2**11), VECTORS, path, tile=8)
+    assert again.cut == found.cut
+    np.testing.assert_array_equal(again.read(), ns.kernel(zoo.mlp(2))(VECTORS))
+    monkeypatch.setattr(recording, "FEWEST_ENTRIES", 0)
+    with monkeypatch.context() as patched:
+        compiled = ns.gp.store(ns.kernel(zoo.mlp(2)), VECTORS, tmp_path / "C.zarr", tile=8, part=(1, 2))
+        patched.setattr(tiles, "is_available", lambda: False)
+        if compiled.cut.compiled:
+            with pytest.raises(DataError, match="there is no Numba here"):
+                ns.gp.store(ns.kernel(zoo.mlp(2)), VECTORS, compiled.path, tile=8)
 
 
 def test_parts_of_an_array_job(tmp_path: Path) -> None:

@@ -8,5 +8,6 @@
 | which rows and inputs a tile has | grid |
 | inputs of any shapes in a Zarr group | inputs |
 | what decides every number of a store, and how another kernel is refused | identity |
+| clusters of Dask | dask |
 | one writer, or several that have divided the work | lock |
 """

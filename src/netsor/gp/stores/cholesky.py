@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from itertools import groupby
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.linalg import solve_triangular
@@ -18,6 +21,7 @@ from scipy.linalg import solve_triangular
 from netsor.errors import DataError
 from netsor.gp.factor import cholesky
 from netsor.gp.stores import inputs as sets
+from netsor.gp.stores.dask import completed, connected
 from netsor.gp.stores.lock import writing
 from netsor.gp.stores.store import Store
 from netsor.progress import bar
@@ -71,15 +75,22 @@ class Factor:
         there = self.store.done(self.array)
         return [(i, j) for j in range(self.count) for i in range(j, self.count) if (i, j) not in there]
 
-    def complete(self, progress: bool | None = None) -> None:
-        """Make all blocks that are missing; nobody else writes the store meanwhile."""
+    def complete(self, progress: bool | None = None, engine: Any = None) -> None:
+        """Make all blocks that are missing; nobody else writes the store meanwhile.
+
+        On a cluster (`engine`) the blocks of a column below the diagonal are computed at the same time.
+        """
         if not self.missing():
             return
         with (
             writing(self.store.path, shared=False),
             bar(progress, len(self.missing()), "factoring") as advance,
         ):
-            self._compute_all(advance)
+            if engine is None:
+                self._compute_all(advance)
+            else:
+                with connected(engine) as client:
+                    self._compute_on(client, advance)
 
     def _compute_all(self, advance: Callable[[], None]) -> None:
         row: dict[int, np.ndarray] = {}  # blocks of the row of the current column
@@ -89,6 +100,16 @@ class Factor:
                 now, row = j, {m: self.block(j, m) for m in range(min(j, self.kept))}
             self._compute(i, j, row)
             advance()
+
+    def _compute_on(self, client: Any, advance: Callable[[], None]) -> None:
+        for _, column in groupby(self.missing(), key=lambda block: block[1]):
+            blocks = list(column)
+            if blocks[0][0] == blocks[0][1]:
+                self._compute(*blocks.pop(0), {})
+                advance()
+            path = self.store.path.resolve()
+            for _ in completed(client, _remote, ((path, self.nugget, self.memory, *b) for b in blocks)):
+                advance()
 
     def _compute(self, i: int, j: int, row: dict[int, np.ndarray]) -> None:
         left = np.array(self.store.tile(i, j), np.float64)
@@ -125,3 +146,8 @@ class Factor:
         """log det(K + diag(nugget))."""
         diagonals = (np.diagonal(self.block(i, i)) for i in range(self.count))
         return 2 * sum(float(np.log(d).sum()) for d in diagonals)
+
+
+def _remote(path: Path, nugget: np.ndarray, memory: int, i: int, j: int) -> None:
+    """A block in a worker of a cluster."""
+    Factor(Store(path), nugget, memory)._compute(i, j, {})

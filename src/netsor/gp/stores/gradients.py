@@ -17,11 +17,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.linalg import eigh_tridiagonal, solve_triangular, svd
 
 from netsor.gp.factor import EPS, InferenceError, cholesky
+from netsor.gp.stores.dask import completed, connected
 from netsor.gp.stores.store import Store
 
 __all__ = ["Gradients", "LogDeterminant"]
@@ -43,12 +46,19 @@ class Gradients:
     """K + diag(nugget) as an operator, with its preconditioner.
 
     memory  bytes for the preconditioner and the vectors
+    engine  a Dask client or the address of a scheduler, for products with K
     """
 
     name = "pcg"
 
     def __init__(
-        self, store: Store, nugget: np.ndarray, memory: int, rank: int | None = None, seed: int = 0
+        self,
+        store: Store,
+        nugget: np.ndarray,
+        memory: int,
+        rank: int | None = None,
+        seed: int = 0,
+        engine: Any = None,
     ) -> None:
         rows = store.shape[0]
         self.store, self.root = store, np.sqrt(np.broadcast_to(nugget, (rows,)))[:, None]
@@ -57,7 +67,7 @@ class Gradients:
                 "conjugate gradients need a noise > 0", remedy='Give one, or solver="cholesky".'
             )
         self.rank = min(rows, rank or RANK, max(1, memory // (4 * 8 * rows)))
-        self.seed = seed
+        self.seed, self.engine = seed, engine
         chosen = np.sort(np.random.default_rng(seed).permutation(rows)[: self.rank])
         columns = store.columns(chosen)
         corner = columns[chosen]
@@ -68,7 +78,18 @@ class Gradients:
 
     def times(self, v: np.ndarray) -> np.ndarray:
         """A v."""
-        return self.store.times(v / self.root) / self.root + v
+        scaled = v / self.root
+        product = self.store.times(scaled) if self.engine is None else self._times_on(scaled)
+        return product / self.root + v
+
+    def _times_on(self, v: np.ndarray) -> np.ndarray:
+        """K v on a cluster: a task for each row of tiles."""
+        out, path, axis = np.empty_like(v), self.store.path.resolve(), self.store.grid.rows
+        with connected(self.engine) as client:
+            right = client.scatter(v, broadcast=True)
+            for i, part in completed(client, _remote, ((path, i, right) for i in range(axis.count))):
+                out[slice(*axis.span(i))] = part
+        return out
 
     def power(self, v: np.ndarray, p: float) -> np.ndarray:
         """P^p v."""
@@ -154,3 +175,10 @@ def _quadrature(alpha: np.ndarray, beta: np.ndarray) -> float:
 
 def _ratio(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.divide(x, y, out=np.zeros(np.broadcast_shapes(x.shape, y.shape)), where=y > 0)
+
+
+def _remote(path: Path, i: int, v: np.ndarray) -> tuple[int, np.ndarray]:
+    """Rows of K v, in a worker of a cluster."""
+    store = Store(path)
+    axis = store.grid.rows
+    return i, sum((store.tile(i, j) @ v[slice(*axis.span(j))] for j in range(axis.count)), np.zeros(()))

@@ -53,7 +53,8 @@ def of_kernel(kernel: KernelFn, inputs: list[Any]) -> dict[str, Any]:
     """What a store knows of its kernel, from inputs of all shapes."""
     options = {name: value for name, value in asdict(kernel.options).items() if name not in IRRELEVANT}
     options["dtype"] = np.dtype(kernel.options.dtype).str
-    return {"network": kernel.net.name, **_programs(kernel.net, inputs), "options": options}
+    kind = {"kind": type(kernel).__name__, "network": kernel.net.name}
+    return {**kind, **_programs(kernel.net, inputs), "options": options}
 
 
 def _of_each_shape(inputs: Any) -> Iterator[Any]:

@@ -57,7 +57,6 @@ class StoredGP:
     tol: float
     memory: int
     mean_before: np.ndarray = field(compare=False)
-    progress: bool | None = None
 
     def __repr__(self) -> str:
         return f"<GP of {self.store.identity['network']} on {self.store.path}, {len(self.y)} targets>"
@@ -189,6 +188,7 @@ def fit_store(
     memory: int | None = None,
     tol: float = 1e-8,
     rank: int | None = None,
+    engine: Any = None,
     progress: bool | None = None,
 ) -> StoredGP:
     """Condition the Gaussian process of a stored kernel on targets; see `ns.gp.fit`."""
@@ -206,30 +206,22 @@ def fit_store(
     nugget = np.maximum(level, least)
     before = store.mean()
     centred = table - before[:, None]
-    direct = solver == "cholesky" or (solver == "auto" and len(table) <= DIRECT)
-    solved = (_direct if direct else _iterated)(store, nugget, centred, allowed, tol, rank, progress)
-    return StoredGP(store, table, flat, level, least, *solved, tol, allowed, before, progress)
+    if solver == "cholesky" or (solver == "auto" and len(table) <= DIRECT):
+        made: Factor | Gradients = Factor(store, nugget, allowed)
+        made.complete(progress, engine)
+        alpha = made.solve(centred)
+        reached = _residual(store, nugget, alpha, centred)
+    else:
+        made = Gradients(store, nugget, allowed, rank, engine=engine)
+        with bar(progress, 0, "conjugate gradients") as advance:
+            alpha, reached = made.solve(centred, tol, advance)
+    return StoredGP(store, table, flat, level, least, alpha, reached, made, tol, allowed, before)
 
 
-def _direct(
-    store: Store, nugget: np.ndarray, right: np.ndarray, memory: int, tol: float, rank: Any, progress: Any
-) -> tuple[np.ndarray, float, Factor]:
-    factor = Factor(store, nugget, memory)
-    factor.complete(progress)
-    alpha = factor.solve(right)
+def _residual(store: Store, nugget: np.ndarray, alpha: np.ndarray, right: np.ndarray) -> float:
     left = right - store.times(alpha) - np.reshape(nugget, (-1, 1)) * alpha
     size = np.linalg.norm(right, axis=0)
-    reached = np.linalg.norm(left, axis=0) / np.where(size > 0, size, 1.0)
-    return alpha, float(reached.max()), factor
-
-
-def _iterated(
-    store: Store, nugget: np.ndarray, right: np.ndarray, memory: int, tol: float, rank: Any, progress: Any
-) -> tuple[np.ndarray, float, Gradients]:
-    gradients = Gradients(store, nugget, memory, rank)
-    with bar(progress, 0, "conjugate gradients") as advance:
-        alpha, reached = gradients.solve(right, tol, advance)
-    return alpha, reached, gradients
+    return float(np.max(np.linalg.norm(left, axis=0) / np.where(size > 0, size, 1.0)))
 
 
 def _jitter(store: Store) -> float:

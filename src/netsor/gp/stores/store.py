@@ -43,19 +43,20 @@ RECENT = 50  # tiles that the rate is taken from
 class Status:
     """How far a store is.
 
-    left   seconds, at the rate of the last tiles; None where fewer than two are there
-    quiet  seconds since the last tile
+    left           seconds, at the rate of the last tiles; None where fewer than two are there
+    quiet          seconds since the last tile
+    largest_error  of an entry, once all tiles are there
     """
 
     done: int
     total: int
     left: float | None
     quiet: float | None
-    largest_error: float
+    largest_error: float | None
 
     def __str__(self) -> str:
         text = f"{self.done} of {self.total} tiles"
-        if self.done == self.total:
+        if self.largest_error is not None:
             return f"{text}, complete; largest error of an entry {self.largest_error:.1e}"
         if self.left is not None and self.quiet is not None:
             text += f", about {_duration(self.left)} left; the last one {_duration(self.quiet)} ago"
@@ -203,6 +204,10 @@ class Store:
                         found[int(row.name), int(file.name)] = state.st_mtime
         return found
 
+    def has(self, i: int, j: int) -> bool:
+        """Whether a tile is there."""
+        return all(self._file(kernel, i, j).is_file() for kernel in self.identity["kernels"])
+
     def missing(self) -> list[tuple[int, int]]:
         """The tiles that are not there yet."""
         there = [self.done(kernel) for kernel in self.identity["kernels"]]
@@ -216,7 +221,8 @@ class Store:
             left = (total - len(times)) * (recent[-1] - recent[0]) / (len(recent) - 1)
         if times:
             quiet = max(0.0, time.time() - times[-1])
-        return Status(len(times), total, left, quiet, self.largest_error())
+        error = self.largest_error() if len(times) == total else None
+        return Status(len(times), total, left, quiet, error)
 
     def largest_error(self) -> float:
         """The largest error of the entries that are there."""
@@ -277,11 +283,11 @@ class Store:
         try:
             return self.group[name][rows, cols]
         except (ValueError, OSError) as error:
-            raise DataError(
-                f"tile {tile} of {self.path / name} is damaged: {error}",
-                remedy="Run ns.gp.store(..., verify=True), on the command line --verify: it computes "
-                "damaged tiles again.",
-            ) from None
+            again = (
+                "Run ns.gp.store(..., verify=True), on the command line --verify: it computes damaged tiles"
+            )
+            remedy = f"{again} again." if name in self.identity["kernels"] else "Remove it, and fit again."
+            raise DataError(f"tile {tile} of {self.path / name} is damaged: {error}", remedy=remedy) from None
 
     def put(self, name: str, rows: slice, cols: slice, value: np.ndarray) -> None:
         """Write a whole block of an array."""

@@ -14,10 +14,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import CancelledError
 from functools import lru_cache
 from importlib.util import find_spec
-from itertools import islice
 from math import isqrt
 from pathlib import Path
 from threading import Lock
@@ -26,33 +24,38 @@ from typing import Any
 import numpy as np
 
 from netsor.errors import DataError, LimitError, NetsorError
+from netsor.gp.stores.dask import completed, connected, is_dask
 from netsor.gp.stores.grid import Axis, Grid
 from netsor.gp.stores.identity import check_same, identity
 from netsor.gp.stores.lock import writing
 from netsor.gp.stores.store import Store
 from netsor.gp.targets import output_sizes
 from netsor.limits import KernelFn
+from netsor.limits.on_numpy.loops import is_available
 from netsor.limits.tiling import Cut
 from netsor.progress import bar
-from netsor.threads import THREADS
+from netsor.threads import THREADS, cores
 
 __all__ = ["compute_tile", "opened", "packed", "store"]
 
 ROWS = 2048  # of a tile, if nothing is said and that is not too much work
 WORK = 2**36  # multiply-adds of a tile, if nothing is said: some minutes
-AHEAD = 3  # tiles that wait at each thread of a Dask worker
-RETRIES = 3  # of a tile whose worker is lost
 POLL = 0.2  # seconds
-CONNECT = 10  # seconds that a Dask scheduler has to answer
 
 Tile = tuple[int, int]
 Advance = Callable[[], None]
 
 
 def packed(held: Store) -> bytes:
-    """A store with its kernel, as it travels to other processes; there it is opened once."""
+    """A store with its kernel, as it travels to other processes; there it is opened once.
+
+    The network is read here, for tiles on and off the diagonal.
+    """
     import cloudpickle
 
+    for i, j in held.grid.tiles()[:2]:
+        x, y, _ = _inputs(held, i, j)
+        held.kernel.read(x, y, held.cut, params=held.identity["params"])
     return cloudpickle.dumps((held.path.resolve(), held.kernel))
 
 
@@ -66,12 +69,22 @@ def opened(what: bytes) -> Store:
 
 def compute_tile(held: Store, i: int, j: int) -> None:
     """Compute a tile and write it. Its numbers depend on nothing but the store and its place."""
+    if held.cut.compiled and not is_available():
+        raise DataError(
+            f"{held.path} is computed by compiled loops, and there is no Numba here",
+            remedy="Other loops have other roundings. Install netsor[fast].",
+        )
+    x, y, block = _inputs(held, i, j)
+    result = held.kernel.part(x, y, held.cut, params=held.identity["params"])
+    held.write(i, j, "K", result.value[block], result.bound.largest)
+
+
+def _inputs(held: Store, i: int, j: int) -> tuple[Any, Any, tuple[slice, slice]]:
+    """The inputs of a tile (of one on the diagonal one set), and where it stands in their kernel."""
     grid = held.grid
     (rows, at), (cols, to) = grid.rows.inputs(i), grid.cols.inputs(j)
-    x = held.inputs(0, *rows)
     y = None if grid.symmetric and i == j else held.inputs(1, *cols)
-    result = held.kernel.part(x, y, held.cut, params=held.identity["params"])
-    held.write(i, j, "K", result.value[slice(*at), slice(*to)], result.bound.largest)
+    return held.inputs(0, *rows), y, (slice(*at), slice(*to))
 
 
 def store(
@@ -110,10 +123,11 @@ def store(
             remedy="The points are drawn jointly for all inputs of a call. Compute it in memory, K(x), or "
             'choose functions with exact methods: method="exact" says what is missing.',
         )
+    there = (path / "zarr.json").exists()
+    cut = Store(path).cut if there else cut  # numbers depend on it: all tiles have that of the first run
     grid = _grid(kernel, x, y, cut, tile)
-    chunks = (grid.rows.chunk, grid.cols.chunk)
-    facts = identity(kernel, x, y, cut, chunks, used)
-    if not (path / "zarr.json").exists():
+    facts = identity(kernel, x, y, cut, (grid.rows.chunk, grid.cols.chunk), used)
+    if not there:
         Store.create(path, facts, grid, _means(kernel, x), x, y)
     check_same(facts, Store(path).identity, path)
     held = Store(path, kernel)
@@ -193,7 +207,7 @@ def _run(held: Store, todo: list[Tile], engine: Any, advance: Advance) -> None:
         _here(held, todo, advance)
     elif isinstance(engine, int) and engine >= 1:
         _processes(held, todo, engine, advance)
-    elif isinstance(engine, str) or hasattr(engine, "submit"):
+    elif is_dask(engine):
         _dask(held, todo, engine, advance)
     else:
         raise DataError(
@@ -232,7 +246,7 @@ def _ended(code: int) -> str:
 
 def _crew(held: Store, todo: list[Tile], count: int, advance: Advance) -> list[tuple[int, str]]:
     """Some processes with equal shares of the tiles; the exit code of each, and what it said."""
-    what, threads = packed(held), max(1, (os.cpu_count() or 1) // count)
+    what, threads = packed(held), max(1, cores() // count)
     paths = os.pathsep.join(p for p in sys.path if p)
     env = {**os.environ, "PYTHONPATH": paths, THREADS: str(threads), "OPENBLAS_NUM_THREADS": "1"}
     crew, done = [], len(held.done())
@@ -284,38 +298,13 @@ def _remote(what: bytes, i: int, j: int) -> None:
     os.environ[THREADS] = str(get_worker().state.nthreads)
     with _ONE:
         held = opened(what)
-        if (i, j) not in held.done():
+        if not held.has(i, j):  # made by a worker that was lost before it could say so
             compute_tile(held, i, j)
 
 
 def _dask(held: Store, todo: list[Tile], engine: Any, advance: Advance) -> None:
-    """On the workers of a Dask cluster, which read inputs from the store and write their tiles there."""
-    if find_spec("distributed") is None:
-        raise DataError("distributed is missing", remedy="Install netsor[scale].")
-    from distributed import Client, as_completed
-
-    own = None
-    try:
-        if isinstance(engine, str):
-            own = Client(engine, set_as_default=False, timeout=CONNECT)
-        client: Any = own or engine
-        what, waiting = client.scatter(packed(held), broadcast=True), iter(todo)
-
-        def begin(tile: Tile) -> Any:
-            return client.submit(_remote, what, *tile, pure=False, retries=RETRIES)
-
-        first = AHEAD * max(1, sum(client.nthreads().values()))
-        going = as_completed([begin(tile) for tile in islice(waiting, first)], loop=client.loop)
-        for future in going:
-            future.result()
+    """On the workers of a cluster, which read inputs from the store and write their tiles there."""
+    what = packed(held)
+    with connected(engine) as client:
+        for _ in completed(client, _remote, ((what, *tile) for tile in todo)):
             advance()
-            for tile in islice(waiting, 1):
-                going.add(begin(tile))
-    except (CancelledError, OSError, TimeoutError) as error:
-        raise DataError(
-            f"there is no connection to the Dask scheduler: {error}",
-            remedy=f"{held.status().done} tiles are kept. Start the cluster, and run it again.",
-        ) from error
-    finally:
-        if own is not None:
-            own.close()
