@@ -7,7 +7,7 @@ from netsor.build import *  # noqa: F403
 from netsor.build import __all__ as _build
 from netsor.errors import NetsorError
 from netsor.lang import Program, parse
-from netsor.limits import Options, kernel, limit
+from netsor.limits import Options, kernel, limit, ntk
 from netsor.simulation import empirical_kernel, simulate
 from netsor.verify import verify
 
@@ -29,6 +29,7 @@ __all__ = [
     "gp",
     "kernel",
     "limit",
+    "ntk",
     "parse",
     "simulate",
     "verify",

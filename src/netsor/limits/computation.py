@@ -95,7 +95,8 @@ class Computation:
             data[name] = PerInput(array[None, ...] if batched else array[None, None, ...], rank)
         params = {name: tape.input(name, (), self.options.dtype) for name in self.params}
         nudge = tape.input(NUDGE, (), self.options.dtype) if errors else None
-        return Recorder(self.program, self.forms, tape, data, params, RULES, Notes(), nudge, traced, samples)
+        notes = Notes(remarks=dict.fromkeys(self.made.tangent.remarks if self.made.tangent else ()))
+        return Recorder(self.program, self.forms, tape, data, params, RULES, notes, nudge, traced, samples)
 
     @property
     def padded(self) -> tuple[Padding, Computation] | None:

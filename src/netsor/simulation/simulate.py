@@ -130,7 +130,7 @@ class _Run:
             group = Group((0,), tuple(range(len(net.outputs))))
             self.joint = Joint(net, dict(net.data), (group,))
         else:
-            self.joint = joint(net, as_inputs(x))
+            self.joint = joint(net, as_inputs(x), finite=True)
         self.program = self.joint.program
         if not self.program.outputs:
             raise fail(
