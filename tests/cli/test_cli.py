@@ -255,6 +255,27 @@ def test_kernel_of_a_program_prints_it() -> None:
     assert "own data" in run("kernel", PROGRAMS / "mlp.netsor", "x.npy", code=1).output
 
 
+def test_tangents_and_their_kernels(networks: str, vectors: Path, tmp_path: Path) -> None:
+    text = run("tangent", PROGRAMS / "mlp.netsor", "--rates", "unit").output
+    assert text == str(ns.parse((PROGRAMS / "mlp.netsor").read_text()).tangent("unit"))
+    assert "Moment" in run("tangent", PROGRAMS / "layernorm.netsor", "--finite").output
+    assert "512" in run("tangent", PROGRAMS / "mlp.netsor", "--rates", "standard:512").output
+    assert "d_v" not in run("tangent", PROGRAMS / "mlp.netsor", "--rates", "v=0").output
+    run("tangent", PROGRAMS / "mlp.netsor", "--rates", "v=x", code=1)
+    run("tangent", PROGRAMS / "mlp.netsor", "--rates", "nonsense", code=1)
+    run("kernel", f"{networks}:perceptron", vectors, "--ntk", "-o", tmp_path / "K.npz")
+    with np.load(tmp_path / "K.npz") as stored:
+        np.testing.assert_array_equal(stored["K"], ns.ntk(ns.zoo.mlp(1)).evaluate(np.load(vectors)).value)
+    limit = ns.limit(ns.parse((PROGRAMS / "mlp.netsor").read_text()).tangent()).kernel().value
+    assert f"{limit[0, 0]:.5f}"[:6] in run("kernel", PROGRAMS / "mlp.netsor", "--ntk").output
+    assert "E[step step]" in run("plan", f"{networks}:perceptron", vectors, "--ntk").output
+    assert "E[step step]" in run("plan", PROGRAMS / "mlp.netsor", "--ntk").output
+    args = ("--widths", "32,128,512", "--samples", 30, "--ntk")
+    assert "slope" in run("verify", f"{networks}:perceptron", vectors, *args).output
+    np.save(tmp_path / "one.npy", np.load(vectors)[0])
+    assert "d_W1x" in run("show", f"{networks}:perceptron", "-i", tmp_path / "one.npy", "--ntk").output
+
+
 def test_simulate_is_deterministic(networks: str, vectors: Path, tmp_path: Path) -> None:
     args = ("simulate", f"{networks}:perceptron", vectors, "--width", 50, "--samples", 20, "--seed", 3)
     run(*args, "-o", tmp_path / "s.npz")
@@ -327,7 +348,7 @@ def test_usage_errors_have_exit_code_2() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["show", "check", "limit", "kernel", "simulate", "verify", "plot", "reproduce"]
+    "command", ["show", "check", "tangent", "limit", "kernel", "simulate", "verify", "plot", "reproduce"]
 )
 def test_help(command: str) -> None:
     assert "Usage" in run(command, "--help").output

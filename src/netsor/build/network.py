@@ -8,7 +8,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
@@ -173,6 +173,7 @@ class Joint:
     concrete: bool = False
     requirements: tuple[tuple[int, Requirement], ...] = ()  # of the data of a group
     tangent: Tangent | None = None
+    parameters: Mapping[str, Matrix | Vector] = field(default_factory=dict)  # by their names in the program
 
 
 def joint(net: Network, inputs: list[Any], finite: bool = False) -> Joint:
@@ -209,7 +210,7 @@ def joint(net: Network, inputs: list[Any], finite: bool = False) -> Joint:
     tangent = net.tangent_of(made, parameters, finite)
     made = tangent.program if tangent else made
     data = {name: stacked.get(name, array) for name, array in made.data.items()}
-    return Joint(made, data, _groups(members_of, counts), concrete, tuple(requirements), tangent)
+    return Joint(made, data, _groups(members_of, counts), concrete, tuple(requirements), tangent, parameters)
 
 
 def _check_requirements(

@@ -37,9 +37,9 @@ class TangentNetwork(Network):
 
     def tangent_of(self, made: Program, parameters: Mapping[str, Any], finite: bool) -> Tangent:
         """The tangent of a program of the network; at finite width, with all that vanishes in the limit."""
-        return tangent_of(made, self._rates(parameters), tied=finite, scalars=finite)
+        return tangent_of(made, self.rates_of(parameters), tied=finite, scalars=finite)
 
-    def _rates(self, parameters: Mapping[str, Matrix | Vector]) -> Rates:
+    def rates_of(self, parameters: Mapping[str, Matrix | Vector]) -> Rates:
         """The rates of the inputs of a program, from those of its parameters and those that are given."""
         known = {*self.net.parameters().values(), *parameters}
         unknown = sorted(set(self.rates.of) - known)

@@ -1,4 +1,4 @@
-"""The command line: show, check, limit, kernel, simulate, verify, plot, reproduce.
+"""The command line: show, check, tangent, limit, kernel, plan, simulate, verify, plot, reproduce.
 
 Exit codes: 0 done; 1 an error, which is printed without a traceback; 2 wrong usage; 3 `verify` found that
 the network does not agree with its limit; 130 interrupted.

@@ -10,6 +10,7 @@ import numpy as np
 import typer
 
 from netsor.build.network import Network, program
+from netsor.build.tangent import tangent
 from netsor.cli.app import app, complain, reporting
 from netsor.cli.loading import is_program, load_inputs, load_network, load_npz, load_program
 from netsor.cli.programs import NetworkTarget
@@ -32,6 +33,7 @@ Data = Annotated[
         show_default=False,
     ),
 ]
+Ntk = Annotated[bool, typer.Option("--ntk", help="The tangent kernel (NTK), that of training.")]
 Seed = Annotated[int, typer.Option(help="Seed of the random numbers.", min=0)]
 
 
@@ -51,6 +53,7 @@ def kernel(
         float | None, typer.Option(help="Sample until the relative error is below this.", show_default=False)
     ] = None,
     seed: Seed = 0,
+    ntk: Ntk = False,
 ) -> None:
     """The infinite-width kernel of a network on a set of inputs, or between the sets x and y."""
     from netsor.limits import kernel as kernel_of
@@ -58,10 +61,11 @@ def kernel(
 
     options: dict[str, Any] = {"method": method, "tol": tol, "seed": seed}
     if is_program(target):
-        found, labels, starts = limit(_program(target, data), **options).kernel(), [], []
+        made = _program(target, data)
+        found, labels, starts = limit(made.tangent() if ntk else made, **options).kernel(), [], []
     else:
         net, (x, y, names) = load_network(target), _inputs(data)
-        found = kernel_of(net, **options).evaluate(x, y)
+        found = kernel_of(tangent(net) if ntk else net, **options).evaluate(x, y)
         labels, starts = ([], []) if y is not None else _labels(net, x, names, len(found.value))
     if output is not None:
         write_npz(
@@ -90,16 +94,18 @@ def plan(
     tol: Annotated[
         float | None, typer.Option(help="Sample until the relative error is below this.", show_default=False)
     ] = None,
+    ntk: Ntk = False,
 ) -> None:
     """What the kernel takes, without computing it: which method for what, samples, work and memory."""
     from netsor.limits import kernel as kernel_of
     from netsor.limits import limit
 
     if is_program(target):
-        typer.echo(str(limit(_program(target, data), method=method, tol=tol).plan()))
+        made = _program(target, data)
+        typer.echo(str(limit(made.tangent() if ntk else made, method=method, tol=tol).plan()))
         return
-    x, y, _ = _inputs(data)
-    typer.echo(str(kernel_of(load_network(target), method=method, tol=tol).plan(x, y)))
+    net, (x, y, _) = load_network(target), _inputs(data)
+    typer.echo(str(kernel_of(tangent(net) if ntk else net, method=method, tol=tol).plan(x, y)))
 
 
 @app.command()
@@ -137,11 +143,13 @@ def verify(
     widths: Annotated[str, typer.Option(help="Widths, divided by commas.")] = "64,128,256,512,1024",
     samples: Annotated[int, typer.Option(help="Networks at each width.", min=2)] = 30,
     seed: Seed = 0,
+    ntk: Ntk = False,
 ) -> None:
     """Compare a network with its limit at several widths; exit code 3 if they do not agree."""
     from netsor.verify import verify as compare
 
-    found = compare(load_network(target), _inputs(data)[0], _widths(widths), samples, seed)
+    net = load_network(target)
+    found = compare(tangent(net) if ntk else net, _inputs(data)[0], _widths(widths), samples, seed)
     typer.echo(str(found))
     if not found.ok:
         complain("the network does not agree with its limit", 3)

@@ -129,4 +129,4 @@ def check_rate(rate: Any, what: str) -> float:
 def _is_width(width: Any) -> bool:
     if isinstance(width, Mapping):
         return all(_is_width(n) for n in width.values())
-    return isinstance(width, int | np.integer) and not isinstance(width, bool) and width >= 1
+    return isinstance(width, int | np.integer) and not isinstance(width, bool) and bool(width >= 1)

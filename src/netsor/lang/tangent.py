@@ -14,8 +14,8 @@
 Given the weights, the output of this program is Gaussian, and its covariance is the tangent kernel (NTK)
 Theta(x, x') = sum over parameters p of rate_p (df/dp)(df'/dp). So the limit of Theta is the ordinary kernel
 of the tangent program. Why a fresh copy t_W may stand for W, and why C-vars do not move: all tangents are
-centred and independent of all g, as Cov(W h, W d_h') = var E[h d_h'] = var sum_i E[h phi_i'] E[d_x_i'] = 0. At
-finite width both are true only nearly, and `tied` and `scalars` keep W itself and the tangents of C-vars.
+centred and independent of all g, as Cov(W h, W d_h') = var E[h d_h'] = var sum_i E[h phi_i'] E[d_x_i'] = 0.
+At finite width both are true only nearly: `tied` and `scalars` keep W itself and the tangents of C-vars.
 
 Jacot et al. 2018, "Neural Tangent Kernel"; Yang 2020, "Tensor Programs II".
 """
