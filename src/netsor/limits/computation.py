@@ -25,6 +25,7 @@ from netsor.limits.recursion.outputs import output_index, output_second
 from netsor.limits.recursion.pairs import Pair, PerInput
 from netsor.limits.recursion.recorder import Missing, Recorder, Rules
 from netsor.limits.sampling.averages import Averages
+from netsor.limits.sampling.carried import WORTH
 from netsor.limits.sampling.repeats import Repeats
 from netsor.limits.sampling.values import Samples, sampled_mean
 from netsor.limits.tape.tape import Tape
@@ -197,7 +198,10 @@ class Computation:
 
     def given(self, data: Values, params: Values) -> dict[str, Any]:
         dtype = self.options.dtype
-        return {name: np.asarray(x, dtype) for name, x in (*data.items(), *params.items())}
+        found = {name: np.asarray(x, dtype) for name, x in (*data.items(), *params.items())}
+        for name in data:
+            _require_scale(name, found[name])
+        return found
 
     def value(self, data: Values, params: Values) -> np.ndarray:
         """The kernel alone."""
@@ -245,16 +249,22 @@ class Computation:
         while True:
             for some in repeats.kernels(given, points, numbers, shared):
                 average.add(finite(some))
-            value = average.mean
+            value, share = average.mean, shared["carried"].share()
             error = average.error + self.rounding(value)
+            if share:
+                error = np.maximum(error, WORTH * share * self.scale(value))
             more = options.further(points, average.count, _relative(error, self.scale(value)))
             if more is None:
                 plan = self._sampled_plan(points, average.count)
+                if share:
+                    remark = f"one sample point carries {share:.0%} of a second moment: errors are larger"
+                    plan = replace(plan, remarks=(*plan.remarks, remark))
                 return Result(value, error, replace(plan, **largest(error, value)))
             if more[0] == points:
                 numbers = range(average.count, more[1])
             else:
                 points, numbers, average = more[0], range(more[1]), Averages()
+                shared.pop("carried")
 
     def means(self) -> np.ndarray:
         """The mean of every row: what an Output adds to its readouts."""
@@ -301,8 +311,10 @@ class Computation:
         asked, points, average = self._repeats_of(question), self.options.first_points, Averages()
         if asked.is_zero(points):
             return None
-        for some in asked.quantities(given, points, range(self.options.repeats)):
+        shared: dict[str, Any] = {}
+        for some in asked.quantities(given, points, range(self.options.repeats), shared):
             average.add(some)
+        shared["carried"].share()
         return finite(average.mean)[None]
 
     def _measured(self, found: Any, given: Values) -> np.ndarray:
@@ -336,6 +348,21 @@ def _plan_of(recording: Recording, statements: int, shape: tuple[int, ...]) -> P
         None,
         tuple(notes.remarks),
     )
+
+
+def _require_scale(name: str, data: np.ndarray) -> None:
+    """The squares of data are numbers, too."""
+    largest, limits = (
+        np.abs(data).max(axis=-1, initial=0.0) if data.ndim else np.abs(data),
+        np.finfo(data.dtype),
+    )
+    least, most = (float(x) ** 0.25 for x in (limits.smallest_normal, limits.max))
+    if not np.all((largest == 0) | ((largest > least) & (largest < most))):
+        raise LimitError(
+            f"the numbers of `{name}` are too large or too small to be squared",
+            remedy=f"Scale the inputs: the largest number of each vector is 0 or between {least:.0e} and "
+            f"{most:.0e}, in {data.dtype.name}.",
+        )
 
 
 def finite(value: Any) -> Any:

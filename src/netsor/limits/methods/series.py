@@ -25,7 +25,7 @@ from netsor.limits.recursion.values import values_of
 from netsor.limits.tape.tape import Span
 from netsor.limits.tape.traced import Traced, array_namespace
 
-__all__ = ["HermiteSeries", "correlation", "require_settled"]
+__all__ = ["HermiteSeries", "correlation", "settled"]
 
 Array = Any
 
@@ -74,8 +74,8 @@ class HermiteSeries:
 def correlation(cov: Array, qq: Array) -> Array:
     """cov / sqrt(q q'), and 0 where a variance is 0."""
     xp = array_namespace(cov)
-    safe = xp.where(qq > 0, qq, xp.ones_like(qq))
-    return xp.where(qq > 0, cov / xp.sqrt(safe), xp.zeros_like(cov))
+    safe = xp.where(qq == 0, xp.ones_like(qq), qq)
+    return xp.where(qq == 0, xp.zeros_like(cov), cov / xp.sqrt(safe))
 
 
 def series(r: Recorder, atom: Atom) -> Asking:
@@ -95,9 +95,7 @@ def series(r: Recorder, atom: Atom) -> Asking:
         both = xp.broadcast_to(mean, shape), xp.broadcast_to(var, shape)
         fn = callable_of(atom, known, rank)
         expand = hermite.series if names else series_of_many
-        made = expand(fn, *both, kinks=kinks, trusted=not has_user_function(atom.body))
-        require_settled(atom, made)
-        return made
+        return settled(atom, expand(fn, *both, kinks=kinks, trusted=not has_user_function(atom.body)))
 
     r.tape.opaque = True
     body = replace_exprs(atom.body, {Ref(n): Ref(f"@{k}") for k, n in enumerate(names)})
@@ -105,17 +103,22 @@ def series(r: Recorder, atom: Atom) -> Asking:
     return r.tape.call(make, arrays, shape, var.array.dtype, kind)
 
 
-def require_settled(atom: Atom, series: hermite.Series) -> None:
-    """The integral of f^2 is the same at two resolutions, or f has a pole or grows too fast."""
-    if is_traced(series.square):
-        return
+def settled(atom: Atom, series: hermite.Series) -> hermite.Series:
+    """The series, if the integral of f^2 is the same at two resolutions; else f has a pole or grows too fast.
+
+    Where values are traced, such a series is NaN.
+    """
     size = series.square**0.5  # the tail is above it only if the last refinement changed E[f^2]
-    unsettled = (series.error > 0.05 * size) | (series.tail > 1.05 * size)
-    if bool(array_namespace(unsettled).any(unsettled)):
+    good = (series.error <= 0.05 * size) & (series.tail <= 1.05 * size)
+    xp = array_namespace(good)
+    if is_traced(good):
+        return replace(series, coefs=xp.where(good[..., None], series.coefs, float("nan")))
+    if not bool(xp.all(good)):
         raise LimitError(
             f"the expectation of `{name_of(atom)}` squared is not finite, or too singular to be computed",
             remedy="A nonlinearity has no pole and grows more slowly than exp(x^2 / (4 variance)).",
         )
+    return series
 
 
 class _Lifted:

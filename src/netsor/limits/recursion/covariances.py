@@ -21,7 +21,7 @@ from netsor.limits.recursion.leaves import (
 from netsor.limits.recursion.linear import mapped
 from netsor.limits.recursion.pairs import Pair, PerInput, PerPair
 from netsor.limits.recursion.recorder import Asking, Recorder
-from netsor.limits.recursion.values import OWN, constant
+from netsor.limits.recursion.values import OWN, Variance, constant
 from netsor.limits.tape.traced import array_namespace
 
 __all__ = ["cov", "variance"]
@@ -185,9 +185,9 @@ def _aligned_inner(r: Recorder, s: MatMul, t: MatMul, block: PerPair) -> PerPair
 
 
 def variance(r: Recorder, form: Expr) -> Asking:
-    """Var of a form for every input; rounding below zero is zero."""
+    """Var of a form for every input."""
     found, rank = (yield cov, form, form, OWN), r.rank(form)
     if found is None:
         return PerInput(r.xp.zeros((1, 1, *(1,) * rank)), rank)
     array = found.ranked(rank, rank)
-    return PerInput(array * array_namespace(array).astype(array > 0, array.dtype), rank)
+    return PerInput(r.tape.call(Variance(form), (array,), array.shape, kind="variance"), rank)

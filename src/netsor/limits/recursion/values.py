@@ -21,15 +21,17 @@ from netsor.lang.libraries import is_traced
 from netsor.lang.ops import IndexMap
 from netsor.lang.program import Input, LinComb, Moment, Normal, Scalar
 from netsor.lang.sampling import input_mean
+from netsor.lang.show import show_expr
 from netsor.lang.types import C
 from netsor.limits.recursion.forms import replace_exprs
 from netsor.limits.recursion.pairs import Pair, PerInput
 from netsor.limits.recursion.recorder import Asking, Recorder
 from netsor.limits.tape.traced import array_namespace
 
-__all__ = ["constant", "mean", "scalar", "values_of"]
+__all__ = ["Variance", "constant", "mean", "scalar", "values_of"]
 
 OWN = Pair(True, tied=True)
+MARGIN = 1e5  # what a formula multiplies a product of two variances by, at most
 PLAIN = frozenset(ARITHMETIC.values())
 
 
@@ -88,6 +90,29 @@ def scalar(r: Recorder, name: str) -> Asking:
     value = yield r.rules.first if isinstance(source, Moment) else constant, source.expr
     array = r.tape.call(_Finite(name), (value.array,), value.array.shape, kind="finite")
     return PerInput(array, value.rank)
+
+
+class Variance:
+    """Var of a form: 0 where rounding made it negative, refused where products of two are no numbers."""
+
+    def __init__(self, form: Expr) -> None:
+        self.form = form
+
+    def __call__(self, q: Any) -> Any:
+        xp = array_namespace(q)
+        limits = xp.finfo(q.dtype)
+        least, most = float(limits.smallest_normal) ** 0.5 * MARGIN, float(limits.max) ** 0.5 / MARGIN
+        q = xp.where(q <= 0, xp.zeros_like(q), q)
+        sound = (q == 0) | ((q >= least) & (q <= most))
+        if is_traced(q):
+            return xp.where(sound, q, xp.full_like(q, float("nan")))
+        if bool(xp.all(sound)):
+            return q
+        raise LimitError(
+            f"the variance of `{show_expr(self.form)}` is not finite or out of range on these inputs",
+            remedy=f"Variances are 0 or between {least:.0e} and {most:.0e}: scale the inputs. One that is "
+            "not finite comes from a nonlinearity with a pole, or one that grows too fast.",
+        )
 
 
 class _Finite:

@@ -28,5 +28,9 @@ class Averages:
 
     @property
     def error(self) -> np.ndarray:
-        """The standard error of the mean."""
-        return np.sqrt(self.squares / (self.count * (self.count - 1)))
+        """The standard error of the mean; of few repeats a multiple of it, twice which covers as much as two
+        standard errors do of many (Student)."""
+        from scipy.special import ndtr, stdtrit  # takes time to load, and only sampled limits need it
+
+        factor = float(stdtrit(self.count - 1, ndtr(2.0))) / 2.0
+        return factor * np.sqrt(self.squares / (self.count * (self.count - 1)))

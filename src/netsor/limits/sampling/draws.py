@@ -11,7 +11,8 @@ from netsor.expect.points.loadings import Loadings, Noise
 from netsor.expect.points.normal import NormalPoints
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
-from netsor.lang.expr import Apply, Const, Expr
+from netsor.lang.expr import Apply, Const, Expr, subtrees
+from netsor.limits.sampling.carried import Carried, reaching
 from netsor.limits.sampling.numbers import Numbers
 from netsor.limits.sampling.recursions import recursive_sums
 from netsor.limits.sampling.schedule import Core, Form, Row, Schedule, Step
@@ -26,6 +27,7 @@ class Draws:
 
     places   which of the points
     table    the most products of parts at a time, for each repeat
+    carried  by how few points, if somebody wants to know
     """
 
     def __init__(
@@ -36,11 +38,13 @@ class Draws:
         loadings: list[Loadings],
         places: slice,
         table: int,
+        carried: Carried | None,
     ) -> None:
-        self.schedule, self.numbers, self.table = schedule, numbers, table
+        self.schedule, self.numbers, self.table, self.carried = schedule, numbers, table, carried
         self.count, self.noise = places.stop - places.start, Noise(points, loadings, places)
         self.pools = [np.empty((len(points), size, self.count)) for size in schedule.pools]
         self.values: dict[Expr, Block] = {}
+        self.forms: set[Expr] = set()
         self.states: dict[int, np.ndarray] = {}
         for number, group in enumerate(schedule.groups):
             if group.recursion:
@@ -56,7 +60,7 @@ class Draws:
             for step in steps:
                 for row in step.rows:
                     assert step.core is not None
-                    self.fill(self.pools[self.schedule.groups[step.core.group].pool], row)
+                    self.fill(self.schedule.groups[step.core.group].pool, row)
                 for expr in step.expired:
                     self.values.pop(expr, None)
 
@@ -67,18 +71,36 @@ class Draws:
         if mean.any():
             made += mean
         self.values[form.expr] = Block(made, 0, True)
+        self.forms.add(form.expr)
 
-    def fill(self, pool: np.ndarray, row: Row) -> None:
-        """A row of sampled values."""
+    def fill(self, number: int, row: Row) -> None:
+        """A row of sampled values in a pool."""
+        pool = self.pools[number]
+        pool[:, row.rows] = self.product(row, pool)
+        if self.carried is not None and row.exprs:
+            key = number, row.rows.start
+            self.carried.add(key, row.exprs, pool[:, row.rows], lambda: self.further(row, pool))
+
+    def product(self, row: Row, pool: np.ndarray) -> np.ndarray | float:
         factors = [self.value(expr).array for expr in row.exprs]
         if row.rest is not None:
             factors.append(pool[:, row.rest])
-        if not factors:
-            pool[:, row.rows] = 1.0
-        elif len(factors) == 1:
-            pool[:, row.rows] = factors[0]
-        else:
-            np.multiply(reduce(mul, factors[:-1]), factors[-1], out=pool[:, row.rows])
+        return reduce(mul, factors) if factors else 1.0
+
+    def further(self, row: Row, pool: np.ndarray) -> np.ndarray:
+        """What a row would be at points that reach further; parts whose forms are gone stay as they are."""
+        kept, inside = self.values, {node for expr in row.exprs for node in subtrees(expr)}
+        gone = (inside & self.forms) - kept.keys()
+        try:
+            self.values = {
+                e: Block(reaching(block.array), 0, True) if e in self.forms else block
+                for e, block in kept.items()
+                if e in self.forms or gone & set(subtrees(e))
+            }
+            made = self.product(row, pool)
+        finally:
+            self.values = kept
+        return np.broadcast_to(made, pool[:, row.rows].shape)
 
     def value(self, node: Expr) -> Block:
         """The values of an expression; those of its parts are kept while they are needed."""

@@ -22,9 +22,10 @@ from netsor.expect.points.normal import NormalPoints
 from netsor.lang.expr import Expr
 from netsor.limits.methods.closed import closed_mean
 from netsor.limits.methods.component import callable_of, kinks_of
-from netsor.limits.methods.series import correlation, require_settled
+from netsor.limits.methods.series import correlation, settled
 from netsor.limits.recursion.forms import Atom
 from netsor.limits.recursion.recorder import Recorder
+from netsor.limits.sampling.carried import Carried
 from netsor.limits.sampling.numbers import Numbers
 from netsor.limits.sampling.schedule import ExactAtom, Form, Peer, Schedule, State, Step
 from netsor.limits.sampling.shares import Share
@@ -55,6 +56,7 @@ class Moments:
         threads: Executor,
         advance: Callable[[], None],
         models: dict[Expr, Any],
+        carried: Carried | None,
     ) -> None:
         self.r, self.schedule, self.numbers, self.learning = r, schedule, numbers, axes is None
         self.models = models
@@ -70,7 +72,7 @@ class Moments:
         loadings = [Loadings(axes, learn=axes is None) for _ in points]
         cuts = np.linspace(0, repeats, min(workspace.workers, repeats) + 1, dtype=int)
         shares = [
-            Share(schedule, numbers, slice(a, b), points[a:b], loadings[a:b], workspace)
+            Share(schedule, numbers, slice(a, b), points[a:b], loadings[a:b], workspace, carried)
             for a, b in pairwise(cuts)
         ]
         for steps in schedule.stages:
@@ -175,9 +177,7 @@ class Moments:
             if model is not None:
                 return hermite.series_like(model, fn, mean, variance)
         made = [_long_enough(fn, m[None], q[None], kinks) for m, q in zip(mean, variance, strict=True)]
-        for one in made:
-            require_settled(atom, one)
-        return hermite.concat(made, axis=0)
+        return hermite.concat([settled(atom, one) for one in made], axis=0)
 
     def model(self, atom: Atom, mean: np.ndarray, variance: np.ndarray) -> hermite.Series | None:
         """A series at means and variances that are not smaller, whose rule serves many times.
@@ -192,8 +192,7 @@ class Moments:
             return None
         m, q = (HEADROOM * max(a, b, 0.0) for a, b in zip(largest, known, strict=True))
         found = _long_enough(callable_of(atom, {}, 0), np.array([-m, 0.0, m]), np.full(3, q), ())
-        require_settled(atom, found)
-        self.models[atom.body] = found, (m, q)
+        self.models[atom.body] = settled(atom, found), (m, q)
         return found
 
     # The second moments

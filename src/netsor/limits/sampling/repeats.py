@@ -157,7 +157,9 @@ class Repeats:
 
         yield from self._runs(at, given, numbers, run, shared)
 
-    def quantities(self, given: Values, points: int, numbers: range) -> Iterator[np.ndarray]:
+    def quantities(
+        self, given: Values, points: int, numbers: range, shared: dict[str, Any]
+    ) -> Iterator[np.ndarray]:
         """(some repeats, inputs, ...) of what is asked for at a time."""
         at = self._there(points)
         asked = at.found
@@ -168,7 +170,7 @@ class Repeats:
             found = on_numpy.single_values(prepared, values)[asked.step]
             return np.broadcast_to(found, (at.repeats, *found.shape[1:]))
 
-        yield from self._runs(at, given, numbers, run, {})
+        yield from self._runs(at, given, numbers, run, shared)
 
     def _runs(
         self,

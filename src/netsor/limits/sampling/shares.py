@@ -7,6 +7,7 @@ import numpy as np
 from netsor.expect.points.loadings import Loadings
 from netsor.expect.points.normal import NormalPoints
 from netsor.lang.expr import Expr
+from netsor.limits.sampling.carried import Carried
 from netsor.limits.sampling.draws import Draws, Mixtures
 from netsor.limits.sampling.numbers import Numbers
 from netsor.limits.sampling.schedule import Schedule, Step
@@ -26,12 +27,13 @@ class Share:
         points: list[NormalPoints],
         loadings: list[Loadings],
         workspace: Workspace,
+        carried: Carried | None,
     ) -> None:
         self.span, self.loadings, self.count = span, loadings, points[0].count
         self.parts = []
         for k in range(0, self.count, workspace.points):
             places = slice(k, min(k + workspace.points, self.count))
-            self.parts.append(Draws(schedule, numbers, points, loadings, places, workspace.table))
+            self.parts.append(Draws(schedule, numbers, points, loadings, places, workspace.table, carried))
         self.mixtures: Mixtures = {}
         self.steps: list[Step] = []
 

@@ -99,9 +99,10 @@ class Tables:
         advance: Callable[[], None],
     ) -> Moments:
         models = drawing.shared.setdefault("models", {})
+        carried = None if axes is None else drawing.carried  # a pilot has few points
         with _threads(workspace.workers) as threads:
             return Moments(
-                r, self.schedule, numbers, drawing.points, axes, workspace, threads, advance, models
+                r, self.schedule, numbers, drawing.points, axes, workspace, threads, advance, models, carried
             )
 
     def _pilot(self, r: Recorder, drawing: Drawing, numbers: Numbers) -> Axes:

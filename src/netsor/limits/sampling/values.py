@@ -10,9 +10,11 @@ a form with those that were drawn before it is known when it is drawn, so their 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from math import prod
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ from netsor.limits.recursion.forms import HOLE, Atom, replace_exprs
 from netsor.limits.recursion.pairs import Pair, PerInput, PerPair, padded
 from netsor.limits.recursion.recorder import Asking, Recorder
 from netsor.limits.recursion.values import mean, values_of
+from netsor.limits.sampling.carried import Carried, reaching
 from netsor.limits.tape.tape import Span
 from netsor.limits.tape.traced import Traced
 
@@ -56,6 +59,7 @@ class Drawing:
     """The points of some repeats of a run, and the samples of each family as they grow.
 
     shared   what all repeats of a run have in common
+    carried  by how few points
     advance  to be called after each stage of work
     """
 
@@ -63,6 +67,7 @@ class Drawing:
         self, seed: int, count: int, repeats: range, shared: dict[str, Any], advance: Callable[[], None]
     ) -> None:
         self.seed, self.count, self.repeats, self.shared, self.advance = seed, count, repeats, shared, advance
+        self.carried: Carried = shared.setdefault("carried", Carried())
         self.noise: Noise | None = None
         self.begin(0)
 
@@ -153,16 +158,24 @@ def values(r: Recorder, atoms: Atoms) -> Asking:
     inputs = max(r.inputs_of(atom.expr) for atom in atoms)
     shape = (plan.repeats, inputs, *index, plan.points)
 
-    def run(*given: np.ndarray) -> np.ndarray:
+    def product(given: Iterable[np.ndarray]) -> np.ndarray:
         known = {n: Block(a, *blocks[n]) for n, a in zip(arrays, given, strict=True)}
         with np.errstate(all="ignore"):
             made = [evaluate(body, known).lift(rank, True) for body in bodies]
-        out = made[0]
-        for factor in made[1:]:
-            out = out * factor
-        return np.broadcast_to(out, shape)
+            return np.broadcast_to(reduce(mul, made), shape)
 
-    return PerInput(r.tape.call(run, tuple(arrays.values()), shape, np.float64), rank)
+    def run(drawing: Drawing, *given: np.ndarray) -> np.ndarray:
+        drawn = [blocks[name][1] for name in arrays]
+
+        def further() -> np.ndarray:
+            return product(reaching(a) if own else a for a, own in zip(given, drawn, strict=True))
+
+        found = product(given)
+        drawing.carried.add(atoms, [atom.expr for atom in atoms], found, further)
+        return found
+
+    step = r.tape.call(run, (drawing_leaf(r), *arrays.values()), shape, np.float64)
+    return PerInput(step, rank)
 
 
 def sampled_mean(r: Recorder, left: Atoms, right: Atoms, pair: Pair) -> Asking:

@@ -149,7 +149,7 @@ class Namespace:
         return self._tape.permuted(x, tuple(axes))
 
     def moveaxis(self, x: Any, source: Any, destination: Any) -> Any:
-        order = np.moveaxis(np.empty(range(2, 2 + x.ndim), np.int8), source, destination).shape
+        order = np.moveaxis(np.broadcast_to(np.int8(0), range(2, 2 + x.ndim)), source, destination).shape
         return self._tape.permuted(x, tuple(n - 2 for n in order))
 
     def matrix_transpose(self, x: Any) -> Any:

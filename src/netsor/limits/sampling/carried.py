@@ -1,0 +1,98 @@
+"""Sampled vectors whose moments few sample points carry: rare events, and tails that are heavy.
+
+The spread of repeats says nothing of what none of them has seen. An event that no point meets gives 0 with
+error 0; of a function that grows like an exponential the few largest values decide, and the next ones would
+change the mean by as much. So the share of the heaviest point in the sum of h^2 is kept for every vector h,
+and one that is constant at all points is looked at again at points that reach further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from netsor.errors import LimitError
+from netsor.lang.expr import Expr
+from netsor.lang.show import show_expr
+
+__all__ = ["WORTH", "Carried", "reaching"]
+
+FURTHER = 1.6  # points of 3.7 standard deviations reach 6: events beyond have a probability of 1e-9
+HEAVY, MOST = 0.02, 0.25  # shares of the heaviest point: from which on errors are larger; that are refused
+WORTH = 3.0  # what is not seen may be worth so many of the heaviest points
+
+
+def reaching(samples: np.ndarray) -> np.ndarray:
+    """Samples (..., points) of Gaussian variables further from their mean."""
+    middle = samples.mean(axis=-1, keepdims=True)
+    return middle + FURTHER * (samples - middle)
+
+
+def _range(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The least and the largest of (repeats, entries..., points) for each entry."""
+    return values.min(axis=-1).min(axis=0), values.max(axis=-1).max(axis=0)
+
+
+@dataclass
+class _Sums:
+    """Of h at all points so far, for each entry of a vector."""
+
+    largest: Any = 0.0
+    squares: Any = 0.0
+    constant: Any = True
+    first: Any = None
+    unseen: Any = False
+
+
+@dataclass
+class Carried:
+    """The shares of the heaviest points, over all repeats of a call."""
+
+    found: dict[Hashable, _Sums] = field(default_factory=dict)
+    exprs: dict[Hashable, Sequence[Expr]] = field(default_factory=dict)
+    _lock: Any = field(default_factory=Lock, repr=False)
+
+    def add(
+        self, key: Hashable, exprs: Sequence[Expr], values: np.ndarray, further: Callable[[], np.ndarray]
+    ) -> None:
+        """Values (repeats, entries..., points) of a product, and those at points that reach further."""
+        low, top = _range(values)
+        squares = np.einsum("...n,...n->...", values, values).sum(0)
+        same = top == low
+        beyond = np.zeros_like(same)
+        if same.any():
+            furthest = _range(further())
+            beyond = same & ((furthest[0] != low) | (furthest[1] != top))
+        with self._lock:
+            sums = self.found.setdefault(key, _Sums())
+            self.exprs[key] = exprs
+            sums.first = top if sums.first is None else sums.first
+            sums.largest = np.maximum(sums.largest, np.maximum(top * top, low * low))
+            sums.squares = sums.squares + squares
+            sums.constant = sums.constant & same & (top == sums.first)
+            sums.unseen = sums.unseen | beyond
+
+    def share(self) -> float:
+        """The largest share of a point in the second moment of a vector; refused where it is too large."""
+        worst, which = 0.0, None
+        for key, sums in self.found.items():
+            shares = np.where(
+                sums.squares > 0, sums.largest / np.where(sums.squares > 0, sums.squares, 1.0), 0.0
+            )
+            share = float(
+                np.max(np.where(sums.constant, np.where(sums.unseen, 1.0, 0.0), shares), initial=0.0)
+            )
+            if share > worst:
+                worst, which = share, key
+        if worst > MOST:
+            name = " * ".join(map(show_expr, self.exprs[which]))
+            raise LimitError(
+                f"too few sample points carry the moments of `{name}`: a rare event, or a heavy tail",
+                remedy="Take more with points=..., make the event more frequent, or the function grow more "
+                "slowly.",
+            )
+        return worst if worst > HEAVY else 0.0
