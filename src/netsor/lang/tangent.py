@@ -289,11 +289,10 @@ class _Tangents:
                         "it alone has no part in the tangent kernel"
                     )
             elif terms:
-                own = self.index(x)
-                if broadcast_index(self.index(slope), own) != index or any(t.axes for t in terms):
-                    terms, own = self.form.widened(terms, own, index), index
-                total = self.form.plus(total, self.form.times(slope, terms, own))
-        return total
+                if any(t.axes for t in terms):
+                    terms = self.form.widened(terms, self.index(x), index)
+                total = self.form.plus(total, self.form.times(slope, terms, index))
+        return self.form.widened(total, self.index(self.form.expr(total)), index) if total else ()
 
     def slopes(self, e: Apply, op: Function) -> tuple[Expr, ...]:
         if op.about(e.options).derivative is not None:
