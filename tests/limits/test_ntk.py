@@ -11,7 +11,7 @@ import pytest
 import netsor as ns
 from brute_force import pair_moments
 from composed_case import EVERYTHING
-from limit_cases import BATCHES, CASES, SEQUENCES, VECTORS, Case, assert_agree
+from limit_cases import CASES, SEQUENCES, VECTORS, Case, assert_agree
 from netsor.errors import LimitError
 
 Phi = Callable[[np.ndarray], np.ndarray]
@@ -260,8 +260,3 @@ def test_simulated_tangents_have_the_tangent_kernel_as_covariance() -> None:
     products = np.einsum("si,sj->sij", outputs, outputs)
     error = 5 * np.hypot(products.std(0) / np.sqrt(4000), exact.std(0) / np.sqrt(400))
     assert (abs(products.mean(0) - exact.mean(0)) < error).all()
-
-
-def test_batches_of_batchnorm() -> None:
-    case = Case("batchnorm", ns.zoo.batchnorm_mlp(1), list(BATCHES))
-    assert_mean_of_finite_networks(case, width=256, networks=40)

@@ -95,7 +95,7 @@ def slope_of(terms: Terms) -> Fold | None:
 
 
 def folded_slopes(f: Fold, g: Fold) -> Callable[..., Array]:
-    """The formula of E[f'(x) g'(y)] at means 0, for smooth folds: the derivative of E[f g] in c (Price 1958)."""
+    """The formula of E[f'(x) g'(y)] at means 0 for smooth folds: d/dc E[f g] (Price 1958)."""
     if f.degree < g.degree:
         turned = folded_slopes(g, f)
         return lambda m1, m2, q1, q2, c: turned(m2, m1, q2, q1, c)
