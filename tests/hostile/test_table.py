@@ -71,5 +71,5 @@ def _compare(value: Any, expected: Any) -> None:
 
 
 def test_there_are_many_lines() -> None:
-    assert len(CASES) >= 200
+    assert len(CASES) >= 400
     assert len({case.values[0] for case in CASES}) == len(CASES)

@@ -56,6 +56,54 @@ def relu_kernel(inputs: np.ndarray, var: float = 1.0) -> np.ndarray:
     return norms * (np.sqrt(1 - c**2) + (np.pi - np.arccos(c)) * c) / (2 * np.pi)
 
 
+def sine(frequency: float) -> np.ndarray:
+    """E[sin(a g) sin(a h)] = exp(-a^2 (q + q') / 2) sinh(a^2 c)."""
+    c = linear(X)
+    q = np.diagonal(c)
+    a = frequency**2
+    return (np.exp(a * (2 * c - q - q[:, None]) / 2) - np.exp(-a * (2 * c + q + q[:, None]) / 2)) / 2
+
+
+def monomial_kernel(power: int) -> np.ndarray:
+    """E[g^p h^p] by a tensor rule, exact for polynomials (Gauss-Hermite)."""
+    return _by_quadrature(lambda g: g**power)
+
+
+def power_kernel(power: int) -> np.ndarray:
+    """E[relu(g)^p relu(h)^p] in polar coordinates (Cho & Saul 2009): a smooth integral over an angle."""
+    c = linear(X)
+    q = np.sqrt(np.diagonal(c))
+    found = np.empty_like(c)
+    nodes, weights = np.polynomial.legendre.leggauss(200)
+    for i, j in np.ndindex(c.shape):
+        angle = np.arccos(np.clip(c[i, j] / (q[i] * q[j]), -1, 1))
+        t = (np.pi - angle) / 2 * nodes  # both are positive where |t| < (pi - angle) / 2
+        both = np.cos(t - angle / 2) * np.cos(t + angle / 2)
+        radial = 2.0**power * float(np.prod(np.arange(1, power + 1)))  # E[r^(2p)] of two variables
+        found[i, j] = (q[i] * q[j]) ** power * radial * (weights @ both**power) * (np.pi - angle) / 2
+    return found / (2 * np.pi)
+
+
+def _by_quadrature(fn: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    c, (nodes, weights) = linear(X), np.polynomial.hermite_e.hermegauss(40)
+    weights = weights / weights.sum()
+    found = np.empty_like(c)
+    for i, j in np.ndindex(c.shape):
+        rest = np.sqrt(max(c[j, j] - c[i, j] ** 2 / c[i, i], 0.0))
+        g = np.sqrt(c[i, i]) * nodes
+        h = c[i, j] / c[i, i] * g[:, None] + rest * nodes
+        found[i, j] = weights @ (fn(g)[:, None] * fn(h)) @ weights
+    return found
+
+
+def nested(depth: int) -> ns.Program:
+    return text("y := " + "tanh(" * depth + "g" + ")" * depth)
+
+
+def deep(depth: int) -> ns.Network:
+    return ns.zoo.mlp(depth=depth, phi=ns.erf)
+
+
 def linear(inputs: np.ndarray) -> np.ndarray:
     return inputs @ inputs.T / inputs.shape[1]
 

@@ -21,6 +21,7 @@ from netsor.build.reachable import generators, reachable, state_of, users_code
 from netsor.build.source import Spot
 from netsor.build.trace import Requirement, Trace, numbers, tracing
 from netsor.errors import DataError, NetsorError, Place
+from netsor.garbage import search_put_off
 from netsor.lang.program import Program
 from netsor.lang.tangent import Tangent
 
@@ -176,6 +177,7 @@ class Joint:
     parameters: Mapping[str, Matrix | Vector] = field(default_factory=dict)  # by their names in the program
 
 
+@search_put_off()
 def joint(net: Network, inputs: list[Any], finite: bool = False) -> Joint:
     """Trace each shape once; a network that looks at the values of its data is traced for each input.
 

@@ -26,7 +26,7 @@ from netsor.lang.facts import Facts, Growth
 from netsor.lang.ops import Function
 from netsor.lang.pieces import Pieces
 
-__all__ = ["About", "about", "has_user_function", "is_smooth"]
+__all__ = ["About", "about", "about_parts", "has_user_function", "is_smooth"]
 
 Interval = tuple[float, float]
 Places = tuple[float, ...] | None
@@ -63,6 +63,11 @@ class About:
 
 def about(expr: Expr, name: str) -> About:
     """What is known of the expression as a function of the variable `name`; other names are constants."""
+    return about_parts(expr, name)[expr]
+
+
+def about_parts(expr: Expr, name: str) -> dict[Expr, About]:
+    """The same for all parts of the expression."""
     found: dict[Expr, About] = {}
     for node in subtrees(expr):  # arguments come before the node that uses them
         if isinstance(node, Ref):
@@ -71,7 +76,7 @@ def about(expr: Expr, name: str) -> About:
             found[node] = _of_pieces(Pieces.constant(node.value))
         else:
             found[node] = _applied(node, tuple(found[arg] for arg in node.args))
-    return found[expr]
+    return found
 
 
 def is_smooth(expr: Expr) -> bool:

@@ -10,8 +10,10 @@ import numpy as np
 
 from netsor.build.network import Joint
 from netsor.errors import LimitError
+from netsor.lang.program import Program
 from netsor.limits.assembly import Rows
 from netsor.limits.methods.ladder import expectation
+from netsor.limits.near.twins import Entries, near_entries
 from netsor.limits.notes import Notes
 from netsor.limits.on_numpy import kernel as on_numpy
 from netsor.limits.on_numpy.prepared import Prepared
@@ -86,18 +88,30 @@ class Computation:
         traced: bool = False,
     ) -> Recorder:
         """A recorder of this program, for at most so many inputs at a time."""
-        data = {}
-        for name, shape in self.shapes.items():
-            batched = name in self.batched
-            if most is not None and batched:
-                shape = (min(most, shape[0]), *shape[1:])
-            array = tape.input(name, shape, self.options.dtype)
-            rank = len(shape) - batched
-            data[name] = PerInput(array[None, ...] if batched else array[None, None, ...], rank)
-        params = {name: tape.input(name, (), self.options.dtype) for name in self.params}
-        nudge = tape.input(NUDGE, (), self.options.dtype) if errors else None
+        shapes = {
+            name: (min(most, shape[0]), *shape[1:]) if most is not None and name in self.batched else shape
+            for name, shape in self.shapes.items()
+        }
+        return self._recorder_of(self.program, self.forms, shapes, tape, errors, samples, traced)
+
+    def _recorder_of(
+        self,
+        program: Program,
+        forms: Forms,
+        shapes: Mapping[str, tuple[int, ...]],
+        tape: Tape,
+        errors: bool = False,
+        samples: Samples | None = None,
+        traced: bool = False,
+    ) -> Recorder:
+        dtype, data = self.options.dtype, {}
+        for name, shape in shapes.items():
+            array, rank = tape.input(name, shape, dtype), program.data[name].ndim
+            data[name] = PerInput(array[None, ...] if len(shape) > rank else array[None, None, ...], rank)
+        params = {name: tape.input(name, (), dtype) for name in self.params}
+        nudge = tape.input(NUDGE, (), dtype) if errors else None
         notes = Notes(remarks=dict.fromkeys(self.made.tangent.remarks if self.made.tangent else ()))
-        return Recorder(self.program, self.forms, tape, data, params, RULES, notes, nudge, traced, samples)
+        return Recorder(program, forms, tape, data, params, RULES, notes, nudge, traced, samples)
 
     @property
     def padded(self) -> tuple[Padding, Computation] | None:
@@ -211,7 +225,23 @@ class Computation:
         if exact is None:
             return self._sampled(data, params).value
         prepare, recording = exact
-        return finite(self._run(recording, prepare(self.given(data, params))))
+        given = self.given(data, params)
+        value = finite(self._run(recording, prepare(given)))
+        for entries in self._near(recording, given, (0.0,)):
+            value[entries.rows, entries.cols] = entries.values[0]
+        return value
+
+    def _near(self, recording: Recording, given: Values, nudges: tuple[float, ...]) -> list[Entries]:
+        """The entries of nearly equal inputs, where functions are so steep that these need more digits."""
+        if not recording.notes.steep:
+            return []
+        data = {name: given[name] for name in self.shapes}
+        params = {name: given[name] for name in self.params}
+        return near_entries(self.program, self.rows, data, params, self._twins, nudges)
+
+    def _twins(self, program: Program, shapes: Mapping[str, tuple[int, ...]]) -> Recorder:
+        """A recorder of a program of two inputs."""
+        return self._recorder_of(program, Forms(program), shapes, Tape(dtype=self.options.dtype), errors=True)
 
     def _run(self, recording: Recording, given: Values) -> np.ndarray:
         count = sum(len(tiles.places) for tiles in recording.tiles)
@@ -225,14 +255,17 @@ class Computation:
         if exact is None:
             return self._sampled(data, params)
         prepare, recording = exact
-        given = prepare(self.given(data, params))
+        own = self.given(data, params)
+        given = prepare(own)
         with recording.lock:
             recording.notes.errors.clear()
             value = finite(self._run(recording, {**given, NUDGE: 0.0}))
-            error = self.rounding(value)
-            if recording.notes.inexact:
-                moved = self._run(recording, {**given, NUDGE: 1.0})
-                error = error + 2 * abs(moved - value)
+            moved = self._run(recording, {**given, NUDGE: 1.0}) if recording.notes.inexact else value
+            change = abs(moved - value)
+            for entries in self._near(recording, own, (0.0, 1.0)):
+                value[entries.rows, entries.cols] = entries.values[0]
+                change[entries.rows, entries.cols] = abs(entries.values[1] - entries.values[0])
+            error = self.rounding(value) + 2 * change
             plan = _plan_of(recording, len(self.program.statements), value.shape)
         reached, tol = _relative(error, self.scale(value)), self.options.tol
         if tol is not None and reached > tol:

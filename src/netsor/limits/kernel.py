@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from array_api_compat import is_array_api_obj
 
 from netsor.build.network import Joint, Network, as_inputs
 from netsor.build.tangent import TangentNetwork, tangent
 from netsor.errors import LimitError
+from netsor.lang.libraries import is_traced
 from netsor.lang.program import MatrixLaw, Normal, Program
 from netsor.limits.computation import Computation, Result
 from netsor.limits.inputs import Inputs
@@ -19,6 +21,7 @@ from netsor.limits.plan import Plan
 __all__ = ["KernelFn", "TangentKernelFn", "kernel", "ntk"]
 
 
+SHOWN = 60  # characters of a value in a message
 KEPT = 8  # computations that a kernel keeps
 
 
@@ -37,12 +40,12 @@ class KernelFn:
 
     def __call__(self, x: Any, y: Any = None, *, params: Mapping[str, Any] | None = None) -> Any:
         """The kernel matrix of a set of inputs, or between two sets."""
-        inputs = Inputs(x, y, params or {})
+        inputs = Inputs(x, y, _named(params))
         return inputs.kernel(*self._computation(inputs))
 
     def evaluate(self, x: Any, y: Any = None, *, params: Mapping[str, Any] | None = None) -> Result:
         """The kernel matrix with its error estimate and plan."""
-        computation, data, given = self._computation(Inputs(x, y, params or {}).in_numpy())
+        computation, data, given = self._computation(Inputs(x, y, _named(params)).in_numpy())
         return computation.result(data, given)
 
     def plan(self, x: Any, y: Any = None, *, params: Mapping[str, Any] | None = None) -> Plan:
@@ -54,7 +57,7 @@ class KernelFn:
           E[relu relu]: closed form, 1 block
           459 multiply-adds in 1 tile, 288 bytes of workspace
         """
-        computation, _, _ = self._computation(Inputs(x, y, params or {}).in_numpy())
+        computation, _, _ = self._computation(Inputs(x, y, _named(params)).in_numpy())
         return computation.plan()
 
     def mean(self, x: Any) -> np.ndarray:
@@ -64,7 +67,7 @@ class KernelFn:
 
     def diag(self, x: Any, *, params: Mapping[str, Any] | None = None) -> Any:
         """The variances of all outputs; where the kernel is sampled, each input is sampled on its own."""
-        inputs = Inputs(x, None, params or {})
+        inputs = Inputs(x, None, _named(params))
         computation, data, given = self._computation(inputs.in_numpy())
         found = computation.diagonal(data, given)
         if found is None:
@@ -109,8 +112,7 @@ class KernelFn:
         for name, value in given.items():
             if name not in known:
                 raise LimitError(f"there is no variance `{name}`", remedy=f"Known: {', '.join(known)}.")
-            if isinstance(value, int | float) and not (np.isfinite(value) and value >= 0):
-                raise LimitError(f"the variance `{name}` is {value}", remedy="A variance is finite and >= 0.")
+            _require_variance(name, value)
         found = {name: value for name, value in given.items() if name in used}
         return tangent.variances(found) if tangent else found
 
@@ -139,6 +141,25 @@ class TangentKernelFn(KernelFn):
             own = {f"{p}.rate": rate if p == name else 0.0 for p, rate in rates.items()}
             found[name] = self(x, y, params={**(params or {}), **own})
         return found
+
+
+def _named(params: Any) -> Mapping[str, Any]:
+    if params is None or isinstance(params, Mapping):
+        return params or {}
+    raise LimitError(f"params={params!r}", remedy='Give variances by name, as in params={"W1": 2.0}.')
+
+
+def _require_variance(name: str, value: Any) -> None:
+    """One real number that is finite and not negative, as far as can be seen: JAX may trace it."""
+    array: Any = value if is_array_api_obj(value) else np.asarray(value)
+    real = array.ndim == 0 and str(array.dtype).startswith(("float", "int", "uint", "bfloat"))
+    if real and (is_traced(array) or (np.isfinite(float(array)) and float(array) >= 0)):
+        return
+    shown = repr(value) if len(repr(value)) < SHOWN else f"of shape {array.shape}"
+    raise LimitError(
+        f"the variance `{name}` is {shown}",
+        remedy="A variance is one real number for all inputs, finite and >= 0.",
+    )
 
 
 def kernel(

@@ -28,6 +28,7 @@ class Notes:
     """What a recording notes: expectations as they are recorded, errors as they are computed.
 
     inexact   whether some numbers have errors beyond rounding
+    steep     whether some functions are so steep that covariances of nearly equal inputs have too few digits
     """
 
     counts: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -35,6 +36,7 @@ class Notes:
     errors: dict[tuple[str, str], float] = field(default_factory=dict)
     remarks: dict[str, None] = field(default_factory=dict)
     inexact: bool = False
+    steep: bool = False
     _lock: Any = field(default_factory=Lock, repr=False)
 
     def add(self, what: str, method: str, otherwise: str = "") -> None:

@@ -110,13 +110,13 @@ class Options:
             raise LimitError(f"{name}={value!r}", remedy=remedy)
 
     def _require_real_type(self) -> None:
-        remedy = "The numbers of a kernel are real: dtype=np.float64 or np.float32."
-        try:
-            known = np.dtype(self.dtype)
-        except TypeError:
-            raise LimitError(f"dtype={self.dtype!r}", remedy=remedy) from None
-        if known not in (np.dtype(np.float64), np.dtype(np.float32)):
-            raise LimitError(f"dtype={self.dtype!r}", remedy=remedy)
+        real = [np.dtype(np.float64), np.dtype(np.float32)]
+        plain = isinstance(self.dtype, type | np.dtype) or self.dtype in [d.name for d in real]
+        if not plain or np.dtype(self.dtype) not in real:
+            raise LimitError(
+                f"dtype={self.dtype!r}",
+                remedy="The numbers of a kernel are real: dtype=np.float64 or np.float32.",
+            )
 
     @property
     def first_points(self) -> int:

@@ -7,6 +7,7 @@ turns them into functions of which `find` and `find_mean` know what to make.
 from __future__ import annotations
 
 import cmath
+from collections.abc import Mapping
 from dataclasses import replace
 from operator import itemgetter
 
@@ -14,10 +15,10 @@ import numpy as np
 from numpy.polynomial import polynomial as poly
 
 from netsor.lang import functions as fn
-from netsor.lang.analysis import about
+from netsor.lang.analysis import About, about_parts
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
-from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees
+from netsor.lang.expr import Apply, Const, Expr, Ref, refs
 from netsor.lang.facts import Facts
 from netsor.lang.ops import Function
 from netsor.lang.show import show_expr
@@ -45,11 +46,11 @@ def recognised(body: Expr, name: str) -> tuple[Function, dict] | None:
             return op, {**op.defaults, **body.options}
     if not set(refs(body)) <= {name}:
         return None
-    found = about(body, name)
-    terms = _terms_of(body, name)
+    parts = about_parts(body, name)
+    found, terms = parts[body], _terms_of(parts)[body]
     if terms is None or len(terms) > MOST_TERMS or any(len(t.coefs) > MOST_DEGREE + 1 for t in terms):
         return None
-    if not _agrees_at_jumps(body, name):
+    if not _agrees_at_jumps(body, name, parts):
         return None
     f = found.pieces
     if f and not f.knots:
@@ -64,27 +65,26 @@ def _value(body: Expr, name: str, x: np.ndarray) -> np.ndarray:
     return evaluate(body, {name: Block(x, 0, True)}).array
 
 
-def _agrees_at_jumps(body: Expr, name: str) -> bool:
+def _agrees_at_jumps(body: Expr, name: str, parts: Mapping[Expr, About]) -> bool:
     """Whether the expression, like `piecewise`, takes the value from the left wherever a part of it jumps.
 
     A product of sign with itself does not: it is 1 but for the value 0 at 0.
     """
-    jumps = {k for node in subtrees(body) for k in about(node, name).jumps or ()}
+    jumps = {k for part in parts.values() for k in part.jumps or ()}
     at = np.asarray(sorted(jumps))
     left = np.nextafter(at, -np.inf)
     return bool(np.allclose(_value(body, name, at), _value(body, name, left), rtol=1e-9, atol=1e-12))
 
 
-def _terms_of(expr: Expr, name: str) -> Terms | None:
-    """The expression as a sum of terms."""
+def _terms_of(parts: Mapping[Expr, About]) -> dict[Expr, Terms | None]:
+    """The parts of an expression as sums of terms; arguments come before the part that uses them."""
     known: dict[Expr, Terms | None] = {}
-    for node in subtrees(expr):
-        pieces = about(node, name).pieces
-        known[node] = terms_of_pieces(pieces) if pieces else _composed(node, name, known)
-    return known[expr]
+    for node, found in parts.items():
+        known[node] = terms_of_pieces(found.pieces) if found.pieces else _composed(node, parts, known)
+    return known
 
 
-def _composed(node: Expr, name: str, known: dict[Expr, Terms | None]) -> Terms | None:
+def _composed(node: Expr, parts: Mapping[Expr, About], known: dict[Expr, Terms | None]) -> Terms | None:
     match node:
         case Apply(op, (x, y)) if op in (fn.add, fn.sub, fn.mul):
             s, t = known[x], known[y]
@@ -98,7 +98,7 @@ def _composed(node: Expr, name: str, known: dict[Expr, Terms | None]) -> Terms |
         case Apply(op, (x,)) if op is fn.neg and (s := known[x]):
             return _scaled(s, -1.0)
         case Apply(Function() as op, (x,)):
-            terms, pieces = op.about(node.options).terms, about(x, name).pieces
+            terms, pieces = op.about(node.options).terms, parts[x].pieces
             if terms and pieces and pieces.affine:
                 return tuple(_substituted(term, *pieces.affine) for term in terms)
     return None

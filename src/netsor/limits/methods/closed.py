@@ -10,9 +10,9 @@ from netsor.expect.closed.forms import Rule, find, find_mean
 from netsor.expect.quadrature.nodes import eps_of
 from netsor.lang.expr import Expr
 from netsor.limits.methods.component import Component, known_function, statistics
-from netsor.limits.methods.near_parallel import ROUNDING, NearParallel
+from netsor.limits.methods.near_parallel import NearParallel
 from netsor.limits.recursion.covariances import cov
-from netsor.limits.recursion.pairs import PerPair
+from netsor.limits.recursion.pairs import PerInput, PerPair
 from netsor.limits.recursion.recorder import Asking, Recorder
 
 __all__ = ["ClosedForm", "ClosedPair", "aligned_pair", "closed_mean", "closed_pair"]
@@ -50,10 +50,11 @@ def closed_mean(f: Expr) -> Rule | None:
     return find_mean(*known) if known else None
 
 
-def aligned_pair(r: Recorder, c: Component, steep: bool) -> Asking:
+def aligned_pair(r: Recorder, c: Component, parallel: NearParallel | None) -> Asking:
     """Means, variances and covariance of the forms of two atoms, ready to broadcast; None if independent.
 
-    For steep functions the covariance is nudged by its rounding.
+    For functions that need `parallel`, the covariance is nudged by its rounding, also where it counts as
+    parallel; but not that of a form with itself, which is no product of two roundings.
     """
     a, b = c.atoms
     block: PerPair | None = yield cov, a.forms[0], b.forms[0], c.pair
@@ -62,13 +63,14 @@ def aligned_pair(r: Recorder, c: Component, steep: bool) -> Asking:
     (m1, q1), (m2, q2) = (yield from statistics(r, a)), (yield from statistics(r, b))
     pair, ranks = c.pair, (r.rank(a.expr), r.rank(b.expr))
     array = block.ranked(*ranks)
-    sides = (pair.left(m1), pair.right(m2), pair.left(q1), pair.right(q2))
-    if steep:
-        r.notes.inexact = True
+    sides = [x.ranked(*ranks) for x in (pair.left(m1), pair.right(m2), pair.left(q1), pair.right(q2))]
+    if parallel is not None and not (pair.same and pair.tied and a.forms == b.forms):
+        r.notes.inexact = r.notes.steep = True
         if r.nudge is not None:
             nudge = r.nudge if array.tape is r.tape else array.tape.shared(r.nudge)
-            array = array * (1.0 - nudge * (ROUNDING * eps_of(array)))
-    return *(x.ranked(*ranks) for x in sides), array
+            array = array.tape.rule(parallel, array, *sides[2:])
+            array = array * (1.0 - nudge * (r.rounding * eps_of(array)))
+    return *sides, array
 
 
 class ClosedForm:
@@ -92,9 +94,11 @@ class ClosedForm:
             closed_pair(*(a.body for a in c.atoms), _centred(r, c)),
         )
         assert rule is not None
-        found = yield from aligned_pair(r, c, steep=rule.parallel is not None)
+        found = yield from aligned_pair(r, c, rule.parallel)
         if found is None:
             return None
+        if _centred(r, c):  # a rule that does not read means has no shape from them
+            found = (*(c.pair.left(PerInput(r.zero, 0)).ranked(*ranks),) * 2, *found[2:])
         return PerPair(found[-1].tape.rule(rule, *found), c.pair, *ranks)
 
     def _mean(self, r: Recorder, c: Component) -> Asking:

@@ -19,11 +19,10 @@ from netsor.lang.facts import Growth
 from netsor.limits.recursion.forms import HOLE
 from netsor.limits.tape.traced import array_namespace
 
-__all__ = ["ROUNDING", "NearParallel"]
+__all__ = ["NearParallel"]
 
 Array = Any
 UNITS = 16.0  # of 1 - correlation^2, in units of the last place
-ROUNDING = 4.0  # of a covariance, in the same units
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class HermiteSeries:
             return (yield from self._mean(r, c))
         a, b = c.atoms
         parallel = NearParallel.of(a.body, b.body, closed=False)
-        found = yield from aligned_pair(r, c, steep=parallel is not None)
+        found = yield from aligned_pair(r, c, parallel)
         if found is None:
             return None
         *_, q1, q2, cov = found

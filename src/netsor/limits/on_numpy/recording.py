@@ -15,16 +15,18 @@ from threading import Lock
 from typing import Any
 
 from netsor.errors import LimitError
+from netsor.garbage import search_put_off
 from netsor.lang.program import Program
 from netsor.limits.assembly import Place, Rows, Writer
 from netsor.limits.notes import Notes
 from netsor.limits.on_numpy import fused
 from netsor.limits.on_numpy.loops import is_available
 from netsor.limits.on_numpy.prepared import Prepared
-from netsor.limits.recursion.outputs import output_second
+from netsor.limits.recursion.outputs import output_own, output_second
 from netsor.limits.recursion.pairs import Pair
 from netsor.limits.recursion.recorder import Missing, Recorder
 from netsor.limits.tape.tape import Span, Tape
+from netsor.limits.tape.traced import Traced
 from netsor.limits.tiling import TILE, side_of, strips, tiles
 
 __all__ = ["MEMORY", "Between", "Maker", "Recording", "Tiles", "record"]
@@ -84,6 +86,7 @@ class Recording:
     recorder: Recorder
     betweens: list[Between]
     compiled: bool
+    own: dict[int, Traced] = field(default_factory=dict)  # the variances of outputs, if they are to be exact
     workers: int = 1
     ran: bool = False
     lock: Any = field(default_factory=Lock, repr=False)  # errors are noted by one run at a time
@@ -114,6 +117,7 @@ def _pays(betweens: list[Between], fewest: int) -> bool:
     return is_available() and work > fewest
 
 
+@search_put_off()
 def record(
     make: Maker, program: Program, rows: Rows, memory: int | None, dtype: Any, again: bool = False
 ) -> Recording | Missing:
@@ -186,8 +190,15 @@ def _recorded(
             if recorder.missing:
                 return recorder.missing
     sources = {k: x for t in found for k, x in t.prepared.tape.sources.items()}
-    prepared = Prepared(single, sources.values())
-    return Recording(rows, prepared, found, recorder, betweens, single.compiled)
+    own = _own(recorder) if rows.symmetric and recorder.notes.steep and recorder.samples is None else {}
+    prepared = Prepared(single, [*sources.values(), *own.values()])
+    return Recording(rows, prepared, found, recorder, betweens, single.compiled, own)
+
+
+def _own(recorder: Recorder) -> dict[int, Traced]:
+    """The variances of outputs from single inputs alone, where nothing is nearly parallel."""
+    made = {o: recorder.ask(output_own, o) for o in range(len(recorder.program.outputs))}
+    return {o: block.array for o, block in made.items() if block is not None}
 
 
 def _cut(between: Between, size: int) -> list[tuple[Pair, list[Place]]]:

@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from netsor.lang.expr import Apply, Expr, Ref
 from netsor.lang.index_maps import sum_, window
 from netsor.lang.program import Input, LinComb, MatMul
@@ -24,7 +26,7 @@ from netsor.limits.recursion.recorder import Asking, Recorder
 from netsor.limits.recursion.values import OWN, Variance, constant
 from netsor.limits.tape.traced import array_namespace
 
-__all__ = ["cov", "variance"]
+__all__ = ["cov", "fused", "is_sum", "leaf", "variance", "written_out"]
 
 
 def cov(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
@@ -38,12 +40,12 @@ def cov(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
     back = r.known(cov, f, e, pair.flipped)
     if back is not None:
         return back.swapped
-    e, f = _written_out(r, e), _written_out(r, f)
-    if _is_sum(e, forms.terms(e)) or _is_sum(f, forms.terms(f)):
+    e, f = written_out(r, e), written_out(r, f)
+    if is_sum(e, forms.terms(e)) or is_sum(f, forms.terms(f)):
         return (yield from _of_sums(r, e, f, pair))
-    fused = yield from _fused(r, e, f, pair)
-    if fused is not None:
-        return fused
+    joined = yield from fused(r, e, f, pair)
+    if joined is not None:
+        return joined
     if isinstance(e, Apply):
         return (yield from mapped(r, e, f, pair, cov))
     if isinstance(f, Apply):
@@ -51,7 +53,7 @@ def cov(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
         return None if turned is None else turned.swapped
     assert isinstance(e, Ref)
     assert isinstance(f, Ref)
-    return (yield from _leaf(r, e, f, pair))
+    return (yield from leaf(r, e, f, pair))
 
 
 def _of_sums(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
@@ -62,7 +64,7 @@ def _of_sums(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
     """
     forms, sizes = r.forms, (len(r.forms.sources(e)), len(r.forms.sources(f)))
     ours, theirs = forms.terms(e), forms.terms(f)
-    if _is_sum(e, ours) and _is_sum(f, theirs) and sizes[0] != sizes[1]:
+    if is_sum(e, ours) and is_sum(f, theirs) and sizes[0] != sizes[1]:
         ours = ours if sizes[0] > sizes[1] else (LinearTerm(e),)
         theirs = theirs if sizes[1] > sizes[0] else (LinearTerm(f),)
     total: PerPair | None = None
@@ -79,7 +81,7 @@ def _of_sums(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
     return None if total is None else total.widened(r.rank(e), r.rank(f))
 
 
-def _is_sum(e: Expr, terms: tuple[LinearTerm, ...]) -> bool:
+def is_sum(e: Expr, terms: tuple[LinearTerm, ...]) -> bool:
     """Whether an expression is more than one term that is itself."""
     return len(terms) != 1 or terms[0].form is not e
 
@@ -92,14 +94,14 @@ def _scaled(r: Recorder, block: PerPair, terms: tuple[LinearTerm, LinearTerm]) -
     return block
 
 
-def _written_out(r: Recorder, e: Expr) -> Expr:
+def written_out(r: Recorder, e: Expr) -> Expr:
     """A LinComb as the expression that it is."""
     while isinstance(e, Ref) and isinstance(source := r.program.definitions.get(e.name), LinComb):
         e = source.expr
     return e
 
 
-def _fused(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
+def fused(r: Recorder, e: Expr, f: Expr, pair: Pair, inner_of: Any = None) -> Asking:
     """Convolutions and joined heads: the matrices of a block are independent, so one sum is left."""
     match e, f:
         case Apply(op, (Ref(g),), attrs), Apply(op2, (Ref(k),), attrs2) if op is op2 and attrs == attrs2:
@@ -109,12 +111,12 @@ def _fused(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
             options, aligned = dict(attrs), (_aligned(r, g), _aligned(r, k))
             matrices = r.program.types[matrix].index
             if op is window and len(matrices) == options.get("dims") and aligned == (0, 0):
-                inner = yield from _inner(r, g, k, pair)
+                inner = yield from (inner_of or _inner)(r, g, k, pair)
                 kernel = r.ref_index(g)[: options["dims"]]
                 return window_both_sides(inner, _operand_index(r, g), _operand_index(r, k), kernel, options)
             axes = tuple(range(aligned[0]))
             if op is sum_ and axes and options["axis"] == axes and not pair.tied and aligned[1] == len(axes):
-                inner = yield from _inner(r, g, k, pair)
+                inner = yield from (inner_of or _inner)(r, g, k, pair)
                 n = len(axes)
                 array = inner.array
                 array = array_namespace(array).sum(array, axis=tuple(a + pair.batch for a in axes))
@@ -134,8 +136,8 @@ def _operand_index(r: Recorder, name: str) -> tuple[int, ...]:
     return r.ref_index(name)[len(r.program.types[matrix].index) :]
 
 
-def _leaf(r: Recorder, e: Ref, f: Ref, pair: Pair) -> Asking:
-    """Covariance of two inputs or matrix products."""
+def leaf(r: Recorder, e: Ref, f: Ref, pair: Pair, inner_of: Any = None) -> Asking:
+    """Covariance of two inputs or matrix products, from what `inner_of` (or `_inner`) says of them."""
     g, k = e.name, f.name
     matrix = r.matrix_of(g)
     if matrix is None:
@@ -146,7 +148,7 @@ def _leaf(r: Recorder, e: Ref, f: Ref, pair: Pair) -> Asking:
     if pair.tied and aligned[0] != aligned[1]:
         full = yield cov, e, f, pair.free
         return None if full is None else full.diagonal
-    inner = yield from _inner(r, g, k, pair)
+    inner = yield from (inner_of or _inner)(r, g, k, pair)
     if not index:
         return inner
     return independent_matrices(inner, index, max(aligned), _operand_index(r, g), _operand_index(r, k))

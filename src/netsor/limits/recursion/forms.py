@@ -6,9 +6,9 @@ is Gaussian too: a *form*. A nonlinearity of one form is an *atom*, whatever it 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,10 @@ class Product:
     def __hash__(self) -> int:
         return self._hash
 
+    @property
+    def negative(self) -> Product:
+        return Product((Const(-1.0), *self.constants), self.atoms)
+
 
 @dataclass(frozen=True)
 class LinearTerm:
@@ -90,50 +94,73 @@ class LinearTerm:
         return LinearTerm(self.form, self.sign * sign, self.factors + factors)
 
 
+def of_parts(rule: Callable[..., Generator[Expr, Any, Any]]) -> Callable[[Forms, Expr], Any]:
+    """A question about an expression: it yields the expressions of which it needs the answer first.
+
+    Every answer is remembered, and depth costs no depth of Python's stack.
+    """
+    name = rule.__name__
+
+    @wraps(rule)
+    def ask(self: Forms, expr: Expr) -> Any:
+        known = self.answers.setdefault(name, {})
+        if expr in known:
+            return known[expr]
+        path, answer = [(expr, rule(self, expr))], None
+        while path:
+            asked, steps = path[-1]
+            try:
+                wanted = steps.send(answer)
+            except StopIteration as done:
+                answer = known[asked] = done.value
+                path.pop()
+                continue
+            answer = known.get(wanted)
+            if wanted not in known:
+                path.append((wanted, rule(self, wanted)))
+        return answer
+
+    return ask
+
+
+Asking = Generator[Expr, Any, Any]
+
+
 @dataclass
 class Forms:
     """Static facts about the expressions of a program; every answer is remembered."""
 
     program: Program
     inferred: dict[Expr, Inferred] = field(default_factory=dict)
-    _affine: dict[Expr, bool] = field(default_factory=dict)
-    _constant: dict[Expr, bool] = field(default_factory=dict)
-    _unwound: dict[Expr, Expr] = field(default_factory=dict)
-    _products: dict[Expr, tuple[Product, ...]] = field(default_factory=dict)
     kinks: dict[Expr, tuple[float, ...]] = field(default_factory=dict)
-    _sources: dict[Expr, frozenset[str]] = field(default_factory=dict)
-    _centred: dict[Expr, bool] = field(default_factory=dict)
-    _terms: dict[Expr, tuple[LinearTerm, ...]] = field(default_factory=dict)
+    answers: dict[str, dict[Expr, Any]] = field(default_factory=dict)
     _families_of: dict[Atom, frozenset[str]] = field(default_factory=dict)
-    _families_in: dict[Expr, frozenset[str]] = field(default_factory=dict)
 
     # Kinds of expressions
 
-    def is_constant(self, expr: Expr) -> bool:
+    @of_parts
+    def is_constant(self, expr: Expr) -> Asking:
         """No vectors: numbers, data and C-vars."""
-        if expr not in self._constant:
-            match expr:
-                case Const():
-                    found = True
-                case Ref(name):
-                    found = name in self.program.data or isinstance(self.program.types[name], C)
-                case Apply(args=args):
-                    found = all(map(self.is_constant, args))
-            self._constant[expr] = found
-        return self._constant[expr]
+        if isinstance(expr, Ref):
+            return expr.name in self.program.data or isinstance(self.program.types[expr.name], C)
+        for a in _args(expr):
+            if not (yield a):
+                return False
+        return True
 
-    def is_affine(self, expr: Expr) -> bool:
+    @of_parts
+    def is_affine(self, expr: Expr) -> Asking:
         """Gaussian in the limit: linear in G-vars with constant coefficients, plus a constant."""
-        if expr not in self._affine:
-            if isinstance(expr, Ref) or self.is_constant(expr):
-                name = expr.name if isinstance(expr, Ref) else ""
-                found = self.is_constant(expr) or isinstance(self.program.types[name], G)
-            else:
-                found = self.is_linear_head(expr) and all(
-                    map(self.is_affine, expr.args if isinstance(expr, Apply) else ())
-                )
-            self._affine[expr] = found
-        return self._affine[expr]
+        if self.is_constant(expr):
+            return True
+        if isinstance(expr, Ref):
+            return isinstance(self.program.types[expr.name], G)
+        if not self.is_linear_head(expr):
+            return False
+        for a in _args(expr):
+            if not (yield a):
+                return False
+        return True
 
     def is_linear_head(self, expr: Expr) -> bool:
         """An operation that is linear in its vector arguments."""
@@ -150,33 +177,24 @@ class Forms:
             return constant[0]
         return isinstance(op, IndexMap)
 
-    def sources(self, form: Expr) -> frozenset[str]:
+    @of_parts
+    def sources(self, form: Expr) -> Asking:
         """The matrices and inputs that a form is made of; without a common one, forms are independent."""
-        if form not in self._sources:
-            match form:
-                case Ref(name) if not self.is_constant(form):
-                    self._sources[form] = self._sources_of(name)
-                case Apply(args=args):
-                    self._sources[form] = frozenset().union(*map(self.sources, args))
-                case _:
-                    self._sources[form] = frozenset()
-        return self._sources[form]
+        found: frozenset[str] = frozenset()
+        if isinstance(form, Ref) and not self.is_constant(form):
+            match self.program.definitions[form.name]:
+                case LinComb(expr=expr):
+                    return (yield expr)
+                case Input(law=Embedding(matrix, _)) | MatMul(matrix=matrix):
+                    return frozenset([f"{matrix} "])
+            return frozenset([self.families[form.name]])
+        for a in _args(form):
+            found |= yield a
+        return found
 
-    def _sources_of(self, name: str) -> frozenset[str]:
-        match self.program.definitions[name]:
-            case LinComb(expr=expr):
-                return self.sources(expr)
-            case Input(law=Embedding(matrix, _)) | MatMul(matrix=matrix):
-                return frozenset([f"{matrix} "])
-        return frozenset([self.families[name]])
-
-    def is_centred(self, form: Expr) -> bool:
+    @of_parts
+    def is_centred(self, form: Expr) -> Asking:
         """Whether the mean of a form (or the value of a constant) is 0 whatever the data are."""
-        if form not in self._centred:
-            self._centred[form] = self._find_centred(form)
-        return self._centred[form]
-
-    def _find_centred(self, form: Expr) -> bool:
         match form:
             case Const(value):
                 return value == 0
@@ -184,30 +202,33 @@ class Forms:
                 source = self.program.definitions.get(name)
                 match source:
                     case LinComb(expr=expr) | Scalar(expr=expr):
-                        return self.is_centred(expr)
+                        return (yield expr)
                     case Moment(expr=expr):
-                        return self.is_affine(self.unwound(expr)) and self.is_centred(self.unwound(expr))
+                        return self.is_affine(self.unwound(expr)) and (yield self.unwound(expr))
                     case Input(law=Normal()):
                         return not np.any(input_mean(source))
                 return isinstance(source, MatMul | Input)
-            case Apply(op, args):
-                if op is mul:
-                    return any(map(self.is_centred, args))
-                if op is div:
-                    return self.is_centred(args[0])
-                linear = op in (add, sub, neg) or isinstance(op, IndexMap)
-                return linear and all(map(self.is_centred, args[1:] if op is contract else args))
-        return False
+        op, args = form.op, form.args
+        if op is mul:
+            return (yield args[0]) or (yield args[1])
+        if op is div:
+            return (yield args[0])
+        if op not in (add, sub, neg) and not isinstance(op, IndexMap):
+            return False
+        for a in args[1:] if op is contract else args:
+            if not (yield a):
+                return False
+        return True
 
-    def unwound(self, expr: Expr) -> Expr:
+    @of_parts
+    def unwound(self, expr: Expr) -> Asking:
         """The expression as a function of G-vars and constants."""
-        if expr not in self._unwound:
-            self._unwound[expr] = transform(expr, self._unwind_ref)
-        return self._unwound[expr]
-
-    def _unwind_ref(self, ref: Ref) -> Expr:
-        source = self.program.definitions.get(ref.name)
-        return self.unwound(source.expr) if isinstance(source, Nonlin) else ref
+        known: dict[Expr, Expr] = {}
+        for name in refs(expr):
+            source = self.program.definitions.get(name)
+            if isinstance(source, Nonlin):
+                known[Ref(name)] = yield source.expr
+        return replace_exprs(expr, known)
 
     def resolved(self, e: Expr) -> Expr:
         """A vector by its name as a function of G-vars; anything else as it is."""
@@ -225,87 +246,76 @@ class Forms:
                 return matrix
         return None
 
-    def has_uniform_mean(self, form: Expr) -> bool:
+    @of_parts
+    def has_uniform_mean(self, form: Expr) -> Asking:
         """Whether the mean of a form is the same for all members of its index, whatever the data are."""
-        match form:
-            case _ if self.is_centred(form):
-                return True
-            case Ref(name) if isinstance(source := self.program.definitions.get(name), LinComb | Input):
-                if isinstance(source, LinComb):
-                    return self.has_uniform_mean(source.expr)
-                return len(set(input_mean(source).tolist())) == 1
-            case Ref(name):
-                shape = (
-                    self.program.data[name].shape
-                    if name in self.program.data
-                    else self.program.types[name].index
-                )
-                return set(shape) <= {1}
-            case Apply(op, args):
-                return isinstance(op, Function) and all(map(self.has_uniform_mean, args))
+        if self.is_centred(form):
+            return True
+        if isinstance(form, Ref):
+            match self.program.definitions.get(form.name):
+                case LinComb(expr=expr):
+                    return (yield expr)
+                case Input() as source:
+                    return len(set(input_mean(source).tolist())) == 1
+            data = self.program.data.get(form.name)
+            return set(self.program.types[form.name].index if data is None else data.shape) <= {1}
+        if isinstance(form, Apply) and not isinstance(form.op, Function):
+            return False
+        for a in _args(form):
+            if not (yield a):
+                return False
         return True
 
-    def terms(self, expr: Expr) -> tuple[LinearTerm, ...]:
+    @of_parts
+    def terms(self, expr: Expr) -> Asking:
         """A form as a sum of multiples of forms that are none themselves; names stay whole."""
-        if expr not in self._terms:
-            match expr:
-                case Apply(op, (a, b)) if op in (add, sub):
-                    sign = -1 if op is sub else 1
-                    found = (*self.terms(a), *(t.times(sign) for t in self.terms(b)))
-                case Apply(op, (a,)) if op is neg:
-                    found = tuple(t.times(-1) for t in self.terms(a))
-                case Apply(op, (a, b)) if op in (mul, div):
-                    vector, factor = (b, a) if op is mul and self.is_constant(a) else (a, b)
-                    found = tuple(t.times(1, (factor, op is div)) for t in self.terms(vector))
-                case _:
-                    found = () if self.is_constant(expr) else (LinearTerm(expr),)
-            self._terms[expr] = found
-        return self._terms[expr]
+        match expr:
+            case Apply(op, (a, b)) if op in (add, sub):
+                sign = -1 if op is sub else 1
+                left, right = (yield a), (yield b)
+                return (*left, *(t.times(sign) for t in right))
+            case Apply(op, (a,)) if op is neg:
+                return tuple(t.times(-1) for t in (yield a))
+            case Apply(op, (a, b)) if op in (mul, div):
+                vector, factor = (b, a) if op is mul and self.is_constant(a) else (a, b)
+                return tuple(t.times(1, (factor, op is div)) for t in (yield vector))
+        return () if self.is_constant(expr) else (LinearTerm(expr),)
 
     # Products of atoms
 
-    def products(self, expr: Expr) -> tuple[Product, ...]:
+    @of_parts
+    def products(self, expr: Expr) -> Asking:
         """The expression as a sum of products of atoms; products of sums are multiplied out."""
-        if expr not in self._products:
-            self._products[expr] = tuple(self._multiply_out(self.unwound(expr)))
-        return self._products[expr]
-
-    def _multiply_out(self, expr: Expr) -> Iterator[Product]:
+        whole = self.unwound(expr)
+        if whole is not expr:
+            return (yield whole)
         if self.is_constant(expr):
-            yield Product((expr,))
-            return
+            return (Product((expr,)),)
         atom = self.as_atom(expr)
         plain = atom.unary and refs(atom.body) == [HOLE.name]
-        if isinstance(expr, Apply) and not plain and self._splits(expr):
-            yield from self._distribute(expr)
-        else:
-            yield Product((), (atom,))
+        if plain or not isinstance(expr, Apply) or not self._splits(expr):
+            return (Product((), (atom,)),)
+        if expr.op is pow_:
+            base, power = expr.args
+            rest = base if power == Const(2.0) else Apply(mul, (base, base))
+            return (yield Apply(mul, (base, rest)))
+        left = yield expr.args[0]
+        if expr.op is div:
+            inverse = Apply(div, (Const(1.0), expr.args[1]))
+            return tuple(Product((*p.constants, inverse), p.atoms) for p in left)
+        if expr.op is neg:
+            return tuple(p.negative for p in left)
+        right = yield expr.args[1]
+        if expr.op is mul:
+            both = [Product(p.constants + q.constants, p.atoms + q.atoms) for p in left for q in right]
+            return tuple(map(self._merge, both))
+        return (*left, *(q.negative if expr.op is sub else q for q in right))
 
     def _splits(self, expr: Apply) -> bool:
         """Arithmetic that can be multiplied out: an atom without parameters is worth more than its parts."""
         if expr.op is pow_:
             return expr.args[1] in (Const(2.0), Const(3.0))
         return expr.op in (add, sub, neg, mul) or (expr.op is div and self.is_constant(expr.args[1]))
-
-    def _distribute(self, expr: Apply) -> Iterator[Product]:
-        if expr.op is pow_:
-            base, power = expr.args
-            rest = base if power == Const(2.0) else Apply(mul, (base, base))
-            expr = Apply(mul, (base, rest))
-        if expr.op is mul:
-            for p in self.products(expr.args[0]):
-                for q in self.products(expr.args[1]):
-                    yield self._merge(Product(p.constants + q.constants, p.atoms + q.atoms))
-        elif expr.op is div:
-            inverse = Apply(div, (Const(1.0), expr.args[1]))
-            for p in self.products(expr.args[0]):
-                yield Product((*p.constants, inverse), p.atoms)
-        else:
-            minus = (Const(-1.0),)
-            for k, arg in enumerate(expr.args):
-                for p in self.products(arg):
-                    sign = minus if expr.op is neg or (expr.op is sub and k == 1) else ()
-                    yield Product(sign + p.constants, p.atoms)
 
     def _merge(self, product: Product) -> Product:
         """Atoms of one form become one atom."""
@@ -323,8 +333,7 @@ class Forms:
 
     def as_atom(self, expr: Expr) -> Atom:
         """The expression as a function of its forms; of one, if it has only one and mixes no index."""
-        forms = self.maximal_forms(expr)
-        unique = tuple(dict.fromkeys(forms))
+        unique = self.maximal_forms(expr)
         if len(unique) == 1 and not self.mixes(expr, unique):
             return Atom(replace_exprs(expr, {unique[0]: HOLE}), unique, True)
         names = {name for form in unique for name in refs(form) if not self.is_constant(Ref(name))}
@@ -334,21 +343,23 @@ class Forms:
                 return Atom(replace_exprs(expr, {ref: HOLE}), (ref,), True)
         return Atom(expr, unique, False)
 
-    def maximal_forms(self, expr: Expr) -> list[Expr]:
+    @of_parts
+    def maximal_forms(self, expr: Expr) -> Asking:
         """The largest affine subexpressions that are not constant."""
         if self.is_constant(expr):
-            return []
+            return ()
         if self.is_affine(expr):
-            return [expr]
+            return (expr,)
         assert isinstance(expr, Apply), f"{expr} is neither a form nor unwound"
-        return [form for arg in expr.args for form in self.maximal_forms(arg)]
+        found: dict[Expr, None] = {}
+        for a in expr.args:
+            found |= dict.fromkeys((yield a))
+        return tuple(found)
 
     def mixes(self, expr: Expr, leaves: tuple[Expr, ...]) -> bool:
         """Whether an index map or a mixing operation stands between the expression and a leaf of it."""
-        if expr in leaves or self.is_constant(expr):
-            return False
-        assert isinstance(expr, Apply)
-        return not isinstance(expr.op, Function) or any(self.mixes(a, leaves) for a in expr.args)
+        inner = {node for node in subtrees(expr, leaves) if isinstance(node, Apply)}
+        return any(not isinstance(node.op, Function) and not self.is_constant(node) for node in inner)
 
     # Independent families
 
@@ -380,20 +391,18 @@ class Forms:
                     join(node, refs(node))
         return {name: part[0] for part in components(list(labels), labels.__getitem__) for name in part}
 
-    def families_in(self, expr: Expr) -> frozenset[str]:
+    @of_parts
+    def families_in(self, expr: Expr) -> Asking:
         """The families of all G-vars that an expression is made of."""
-        if expr not in self._families_in:
-            match expr:
-                case Ref(name) if name in self.families:
-                    found = frozenset([self.families[name]])
-                case Ref(name) if isinstance(source := self.program.definitions.get(name), Nonlin):
-                    found = self.families_in(source.expr)
-                case Apply(args=args):
-                    found = frozenset().union(*map(self.families_in, args))
-                case _:
-                    found = frozenset()
-            self._families_in[expr] = found
-        return self._families_in[expr]
+        if isinstance(expr, Ref):
+            if expr.name in self.families:
+                return frozenset([self.families[expr.name]])
+            source = self.program.definitions.get(expr.name)
+            return (yield source.expr) if isinstance(source, Nonlin) else frozenset()
+        found: frozenset[str] = frozenset()
+        for a in _args(expr):
+            found |= yield a
+        return found
 
     def families_of(self, atom: Atom) -> frozenset[str]:
         """The families that an atom depends on."""
@@ -405,8 +414,8 @@ class Forms:
 
 def replace_exprs(expr: Expr, table: Mapping[Expr, Expr]) -> Expr:
     """The expression with the largest parts that `table` knows replaced; a part may hold another one."""
-    if expr in table:
-        return table[expr]
-    if isinstance(expr, Apply):
-        return Apply(expr.op, tuple(replace_exprs(a, table) for a in expr.args), expr.attrs, expr.pick)
-    return expr
+    return transform(expr, lambda ref: ref, table)
+
+
+def _args(expr: Expr) -> tuple[Expr, ...]:
+    return expr.args if isinstance(expr, Apply) else ()

@@ -13,9 +13,10 @@ from netsor.lang.sampling import input_covariance
 from netsor.lang.types import Index
 from netsor.limits.recursion.pairs import Pair, PerPair
 from netsor.limits.recursion.recorder import Asking, Recorder
+from netsor.limits.recursion.values import OWN
 from netsor.limits.tape.traced import array_namespace
 
-__all__ = ["output_index", "output_second"]
+__all__ = ["output_index", "output_own", "output_second", "output_tied"]
 
 
 def output_index(program: Program, s: Output) -> Index:
@@ -37,6 +38,49 @@ def output_second(r: Recorder, o: int, p: int, pair: Pair) -> Asking:
         zero = r.xp.zeros((1,) * (pair.batch + sum(ranks)))
         return PerPair(pair.shared(zero), pair, *ranks)
     return total.widened(*ranks)
+
+
+def output_own(r: Recorder, o: int) -> Asking:
+    """The variance of every member of an output; None where its readouts depend on each other."""
+    return (yield output_tied, o, o, r.rules.second)
+
+
+def output_tied(r: Recorder, o: int, p: int, moment: Any) -> Asking:
+    """sum over readouts v of var_v moment(y, y'), for equal members of two outputs v^T y and v^T y'.
+
+    A readout that only one of them has counts with its second moment. None where an output has a readout
+    twice, or readouts depend on each other.
+    """
+    outputs, rank = r.program.outputs, len(output_index(r.program, r.program.outputs[o]))
+    sides = [{t.readout: t for t in outputs[k].terms} for k in (o, p)]
+    if any(len(side) < len(outputs[k].terms) for side, k in zip(sides, (o, p), strict=True)):
+        return None
+    total = PerPair(r.xp.zeros((1, 1, *(1,) * rank)), OWN, rank, rank)
+    for name in sides[0] | sides[1]:
+        v, (t, u) = r.program.definitions[name], (side.get(name) for side in sides)
+        assert isinstance(v, Input)
+        if not isinstance(v.law, Normal) or not isinstance(v.law.cov, float) or v.law.cross:
+            return None
+        one, two = t or u, u or t
+        assert one is not None
+        assert two is not None
+        if (one.aligned, r.ref_index(one.operand)) != (two.aligned, r.ref_index(two.operand)):
+            return None
+        rule = moment if t and u else r.rules.second
+        block: PerPair | None = yield rule, Ref(one.operand), Ref(two.operand), OWN
+        if block is not None:
+            total = total + _read_out(r, one, block) * r.variance(name)
+    return total
+
+
+def _read_out(r: Recorder, t: Term, block: PerPair) -> PerPair:
+    """The sum over the aligned axes, with axes of length 1 for the free ones of the readout."""
+    index, free = r.ref_index(t.operand), len(r.ref_index(t.readout)) - t.aligned
+    array = block.spread(index, index)
+    xp = array_namespace(array)
+    array = xp.sum(array, axis=tuple(range(2, 2 + t.aligned))) if t.aligned else array
+    rank = free + len(index) - t.aligned
+    return PerPair(xp.reshape(array, (*array.shape[:2], *(1,) * free, *array.shape[2:])), OWN, rank, rank)
 
 
 def _terms(r: Recorder, t: Term, u: Term, pair: Pair) -> Asking:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from types import GeneratorType
 from typing import Any
@@ -25,7 +26,7 @@ from netsor.lang.check import Inferred, infer
 from netsor.lang.expr import Expr, Ref, refs
 from netsor.lang.libraries import is_traced
 from netsor.lang.program import Input, MatrixLaw, Output, Program, used_by
-from netsor.lang.types import C, G, Index
+from netsor.lang.types import A, C, G, Index
 from netsor.limits.notes import Notes
 from netsor.limits.recursion.forms import Forms
 from netsor.limits.recursion.pairs import Pair, PerInput
@@ -203,6 +204,12 @@ class Recorder:
         assert isinstance(source, Input)
         own = source.law.var if isinstance(source.law, MatrixLaw) else getattr(source.law, "cov", None)
         return self.params.get(name, own)
+
+    @cached_property
+    def rounding(self) -> float:
+        """How far a correlation may be off, in units of the last place: sqrt(m) or so for m columns."""
+        columns = [t.cols for t in self.program.types.values() if isinstance(t, A)]
+        return 3 * (8 + max((m for m in columns if isinstance(m, int)), default=1) ** 0.5)
 
     @property
     def most_inputs(self) -> int:

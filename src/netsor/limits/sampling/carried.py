@@ -23,6 +23,7 @@ __all__ = ["WORTH", "Carried", "reaching"]
 
 FURTHER = 1.6  # points of 3.7 standard deviations reach 6: events beyond have a probability of 1e-9
 HEAVY, MOST = 0.02, 0.25  # shares of the heaviest point: from which on errors are larger; that are refused
+ROUNDING = 1e-12
 WORTH = 3.0  # what is not seen may be worth so many of the heaviest points
 
 
@@ -35,6 +36,11 @@ def reaching(samples: np.ndarray) -> np.ndarray:
 def _range(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The least and the largest of (repeats, entries..., points) for each entry."""
     return values.min(axis=-1).min(axis=0), values.max(axis=-1).max(axis=0)
+
+
+def _close(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Whether numbers are equal up to rounding."""
+    return np.abs(a - b) <= ROUNDING * np.abs(a)
 
 
 @dataclass
@@ -62,18 +68,18 @@ class Carried:
         """Values (repeats, entries..., points) of a product, and those at points that reach further."""
         low, top = _range(values)
         squares = np.einsum("...n,...n->...", values, values).sum(0)
-        same = top == low
+        same = _close(low, top)
         beyond = np.zeros_like(same)
         if same.any():
             furthest = _range(further())
-            beyond = same & ((furthest[0] != low) | (furthest[1] != top))
+            beyond = same & ~(_close(furthest[0], low) & _close(furthest[1], top))
         with self._lock:
             sums = self.found.setdefault(key, _Sums())
             self.exprs[key] = exprs
             sums.first = top if sums.first is None else sums.first
             sums.largest = np.maximum(sums.largest, np.maximum(top * top, low * low))
             sums.squares = sums.squares + squares
-            sums.constant = sums.constant & same & (top == sums.first)
+            sums.constant = sums.constant & same & _close(top, sums.first)
             sums.unseen = sums.unseen | beyond
 
     def share(self) -> float:

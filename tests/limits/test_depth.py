@@ -1,0 +1,95 @@
+"""Depth without end: time and memory linear in it, and no depth of Python's stack."""
+
+from __future__ import annotations
+
+import sys
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import netsor as ns
+
+U, W, b, v = ns.Matrix(1.0), ns.Matrix(1.0), ns.Vector(0.1), ns.Matrix(1.0, rows=1)
+rng = np.random.default_rng(0)
+
+
+@ns.network
+def last_state(tokens):
+    state = None
+    for token in tokens:
+        state = ns.erf(U @ token + b if state is None else W @ state + U @ token + b)
+    return v @ state
+
+
+def by_hand(x: np.ndarray, y: np.ndarray) -> float:
+    """The last state of both sentences, token after token (Williams 1997)."""
+    xx, yy, xy = (np.einsum("ti,ti->t", p, q) / x.shape[1] + 0.1 for p, q in ((x, x), (y, y), (x, y)))
+    q = r = c = 0.0
+    for a, d, e in zip(xx, yy, xy, strict=True):
+        q, r, c = q + a, r + d, c + e
+        norms = np.sqrt((1 + 2 * q) * (1 + 2 * r))
+        q, r, c = (
+            2 / np.pi * np.arcsin(np.clip(s, -1, 1))
+            for s in (2 * q / (1 + 2 * q), 2 * r / (1 + 2 * r), 2 * c / norms)
+        )
+    return float(c)
+
+
+@pytest.mark.parametrize("length", [1, 100, 2000])
+def test_the_last_state_of_a_long_sentence(length: int) -> None:
+    x, y = rng.standard_normal((2, length, 3))
+    limit = sys.getrecursionlimit()
+    K = ns.kernel(last_state)([x, y])
+    assert K[0, 1] == pytest.approx(by_hand(x, y), rel=1e-10)
+    assert sys.getrecursionlimit() == limit
+
+
+@pytest.mark.parametrize(
+    "net", [ns.zoo.mlp(depth=1500), ns.zoo.resnet(depth=1500, var_w=1e-3)], ids=["mlp", "resnet"]
+)
+def test_deep_networks(net: ns.Network) -> None:
+    K = ns.kernel(net)(rng.standard_normal((2, 3)))
+    assert np.all(np.isfinite(K))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sentence", "layers"])
+def test_cost_is_linear(kind: str) -> None:
+    """CPU time and memory of plan and first call, fitted to the last two of three lengths."""
+    lengths, seconds, peaks = (100, 1000, 10_000), [], []
+    for length in lengths:
+        net, x = (
+            (last_state, list(rng.standard_normal((2, length, 3))))
+            if kind == "sentence"
+            else (ns.zoo.mlp(depth=length), rng.standard_normal((2, 3)))
+        )
+        start = time.process_time()
+        ns.kernel(net)(x)
+        seconds.append(time.process_time() - start)
+        tracemalloc.start()
+        ns.kernel(net)(x)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    for costs in (seconds, peaks):
+        assert np.log(costs[2] / costs[1]) / np.log(10) <= 1.1
+
+
+@pytest.mark.slow
+def test_five_thousand_nested_functions() -> None:
+    text = "Input g :: G(n) ~ N(0, 1)\ny := " + "tanh(" * 5000 + "g" + ")" * 5000
+    found = ns.limit(ns.parse(text)).moment("y", "y")
+    nodes = (np.arange(200_001) - 100_000) / 10_000
+    values = nodes.copy()
+    for _ in range(5000):
+        values = np.tanh(values)
+    assert found == pytest.approx(np.exp(-(nodes**2) / 2) @ values**2 / np.sqrt(2 * np.pi) / 10_000, rel=1e-8)
+
+
+@pytest.mark.slow
+def test_a_gru_of_two_hundred_tokens() -> None:
+    net, x = ns.zoo.gru(), [rng.standard_normal((200, 3))]
+    found = ns.kernel(net, points=64, repeats=4).evaluate(x)
+    assert found.value.shape == (200, 200)
+    assert np.linalg.eigvalsh(found.value).min() > -1e-9
