@@ -276,6 +276,23 @@ def test_tangents_and_their_kernels(networks: str, vectors: Path, tmp_path: Path
     assert "d_W1x" in run("show", f"{networks}:perceptron", "-i", tmp_path / "one.npy", "--ntk").output
 
 
+def test_training_and_its_picture(networks: str, tmp_path: Path) -> None:
+    x = np.linspace(-1, 1, 4)[:, None]
+    np.savez(tmp_path / "d.npz", x=x, y=x[:, 0] ** 2, new=np.linspace(-2, 2, 9)[:, None])
+    args = ("train", f"{networks}:perceptron", tmp_path / "d.npz")
+    text = run(*args, "--times", "0,3,inf", "-o", tmp_path / "t.npz").output
+    model = ns.gp.train(ns.zoo.mlp(1), x, x[:, 0] ** 2)
+    assert f"loss {model.loss(3.0):.6g}" in text
+    with np.load(tmp_path / "t.npz") as stored:
+        np.testing.assert_array_equal(stored["mean"][1], model.predict(stored["new"], 3.0).mean)
+    pytest.importorskip("matplotlib")
+    assert "wrote" in run("plot", tmp_path / "t.npz").output
+    assert (tmp_path / "t.png").stat().st_size > 10_000
+    run(*args, "--times", "1,-1", code=1)
+    np.savez(tmp_path / "no.npz", x=x)
+    assert "no array `y`" in run("train", f"{networks}:perceptron", tmp_path / "no.npz", code=1).output
+
+
 def test_simulate_is_deterministic(networks: str, vectors: Path, tmp_path: Path) -> None:
     args = ("simulate", f"{networks}:perceptron", vectors, "--width", 50, "--samples", 20, "--seed", 3)
     run(*args, "-o", tmp_path / "s.npz")
@@ -348,7 +365,8 @@ def test_usage_errors_have_exit_code_2() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["show", "check", "tangent", "limit", "kernel", "simulate", "verify", "plot", "reproduce"]
+    "command",
+    ["show", "check", "tangent", "limit", "kernel", "simulate", "verify", "train", "plot", "reproduce"],
 )
 def test_help(command: str) -> None:
     assert "Usage" in run(command, "--help").output

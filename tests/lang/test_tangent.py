@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import netsor as ns
-from netsor.errors import DataError, FunctionError, TangentError, TypeCheckError
+from netsor.errors import DataError, FunctionError, LimitError, TangentError, TypeCheckError
 from netsor.lang.derivatives import Along, Slope, partial_of
 from netsor.lang.ops import Function
 from netsor.lang.tangent import tangent
@@ -123,6 +123,9 @@ def test_what_has_no_tangent_kernel_is_refused() -> None:
     for wrong in ("units", {"W1": -1.0}, ("standard", 0), 3, {"W1": float("nan")}):
         with pytest.raises(DataError):
             ns.ntk(ns.zoo.mlp(1), wrong)
+    for phi in (lambda h: ns.sqrt(ns.abs(h)), lambda h: ns.log(ns.abs(h))):
+        with pytest.raises(LimitError, match="not finite"):
+            ns.ntk(ns.zoo.mlp(1, phi))(np.eye(2))
     with pytest.raises(DataError, match="rate of a Matrix"):
         ns.Matrix(rate=-1.0)
 

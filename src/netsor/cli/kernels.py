@@ -158,7 +158,9 @@ def verify(
 @app.command()
 @reporting
 def plot(
-    path: Annotated[Path, typer.Argument(help="A kernel stored by `netsor kernel -o`.", metavar="K.npz")],
+    path: Annotated[
+        Path, typer.Argument(help="What `netsor kernel -o` or `netsor train -o` has stored.", metavar="K.npz")
+    ],
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="The picture: .png, .pdf or .svg.", show_default="K.png"),
@@ -169,10 +171,16 @@ def plot(
         str, typer.Option(help="A word for each row, divided by spaces.", show_default=False)
     ] = "",
 ) -> None:
-    """A heat map of a stored kernel."""
-    from netsor.plots import heat_map, style
+    """A heat map of a stored kernel, or what `netsor train` has stored: predictions and losses over time."""
+    from netsor.plots import heat_map, style, training
 
     stored = load_npz(path)
+    target = output or path.with_suffix(".png")
+    if target.suffix not in (".png", ".pdf", ".svg"):
+        raise DataError(f"a picture cannot be {target.suffix or 'a file without suffix'}", remedy="Use .png.")
+    if "curve_loss" in stored:
+        _draw(training(stored, title or path.stem), target)
+        return
     if "K" not in stored or stored["K"].ndim != 2:
         raise DataError(f"{path} holds no kernel", remedy="Make one with `netsor kernel ... -o K.npz`.")
     K = stored["K"]
@@ -180,9 +188,6 @@ def plot(
     breaks = [int(row) for row in stored.get("starts", ())][1:]
     if correlation:
         K = _correlation(K, path)
-    target = output or path.with_suffix(".png")
-    if target.suffix not in (".png", ".pdf", ".svg"):
-        raise DataError(f"a picture cannot be {target.suffix or 'a file without suffix'}", remedy="Use .png.")
     pyplot = style()
     figure, ax = pyplot.subplots(figsize=(6.4, 5.6), layout="constrained")
     breaks = breaks if len(breaks) < len(K) - 1 else []
@@ -192,9 +197,13 @@ def plot(
     few = labels if len(labels) == len(K) <= 48 else ()
     scale = "correlation" if correlation else "covariance"
     heat_map(ax, K, few, title or path.stem, breaks=breaks, scale=scale)
+    _draw(figure, target)
+
+
+def _draw(figure: Any, target: Path) -> None:
     with replacing(target) as temporary:
         figure.savefig(temporary, bbox_inches="tight")
-    pyplot.close(figure)
+    figure.clear()
     typer.echo(f"wrote {target}")
 
 
