@@ -139,7 +139,8 @@ class Computation:
             data[name] = PerInput(array[None, ...] if len(shape) > rank else array[None, None, ...], rank)
         params = {name: tape.input(name, (), dtype) for name in self.params}
         nudge = tape.input(NUDGE, (), dtype) if errors else None
-        return Recorder(program, forms, tape, data, params, RULES, Notes(), nudge, traced, samples)
+        notes = Notes(remarks=dict.fromkeys(self.made.tangent.remarks if self.made.tangent else ()))
+        return Recorder(program, forms, tape, data, params, RULES, notes, nudge, traced, samples)
 
     @property
     def padded(self) -> tuple[Padding, Computation] | None:

@@ -54,7 +54,7 @@ def close_places(
     found = []
     for same in kinds.values():
         outputs, counts, columns = zip(*same, strict=True)
-        parts = [np.concatenate(c) if len(c) > 1 else c[0] for c in zip(*columns, strict=True)]
+        parts = [np.concatenate(list(c)) for c in zip(*columns, strict=True)]
         ends = np.cumsum(counts)
         for pair in _close(parts):
             which = [np.searchsorted(ends, rows, side="right") for rows in pair]
