@@ -257,7 +257,7 @@ class Computation:
             return self._sampled(data, params).value
         prepare, recording = exact
         given = self.given(data, params)
-        value = finite(self._run(recording, prepare(given)))
+        (value,) = self._runs(recording, prepare(given), 0.0)
         for entries in self._near(recording, given, {0.0: value}):
             value[entries.rows, entries.cols] = entries.values[0]
         return value
@@ -275,11 +275,16 @@ class Computation:
         made = self._recorder_of(program, Forms(program), shapes, Tape(dtype=self.options.dtype), errors=True)
         return replace(made, rules=replace(RULES, second=second_of_twins))
 
-    def _run(self, recording: Recording, given: Values) -> np.ndarray:
+    def _runs(self, recording: Recording, given: Values, *nudges: float) -> list[np.ndarray]:
+        """The kernel, moved by so many of its error bounds."""
         count = sum(len(tiles.places) for tiles in recording.tiles)
-        with bar(self.options.progress, count, "computing the kernel") as advance:
+        with bar(self.options.progress, count * len(nudges), "computing the kernel") as advance:
             recording.ran = True
-            return on_numpy.run(recording, given, self.options.dtype, 1, advance)[0]
+            runs = (
+                on_numpy.run(recording, {**given, NUDGE: nudge}, self.options.dtype, 1, advance)[0]
+                for nudge in nudges
+            )
+            return [finite(run) for run in runs]
 
     def result(self, data: Values, params: Values) -> Result:
         """The kernel with errors and plan."""
@@ -291,8 +296,9 @@ class Computation:
         given = prepare(own)
         with recording.lock:
             recording.notes.errors.clear()
-            value = finite(self._run(recording, {**given, NUDGE: 0.0}))
-            moved = self._run(recording, {**given, NUDGE: 1.0}) if recording.notes.inexact else None
+            inexact = recording.notes.inexact
+            value, *rest = self._runs(recording, given, *((0.0, 1.0) if inexact else (0.0,)))
+            moved = rest[0] if rest else None
             if moved is not None:
                 near = list(self._near(recording, own, {0.0: value, 1.0: moved}))
                 moved -= value
