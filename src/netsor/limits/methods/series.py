@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from netsor.expect.gaps import near_moments
 from netsor.expect.hermite import series as hermite
 from netsor.expect.hermite.many import series_of_many
 from netsor.expect.hermite.pairs import pair_sum
+from netsor.expect.quadrature.cells import scale_for
 from netsor.lang.analysis import about, has_user_function
 from netsor.lang.expr import Ref, refs
 from netsor.lang.libraries import is_traced
@@ -31,6 +33,7 @@ __all__ = ["HermiteSeries", "correlation", "settled"]
 Array = Any
 POOR = 1e-12  # of sqrt(E[f^2] E[g^2]): what series may leave out before pairs are refined
 MOST_REFINED = 256  # pairs of a tile: each takes about 10 ms at a deviation of 100
+LARGE = 1e-4  # an error of an expectation that the plan explains
 
 
 class HermiteSeries:
@@ -56,14 +59,17 @@ class HermiteSeries:
         for side, atom in enumerate(c.atoms):
             sides.append(_Lifted(c.pair, ranks, side).series((yield series, atom)))
         shape = np.broadcast_shapes(cov.shape, q1.shape, q2.shape, *(x.shape for x in sides))
-        errors = r.nudge is not None
+        errors, notes = r.nudge is not None, r.notes
 
         refine = _Refined.of(a, b)
 
         def total(left: hermite.Series, right: hermite.Series, *law: Array) -> Any:
             rho = correlation(law[4], law[2] * law[3])
             found = pair_sum(left, right, rho, errors=errors)
-            return found if refine is None else refine(found, (left, right), law[:4], rho)
+            value, error = found if refine is None else refine(found, (left, right), law[:4], rho)
+            if errors and (why := _why_large(c, left, right, error)):
+                notes.remark(why)
+            return value, error
 
         kind = "pair of series" if refine is None else ("pair of series", a.body, b.body)
         array = r.inexact(c.what, self.name, total, (*sides, m1, m2, q1, q2, cov), shape, kind=kind)
@@ -120,6 +126,21 @@ class _Refined:
         return value, error
 
 
+def _why_large(c: Component, left: hermite.Series, right: hermite.Series, error: Array) -> str:
+    """The reason of errors that are not small; empty if they are, or known only in a compiled program."""
+    if is_traced(error) or not error.size or float(np.max(np.asarray(error))) <= LARGE:
+        return ""
+    size = float(np.max(np.asarray(left.square))) * float(np.max(np.asarray(right.square)))
+    if float(np.max(np.asarray(error))) <= LARGE * size**0.5:
+        return ""
+    coefs = float(np.max(np.asarray(left.error * right.square**0.5 + left.square**0.5 * right.error)))
+    head = f"errors of {c.what} are above {LARGE:.0e}, because"
+    if coefs > float(np.max(np.asarray(error))) / 2:
+        return f"{head} {' and '.join({name_of(a) for a in c.atoms})} is too rough to be integrated better"
+    terms = min(left.coefs.shape[-1], right.coefs.shape[-1])
+    return f"{head} what {terms} terms of a series leave out counts at correlations near 1 or -1"
+
+
 def correlation(cov: Array, qq: Array) -> Array:
     """cov / sqrt(q q'), and 0 where a variance is 0."""
     xp = array_namespace(cov)
@@ -131,6 +152,7 @@ def series(r: Recorder, atom: Atom) -> Asking:
     """The step that computes the Hermite series of an atom at all inputs."""
     mean, var = yield from statistics(r, atom)
     names, rank, kinks = [n for n in refs(atom.body) if n != HOLE.name], r.rank(atom.expr), kinks_of(r, atom)
+    trusted = not has_user_function(atom.body)
     blocks = yield from values_of(r, names)
     constants = list(blocks.values())
     arrays = (mean.array, var.array, *(b.array for b in constants))
@@ -144,8 +166,13 @@ def series(r: Recorder, atom: Atom) -> Asking:
         both = xp.broadcast_to(mean, shape), xp.broadcast_to(var, shape)
         fn = callable_of(atom, known, rank)
         expand = hermite.series if names else series_of_many
-        return settled(atom, expand(fn, *both, kinks=kinks, trusted=not has_user_function(atom.body)))
+        return settled(atom, expand(fn, *both, kinks=kinks, trusted=trusted))
 
+    if not trusted:
+        r.notes.remark(
+            f"`{name_of(atom)}` is looked at down to {scale_for(prod(shape)):.0e} standard deviations of its "
+            "argument; what is narrower may be overlooked"
+        )
     r.tape.opaque = True
     body = replace_exprs(atom.body, {Ref(n): Ref(f"@{k}") for k, n in enumerate(names)})
     kind = ("series", body, tuple((b.rank, b.vector) for b in constants), shape, kinks)
@@ -165,7 +192,8 @@ def settled(atom: Atom, series: hermite.Series) -> hermite.Series:
     if not bool(xp.all(good)):
         raise LimitError(
             f"the expectation of `{name_of(atom)}` squared is not finite, or too singular to be computed",
-            remedy="A nonlinearity has no pole and grows more slowly than exp(x^2 / (4 variance)).",
+            remedy="A nonlinearity (for tangent kernels, its derivative) has no pole and grows more slowly "
+            "than exp(x^2 / (4 variance)).",
         )
     return series
 
