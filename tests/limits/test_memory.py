@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import netsor as ns
 from limit_cases import assert_agree
@@ -159,4 +160,5 @@ def test_averages_of_some_at_a_time() -> None:
     for part in (stack[:1], stack[1:5], stack[5:]):
         found.add(part)
     np.testing.assert_allclose(found.mean, stack.mean(0), rtol=1e-14)
-    np.testing.assert_allclose(found.error, stack.std(0, ddof=1) / np.sqrt(7), rtol=1e-9)
+    student = stats.t.ppf(stats.norm.cdf(2.0), 6) / 2.0
+    np.testing.assert_allclose(found.error, student * stack.std(0, ddof=1) / np.sqrt(7), rtol=1e-9)

@@ -10,6 +10,7 @@ import numpy as np
 import typer
 
 from netsor.build.network import Network, program
+from netsor.build.tangent import tangent
 from netsor.cli.app import app, complain, reporting
 from netsor.cli.loading import is_program, load_inputs, load_network, load_npz, load_program
 from netsor.cli.programs import NetworkTarget
@@ -32,6 +33,7 @@ Data = Annotated[
         show_default=False,
     ),
 ]
+Ntk = Annotated[bool, typer.Option("--ntk", help="The tangent kernel (NTK), that of training.")]
 Seed = Annotated[int, typer.Option(help="Seed of the random numbers.", min=0)]
 
 
@@ -68,6 +70,7 @@ def kernel(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a store that is there.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Make damaged tiles again.")] = False,
+    ntk: Ntk = False,
 ) -> None:
     """The infinite-width kernel of a network on a set of inputs, or between the sets x and y."""
     from netsor.limits import kernel as kernel_of
@@ -75,17 +78,19 @@ def kernel(
 
     options: dict[str, Any] = {"method": method, "tol": tol, "seed": seed}
     if output is not None and output.suffix == ".zarr":
-        made = kernel_of(load_network(target), **options)
+        net = load_network(target)
+        made = kernel_of(tangent(net) if ntk else net, **options)
         into = {"tile": tile, "engine": _engine(workers, scheduler), "part": _part(part), "verify": verify}
         _store(made, data, output, resume or part is not None, into)
         return
     if any((tile, workers, scheduler, part, resume, verify)):
         raise DataError("tiles, workers and parts are for stores", remedy="Give a store: -o K.zarr.")
     if is_program(target):
-        found, labels, starts = limit(_program(target, data), **options).kernel(), [], []
+        made = _program(target, data)
+        found, labels, starts = limit(made.tangent() if ntk else made, **options).kernel(), [], []
     else:
         net, (x, y, names) = load_network(target), _inputs(data)
-        found = kernel_of(net, **options).evaluate(x, y)
+        found = kernel_of(tangent(net) if ntk else net, **options).evaluate(x, y)
         labels, starts = ([], []) if y is not None else _labels(net, x, names, len(found.value))
     if output is not None:
         write_npz(
@@ -139,16 +144,18 @@ def plan(
     tol: Annotated[
         float | None, typer.Option(help="Sample until the relative error is below this.", show_default=False)
     ] = None,
+    ntk: Ntk = False,
 ) -> None:
     """What the kernel takes, without computing it: which method for what, samples, work and memory."""
     from netsor.limits import kernel as kernel_of
     from netsor.limits import limit
 
     if is_program(target):
-        typer.echo(str(limit(_program(target, data), method=method, tol=tol).plan()))
+        made = _program(target, data)
+        typer.echo(str(limit(made.tangent() if ntk else made, method=method, tol=tol).plan()))
         return
-    x, y, _ = _inputs(data)
-    typer.echo(str(kernel_of(load_network(target), method=method, tol=tol).plan(x, y)))
+    net, (x, y, _) = load_network(target), _inputs(data)
+    typer.echo(str(kernel_of(tangent(net) if ntk else net, method=method, tol=tol).plan(x, y)))
 
 
 @app.command()
@@ -186,11 +193,13 @@ def verify(
     widths: Annotated[str, typer.Option(help="Widths, divided by commas.")] = "64,128,256,512,1024",
     samples: Annotated[int, typer.Option(help="Networks at each width.", min=2)] = 30,
     seed: Seed = 0,
+    ntk: Ntk = False,
 ) -> None:
     """Compare a network with its limit at several widths; exit code 3 if they do not agree."""
     from netsor.verify import verify as compare
 
-    found = compare(load_network(target), _inputs(data)[0], _widths(widths), samples, seed)
+    net = load_network(target)
+    found = compare(tangent(net) if ntk else net, _inputs(data)[0], _widths(widths), samples, seed)
     typer.echo(str(found))
     if not found.ok:
         complain("the network does not agree with its limit", 3)
@@ -199,7 +208,9 @@ def verify(
 @app.command()
 @reporting
 def plot(
-    path: Annotated[Path, typer.Argument(help="A kernel stored by `netsor kernel -o`.", metavar="K.npz")],
+    path: Annotated[
+        Path, typer.Argument(help="What `netsor kernel -o` or `netsor train -o` has stored.", metavar="K.npz")
+    ],
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="The picture: .png, .pdf or .svg.", show_default="K.png"),
@@ -210,10 +221,16 @@ def plot(
         str, typer.Option(help="A word for each row, divided by spaces.", show_default=False)
     ] = "",
 ) -> None:
-    """A heat map of a stored kernel."""
-    from netsor.plots import heat_map, style
+    """A heat map of a stored kernel, or what `netsor train` has stored: predictions and losses over time."""
+    from netsor.plots import heat_map, style, training
 
     stored = load_npz(path)
+    target = output or path.with_suffix(".png")
+    if target.suffix not in (".png", ".pdf", ".svg"):
+        raise DataError(f"a picture cannot be {target.suffix or 'a file without suffix'}", remedy="Use .png.")
+    if "curve_loss" in stored:
+        _draw(training(stored, title or path.stem), target)
+        return
     if "K" not in stored or stored["K"].ndim != 2:
         raise DataError(f"{path} holds no kernel", remedy="Make one with `netsor kernel ... -o K.npz`.")
     K = stored["K"]
@@ -221,9 +238,6 @@ def plot(
     breaks = [int(row) for row in stored.get("starts", ())][1:]
     if correlation:
         K = _correlation(K, path)
-    target = output or path.with_suffix(".png")
-    if target.suffix not in (".png", ".pdf", ".svg"):
-        raise DataError(f"a picture cannot be {target.suffix or 'a file without suffix'}", remedy="Use .png.")
     pyplot = style()
     figure, ax = pyplot.subplots(figsize=(6.4, 5.6), layout="constrained")
     breaks = breaks if len(breaks) < len(K) - 1 else []
@@ -233,9 +247,13 @@ def plot(
     few = labels if len(labels) == len(K) <= 48 else ()
     scale = "correlation" if correlation else "covariance"
     heat_map(ax, K, few, title or path.stem, breaks=breaks, scale=scale)
+    _draw(figure, target)
+
+
+def _draw(figure: Any, target: Path) -> None:
     with replacing(target) as temporary:
         figure.savefig(temporary, bbox_inches="tight")
-    pyplot.close(figure)
+    figure.clear()
     typer.echo(f"wrote {target}")
 
 

@@ -1,4 +1,4 @@
-"""Gaussian-process inference with the kernel of any network: fit, predict, sample, tune, classify, save.
+"""Gaussian-process inference with the kernels of any network: fit, predict, tune, train, classify, save.
 
 >>> import numpy as np, netsor as ns
 >>> x = np.linspace(-1, 1, 5)[:, None]
@@ -16,6 +16,7 @@ from netsor.gp.saved import load, save
 from netsor.gp.stores.model import StoredGP
 from netsor.gp.stores.store import Store
 from netsor.gp.stores.tiles import store
+from netsor.gp.training import Trained, train
 from netsor.gp.tuning import Tuned, tune
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Prediction",
     "Store",
     "StoredGP",
+    "Trained",
     "Tuned",
     "classify",
     "fit",
@@ -33,5 +35,6 @@ __all__ = [
     "sample",
     "save",
     "store",
+    "train",
     "tune",
 ]

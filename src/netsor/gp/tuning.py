@@ -14,9 +14,10 @@ from scipy.optimize import OptimizeResult, minimize
 from netsor.build.network import as_inputs
 from netsor.errors import DataError, LimitError
 from netsor.gp.factor import InferenceError, check_noise, cholesky, likelihood, needed_jitter, solve
-from netsor.gp.gradient import central_differences, double_precision, jax_runs
+from netsor.gp.gradient import central_differences, jax_runs
 from netsor.gp.regression import GP, as_kernel, fit
 from netsor.gp.targets import arrange, output_sizes
+from netsor.lang.libraries import double_precision
 from netsor.limits.kernel import KernelFn
 
 __all__ = ["Objective", "Tuned", "tune"]

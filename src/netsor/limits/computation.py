@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -16,7 +16,8 @@ from netsor.lang.program import Program
 from netsor.limits.assembly import Rows
 from netsor.limits.bounds import Bound
 from netsor.limits.methods.ladder import expectation
-from netsor.limits.near.twins import Entries, near_entries
+from netsor.limits.near.gaps import second_of_twins
+from netsor.limits.near.twins import Entries, NearPairs
 from netsor.limits.notes import Notes
 from netsor.limits.on_numpy import kernel as on_numpy
 from netsor.limits.on_numpy.prepared import Prepared
@@ -141,7 +142,8 @@ class Computation:
             data[name] = PerInput(array[None, ...] if len(shape) > rank else array[None, None, ...], rank)
         params = {name: tape.input(name, (), dtype) for name in self.params}
         nudge = tape.input(NUDGE, (), dtype) if errors else None
-        return Recorder(program, forms, tape, data, params, RULES, Notes(), nudge, traced, samples)
+        notes = Notes(remarks=dict.fromkeys(self.made.tangent.remarks if self.made.tangent else ()))
+        return Recorder(program, forms, tape, data, params, RULES, notes, nudge, traced, samples)
 
     @property
     def padded(self) -> tuple[Padding, Computation] | None:
@@ -258,28 +260,34 @@ class Computation:
             return self._sampled(data, params).value
         prepare, recording = exact
         given = self.given(data, params)
-        value = finite(self._run(recording, prepare(given)))
-        for entries in self._near(recording, given, (0.0,)):
+        (value,) = self._runs(recording, prepare(given), 0.0)
+        for entries in self._near(recording, given, {0.0: value}):
             value[entries.rows, entries.cols] = entries.values[0]
         return value
 
-    def _near(self, recording: Recording, given: Values, nudges: tuple[float, ...]) -> list[Entries]:
-        """The entries of nearly equal inputs, where functions are so steep that these need more digits."""
+    def _near(self, recording: Recording, given: Values, kernels: Mapping[float, Any]) -> Iterator[Entries]:
+        """The entries of nearly equal inputs at some nudges, where functions are steep."""
         if not recording.notes.steep:
-            return []
-        data = {name: given[name] for name in self.shapes}
-        params = {name: given[name] for name in self.params}
-        return near_entries(self.program, self.rows, data, params, self._twins, nudges)
+            return iter(())
+        data, params = ({name: given[name] for name in names} for names in (self.shapes, self.params))
+        diagonals = {nudge: np.diagonal(kernel) for nudge, kernel in kernels.items()}
+        return NearPairs(self.program, self.rows, data, params, self._twins, diagonals).entries()
 
     def _twins(self, program: Program, shapes: Mapping[str, tuple[int, ...]]) -> Recorder:
         """A recorder of a program of two inputs."""
-        return self._recorder_of(program, Forms(program), shapes, Tape(dtype=self.options.dtype), errors=True)
+        made = self._recorder_of(program, Forms(program), shapes, Tape(dtype=self.options.dtype), errors=True)
+        return replace(made, rules=replace(RULES, second=second_of_twins))
 
-    def _run(self, recording: Recording, given: Values) -> np.ndarray:
+    def _runs(self, recording: Recording, given: Values, *nudges: float) -> list[np.ndarray]:
+        """The kernel, moved by so many of its error bounds."""
         count = sum(len(tiles.places) for tiles in recording.tiles)
-        with bar(self.options.progress, count, "computing the kernel") as advance:
+        with bar(self.options.progress, count * len(nudges), "computing the kernel") as advance:
             recording.ran = True
-            return on_numpy.run(recording, given, self.options.dtype, 1, advance)[0]
+            runs = (
+                on_numpy.run(recording, {**given, NUDGE: nudge}, self.options.dtype, 1, advance)[0]
+                for nudge in nudges
+            )
+            return [finite(run) for run in runs]
 
     def result(self, data: Values, params: Values) -> Result:
         """The kernel with errors and plan."""
@@ -291,20 +299,20 @@ class Computation:
         given = prepare(own)
         with recording.lock:
             recording.notes.errors.clear()
-            value = finite(self._run(recording, {**given, NUDGE: 0.0}))
-            change = None
-            if recording.notes.inexact:
-                change = self._run(recording, {**given, NUDGE: 1.0})
-                change -= value
-            for entries in self._near(recording, own, (0.0, 1.0)):
-                change = np.zeros_like(value) if change is None else change
-                value[entries.rows, entries.cols] = entries.values[0]
-                change[entries.rows, entries.cols] = entries.values[1] - entries.values[0]
+            inexact = recording.notes.inexact
+            value, *rest = self._runs(recording, given, *((0.0, 1.0) if inexact else (0.0,)))
+            moved = rest[0] if rest else None
+            if moved is not None:
+                near = list(self._near(recording, own, {0.0: value, 1.0: moved}))
+                moved -= value
+                np.abs(moved, out=moved)
+                for entries in near:
+                    value[entries.rows, entries.cols] = entries.values[0]
+                    moved[entries.rows, entries.cols] = abs(entries.values[1] - entries.values[0])
             bound, scale = self.rounding(value), self.scale(value)
-            if change is not None:
-                np.abs(change, out=change)
-                change *= 2
-                bound = replace(bound, more=change)
+            if moved is not None:
+                moved *= 2
+                bound = replace(bound, more=moved)
             plan = _plan_of(recording, len(self.program.statements), value.shape)
         reached, tol = bound.relative(*scale), self.options.tol
         if tol is not None and reached > tol:

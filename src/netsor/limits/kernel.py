@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from array_api_compat import is_array_api_obj
 
-from netsor.build.network import Network, as_inputs
+from netsor.build.network import Joint, Network, as_inputs
+from netsor.build.tangent import TangentNetwork, tangent
 from netsor.errors import LimitError
 from netsor.expect.points.landmarks import Landmarks
 from netsor.lang.libraries import is_traced
@@ -19,7 +20,7 @@ from netsor.limits.options import Options
 from netsor.limits.plan import Plan
 from netsor.limits.tiling import Cut
 
-__all__ = ["KernelFn", "kernel"]
+__all__ = ["KernelFn", "TangentKernelFn", "kernel", "ntk"]
 
 
 SHOWN = 60  # characters of a value in a message
@@ -76,9 +77,9 @@ class KernelFn:
 
     def cut(self, x: Any, y: Any = None, *, params: Mapping[str, Any] | None = None) -> Cut | None:
         """How a kernel is cut into tiles, from shapes alone; None if something must be sampled."""
-        inputs = Inputs(x, y, params or {}).in_numpy()
+        inputs = Inputs(x, y, _named(params)).in_numpy()
         made = inputs.joint_of_shapes(self.net)
-        used = self.check_params(inputs.params, made.program)
+        used = self.check_params(inputs.params, made)
         exact = Computation(made, self.options, tuple(used), inputs.split).exact(errors=True)
         return None if exact is None else exact[1].cut
 
@@ -129,11 +130,11 @@ class KernelFn:
             known = self._known.pop(key, None)
         if known is None:
             made = inputs.joint(self.net)
-            used = self.check_params(inputs.params, made.program)
+            used = self.check_params(inputs.params, made)
             known = Computation(made, self.options, tuple(used), inputs.split, cut)
             data = made.data
         else:
-            used = self.check_params(inputs.params, known.program)
+            used = self.check_params(inputs.params, known.made)
             data = inputs.data(known.made)
         if key is not None and not known.made.concrete:
             self._known[key] = known
@@ -147,17 +148,47 @@ class KernelFn:
         named = {name: parameter.var for parameter, name in self.net.parameters().items()}
         return {name: var for name, var in named.items() if isinstance(var, float)}
 
-    def check_params(self, given: Mapping[str, Any], program: Program) -> dict[str, Any]:
+    def check_params(self, given: Mapping[str, Any], made: Joint) -> dict[str, Any]:
         """The given variances that the program has; a short sequence may do without some matrices."""
         if not given:
             return {}
-        used = program_params(program)
+        tangent = made.tangent
+        used = program_params(tangent.source if tangent else made.program)
+        if tangent:
+            used |= {f"{name}.rate": tangent.rates.rate(name) for name in tangent.directions}
         known = {**self.params, **used}
         for name, value in given.items():
             if name not in known:
                 raise LimitError(f"there is no variance `{name}`", remedy=f"Known: {', '.join(known)}.")
             _require_variance(name, value)
-        return {name: value for name, value in given.items() if name in used}
+        found = {name: value for name, value in given.items() if name in used}
+        return tangent.variances(found) if tangent else found
+
+
+class TangentKernelFn(KernelFn):
+    """The tangent kernel of a network: a kernel like any other, and what it is made of.
+
+    Variances of `params` are those of the network's parameters; their rates are called `W.rate`.
+    """
+
+    net: TangentNetwork
+
+    def parts(self, x: Any, y: Any = None, *, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The part of each parameter that is trained; they add up to the kernel, linear in the rates.
+
+        >>> import numpy as np, netsor as ns
+        >>> parts = ns.ntk(ns.zoo.mlp(depth=1, var_b=0.0)).parts(np.eye(2))
+        >>> {name: part.round(3).tolist() for name, part in parts.items()}
+        {'W1': [[0.25, 0.0], [0.0, 0.25]], 'v': [[0.25, 0.08], [0.08, 0.25]]}
+        """
+        tangent = Inputs(x, y, {}).joint(self.net).tangent
+        assert tangent is not None
+        rates = {name: tangent.rates.rate(name) for name in tangent.directions}
+        found = {}
+        for name in rates:
+            own = {f"{p}.rate": rate if p == name else 0.0 for p, rate in rates.items()}
+            found[name] = self(x, y, params={**(params or {}), **own})
+        return found
 
 
 def _named(params: Any) -> Mapping[str, Any]:
@@ -218,7 +249,20 @@ def kernel(
         memory=memory,
         **unknown,
     )
-    return KernelFn(net, options)
+    return TangentKernelFn(net, options) if isinstance(net, TangentNetwork) else KernelFn(net, options)
+
+
+def ntk(net: Network, rates: Any = None, **options: Any) -> TangentKernelFn:
+    """The tangent kernel of a network at infinite width: `ns.kernel(ns.tangent(net, rates), **options)`.
+
+    >>> import numpy as np, netsor as ns
+    >>> ns.ntk(ns.zoo.mlp(depth=1, var_b=0.0))(np.eye(2)).round(4)
+    array([[0.5   , 0.0796],
+           [0.0796, 0.5   ]])
+    """
+    found = kernel(tangent(net, rates), **options)
+    assert isinstance(found, TangentKernelFn)
+    return found
 
 
 def program_params(program: Program) -> dict[str, float]:
