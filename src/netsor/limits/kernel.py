@@ -11,6 +11,7 @@ from array_api_compat import is_array_api_obj
 from netsor.build.network import Joint, Network, as_inputs
 from netsor.build.tangent import TangentNetwork, tangent
 from netsor.errors import LimitError
+from netsor.expect.points.landmarks import Landmarks
 from netsor.lang.libraries import is_traced
 from netsor.lang.program import MatrixLaw, Normal, Program
 from netsor.limits.computation import Computation, Result
@@ -90,6 +91,17 @@ class KernelFn:
         """A part of a kernel that is cut so: the numbers that the whole has there, to the last bit."""
         computation, data, given = self._computation(Inputs(x, y, params or {}).in_numpy(), cut)
         return computation.result(data, given)
+
+    def has_landmarks(self, x: Any) -> bool:
+        """Whether it is sampled, and inputs like these can be drawn with landmarks."""
+        return self._computation(Inputs(x, None, {}).in_numpy())[0].has_landmarks
+
+    def landmark_part(
+        self, x: Any, landmarks: Landmarks, *, params: Mapping[str, Any] | None = None
+    ) -> Result:
+        """The sampled kernel of landmarks and others; each of them is drawn as it is with any others."""
+        computation, data, given = self._computation(Inputs(x, None, params or {}).in_numpy())
+        return computation.sampled_part(data, given, landmarks)
 
     def mean(self, x: Any) -> np.ndarray:
         """The means of all outputs: the constants that a network adds to them, else 0."""
