@@ -116,8 +116,8 @@ def settled(atom: Atom, series: hermite.Series) -> hermite.Series:
     if not bool(xp.all(good)):
         raise LimitError(
             f"the expectation of `{name_of(atom)}` squared is not finite, or too singular to be computed",
-            remedy="A nonlinearity (for tangent kernels, its derivative) has no pole and grows more slowly than "
-            "exp(x^2 / (4 variance)).",
+            remedy="A nonlinearity (for tangent kernels, its derivative) has no pole and grows more slowly "
+            "than exp(x^2 / (4 variance)).",
         )
     return series
 
