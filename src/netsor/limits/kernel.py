@@ -234,7 +234,9 @@ class TangentKernelFn(KernelFn):
         several = self._known.pop(key, None)
         if several is None:
             made = replace(plain.made, data=data)
-            several = Computation(made, self.options, tuple(scalars), inputs.split, varied=varied, versions=len(variances))
+            several = Computation(
+                made, self.options, tuple(scalars), inputs.split, varied=varied, versions=len(variances)
+            )
         if not plain.made.concrete:
             self._keep(key, several)
         return several.several(data, scalars, variances)
