@@ -14,7 +14,7 @@ import pytest
 import netsor as ns
 from limit_cases import SEQUENCES
 from netsor import zoo
-from netsor.errors import DataError, LimitError, NetsorError
+from netsor.errors import DataError, NetsorError
 from netsor.gp.stores import tiles
 from netsor.gp.stores.grid import Axis, Grid
 from netsor.limits import inputs
@@ -103,12 +103,6 @@ def test_params_are_those_of_the_kernel(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.read(), K(VECTORS, params={"v": 3.0}))
     with pytest.raises(DataError, match="params v"):
         ns.gp.store(K, VECTORS, found.path, tile=10, params={"v": 2.0})
-
-
-def test_sampled_kernels_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(LimitError, match="would not belong to one matrix"):
-        ns.gp.store(ns.kernel(zoo.gru()), SEQUENCES, tmp_path / "K.zarr")
-    assert not list(tmp_path.iterdir())
 
 
 def test_workers_do_not_read_the_network_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

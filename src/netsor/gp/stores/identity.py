@@ -34,6 +34,7 @@ def identity(
     cut: Cut,
     tile: tuple[int, int],
     params: Mapping[str, float],
+    landmarks: int = 0,
 ) -> dict[str, Any]:
     """What a store is of."""
     both = {"x": x} if y is None else {"x": x, "y": y}
@@ -46,6 +47,7 @@ def identity(
         "inputs": {name: {"count": len(z), "sha256": sets.digest(z)} for name, z in both.items()},
         "cut": asdict(cut),
         "tile": list(tile),
+        "landmarks": landmarks,
     }
 
 

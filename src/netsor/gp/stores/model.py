@@ -133,6 +133,11 @@ class StoredGP:
 
     def _cross(self, inputs: list[Any]) -> Iterator[tuple[slice, np.ndarray]]:
         """Covariances of new inputs with the data, some of these at a time, and their rows."""
+        if self.store.landmarks:
+            raise DataError(
+                "the kernel is sampled, and new inputs were not drawn with those of the store",
+                remedy="Store all inputs together, and read their block: store.read(new, old) @ weights.",
+            )
         kernel, params, sizes = self.store.kernel, self.store.identity["params"], self.store.grid.rows.sizes
         stops = np.cumsum(sizes)
         step = max(1, self.store.grid.rows.chunk // int(sizes.max()))

@@ -171,6 +171,17 @@ class Store:
         return Cut(**self.identity["cut"])
 
     @property
+    def landmarks(self) -> int:
+        """How many inputs all tiles of a sampled kernel share."""
+        return self.identity["landmarks"]
+
+    @cached_property
+    def landmark_numbers(self) -> np.ndarray:
+        """Which ones, evenly among all."""
+        count = self.identity["inputs"]["x"]["count"]
+        return np.unique(np.linspace(0, count - 1, self.landmarks).round().astype(int))
+
+    @property
     def shape(self) -> tuple[int, int]:
         return self.group["K"].shape
 

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from netsor.errors import DataError, LimitError, NetsorError
+from netsor.expect.points.landmarks import Landmarks
 from netsor.gp.stores.dask import completed, connected, is_dask
 from netsor.gp.stores.grid import Axis, Grid
 from netsor.gp.stores.identity import check_same, identity
@@ -41,6 +42,7 @@ __all__ = ["compute_tile", "opened", "packed", "store"]
 ROWS = 2048  # of a tile, if nothing is said and that is not too much work
 WORK = 2**36  # multiply-adds of a tile, if nothing is said: some minutes
 POLL = 0.2  # seconds
+LANDMARKS, SAMPLED = 32, 64  # of a sampled kernel: inputs that all tiles share, and those of a tile
 
 Tile = tuple[int, int]
 Advance = Callable[[], None]
@@ -53,7 +55,7 @@ def packed(held: Store) -> bytes:
     """
     import cloudpickle
 
-    for i, j in held.grid.tiles()[:2]:
+    for i, j in held.grid.tiles()[: 0 if held.landmarks else 2]:
         x, y, _ = _inputs(held, i, j)
         held.kernel.read(x, y, held.cut, params=held.identity["params"])
     return cloudpickle.dumps((held.path.resolve(), held.kernel))
@@ -74,9 +76,30 @@ def compute_tile(held: Store, i: int, j: int) -> None:
             f"{held.path} is computed by compiled loops, and there is no Numba here",
             remedy="Other loops have other roundings. Install netsor[fast].",
         )
+    if held.landmarks:
+        _sampled_tile(held, i, j)
+        return
     x, y, block = _inputs(held, i, j)
     result = held.kernel.part(x, y, held.cut, params=held.identity["params"])
     held.write(i, j, "K", result.value[block], result.bound.largest)
+
+
+def _sampled_tile(held: Store, i: int, j: int) -> None:
+    """A tile of a kernel that is sampled: landmarks come first, and all others of the tile after them."""
+    axis, marks = held.grid.rows, held.landmark_numbers
+    ((a, b), at), ((c, d), to) = axis.inputs(i), axis.inputs(j)
+    others = np.setdiff1d(np.union1d(np.arange(a, b), np.arange(c, d)), marks)
+    order = np.concatenate([marks, others])
+    x = np.concatenate([held.inputs(0, int(k), int(k) + 1) for k in order])
+    result = held.kernel.landmark_part(x, Landmarks(len(marks), others), params=held.identity["params"])
+    where = np.argsort(order)[np.searchsorted(np.sort(order), np.arange(order.max() + 1))]
+    size = int(axis.sizes[0])
+    rows, cols = (
+        (where[np.arange(first, last), None] * size + np.arange(size)).reshape(-1)[slice(*span)]
+        for (first, last), span in (((a, b), at), ((c, d), to))
+    )
+    block = np.ix_(rows, cols)
+    held.write(i, j, "K", result.value[block], float(result.error[block].max()))
 
 
 def _inputs(held: Store, i: int, j: int) -> tuple[Any, Any, tuple[slice, slice]]:
@@ -97,6 +120,7 @@ def store(
     engine: Any = None,
     part: tuple[int, int] | None = None,
     params: Mapping[str, float] | None = None,
+    landmarks: int | None = None,
     verify: bool = False,
     progress: bool | None = None,
 ) -> Store:
@@ -107,6 +131,7 @@ def store(
     engine    None: this process; a number of processes; a Dask client, or the address of a scheduler
     part      (k, N): the k-th of N equal parts, for processes that know nothing of each other
     params    variances in place of the network's own
+    landmarks  inputs that sampled tiles have in common, 32 by default: more of them, smaller errors
     verify    read all tiles that are there, and compute damaged ones again
 
     Needs the extra `scale`. A store of another kernel is refused. `ns.gp.fit(store, y)` goes on with it.
@@ -116,17 +141,14 @@ def store(
         raise DataError(f"{kernel!r} is not a kernel", remedy="Give ns.kernel(net).")
     path, used = Path(path), dict(params or {})
     x, y = _as_set(x), None if y is None else _as_set(y)
-    cut = kernel.cut(x, y, params=used)
+    cut, marks = kernel.cut(x, y, params=used), 0
     if cut is None:
-        raise LimitError(
-            "this kernel must be sampled, and sampled tiles would not belong to one matrix",
-            remedy="The points are drawn jointly for all inputs of a call. Compute it in memory, K(x), or "
-            'choose functions with exact methods: method="exact" says what is missing.',
-        )
+        _require_landmarks(kernel, x, y)
+        cut, marks = Cut(1, 1, len(x), False), min(len(x), LANDMARKS if landmarks is None else landmarks)
     there = (path / "zarr.json").exists()
     cut = Store(path).cut if there else cut  # numbers depend on it: all tiles have that of the first run
     grid = _grid(kernel, x, y, cut, tile)
-    facts = identity(kernel, x, y, cut, (grid.rows.chunk, grid.cols.chunk), used)
+    facts = identity(kernel, x, y, cut, (grid.rows.chunk, grid.cols.chunk), used, marks)
     if not there:
         Store.create(path, facts, grid, _means(kernel, x), x, y)
     check_same(facts, Store(path).identity, path)
@@ -143,6 +165,19 @@ def store(
         with bar(progress, len(todo), f"computing {path.name}") as advance:
             _run(held, todo, engine, advance)
     return held
+
+
+def _require_landmarks(kernel: KernelFn, x: Any, y: Any) -> None:
+    """Refuse a sampled kernel whose tiles would not belong to one matrix."""
+    remedy = "Compute it in memory, K(x), where all points are drawn jointly."
+    if kernel.options.tol is not None:
+        raise LimitError("a sampled store has no tolerance", remedy="Give points= in its place.")
+    if y is not None or not isinstance(x, np.ndarray):
+        raise LimitError("a sampled store is of one set of inputs, of one shape", remedy=remedy)
+    if not kernel.has_landmarks(x[:2]):
+        raise LimitError(
+            "this kernel must be sampled, and its tiles would not belong to one matrix", remedy=remedy
+        )
 
 
 def _require_extra() -> None:
@@ -195,7 +230,10 @@ def _means(kernel: KernelFn, inputs: Any) -> np.ndarray:
 
 def _side(kernel: KernelFn, x: Any, rows: float) -> int:
     """How many inputs a tile has if nothing is said."""
-    pair = kernel.plan(x[:2]).work / 3
+    plan = kernel.plan(x[:2])
+    if plan.sampling:
+        return SAMPLED
+    pair = plan.work / 3
     return max(1, min(int(ROWS / rows), isqrt(int(WORK / max(1.0, pair)))))
 
 
