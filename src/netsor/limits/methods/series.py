@@ -111,12 +111,15 @@ class _Refined:
     ) -> tuple[Array, Array]:
         """Values and errors, from those of the series, for means and variances and correlations."""
         (value, error), (left, right) = found, sides
-        if not isinstance(value, np.ndarray) or min(left.rest, right.rest) <= POOR:
+        if not isinstance(value, np.ndarray):
+            return value, error
+        bound = max(POOR, 64 * float(np.finfo(rho.dtype).eps))
+        if min(left.rest, right.rest) <= bound:
             return value, error
         size = np.sqrt(left.square * right.square)
         short = np.abs(rho) ** min(x.coefs.shape[-1] for x in (left, right)) * left.tail * right.tail
         same = (rho == 1) & (left.mark == right.mark) & (left.square == right.square)
-        poor = np.broadcast_to((short > POOR * size) & ~same, value.shape)
+        poor = np.broadcast_to((short > bound * size) & ~same, value.shape)
         if not 0 < np.count_nonzero(poor) <= MOST_REFINED:
             return value, error
         m1, m2, q1, q2, r = (np.broadcast_to(a, value.shape)[poor] for a in (*law, rho))
