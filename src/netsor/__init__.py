@@ -7,8 +7,8 @@ from netsor.build import *  # noqa: F403
 from netsor.build import __all__ as _build
 from netsor.errors import NetsorError
 from netsor.lang import Program, parse
-from netsor.limits import Options, kernel, limit
-from netsor.simulation import empirical_kernel, simulate
+from netsor.limits import Options, kernel, limit, ntk
+from netsor.simulation import empirical_kernel, empirical_ntk, simulate
 from netsor.verify import verify
 
 if TYPE_CHECKING:
@@ -26,9 +26,11 @@ __all__ = [
     "Options",
     "Program",
     "empirical_kernel",
+    "empirical_ntk",
     "gp",
     "kernel",
     "limit",
+    "ntk",
     "parse",
     "simulate",
     "verify",

@@ -14,6 +14,7 @@ __all__ = [
     "ParseError",
     "Place",
     "SimulationError",
+    "TangentError",
     "TypeCheckError",
 ]
 
@@ -112,3 +113,7 @@ class LimitError(NetsorError):
 
 class SimulationError(NetsorError):
     """A finite-width run cannot be made, or has no finite value."""
+
+
+class TangentError(NetsorError):
+    """A program has no tangent kernel: a derivative does not exist, or is too large to be averaged."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,16 @@ import numpy as np
 from netsor.errors import NetsorError
 from netsor.files import replacing
 
-__all__ = ["caption", "distance_lines", "heat_map", "joint_histogram", "radius_histogram", "save", "style"]
+__all__ = [
+    "caption",
+    "distance_lines",
+    "heat_map",
+    "joint_histogram",
+    "radius_histogram",
+    "save",
+    "style",
+    "training",
+]
 
 INK, PAPER, RED = "#1f2430", "#ffffff", "#e4003a"
 COLOURS = (
@@ -191,6 +200,43 @@ def radius_histogram(ax: Any, radii: np.ndarray, title: str) -> None:
         xlabel="distance from the centre in the limit's sigma", ylabel="density", title=title, xlim=(0, 4.5)
     )
     ax.set_box_aspect(1)
+    ax.legend(fontsize=8, frameon=False)
+
+
+def training(stored: Mapping[str, np.ndarray], title: str) -> Any:
+    """Predictions of an ensemble at several times, with bands of two deviations, and its loss over time.
+
+    The inputs must have one number each; otherwise the loss is drawn alone.
+    """
+    pyplot, new = style(), np.asarray(stored["new"], float).reshape(len(stored["new"]), -1)
+    line = new.shape[1] == 1 and stored["mean"].ndim == 2
+    figure, axes = pyplot.subplots(1, 1 + line, figsize=(4.6 + 4.6 * line, 3.6), squeeze=False)
+    colours = pyplot.get_cmap("viridis")(np.linspace(0.0, 0.85, len(stored["times"])))
+    if line:
+        _predictions(axes[0, 0], stored, new[:, 0], colours)
+        axes[0, 0].set(xlabel="input", ylabel="output", title=title)
+    ax = axes[0, -1]
+    ax.plot(stored["curve_times"], stored["curve_loss"], color=INK, linewidth=1.5)
+    for time, loss, colour in zip(stored["times"], stored["loss"], colours, strict=True):
+        if 0 < time < np.inf:
+            ax.plot([time], [loss], "o", color=colour, markersize=6)
+    ax.set(xscale="log", yscale="log", xlabel="time", ylabel="expected loss", title="loss" if line else title)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(color="#d8dbe2", linewidth=0.6)
+    figure.tight_layout(w_pad=3)
+    return figure
+
+
+def _predictions(ax: Any, stored: Mapping[str, np.ndarray], x: np.ndarray, colours: Any) -> None:
+    order = np.argsort(x)
+    rows = zip(stored["times"], stored["mean"][:, order], stored["std"][:, order], colours, strict=True)
+    for k, (time, mean, std, colour) in enumerate(rows):
+        label = "t = ∞" if time == np.inf else f"t = {time:g}"
+        ax.plot(x[order], mean, color=colour, linewidth=1.5, label=label)
+        if k in (0, len(stored["times"]) - 1):
+            ax.fill_between(x[order], mean - 2 * std, mean + 2 * std, color=colour, alpha=0.15, linewidth=0)
+    ax.plot(stored["x"].reshape(-1), stored["y"].reshape(-1), "o", color=RED, markersize=4.5, zorder=5)
+    ax.spines[["top", "right"]].set_visible(False)
     ax.legend(fontsize=8, frameon=False)
 
 

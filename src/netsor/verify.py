@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from netsor.build.network import Network
+from netsor.build.tangent import TangentNetwork
 from netsor.errors import SimulationError
 from netsor.limits import Result, kernel
-from netsor.simulation import empirical_kernel
+from netsor.simulation import empirical_kernel, empirical_ntk
 from netsor.simulation.simulate import seed_sequence
 
 __all__ = ["Verification", "verify"]
@@ -60,6 +61,8 @@ def verify(
 ) -> Verification:
     """Simulate a network at several widths and compare with its limit.
 
+    Of `ns.tangent(net)`, tangent kernels of finite networks are compared with theirs.
+
     >>> import netsor as ns
     >>> print(ns.verify(ns.zoo.mlp(2), [[1.0, 2.0], [0.5, -1.0]], widths=(64, 256)).ok)
     True
@@ -79,9 +82,10 @@ def verify(
             remedy="Verify the network on inputs, or with variances, for which its kernel is not zero.",
         )
     seeds = np.random.SeedSequence(start.entropy, spawn_key=start.spawn_key).spawn(len(widths))
+    simulated = empirical_ntk if isinstance(net, TangentNetwork) else empirical_kernel
     distances, z = [], 0.0
     for width, child in zip(widths, seeds, strict=True):
-        kernels = empirical_kernel(net, x, width, samples, child, progress=progress)
+        kernels = simulated(net, x, width, samples, child, progress=progress)
         distances.append(np.linalg.norm(kernels - result.value, axis=(1, 2)) / norm)
         spread = kernels.std(0, ddof=1) / np.sqrt(samples)
         known = np.hypot(spread, result.error)

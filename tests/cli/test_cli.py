@@ -255,6 +255,44 @@ def test_kernel_of_a_program_prints_it() -> None:
     assert "own data" in run("kernel", PROGRAMS / "mlp.netsor", "x.npy", code=1).output
 
 
+def test_tangents_and_their_kernels(networks: str, vectors: Path, tmp_path: Path) -> None:
+    text = run("tangent", PROGRAMS / "mlp.netsor", "--rates", "unit").output
+    assert text == str(ns.parse((PROGRAMS / "mlp.netsor").read_text()).tangent("unit"))
+    assert "Moment" in run("tangent", PROGRAMS / "layernorm.netsor", "--finite").output
+    assert "512" in run("tangent", PROGRAMS / "mlp.netsor", "--rates", "standard:512").output
+    assert "d_v" not in run("tangent", PROGRAMS / "mlp.netsor", "--rates", "v=0").output
+    run("tangent", PROGRAMS / "mlp.netsor", "--rates", "v=x", code=1)
+    run("tangent", PROGRAMS / "mlp.netsor", "--rates", "nonsense", code=1)
+    run("kernel", f"{networks}:perceptron", vectors, "--ntk", "-o", tmp_path / "K.npz")
+    with np.load(tmp_path / "K.npz") as stored:
+        np.testing.assert_array_equal(stored["K"], ns.ntk(ns.zoo.mlp(1)).evaluate(np.load(vectors)).value)
+    limit = ns.limit(ns.parse((PROGRAMS / "mlp.netsor").read_text()).tangent()).kernel().value
+    assert f"{limit[0, 0]:.5f}"[:6] in run("kernel", PROGRAMS / "mlp.netsor", "--ntk").output
+    assert "E[step step]" in run("plan", f"{networks}:perceptron", vectors, "--ntk").output
+    assert "E[step step]" in run("plan", PROGRAMS / "mlp.netsor", "--ntk").output
+    args = ("--widths", "32,128,512", "--samples", 30, "--ntk")
+    assert "slope" in run("verify", f"{networks}:perceptron", vectors, *args).output
+    np.save(tmp_path / "one.npy", np.load(vectors)[0])
+    assert "d_W1x" in run("show", f"{networks}:perceptron", "-i", tmp_path / "one.npy", "--ntk").output
+
+
+def test_training_and_its_picture(networks: str, tmp_path: Path) -> None:
+    x = np.linspace(-1, 1, 4)[:, None]
+    np.savez(tmp_path / "d.npz", x=x, y=x[:, 0] ** 2, new=np.linspace(-2, 2, 9)[:, None])
+    args = ("train", f"{networks}:perceptron", tmp_path / "d.npz")
+    text = run(*args, "--times", "0,3,inf", "-o", tmp_path / "t.npz").output
+    model = ns.gp.train(ns.zoo.mlp(1), x, x[:, 0] ** 2)
+    assert f"loss {model.loss(3.0):.6g}" in text
+    with np.load(tmp_path / "t.npz") as stored:
+        np.testing.assert_array_equal(stored["mean"][1], model.predict(stored["new"], 3.0).mean)
+    pytest.importorskip("matplotlib")
+    assert "wrote" in run("plot", tmp_path / "t.npz").output
+    assert (tmp_path / "t.png").stat().st_size > 10_000
+    run(*args, "--times", "1,-1", code=1)
+    np.savez(tmp_path / "no.npz", x=x)
+    assert "no array `y`" in run("train", f"{networks}:perceptron", tmp_path / "no.npz", code=1).output
+
+
 def test_simulate_is_deterministic(networks: str, vectors: Path, tmp_path: Path) -> None:
     args = ("simulate", f"{networks}:perceptron", vectors, "--width", 50, "--samples", 20, "--seed", 3)
     run(*args, "-o", tmp_path / "s.npz")
@@ -327,7 +365,8 @@ def test_usage_errors_have_exit_code_2() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["show", "check", "limit", "kernel", "simulate", "verify", "plot", "reproduce"]
+    "command",
+    ["show", "check", "tangent", "limit", "kernel", "simulate", "verify", "train", "plot", "reproduce"],
 )
 def test_help(command: str) -> None:
     assert "Usage" in run(command, "--help").output

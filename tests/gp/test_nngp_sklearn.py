@@ -27,7 +27,14 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 from sklearn.utils.estimator_checks import check_estimator
 
-from netsor.sklearn import Architecture, NNGPClassifier, NNGPGram, NNGPKernel, NNGPRegressor
+from netsor.sklearn import (
+    Architecture,
+    NNGPClassifier,
+    NNGPGram,
+    NNGPKernel,
+    NNGPRegressor,
+    NTKRegressor,
+)
 
 RNG = np.random.default_rng(2)
 X = RNG.standard_normal((24, 4))
@@ -53,7 +60,9 @@ def last_state(var_w: float = 1.0) -> ns.Network:
 
 
 @pytest.mark.parametrize(
-    "estimator", [NNGPRegressor(), NNGPClassifier(), NNGPGram()], ids=lambda e: type(e).__name__
+    "estimator",
+    [NNGPRegressor(), NTKRegressor(), NNGPClassifier(), NNGPGram()],
+    ids=lambda e: type(e).__name__,
 )
 def test_check_estimator(estimator: Any) -> None:
     with warnings.catch_warnings():

@@ -742,7 +742,7 @@ class _Maker:
         attrs = self.mixing_options(op, axis=axes)
         if op.name == "batchnorm" and count == 1:
             attrs["eps"] = 0.5
-        if op.name == "batchnorm" and "eps" not in attrs:
+        if op.name == "argmax" or (op.name == "batchnorm" and "eps" not in attrs):
             x = plus(x, self.array(x.index, self.spread(x.index)))
         args = [x]
         if op.masked and self.chance():
@@ -780,7 +780,7 @@ class _Maker:
         op = self.spin([*MIXINGS.values(), *USER_MIXINGS])
         args = [x, y, *([x] if self.chance() else [])]
         attrs = self.mixing_options(op)
-        if op.name == "batchnorm" and "eps" not in attrs:
+        if op.name == "argmax" or (op.name == "batchnorm" and "eps" not in attrs):
             args = [plus(a, number(0.7 * i + 0.1)) for i, a in enumerate(args)]
         pick = None if op.reduces else self.count(0, len(args) - 1)
         return apply(op, *args, bound=x.bound + y.bound + 3, pick=pick, **attrs)

@@ -19,6 +19,7 @@ from netsor.build.layers import *  # noqa: F403
 from netsor.build.layers import __all__ as _layers
 from netsor.build.network import Network, network, program
 from netsor.build.parameters import Matrix, Vector
+from netsor.build.tangent import tangent
 from netsor.lang.functions import abs_ as abs
 from netsor.lang.functions import (
     cos,
@@ -90,6 +91,7 @@ __all__ = [
     "stack",
     "step",
     "sum",
+    "tangent",
     "tanh",
 ]
 __all__ += _layers

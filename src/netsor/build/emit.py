@@ -52,12 +52,17 @@ from netsor.lang.types import A, C, G, H, Type
 __all__ = ["emit"]
 
 
-def emit(trace: Trace, outputs: list[Readout], names: dict[Any, str]) -> tuple[Program, list[int]]:
-    """The program that computes `outputs`, and how many Output statements each of them takes.
+def emit(
+    trace: Trace, outputs: list[Readout], names: dict[Any, str]
+) -> tuple[Program, list[int], dict[str, Matrix | Vector]]:
+    """The program that computes `outputs`, how many Output statements each of them takes, and its parameters.
 
     `names` says how the network calls its parameters.
     """
-    return _Emitter(trace, names).program(outputs)
+    emitter = _Emitter(trace, names)
+    made, counts = emitter.program(outputs)
+    parameters = {name: p for p, name in emitter.names.items() if isinstance(p, Matrix | Vector)}
+    return made, counts, parameters
 
 
 def _children(node: Node) -> list[Node]:

@@ -22,7 +22,7 @@ from netsor.build.nodes import (
     index_axes,
     outputs,
 )
-from netsor.build.probes import UserFunction, probe, probe_mixing
+from netsor.build.probes import UserFunction, probe, probe_derivatives, probe_direction, probe_mixing
 from netsor.build.trace import current_trace, numbers
 from netsor.errors import DataError, FunctionError
 from netsor.lang import index_maps as maps
@@ -282,6 +282,7 @@ def nonlin(
     params: Sequence[Any] = (),
     axes: int | tuple[int, ...] | None = None,
     name: str | None = None,
+    derivative: Any = None,
 ) -> Node:
     """A coordinatewise function of your own: `fn(*arrays, *params)` on arrays of equal shape.
 
@@ -290,6 +291,9 @@ def nonlin(
     axes    index axes that the function mixes: it then takes one array whose first axis runs over the
             members, and returns an array with the same first axis or without it
     name    what the function is called in the program's text
+    derivative  for tangent kernels: a function of the same arguments, or a tuple with one for each vector;
+            with axes, the derivative along a direction, a function of (members, directions). Without it
+            JAX or differences find it
 
     >>> import numpy as np, netsor as ns
     >>> U, v = ns.Matrix(), ns.Matrix(rows=1)
@@ -315,7 +319,7 @@ def nonlin(
         raise fail(f"name={name!r}", "A name has letters, digits and `_` only, as in `swish`.", FunctionError)
     if hasattr(fn, "__netsor_apply__"):
         raise fail(f"ns.nonlin is given {fn!r}", "It takes a function of arrays: ns.nonlin(np.tanh, h).")
-    own, given = UserFunction(fn), name or _label(fn)
+    own, given = UserFunction(fn, _derivatives(derivative, len(nodes))), name or _label(fn)
     label = trace.function_name(own, given if _NAME.fullmatch(given) else "fn", set(named()))
     if axes is not None:
         if len(nodes) != 1 or params:
@@ -324,13 +328,29 @@ def nonlin(
                 "Join the blocks first, with ns.stack or ns.concat.",
                 FunctionError,
             )
+        probe_direction(own, given)
         op: Function | Mixing = Mixing(label, own, probe_mixing(own, given), user=True)
         return apply(op, nodes[0], axis=index_axes(axes, nodes[0], "nonlin"))
     probe(own, given, len(nodes), len(params))
+    probe_derivatives(own, given, len(nodes), len(params))
     op = Function(label, own, len(nodes) + len(params), len(params), user=True)
     out = apply(op, *nodes, *params)
     assert isinstance(out, Expression)
     return out
+
+
+def _derivatives(given: Any, count: int) -> tuple[UserFunction, ...]:
+    """The derivatives of a user's function: none, or one for each of its vectors."""
+    if given is None:
+        return ()
+    functions = given if isinstance(given, tuple | list) else (given,)
+    if len(functions) != count or not all(map(callable, functions)):
+        raise fail(
+            f"derivative={given!r:.60}",
+            f"Give a function, or a tuple of functions, one for each of the {count} vectors.",
+            FunctionError,
+        )
+    return tuple(map(UserFunction, functions))
 
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)

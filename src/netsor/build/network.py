@@ -7,8 +7,8 @@ import inspect
 import random
 import re
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
@@ -20,9 +20,11 @@ from netsor.build.parameters import Matrix, Vector
 from netsor.build.reachable import generators, reachable, state_of, users_code
 from netsor.build.source import Spot
 from netsor.build.trace import Requirement, Trace, numbers, tracing
+from netsor.build.travel import arrived, portable
 from netsor.errors import DataError, NetsorError, Place
 from netsor.garbage import search_put_off
 from netsor.lang.program import Program
+from netsor.lang.tangent import Tangent
 
 __all__ = ["Group", "Joint", "Network", "as_inputs", "data_of", "joint", "network", "program"]
 
@@ -38,6 +40,29 @@ class Network:
 
     def __repr__(self) -> str:
         return f"<network {self.name}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What travels: all but what `functools` and `cached_property` add, and the laws as a check."""
+        added = {*functools.WRAPPER_ASSIGNMENTS, "__wrapped__", "_users_code"}
+        own = {key: value for key, value in vars(self).items() if key not in added}
+        return {**own, "fn": portable(self.fn), "laws": self._laws()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        laws = state.pop("laws")
+        self.__dict__.update({**state, "fn": arrived(state["fn"])})
+        functools.update_wrapper(self, self.fn, updated=())
+        if self._laws() != laws:
+            raise fail(
+                f"the network `{self.name}` has other parameters here than where it was pickled",
+                "A function that it calls comes from a module, with matrices of its own. Keep the parameters "
+                "and all that uses them in one function or object, or let the module travel, too: "
+                "cloudpickle.register_pickle_by_value(module).",
+            )
+
+    def _laws(self) -> list[str]:
+        """The parameters that the code mentions, as text."""
+        found = self.parameters().items()
+        return [f"{name} {sorted(vars(parameter).items())!r}" for parameter, name in found]
 
     def __call__(self, *args: Any) -> Any:
         """Inside another network: the same computation, in place."""
@@ -83,6 +108,10 @@ class Network:
         """A summary of everything that the function depends on: equal as long as no global, closure
         variable, attribute or parameter that it can reach has changed."""
         return tuple(state_of(fn, (Matrix, Vector)) for fn in self._users_code)
+
+    def tangent_of(self, made: Program, parameters: Mapping[str, Any], finite: bool) -> Tangent | None:
+        """What a tangent network makes of a program; any other network takes it as it is."""
+        return None
 
     @functools.cached_property
     def _users_code(self) -> list[Callable[..., Any]]:
@@ -130,9 +159,10 @@ def program(net: Network, *inputs: Any) -> Program:
     for i, x in enumerate(inputs):
         outputs += _run(net, trace, x, "x" if len(inputs) == 1 else f"x{i + 1}")
     net.remember(trace)
-    made, _ = emit(trace, outputs, net.parameters())
+    made, _, parameters = emit(trace, outputs, net.parameters())
     made.check()
-    return made
+    tangent = net.tangent_of(made, parameters, finite=False)
+    return tangent.program if tangent else made
 
 
 @dataclass(frozen=True)
@@ -159,7 +189,7 @@ class Joint:
 
     `data` holds the program's arrays; those of a group with several members have a leading axis that
     runs over them. `concrete` tells that the network looked at the values of its data; `requirements` are
-    what its layers ask of the data of a group.
+    what its layers ask of the data of a group; `tangent` tells where the program of a tangent is from.
     """
 
     program: Program
@@ -167,11 +197,16 @@ class Joint:
     groups: tuple[Group, ...]
     concrete: bool = False
     requirements: tuple[tuple[int, Requirement], ...] = ()  # of the data of a group
+    tangent: Tangent | None = None
+    parameters: Mapping[str, Matrix | Vector] = field(default_factory=dict)  # by their names in the program
 
 
 @search_put_off()
-def joint(net: Network, inputs: list[Any]) -> Joint:
-    """Trace each shape once; a network that looks at the values of its data is traced for each input."""
+def joint(net: Network, inputs: list[Any], finite: bool = False) -> Joint:
+    """Trace each shape once; a network that looks at the values of its data is traced for each input.
+
+    `finite` asks for the program at finite width, which differs from the limit's for tangent networks.
+    """
     _check_network(net)
     if not inputs:
         raise fail("the set of inputs is empty", "Give at least one input.", DataError)
@@ -196,10 +231,12 @@ def joint(net: Network, inputs: list[Any]) -> Joint:
         members_of.append((tuple(members), len(found), tuple(arrays)))
         outputs += found
     net.remember(trace)
-    made, counts = emit(trace, outputs, net.parameters())
+    made, counts, parameters = emit(trace, outputs, net.parameters())
     made.check()
+    tangent = net.tangent_of(made, parameters, finite)
+    made = tangent.program if tangent else made
     data = {name: stacked.get(name, array) for name, array in made.data.items()}
-    return Joint(made, data, _groups(members_of, counts), concrete, tuple(requirements))
+    return Joint(made, data, _groups(members_of, counts), concrete, tuple(requirements), tangent, parameters)
 
 
 def _check_requirements(

@@ -12,6 +12,7 @@ import numpy as np
 from netsor.build.nodes import Node, Outputs, Readout, fail
 from netsor.errors import DataError
 from netsor.lang.program import RESERVED
+from netsor.lang.rates import check_rate
 from netsor.lang.types import MOST_MEMBERS, TOO_LARGE
 
 __all__ = ["Matrix", "Vector"]
@@ -101,6 +102,7 @@ class Matrix:
            a number: a readout with that many outputs; a string: a width with this name
     cols   a string names the width it acts on; otherwise it is inferred
     index  a block of independent matrices, e.g. the positions (3, 3) of a convolution's kernel
+    rate   how fast it is trained, for the tangent kernel: 0 is frozen
 
     >>> import netsor as ns
     >>> W, v = ns.Matrix(2.0), ns.Matrix(1.0, rows=1)
@@ -116,8 +118,9 @@ class Matrix:
         cols: str | None = None,
         index: tuple[int, ...] = (),
         name: str | None = None,
+        rate: float = 1.0,
     ) -> None:
-        self.var = _variance(var, "Matrix")
+        self.var, self.rate = _variance(var, "Matrix"), check_rate(rate, "a Matrix")
         self.rows, self.cols = _rows(rows), _name(cols, "cols")
         self.index, self.name = _index(index), _name(name, "name")
 
@@ -174,6 +177,7 @@ class Vector:
     var    a number, or a covariance matrix for a block of correlated vectors
     mean   a number, or one per member of the block
     index  shape of a block of vectors, independent if `var` is a number
+    rate   how fast it is trained, for the tangent kernel: 0 is frozen
 
     >>> import netsor as ns
     >>> b = ns.Vector(1.0, mean=0.5)
@@ -189,8 +193,9 @@ class Vector:
         index: tuple[int, ...] | None = None,
         width: str | None = None,
         name: str | None = None,
+        rate: float = 1.0,
     ) -> None:
-        cov, self.mean = _law(var), _law(mean)
+        cov, self.mean, self.rate = _law(var), _law(mean), check_rate(rate, "a Vector")
         if cov.ndim == 0:
             self.var: Any = _variance(var, "Vector")
             self.index = _index(index) if index is not None else self.mean.shape

@@ -14,8 +14,9 @@ import numpy as np
 
 from netsor.build.nodes import fail
 from netsor.errors import FunctionError
+from netsor.lang.derivatives import Along, Slope
 
-__all__ = ["UserFunction", "probe", "probe_mixing"]
+__all__ = ["UserFunction", "probe", "probe_derivatives", "probe_direction", "probe_mixing"]
 
 REMEDY = (
     "Rule Nonlin: a function acts on each coordinate by itself, fn(x)[i] depends on x[i] alone, and the "
@@ -26,18 +27,20 @@ MIXING = (
     "one with the same first axis or without it; it acts on each coordinate (the other axis) by itself."
 )
 LARGE = 20_000  # numbers in the largest array that a function is tried on
+ROUGH = 0.05  # the part of all places that may be next to a kink
 CALLS, SECONDS = 500, 0.05  # how often it is called again, and for how long at most
 
 
 class UserFunction:
     """A function of arrays that may change its arguments: it works on copies, and returns real numbers.
 
-    Two are equal if they wrap one function, or the same code with the same variables.
+    Two are equal if they wrap one function, or the same code with the same variables. `derivatives` are those
+    that the user gives with it.
     """
 
-    def __init__(self, fn: Callable[..., Any]) -> None:
-        self.fn = fn
-        self.key = _key(fn)
+    def __init__(self, fn: Callable[..., Any], derivatives: tuple[UserFunction, ...] = ()) -> None:
+        self.fn, self.derivatives = fn, derivatives
+        self.key = _key(fn), *(d.key for d in derivatives)
         self.__name__ = getattr(fn, "__name__", type(fn).__name__)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
@@ -55,6 +58,9 @@ class UserFunction:
 
     def __hash__(self) -> int:
         return hash(self.key)
+
+    def __reduce__(self):
+        return UserFunction, (self.fn,)  # its key belongs to this process
 
     def __repr__(self) -> str:
         return f"<function {self.__name__}>"
@@ -139,6 +145,38 @@ def _probe_mixing(fn: UserFunction, label: str) -> bool:
             raise fail(f"`{label}` does not act coordinatewise", MIXING, FunctionError)
     _call_again(lambda: value(few), first, label)
     return first.ndim == 1
+
+
+def probe_derivatives(fn: UserFunction, label: str, vectors: int, params: int) -> None:
+    """Compare the derivatives that a user gives with differences, at nearly all of some points."""
+    _tried((fn, label, vectors, params, "derivatives"), lambda: _probe_slopes(fn, label, vectors, params))
+
+
+def _probe_slopes(fn: UserFunction, label: str, vectors: int, params: int) -> None:
+    rng = np.random.default_rng(1)
+    args = [*rng.standard_normal((vectors, 500)), *(rng.random(params) + 0.5)]
+    for k, derivative in enumerate(fn.derivatives):
+        found = _call(derivative, f"the derivative of {label}", REMEDY, *args)
+        _compare(found, Slope(fn, k, by_jax=False)(*args), label)
+
+
+def probe_direction(fn: UserFunction, label: str) -> None:
+    """The same for a function of members along a direction."""
+    x, d = np.random.default_rng(1).standard_normal((2, 3, 500))
+    for derivative in fn.derivatives:
+        found = _call(derivative, f"the derivative of {label}", MIXING, x, d)
+        _compare(found, Along(fn, by_jax=False)(x, d), label)
+
+
+def _compare(found: np.ndarray, expected: np.ndarray, label: str) -> None:
+    alike = found.shape == expected.shape and np.abs(found - expected) <= 1e-5 * (1 + np.abs(expected))
+    if np.mean(alike) < 1 - ROUGH:
+        raise fail(
+            f"the derivative of `{label}` is not its derivative",
+            "It is not what differences of the function are, at more than a few places. Give a function of "
+            "the same arguments, or leave it out.",
+            FunctionError,
+        )
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 import typer
 
 from netsor.build.network import Network, program
+from netsor.build.tangent import tangent
 from netsor.cli.app import app, complain, reporting
 from netsor.cli.loading import is_program, load_inputs, load_network, load_npz, load_program
 from netsor.cli.programs import NetworkTarget
@@ -32,6 +33,7 @@ Data = Annotated[
         show_default=False,
     ),
 ]
+Ntk = Annotated[bool, typer.Option("--ntk", help="The tangent kernel (NTK), that of training.")]
 Seed = Annotated[int, typer.Option(help="Seed of the random numbers.", min=0)]
 
 
@@ -41,7 +43,10 @@ def kernel(
     target: Target,
     data: Data = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Store values, errors and plan, as .npz.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Values, errors and plan as .npz, or tile by tile into a store, .zarr."
+        ),
     ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Say which method computed what, with which error.")
@@ -51,17 +56,41 @@ def kernel(
         float | None, typer.Option(help="Sample until the relative error is below this.", show_default=False)
     ] = None,
     seed: Seed = 0,
+    tile: Annotated[
+        int | None, typer.Option(help="Inputs of a tile of a store, about.", min=1, show_default=False)
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that compute a store.", min=1, show_default=False)
+    ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(help="Address of a Dask scheduler, tcp://...", show_default=False)
+    ] = None,
+    part: Annotated[
+        str | None, typer.Option(help="The k-th of N parts of a store, k/N.", show_default=False)
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a store that is there.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Make damaged tiles again.")] = False,
+    ntk: Ntk = False,
 ) -> None:
     """The infinite-width kernel of a network on a set of inputs, or between the sets x and y."""
     from netsor.limits import kernel as kernel_of
     from netsor.limits import limit
 
     options: dict[str, Any] = {"method": method, "tol": tol, "seed": seed}
+    if output is not None and output.suffix == ".zarr":
+        net = load_network(target)
+        made = kernel_of(tangent(net) if ntk else net, **options)
+        into = {"tile": tile, "engine": _engine(workers, scheduler), "part": _part(part), "verify": verify}
+        _store(made, data, output, resume or part is not None, into)
+        return
+    if any((tile, workers, scheduler, part, resume, verify)):
+        raise DataError("tiles, workers and parts are for stores", remedy="Give a store: -o K.zarr.")
     if is_program(target):
-        found, labels, starts = limit(_program(target, data), **options).kernel(), [], []
+        made = _program(target, data)
+        found, labels, starts = limit(made.tangent() if ntk else made, **options).kernel(), [], []
     else:
         net, (x, y, names) = load_network(target), _inputs(data)
-        found = kernel_of(net, **options).evaluate(x, y)
+        found = kernel_of(tangent(net) if ntk else net, **options).evaluate(x, y)
         labels, starts = ([], []) if y is not None else _labels(net, x, names, len(found.value))
     if output is not None:
         write_npz(
@@ -81,6 +110,31 @@ def kernel(
         typer.echo(found.explain())
 
 
+def _store(made: Any, data: Path | None, output: Path, resume: bool, options: dict[str, Any]) -> None:
+    """A kernel into a store."""
+    from netsor.gp.stores.tiles import store
+
+    if output.exists() and not resume:
+        raise DataError(f"{output} is there already", remedy="Go on with it with --resume, or remove it.")
+    x, y, _ = _inputs(data)
+    typer.echo(f"{output}: {store(made, x, output, y, **options).status()}")
+
+
+def _engine(workers: int | None, scheduler: str | None) -> Any:
+    if workers is not None and scheduler is not None:
+        raise DataError("--workers and --scheduler", remedy="Give one of them: who computes the tiles?")
+    return scheduler or workers
+
+
+def _part(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    k, _, count = text.partition("/")
+    if not (k.isdecimal() and count.isdecimal()):
+        raise DataError(f"--part {text}", remedy="Write k/N, as in --part 3/8.")
+    return int(k), int(count)
+
+
 @app.command()
 @reporting
 def plan(
@@ -90,16 +144,18 @@ def plan(
     tol: Annotated[
         float | None, typer.Option(help="Sample until the relative error is below this.", show_default=False)
     ] = None,
+    ntk: Ntk = False,
 ) -> None:
     """What the kernel takes, without computing it: which method for what, samples, work and memory."""
     from netsor.limits import kernel as kernel_of
     from netsor.limits import limit
 
     if is_program(target):
-        typer.echo(str(limit(_program(target, data), method=method, tol=tol).plan()))
+        made = _program(target, data)
+        typer.echo(str(limit(made.tangent() if ntk else made, method=method, tol=tol).plan()))
         return
-    x, y, _ = _inputs(data)
-    typer.echo(str(kernel_of(load_network(target), method=method, tol=tol).plan(x, y)))
+    net, (x, y, _) = load_network(target), _inputs(data)
+    typer.echo(str(kernel_of(tangent(net) if ntk else net, method=method, tol=tol).plan(x, y)))
 
 
 @app.command()
@@ -137,11 +193,13 @@ def verify(
     widths: Annotated[str, typer.Option(help="Widths, divided by commas.")] = "64,128,256,512,1024",
     samples: Annotated[int, typer.Option(help="Networks at each width.", min=2)] = 30,
     seed: Seed = 0,
+    ntk: Ntk = False,
 ) -> None:
     """Compare a network with its limit at several widths; exit code 3 if they do not agree."""
     from netsor.verify import verify as compare
 
-    found = compare(load_network(target), _inputs(data)[0], _widths(widths), samples, seed)
+    net = load_network(target)
+    found = compare(tangent(net) if ntk else net, _inputs(data)[0], _widths(widths), samples, seed)
     typer.echo(str(found))
     if not found.ok:
         complain("the network does not agree with its limit", 3)
@@ -150,7 +208,9 @@ def verify(
 @app.command()
 @reporting
 def plot(
-    path: Annotated[Path, typer.Argument(help="A kernel stored by `netsor kernel -o`.", metavar="K.npz")],
+    path: Annotated[
+        Path, typer.Argument(help="What `netsor kernel -o` or `netsor train -o` has stored.", metavar="K.npz")
+    ],
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="The picture: .png, .pdf or .svg.", show_default="K.png"),
@@ -161,10 +221,16 @@ def plot(
         str, typer.Option(help="A word for each row, divided by spaces.", show_default=False)
     ] = "",
 ) -> None:
-    """A heat map of a stored kernel."""
-    from netsor.plots import heat_map, style
+    """A heat map of a stored kernel, or what `netsor train` has stored: predictions and losses over time."""
+    from netsor.plots import heat_map, style, training
 
     stored = load_npz(path)
+    target = output or path.with_suffix(".png")
+    if target.suffix not in (".png", ".pdf", ".svg"):
+        raise DataError(f"a picture cannot be {target.suffix or 'a file without suffix'}", remedy="Use .png.")
+    if "curve_loss" in stored:
+        _draw(training(stored, title or path.stem), target)
+        return
     if "K" not in stored or stored["K"].ndim != 2:
         raise DataError(f"{path} holds no kernel", remedy="Make one with `netsor kernel ... -o K.npz`.")
     K = stored["K"]
@@ -172,9 +238,6 @@ def plot(
     breaks = [int(row) for row in stored.get("starts", ())][1:]
     if correlation:
         K = _correlation(K, path)
-    target = output or path.with_suffix(".png")
-    if target.suffix not in (".png", ".pdf", ".svg"):
-        raise DataError(f"a picture cannot be {target.suffix or 'a file without suffix'}", remedy="Use .png.")
     pyplot = style()
     figure, ax = pyplot.subplots(figsize=(6.4, 5.6), layout="constrained")
     breaks = breaks if len(breaks) < len(K) - 1 else []
@@ -184,9 +247,13 @@ def plot(
     few = labels if len(labels) == len(K) <= 48 else ()
     scale = "correlation" if correlation else "covariance"
     heat_map(ax, K, few, title or path.stem, breaks=breaks, scale=scale)
+    _draw(figure, target)
+
+
+def _draw(figure: Any, target: Path) -> None:
     with replacing(target) as temporary:
         figure.savefig(temporary, bbox_inches="tight")
-    pyplot.close(figure)
+    figure.clear()
     typer.echo(f"wrote {target}")
 
 

@@ -1,4 +1,4 @@
-"""`netsor show`, `netsor check`, `netsor limit`: the program and its mu, Sigma and kernel."""
+"""`netsor show`, `check`, `tangent`, `limit`: the program, its tangent, and its mu, Sigma and kernel."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ import numpy as np
 import typer
 
 from netsor.build.network import program as program_of
+from netsor.build.tangent import tangent as tangent_of
 from netsor.cli.app import app, reporting
 from netsor.cli.loading import load_inputs, load_network, load_program, set_data
+from netsor.errors import DataError
 from netsor.files import write_npz, write_text
 from netsor.lang import Program
 from netsor.lang.types import C, G
 
-__all__ = ["NetworkTarget", "check", "limit", "show"]
+__all__ = ["NetworkTarget", "check", "limit", "show", "tangent"]
 
 ProgramFile = Annotated[Path, typer.Argument(help="A program in text form (.netsor).", metavar="FILE.netsor")]
 NetworkTarget = Annotated[
@@ -41,16 +43,23 @@ def show(
         str, typer.Option(help="Rewrite it as netsor, netsor-minus, netsor-o or netsor+.", show_default=False)
     ] = "",
     expand: Annotated[bool, typer.Option("--expand", help="One variable of the paper per line.")] = False,
+    ntk: Annotated[bool, typer.Option("--ntk", help="Of its tangent, whose kernel is the NTK.")] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write to a file, with all data.")
     ] = None,
 ) -> None:
     """The program of a network on an input, type checked, in the paper's notation."""
     net = load_network(target)
-    made = program_of(net, *(x for path in inputs for x in load_inputs(path, one=True)[0]))
+    made = program_of(
+        tangent_of(net) if ntk else net, *(x for path in inputs for x in load_inputs(path, one=True)[0])
+    )
     made = made.lower(variant) if variant else made
     made = made.expand() if expand else made
     made.check()
+    _write(made, output)
+
+
+def _write(made: Program, output: Path | None) -> None:
     if output is None:
         typer.echo(str(made), nl=False)
     else:
@@ -67,6 +76,37 @@ def check(path: ProgramFile) -> None:
         typer.echo(f"{name} :: {type_}")
     classes = ", ".join(f"{width} ({len(names)} vectors)" for width, names in program.widths.items())
     typer.echo(f"OK: {len(program.statements)} statements; widths {classes}")
+
+
+@app.command()
+@reporting
+def tangent(
+    path: ProgramFile,
+    rates: Annotated[
+        str,
+        typer.Option(help="What a parameter is: ntk, unit, or standard:512; or rates by name: W=0,b=0.5."),
+    ] = "ntk",
+    finite: Annotated[bool, typer.Option("--finite", help="As it is at finite width.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write to a file, with all data.")
+    ] = None,
+) -> None:
+    """The derivative of a program along a random direction of its parameters, whose kernel is the NTK."""
+    made = load_program(path).tangent(_rates(rates), tied=finite, scalars=finite)
+    _write(made, output)
+
+
+def _rates(text: str) -> Any:
+    """Rates from a text: a convention, or numbers by name."""
+    convention, _, width = text.partition(":")
+    if convention == "standard" and width.isdecimal():
+        return convention, int(width)
+    if "=" not in text:
+        return text
+    try:
+        return {name.strip(): float(rate) for name, rate in (part.split("=") for part in text.split(","))}
+    except ValueError:
+        raise DataError(f"--rates {text}", remedy="Rates are numbers by name: --rates W=0,b=0.5.") from None
 
 
 @app.command()

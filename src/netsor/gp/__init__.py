@@ -1,4 +1,4 @@
-"""Gaussian-process inference with the kernel of any network: fit, predict, sample, tune, classify, save.
+"""Gaussian-process inference with the kernels of any network: fit, predict, tune, train, classify, save.
 
 >>> import numpy as np, netsor as ns
 >>> x = np.linspace(-1, 1, 5)[:, None]
@@ -12,7 +12,11 @@ from netsor.gp.classification import Classifier, classify
 from netsor.gp.factor import InferenceError
 from netsor.gp.gradient import kernel_gradient
 from netsor.gp.regression import GP, Prediction, fit, sample
-from netsor.gp.store import load, save
+from netsor.gp.saved import load, save
+from netsor.gp.stores.model import StoredGP
+from netsor.gp.stores.store import Store
+from netsor.gp.stores.tiles import store
+from netsor.gp.training import Trained, train
 from netsor.gp.tuning import Tuned, tune
 
 __all__ = [
@@ -20,6 +24,9 @@ __all__ = [
     "Classifier",
     "InferenceError",
     "Prediction",
+    "Store",
+    "StoredGP",
+    "Trained",
     "Tuned",
     "classify",
     "fit",
@@ -27,5 +34,7 @@ __all__ = [
     "load",
     "sample",
     "save",
+    "store",
+    "train",
     "tune",
 ]

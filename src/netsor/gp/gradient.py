@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
 from netsor.build.network import as_inputs
 from netsor.errors import DataError, NetsorError
+from netsor.lang.libraries import double_precision
 from netsor.limits.kernel import KernelFn
 
-__all__ = ["central_differences", "double_precision", "jax_runs", "kernel_gradient"]
+__all__ = ["central_differences", "jax_runs", "kernel_gradient"]
 
 LARGEST_TRACE = 5000  # operations; sequences of many different lengths have more, and compile for minutes
 STEP = 1e-5  # near eps^(1/3): truncation and rounding are both about 1e-10
@@ -94,14 +94,3 @@ def jax_runs(kernel: KernelFn, inputs: list[Any], params: Mapping[str, float]) -
     except (TypeError, AttributeError, NotImplementedError, NetsorError):  # what NumPy does to JAX's arrays
         return False
     return len(traced.jaxpr.eqns) <= LARGEST_TRACE
-
-
-def double_precision() -> AbstractContextManager[Any]:
-    """JAX with 64-bit numbers inside the block."""
-    import jax  # type: ignore[import-not-found]
-
-    if hasattr(jax, "enable_x64"):
-        return jax.enable_x64(True)
-    from jax.experimental import enable_x64  # type: ignore[import-not-found]
-
-    return enable_x64()

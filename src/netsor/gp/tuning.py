@@ -14,9 +14,10 @@ from scipy.optimize import OptimizeResult, minimize
 from netsor.build.network import as_inputs
 from netsor.errors import DataError, LimitError
 from netsor.gp.factor import InferenceError, check_noise, cholesky, likelihood, needed_jitter, solve
-from netsor.gp.gradient import central_differences, double_precision, jax_runs
+from netsor.gp.gradient import central_differences, jax_runs
 from netsor.gp.regression import GP, as_kernel, fit
 from netsor.gp.targets import arrange, output_sizes
+from netsor.lang.libraries import double_precision
 from netsor.limits.kernel import KernelFn
 
 __all__ = ["Objective", "Tuned", "tune"]
@@ -72,7 +73,7 @@ class Objective:
         result = self.kernel.evaluate(self.inputs, params=self.network_part(self.values))
         matrix = np.asarray(result.value, np.float64)
         trace = float(np.trace(matrix))
-        self.jitter = needed_jitter(matrix, result.error) / trace if trace > 0 else 0.0
+        self.jitter = needed_jitter(np.diagonal(matrix), result.bound.rms) / trace if trace > 0 else 0.0
         self.exact = result.plan.exact
 
     @property

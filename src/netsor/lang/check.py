@@ -37,7 +37,7 @@ from netsor.lang.program import (
 from netsor.lang.sampling import LAW, check_sampling
 from netsor.lang.types import MOST_MEMBERS, TOO_LARGE, A, C, G, H, Index, Type
 
-__all__ = ["LEFT", "Inferred", "Mark", "Types", "check", "infer", "place_of"]
+__all__ = ["LEFT", "Inferred", "Mark", "Types", "as_inferred", "check", "infer", "place_of"]
 
 Types = dict[str, Type]
 
@@ -514,7 +514,7 @@ class _Checker:
                 f"`g := MatMul({name}, x)`; then use `g` here.",
                 name,
             )
-        return _as_inferred(type_)
+        return as_inferred(type_)
 
     def refuse(self, what: str, remedy: str, node: Expr) -> NetsorError:
         names = [node.op.name] if isinstance(node, Apply) else []
@@ -546,7 +546,8 @@ def _newly_used(s: Statement, seen: set[Expr]) -> list[str]:
     return [node.name for node in found if isinstance(node, Ref)]
 
 
-def _as_inferred(type_: Type) -> Inferred:
+def as_inferred(type_: Type) -> Inferred:
+    """What a variable is inside an expression."""
     match type_:
         case G(width, index):
             return Inferred("G", index, width)

@@ -420,6 +420,13 @@ def _min(members):
     return array_namespace(members).min(members, axis=0)
 
 
+def _argmax(members):
+    """1 for the largest member and 0 for the others; equal ones share it: the derivative of max."""
+    xp = array_namespace(members)
+    largest = _cast(members == xp.max(members, axis=0, keepdims=True), members)
+    return largest / xp.sum(largest, axis=0, keepdims=True)
+
+
 def _batchnorm(members, eps=0.0):
     """(h - mean) / standard deviation over the members; the paper's batchnorm has eps = 0."""
     xp = array_namespace(members)
@@ -441,6 +448,7 @@ MIXINGS = {
     for op in (
         Mixing("max", _max, reduces=True),
         Mixing("min", _min, reduces=True),
+        Mixing("argmax", _argmax),
         Mixing("batchnorm", _batchnorm),
         Mixing("softmax", _softmax, masked=True),
     )

@@ -76,6 +76,17 @@ class Op:
             return "C"
         return "G" if "H" not in kinds and self.is_linear(kinds) else "H"
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Operations of the language travel by name: what is known of them belongs to these very objects."""
+        return (_known, (self.name,)) if _known(self.name) is self else super().__reduce_ex__(protocol)
+
+
+def _known(name: str) -> Op | None:
+    """The operation of the language with this name."""
+    from netsor.lang.functions import named
+
+    return named().get(name)
+
 
 @dataclass(frozen=True, repr=False)
 class Function(Op):
@@ -215,7 +226,7 @@ class Mixing(Op):
     `fn(members, **attrs)` takes an array whose axis 0 runs over the members and returns one with the
     same axis (or without it, if `reduces`). Written on a block it mixes the index axes `axis`;
     written on several arguments these are the members, and `pick` names the component wanted.
-    `masked`: a second argument of zeros and ones says which members count.
+    `masked`: it takes a second block, as zeros and ones that say which members count.
     """
 
     fn: Callable[..., Any]

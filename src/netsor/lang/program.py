@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -268,6 +268,15 @@ class Program:
         from netsor.lang.expand import expand
 
         return expand(self)
+
+    def tangent(self, rates: Any = None, *, tied: bool = False, scalars: bool = False) -> Program:
+        """Its derivative along a random direction of its parameters, whose kernel is the tangent kernel.
+
+        See `netsor.lang.tangent` for the rules and the arguments.
+        """
+        from netsor.lang.tangent import tangent
+
+        return tangent(self, rates, tied=tied, scalars=scalars).program
 
     def rename(self, names: Mapping[str, str], widths: Mapping[str, str] | None = None) -> Program:
         """The same program with variables and data (`names`) and dimensions (`widths`) renamed."""

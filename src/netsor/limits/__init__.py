@@ -2,10 +2,11 @@
 
 | idea | where |
 | --- | --- |
-| `ns.kernel`, `ns.limit`, their options and inputs | kernel, limit, options, inputs |
+| `ns.kernel`, `ns.ntk`, `ns.limit`, their options and inputs | kernel, limit, options, inputs |
 | the plan, and carrying it out | computation, plan, notes |
 | what is computed: covariances and moments by recursion | recursion/ |
 | by which method: the ladder | methods/ |
+| nearly equal inputs of steep functions | near/ |
 | or sampled | sampling/ |
 | what is recorded: steps of arrays without values | tape/ |
 | on what it runs | on_numpy/ (and Numba), on_jax/, on_arrays (any other library) |
@@ -15,9 +16,9 @@
 """
 
 from netsor.limits.computation import Result
-from netsor.limits.kernel import KernelFn, kernel
+from netsor.limits.kernel import KernelFn, TangentKernelFn, kernel, ntk
 from netsor.limits.limit import Limit, limit
 from netsor.limits.options import Options
 from netsor.limits.plan import Plan
 
-__all__ = ["KernelFn", "Limit", "Options", "Plan", "Result", "kernel", "limit"]
+__all__ = ["KernelFn", "Limit", "Options", "Plan", "Result", "TangentKernelFn", "kernel", "limit", "ntk"]

@@ -8,16 +8,19 @@ from typing import Any
 import numpy as np
 from array_api_compat import is_array_api_obj
 
-from netsor.build.network import Network, as_inputs
+from netsor.build.network import Joint, Network, as_inputs
+from netsor.build.tangent import TangentNetwork, tangent
 from netsor.errors import LimitError
+from netsor.expect.points.landmarks import Landmarks
 from netsor.lang.libraries import is_traced
 from netsor.lang.program import MatrixLaw, Normal, Program
 from netsor.limits.computation import Computation, Result
 from netsor.limits.inputs import Inputs
 from netsor.limits.options import Options
 from netsor.limits.plan import Plan
+from netsor.limits.tiling import Cut
 
-__all__ = ["KernelFn", "kernel"]
+__all__ = ["KernelFn", "TangentKernelFn", "kernel", "ntk"]
 
 
 SHOWN = 60  # characters of a value in a message
@@ -36,6 +39,19 @@ class KernelFn:
 
     def __repr__(self) -> str:
         return f"<kernel of {self.net.name}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What travels: the network as it was read, without what was recorded and compiled."""
+        now, known = self.net.state(), {}
+        for (shapes, state), computation in self._known.items():
+            if state == now and not computation.made.requirements:  # these are functions of the layers
+                known[shapes] = computation
+        return {"net": self.net, "options": self.options, "known": known}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.net, self.options = state["net"], state["options"]
+        now = self.net.state()
+        self._known = {(shapes, now): computation for shapes, computation in state["known"].items()}
 
     def __call__(self, x: Any, y: Any = None, *, params: Mapping[str, Any] | None = None) -> Any:
         """The kernel matrix of a set of inputs, or between two sets."""
@@ -59,6 +75,34 @@ class KernelFn:
         computation, _, _ = self._computation(Inputs(x, y, _named(params)).in_numpy())
         return computation.plan()
 
+    def cut(self, x: Any, y: Any = None, *, params: Mapping[str, Any] | None = None) -> Cut | None:
+        """How a kernel is cut into tiles, from shapes alone; None if something must be sampled."""
+        inputs = Inputs(x, y, _named(params)).in_numpy()
+        made = inputs.joint_of_shapes(self.net)
+        used = self.check_params(inputs.params, made)
+        exact = Computation(made, self.options, tuple(used), inputs.split).exact(errors=True)
+        return None if exact is None else exact[1].cut
+
+    def read(self, x: Any, y: Any, cut: Cut, *, params: Mapping[str, Any] | None = None) -> None:
+        """Read the network on such inputs: where the kernel travels to, a part of them is not read again."""
+        self._computation(Inputs(x, y, params or {}).in_numpy(), cut)
+
+    def part(self, x: Any, y: Any, cut: Cut, *, params: Mapping[str, Any] | None = None) -> Result:
+        """A part of a kernel that is cut so: the numbers that the whole has there, to the last bit."""
+        computation, data, given = self._computation(Inputs(x, y, params or {}).in_numpy(), cut)
+        return computation.result(data, given)
+
+    def has_landmarks(self, x: Any) -> bool:
+        """Whether it is sampled, and inputs like these can be drawn with landmarks."""
+        return self._computation(Inputs(x, None, {}).in_numpy())[0].has_landmarks
+
+    def landmark_part(
+        self, x: Any, landmarks: Landmarks, *, params: Mapping[str, Any] | None = None
+    ) -> Result:
+        """The sampled kernel of landmarks and others; each of them is drawn as it is with any others."""
+        computation, data, given = self._computation(Inputs(x, None, params or {}).in_numpy())
+        return computation.sampled_part(data, given, landmarks)
+
     def mean(self, x: Any) -> np.ndarray:
         """The means of all outputs: the constants that a network adds to them, else 0."""
         computation, _, _ = self._computation(Inputs(x, None, {}).in_numpy())
@@ -73,19 +117,24 @@ class KernelFn:
             found = np.concatenate([np.diagonal(self([xi], params=params)) for xi in as_inputs(x)])
         return inputs.in_its_library(found)
 
-    def _computation(self, inputs: Inputs) -> tuple[Computation, dict[str, Any], dict[str, Any]]:
+    def _computation(
+        self, inputs: Inputs, cut: Cut | None = None
+    ) -> tuple[Computation, dict[str, Any], dict[str, Any]]:
         """The computation for inputs of such shapes, with their data and variances."""
         key, known = None, None
         if inputs.shapes is not None:
-            key = (inputs.shapes, self.net.state())  # what the network reads besides its input may change
+            key = (
+                (inputs.shapes, cut),
+                self.net.state(),
+            )  # what the network reads besides its input may change
             known = self._known.pop(key, None)
         if known is None:
             made = inputs.joint(self.net)
-            used = self.check_params(inputs.params, made.program)
-            known = Computation(made, self.options, tuple(used), inputs.split)
+            used = self.check_params(inputs.params, made)
+            known = Computation(made, self.options, tuple(used), inputs.split, cut)
             data = made.data
         else:
-            used = self.check_params(inputs.params, known.program)
+            used = self.check_params(inputs.params, known.made)
             data = inputs.data(known.made)
         if key is not None and not known.made.concrete:
             self._known[key] = known
@@ -99,17 +148,47 @@ class KernelFn:
         named = {name: parameter.var for parameter, name in self.net.parameters().items()}
         return {name: var for name, var in named.items() if isinstance(var, float)}
 
-    def check_params(self, given: Mapping[str, Any], program: Program) -> dict[str, Any]:
+    def check_params(self, given: Mapping[str, Any], made: Joint) -> dict[str, Any]:
         """The given variances that the program has; a short sequence may do without some matrices."""
         if not given:
             return {}
-        used = program_params(program)
+        tangent = made.tangent
+        used = program_params(tangent.source if tangent else made.program)
+        if tangent:
+            used |= {f"{name}.rate": tangent.rates.rate(name) for name in tangent.directions}
         known = {**self.params, **used}
         for name, value in given.items():
             if name not in known:
                 raise LimitError(f"there is no variance `{name}`", remedy=f"Known: {', '.join(known)}.")
             _require_variance(name, value)
-        return {name: value for name, value in given.items() if name in used}
+        found = {name: value for name, value in given.items() if name in used}
+        return tangent.variances(found) if tangent else found
+
+
+class TangentKernelFn(KernelFn):
+    """The tangent kernel of a network: a kernel like any other, and what it is made of.
+
+    Variances of `params` are those of the network's parameters; their rates are called `W.rate`.
+    """
+
+    net: TangentNetwork
+
+    def parts(self, x: Any, y: Any = None, *, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The part of each parameter that is trained; they add up to the kernel, linear in the rates.
+
+        >>> import numpy as np, netsor as ns
+        >>> parts = ns.ntk(ns.zoo.mlp(depth=1, var_b=0.0)).parts(np.eye(2))
+        >>> {name: part.round(3).tolist() for name, part in parts.items()}
+        {'W1': [[0.25, 0.0], [0.0, 0.25]], 'v': [[0.25, 0.08], [0.08, 0.25]]}
+        """
+        tangent = Inputs(x, y, {}).joint(self.net).tangent
+        assert tangent is not None
+        rates = {name: tangent.rates.rate(name) for name in tangent.directions}
+        found = {}
+        for name in rates:
+            own = {f"{p}.rate": rate if p == name else 0.0 for p, rate in rates.items()}
+            found[name] = self(x, y, params={**(params or {}), **own})
+        return found
 
 
 def _named(params: Any) -> Mapping[str, Any]:
@@ -170,7 +249,20 @@ def kernel(
         memory=memory,
         **unknown,
     )
-    return KernelFn(net, options)
+    return TangentKernelFn(net, options) if isinstance(net, TangentNetwork) else KernelFn(net, options)
+
+
+def ntk(net: Network, rates: Any = None, **options: Any) -> TangentKernelFn:
+    """The tangent kernel of a network at infinite width: `ns.kernel(ns.tangent(net, rates), **options)`.
+
+    >>> import numpy as np, netsor as ns
+    >>> ns.ntk(ns.zoo.mlp(depth=1, var_b=0.0))(np.eye(2)).round(4)
+    array([[0.5   , 0.0796],
+           [0.0796, 0.5   ]])
+    """
+    found = kernel(tangent(net, rates), **options)
+    assert isinstance(found, TangentKernelFn)
+    return found
 
 
 def program_params(program: Program) -> dict[str, float]:

@@ -85,7 +85,7 @@ class Reader:
     def ones(self) -> Vector:
         """A vector whose coordinates are 1, of any width; the same ones whenever a model is walked."""
         if self.ones_taken == len(self.registry.ones):
-            self.registry.ones.append(Vector(0.0, mean=1.0, name="ones"))
+            self.registry.ones.append(Vector(0.0, mean=1.0, name="ones", rate=0.0))
         self.ones_taken += 1
         return self.registry.ones[self.ones_taken - 1]
 

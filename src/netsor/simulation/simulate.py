@@ -18,7 +18,7 @@ from netsor.progress import bar
 from netsor.simulation.forward import Values, check_finite, forward, plan
 from netsor.simulation.weights import Weights, check_memory, draw, refuse_memory, resolve_widths
 
-__all__ = ["empirical_kernel", "seed_sequence", "simulate"]
+__all__ = ["Run", "count", "empirical_kernel", "results", "seed_sequence", "simulate"]
 
 
 def simulate(
@@ -47,8 +47,8 @@ def simulate(
     >>> ns.simulate(net, [[1.0, 2.0], [3.0, 4.0]], width=100, samples=5, seed=0).shape
     (5, 2)
     """
-    run = _Run(net, x, width, dtype)
-    out = _results((_count(samples), run.rows), run.dtype)
+    run = Run(net, x, width, dtype)
+    out = results((count(samples), run.rows), run.dtype)
     for i, rng in run.samples(len(out), seed, progress):
         weights = draw(run.program, run.widths, rng, run.dtype)
         out[i] = run.outputs(weights)
@@ -71,8 +71,8 @@ def empirical_kernel(
     Each is the covariance of the outputs given the body: the readout is averaged out exactly, so an
     entry is var_v * h.h' / n. Arguments as for `simulate`.
     """
-    run = _Run(net, x, width, dtype)
-    out = _results((_count(samples), run.rows, run.rows), run.dtype)
+    run = Run(net, x, width, dtype)
+    out = results((count(samples), run.rows, run.rows), run.dtype)
     for i, rng in run.samples(len(out), seed, progress):
         weights = draw(run.program, run.widths, rng, run.dtype, skip=run.readouts)
         out[i] = run.kernel(weights)
@@ -90,13 +90,14 @@ def seed_sequence(seed: Any) -> np.random.SeedSequence:
     raise fail(f"seed={seed!r:.60}", remedy, SimulationError)
 
 
-def _count(samples: int) -> int:
+def count(samples: int) -> int:
+    """The number of networks, or an error."""
     if not isinstance(samples, int | np.integer) or isinstance(samples, bool) or samples < 1:
         raise fail(f"samples={samples!r:.60}", "The number of networks is an integer >= 1.", SimulationError)
     return int(samples)
 
 
-def _results(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def results(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """An array for the results, if it fits into memory."""
     refuse_memory(
         prod(shape) * dtype.itemsize, f"{prod(shape):,} results", "Ask for fewer samples or outputs."
@@ -114,7 +115,7 @@ def _floating(dtype: Any) -> np.dtype:
     return found
 
 
-class _Run:
+class Run:
     """A program on a set of inputs, ready to be evaluated for many draws of the weights."""
 
     def __init__(self, net: Network | Program, x: Any, width: int | Mapping[str, int], dtype: Any) -> None:
@@ -130,7 +131,7 @@ class _Run:
             group = Group((0,), tuple(range(len(net.outputs))))
             self.joint = Joint(net, dict(net.data), (group,))
         else:
-            self.joint = joint(net, as_inputs(x))
+            self.joint = joint(net, as_inputs(x), finite=True)
         self.program = self.joint.program
         if not self.program.outputs:
             raise fail(
@@ -167,12 +168,12 @@ class _Run:
         return blocks
 
     def samples(
-        self, count: int, seed: Any, progress: bool | None
+        self, number: int, seed: Any, progress: bool | None
     ) -> Iterator[tuple[int, np.random.Generator]]:
         """One generator per sample; a bar shows how far we are."""
         seeds = seed_sequence(seed)
-        with bar(progress, count, f"simulating, width {max(self.widths.values())}") as advance:
-            for i in range(count):
+        with bar(progress, number, f"simulating, width {max(self.widths.values())}") as advance:
+            for i in range(number):
                 child = np.random.SeedSequence(seeds.entropy, spawn_key=(*seeds.spawn_key, i))
                 yield i, np.random.default_rng(child)
                 advance()

@@ -18,11 +18,11 @@ from netsor.build.network import Network
 from netsor.gp.classification import calibrated_slope, one_hot
 from netsor.sklearn.architecture import as_sequences, check_pairwise, kernel_of, reshaped
 
-__all__ = ["NNGPClassifier", "NNGPRegressor"]
+__all__ = ["NNGPClassifier", "NNGPEstimator", "NNGPRegressor"]
 
 
-class _NNGP(BaseEstimator):
-    """What the two estimators share."""
+class NNGPEstimator(BaseEstimator):
+    """What the estimators share."""
 
     network: Any
     noise: float
@@ -30,8 +30,9 @@ class _NNGP(BaseEstimator):
     tune_options: dict[str, Any] | None
     input_shape: tuple[int, ...] | None
     kernel_options: dict[str, Any] | None
+    normalize_y: bool
     network_: Any
-    model_: gp.GP
+    model_: Any
 
     def _inputs(self, X: Any, reset: bool, y: Any = "no_validation", **checks: Any) -> Any:
         """X (and y) checked by scikit-learn's rules and shaped for the network; lists of sequences pass."""
@@ -58,6 +59,13 @@ class _NNGP(BaseEstimator):
         self.log_marginal_likelihood_value_ = model.log_marginal_likelihood()
         return model
 
+    def _standardise(self, y: np.ndarray) -> None:
+        """Find the mean and the scale of the targets."""
+        self._mean, self._scale = np.zeros(y.shape[1:]), np.ones(y.shape[1:])
+        if self.normalize_y:
+            spread = y.std(axis=0)
+            self._mean, self._scale = y.mean(axis=0), np.where(spread > 0, spread, 1.0)
+
     def __getstate__(self) -> dict[str, Any]:
         stored: Any = super().__getstate__()
         state: dict[str, Any] = dict(stored)
@@ -76,7 +84,7 @@ class _NNGP(BaseEstimator):
             self.model_ = replace(self.model_, kernel=kernel_of(self.network_, self.kernel_options))
 
 
-class NNGPRegressor(RegressorMixin, _NNGP):
+class NNGPRegressor(RegressorMixin, NNGPEstimator):
     """Regression with the Gaussian process of an infinitely wide network.
 
     network         an Architecture, the name of a network in the zoo, a function that returns a network, or
@@ -124,10 +132,7 @@ class NNGPRegressor(RegressorMixin, _NNGP):
         """Fit the model."""
         x, y = self._inputs(X, True, y, multi_output=True, y_numeric=True)
         y = np.asarray(y, np.float64)
-        self._mean, self._scale = np.zeros(y.shape[1:]), np.ones(y.shape[1:])
-        if self.normalize_y:
-            spread = y.std(axis=0)
-            self._mean, self._scale = y.mean(axis=0), np.where(spread > 0, spread, 1.0)
+        self._standardise(y)
         self.model_ = self._fit(x, (y - self._mean) / self._scale)
         return self
 
@@ -152,7 +157,7 @@ class NNGPRegressor(RegressorMixin, _NNGP):
         return np.moveaxis(drawn, 0, -1)
 
 
-class NNGPClassifier(ClassifierMixin, _NNGP):
+class NNGPClassifier(ClassifierMixin, NNGPEstimator):
     """Classification by regression on centred one-hot labels; parameters as for `NNGPRegressor`.
 
     Probabilities are calibrated on leave-one-out predictions, see `ns.gp.Classifier.probabilities`.

@@ -17,7 +17,9 @@ from array_api_compat import array_namespace
 from netsor.expect.closed.arrays import Array, determinant, ratio, root
 from netsor.lang.terms import Inner, Term, Terms
 
-__all__ = ["Fold", "fold_of", "folded"]
+__all__ = ["Fold", "fold_of", "folded", "folded_slopes", "slope_of"]
+
+ALIKE = 1e-14  # relative difference of two numbers that are one
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,54 @@ def folded(f: Fold, g: Fold) -> Callable[..., Array]:
     quadrant = {(0, 0): _no_power, (1, 0): _one_power, (1, 1): _two_powers}[f.degree, g.degree]
 
     return lambda m1, m2, q1, q2, c: quadrant(even, odd, q1, q2, c, f.noise, g.noise)
+
+
+def slope_of(terms: Terms) -> Fold | None:
+    """The smooth fold whose derivative the function is, or None: a Gaussian is one of erf, and gelu' of gelu.
+
+    With the density p of the noise, the derivative is (up - down) p(x) at degree 0, and at degree 1
+    up 1[u > 0] - down 1[u < 0] + (up + down) x p(x).
+    """
+    bells = [t for t in terms if isinstance(t, Term) and t.bend > 0 and t.knot is None and not t.rate]
+    if len(bells) != 1 or bells[0].is_complex:
+        return None
+    (bell,) = bells
+    noise = 1 / (2 * bell.bend)
+    peak, *higher = (float(c.real) * math.sqrt(2 * math.pi * noise) for c in bell.coefs)
+    rest = tuple(t for t in terms if t is not bell)
+    if not rest and not any(higher):
+        return Fold(0, peak, 0.0, noise)
+    inner = fold_of(rest) if rest else None
+    if inner is None or inner.degree or peak or not higher or any(higher[1:]):
+        return None
+    alike = abs(inner.noise - noise) <= ALIKE * noise
+    if alike and abs(inner.up - inner.down - higher[0]) <= ALIKE * abs(higher[0]):
+        return Fold(1, inner.up, -inner.down, noise)
+    return None
+
+
+def folded_slopes(f: Fold, g: Fold) -> Callable[..., Array]:
+    """The formula of E[f'(x) g'(y)] at means 0 for smooth folds: d/dc E[f g] (Price 1958)."""
+    if f.degree < g.degree:
+        turned = folded_slopes(g, f)
+        return lambda m1, m2, q1, q2, c: turned(m2, m1, q2, q1, c)
+    even = (f.up + f.down) * (g.up + g.down)
+    odd = (f.up - f.down) * (g.up - g.down)
+    t1, t2 = f.noise, g.noise
+
+    def formula(m1: Array, m2: Array, q1: Array, q2: Array, c: Array) -> Array:
+        if f.degree > g.degree:
+            return odd / math.sqrt(8 * math.pi) / root(q2 + t2) + 0.0 * c
+        d = determinant(q1, q2, c)
+        side = root(_noisy(d, q1, q2, t1, t2))
+        if f.degree == 0:
+            return odd / (2 * math.pi) / side
+        v1, v2 = q1 + t1, q2 + t2
+        edge = (q1 * (d + t1 * q2) / v1 + t2 * c * c / v2) / (side * side)
+        bend = (1.0 - 2.0 * q1 / v1 + 2.0 * t2 / v2 + edge) * c / side
+        return odd / 4 + even / (2 * math.pi) * (_angle(c, side) + bend)
+
+    return formula
 
 
 def _no_power(even: float, odd: float, q1: Array, q2: Array, c: Array, t1: float, t2: float) -> Array:

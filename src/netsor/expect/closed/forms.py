@@ -7,6 +7,7 @@ new function needs no entry here. A faster or more exact formula for one pair is
 | ---------------------------------------------- | ---------------------------------------------------- |
 | entered with `@closed_form`                    | its formula                                          |
 | at means 0, both with their only kink at 0     | `folded`                                             |
+| at means 0, both derivatives of smooth ones    | `folded_slopes`                                      |
 | one is an exponential exp(a x - b x^2)         | `_tilted`: the mean of the other under another law   |
 | both are sums of terms                         | `master.product`                                     |
 """
@@ -21,7 +22,7 @@ from array_api_compat import array_namespace
 
 from netsor.expect.closed import bivariate, master
 from netsor.expect.closed.arrays import Array, as_floats, determinant, nowhere
-from netsor.expect.closed.folded import fold_of, folded
+from netsor.expect.closed.folded import fold_of, folded, folded_slopes, slope_of
 from netsor.lang import functions as fn
 from netsor.lang import special
 from netsor.lang.ops import Function
@@ -103,6 +104,9 @@ def find(
     folds = (fold_of(s), fold_of(t)) if zero_mean else (None, None)
     if folds[0] and folds[1]:
         return Rule(_what(f, g), folded(folds[0], folds[1]), True)
+    slopes = (slope_of(s), slope_of(t)) if zero_mean else (None, None)
+    if slopes[0] and slopes[1]:
+        return Rule(_what(f, g), folded_slopes(slopes[0], slopes[1]), True)
     rule = _PAIRS.get((f, g)) or _tilted(f, s, g, g_options)
     if rule is None and (turned := _tilted(g, t, f, f_options)):
         rule = turned.turned()

@@ -22,6 +22,7 @@ from netsor.lang.expr import Apply, Expr, Ref, refs, subtrees
 from netsor.lang.index_maps import at, reshape, take, transpose
 from netsor.lang.ops import IndexMap
 from netsor.lang.program import Embedding, Input, MatMul
+from netsor.limits.methods.closed import closed_pair
 from netsor.limits.methods.component import callable_of, known_function, statistics
 from netsor.limits.recursion.covariances import cov, fused, is_sum, leaf, variance, written_out
 from netsor.limits.recursion.forms import HOLE, Atom, LinearTerm, Product
@@ -31,7 +32,7 @@ from netsor.limits.recursion.pairs import Pair, PerPair
 from netsor.limits.recursion.recorder import Asking, Recorder
 from netsor.limits.recursion.values import OWN, constant, mean
 
-__all__ = ["gap", "second_gap"]
+__all__ = ["gap", "second_gap", "second_of_twins"]
 
 Array = Any
 Formula = Callable[[NearLaw], tuple[Array, Array | float]]
@@ -192,6 +193,23 @@ def _selected(r: Recorder, e: Apply, f: Apply, pair: Pair, rule: Any) -> Asking:
 # Vectors
 
 
+def second_of_twins(r: Recorder, h: Expr, k: Expr, pair: Pair) -> Asking:
+    """E[h h'], and E[f(x)^2] of a smooth f by a rule of its own, as nothing else is asked of its series."""
+    x, y = r.forms.resolved(h), r.forms.resolved(k)
+    if x == y and pair == OWN and not r.forms.is_affine(x):
+        atom = r.forms.as_atom(x)
+        function = _smooth(atom) if atom.unary and not closed_pair(atom.body, atom.body, False) else None
+        if function is not None:
+            m, q = yield from statistics(r, atom)
+
+            def square(slack: float, m: Array, q: Array) -> Array:
+                found = near_moments(function, function, m, m, np.sqrt(q), np.sqrt(q), 0 * q)
+                return found.product + (slack > 0) * found.product_error
+
+            return _step(r, square, pair.left(m), pair.left(q))
+    return (yield second, x, y, pair)
+
+
 def second_gap(r: Recorder, h: Expr, k: Expr, pair: Pair) -> Asking:
     """E[(h - h')^2] of two vectors of the left and of the right input."""
     forms, (x, y) = r.forms, (r.forms.resolved(h), r.forms.resolved(k))
@@ -201,12 +219,58 @@ def second_gap(r: Recorder, h: Expr, k: Expr, pair: Pair) -> Asking:
         return (yield from _of_forms(r, x, y, pair))
     if isinstance(x, Apply) and isinstance(y, Apply) and x.op in SELECTIONS:
         return (yield from _selected(r, x, y, pair, second_gap))
-    p, q = forms.products(x), forms.products(y)
-    if len(p) == len(q) == 1 and len(p[0].atoms) == len(q[0].atoms) == 1:
-        made = yield from _of_products(r, p[0], q[0], pair)
-        if made is not None:
-            return made
-    return (yield from _from_moments(r, x, y, pair))
+    pairs = _matched(r, forms.products(x), forms.products(y))
+    total: PerPair | None = None
+    for p, q in pairs:
+        part = yield from _of_products(r, p, q, pair)
+        if part is None:
+            return (yield from _from_moments(r, x, y, pair))
+        total = part if total is None else total + part
+    if total is None:
+        return (yield from _from_moments(r, x, y, pair))
+    shifted = [(p, q) for p, q in pairs if not _is_odd(r, p)]
+    if len(shifted) > 1:
+        cross: PerPair = yield from _cross(r, shifted, pair)
+        total = total + cross
+    return total.widened(r.rank(x), r.rank(x))
+
+
+def _matched(
+    r: Recorder, ours: tuple[Product, ...], theirs: tuple[Product, ...]
+) -> list[tuple[Product, Product]]:
+    """Terms of two sums, one to one, if they are multiples of independent atoms of one form; else none."""
+    if len(ours) != len(theirs) or any(len(p.atoms) != 1 or not p.atoms[0].unary for p in (*ours, *theirs)):
+        return []
+    families = [[r.forms.families_of(p.atoms[0]) for p in side] for side in (ours, theirs)]
+    apart = sum(map(len, families[0])) == len(frozenset().union(*families[0]))
+    same = families[0] == families[1] and all(
+        p.atoms[0].body == q.atoms[0].body for p, q in zip(ours, theirs, strict=True)
+    )
+    return list(zip(ours, theirs, strict=True)) if apart and same else []
+
+
+def _is_odd(r: Recorder, p: Product) -> bool:
+    """Whether a multiple of an atom has mean 0, whatever the data are."""
+    atom = p.atoms[0]
+    return r.forms.is_centred(atom.forms[0]) and about(atom.body, HOLE.name).parity == -1
+
+
+def _cross(r: Recorder, pairs: list[tuple[Product, Product]], pair: Pair) -> Asking:
+    """The products of the means of all pairs of differences, which are independent."""
+    means: list[PerPair] = []
+    for products in pairs:
+        for side, p in enumerate(products):
+            factor = yield from _factor(r, _term_of(p), pair)
+            means.append(pair.side(side, (yield r.rules.first, p.atoms[0].expr)) * factor)
+
+    def cross(slack: float, *means: Array) -> Array:
+        shifts = [a - b for a, b in zip(means[::2], means[1::2], strict=True)]
+        sizes = [np.abs(a) + np.abs(b) for a, b in zip(means[::2], means[1::2], strict=True)]
+        total = sum(shifts) ** 2 - sum(s**2 for s in shifts)
+        lost = sum(sizes) * (2 * sum(map(np.abs, shifts)) + slack * sum(sizes))
+        return total + slack * lost * any(np.any(s != 0) for s in shifts)
+
+    return _step(r, cross, *means)
 
 
 def _of_forms(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
@@ -225,8 +289,8 @@ def _of_forms(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
 
 def _from_moments(r: Recorder, h: Expr, k: Expr, pair: Pair) -> Asking:
     """E[h^2] + E[h'^2] - 2 E[h h']."""
-    q: PerPair = yield second, h, h, pair
-    p: PerPair = yield second, k, k, pair
+    q: PerPair = yield r.rules.second, h, h, pair
+    p: PerPair = yield r.rules.second, k, k, pair
     c: PerPair = yield second, h, k, pair
     return _step(r, _difference, q, p, c)
 
@@ -234,21 +298,23 @@ def _from_moments(r: Recorder, h: Expr, k: Expr, pair: Pair) -> Asking:
 def _of_products(r: Recorder, p: Product, q: Product, pair: Pair) -> Asking:
     """Of multiples a f(x) and b f(y) of a function with a formula; None without one."""
     one, two = p.atoms[0], q.atoms[0]
-    centred = all(r.forms.is_centred(form) for form in (*one.forms, *two.forms))
-    if not one.unary or not two.unary or one.body != two.body:
-        return None
-    formula = _formula(one, centred)
-    if formula is None:
-        return None
-    found = yield from _of_atoms(r, one, two, formula, pair)
+    if one.is_identity:
+        found = (yield from _of_forms(r, one.forms[0], two.forms[0], pair)) or _zero(r, 0)
+    else:
+        centred = all(r.forms.is_centred(form) for form in (*one.forms, *two.forms))
+        formula = _formula(one, centred)
+        if formula is None:
+            return None
+        found = yield from _of_atoms(r, one, two, formula, pair)
     if not p.constants and not q.constants:
         return found
     a = yield from _factor(r, _term_of(p), pair)
     b = yield from _factor(r, _term_of(q), pair)
     if p.constants == q.constants:
-        return None if found is None else found * a * a
-    squares = (yield second, one.expr, one.expr, pair), (yield second, two.expr, two.expr, pair)
-    return _multiples(r, found, a, b, *squares)
+        return found * a * a
+    square = yield r.rules.second, one.expr, one.expr, pair
+    other = yield r.rules.second, two.expr, two.expr, pair
+    return _multiples(r, found, a, b, square, other)
 
 
 def _term_of(p: Product) -> LinearTerm:
@@ -278,15 +344,23 @@ def _formula(atom: Atom, centred: bool) -> Formula | None:
         return _exact(lambda law: kink_gap(*sides, law))
     if named == (fn.erf, {}) and centred:
         return _exact(erf_gap)
-    if not known.is_smooth or refs(atom.body) != [HOLE.name] or has_user_function(atom.body):
+    function = _smooth(atom)
+    if function is None:
         return None
-    function = callable_of(atom, {}, 0)
 
     def smooth(law: NearLaw) -> tuple[Array, Array]:
         found = near_moments(function, function, law.m1, law.m2, *law.deviations, law.distance)
         return found.gap, found.gap_error
 
     return smooth
+
+
+def _smooth(atom: Atom) -> Callable[[Array], Array] | None:
+    """A smooth function of the language, without parameters."""
+    plain = refs(atom.body) == [HOLE.name] and not has_user_function(atom.body)
+    if not plain or not about(atom.body, HOLE.name).is_smooth:
+        return None
+    return callable_of(atom, {}, 0)
 
 
 def _exact(formula: Callable[[NearLaw], Array]) -> Formula:

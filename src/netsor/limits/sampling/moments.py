@@ -17,6 +17,7 @@ import numpy as np
 from netsor.expect.hermite import series as hermite
 from netsor.expect.hermite.pairs import pair_sum
 from netsor.expect.points.axes import Axes
+from netsor.expect.points.landmarks import LandmarkLoadings
 from netsor.expect.points.loadings import Loadings
 from netsor.expect.points.normal import NormalPoints
 from netsor.lang.analysis import has_user_function
@@ -58,6 +59,7 @@ class Moments:
         advance: Callable[[], None],
         models: dict[Expr, Any],
         carried: Carried | None,
+        shared: dict[str, Any],
     ) -> None:
         self.r, self.schedule, self.numbers, self.learning = r, schedule, numbers, axes is None
         self.models = models
@@ -70,7 +72,13 @@ class Moments:
             table[:, 0, 0] = 1.0
         self.cores = [np.zeros((repeats, g.size, g.size)) for g in schedule.groups]
         self.series: dict[Any, list[hermite.Series]] = {}
-        loadings = [Loadings(axes, learn=axes is None) for _ in points]
+        landmarks = shared.get("landmarks")
+        loadings: list[Any] = [
+            Loadings(axes, learn=axes is None)
+            if landmarks is None
+            else LandmarkLoadings(landmarks, len(schedule.families))
+            for _ in points
+        ]
         cuts = np.linspace(0, repeats, min(workspace.workers, repeats) + 1, dtype=int)
         shares = [
             Share(schedule, numbers, slice(a, b), points[a:b], loadings[a:b], workspace, carried)
@@ -81,6 +89,9 @@ class Moments:
             advance()
         for own, made in zip(points, loadings, strict=True):
             own.taken = made.taken
+        if landmarks is not None:
+            dropped = np.max([one.dropped for one in loadings], axis=0)
+            shared["dropped"] = np.maximum(shared.get("dropped", 0.0), dropped)
         self.trails, self.sigma, self.series, self.new = loadings[0].trails, [], {}, {}
 
     def advance(self, steps: list[Step], shares: list[Share], threads: Executor) -> None:

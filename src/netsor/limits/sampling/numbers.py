@@ -38,6 +38,12 @@ class Static:
     weights: np.ndarray
     cov: np.ndarray
 
+    def features(self, rows: slice) -> np.ndarray:
+        """F with F F^T the covariance of some variables."""
+        values, vectors = np.linalg.eigh(self.cov)
+        root = vectors * np.sqrt(np.clip(values, 0.0, None))
+        return np.concatenate([self.data[rows], self.weights[rows] @ root], axis=1)
+
     def rows(self, rows: slice) -> np.ndarray:
         """Some variables with all up to them; all pairs are never there at once."""
         data, weights = self.data[: rows.stop], self.weights[: rows.stop]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from netsor.expect.points.landmarks import LandmarkLoadings
 from netsor.expect.points.loadings import Loadings
 from netsor.expect.points.normal import NormalPoints
 from netsor.lang.expr import Expr
 from netsor.limits.sampling.carried import Carried
 from netsor.limits.sampling.draws import Draws, Mixtures
-from netsor.limits.sampling.numbers import Numbers
-from netsor.limits.sampling.schedule import Schedule, Step
+from netsor.limits.sampling.numbers import Numbers, Static
+from netsor.limits.sampling.schedule import Form, Schedule, Step
 from netsor.limits.sampling.workspace import Workspace
 
 __all__ = ["Share"]
@@ -29,7 +30,7 @@ class Share:
         workspace: Workspace,
         carried: Carried | None,
     ) -> None:
-        self.span, self.loadings, self.count = span, loadings, points[0].count
+        self.span, self.loadings, self.count, self.numbers = span, loadings, points[0].count, numbers
         self.parts = []
         for k in range(0, self.count, workspace.points):
             places = slice(k, min(k + workspace.points, self.count))
@@ -42,8 +43,11 @@ class Share:
         self.steps, self.mixtures = steps, {}
         for form in (form for step in steps for form in step.forms if form.expr in covariances):
             own, rows = covariances[form.expr][self.span], form.rows
+            static = self.numbers.static[form.family]
             self.mixtures[form.expr] = [
                 loadings.extend(form.family, cov[:, : rows.start], cov[:, rows])
+                if not isinstance(loadings, LandmarkLoadings)
+                else _drawn(loadings, form, static, cov)
                 for loadings, cov in zip(self.loadings, own, strict=True)
             ]
 
@@ -52,3 +56,10 @@ class Share:
         part.advance(self.steps, self.mixtures)
         tables = [table[self.span] for table in pairs]
         return [part.moments(step.core, tables) for step in self.steps if step.core]
+
+
+def _drawn(loadings: LandmarkLoadings, form: Form, static: Static, cov: np.ndarray) -> np.ndarray:
+    """The loadings of a form, of which the static part is common to all inputs."""
+    rest, rows = cov - static.rows(form.rows), form.rows
+    variances = np.diagonal(cov[:, rows])
+    return loadings.draw(form.family, static.features(rows), rest[:, : rows.start], rest[:, rows], variances)

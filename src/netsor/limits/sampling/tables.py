@@ -79,7 +79,9 @@ class Tables:
 
         def run(drawing: Drawing, numbers: Numbers) -> Moments:
             axes = drawing.shared.get("axes")
-            if axes is None:
+            if drawing.shared.get("landmarks") is not None:
+                axes = Axes({})  # those of a pilot run would depend on who is there
+            elif axes is None:
                 axes = drawing.shared["axes"] = self._pilot(r, drawing, numbers)
             drawing.begin(axes.dimensions)
             return self._moments(r, drawing, numbers, axes, self.workspace(drawing.count), drawing.advance)
@@ -102,7 +104,17 @@ class Tables:
         carried = None if axes is None else drawing.carried  # a pilot has few points
         with _threads(workspace.workers) as threads:
             return Moments(
-                r, self.schedule, numbers, drawing.points, axes, workspace, threads, advance, models, carried
+                r,
+                self.schedule,
+                numbers,
+                drawing.points,
+                axes,
+                workspace,
+                threads,
+                advance,
+                models,
+                carried,
+                drawing.shared,
             )
 
     def _pilot(self, r: Recorder, drawing: Drawing, numbers: Numbers) -> Axes:

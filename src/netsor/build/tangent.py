@@ -1,0 +1,89 @@
+"""The tangent of a network: its derivative along a random direction of its parameters, as a network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from netsor.build.network import Network
+from netsor.build.nodes import fail
+from netsor.build.parameters import Matrix, Vector
+from netsor.errors import DataError
+from netsor.lang.program import Program
+from netsor.lang.rates import Rates
+from netsor.lang.tangent import Tangent
+from netsor.lang.tangent import tangent as tangent_of
+
+__all__ = ["TangentNetwork", "tangent"]
+
+
+class TangentNetwork(Network):
+    """The derivative of `net` along a random direction; made by `ns.tangent`."""
+
+    def __init__(self, net: Network, rates: Rates) -> None:
+        super().__init__(net.fn, f"tangent of {net.name}")
+        self.net, self.rates = net, rates
+
+    def parameters(self, *inputs: Any) -> dict[Any, str]:
+        """The matrices and vectors of the network itself."""
+        return self.net.parameters(*inputs)
+
+    def remember(self, trace: Any) -> None:
+        self.net.remember(trace)
+
+    def state(self) -> tuple[Any, ...]:
+        return self.net.state()
+
+    def tangent_of(self, made: Program, parameters: Mapping[str, Any], finite: bool) -> Tangent:
+        """The tangent of a program of the network; at finite width, with all that vanishes in the limit."""
+        return tangent_of(made, self.rates_of(parameters), tied=finite, scalars=finite)
+
+    def rates_of(self, parameters: Mapping[str, Matrix | Vector]) -> Rates:
+        """The rates of the inputs of a program, from those of its parameters and those that are given."""
+        known = {*self.net.parameters().values(), *parameters}
+        unknown = sorted(set(self.rates.of) - known)
+        if unknown:
+            raise fail(
+                f"there is no parameter `{unknown[0]}`",
+                f"Rates are given by name: {', '.join(known)}.",
+                DataError,
+            )
+        own = {name: self.rates.of.get(name, p.rate) for name, p in parameters.items()}
+        biases = frozenset(name for name, p in parameters.items() if isinstance(p, Vector))
+        return replace(self.rates, of=own, biases=biases)
+
+
+def tangent(net: Network, rates: Any = None) -> TangentNetwork:
+    """The derivative of a network along a random direction of its parameters; its kernel is the NTK.
+
+    rates  how fast parameters are trained: a dictionary by name ({"W1": 0.0} freezes W1), or a convention of
+           what a parameter is, "ntk", "unit" or ("standard", width); see `netsor.lang.rates`
+
+    >>> import netsor as ns
+    >>> W, v = ns.Matrix(2.0), ns.Matrix(1.0, rows=1)
+    >>> perceptron = ns.network(lambda x: v @ ns.relu(W @ x))
+    >>> print(ns.program(ns.tangent(perceptron), [1.0, 2.0]))
+    Data x = [1, 2]
+    Input W :: A(n, 2) ~ N(0, 2/2)
+    Input d_W :: A(n, 2) ~ N(0, 2/2)
+    Input Wx :: G(n) ~ MatMul(W, x)
+    Input d_Wx :: G(n) ~ MatMul(d_W, x)
+    Input v :: G(n) ~ N(0, 1)
+    Input d_v :: G(n) ~ N(0, 1)
+    a1 := relu(Wx) :: H(n)
+    d_a1 := step(Wx)*d_Wx :: H(n)
+    Output d_v^T a1 / sqrt(n) + v^T d_a1 / sqrt(n)
+    <BLANKLINE>
+    """
+    if not isinstance(net, Network):
+        raise fail(
+            f"{net!r:.60} is not a network",
+            "Decorate the function with @ns.network, or take one from ns.zoo.",
+        )
+    if isinstance(net, TangentNetwork):
+        raise fail(
+            "the tangent of a tangent",
+            "ns.tangent takes a network that is trained; its tangent has no parameters of its own.",
+        )
+    return TangentNetwork(net, Rates.given(rates))

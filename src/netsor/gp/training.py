@@ -1,0 +1,189 @@
+"""Infinitely wide networks trained by gradient descent: the whole ensemble of them, at any time.
+
+Under gradient flow at `rate` on the squared loss |f(x) - y|^2 / (2 size), an infinitely wide network is
+linear in its parameters, and the ensemble over initial weights stays Gaussian (Lee et al. 2019, "Wide Neural
+Networks of Any Depth Evolve as Linear Models"). With the kernel K and the tangent kernel Theta of a network,
+
+    A_t = Theta_*X (Theta + noise)^-1 (1 - exp(-rate t (Theta + noise) / size))
+    mean_t = A_t y,    cov_t = K_** + A_t K A_t^T - A_t K_X* - K_*X A_t^T.
+
+The noise is a ridge: the loss has |change of the parameters|^2 noise / (2 size) besides. If the last layer
+alone is trained, Theta is K, and at infinite time the mean is that of `ns.gp.fit`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from netsor.build.network import Network, as_inputs
+from netsor.build.tangent import TangentNetwork
+from netsor.errors import DataError
+from netsor.gp.factor import InferenceError, check_noise, needed_jitter
+from netsor.gp.regression import ROUNDING, Prediction
+from netsor.gp.targets import arrange, check_consistent, output_sizes
+from netsor.limits.kernel import KernelFn, kernel, ntk
+
+__all__ = ["Trained", "train"]
+
+
+@dataclass(frozen=True, repr=False)
+class Trained:
+    """An ensemble of infinitely wide networks in training; made by `train`.
+
+    kernel, tangent   K and Theta of the network
+    time              that of predictions, unless another is asked for
+    exact             whether no part of either kernel is sampled
+    """
+
+    kernel: KernelFn
+    tangent: KernelFn
+    x: list[Any]
+    sizes: tuple[int, ...]
+    y: np.ndarray
+    flat: bool
+    rate: float
+    time: float
+    nugget: float
+    exact: bool
+    prior: np.ndarray = field(compare=False)
+    theta: np.ndarray = field(compare=False)
+
+    def __repr__(self) -> str:
+        return f"<ensemble of {self.kernel.net.name}, trained on {len(self.x)} inputs>"
+
+    @property
+    def max_rate(self) -> float:
+        """The largest step of plain gradient descent that does not diverge: 2 size / largest eigenvalue."""
+        return 2 * self.y.size / (float(np.linalg.eigvalsh(self.theta)[-1]) + self.nugget)
+
+    def predict(self, x: Any, time: float | None = None, *, cov: bool = False) -> Prediction:
+        """Mean and standard deviation of the ensemble at new inputs, after some time of training."""
+        inputs = as_inputs(x)
+        sizes = output_sizes(self.kernel.net, inputs)
+        (prior, cross, own), (theta, reach) = self._blocks(inputs)
+        step = reach @ self._progress(theta, self._checked_time(time))
+        mean = self.kernel.mean(inputs)[:, None] + step @ self.centred
+        covariance = own + step @ prior @ step.T - step @ cross.T - cross @ step.T
+        variance = np.diagonal(covariance)
+        allowed = ROUNDING * (np.diagonal(own) + np.sum((step @ prior) * step, axis=1)) + self.nugget
+        if np.any(variance < -allowed):
+            raise InferenceError(
+                f"a variance of the ensemble is {variance.min():.2g}, further below 0 than rounding explains",
+                remedy="The tangent kernel is too near to singular. Give a larger noise.",
+            )
+        table = mean[:, 0] if self.flat else mean
+        std = np.sqrt(np.clip(variance, 0.0, None))
+        return Prediction(table, std, covariance if cov else None, sizes)
+
+    def loss(self, times: Any, x: Any = None, y: Any = None) -> np.ndarray:
+        """E |f_t - y|^2 / (2 size) over the ensemble at given times, on the training set or another one."""
+        if (x is None) != (y is None):
+            raise DataError(
+                "inputs without targets, or targets without inputs", remedy="Give both, or neither."
+            )
+        inputs = self.x if x is None else as_inputs(x)
+        wanted = self.y if y is None else arrange(y, output_sizes(self.kernel.net, inputs))[0]
+        found = []
+        for time in np.asarray(times, float).reshape(-1):
+            made = self.predict(inputs, float(time))
+            mean = made.mean.reshape(len(wanted), -1)
+            spread = mean.shape[1] * np.sum(made.std**2)
+            found.append((np.sum((mean - wanted) ** 2) + spread) / (2 * wanted.size))
+        return np.reshape(found, np.shape(times))
+
+    @property
+    def centred(self) -> np.ndarray:
+        """The targets without the means of the network's outputs before training."""
+        return self.y - self.kernel.mean(self.x)[:, None]
+
+    def _progress(self, theta: np.ndarray, time: float) -> np.ndarray:
+        """(Theta + noise)^-1 (1 - exp(-rate t (Theta + noise) / size))."""
+        values, vectors = np.linalg.eigh(theta)
+        speeds = np.clip(values, 0.0, None) + self.nugget
+        if time == inf:
+            if not np.all(speeds > 0):
+                raise InferenceError(
+                    "the tangent kernel is singular", remedy="Give a noise > 0, or a finite time."
+                )
+            factors = 1 / speeds
+        else:
+            elapsed = self.rate * time / self.y.size
+            safe = np.where(speeds > 0, speeds, 1.0)
+            factors = np.where(speeds > 0, -np.expm1(-elapsed * safe) / safe, elapsed)
+        return (vectors * factors) @ vectors.T
+
+    def _blocks(self, inputs: list[Any]) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, np.ndarray]]:
+        """(K, K_*X, K_**) and (Theta, Theta_*X); sampled kernels are sampled jointly, on all inputs."""
+        if self.exact:
+            cross, own = self.kernel(inputs, self.x), self.kernel(inputs)
+            return (self.prior, cross, own), (self.theta, self.tangent(inputs, self.x))
+        rows = len(self.y)
+        whole, slopes = self.kernel(self.x + inputs), self.tangent(self.x + inputs)
+        blocks = whole[:rows, :rows], whole[rows:, :rows], whole[rows:, rows:]
+        return blocks, (slopes[:rows, :rows], slopes[rows:, :rows])
+
+    def _checked_time(self, time: float | None) -> float:
+        given = self.time if time is None else time
+        if not isinstance(given, int | float | np.number) or not given >= 0:
+            raise DataError(f"time={time!r:.60}", remedy="A time of training is a number >= 0, or infinity.")
+        return float(given)
+
+
+def train(
+    net: Network,
+    x: Any,
+    y: Any,
+    *,
+    rate: float = 1.0,
+    time: float = inf,
+    noise: float = 0.0,
+    rates: Any = None,
+    layers: str = "all",
+    **options: Any,
+) -> Trained:
+    """Train the infinite ensemble of a network on data; see the module's first lines.
+
+    x, y     as for `ns.gp.fit`
+    rate     of gradient flow, or the step of gradient descent if `time` counts steps
+    time     how long; predictions may ask for other times
+    noise    the ridge
+    rates    of single parameters, or a convention of what a parameter is, as for `ns.tangent`
+    layers   "all", or "last": the readout alone is trained, and Theta is K
+    options  of both kernels, as for `ns.kernel`
+
+    >>> import numpy as np, netsor as ns
+    >>> x = np.linspace(-1, 1, 6)[:, None]
+    >>> model = ns.gp.train(ns.zoo.mlp(2), x, np.sin(3 * x[:, 0]))
+    >>> bool(abs(model.predict(x).mean - np.sin(3 * x[:, 0])).max() < 1e-6)
+    True
+    >>> before, after = model.loss([0.0, 1e4])
+    >>> bool(after < before / 100)
+    True
+    """
+    if isinstance(net, TangentNetwork):
+        raise DataError(f"{net!r} is trained", remedy="Give the network itself; its tangent is made here.")
+    if layers not in ("all", "last"):
+        raise DataError(f"layers={layers!r:.60}", remedy='Train "all" layers, or the "last" one alone.')
+    if not isinstance(rate, int | float | np.number) or not 0 < rate < inf:
+        raise DataError(f"rate={rate!r:.60}", remedy="The rate of training is a number > 0.")
+    plain = kernel(net, **options)
+    moving = ntk(net, rates, **options) if layers == "all" else plain
+    inputs = as_inputs(x)
+    sizes = output_sizes(net, inputs)
+    table, flat = arrange(y, sizes)
+    level = float(check_noise(noise))
+    if level == 0:
+        check_consistent(inputs, sizes, table)
+    prior = plain.evaluate(inputs)
+    theta = prior if layers == "last" else moving.evaluate(inputs)
+    nugget = max(level, needed_jitter(np.diagonal(theta.value), theta.bound.rms))
+    exact = prior.plan.exact and theta.plan.exact
+    made = Trained(
+        plain, moving, inputs, sizes, table, flat, float(rate), time, nugget, exact, prior.value, theta.value
+    )
+    made._checked_time(None)
+    return made

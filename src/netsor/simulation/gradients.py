@@ -1,0 +1,344 @@
+"""Gradients of the outputs of a network of finite width in all its parameters, and their products: its NTK.
+
+Reverse mode, statement by statement. With delta = df/dg for every g := W h, the gradient in W is the sum of
+delta h^T over all uses of W, and delta goes back to h as W^T delta. Nothing here knows tangent programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from netsor.build.network import Network
+from netsor.build.nodes import fail
+from netsor.build.tangent import TangentNetwork
+from netsor.build.tangent import tangent as tangent_of
+from netsor.errors import SimulationError
+from netsor.lang.blocks import Block
+from netsor.lang.derivatives import directional, partial_of
+from netsor.lang.evaluate import evaluate
+from netsor.lang.expr import Apply, Const, Expr, Ref, subtrees
+from netsor.lang.functions import MIXINGS
+from netsor.lang.index_maps import contract
+from netsor.lang.ops import Function, IndexMap, Mixing, Op, axes_of
+from netsor.lang.program import Embedding, Input, MatMul, MatrixLaw, Moment, Output
+from netsor.lang.rates import Rates
+from netsor.lang.sampling import input_covariance
+from netsor.lang.symbols import partial_derivatives
+from netsor.lang.types import A
+from netsor.simulation.forward import Values, check_finite, forward
+from netsor.simulation.simulate import Run, count, results
+from netsor.simulation.weights import Weights, draw, refuse_memory
+
+__all__ = ["empirical_ntk"]
+
+Adjoints = dict[Any, np.ndarray]
+
+
+def empirical_ntk(
+    net: Network,
+    x: Any,
+    width: int | Mapping[str, int] = 1000,
+    samples: int = 1,
+    seed: int | np.random.SeedSequence | None = None,
+    *,
+    rates: Any = None,
+    dtype: Any = np.float64,
+    progress: bool | None = None,
+) -> np.ndarray:
+    """Tangent kernels of random networks of finite width, exactly: array (samples, outputs, outputs).
+
+    sum over all parameters p of rate_p (df/dp)(df'/dp); `rates` as for `ns.tangent`, other arguments as for
+    `ns.simulate`. A tangent network is taken with its own rates.
+
+    >>> import netsor as ns
+    >>> ns.empirical_ntk(ns.zoo.mlp(2), [[1.0, 2.0], [3.0, 4.0]], width=100, samples=5, seed=0).shape
+    (5, 2, 2)
+    """
+    wrapped = net if isinstance(net, TangentNetwork) else tangent_of(net, rates)
+    run = Run(wrapped.net, x, width, dtype)
+    directions = wrapped.rates_of(run.joint.parameters)
+    out = results((count(samples), run.rows, run.rows), run.dtype)
+    for i, rng in run.samples(len(out), seed, progress):
+        weights = draw(run.program, run.widths, rng, run.dtype)
+        out[i] = _ntk(run, weights, directions)
+    check_finite(out, run.program)
+    return out
+
+
+def _ntk(run: Run, weights: Weights, rates: Rates) -> np.ndarray:
+    """The products of the gradients, parameter by parameter."""
+    with np.errstate(all="ignore"):
+        values = forward(run.program, weights, run.data, keep=True)
+        gradients = [_Gradients(run, weights, values, o) for o in range(len(run.program.outputs))]
+    total = np.zeros((run.rows, run.rows), run.dtype)
+    readouts = {t.readout for s in run.program.outputs for t in s.terms}
+    vectors: dict[str, tuple[Input, np.ndarray]] = {}
+    for s in run.program.inputs:
+        if isinstance(s.law, Embedding):
+            continue
+        law = rates.law(s, {name: name for name in vectors}, s.name in readouts)
+        table = _rows(run, s.name, gradients)
+        if isinstance(law, MatrixLaw):
+            assert isinstance(s.type, A)
+            cols = run.widths[s.type.cols] if isinstance(s.type.cols, str) else s.type.cols
+            total += law.var / cols * (table @ table.T)
+            continue
+        vectors[s.name] = Input(s.name, s.type, law), table.reshape(run.rows, prod(s.type.index), -1)
+        for t, other in vectors.values():
+            cov = input_covariance(run.program, vectors[s.name][0], t)
+            if cov is not None:
+                part = np.einsum("rin,ij,qjn->rq", vectors[s.name][1], cov, other, optimize=True)
+                total += part if t.name == s.name else part + part.T
+    return total
+
+
+def _rows(run: Run, name: str, gradients: list[_Gradients]) -> np.ndarray:
+    """The gradient of every output scalar in a parameter: (rows, numbers of the parameter)."""
+    sizes = [
+        g.of[name].size // (g.of[name].shape[0] * g.of[name].shape[1]) for g in gradients if name in g.of
+    ]
+    size = max(sizes, default=1)
+    refuse_memory(run.rows * size * run.dtype.itemsize, f"gradients in `{name}`", "Choose a smaller width.")
+    table = np.zeros((run.rows, size), run.dtype)
+    for o, g in enumerate(gradients):
+        if name in g.of:
+            found = g.of[name]  # (scalars of the Output, members, ...)
+            rows = run.row_of[o].reshape(run.row_of[o].shape[0], -1).T
+            table[rows.reshape(-1)] = found.reshape(found.shape[0] * found.shape[1], size)
+    return table
+
+
+class _Gradients:
+    """The gradients of one Output statement, `of` each parameter: (scalars, members, ...).
+
+    Adjoints of variables have axes (scalars, members, index..., width), the last for vectors only.
+    """
+
+    def __init__(self, run: Run, weights: Weights, values: Values, output: int) -> None:
+        self.program, self.weights, self.values = run.program, weights, values
+        self.of: Adjoints = {}
+        self.adjoints: Adjoints = {}
+        self.members = run.row_of[output].shape[0]
+        self.scalars = prod(run.row_of[output].shape[1:])
+        self.read(run.program.outputs[output])
+        for s in reversed(run.program.statements):
+            if isinstance(s, Output) or s.name not in self.adjoints:
+                continue
+            adjoint = self.adjoints.pop(s.name)
+            match s:
+                case Input(law=Embedding(matrix, data)):
+                    x = evaluate(data, values)
+                    self.add_outer(matrix, adjoint, Block(x.array, x.rank - 1, True), 0)
+                case Input():
+                    self.of[s.name] = adjoint
+                case MatMul(matrix=matrix, operand=operand, aligned=aligned):
+                    self.add_outer(matrix, adjoint, values[operand], aligned)
+                    self.add(Ref(operand), self.back(matrix, adjoint, values[operand], aligned))
+                case Moment():
+                    vector = evaluate(s.expr, values).array
+                    self.expression(
+                        s.expr,
+                        np.broadcast_to(adjoint[..., None], (*adjoint.shape, vector.shape[-1]))
+                        / vector.shape[-1],
+                    )
+                case _:
+                    self.expression(s.expr, adjoint)
+
+    # Statements
+
+    def read(self, s: Output) -> None:
+        """df/dy = v / sqrt(n), and df/dv = y / sqrt(n), for every scalar of the output."""
+        for t in s.terms:
+            v, y = self.weights[t.readout], self.values[t.operand]
+            n, shared = v.shape[-1], v.shape[: t.aligned]
+            own, rest = v.shape[t.aligned : -1], y.index[t.aligned :]
+            block = np.broadcast_to(y.array, (self.members, *y.index, n)).reshape(
+                self.members, prod(shared), prod(rest), n
+            )
+            readout = v.reshape(prod(shared), prod(own), n)
+            to_y = np.zeros((prod(own), prod(rest), self.members, prod(shared), prod(rest), n), v.dtype)
+            to_v = np.zeros((prod(own), prod(rest), self.members, prod(shared), prod(own), n), v.dtype)
+            for i in range(prod(own)):
+                for j in range(prod(rest)):
+                    to_y[i, j, :, :, j] = readout[:, i] / np.sqrt(n)
+                    to_v[i, j, :, :, i] = block[:, :, j] / np.sqrt(n)
+            self.add(Ref(t.operand), to_y.reshape(self.scalars, self.members, *y.index, n))
+            gradient = to_v.reshape(self.scalars, self.members, *v.shape)
+            self.of[t.readout] = self.of.get(t.readout, 0) + gradient
+
+    def add(self, node: Expr, adjoint: np.ndarray) -> None:
+        assert isinstance(node, Ref)
+        self.adjoints[node.name] = self.adjoints.get(node.name, 0) + adjoint
+
+    def add_outer(self, matrix: str, delta: np.ndarray, h: Block, aligned: int) -> None:
+        """delta h^T, summed over the vectors that the matrix multiplies."""
+        index = self.program.types[matrix].index
+        extra, shared = index[aligned:], index[:aligned]
+        rest, n = h.index[aligned:], h.array.shape[-1]
+        array = np.broadcast_to(h.array, (self.members, *h.index, n)).reshape(
+            self.members, prod(shared), prod(rest), n
+        )
+        delta = delta.reshape(self.scalars, self.members, prod(shared), prod(extra), prod(rest), -1)
+        outer = np.einsum("omaejr,majc->omaerc", delta, array, optimize=True)
+        outer = outer.reshape(self.scalars, self.members, *index, *outer.shape[-2:])
+        self.of[matrix] = self.of.get(matrix, 0) + outer
+
+    def back(self, matrix: str, delta: np.ndarray, h: Block, aligned: int) -> np.ndarray:
+        """W^T delta, summed over the matrices that multiply the vector."""
+        index = self.program.types[matrix].index
+        shared, rest = prod(index[:aligned]), prod(h.index[aligned:])
+        w = self.weights[matrix].reshape(shared, prod(index[aligned:]), *self.weights[matrix].shape[-2:])
+        delta = delta.reshape(self.scalars, self.members, shared, w.shape[1], rest, w.shape[2])
+        out = np.einsum("omaejr,aerc->omajc", delta, w, optimize=True)
+        return out.reshape(self.scalars, self.members, *h.index, w.shape[3])
+
+    # Expressions
+
+    def expression(self, expr: Expr, adjoint: np.ndarray) -> None:
+        """The adjoints of all variables of an expression."""
+        known: Adjoints = {expr: adjoint}
+        for node in reversed(list(subtrees(expr))):
+            if node not in known or isinstance(node, Const):
+                continue
+            own = known.pop(node)
+            if isinstance(node, Ref):
+                if node.name not in self.program.data:
+                    self.add(node, own)
+                continue
+            for arg, part in zip(node.args, self.arguments(node, own), strict=True):
+                if part is not None:
+                    known[arg] = known.get(arg, 0) + part
+
+    def arguments(self, e: Apply, adjoint: np.ndarray) -> list[np.ndarray | None]:
+        """What the adjoint of an operation says about its arguments; None for what does not move."""
+        blocks = [evaluate(a, self.values) for a in e.args]
+        moves = [self.moves(a) for a in e.args]
+        if isinstance(e.op, Function):
+            return [
+                self.reduced(adjoint, e, slope, block) if move else None
+                for slope, block, move in zip(self.slopes(e, e.op), blocks, moves, strict=True)
+            ]
+        if e.op is contract:
+            return self.contracted(adjoint, blocks, moves)
+        if isinstance(e.op, IndexMap):
+            return [self.mapped(adjoint, e, blocks, k) if move else None for k, move in enumerate(moves)]
+        assert isinstance(e.op, Mixing)
+        return [self.mixed(adjoint, e, e.op, blocks), *[None] * (len(blocks) - 1)]
+
+    def moves(self, e: Expr) -> bool:
+        return any(isinstance(n, Ref) and n.name not in self.program.data for n in subtrees(e))
+
+    @staticmethod
+    def slopes(e: Apply, op: Function) -> list[Expr]:
+        if op.about(e.options).derivative is not None:
+            return list(partial_derivatives(op, e.args, e.options))
+        return [Apply(partial_of(op, k), e.args, e.attrs) for k in range(op.arity)]
+
+    def reduced(self, adjoint: np.ndarray, e: Apply, slope: Expr, arg: Block) -> np.ndarray:
+        """adjoint * slope, summed over all axes along which the argument was broadcast."""
+        factor = evaluate(slope, self.values)
+        whole = evaluate(e, self.values)
+        array = adjoint * (
+            factor.array if isinstance(factor.array, float) else factor.lift(whole.rank, whole.vector)
+        )
+        return _summed(array, whole, arg)
+
+    def contracted(self, adjoint: np.ndarray, blocks: list[Block], moves: list[bool]) -> list[Any]:
+        """sum_j M_ij x_j: to x the transpose of M, to M the products with x."""
+        m, x = blocks
+        vector = x.vector
+        a = adjoint if vector else adjoint[..., None]  # (scalars, members, index..., i, n)
+        xs = x.array if vector else x.array[..., None]
+        to_x = to_m = None
+        if moves[1]:
+            rank = max(m.rank - 1, x.rank)
+            lifted = np.swapaxes(m.lift(rank + 1, False), -1, -2)
+            part = np.matmul(lifted, a)
+            to_x = _summed(part if vector else part[..., 0], Block(part, rank, vector), x)
+        if moves[0]:
+            rank = max(m.rank - 1, x.rank)
+            full = Block(xs, x.rank, True).lift(rank, True)
+            part = np.matmul(a, np.swapaxes(full, -1, -2))
+            to_m = _summed(part, Block(part, rank + 1, False), m)
+        return [to_m, to_x]
+
+    def mapped(self, adjoint: np.ndarray, e: Apply, blocks: list[Block], k: int) -> np.ndarray:
+        """The transpose of a linear map on index axes."""
+        matrix = _matrix(e.op, e.attrs, tuple(b.index for b in blocks), k)
+        arg = blocks[k]
+        tail = adjoint.shape[-1:] if arg.vector else (1,)
+        flat = adjoint.reshape(self.scalars, self.members, matrix.shape[1], *tail)
+        return np.matmul(matrix, flat).reshape(
+            self.scalars, self.members, *arg.index, *(tail if arg.vector else ())
+        )
+
+    def mixed(self, adjoint: np.ndarray, e: Apply, op: Mixing, blocks: list[Block]) -> np.ndarray:
+        """The transpose of the Jacobian of a function of several members."""
+        x = blocks[0]
+        if "axis" not in e.options:
+            raise fail(
+                f"`{op.name}` of several arguments in a program",
+                "ns.empirical_ntk takes networks, whose functions of members run along an axis.",
+                SimulationError,
+            )
+        options = {name: value for name, value in e.options.items() if name != "axis"}
+        axes = tuple(x.axis(a) for a in axes_of(e.options["axis"], x.rank))
+        if op.user:
+            return self.directions(adjoint, e, op, x, axes)
+        if op.name in ("max", "min"):
+            sign = 1.0 if op.name == "max" else -1.0
+            chosen = MIXINGS["argmax"].run(Block(sign * x.array, x.rank, x.vector), axis=e.options["axis"])
+            return np.expand_dims(adjoint, tuple(sorted(axes))) * chosen.array
+        if op.name == "argmax":
+            return np.zeros_like(adjoint)
+        y = evaluate(e, self.values).array
+        along = np.sum(y * adjoint, axis=axes, keepdims=True)
+        if op.name == "softmax":
+            return y * (adjoint - along)
+        size = prod(x.array.shape[a] for a in axes)
+        centred = x.array - x.array.mean(axis=axes, keepdims=True)
+        deviation = np.sqrt((centred**2).mean(axis=axes, keepdims=True) + options.get("eps", 0.0))
+        return (adjoint - adjoint.mean(axis=axes, keepdims=True) - y * along / size) / deviation
+
+    def directions(
+        self, adjoint: np.ndarray, e: Apply, op: Mixing, x: Block, axes: tuple[int, ...]
+    ) -> np.ndarray:
+        """Member by member, from derivatives along each of them."""
+        slope, full = directional(op), np.zeros((self.scalars, self.members, *x.index, x.array.shape[-1]))
+        for place in np.ndindex(*(x.array.shape[a] for a in axes)):
+            key: list[Any] = [slice(None)] * x.array.ndim
+            for a, i in zip(axes, place, strict=True):
+                key[a] = i
+            one = np.zeros_like(x.array)
+            one[tuple(key)] = 1.0
+            moved = slope.run(x, Block(one, x.rank, x.vector), axis=e.options["axis"]).array
+            part = adjoint * moved
+            full[(..., *key[-(x.rank + 1) :])] = part if op.reduces else part.sum(axis=axes)
+        return full
+
+
+def _summed(array: np.ndarray, whole: Block, arg: Block) -> np.ndarray:
+    """An adjoint of the shape of a whole, summed over the axes along which an argument was broadcast."""
+    if whole.vector and not arg.vector:
+        array = array.sum(axis=-1)
+    first = array.ndim - whole.rank - (1 if arg.vector else 0)
+    extra = whole.rank - arg.rank
+    array = array.sum(axis=tuple(range(first, first + extra)))
+    index = array.shape[first : first + arg.rank]
+    narrow = tuple(first + k for k, (n, m) in enumerate(zip(index, arg.index, strict=True)) if n != m)
+    return array.sum(axis=narrow, keepdims=True)
+
+
+@lru_cache(maxsize=256)
+def _matrix(op: Op, attrs: Any, shapes: tuple[tuple[int, ...], ...], k: int) -> np.ndarray:
+    """(members of argument k, members of the result) of a linear map on index axes."""
+    size = prod(shapes[k])
+    blocks = [Block(np.zeros((1, *shape)), len(shape)) for shape in shapes]
+    blocks[k] = Block(np.eye(size).reshape(size, *shapes[k]), len(shapes[k]))
+    made = op.run(*blocks, **dict(attrs))
+    return made.array.reshape(size, -1)

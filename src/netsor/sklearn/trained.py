@@ -1,0 +1,94 @@
+"""Regression by infinitely wide networks under gradient descent, as a scikit-learn estimator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import numpy as np
+from sklearn.base import RegressorMixin, clone
+from sklearn.utils.validation import check_is_fitted
+
+from netsor import gp
+from netsor.limits import ntk
+from netsor.sklearn.architecture import check_pairwise, kernel_of
+from netsor.sklearn.estimators import NNGPEstimator
+
+__all__ = ["NTKRegressor"]
+
+
+class NTKRegressor(RegressorMixin, NNGPEstimator):
+    """Regression with the ensemble of infinitely wide networks under gradient flow, see `ns.gp.train`.
+
+    network         as for `NNGPRegressor`
+    rate, time      of training; by default until the end
+    noise           the ridge, in units of the (normalised) targets
+    rates           of single parameters, or a convention of what a parameter is
+    normalize_y     subtract the mean of the targets and divide by their standard deviation
+    input_shape     the shape of one input, e.g. (8, 8, 1), if the rows of X are flattened
+    kernel_options  options of `ns.kernel`
+
+    >>> import numpy as np
+    >>> X = np.linspace(-2, 2, 20)[:, None]
+    >>> model = NTKRegressor(noise=1e-4).fit(X, np.sin(X[:, 0]))
+    >>> bool(abs(model.predict([[0.5]])[0] - np.sin(0.5)) < 0.02)
+    True
+    """
+
+    def __init__(
+        self,
+        network: Any = None,
+        rate: float = 1.0,
+        time: float = inf,
+        noise: float = 1e-2,
+        rates: Any = None,
+        normalize_y: bool = True,
+        input_shape: tuple[int, ...] | None = None,
+        kernel_options: dict[str, Any] | None = None,
+    ) -> None:
+        self.network = network
+        self.rate = rate
+        self.time = time
+        self.noise = noise
+        self.rates = rates
+        self.normalize_y = normalize_y
+        self.input_shape = input_shape
+        self.kernel_options = kernel_options
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def fit(self, X: Any, y: Any) -> NTKRegressor:
+        """Train the ensemble."""
+        x, y = self._inputs(X, True, y, multi_output=True, y_numeric=True)
+        y = np.asarray(y, np.float64)
+        self._standardise(y)
+        self.network_ = clone(self.network, safe=False)
+        net = kernel_of(self.network_, None).net
+        check_pairwise(net, np.asarray(x[0]))
+        options = {"rate": self.rate, "time": self.time, "noise": self.noise, "rates": self.rates}
+        targets = (y - self._mean) / self._scale
+        self.model_ = gp.train(net, x, targets, **options, **(self.kernel_options or {}))
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        if "model_" in state:
+            state["model_"] = replace(state["model_"], tangent=None)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if hasattr(self, "model_"):
+            moving = ntk(self.model_.kernel.net, self.rates, **(self.kernel_options or {}))
+            self.model_ = replace(self.model_, tangent=moving)
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """The mean of the ensemble, with its standard deviation on request."""
+        check_is_fitted(self, "model_")
+        found = self.model_.predict(self._inputs(X, False))
+        mean = found.mean * self._scale + self._mean
+        return (mean, np.multiply.outer(found.std, self._scale)) if return_std else mean

@@ -1,0 +1,119 @@
+"""Sampled kernels in tiles: one positive matrix for any tiling; errors cover what landmarks leave out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import netsor as ns
+from netsor import zoo
+from netsor.errors import DataError, LimitError
+
+pytest.importorskip("zarr")
+pytest.importorskip("cloudpickle")
+
+RNG = np.random.default_rng(4)
+CENTRES = RNG.standard_normal((3, 3, 4))
+X = np.stack([CENTRES[k % 3] + 0.7 * RNG.standard_normal((3, 4)) for k in range(14)])
+
+
+def last(cell: Any, state: Any = 0) -> ns.Network:
+    """The last state of a recurrent network."""
+    v = ns.Matrix(1.0, rows=1, name="v")
+
+    @ns.network
+    def recurrent(tokens):
+        s = state
+        for token in tokens:
+            s = cell(s, token)
+        return v @ (s[0] if isinstance(s, tuple) else s)
+
+    return recurrent
+
+
+NETWORKS = {
+    "gru": last(ns.GRUCell()),
+    "gru, erf": last(ns.GRUCell(ns.erf, ns.erf_gate, var_w=4.0)),
+    "gru, relu": last(ns.GRUCell(ns.relu, var_w=2.0)),
+    "gru, step": last(ns.GRUCell(ns.tanh, ns.step, var_w=2.0)),
+    "lstm": last(ns.LSTMCell(), (0, 0)),
+    "all states": zoo.gru(),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_any_tiling_gives_one_positive_matrix(name: str, tmp_path: Path) -> None:
+    made = {}
+    for tile in (3, 5, 14):
+        K = ns.kernel(NETWORKS[name], points=2**6, repeats=4)
+        made[tile] = ns.gp.store(K, X, tmp_path / f"{tile}.zarr", tile=tile, landmarks=4).read()
+        np.testing.assert_array_equal(made[tile], made[tile].T)
+    scale = np.abs(made[14]).max()
+    for tile in (3, 5):
+        np.testing.assert_allclose(made[tile], made[14], rtol=0, atol=1e-9 * scale)
+    assert np.linalg.eigvalsh(made[3])[0] > -1e-12 * scale
+
+
+@pytest.mark.parametrize("landmarks", [2, 6])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_errors_cover(name: str, landmarks: int, tmp_path: Path) -> None:
+    """The difference to a kernel that is drawn jointly, with eight times the points."""
+    K = ns.kernel(NETWORKS[name], points=2**8, repeats=16)
+    found = ns.gp.store(K, X, tmp_path / "K.zarr", tile=7, landmarks=landmarks)
+    wanted = ns.kernel(NETWORKS[name], points=2**11, seed=7).evaluate(X)
+    size = found.grid.rows.chunk
+    error = np.kron(found.errors(), np.ones((size, size)))[: len(wanted.value), : len(wanted.value)]
+    floor = np.sqrt(np.mean(wanted.error**2)) + np.sqrt(np.mean(np.diagonal(error) ** 2))
+    excess = np.abs(found.read() - wanted.value) / (error + 5 * floor)
+    assert excess.max() < 1
+
+
+def test_landmarks_alone_are_drawn_jointly(tmp_path: Path) -> None:
+    """With all inputs as landmarks nothing is left out."""
+    K = ns.kernel(NETWORKS["gru"], points=2**9)
+    found = ns.gp.store(K, X, tmp_path / "K.zarr", tile=14, landmarks=14)
+    wanted = ns.kernel(NETWORKS["gru"], points=2**12, seed=7).evaluate(X)
+    assert np.all(np.abs(found.read() - wanted.value) < 8 * (found.largest_error() + wanted.error.max()))
+
+
+def test_more_landmarks_have_smaller_errors(tmp_path: Path) -> None:
+    K = ns.kernel(NETWORKS["gru, erf"], points=2**7, repeats=8)
+    few, many = (
+        np.median(ns.gp.store(K, X, tmp_path / f"{m}.zarr", tile=7, landmarks=m).errors()) for m in (2, 10)
+    )
+    assert many < few
+
+
+def test_a_fit_of_a_sampled_store(tmp_path: Path) -> None:
+    K = ns.kernel(NETWORKS["gru"], points=2**8)
+    store = ns.gp.store(K, X, tmp_path / "K.zarr", tile=5, landmarks=4)
+    model = ns.gp.fit(store, np.arange(14.0), noise=0.5)
+    assert model.residual < 1e-10
+    with pytest.raises(DataError, match="new inputs were not drawn"):
+        model.predict(X[:1])
+
+
+@pytest.mark.parametrize(
+    ("net", "x", "y", "options", "text"),
+    [
+        (
+            zoo.cnn(1, kernel=2, pool="max"),
+            RNG.standard_normal((3, 2, 2, 1)),
+            None,
+            {"method": "sample"},
+            "must be",
+        ),
+        (NETWORKS["gru"], X, None, {"tol": 0.01}, "no tolerance"),
+        (NETWORKS["gru"], X, X, {}, "of one set"),
+        (NETWORKS["gru"], [X[0], X[1][:2]], None, {}, "of one shape"),
+    ],
+)
+def test_what_has_no_such_form_is_refused(
+    net: ns.Network, x: Any, y: Any, options: dict[str, Any], text: str, tmp_path: Path
+) -> None:
+    with pytest.raises(LimitError, match=text):
+        ns.gp.store(ns.kernel(net, **options), x, tmp_path / "K.zarr", y)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,214 @@
+"""Tangent programs: the text of small ones, what is frozen, and what has no tangent kernel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import netsor as ns
+from netsor.errors import DataError, FunctionError, LimitError, TangentError, TypeCheckError
+from netsor.lang.derivatives import Along, Slope, partial_of
+from netsor.lang.ops import Function
+from netsor.lang.tangent import tangent
+
+LAYER = """
+Input g :: G(n) ~ N(0, 1)
+Input W :: A(n, n) ~ N(0, 2/n)
+Input b :: G(n) ~ N(0.5, 0.1)
+Input v :: G(n) ~ N(0, 1)
+x := tanh(g)
+k := MatMul(W, x)
+h := k + b
+y := relu(h)
+Output v^T y / sqrt(n)
+"""
+
+
+def body(program: ns.Program) -> list[str]:
+    """The lines of the tangent alone."""
+    return [line for line in str(program).splitlines() if "d_" in line or "t_" in line]
+
+
+def test_every_rule_of_the_table() -> None:
+    assert body(ns.parse(LAYER).tangent({"b": 0.5})) == [
+        "Input d_g :: G(n) ~ N(0, 1)",
+        "Input t_W :: A(n, n) ~ N(0, 2/n)",
+        "Input d_W :: A(n, n) ~ N(0, 2/n)",
+        "Input d_b :: G(n) ~ N(0, 0.05)",
+        "Input d_v :: G(n) ~ N(0, 1)",
+        "d_x := (1 - tanh(g)^2)*d_g :: H(n)",
+        "d_k_a := MatMul(d_W, x) :: G(n)",
+        "d_k_b := MatMul(t_W, d_x) :: G(n)",
+        "d_k := d_k_a + d_k_b :: G(n)",
+        "d_h := d_k + d_b :: G(n)",
+        "d_y := step(h)*d_h :: H(n)",
+        "Output d_v^T y / sqrt(n) + v^T d_y / sqrt(n)",
+    ]
+
+
+def test_at_finite_width_the_matrix_is_its_own_copy() -> None:
+    assert "d_k_b := MatMul(W, d_x) :: G(n)" in body(ns.parse(LAYER).tangent(tied=True))
+
+
+def test_scalars_move_at_finite_width_only() -> None:
+    text = """
+    Input g :: G(n) ~ N(0, 1)
+    Input v :: G(n) ~ N(0, 1)
+    c := Moment(g*g)
+    s := 2*c + 1
+    y := g/s
+    Output v^T y / sqrt(n)
+    """
+    program = ns.parse(text)
+    assert not any("d_c" in line for line in body(program.tangent()))
+    lines = body(program.tangent(scalars=True))
+    assert "d_c := Moment(g*d_g + g*d_g) :: C" in lines or "d_c := Moment(g*(d_g + d_g)) :: C" in lines
+    assert "d_s := 2*d_c :: C" in lines
+
+
+@pytest.mark.parametrize(
+    ("rates", "laws"),
+    [
+        (None, ["d_U :: A(n, 3) ~ N(0, 5/3)", "d_b :: G(n) ~ N(0, 0.1)", "d_v :: G(n) ~ N(0, 7)"]),
+        ("unit", ["d_U :: A(n, 3) ~ N(0, 1/3)", "d_b :: G(n) ~ N(0, 1)", "d_v :: G(n) ~ N(0, 1)"]),
+        (
+            ("standard", 64),
+            ["d_U :: A(n, 3) ~ N(0, 3/3)", "d_b :: G(n) ~ N(0, 1)", "d_v :: G(n) ~ N(0, 64)"],
+        ),
+        ({"U": 0.5, "b": 0.0}, ["d_U :: A(n, 3) ~ N(0, 2.5/3)", "d_v :: G(n) ~ N(0, 7)"]),
+    ],
+)
+def test_conventions_of_what_a_parameter_is(rates: object, laws: list[str]) -> None:
+    U, b, v = ns.Matrix(5.0), ns.Vector(0.1), ns.Matrix(7.0, rows=1)
+    net = ns.network(lambda x: v @ ns.relu(U @ x + b))
+    lines = str(ns.program(ns.tangent(net, rates), [1.0, 2.0, 3.0])).splitlines()
+    found = [
+        line.removeprefix("Input ") for line in lines if line.startswith("Input d_") and "Ux" not in line
+    ]
+    assert found == laws
+
+
+def test_the_bias_of_an_output_has_fan_in_one() -> None:
+    U, b, v = ns.Matrix(), ns.Vector(0.5), ns.Matrix(rows=1)
+    net = ns.network(lambda x: v @ ns.relu(U @ x) + b)
+    x = np.array([[1.0, 2.0], [0.3, -1.0]])
+    without = ns.network(lambda x: v @ ns.relu(U @ x))
+    for rates, part in ((None, 0.5), ("unit", 1.0), (("standard", 512), 1.0)):
+        np.testing.assert_allclose(ns.ntk(net, rates)(x) - ns.ntk(without, rates)(x), part, rtol=1e-12)
+
+
+def test_a_frozen_network_has_a_tangent_kernel_of_zero() -> None:
+    U, v = ns.Matrix(rate=0.0), ns.Matrix(rows=1, rate=0.0)
+    net = ns.network(lambda x: v @ ns.relu(U @ x))
+    assert ns.ntk(net)(np.eye(2)).tolist() == [[0.0, 0.0], [0.0, 0.0]]
+
+
+def test_jumps_have_derivative_zero_and_the_plan_says_so() -> None:
+    net = ns.zoo.mlp(2, ns.sign)
+    K = ns.ntk(net)
+    x = np.random.default_rng(0).standard_normal((3, 4))
+    np.testing.assert_allclose(K(x), ns.kernel(net)(x), rtol=1e-12)  # the readout alone moves anything
+    assert "the derivative of sign is 0 almost everywhere" in str(K.plan(x))
+
+
+def test_what_has_no_tangent_kernel_is_refused() -> None:
+    with pytest.raises(TangentError, match="batchnorm over 3 members"):
+        ns.ntk(ns.zoo.batchnorm_mlp(1))([np.eye(3)])
+    with pytest.raises(TypeCheckError, match="has a mean"):
+        ns.parse(LAYER.replace("Input v :: G(n) ~ N(0, 1)", "Input v :: G(n) ~ N(1, 1)")).tangent()
+    with pytest.raises(TangentError, match="no parameter `Q`"):
+        ns.parse(LAYER).tangent({"Q": 1.0})
+    with pytest.raises(DataError, match="no parameter `Q`"):
+        ns.ntk(ns.zoo.mlp(1), {"Q": 1.0})(np.eye(2))
+    for wrong in ("units", {"W1": -1.0}, ("standard", 0), 3, {"W1": float("nan")}):
+        with pytest.raises(DataError):
+            ns.ntk(ns.zoo.mlp(1), wrong)
+    for phi in (lambda h: ns.sqrt(ns.abs(h)), lambda h: ns.log(ns.abs(h))):
+        with pytest.raises(LimitError, match="not finite"):
+            ns.ntk(ns.zoo.mlp(1, phi))(np.eye(2))
+    with pytest.raises(DataError, match="rate of a Matrix"):
+        ns.Matrix(rate=-1.0)
+
+
+def test_batchnorm_of_two_is_a_sign() -> None:
+    x = [np.array([[1.0, 2.0], [0.3, -1.0]])]
+    net = ns.zoo.batchnorm_mlp(1)
+    np.testing.assert_allclose(ns.ntk(net)(x), ns.kernel(net)(x), rtol=1e-12)
+
+
+def test_names_that_are_taken_get_others() -> None:
+    program = ns.parse(LAYER.replace("x", "d_g"))
+    assert tangent(program).directions["g"] == "d_g_"
+
+
+# Users' functions
+
+
+def hinge(x: np.ndarray) -> np.ndarray:
+    return np.abs(x) + np.maximum(x - 1.0, 0.0)
+
+
+def test_differences_never_straddle_a_kink() -> None:
+    slope = Slope(hinge, 0, by_jax=False)
+    x = np.concatenate([np.linspace(-5, 5, 10_001) + 1e-7, [1e-4, -1e-4, 1 + 1e-5, 1 - 1e-5]])
+    np.testing.assert_allclose(slope(x), np.sign(x) + (x > 1), atol=1e-9)
+
+
+def test_differences_of_smooth_functions() -> None:
+    x = np.linspace(-6, 6, 1001)
+    slope = Slope(lambda x, c: x / (1 + np.exp(-c * x)), 0, by_jax=False)
+    gate = 1 / (1 + np.exp(-1.5 * x))
+    np.testing.assert_allclose(slope(x, 1.5), gate * (1 + 1.5 * x * (1 - gate)), atol=1e-11)
+    large = 1e6 * x
+    np.testing.assert_allclose(Slope(np.square, 0, by_jax=False)(large), 2 * large, rtol=1e-10)
+
+
+def test_differences_along_a_direction() -> None:
+    x, d = np.random.default_rng(0).standard_normal((2, 4, 50))
+    found = Along(lambda m: m / np.sqrt((m * m).sum(0)), by_jax=False)(x, d)
+    size = np.sqrt((x * x).sum(0))
+    np.testing.assert_allclose(found, d / size - x * (x * d).sum(0) / size**3, atol=1e-10)
+    assert (abs(Along(np.tanh, by_jax=False)(x, 0 * d)) < 1e-12).all()
+
+
+def test_jax_differentiates_what_it_can_trace() -> None:
+    pytest.importorskip("jax")
+
+    def bump(x):
+        return x * x.__array_namespace__().exp(-x * x)
+
+    found = partial_of(Function("bump", bump, user=True), 0)
+    assert found.fn.by_jax
+    x = np.linspace(-2, 2, 11)
+    value = found.fn(x)
+    assert isinstance(value, np.ndarray)
+    np.testing.assert_allclose(value, (1 - 2 * x * x) * np.exp(-x * x), rtol=1e-14, atol=1e-15)
+
+
+def swish(x: np.ndarray) -> np.ndarray:
+    return x / (1 + np.exp(-x))
+
+
+def swish_slope(x: np.ndarray) -> np.ndarray:
+    gate = 1 / (1 + np.exp(-x))
+    return gate * (1 + x * (1 - gate))
+
+
+def test_a_derivative_of_ones_own_is_used_and_checked() -> None:
+    x = np.random.default_rng(0).standard_normal((3, 4))
+    known, by_hand, by_differences = (
+        ns.ntk(ns.zoo.mlp(2, phi))
+        for phi in (
+            ns.silu,
+            lambda h: ns.nonlin(swish, h, derivative=swish_slope),
+            lambda h: ns.nonlin(swish, h),
+        )
+    )
+    np.testing.assert_allclose(by_hand(x), known(x), rtol=1e-9)
+    np.testing.assert_allclose(by_differences(x), known(x), rtol=1e-9)
+    assert "by differences" in str(by_differences.plan(x))
+    assert "by differences" not in str(by_hand.plan(x))
+    with pytest.raises(FunctionError, match="is not its derivative"):
+        ns.ntk(ns.zoo.mlp(1, lambda h: ns.nonlin(swish, h, derivative=swish)))(x)
+    with pytest.raises(FunctionError, match="one for each of the 1 vectors"):
+        ns.ntk(ns.zoo.mlp(1, lambda h: ns.nonlin(swish, h, derivative=(swish, swish))))(x)

@@ -1,0 +1,262 @@
+"""Tangent kernels against the recursions of the literature, written out here, and against finite networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import netsor as ns
+from brute_force import pair_moments
+from composed_case import EVERYTHING
+from limit_cases import CASES, SEQUENCES, VECTORS, Case, assert_agree
+from netsor.errors import LimitError
+
+Phi = Callable[[np.ndarray], np.ndarray]
+
+
+# Formulas
+
+
+def dense(
+    x: np.ndarray, phi: Phi, slope: Phi, depth: int, var: tuple[float, float, float], kinks: Any = ()
+) -> np.ndarray:
+    """Theta of a multilayer perceptron, layer by layer (Jacot et al. 2018), by plain quadrature."""
+    var_w, var_b, var_v = var
+    sigma = theta = var_w * x @ x.T / x.shape[1] + var_b
+    for layer in range(1, depth + 1):
+        images, slopes = pair_moments(phi, sigma, 0.0, kinks), pair_moments(slope, sigma, 0.0, kinks)
+        if layer == depth:
+            return var_v * (images + slopes * theta)
+        sigma = var_w * images + var_b
+        theta = sigma + var_w * slopes * theta
+    raise AssertionError
+
+
+def gelu_slope(x: np.ndarray) -> np.ndarray:
+    from scipy.special import erf
+
+    return (1 + erf(x / np.sqrt(2))) / 2 + x * np.exp(-x * x / 2) / np.sqrt(2 * np.pi)
+
+
+def erf_slope(x: np.ndarray) -> np.ndarray:
+    return 2 / np.sqrt(np.pi) * np.exp(-x * x)
+
+
+def hard_slope(x: np.ndarray) -> np.ndarray:
+    return 1.0 * (np.abs(x) < 1)
+
+
+ACTIVATIONS = [
+    (ns.relu, lambda x: np.maximum(x, 0), lambda x: 1.0 * (x > 0), (0.0,)),
+    (ns.abs, np.abs, np.sign, (0.0,)),
+    (ns.erf, ns.erf.fn, erf_slope, ()),
+    (ns.gelu, ns.gelu.fn, gelu_slope, ()),
+    (ns.tanh, np.tanh, lambda x: 1 - np.tanh(x) ** 2, ()),
+    (ns.sin, np.sin, np.cos, ()),
+    (ns.hard_tanh, lambda x: np.clip(x, -1, 1), hard_slope, (-1.0, 1.0)),
+]
+
+
+@pytest.mark.parametrize(("phi", "f", "slope", "kinks"), ACTIVATIONS, ids=lambda x: getattr(x, "name", ""))
+def test_perceptrons_of_three_layers(phi: Any, f: Phi, slope: Phi, kinks: Any) -> None:
+    found = ns.ntk(ns.zoo.mlp(3, phi, var_w=1.7, var_b=0.3, var_v=0.8)).evaluate(VECTORS)
+    wanted = dense(VECTORS, f, slope, 3, (1.7, 0.3, 0.8), kinks)
+    assert_agree(found.value, found.error, wanted, 1e-10)
+    assert found.plan.exact
+
+
+def rnn(x: np.ndarray, y: np.ndarray, var: tuple[float, float, float, float]) -> float:
+    """Theta of the last states of an erf network over time: a sum over steps back from both ends.
+
+    At each step forward times backward covariance (Tensor Programs II, section 3): gradients that have gone
+    back by different numbers of steps are independent.
+    """
+    var_w, var_u, var_b, var_v = var
+
+    def sigma(a: np.ndarray, b: np.ndarray) -> float:
+        """The covariance of the last preactivations of two sequences."""
+        past = state(a[:-1], b[:-1]) if len(a) > 1 and len(b) > 1 else 0.0
+        return var_w * past + var_u * a[-1] @ b[-1] / a.shape[1] + var_b
+
+    def state(a: np.ndarray, b: np.ndarray) -> float:
+        root = np.sqrt((1 + 2 * sigma(a, a)) * (1 + 2 * sigma(b, b)))
+        return 2 / np.pi * np.arcsin(2 * sigma(a, b) / root)
+
+    def slope(a: np.ndarray, b: np.ndarray) -> float:
+        square = (1 + 2 * sigma(a, a)) * (1 + 2 * sigma(b, b)) - 4 * sigma(a, b) ** 2
+        return 4 / np.pi / np.sqrt(square)
+
+    total, back = var_v * state(x, y), var_v
+    for k in range(min(len(x), len(y))):
+        a, b = x[: len(x) - k], y[: len(y) - k]
+        back *= slope(a, b)
+        total += back * sigma(a, b)
+        back *= var_w
+    return total
+
+
+def last_state(var: tuple[float, float, float, float]) -> ns.Network:
+    cell = ns.RNNCell(ns.erf, *var[:3])
+    v = ns.Matrix(var[3], rows=1)
+
+    @ns.network
+    def last(tokens):
+        state = 0
+        for token in tokens:
+            state = cell(state, token)
+        return v @ state
+
+    return last
+
+
+@pytest.mark.parametrize("lengths", [(3, 3), (3, 2), (1, 3), (1, 1)])
+def test_recurrent_networks_with_tied_weights(lengths: tuple[int, int]) -> None:
+    var = (1.3, 0.7, 0.2, 1.1)
+    sequences = [s[:n] for s, n in zip(SEQUENCES, lengths, strict=False)]
+    found = ns.ntk(last_state(var)).evaluate(sequences)
+    wanted = np.array([[rnn(x, y, var) for y in sequences] for x in sequences])
+    assert_agree(found.value, found.error, wanted, 1e-13)
+
+
+def test_two_matrices_in_a_row_count_twice() -> None:
+    """Two matrices in a row are one for the kernel, but the tangent kernel counts both."""
+    V, W, v = ns.Matrix(1.0), ns.Matrix(1.0), ns.Matrix(rows=1)
+    net = ns.network(lambda x: v @ (W @ (V @ x)))
+    x = VECTORS
+    np.testing.assert_allclose(ns.ntk(net)(x), 3 * x @ x.T / x.shape[1], rtol=1e-13)
+
+
+# Rates
+
+
+def test_rates_are_linear_and_parts_add_up() -> None:
+    net = ns.zoo.mlp(2, ns.erf, var_w=1.5, var_b=0.3)
+    K, other = ns.ntk(net), VECTORS[:2]
+    for y in (None, other):
+        parts = K.parts(VECTORS, y)
+        assert list(parts) == ["W1", "b1", "W2", "b2", "v"]
+        np.testing.assert_allclose(sum(parts.values()), K(VECTORS, y), rtol=1e-13)
+    for name, part in K.parts(VECTORS).items():
+        alone = ns.ntk(net, {p: 1.0 * (p == name) for p in K.params})
+        np.testing.assert_allclose(alone(VECTORS), part, rtol=1e-13)
+        doubled = K(VECTORS, params={f"{name}.rate": 2.0})
+        np.testing.assert_allclose(doubled, K(VECTORS) + part, rtol=1e-13)
+    np.testing.assert_allclose(K.parts(VECTORS)["v"], ns.kernel(net)(VECTORS), rtol=1e-13)
+
+
+def test_a_variance_is_one_number_for_a_matrix_its_copy_and_its_direction() -> None:
+    K = ns.ntk(ns.zoo.mlp(2, var_w=1.0, var_b=0.3))
+    wanted = ns.ntk(ns.zoo.mlp(2, var_w=[1.0, 2.5], var_b=0.3))(VECTORS)
+    np.testing.assert_allclose(K(VECTORS, params={"W2": 2.5}), wanted, rtol=1e-13)
+    assert K.params == {"W1": 1.0, "W2": 1.0, "b1": 0.3, "b2": 0.3, "v": 1.0}
+    with pytest.raises(LimitError, match="no variance `d_W2`"):
+        K(VECTORS, params={"d_W2": 1.0})
+    unit = ns.ntk(ns.zoo.mlp(2, var_w=1.0, var_b=0.3), "unit")
+    wanted = ns.ntk(ns.zoo.mlp(2, var_w=[1.0, 2.5], var_b=0.3), "unit")(VECTORS)
+    np.testing.assert_allclose(unit(VECTORS, params={"W2": 2.5}), wanted, rtol=1e-13)
+
+
+def test_the_standard_parametrisation_of_a_perceptron() -> None:
+    """d_W has entries of variance 1: n E[y y'] from the readout, n E[h h'] E[phi' phi'] from the layer."""
+    n, net = 64, ns.zoo.mlp(2, ns.relu, var_w=1.7, var_b=0.3, var_v=0.8)
+    parts = ns.ntk(net, ("standard", n)).parts(VECTORS)
+    plain = ns.ntk(net).parts(VECTORS)
+    for name, factor in {"v": n / 0.8, "W2": n / 1.7, "b2": 1 / 0.3, "W1": 4 / 1.7, "b1": 1 / 0.3}.items():
+        np.testing.assert_allclose(parts[name], factor * plain[name], rtol=1e-12)
+
+
+# Degenerate inputs
+
+
+@pytest.mark.parametrize("phi", [ns.relu, ns.erf, ns.tanh, ns.gelu], ids=lambda f: f.name)
+def test_equal_and_zero_inputs(phi: Any) -> None:
+    x = np.array([[1.0, 2.0], [1.0, 2.0], [0.0, 0.0], [-1.0, -2.0]])
+    K = ns.ntk(ns.zoo.mlp(3, phi, var_b=0.5))(x)
+    np.testing.assert_allclose(K[0], K[1], rtol=1e-12)
+    np.testing.assert_array_equal(K, K.T)
+    assert np.linalg.eigvalsh(K)[0] > -1e-12 * np.trace(K)
+    assert np.isfinite(ns.ntk(ns.zoo.mlp(2, phi, var_b=0.0))(x)).all()
+    np.testing.assert_allclose(ns.ntk(ns.zoo.mlp(3, phi, var_b=0.5)).diag(x), np.diagonal(K), rtol=1e-12)
+    np.testing.assert_allclose(ns.ntk(ns.zoo.mlp(3, phi, var_b=0.5))(x[:2], x[1:]), K[:2, 1:], rtol=1e-12)
+    np.testing.assert_allclose(ns.ntk(ns.zoo.mlp(3, phi, var_b=0.5))(x[:1]), K[:1, :1], rtol=1e-12)
+
+
+# Finite networks
+
+
+def assert_mean_of_finite_networks(case: Case, width: int = 128, networks: int = 60) -> None:
+    found = ns.ntk(case.net).evaluate(case.inputs)
+    simulated = ns.empirical_ntk(case.net, case.inputs, width, networks, seed=0)
+    spread = simulated.std(axis=0, ddof=1) / np.sqrt(networks)
+    scale = np.sqrt(np.outer(*[np.diagonal(found.value)] * 2))
+    allowed = 5 * spread + 3 * found.error + 4 / width * scale
+    gap = np.abs(simulated.mean(axis=0) - found.value)
+    assert (gap <= allowed).all(), f"off by {np.max(gap / allowed):.2f} of what is allowed"
+    assert (allowed <= 0.35 * scale.max()).all()
+
+
+QUICK = [
+    case for case in CASES if case.name in ("mlp, user", "cnn, max pool", "gru", "transformer", "graph_conv")
+]
+
+
+@pytest.mark.parametrize("case", QUICK, ids=lambda c: c.name)
+def test_the_mean_of_finite_networks(case: Case) -> None:
+    assert_mean_of_finite_networks(case, networks=40)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [*CASES, EVERYTHING], ids=lambda c: c.name)
+def test_the_mean_of_finite_networks_of_every_kind(case: Case) -> None:
+    assert_mean_of_finite_networks(case)
+
+
+def test_correlated_branches() -> None:
+    """relu(h + layernorm(h)) and g * g: functions of one vector that occurs twice."""
+    U, W, v = ns.Matrix(1.0), ns.Matrix(1.0), ns.Matrix(rows=1)
+
+    @ns.network
+    def branches(x):
+        h = W @ ns.relu(U @ x)
+        return v @ ns.relu(h + ns.layernorm(h))
+
+    @ns.network
+    def square(x):
+        h = W @ ns.relu(U @ x)
+        return v @ (h * h)
+
+    for net in (branches, square):
+        assert_mean_of_finite_networks(Case(net.name, net, list(VECTORS)), width=256, networks=40)
+
+
+def test_exact_and_sampled_agree() -> None:
+    for case in (CASES[0], CASES[6]):
+        exact, sampled = ns.ntk(case.net), ns.ntk(case.net, method="sample", points=2**12)
+        one, two = exact.evaluate(case.inputs), sampled.evaluate(case.inputs)
+        assert_agree(one.value, one.error, two.value, two.error)
+
+
+def test_max_pooling_with_padding_shares_the_derivative_among_repeated_members() -> None:
+    """Places outside a block repeat a member, which must not count twice."""
+    W, v = ns.Matrix(), ns.Matrix(rows=1)
+    x = SEQUENCES[:2]
+    net = ns.network(lambda x: v @ ns.max_pool(W @ x, 3, 1, padding="same").mean(axis=0))
+    assert_mean_of_finite_networks(Case("max pool", net, list(x)), networks=80)
+
+
+def test_verify_compares_tangent_kernels() -> None:
+    found = ns.verify(ns.tangent(ns.zoo.mlp(2)), VECTORS, widths=(32, 128, 512), samples=30)
+    assert found.ok
+    np.testing.assert_allclose(found.result.value, ns.ntk(ns.zoo.mlp(2))(VECTORS))
+
+
+def test_simulated_tangents_have_the_tangent_kernel_as_covariance() -> None:
+    net, x = ns.zoo.mlp(2, ns.tanh), VECTORS[:2]
+    outputs = ns.simulate(ns.tangent(net), x, width=64, samples=4000, seed=0)
+    exact = ns.empirical_ntk(net, x, width=64, samples=400, seed=1)
+    products = np.einsum("si,sj->sij", outputs, outputs)
+    error = 5 * np.hypot(products.std(0) / np.sqrt(4000), exact.std(0) / np.sqrt(400))
+    assert (abs(products.mean(0) - exact.mean(0)) < error).all()
