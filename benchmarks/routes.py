@@ -63,7 +63,7 @@ def function_of_two(x):
 
 @dataclass(frozen=True)
 class Route:
-    """A route, a kernel that takes it, and how it is switched off: an attribute of a module, another value."""
+    """A route, a kernel that takes it, and how it is switched off: another value of an attribute."""
 
     name: str
     net: ns.Network

@@ -193,8 +193,9 @@ def settled(atom: Atom, series: hermite.Series) -> hermite.Series:
     if not bool(xp.all(good)):
         raise LimitError(
             f"the expectation of `{name_of(atom)}` squared is not finite, or too singular or too rough",
-            remedy="A nonlinearity has no pole, and grows more slowly than exp(x^2 / (4 variance)). One with "
-            'thousands of waves or jumps can be sampled: method="sample".',
+            remedy="A nonlinearity (for tangent kernels, its derivative) has no pole, and grows more slowly "
+            "than exp(x^2 / (4 variance)). One with thousands of waves or jumps can be sampled: "
+            'method="sample".',
         )
     return series
 

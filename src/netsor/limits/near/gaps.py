@@ -78,7 +78,7 @@ def _inner(r: Recorder, g: str, k: str, pair: Pair) -> Asking:
         block = yield second_gap, Ref(s.operand), Ref(t.operand), pair
     matrix = r.matrix_of(g)
     assert matrix is not None
-    return _zero(r, 0) if block is None else block * r.variance(matrix)
+    return _zero(r, 0) if block is None else block * r.factor(matrix, block.pair)
 
 
 def _data_gap(r: Recorder, s: Input, t: Input) -> PerPair:
