@@ -147,6 +147,55 @@ def test_rates_are_linear_and_parts_add_up() -> None:
     np.testing.assert_allclose(K.parts(VECTORS)["v"], ns.kernel(net)(VECTORS), rtol=1e-13)
 
 
+@pytest.mark.parametrize("name", ["mlp, relu", "mlp, tanh", "simple_rnn", "transformer", "cnn, flatten"])
+def test_both_kernels_from_one_pass(name: str) -> None:
+    case = next(case for case in CASES if case.name.startswith(name))
+    K, plain = ns.ntk(case.net), ns.kernel(case.net)
+    for sets in ((case.inputs,), (case.inputs, case.inputs[:1])):
+        nngp, theta = K.both(*sets)
+        np.testing.assert_allclose(nngp, plain(*sets), rtol=1e-13, atol=1e-15)
+        np.testing.assert_allclose(theta, K(*sets), rtol=1e-13, atol=1e-15)
+        np.testing.assert_allclose(sum(K.parts(*sets).values()), K(*sets), rtol=1e-12, atol=1e-14)
+
+
+def test_both_kernels_where_they_take_two_passes() -> None:
+    net = ns.zoo.mlp(2, var_b=0.3)
+    for rates in ({"v": 0.0}, {"W1": 0.0, "v": 2.0}, "unit", ("standard", 64)):
+        K = ns.ntk(net, rates)
+        nngp, theta = K.both(VECTORS, params={"W2": 1.5})
+        np.testing.assert_allclose(nngp, ns.kernel(net)(VECTORS, params={"W2": 1.5}), rtol=1e-13)
+        np.testing.assert_allclose(theta, K(VECTORS, params={"W2": 1.5}), rtol=1e-13)
+    gru = next(case for case in CASES if case.name == "gru")
+    sampled = ns.ntk(gru.net, points=2**8)
+    nngp, theta = sampled.both(gru.inputs)
+    np.testing.assert_allclose(nngp, ns.kernel(gru.net, points=2**8)(gru.inputs))
+    np.testing.assert_allclose(theta, sampled(gru.inputs))
+
+
+def test_equal_inputs_in_one_pass() -> None:
+    x = np.array([[1.0, 2.0], [1.0, 2.0], [1.0, 2.0 + 1e-9]])
+    K = ns.ntk(ns.zoo.mlp(3))
+    nngp, theta = K.both(x)
+    np.testing.assert_allclose(theta, K(x), rtol=1e-12)
+    np.testing.assert_allclose(nngp, ns.kernel(ns.zoo.mlp(3))(x), rtol=1e-12)
+    np.testing.assert_allclose(sum(K.parts(x).values()), K(x), rtol=1e-12)
+
+
+def test_gradients_in_every_variance_and_rate() -> None:
+    jax = pytest.importorskip("jax")
+    from netsor.lang.libraries import double_precision
+
+    K = ns.ntk(ns.zoo.mlp(2, ns.erf, var_w=1.4, var_b=0.3))
+    names = [*K.params, *(f"{name}.rate" for name in K.params)]
+    start = {**K.params, **{f"{name}.rate": 1.0 for name in K.params}}
+    weights = np.random.default_rng(0).standard_normal((3, 3))
+    with double_precision():
+        found = jax.grad(lambda p: (weights * K(VECTORS, params=p)).sum())(start)
+    for name in names:
+        ends = [np.sum(weights * K(VECTORS, params={**start, name: start[name] + h})) for h in (1e-5, -1e-5)]
+        assert float(found[name]) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-7, abs=1e-9)
+
+
 def test_a_variance_is_one_number_for_a_matrix_its_copy_and_its_direction() -> None:
     K = ns.ntk(ns.zoo.mlp(2, var_w=1.0, var_b=0.3))
     wanted = ns.ntk(ns.zoo.mlp(2, var_w=[1.0, 2.5], var_b=0.3))(VECTORS)

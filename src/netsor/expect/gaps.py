@@ -162,7 +162,8 @@ def near_moments(
     at y.
     """
     shape = np.broadcast_shapes(*(np.shape(a) for a in (m1, m2, s1, s2, distance)))
-    law = np.stack([np.broadcast_to(a, shape).reshape(-1) for a in (m1, m2, s1, s2, distance)])
+    law = np.stack([np.broadcast_to(a, shape).reshape(-1) for a in (m1, m2, s1, s2, distance)], dtype=float)
+    law[4] = np.clip(law[4], 0.0, 2.0)
     law[3], law[4] = np.where(law[4] > 1, -law[3], law[3]), np.minimum(law[4], 2 - law[4])
     found, change = np.zeros((3, law.shape[1])), np.full((3, law.shape[1]), np.inf)
     (noise, edge), moving = np.zeros((2, law.shape[1])), np.arange(law.shape[1])

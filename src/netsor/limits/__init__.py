@@ -6,6 +6,7 @@
 | the plan, and carrying it out | computation, plan, notes |
 | what is computed: covariances and moments by recursion | recursion/ |
 | by which method: the ladder | methods/ |
+| nearly equal inputs of steep functions | near/ |
 | or sampled | sampling/ |
 | what is recorded: steps of arrays without values | tape/ |
 | on what it runs | on_numpy/ (and Numba), on_jax/, on_arrays (any other library) |

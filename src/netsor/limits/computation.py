@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -68,8 +68,9 @@ class Result:
 class Computation:
     """The kernel of a joint program; with `split`, between the inputs before it and those from it on.
 
-    Only the shapes of its data count. `params` names the variances that are given with the data. A part of
-    a larger kernel is computed with the `cut` of the whole.
+    Only the shapes of its data count. `params` names the variances that are given with the data, and `varied`
+    those that are given `versions` values each, for as many kernels in one pass. A part of a larger kernel is
+    computed with the `cut` of the whole.
     """
 
     def __init__(
@@ -79,8 +80,11 @@ class Computation:
         params: tuple[str, ...],
         split: int | None,
         cut: Cut | None = None,
+        varied: tuple[str, ...] = (),
+        versions: int = 1,
     ) -> None:
         self.options, self.params, self.cut = options, params, cut
+        self.varied, self.versions = varied, versions
         self.program, self.rows = made.program, Rows(made, split)
         self.forms = Forms(self.program)
         self.batched = frozenset(
@@ -140,7 +144,13 @@ class Computation:
         for name, shape in shapes.items():
             array, rank = tape.input(name, shape, dtype), program.data[name].ndim
             data[name] = PerInput(array[None, ...] if len(shape) > rank else array[None, None, ...], rank)
-        params = {name: tape.input(name, (), dtype) for name in self.params}
+        params: dict[str, Any] = {name: tape.input(name, (), dtype) for name in self.params}
+        for name in self.varied:
+            params[name] = (
+                PerInput(tape.input(name, (self.versions, 1), dtype), 0)
+                if forms is self.forms
+                else tape.input(name, (), dtype)
+            )
         nudge = tape.input(NUDGE, (), dtype) if errors else None
         notes = Notes(remarks=dict.fromkeys(self.made.tangent.remarks if self.made.tangent else ()))
         return Recorder(program, forms, tape, data, params, RULES, notes, nudge, traced, samples)
@@ -153,7 +163,9 @@ class Computation:
             self._padded = None
             if padding is not None:
                 made = replace(padding.made, data=padding.data(self.made.data))
-                own = Computation(made, self.options, self.params, self.rows.split, self.cut)
+                own = Computation(
+                    made, self.options, self.params, self.rows.split, self.cut, self.varied, self.versions
+                )
                 own._padded = None
                 self._padded = padding, own
         assert not isinstance(self._padded, bool)
@@ -265,11 +277,32 @@ class Computation:
             value[entries.rows, entries.cols] = entries.values[0]
         return value
 
+    def several(self, data: Values, params: Values, varied: Sequence[Values]) -> np.ndarray | None:
+        """(versions, rows, columns) of the kernels with varied variances; None if something must be sampled.
+
+        What does not depend on them is computed once.
+        """
+        exact = self.exact(errors=False)
+        if exact is None:
+            return None
+        prepare, recording = exact
+        given, dtype = self.given(data, params), self.options.dtype
+        table = {name: np.array([[v[name]] for v in varied], dtype) for name in self.varied}
+        recording.ran = True
+        value = finite(
+            on_numpy.run(recording, {**prepare(given), **table}, dtype, self.versions, lambda: None)
+        )
+        for matrix, own in zip(value, varied, strict=True):
+            for entries in self._near(recording, {**given, **self.given({}, own)}, {0.0: matrix}):
+                matrix[entries.rows, entries.cols] = entries.values[0]
+        return value
+
     def _near(self, recording: Recording, given: Values, kernels: Mapping[float, Any]) -> Iterator[Entries]:
         """The entries of nearly equal inputs at some nudges, where functions are steep."""
         if not recording.notes.steep:
             return iter(())
-        data, params = ({name: given[name] for name in names} for names in (self.shapes, self.params))
+        names = (self.shapes, (*self.params, *self.varied))
+        data, params = ({name: given[name] for name in own} for own in names)
         diagonals = {nudge: np.diagonal(kernel) for nudge, kernel in kernels.items()}
         return NearPairs(self.program, self.rows, data, params, self._twins, diagonals).entries()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from netsor.errors import LimitError
 from netsor.expect.points.landmarks import Landmarks
 from netsor.lang.libraries import is_traced
 from netsor.lang.program import MatrixLaw, Normal, Program
+from netsor.lang.tangent import Tangent
 from netsor.limits.computation import Computation, Result
 from netsor.limits.inputs import Inputs
 from netsor.limits.options import Options
@@ -137,10 +139,14 @@ class KernelFn:
             used = self.check_params(inputs.params, known.made)
             data = inputs.data(known.made)
         if key is not None and not known.made.concrete:
-            self._known[key] = known
-            while len(self._known) > KEPT:
-                self._known.pop(next(iter(self._known)))
+            self._keep(key, known)
         return known, data, used
+
+    def _keep(self, key: Any, computation: Computation) -> None:
+        """Keep a computation, and forget the oldest."""
+        self._known[key] = computation
+        while len(self._known) > KEPT:
+            self._known.pop(next(iter(self._known)))
 
     @property
     def params(self) -> dict[str, float]:
@@ -181,14 +187,59 @@ class TangentKernelFn(KernelFn):
         >>> {name: part.round(3).tolist() for name, part in parts.items()}
         {'W1': [[0.25, 0.0], [0.0, 0.25]], 'v': [[0.25, 0.08], [0.08, 0.25]]}
         """
-        tangent = Inputs(x, y, {}).joint(self.net).tangent
-        assert tangent is not None
+        inputs = Inputs(x, y, _named(params)).in_numpy()
+        tangent = self._tangent(inputs)
         rates = {name: tangent.rates.rate(name) for name in tangent.directions}
-        found = {}
-        for name in rates:
-            own = {f"{p}.rate": rate if p == name else 0.0 for p, rate in rates.items()}
-            found[name] = self(x, y, params={**(params or {}), **own})
-        return found
+        own = [{f"{p}.rate": rate if p == name else 0.0 for p, rate in rates.items()} for name in rates]
+        found = self._versions(inputs, [tangent.variances({**inputs.params, **part}) for part in own])
+        if found is None:
+            return {
+                name: self(x, y, params={**inputs.params, **part})
+                for name, part in zip(rates, own, strict=True)
+            }
+        return dict(zip(rates, map(inputs.in_its_library, found), strict=True))
+
+    def both(self, x: Any, y: Any = None, *, params: Mapping[str, Any] | None = None) -> tuple[Any, Any]:
+        """The kernel of the network itself (NNGP) and its tangent kernel, in one pass.
+
+        The first is the part of readouts that move as far as they vary, if nothing else moves.
+        """
+        inputs = Inputs(x, y, _named(params)).in_numpy()
+        tangent = self._tangent(inputs)
+        readouts = {t.readout for s in tangent.source.outputs for t in s.terms}
+        own = {**program_params(tangent.source), **inputs.params}
+        if readouts <= tangent.directions.keys() and readouts <= own.keys():
+            still = {d: own[p] if p in readouts else 0.0 for p, d in tangent.directions.items()}
+            moving = tangent.variances({**own, **inputs.params})
+            found = self._versions(inputs, [{**moving, **still}, moving])
+            if found is not None:
+                return inputs.in_its_library(found[0]), inputs.in_its_library(found[1])
+        return KernelFn(self.net.net, self.options)(x, y, params=params), self(x, y, params=params)
+
+    def _tangent(self, inputs: Inputs) -> Tangent:
+        tangent = self._computation(inputs)[0].made.tangent
+        assert tangent is not None
+        return tangent
+
+    def _versions(self, inputs: Inputs, variances: list[dict[str, Any]]) -> np.ndarray | None:
+        """Kernels for several variances of the directions, from one pass; None where it takes several."""
+        plain, data, used = self._computation(inputs)
+        names = set(self._tangent(inputs).directions.values())
+        varied = tuple(name for name in variances[0] if name in names)
+        numbers = names <= program_params(plain.program).keys()  # and no covariance matrices
+        if not numbers or len(varied) < len(names) or self.options.tol is not None or inputs.shapes is None:
+            return None
+        scalars = {name: value for name, value in used.items() if name not in names}
+        key = (inputs.shapes, self.net.state(), varied, len(variances))
+        several = self._known.pop(key, None)
+        if several is None:
+            made = replace(plain.made, data=data)
+            several = Computation(
+                made, self.options, tuple(scalars), inputs.split, varied=varied, versions=len(variances)
+            )
+        if not plain.made.concrete:
+            self._keep(key, several)
+        return several.several(data, scalars, variances)
 
 
 def _named(params: Any) -> Mapping[str, Any]:

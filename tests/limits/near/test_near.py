@@ -11,9 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import erf, ndtr
 
 import netsor as ns
 from netsor import zoo
+from netsor.limits.near import search, twins
+from netsor.limits.near.twins import Entries
 
 slow = pytest.mark.slow
 FUNCTIONS = {"sign": ns.sign, "step": ns.step, "erf": ns.erf, "tanh": ns.tanh}
@@ -165,6 +168,31 @@ def test_sentences_with_a_common_beginning() -> None:
     np.testing.assert_array_equal(K([sentence, longer]), found.value)
 
 
+def test_a_jump_at_a_mean() -> None:
+    """P(x < 0 < y or y < 0 < x) is the density of x at 0 times E|y - x| given x = 0, to first order."""
+    W, b, v = ns.Matrix(), ns.Vector(0.4, mean=0.3), ns.Matrix(rows=1)
+
+    @ns.network
+    def net(x: Any) -> Any:
+        return v @ ns.step(W @ x + b)
+
+    x, near = PLANE[0], PLANE[2:]
+    q, p = x @ x / 2 + 0.4, np.sum(near**2, axis=1) / 2 + 0.4
+    d = np.sum((near - x) ** 2, axis=1) / 2
+    change = np.sum((near - x) * (near + x), axis=1) / 2  # p - q
+    shift = -0.3 * (change - d) / (2 * q)
+    width = np.sqrt(d - change**2 / (4 * q))
+    apart = width * np.sqrt(2 / np.pi) * np.exp(-((shift / width) ** 2) / 2) + shift * erf(
+        shift / width / 2**0.5
+    )
+    gap = np.exp(-(0.3**2) / (2 * q)) / np.sqrt(2 * np.pi * q) * apart
+    variances = [ndtr(0.3 / np.sqrt(a)) for a in (q, p)]
+    found = ns.kernel(net).evaluate(PLANE)
+    wanted = (variances[0] + variances[1] - gap) / 2
+    assert np.all(np.abs(found.value[0, 2:] - wanted) <= found.error[0, 2:] + 1e-4 * gap)
+    assert found.error[0, 2:].max() <= 1e-12
+
+
 def test_kinks_before_jumps() -> None:
     """relu keeps the gap: 1 - rho is that of (sin a + (pi - a) cos a) / pi, by its series at small angles."""
     W, U, v = ns.Matrix(), ns.Matrix(), ns.Matrix(rows=1)
@@ -179,6 +207,58 @@ def test_kinks_before_jumps() -> None:
     assert norms.std() < 1e-3
     assert np.all(np.abs(found.value[0, 2:] - (1 - _next(distance))) <= found.error[0, 2:] + 1e-15)
     assert found.error[0, 2:].max() <= 1e-12
+
+
+def _two_of_a_family(x: Any) -> Any:
+    h = W @ x
+    return v @ (ns.sigmoid(h) + 0.5 * ns.tanh(h))
+
+
+def _kinks(x: Any) -> Any:
+    return v @ ns.sign(V @ ns.leaky_relu(U @ ns.abs(W @ x)))
+
+
+def _means(x: Any) -> Any:
+    h = W @ x + b
+    return v @ (ns.tanh(h) + ns.sigmoid(U @ ns.erf(h)) / 2 - 0.3 * ns.step(V @ ns.tanh(h)))
+
+
+def _factors(x: Any) -> Any:
+    h = W @ x + b
+    return v @ (ns.mean(ns.tanh(h) ** 2) * ns.tanh(h)), 2.0 * (v @ ns.relu(U @ (0.3 * ns.sigmoid(h)))) + 1.0
+
+
+W, U, V, v, b = ns.Matrix(1.5), ns.Matrix(0.7), ns.Matrix(), ns.Matrix(rows=1), ns.Vector(0.2, mean=0.4)
+VECTORS = np.random.default_rng(8).standard_normal((4, 3))
+IMAGES = np.random.default_rng(9).standard_normal((3, 4, 4, 2))
+RULES = {
+    **{f"{name}, two layers": (zoo.mlp(2, phi), VECTORS) for name, phi in FUNCTIONS.items()},
+    **{f"{phi.name}": (zoo.mlp(2, phi), VECTORS) for phi in (ns.sigmoid, ns.sin, ns.hard_tanh)},
+    "residual": (zoo.resnet(2, ns.tanh), VECTORS),
+    "residual, step": (zoo.resnet(2, ns.step), VECTORS),
+    "layernorm": (zoo.layernorm_mlp(2, ns.tanh), VECTORS),
+    "convolution": (zoo.cnn(2, phi=ns.tanh, readout="flatten"), IMAGES),
+    "sentences": (zoo.simple_rnn(), [VECTORS, VECTORS[:2] + 1.0, VECTORS[::-1]]),
+    "two of a family": (ns.network(_two_of_a_family), VECTORS),
+    "kinks": (ns.network(_kinks), VECTORS),
+    "means": (ns.network(_means), VECTORS),
+    "factors": (ns.network(_factors), VECTORS),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rules_of_gaps_are_those_of_covariances(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing is near: all pairs of inputs by gaps, and by covariances."""
+    net, inputs = RULES[name]
+    wanted = ns.kernel(net).evaluate(inputs)
+    monkeypatch.setattr(search, "CLOSE", 1e3)
+    monkeypatch.setattr(search, "REACH", 1e5)
+    written = []
+    monkeypatch.setattr(twins, "Entries", lambda *entry: written.append(entry) or Entries(*entry))
+    found = ns.kernel(net).evaluate(inputs)
+    assert sum(len(rows) for rows, *_ in written) >= len(inputs) * (len(inputs) - 1)
+    assert np.all(np.abs(found.value - wanted.value) <= found.error + wanted.error)
+    assert found.error.max() <= 1e-11 * np.abs(found.value).max()
 
 
 def test_float32() -> None:

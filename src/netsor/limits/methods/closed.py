@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from typing import Any
+
+import numpy as np
 
 from netsor.expect.closed.forms import Rule, find, find_mean
 from netsor.expect.quadrature.nodes import eps_of
@@ -69,8 +72,16 @@ def aligned_pair(r: Recorder, c: Component, parallel: NearParallel | None) -> As
         if r.nudge is not None:
             nudge = r.nudge if array.tape is r.tape else array.tape.shared(r.nudge)
             array = array.tape.rule(parallel, array, *sides[2:])
-            array = array * (1.0 - nudge * (r.rounding * eps_of(array)))
+            array = array * (1.0 - nudge * _others(r, c, array) * (r.rounding * eps_of(array)))
     return *sides, array
+
+
+def _others(r: Recorder, c: Component, array: Array) -> Array:
+    """1, and 0 for a member of the index with itself."""
+    (a, b), index = c.atoms, r.index(c.atoms[0].forms[0])
+    if not c.pair.same or c.pair.tied or a.forms != b.forms or array.shape[2:] != (*index, *index):
+        return 1.0
+    return 1.0 - array.tape.constant(np.eye(prod(index)).reshape(1, 1, *index, *index))
 
 
 class ClosedForm:

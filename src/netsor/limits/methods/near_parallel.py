@@ -4,7 +4,8 @@ By Price's theorem the second moment of f(x) and g(y) changes with their covaria
 is no trouble for functions that grow like their argument. But where f is bounded and steep, as sign is, and
 tanh and erf are at large variances, rounding in the last place near correlation 1 becomes an error of up to
 1e-8, and in the next layer of 1e-4; a series that converges slowly is at its worst there. So variables whose
-correlation is 1 or -1 up to a few units in the last place count as parallel, which equal inputs always are.
+correlation is 1 or -1 up to a few units in the last place count as parallel. What that may cost is in the
+error (`closed.aligned_pair`); equal and nearly equal inputs are computed in another way (`limits.near`).
 """
 
 from __future__ import annotations

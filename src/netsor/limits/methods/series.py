@@ -33,7 +33,7 @@ __all__ = ["HermiteSeries", "correlation", "settled"]
 Array = Any
 POOR = 1e-12  # of sqrt(E[f^2] E[g^2]): what series may leave out before pairs are refined
 MOST_REFINED = 256  # pairs of a tile: each takes about 10 ms at a deviation of 100
-LARGE = 1e-4  # an error of an expectation that the plan explains
+LARGE, SMALL = 1e-4, 1e-10  # an error that the plan explains is above both, the second relative to E[f^2]
 
 
 class HermiteSeries:
@@ -111,12 +111,15 @@ class _Refined:
     ) -> tuple[Array, Array]:
         """Values and errors, from those of the series, for means and variances and correlations."""
         (value, error), (left, right) = found, sides
-        if not isinstance(value, np.ndarray) or min(left.rest, right.rest) <= POOR:
+        if not isinstance(value, np.ndarray):
+            return value, error
+        bound = max(POOR, 64 * float(np.finfo(rho.dtype).eps))
+        if min(left.rest, right.rest) <= bound:
             return value, error
         size = np.sqrt(left.square * right.square)
         short = np.abs(rho) ** min(x.coefs.shape[-1] for x in (left, right)) * left.tail * right.tail
         same = (rho == 1) & (left.mark == right.mark) & (left.square == right.square)
-        poor = np.broadcast_to((short > POOR * size) & ~same, value.shape)
+        poor = np.broadcast_to((short > bound * size) & ~same, value.shape)
         if not 0 < np.count_nonzero(poor) <= MOST_REFINED:
             return value, error
         m1, m2, q1, q2, r = (np.broadcast_to(a, value.shape)[poor] for a in (*law, rho))
@@ -128,14 +131,15 @@ class _Refined:
 
 def _why_large(c: Component, left: hermite.Series, right: hermite.Series, error: Array) -> str:
     """The reason of errors that are not small; empty if they are, or known only in a compiled program."""
-    if is_traced(error) or not error.size or float(np.max(np.asarray(error))) <= LARGE:
+    if is_traced(error) or not error.size:
         return ""
-    size = float(np.max(np.asarray(left.square))) * float(np.max(np.asarray(right.square)))
-    if float(np.max(np.asarray(error))) <= LARGE * size**0.5:
+    most = float(np.max(np.asarray(error)))
+    size = float(np.max(np.asarray(left.square))) ** 0.5 * float(np.max(np.asarray(right.square))) ** 0.5
+    if most <= max(LARGE, SMALL * size):
         return ""
     coefs = float(np.max(np.asarray(left.error * right.square**0.5 + left.square**0.5 * right.error)))
     head = f"errors of {c.what} are above {LARGE:.0e}, because"
-    if coefs > float(np.max(np.asarray(error))) / 2:
+    if coefs > most / 2:
         return f"{head} {' and '.join({name_of(a) for a in c.atoms})} is too rough to be integrated better"
     terms = min(left.coefs.shape[-1], right.coefs.shape[-1])
     return f"{head} what {terms} terms of a series leave out counts at correlations near 1 or -1"
@@ -191,9 +195,10 @@ def settled(atom: Atom, series: hermite.Series) -> hermite.Series:
         return replace(series, coefs=xp.where(good[..., None], series.coefs, float("nan")))
     if not bool(xp.all(good)):
         raise LimitError(
-            f"the expectation of `{name_of(atom)}` squared is not finite, or too singular to be computed",
-            remedy="A nonlinearity (for tangent kernels, its derivative) has no pole and grows more slowly "
-            "than exp(x^2 / (4 variance)).",
+            f"the expectation of `{name_of(atom)}` squared is not finite, or too singular or too rough",
+            remedy="A nonlinearity (for tangent kernels, its derivative) has no pole, and grows more slowly "
+            "than exp(x^2 / (4 variance)). One with thousands of waves or jumps can be sampled: "
+            'method="sample".',
         )
     return series
 

@@ -78,7 +78,7 @@ def _inner(r: Recorder, g: str, k: str, pair: Pair) -> Asking:
         block = yield second_gap, Ref(s.operand), Ref(t.operand), pair
     matrix = r.matrix_of(g)
     assert matrix is not None
-    return _zero(r, 0) if block is None else block * r.variance(matrix)
+    return _zero(r, 0) if block is None else block * r.factor(matrix, block.pair)
 
 
 def _data_gap(r: Recorder, s: Input, t: Input) -> PerPair:
@@ -219,12 +219,58 @@ def second_gap(r: Recorder, h: Expr, k: Expr, pair: Pair) -> Asking:
         return (yield from _of_forms(r, x, y, pair))
     if isinstance(x, Apply) and isinstance(y, Apply) and x.op in SELECTIONS:
         return (yield from _selected(r, x, y, pair, second_gap))
-    p, q = forms.products(x), forms.products(y)
-    if len(p) == len(q) == 1 and len(p[0].atoms) == len(q[0].atoms) == 1:
-        made = yield from _of_products(r, p[0], q[0], pair)
-        if made is not None:
-            return made
-    return (yield from _from_moments(r, x, y, pair))
+    pairs = _matched(r, forms.products(x), forms.products(y))
+    total: PerPair | None = None
+    for p, q in pairs:
+        part = yield from _of_products(r, p, q, pair)
+        if part is None:
+            return (yield from _from_moments(r, x, y, pair))
+        total = part if total is None else total + part
+    if total is None:
+        return (yield from _from_moments(r, x, y, pair))
+    shifted = [(p, q) for p, q in pairs if not _is_odd(r, p)]
+    if len(shifted) > 1:
+        cross: PerPair = yield from _cross(r, shifted, pair)
+        total = total + cross
+    return total.widened(r.rank(x), r.rank(x))
+
+
+def _matched(
+    r: Recorder, ours: tuple[Product, ...], theirs: tuple[Product, ...]
+) -> list[tuple[Product, Product]]:
+    """Terms of two sums, one to one, if they are multiples of independent atoms of one form; else none."""
+    if len(ours) != len(theirs) or any(len(p.atoms) != 1 or not p.atoms[0].unary for p in (*ours, *theirs)):
+        return []
+    families = [[r.forms.families_of(p.atoms[0]) for p in side] for side in (ours, theirs)]
+    apart = sum(map(len, families[0])) == len(frozenset().union(*families[0]))
+    same = families[0] == families[1] and all(
+        p.atoms[0].body == q.atoms[0].body for p, q in zip(ours, theirs, strict=True)
+    )
+    return list(zip(ours, theirs, strict=True)) if apart and same else []
+
+
+def _is_odd(r: Recorder, p: Product) -> bool:
+    """Whether a multiple of an atom has mean 0, whatever the data are."""
+    atom = p.atoms[0]
+    return r.forms.is_centred(atom.forms[0]) and about(atom.body, HOLE.name).parity == -1
+
+
+def _cross(r: Recorder, pairs: list[tuple[Product, Product]], pair: Pair) -> Asking:
+    """The products of the means of all pairs of differences, which are independent."""
+    means: list[PerPair] = []
+    for products in pairs:
+        for side, p in enumerate(products):
+            factor = yield from _factor(r, _term_of(p), pair)
+            means.append(pair.side(side, (yield r.rules.first, p.atoms[0].expr)) * factor)
+
+    def cross(slack: float, *means: Array) -> Array:
+        shifts = [a - b for a, b in zip(means[::2], means[1::2], strict=True)]
+        sizes = [np.abs(a) + np.abs(b) for a, b in zip(means[::2], means[1::2], strict=True)]
+        total = sum(shifts) ** 2 - sum(s**2 for s in shifts)
+        lost = sum(sizes) * (2 * sum(map(np.abs, shifts)) + slack * sum(sizes))
+        return total + slack * lost * any(np.any(s != 0) for s in shifts)
+
+    return _step(r, cross, *means)
 
 
 def _of_forms(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
@@ -252,19 +298,20 @@ def _from_moments(r: Recorder, h: Expr, k: Expr, pair: Pair) -> Asking:
 def _of_products(r: Recorder, p: Product, q: Product, pair: Pair) -> Asking:
     """Of multiples a f(x) and b f(y) of a function with a formula; None without one."""
     one, two = p.atoms[0], q.atoms[0]
-    centred = all(r.forms.is_centred(form) for form in (*one.forms, *two.forms))
-    if not one.unary or not two.unary or one.body != two.body:
-        return None
-    formula = _formula(one, centred)
-    if formula is None:
-        return None
-    found = yield from _of_atoms(r, one, two, formula, pair)
+    if one.is_identity:
+        found = (yield from _of_forms(r, one.forms[0], two.forms[0], pair)) or _zero(r, 0)
+    else:
+        centred = all(r.forms.is_centred(form) for form in (*one.forms, *two.forms))
+        formula = _formula(one, centred)
+        if formula is None:
+            return None
+        found = yield from _of_atoms(r, one, two, formula, pair)
     if not p.constants and not q.constants:
         return found
     a = yield from _factor(r, _term_of(p), pair)
     b = yield from _factor(r, _term_of(q), pair)
     if p.constants == q.constants:
-        return None if found is None else found * a * a
+        return found * a * a
     square = yield r.rules.second, one.expr, one.expr, pair
     other = yield r.rules.second, two.expr, two.expr, pair
     return _multiples(r, found, a, b, square, other)

@@ -53,8 +53,9 @@ def close_places(
                 kinds.setdefault(keys, []).append((o, len(group.members), arrays))
     found = []
     for same in kinds.values():
-        outputs, counts, columns = zip(*same, strict=True)
-        parts = [np.concatenate(list(c)) for c in zip(*columns, strict=True)]
+        outputs, counts = [o for o, _, _ in same], [count for _, count, _ in same]
+        columns = zip(*(arrays for _, _, arrays in same), strict=True)
+        parts = [np.concatenate(column) if len(same) > 1 else column[0] for column in columns]
         ends = np.cumsum(counts)
         for pair in _close(parts):
             which = [np.searchsorted(ends, rows, side="right") for rows in pair]

@@ -38,8 +38,8 @@ def run(
             _run_all(out, singles, jobs, workers, advance)
     for o, array in recording.own.items():
         rows = recording.rows.left[o]
-        values, there = np.broadcast_to(singles[array.step][0], rows.shape), rows >= 0
-        out[:, rows[there], rows[there]] = values[there]
+        values, there = np.broadcast_to(singles[array.step], (repeats, *rows.shape)), rows >= 0
+        out[:, rows[there], rows[there]] = values[:, there]
     return out
 
 

@@ -167,7 +167,7 @@ def _inner(r: Recorder, g: str, k: str, pair: Pair) -> Asking:
         block = yield r.rules.second, Ref(s.operand), Ref(t.operand), pair
         if s.aligned or t.aligned:
             block = _aligned_inner(r, s, t, block)
-    return block * pair.shared(r.variance(matrix))
+    return block * r.factor(matrix, pair)
 
 
 def _aligned_inner(r: Recorder, s: MatMul, t: MatMul, block: PerPair) -> PerPair:

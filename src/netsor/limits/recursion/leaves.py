@@ -44,7 +44,10 @@ def normal_covariance(r: Recorder, g: str, k: str, pair: Pair) -> PerPair | None
             full = r.xp.ones((*ones, *(1,) * len(left)))
         else:
             full = r.xp.asarray(np.eye(prod(left)).reshape((*ones, *left, *right)))
-        return PerPair(pair.shared(r.variance(g) * full), pair, len(left), len(right))
+        var = r.variance(g)
+        if isinstance(var, PerInput):
+            return PerPair(pair.shared(full), pair, len(left), len(right)) * pair.left(var)
+        return PerPair(pair.shared(var * full), pair, len(left), len(right))
     sigma = input_covariance(r.program, s, t)
     if sigma is None:
         return None

@@ -69,7 +69,7 @@ def output_tied(r: Recorder, o: int, p: int, moment: Any) -> Asking:
         rule = moment if t and u else r.rules.second
         block: PerPair | None = yield rule, Ref(one.operand), Ref(two.operand), OWN
         if block is not None:
-            total = total + _read_out(r, one, block) * r.variance(name)
+            total = total + _read_out(r, one, block) * r.factor(name, OWN)
     return total
 
 
@@ -94,7 +94,7 @@ def _terms(r: Recorder, t: Term, u: Term, pair: Pair) -> Asking:
     left, right = r.index(y), r.index(z)
     single = v.name == w.name and isinstance(v.law, Normal) and isinstance(v.law.cov, float)
     if single and t.aligned == u.aligned == len(left) == len(right) == len(program.types[v.name].index):
-        var = pair.shared(r.variance(v.name))
+        var = r.factor(v.name, pair)
         if not left:
             return (yield r.rules.second, y, z, pair) * var
         tied: PerPair = yield r.rules.second, y, z, Pair(pair.same, True, pair.rows, pair.cols, pair.tape)
@@ -107,7 +107,7 @@ def _terms(r: Recorder, t: Term, u: Term, pair: Pair) -> Asking:
     block = yield r.rules.second, y, z, pair
     if not single:
         return _general(program, t, u, block, cov)
-    return _general(program, t, u, block, np.eye(len(cov))) * pair.shared(r.variance(v.name))
+    return _general(program, t, u, block, np.eye(len(cov))) * r.factor(v.name, pair)
 
 
 def _general(program: Program, t: Term, u: Term, block: PerPair, cov: np.ndarray) -> PerPair:

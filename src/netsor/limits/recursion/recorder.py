@@ -68,7 +68,8 @@ class Recorder:
 
     tape     what all tiles share: quantities of single inputs, and samples
     data     the arrays of the program, (1, inputs, index...)
-    params   variances by name of input, in place of the program's own
+    params   variances by name of input, in place of the program's own; those of several values as quantities
+             of all inputs, (values, 1)
     rules    see `Rules`
     notes    which expectations there are, and by which method
     errors   whether error bounds are computed, and added `nudge` times to every inexact number
@@ -204,6 +205,11 @@ class Recorder:
         assert isinstance(source, Input)
         own = source.law.var if isinstance(source.law, MatrixLaw) else getattr(source.law, "cov", None)
         return self.params.get(name, own)
+
+    def factor(self, name: str, pair: Pair) -> Any:
+        """The variance as a factor of blocks; one for each repeat where it has several values."""
+        var = self.variance(name)
+        return pair.left(var) if isinstance(var, PerInput) else pair.shared(var)
 
     @cached_property
     def rounding(self) -> float:
