@@ -22,6 +22,7 @@ from netsor.limits.on_numpy import recording
 
 pytest.importorskip("zarr")
 pytest.importorskip("cloudpickle")
+pytestmark = pytest.mark.usefixtures("small_tiles")
 
 RNG = np.random.default_rng(5)
 VECTORS = RNG.standard_normal((50, 4))
@@ -57,7 +58,7 @@ def test_a_store_is_the_kernel_in_memory_bit_for_bit(name: str, tmp_path: Path) 
 
 
 def test_small_kernels_have_one_tile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As they are in memory, in strips of rows that no tile has the shape of."""
+    """The kernel's own tiles are not cut, whatever is asked for."""
     monkeypatch.undo()
     found = ns.gp.store(ns.kernel(zoo.mlp(2)), VECTORS, tmp_path / "K.zarr", tile=8)
     assert len(found.grid.tiles()) == 1
