@@ -18,3 +18,12 @@ def _forget_what_jax_compiled() -> Iterator[None]:
     yield
     if "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
+
+
+@pytest.fixture
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel's own tiles have at most 8 x 8 pairs, so that small kernels have many."""
+    from netsor.limits.on_numpy import recording
+
+    monkeypatch.setattr(recording, "TILE", 64)
+    monkeypatch.setattr(recording, "FEWEST_FOR_THREADS", 0)

@@ -66,6 +66,10 @@ def test_zoo_networks_travel_by_pickle(case: Case, tmp_path: Path) -> None:
     travels(case, tmp_path)
 
 
+def test_tangent_kernels_travel(tmp_path: Path) -> None:
+    travels(Case("tangent", ns.tangent(zoo.mlp(2)), list(limit_cases.VECTORS)), tmp_path)
+
+
 def test_users_functions_travel_by_cloudpickle(tmp_path: Path) -> None:
     cloudpickle.register_pickle_by_value(limit_cases)
     try:

@@ -14,6 +14,7 @@ from netsor.errors import DataError, LimitError
 
 pytest.importorskip("zarr")
 pytest.importorskip("cloudpickle")
+pytestmark = pytest.mark.usefixtures("small_tiles")
 
 RNG = np.random.default_rng(4)
 CENTRES = RNG.standard_normal((3, 3, 4))

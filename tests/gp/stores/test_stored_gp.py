@@ -18,6 +18,7 @@ from netsor.gp.stores.gradients import Gradients
 
 pytest.importorskip("zarr")
 pytest.importorskip("cloudpickle")
+pytestmark = pytest.mark.usefixtures("small_tiles")
 
 RNG = np.random.default_rng(6)
 X, NEW = RNG.standard_normal((90, 4)), RNG.standard_normal((7, 4))

@@ -22,6 +22,7 @@ from netsor.limits.on_numpy import recording
 
 pytest.importorskip("zarr")
 pytest.importorskip("cloudpickle")
+pytestmark = pytest.mark.usefixtures("small_tiles")
 
 RNG = np.random.default_rng(5)
 VECTORS = RNG.standard_normal((50, 4))
@@ -33,6 +34,7 @@ CASES: dict[str, tuple[ns.Network, Any, dict[str, Any]]] = {
     "erf": (zoo.mlp(2, ns.erf), VECTORS[:41], {}),
     "float32": (zoo.mlp(3), VECTORS, {"dtype": np.float32}),
     "resnet": (zoo.resnet(2), VECTORS, {}),
+    "tangent": (ns.tangent(zoo.mlp(2)), VECTORS, {}),
     "layernorm": (zoo.layernorm_mlp(2), VECTORS[:17], {}),
     "cnn": (zoo.cnn(2), RNG.standard_normal((9, 3, 3, 2)), {}),
     "several outputs": (zoo.simple_rnn(), RNG.standard_normal((11, 3, 2)), {}),
@@ -56,7 +58,7 @@ def test_a_store_is_the_kernel_in_memory_bit_for_bit(name: str, tmp_path: Path) 
 
 
 def test_small_kernels_have_one_tile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As they are in memory, in strips of rows that no tile has the shape of."""
+    """The kernel's own tiles are not cut, whatever is asked for."""
     monkeypatch.undo()
     found = ns.gp.store(ns.kernel(zoo.mlp(2)), VECTORS, tmp_path / "K.zarr", tile=8)
     assert len(found.grid.tiles()) == 1
@@ -196,6 +198,7 @@ def test_what_differs_is_named(tmp_path: Path) -> None:
     wrong: list[tuple[Any, Any, dict[str, Any], str]] = [
         (ns.kernel(zoo.mlp(2, var_b=0.5)), VECTORS, {}, r"Input b1 :: G\(n1\) ~ N\(0, 0.5\)' here"),
         (ns.kernel(zoo.mlp(3)), VECTORS, {}, "program"),
+        (ns.ntk(zoo.mlp(2)), VECTORS, {}, "kind"),
         (ns.kernel(zoo.mlp(2, ns.erf)), VECTORS, {}, "erf"),
         (ns.kernel(zoo.mlp(2)), VECTORS[::-1], {}, "the values of the inputs x"),
         (ns.kernel(zoo.mlp(2)), VECTORS[:40], {}, "inputs x count"),
