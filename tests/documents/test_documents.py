@@ -18,7 +18,8 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 LINKING = [*DOCUMENTS, *sorted(ROOT.glob("[A-Z]*.md")), *sorted((ROOT / "tests").rglob("README.md"))]
-EXTRAS = {"docs/gp.md": "sklearn", "docs/tutorial.md": "matplotlib"}  # what their code blocks import
+# what their code blocks import
+EXTRAS = {"docs/gp.md": "sklearn", "docs/scale.md": "zarr", "docs/tutorial.md": "matplotlib"}
 names = {"ids": lambda path: str(path.relative_to(ROOT))}
 
 

@@ -52,3 +52,22 @@ def test_equal_inputs_have_equal_rows(net: ns.Network, method: str) -> None:
     scale = np.sqrt(np.outer(np.diagonal(K), np.diagonal(K)))
     gap = np.abs(K[:T] - K[-T:]) / scale[:T]
     assert gap.max() <= 1e-12
+
+
+ANGLES = [0.0, 1e-12, 1e-9, 1e-8, 1e-7, 1e-5, 1e-2]
+LAYERS = {  # phi, and its second moment from that of the step
+    "step": (ns.step, lambda step: step),
+    "sign": (ns.sign, lambda step: 4 * step - 1),
+    "user": (user_step, lambda step: 2.25 * step - 0.5),
+}
+
+
+@pytest.mark.parametrize("angle", ANGLES)
+@pytest.mark.parametrize("name", LAYERS)
+def test_nearly_parallel_inputs_are_within_the_reported_error(name: str, angle: float) -> None:
+    """E[step(g) step(g')] = 1/2 - angle / (2 pi); a correlation in double precision knows it to 1e-8."""
+    phi, of_step = LAYERS[name]
+    x = np.array([[1.0, 0.0], [np.cos(angle), np.sin(angle)]])
+    found = ns.kernel(zoo.mlp(1, phi, var_b=0.0)).evaluate(x)
+    want = of_step(0.5 - np.arctan2(x[1, 1], x[1, 0]) / (2 * np.pi))
+    assert abs(found.value[0, 1] - want) <= found.error[0, 1] + 1e-15

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import netsor as ns
 from limit_cases import assert_agree
 from netsor import zoo
-from netsor.limits.sampling import repeats
+from netsor.limits.on_numpy import recording
+from netsor.limits.sampling import repeats, workspace
 from netsor.limits.sampling.averages import Averages
 
 RNG = np.random.default_rng(5)
@@ -141,7 +143,8 @@ def test_an_interrupt_leaves_no_threads(
     memory: int | None, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(repeats, "bar", counting_bar([], stop_after=after))
-    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    for module in (workspace, recording):
+        monkeypatch.setattr(module, "cores", lambda: 3)
     before = threading.active_count()
     with pytest.raises(KeyboardInterrupt):
         ns.kernel(zoo.gru(), points=2**10, memory=memory, progress=True)(TOKENS[:4])
@@ -157,4 +160,5 @@ def test_averages_of_some_at_a_time() -> None:
     for part in (stack[:1], stack[1:5], stack[5:]):
         found.add(part)
     np.testing.assert_allclose(found.mean, stack.mean(0), rtol=1e-14)
-    np.testing.assert_allclose(found.error, stack.std(0, ddof=1) / np.sqrt(7), rtol=1e-9)
+    student = stats.t.ppf(stats.norm.cdf(2.0), 6) / 2.0
+    np.testing.assert_allclose(found.error, student * stack.std(0, ddof=1) / np.sqrt(7), rtol=1e-9)

@@ -149,7 +149,7 @@ def test_an_interrupt_or_error_ends_all_threads(
     monkeypatch.setattr(computation, "bar", interrupted)
     monkeypatch.setattr(recording_module, "TILE", 16)
     monkeypatch.setattr(recording_module, "FEWEST_FOR_THREADS", 0)
-    monkeypatch.setattr(recording_module.os, "cpu_count", lambda: 3)
+    monkeypatch.setattr(recording_module, "cores", lambda: 3)
     before = threading.active_count()
     with pytest.raises(error):
         ns.kernel(zoo.mlp(2))(RNG.standard_normal((200, 3)))
@@ -168,3 +168,22 @@ def test_a_failure_in_a_tile_is_reported() -> None:
     net = ns.network(lambda x: v @ ns.nonlin(picky, W @ x))
     with pytest.raises(ns.NetsorError):
         ns.kernel(net)(VECTORS)
+
+
+@pytest.mark.parametrize("net", [zoo.mlp(3), zoo.mlp(2, ns.erf), zoo.resnet(2), zoo.simple_rnn()], ids=str)
+def test_a_part_has_the_numbers_of_the_whole(net: ns.Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where loops are compiled for the whole, and the part alone is too small for them."""
+    monkeypatch.setattr(recording_module, "TILE", 900)
+    monkeypatch.setattr(recording_module, "FEWEST_FOR_THREADS", 0)
+    monkeypatch.setattr(recording_module, "FEWEST_ENTRIES", 100)
+    x = RNG.standard_normal((1100, 3)) if net.name != "simple_rnn" else RNG.standard_normal((200, 3, 2))
+    K = ns.kernel(net)
+    whole, cut = K(x), K.cut(x)
+    rows = len(whole) // len(x)
+    assert cut is not None
+    a, b, c = 2 * cut.rows, 4 * cut.rows, 7 * cut.rows
+    parts = K.part(x[a:b], x[b:c], cut), K.part(x[a:b], None, cut)
+    np.testing.assert_array_equal(parts[0].value, whole[a * rows : b * rows, b * rows : c * rows])
+    np.testing.assert_array_equal(parts[1].value, whole[a * rows : b * rows, a * rows : b * rows])
+    ends = K.part(x[a:b], x[-cut.rows :], cut).value
+    np.testing.assert_array_equal(ends, whole[a * rows : b * rows, -cut.rows * rows :])

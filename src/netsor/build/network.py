@@ -20,6 +20,7 @@ from netsor.build.parameters import Matrix, Vector
 from netsor.build.reachable import generators, reachable, state_of, users_code
 from netsor.build.source import Spot
 from netsor.build.trace import Requirement, Trace, numbers, tracing
+from netsor.build.travel import arrived, portable
 from netsor.errors import DataError, NetsorError, Place
 from netsor.garbage import search_put_off
 from netsor.lang.program import Program
@@ -39,6 +40,29 @@ class Network:
 
     def __repr__(self) -> str:
         return f"<network {self.name}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What travels: all but what `functools` and `cached_property` add, and the laws as a check."""
+        added = {*functools.WRAPPER_ASSIGNMENTS, "__wrapped__", "_users_code"}
+        own = {key: value for key, value in vars(self).items() if key not in added}
+        return {**own, "fn": portable(self.fn), "laws": self._laws()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        laws = state.pop("laws")
+        self.__dict__.update({**state, "fn": arrived(state["fn"])})
+        functools.update_wrapper(self, self.fn, updated=())
+        if self._laws() != laws:
+            raise fail(
+                f"the network `{self.name}` has other parameters here than where it was pickled",
+                "A function that it calls comes from a module, with matrices of its own. Keep the parameters "
+                "and all that uses them in one function or object, or let the module travel, too: "
+                "cloudpickle.register_pickle_by_value(module).",
+            )
+
+    def _laws(self) -> list[str]:
+        """The parameters that the code mentions, as text."""
+        found = self.parameters().items()
+        return [f"{name} {sorted(vars(parameter).items())!r}" for parameter, name in found]
 
     def __call__(self, *args: Any) -> Any:
         """Inside another network: the same computation, in place."""

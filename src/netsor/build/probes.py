@@ -59,6 +59,9 @@ class UserFunction:
     def __hash__(self) -> int:
         return hash(self.key)
 
+    def __reduce__(self):
+        return UserFunction, (self.fn,)  # its key belongs to this process
+
     def __repr__(self) -> str:
         return f"<function {self.__name__}>"
 

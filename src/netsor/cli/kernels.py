@@ -43,7 +43,10 @@ def kernel(
     target: Target,
     data: Data = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Store values, errors and plan, as .npz.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Values, errors and plan as .npz, or tile by tile into a store, .zarr."
+        ),
     ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Say which method computed what, with which error.")
@@ -53,6 +56,20 @@ def kernel(
         float | None, typer.Option(help="Sample until the relative error is below this.", show_default=False)
     ] = None,
     seed: Seed = 0,
+    tile: Annotated[
+        int | None, typer.Option(help="Inputs of a tile of a store, about.", min=1, show_default=False)
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that compute a store.", min=1, show_default=False)
+    ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(help="Address of a Dask scheduler, tcp://...", show_default=False)
+    ] = None,
+    part: Annotated[
+        str | None, typer.Option(help="The k-th of N parts of a store, k/N.", show_default=False)
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a store that is there.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Make damaged tiles again.")] = False,
     ntk: Ntk = False,
 ) -> None:
     """The infinite-width kernel of a network on a set of inputs, or between the sets x and y."""
@@ -60,6 +77,14 @@ def kernel(
     from netsor.limits import limit
 
     options: dict[str, Any] = {"method": method, "tol": tol, "seed": seed}
+    if output is not None and output.suffix == ".zarr":
+        net = load_network(target)
+        made = kernel_of(tangent(net) if ntk else net, **options)
+        into = {"tile": tile, "engine": _engine(workers, scheduler), "part": _part(part), "verify": verify}
+        _store(made, data, output, resume or part is not None, into)
+        return
+    if any((tile, workers, scheduler, part, resume, verify)):
+        raise DataError("tiles, workers and parts are for stores", remedy="Give a store: -o K.zarr.")
     if is_program(target):
         made = _program(target, data)
         found, labels, starts = limit(made.tangent() if ntk else made, **options).kernel(), [], []
@@ -83,6 +108,31 @@ def kernel(
         _print_matrix(found.value)
     if explain:
         typer.echo(found.explain())
+
+
+def _store(made: Any, data: Path | None, output: Path, resume: bool, options: dict[str, Any]) -> None:
+    """A kernel into a store."""
+    from netsor.gp.stores.tiles import store
+
+    if output.exists() and not resume:
+        raise DataError(f"{output} is there already", remedy="Go on with it with --resume, or remove it.")
+    x, y, _ = _inputs(data)
+    typer.echo(f"{output}: {store(made, x, output, y, **options).status()}")
+
+
+def _engine(workers: int | None, scheduler: str | None) -> Any:
+    if workers is not None and scheduler is not None:
+        raise DataError("--workers and --scheduler", remedy="Give one of them: who computes the tiles?")
+    return scheduler or workers
+
+
+def _part(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    k, _, count = text.partition("/")
+    if not (k.isdecimal() and count.isdecimal()):
+        raise DataError(f"--part {text}", remedy="Write k/N, as in --part 3/8.")
+    return int(k), int(count)
 
 
 @app.command()

@@ -20,7 +20,7 @@ from netsor.build.trace import numbers
 from netsor.errors import BuildError, DataError, NetsorError, ParseError
 from netsor.lang import Program, parse
 
-__all__ = ["is_program", "load_inputs", "load_network", "load_npz", "load_program", "set_data"]
+__all__ = ["is_program", "load_array", "load_inputs", "load_network", "load_npz", "load_program", "set_data"]
 
 ARRAYS = (
     "A .npy array has the inputs along its first axis. In a .npz file an array called x does so too (and y, "
@@ -55,7 +55,7 @@ def set_data(program: Program, settings: list[str]) -> Program:
         if name not in data:
             known = ", ".join(data) or "none"
             raise DataError(f"the program has no data `{name}`", remedy=f"Its data: {known}.")
-        given = _array(Path(text)) if text.endswith(".npy") else _literal(name, text)
+        given = load_array(Path(text)) if text.endswith(".npy") else _literal(name, text)
         data[name] = numbers(given, f"the data `{name}`")
     changed = replace(program, data=data)
     changed.check()
@@ -100,6 +100,10 @@ def _run(path: Path) -> dict[str, Any]:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
+    if importlib.util.find_spec("cloudpickle"):  # other processes cannot import it: its code travels
+        import cloudpickle
+
+        cloudpickle.register_pickle_by_value(module)
     sys.path.insert(0, str(path.parent.resolve()))
     try:
         spec.loader.exec_module(module)
@@ -122,7 +126,7 @@ def load_inputs(path: Path, *, one: bool = False) -> tuple[list[Any], list[Any] 
     With `one`, a .npy array is a single input.
     """
     if path.suffix == ".npy":
-        array = _array(path)
+        array = load_array(path)
         if one:
             return [array], None, [path.stem]
         if array.ndim == 0:
@@ -155,7 +159,8 @@ def _members(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     }
 
 
-def _array(path: Path) -> np.ndarray:
+def load_array(path: Path) -> np.ndarray:
+    """The array of a .npy file."""
     try:
         with path.open("rb") as file:
             return np.load(file, allow_pickle=False)

@@ -24,7 +24,7 @@ from netsor.lang.pieces import Pieces
 __all__ = ["NearLaw", "constant_jump", "erf_gap", "jump_gap", "kink_gap", "near_moments", "slopes"]
 
 Array = Any
-REACH = 10  # of the rules, in standard deviations
+REACH = 14  # of the rules, in standard deviations
 LEVELS = range(2, 12)  # their steps are 2^-level
 NARROW = 1.5  # steps: kernels that are narrower are not resolved by them
 INNER, INNER_WEIGHTS = hermegauss(12)  # of a narrow kernel, in which f is smooth
@@ -81,11 +81,12 @@ def jump_gap(place: float, law: NearLaw) -> Array:
     h, k = (place - law.m1) / one, (place - law.m2) / two
     apart = (h * law.drop + (law.m1 - law.m2)) / two  # k - h
     apart = apart + np.sign(apart) * law.slack * (np.abs(h) + np.abs(k))
-    root = np.sqrt(s * (2 - s))
+    centred, root = (h == 0) & (k == 0), np.sqrt(s * (2 - s))
+    h, k = (np.where(a == 0, np.copysign(1e-200, b), a) for a, b in ((h, k), (k, h)))
     with np.errstate(all="ignore"):
         parts = owens_t(h, (apart + s * h) / (h * root)) + owens_t(k, (s * k - apart) / (k * root))
     general = 2 * parts + np.where(h * k < 0, 1.0, 0.0)
-    return np.where((h == 0) & (k == 0), law.angle / pi, np.where((s == 0) & (apart == 0), 0.0, general))
+    return np.where(centred, law.angle / pi, np.where((s == 0) & (apart == 0), 0.0, general))
 
 
 def kink_gap(below: float, above: float, law: NearLaw) -> Array:
@@ -164,15 +165,15 @@ def near_moments(
     law = np.stack([np.broadcast_to(a, shape).reshape(-1) for a in (m1, m2, s1, s2, distance)])
     law[3], law[4] = np.where(law[4] > 1, -law[3], law[3]), np.minimum(law[4], 2 - law[4])
     found, change = np.zeros((3, law.shape[1])), np.full((3, law.shape[1]), np.inf)
-    noise, moving = np.zeros(law.shape[1]), np.arange(law.shape[1])
+    (noise, edge), moving = np.zeros((2, law.shape[1])), np.arange(law.shape[1])
     errors: tuple[Array, Array] = (change[1], change[2])
     for level in LEVELS:
         for some in np.array_split(moving, 1 + moving.size * 2 * REACH * 2**level // ENTRIES):
-            new, noise[some] = _at_level(f, g, law[:, some], level)
+            new, noise[some], edge[some] = _at_level(f, g, law[:, some], level)
             change[:, some] = np.abs(new - found[:, some]) if level > LEVELS[0] else np.inf
             found[:, some] = new
         square, _, gap = found
-        rounding = noise * np.sqrt(square), (2 * np.sqrt(np.abs(gap)) + noise) * noise
+        rounding = noise * np.sqrt(square) + edge, (2 * np.sqrt(np.abs(gap)) + noise) * noise + 2 * edge
         moving = np.nonzero((change[1] > rounding[0]) | (change[2] > SETTLED * gap + rounding[1]))[0]
         errors = change[1] + rounding[0], change[2] + rounding[1]
         if not moving.size:
@@ -180,8 +181,11 @@ def near_moments(
     return Moments(*(a.reshape(shape) for a in (*found[1:], *errors)))
 
 
-def _at_level(f: Function, g: Function, law: Array, level: int) -> tuple[Array, Array]:
-    """(E[f^2] + E[g^2], E[f g], E[(f - g)^2]) by the rule of one step, and the noise of f and g in norm."""
+def _at_level(f: Function, g: Function, law: Array, level: int) -> tuple[Array, Array, Array]:
+    """(E[f^2] + E[g^2], E[f g], E[(f - g)^2]) by the rule of one step.
+
+    With the norm of the rounding of f and g, and the part of the first sum that is at the ends of the grid.
+    """
     m1, m2, s1, s2, s = law[..., None]
     step, shift = 2.0**-level, (0.618 * level) % 1.0  # so that rules share no nodes
     t = (np.arange(-REACH * 2**level, REACH * 2**level) + shift) * step
@@ -203,7 +207,7 @@ def _at_level(f: Function, g: Function, law: Array, level: int) -> tuple[Array, 
         )
     noise = eps_of(t) ** 2 * 16 * (square + _slope(x, left) @ weights[1:] + _slope(y, right) @ weights[1:])
     edge = (left**2 + right**2) @ np.where(np.abs(t) > REACH - 1, weights, 0.0)
-    return np.stack([square, (square - gap) / 2, gap]), np.sqrt(noise) + np.sqrt(edge)
+    return np.stack([square, (square - gap) / 2, gap]), np.sqrt(noise), edge
 
 
 def _slope(x: Array, f: Array) -> Array:

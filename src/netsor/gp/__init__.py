@@ -12,7 +12,10 @@ from netsor.gp.classification import Classifier, classify
 from netsor.gp.factor import InferenceError
 from netsor.gp.gradient import kernel_gradient
 from netsor.gp.regression import GP, Prediction, fit, sample
-from netsor.gp.store import load, save
+from netsor.gp.saved import load, save
+from netsor.gp.stores.model import StoredGP
+from netsor.gp.stores.store import Store
+from netsor.gp.stores.tiles import store
 from netsor.gp.training import Trained, train
 from netsor.gp.tuning import Tuned, tune
 
@@ -21,6 +24,8 @@ __all__ = [
     "Classifier",
     "InferenceError",
     "Prediction",
+    "Store",
+    "StoredGP",
     "Trained",
     "Tuned",
     "classify",
@@ -29,6 +34,7 @@ __all__ = [
     "load",
     "sample",
     "save",
+    "store",
     "train",
     "tune",
 ]

@@ -55,7 +55,7 @@ class Classifier:
 
     def save(self, path: str | Path) -> None:
         """Write the model to an .npz file; `ns.gp.load(path, net)` reads it."""
-        from netsor.gp.store import save
+        from netsor.gp.saved import save
 
         save(self, path)
 

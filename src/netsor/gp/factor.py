@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from scipy.linalg import cho_solve, solve_triangular
+from scipy.linalg.lapack import dpotrf  # type: ignore[attr-defined]
 
 from netsor.errors import DataError, NetsorError
 
@@ -38,11 +39,9 @@ class InferenceError(NetsorError):
     """A Gaussian process cannot be conditioned: its kernel matrix is not positive definite, or not usable."""
 
 
-def needed_jitter(matrix: np.ndarray, error: np.ndarray) -> float:
-    """The least that is added to the diagonal; see the module's first lines."""
-    size = len(matrix)
-    noise = 2 * np.sqrt(size) * np.sqrt(np.mean(np.square(error)))
-    return float(noise + 10 * EPS * np.trace(matrix))
+def needed_jitter(diagonal: np.ndarray, error: float) -> float:
+    """The least that is added to the diagonal, from it and the root mean square of the errors; see above."""
+    return float(2 * np.sqrt(len(diagonal)) * error + 10 * EPS * np.sum(diagonal))
 
 
 def check_noise(noise: Any, rows: int | None = None) -> np.ndarray:
@@ -62,18 +61,23 @@ def _bad_noise(what: str) -> DataError:
     return DataError(what, remedy="The noise is a variance >= 0, or an array of them with one per target.")
 
 
-def cholesky(matrix: np.ndarray, nugget: np.ndarray | float) -> np.ndarray:
-    """The lower factor of K + diag(nugget)."""
-    raised = np.array(matrix, np.float64)
-    if not np.isfinite(raised).all():
+def cholesky(matrix: np.ndarray, nugget: np.ndarray | float, *, overwrite: bool = False) -> np.ndarray:
+    """The lower factor of K + diag(nugget); `overwrite` a matrix in double precision that is not needed."""
+    kept = overwrite and matrix.dtype == np.float64 and matrix.flags.c_contiguous
+    raised = matrix if kept else np.array(matrix, np.float64, order="C")
+    if not all(np.isfinite(row).all() for row in raised):
         raise InferenceError(
             "the kernel matrix has a NaN or an infinity", remedy="Are the variances or the inputs too large?"
         )
+    diagonal = np.diagonal(raised).copy()
     raised[np.diag_indices_from(raised)] += nugget
-    try:
-        return np.linalg.cholesky(raised)
-    except np.linalg.LinAlgError:
-        raise _not_positive(matrix, nugget) from None
+    _, failed = dpotrf(raised.T, overwrite_a=True, clean=False)  # in place: K is symmetric
+    if failed:
+        above = np.triu(raised, 1)
+        raise _not_positive(above + above.T + np.diag(diagonal), nugget)
+    for k, row in enumerate(raised):
+        row[k + 1 :] = 0.0
+    return raised
 
 
 def _not_positive(matrix: np.ndarray, nugget: np.ndarray | float) -> InferenceError:
@@ -94,12 +98,12 @@ def _not_positive(matrix: np.ndarray, nugget: np.ndarray | float) -> InferenceEr
 
 def solve(lower: np.ndarray, right: np.ndarray) -> np.ndarray:
     """(L L^T)^-1 b."""
-    return cho_solve((lower, True), right)
+    return cho_solve((lower.T, False), right, check_finite=False)  # LAPACK's order needs no copy
 
 
 def solve_half(lower: np.ndarray, right: np.ndarray) -> np.ndarray:
     """L^-1 b."""
-    return solve_triangular(lower, right, lower=True)
+    return solve_triangular(lower.T, right, trans=1, check_finite=False)
 
 
 def likelihood(lower: np.ndarray, alpha: np.ndarray, y: np.ndarray) -> float:

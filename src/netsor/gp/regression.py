@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -22,7 +23,11 @@ from netsor.gp.factor import (
     solve_half,
 )
 from netsor.gp.targets import arrange, check_consistent, output_sizes
-from netsor.limits.kernel import KernelFn
+from netsor.limits import KernelFn, Result
+
+if TYPE_CHECKING:
+    from netsor.gp.stores.model import StoredGP
+    from netsor.gp.stores.store import Store
 
 __all__ = ["GP", "Prediction", "as_kernel", "fit", "sample"]
 
@@ -116,7 +121,7 @@ class GP:
             variance, before = np.diagonal(posterior), np.diagonal(prior)
         else:
             posterior, variance, before = None, prior - np.sum(half**2, axis=0), prior
-        variance = self._checked(variance, before)
+        variance = checked_variance(variance, before, self.jitter)
         if observed:
             extra = self._scalar_noise()
             variance = variance + extra
@@ -160,7 +165,7 @@ class GP:
 
     def save(self, path: str | Path) -> None:
         """Write the model to an .npz file; `ns.gp.load(path, net)` reads it."""
-        from netsor.gp.store import save
+        from netsor.gp.saved import save
 
         save(self, path)
 
@@ -176,16 +181,6 @@ class GP:
         prior = joint[rows:, rows:]
         return joint[rows:, :rows], prior if cov else np.diagonal(prior), lower, solve(lower, self.centred)
 
-    def _checked(self, variance: np.ndarray, prior: np.ndarray) -> np.ndarray:
-        """Variances that rounding took below zero are zero; more than that is an error."""
-        allowed = ROUNDING * prior + self.jitter
-        if np.any(variance < -allowed):
-            raise InferenceError(
-                f"a posterior variance is {variance.min():.2g}, further below 0 than rounding explains",
-                remedy="The kernel matrix is too near to singular. Give a larger noise.",
-            )
-        return np.clip(variance, 0.0, None)
-
     def _scalar_noise(self) -> float:
         if self.noise.ndim:
             raise DataError(
@@ -198,6 +193,17 @@ class GP:
         return table[:, 0] if self.flat else table
 
 
+def checked_variance(variance: np.ndarray, prior: np.ndarray, jitter: float) -> np.ndarray:
+    """Variances that rounding took below zero are zero; more than that is an error."""
+    if np.any(variance < -(ROUNDING * prior + jitter)):
+        raise InferenceError(
+            f"a posterior variance is {variance.min():.2g}, further below 0 than rounding explains",
+            remedy="The kernel matrix is too near to singular. Give a larger noise.",
+        )
+    return np.clip(variance, 0.0, None)
+
+
+@overload
 def fit(
     kernel: KernelFn,
     x: Any,
@@ -206,8 +212,32 @@ def fit(
     noise: Any = 0.0,
     jitter: float | None = None,
     params: Mapping[str, float] | None = None,
-) -> GP:
-    """Condition the Gaussian process of a network on data.
+) -> GP: ...
+@overload
+def fit(
+    kernel: Store,
+    x: Any,
+    *,
+    noise: Any = 0.0,
+    jitter: float | None = None,
+    solver: str = "auto",
+    memory: int | None = None,
+    tol: float = 1e-8,
+    rank: int | None = None,
+    engine: Any = None,
+    progress: bool | None = None,
+) -> StoredGP: ...
+def fit(
+    kernel: Any,
+    x: Any,
+    y: Any = None,
+    *,
+    noise: Any = 0.0,
+    jitter: float | None = None,
+    params: Mapping[str, float] | None = None,
+    **solving: Any,
+) -> Any:
+    """Condition the Gaussian process of a network on data: fit(K, x, y), or fit(store, y).
 
     kernel  `ns.kernel(net)`; a network with several outputs per input has several rows per input
     x       array whose first axis runs over inputs, or a list, e.g. of sequences of different lengths
@@ -215,7 +245,26 @@ def fit(
     noise   variance of the noise on the targets: a number, or one per row
     jitter  the least that is added to the diagonal; see `netsor.gp.factor` for the default
     params  variances in place of the network's own, as in `K(x, params=...)`
+
+    In memory is one copy of the kernel matrix, and it is refused at once if that does not fit. One in a store
+    (`ns.gp.store`) has its inputs with it, and never is in memory:
+
+    solver  "cholesky": a factor in the store, block by block; "pcg": preconditioned conjugate gradients;
+            "auto": the first up to 30,000 rows
+    memory  bytes that may be used, 1 GB by default
+    tol     of conjugate gradients: the largest relative residual
+    rank    of their preconditioner
+    engine  a Dask client or the address of a scheduler, if not this process
     """
+    if not isinstance(kernel, KernelFn) and hasattr(kernel, "grid"):
+        from netsor.gp.stores.model import fit_store
+
+        if y is not None or params is not None:
+            raise DataError("a store has its inputs and variances", remedy="Call ns.gp.fit(store, y).")
+        return fit_store(kernel, x, noise=noise, jitter=jitter, **solving)
+    if solving or y is None:
+        what = f"{next(iter(solving))}=... is for stores" if solving else "there are no targets"
+        raise DataError(what, remedy="Call ns.gp.fit(K, x, y), or ns.gp.fit(store, y, solver=...).")
     kernel = as_kernel(kernel)
     inputs = as_inputs(x)
     sizes = output_sizes(kernel.net, inputs)
@@ -223,13 +272,31 @@ def fit(
     level = check_noise(noise, len(table))
     if not np.all(level > 0):
         check_consistent(inputs, sizes, table)
+    check_room(len(table))
     used = dict(params or {})
     result = kernel.evaluate(inputs, params=used)
-    matrix = np.asarray(result.value, np.float64)
-    least = needed_jitter(matrix, result.error) if jitter is None else float(check_noise(jitter))
-    lower = cholesky(matrix, np.maximum(level, least))
+    least = jitter_of(result) if jitter is None else float(check_noise(jitter))
+    lower = cholesky(result.value, np.maximum(level, least), overwrite=True)
     alpha = solve(lower, table - kernel.mean(inputs)[:, None])
     return GP(kernel, used, inputs, sizes, table, flat, level, least, result.plan.exact, lower, alpha)
+
+
+def check_room(rows: int) -> None:
+    """Refuse a kernel matrix that the memory of this machine cannot hold."""
+    if not hasattr(os, "sysconf"):
+        return
+    there, needed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), 8 * rows**2
+    if needed > there:
+        raise DataError(
+            f"a kernel matrix of {rows} rows takes {needed / 2**30:.3g} GB, and this machine has "
+            f"{there / 2**30:.3g} GB",
+            remedy='Keep it on disk: ns.gp.fit(ns.gp.store(K, x, "K.zarr"), y).',
+        )
+
+
+def jitter_of(result: Result) -> float:
+    """What the diagonal of a kernel matrix is raised by at least."""
+    return needed_jitter(np.diagonal(result.value).astype(np.float64), result.bound.rms)
 
 
 def sample(
@@ -238,9 +305,7 @@ def sample(
     """Functions drawn from the prior at x: (samples, rows)."""
     result = as_kernel(kernel).evaluate(as_inputs(x), params=params)
     value = np.asarray(result.value, np.float64)
-    allowed = len(value) * (ROUNDING * float(np.abs(value).max(initial=0.0))) + needed_jitter(
-        value, result.error
-    )
+    allowed = len(value) * (ROUNDING * float(np.abs(value).max(initial=0.0))) + jitter_of(result)
     rng = np.random.default_rng(seed)
     noise = rng.standard_normal((_count(samples), len(value)))
     return as_kernel(kernel).mean(as_inputs(x)) + noise @ root(value, allowed).T

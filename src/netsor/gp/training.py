@@ -180,7 +180,7 @@ def train(
         check_consistent(inputs, sizes, table)
     prior = plain.evaluate(inputs)
     theta = prior if layers == "last" else moving.evaluate(inputs)
-    nugget = max(level, needed_jitter(theta.value, theta.error))
+    nugget = max(level, needed_jitter(np.diagonal(theta.value), theta.bound.rms))
     exact = prior.plan.exact and theta.plan.exact
     made = Trained(
         plain, moving, inputs, sizes, table, flat, float(rate), time, nugget, exact, prior.value, theta.value

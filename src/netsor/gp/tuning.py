@@ -73,7 +73,7 @@ class Objective:
         result = self.kernel.evaluate(self.inputs, params=self.network_part(self.values))
         matrix = np.asarray(result.value, np.float64)
         trace = float(np.trace(matrix))
-        self.jitter = needed_jitter(matrix, result.error) / trace if trace > 0 else 0.0
+        self.jitter = needed_jitter(np.diagonal(matrix), result.bound.rms) / trace if trace > 0 else 0.0
         self.exact = result.plan.exact
 
     @property

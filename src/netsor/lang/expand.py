@@ -20,7 +20,7 @@ from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees
 from netsor.lang.functions import add, div, mul, neg, sub
 from netsor.lang.index_maps import at
 from netsor.lang.lower import drop_dead
-from netsor.lang.ops import Function, IndexMap, Mixing, _axes
+from netsor.lang.ops import Function, IndexMap, Mixing, axes_of
 from netsor.lang.program import (
     Embedding,
     Input,
@@ -304,7 +304,7 @@ def _apply(expr: Apply, *args: Expr) -> Expr:
 
 def _mix(op: Mixing, options: dict, blocks: list[Block]) -> Block:
     """`op` along index axes: each group of members becomes one application with several arguments."""
-    axes = _axes(options.pop("axis"), blocks[0].rank)
+    axes = axes_of(options.pop("axis"), blocks[0].rank)
     attrs = tuple(sorted(options.items()))
     array, rank = blocks[0].array, blocks[0].rank
     rest = [a for a in range(rank) if a not in axes]

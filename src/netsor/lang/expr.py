@@ -118,7 +118,15 @@ class Apply(_Node):
         return _once(cls, key, op=op, args=args, attrs=attrs, pick=pick)
 
     def __reduce__(self):
-        return Apply, (self.op, self.args, self.attrs, self.pick)
+        """All nodes in order, so that an expression of any depth travels."""
+        number = {node: k for k, node in enumerate(subtrees(self))}
+        parts = [
+            (node.op, tuple(number[a] for a in node.args), node.attrs, node.pick)
+            if isinstance(node, Apply)
+            else node
+            for node in number
+        ]
+        return _assembled, (parts,)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -134,6 +142,17 @@ class Apply(_Node):
 
 
 Expr = Ref | Const | Apply
+
+
+def _assembled(parts: list[Any]) -> Expr:
+    """The expression of nodes whose arguments are given by their numbers."""
+    made: list[Expr] = []
+    for part in parts:
+        if isinstance(part, tuple):
+            op, numbers, attrs, pick = part
+            part = Apply(op, tuple(made[k] for k in numbers), attrs, pick)
+        made.append(part)
+    return made[-1]
 
 
 def subtrees(expr: Expr, known: Container[Expr] = ()) -> Iterator[Expr]:

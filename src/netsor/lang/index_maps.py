@@ -13,7 +13,7 @@ from array_api_compat import array_namespace
 
 from netsor.lang.blocks import Block, align, broadcast_index
 from netsor.lang.expr import Attr, Slice
-from netsor.lang.ops import IndexMap, _axes
+from netsor.lang.ops import IndexMap, axes_of
 from netsor.lang.types import Index
 
 __all__ = [
@@ -55,7 +55,7 @@ def _at(x: Block, *, index: Attr) -> Block:
 
 def _take(x: Block, *, axis: int, indices: tuple[int, ...]) -> Block:
     """The members `indices` along `axis`."""
-    (a,) = _axes(axis, x.rank)
+    (a,) = axes_of(axis, x.rank)
     size = x.index[a]
     if any(not -size <= i < size for i in indices):
         raise ValueError(f"an index is outside an axis of length {size}")
@@ -64,7 +64,7 @@ def _take(x: Block, *, axis: int, indices: tuple[int, ...]) -> Block:
 
 
 def _measure_take(shape: Index, *, axis: int, indices: tuple[int, ...]) -> Index:
-    (a,) = _axes(axis, len(shape))
+    (a,) = axes_of(axis, len(shape))
     if any(type(i) is not int or not -shape[a] <= i < shape[a] for i in indices):
         raise ValueError(f"an index is outside an axis of length {shape[a]}")
     return (*shape[:a], len(indices), *shape[a + 1 :])
@@ -79,12 +79,12 @@ def _measure_reshape(x: Index, *, shape: tuple[int, ...]) -> Index:
 def _measure_stack(*shapes: Index, axis: int = 0) -> Index:
     if len(set(shapes)) != 1:
         raise ValueError(f"index shapes differ: {', '.join(map(str, shapes))}")
-    (a,) = _axes(axis, len(shapes[0]) + 1)
+    (a,) = axes_of(axis, len(shapes[0]) + 1)
     return (*shapes[0][:a], len(shapes), *shapes[0][a:])
 
 
 def _measure_concat(*shapes: Index, axis: int = 0) -> Index:
-    (a,) = _axes(axis, len(shapes[0]))
+    (a,) = axes_of(axis, len(shapes[0]))
     if len({(*s[:a], 0, *s[a + 1 :]) for s in shapes}) != 1 or len({len(s) for s in shapes}) != 1:
         raise ValueError(f"index shapes differ: {', '.join(map(str, shapes))}")
     return (*shapes[0][:a], sum(s[a] for s in shapes), *shapes[0][a + 1 :])
@@ -133,13 +133,13 @@ def _transpose(x: Block, *, axes: tuple[int, ...]) -> Block:
 
 
 def _sum(x: Block, *, axis: Attr) -> Block:
-    axes = tuple(x.axis(a) for a in _axes(axis, x.rank))
+    axes = tuple(x.axis(a) for a in axes_of(axis, x.rank))
     return x.like(x.xp.sum(x.array, axis=axes), x.rank - len(axes))
 
 
 def _mean(x: Block, *, axis: Attr) -> Block:
     count = 1
-    for a in _axes(axis, x.rank):
+    for a in axes_of(axis, x.rank):
         count *= x.index[a]
     total = _sum(x, axis=axis)
     return total.like(total.array * (1 / count), total.rank)
@@ -159,7 +159,7 @@ def _together(xs: tuple[Block, ...]) -> tuple[list[Any], int, bool]:
 
 def _stack(*xs: Block, axis: int = 0) -> Block:
     arrays, rank, vector = _together(xs)
-    (a,) = _axes(axis, rank + 1)
+    (a,) = axes_of(axis, rank + 1)
     out = array_namespace(*arrays).stack(arrays, axis=a + arrays[0].ndim - rank - vector)
     return Block(out, rank + 1, vector)
 
@@ -168,7 +168,7 @@ def _concat(*xs: Block, axis: int = 0) -> Block:
     rank = xs[0].rank
     if any(x.rank != rank for x in xs):
         raise ValueError(f"index shapes differ: {', '.join(str(x.index) for x in xs)}")
-    (a,) = _axes(axis, rank)
+    (a,) = axes_of(axis, rank)
     parts = [_at(x, index=_one(rank, a, i)) for x in xs for i in range(x.index[a])]
     return _stack(*parts, axis=a)
 

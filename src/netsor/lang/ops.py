@@ -25,7 +25,7 @@ from netsor.lang.expr import Attr
 from netsor.lang.facts import UNKNOWN, Facts
 from netsor.lang.libraries import is_traced
 
-__all__ = ["Function", "IndexMap", "Kind", "Mixing", "Op"]
+__all__ = ["Function", "IndexMap", "Kind", "Mixing", "Op", "axes_of"]
 
 Kind = str
 Kinds = tuple[Kind, ...]
@@ -75,6 +75,17 @@ class Op:
         if set(kinds) <= {"K", "C"}:
             return "C"
         return "G" if "H" not in kinds and self.is_linear(kinds) else "H"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Operations of the language travel by name: what is known of them belongs to these very objects."""
+        return (_known, (self.name,)) if _known(self.name) is self else super().__reduce_ex__(protocol)
+
+
+def _known(name: str) -> Op | None:
+    """The operation of the language with this name."""
+    from netsor.lang.functions import named
+
+    return named().get(name)
 
 
 @dataclass(frozen=True, repr=False)
@@ -233,7 +244,7 @@ class Mixing(Op):
         shape = shapes[0]
         if broadcast_index(*shapes) != shape:
             raise ValueError(f"a mask of shape {shapes[1]} does not fit a block of shape {shape}")
-        axes = _axes(attrs["axis"], len(shape))
+        axes = axes_of(attrs["axis"], len(shape))
         return tuple(n for i, n in enumerate(shape) if not (self.reduces and i in axes))
 
     def usage(self) -> str:
@@ -260,7 +271,7 @@ class Mixing(Op):
     def _along(self, *blocks: Block, axis: Attr, **attrs: Attr) -> Block:
         arrays, rank, vector = align(blocks)
         block, xp = Block(arrays[0], rank, vector), blocks[0].xp
-        axes = [block.axis(a) for a in _axes(axis, rank)]
+        axes = [block.axis(a) for a in axes_of(axis, rank)]
         shape = np.broadcast_shapes(*(a.shape for a in arrays))
         moved = [_members_first(xp, xp.broadcast_to(a, shape), axes) for a in arrays]
         out = self.fn(*(m for m, _ in moved), **attrs)
@@ -308,7 +319,8 @@ def _members_first(xp: Any, array: Any, axes: list[int]) -> tuple[Any, tuple[int
     return xp.reshape(moved, (-1, *moved.shape[len(axes) :])), moved.shape
 
 
-def _axes(axis: Attr, rank: int) -> tuple[int, ...]:
+def axes_of(axis: Attr, rank: int) -> tuple[int, ...]:
+    """One or several index axes of a block of that rank, counted from 0."""
     axes = axis if isinstance(axis, tuple) else (axis,)
     for a in axes:
         if not isinstance(a, int) or not -rank <= a < rank:

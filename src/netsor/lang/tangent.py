@@ -39,7 +39,7 @@ from netsor.lang.functions import MIXINGS, add, mul, neg, pow_, sub
 from netsor.lang.index_maps import at, concat, contract, mean, stack, sum_, transpose
 from netsor.lang.lower import drop_dead
 from netsor.lang.normal_form import SELECTIONS, NormalForm, Term, Terms
-from netsor.lang.ops import Function, IndexMap, Mixing, _axes
+from netsor.lang.ops import Function, IndexMap, Mixing, axes_of
 from netsor.lang.program import (
     Embedding,
     Input,
@@ -314,7 +314,7 @@ class _Tangents:
         if op in SELECTIONS:
             return self.form.selected(op, attrs, self.opened(terms), index)
         if op in (sum_, mean) and not all(t.is_pure for t in self.opened(terms)):
-            axes = _axes(e.options["axis"], len(index))
+            axes = axes_of(e.options["axis"], len(index))
             found = self.form.summed(self.opened(terms), axes, index)
             count = prod(index[a] for a in axes) if op is mean else 1
             return self.form.times(Const(1 / count), found, self.index(e))
@@ -353,7 +353,7 @@ class _Tangents:
             return self.of_members(e, op)
         x = e.args[0]
         index, terms = self.index(x), self.opened(self.terms[x])
-        axes = tuple(sorted(_axes(e.options["axis"], len(index))))
+        axes = tuple(sorted(axes_of(e.options["axis"], len(index))))
         if op.user:
             self.remark_differences(op, directional(op))
             return (Term(Apply(directional(op), (x, self.form.expr(terms)), e.attrs)),)

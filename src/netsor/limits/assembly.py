@@ -44,6 +44,11 @@ class Rows:
     def symmetric(self) -> bool:
         return self.split is None
 
+    @property
+    def count(self) -> int:
+        """The inputs, of both sides."""
+        return sum(len(group.members) for group in self.groups)
+
     def spans(self, r: int) -> tuple[Span, Span]:
         """Positions within group r of the inputs that are rows, and of those that are columns."""
         members = self.groups[r].members

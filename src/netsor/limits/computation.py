@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,17 @@ from netsor.build.network import Joint
 from netsor.errors import LimitError
 from netsor.lang.program import Program
 from netsor.limits.assembly import Rows
+from netsor.limits.bounds import Bound
 from netsor.limits.methods.ladder import expectation
-from netsor.limits.near.twins import Entries, near_entries
+from netsor.limits.near.gaps import second_of_twins
+from netsor.limits.near.twins import Entries, NearPairs
 from netsor.limits.notes import Notes
 from netsor.limits.on_numpy import kernel as on_numpy
 from netsor.limits.on_numpy.prepared import Prepared
 from netsor.limits.on_numpy.recording import Recording, record
 from netsor.limits.options import Options
 from netsor.limits.padding import Padding, pad
-from netsor.limits.plan import Plan, Sampling, largest
+from netsor.limits.plan import Plan, Sampling, largest, largest_entry
 from netsor.limits.recursion.forms import Forms
 from netsor.limits.recursion.moments import first, second
 from netsor.limits.recursion.outputs import output_index, output_second
@@ -31,6 +34,7 @@ from netsor.limits.sampling.carried import WORTH
 from netsor.limits.sampling.repeats import Repeats
 from netsor.limits.sampling.values import Samples, sampled_mean
 from netsor.limits.tape.tape import Tape
+from netsor.limits.tiling import Cut
 from netsor.progress import bar
 
 __all__ = ["Computation", "Result"]
@@ -42,11 +46,16 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Result:
-    """A kernel matrix, an error estimate for each entry, and how it was computed."""
+    """A kernel matrix, an error estimate for each entry (`error`), and how it was computed."""
 
     value: np.ndarray
-    error: np.ndarray
+    bound: Bound
     plan: Plan
+
+    @cached_property
+    def error(self) -> np.ndarray:
+        """(rows, columns): written out when it is first asked for, as it is as large as the kernel."""
+        return self.bound.full()
 
     def explain(self) -> str:
         """Which expectation was computed by which method, with which error."""
@@ -57,7 +66,8 @@ class Computation:
     """The kernel of a joint program; with `split`, between the inputs before it and those from it on.
 
     Only the shapes of its data count. `params` names the variances that are given with the data, and `varied`
-    those that are given `versions` values each, for as many kernels in one pass.
+    those that are given `versions` values each, for as many kernels in one pass. A part of a larger kernel is
+    computed with the `cut` of the whole.
     """
 
     def __init__(
@@ -66,10 +76,17 @@ class Computation:
         options: Options,
         params: tuple[str, ...],
         split: int | None,
+        cut: Cut | None = None,
         varied: tuple[str, ...] = (),
         versions: int = 1,
     ) -> None:
-        self.options, self.params, self.varied, self.versions = options, params, varied, versions
+        self.options, self.params, self.cut, self.varied, self.versions = (
+            options,
+            params,
+            cut,
+            varied,
+            versions,
+        )
         self.program, self.rows = made.program, Rows(made, split)
         self.forms = Forms(self.program)
         self.batched = frozenset(
@@ -85,6 +102,18 @@ class Computation:
         self._recordings: dict[bool, Recording] = {}
         self._repeats: Repeats | None = None
         self._padded: tuple[Padding, Computation] | bool | None = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What travels: the program and what must be sampled, nothing that was recorded."""
+        made = replace(self.made, data=self.shapes)
+        found = {"missing": self.missing, "reasons": self.reasons}
+        return {"of": (made, self.options, self.params, self.rows.split, self.cut), "found": found}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        made, *rest = state["of"]
+        data = {name: np.broadcast_to(0.0, shape) for name, shape in made.data.items()}
+        self.__init__(replace(made, data=data), *rest)
+        self.__dict__.update(state["found"])
 
     # Recording
 
@@ -136,8 +165,9 @@ class Computation:
             self._padded = None
             if padding is not None:
                 made = replace(padding.made, data=padding.data(self.made.data))
+                split = self.rows.split
                 own = Computation(
-                    made, self.options, self.params, self.rows.split, self.varied, self.versions
+                    made, self.options, self.params, split, self.cut, self.varied, self.versions
                 )
                 own._padded = None
                 self._padded = padding, own
@@ -152,13 +182,15 @@ class Computation:
         if self.missing is not None:
             return None
         known = self._recordings.get(errors)
-        if known is None or (not errors and known.ran and known.pays_compiling):
+        if known is None or (self.cut is None and not errors and known.ran and known.pays_compiling):
             options = self.options
 
             def make(tape: Tape, most: int | None) -> Recorder:
                 return self.recorder(tape, most, errors)
 
-            found = record(make, self.program, self.rows, options.memory, options.dtype, known is not None)
+            found = record(
+                make, self.program, self.rows, options.memory, options.dtype, known is not None, self.cut
+            )
             if isinstance(found, Missing):
                 self._sample(found)
                 return None
@@ -243,8 +275,8 @@ class Computation:
             return self._sampled(data, params).value
         prepare, recording = exact
         given = self.given(data, params)
-        value = finite(self._run(recording, prepare(given)))
-        for entries in self._near(recording, given, (0.0,)):
+        (value,) = self._runs(recording, prepare(given), 0.0)
+        for entries in self._near(recording, given, {0.0: value}):
             value[entries.rows, entries.cols] = entries.values[0]
         return value
 
@@ -264,27 +296,34 @@ class Computation:
             on_numpy.run(recording, {**prepare(given), **table}, dtype, self.versions, lambda: None)
         )
         for matrix, own in zip(value, varied, strict=True):
-            for entries in self._near(recording, {**given, **self.given({}, own)}, (0.0,)):
+            for entries in self._near(recording, {**given, **self.given({}, own)}, {0.0: matrix}):
                 matrix[entries.rows, entries.cols] = entries.values[0]
         return value
 
-    def _near(self, recording: Recording, given: Values, nudges: tuple[float, ...]) -> list[Entries]:
-        """The entries of nearly equal inputs, where functions are so steep that these need more digits."""
+    def _near(self, recording: Recording, given: Values, kernels: Mapping[float, Any]) -> Iterator[Entries]:
+        """The entries of nearly equal inputs at some nudges, where functions are steep."""
         if not recording.notes.steep:
-            return []
-        data = {name: given[name] for name in self.shapes}
-        params = {name: given[name] for name in (*self.params, *self.varied)}
-        return near_entries(self.program, self.rows, data, params, self._twins, nudges)
+            return iter(())
+        named = self.shapes, (*self.params, *self.varied)
+        data, params = ({name: given[name] for name in names} for names in named)
+        diagonals = {nudge: np.diagonal(kernel) for nudge, kernel in kernels.items()}
+        return NearPairs(self.program, self.rows, data, params, self._twins, diagonals).entries()
 
     def _twins(self, program: Program, shapes: Mapping[str, tuple[int, ...]]) -> Recorder:
         """A recorder of a program of two inputs."""
-        return self._recorder_of(program, Forms(program), shapes, Tape(dtype=self.options.dtype), errors=True)
+        made = self._recorder_of(program, Forms(program), shapes, Tape(dtype=self.options.dtype), errors=True)
+        return replace(made, rules=replace(RULES, second=second_of_twins))
 
-    def _run(self, recording: Recording, given: Values) -> np.ndarray:
+    def _runs(self, recording: Recording, given: Values, *nudges: float) -> list[np.ndarray]:
+        """The kernel, moved by so many of its error bounds."""
         count = sum(len(tiles.places) for tiles in recording.tiles)
-        with bar(self.options.progress, count, "computing the kernel") as advance:
+        with bar(self.options.progress, count * len(nudges), "computing the kernel") as advance:
             recording.ran = True
-            return on_numpy.run(recording, given, self.options.dtype, 1, advance)[0]
+            runs = (
+                on_numpy.run(recording, {**given, NUDGE: nudge}, self.options.dtype, 1, advance)[0]
+                for nudge in nudges
+            )
+            return [finite(run) for run in runs]
 
     def result(self, data: Values, params: Values) -> Result:
         """The kernel with errors and plan."""
@@ -296,21 +335,28 @@ class Computation:
         given = prepare(own)
         with recording.lock:
             recording.notes.errors.clear()
-            value = finite(self._run(recording, {**given, NUDGE: 0.0}))
-            moved = self._run(recording, {**given, NUDGE: 1.0}) if recording.notes.inexact else value
-            change = abs(moved - value)
-            for entries in self._near(recording, own, (0.0, 1.0)):
-                value[entries.rows, entries.cols] = entries.values[0]
-                change[entries.rows, entries.cols] = abs(entries.values[1] - entries.values[0])
-            error = self.rounding(value) + 2 * change
+            inexact = recording.notes.inexact
+            value, *rest = self._runs(recording, given, *((0.0, 1.0) if inexact else (0.0,)))
+            moved = rest[0] if rest else None
+            if moved is not None:
+                near = list(self._near(recording, own, {0.0: value, 1.0: moved}))
+                moved -= value
+                np.abs(moved, out=moved)
+                for entries in near:
+                    value[entries.rows, entries.cols] = entries.values[0]
+                    moved[entries.rows, entries.cols] = abs(entries.values[1] - entries.values[0])
+            bound, scale = self.rounding(value), self.scale(value)
+            if moved is not None:
+                moved *= 2
+                bound = replace(bound, more=moved)
             plan = _plan_of(recording, len(self.program.statements), value.shape)
-        reached, tol = _relative(error, self.scale(value)), self.options.tol
+        reached, tol = bound.relative(*scale), self.options.tol
         if tol is not None and reached > tol:
             raise LimitError(
                 f"the tolerance {tol:g} is not reached",
                 remedy=f"The exact methods have an error of {reached:.2g} here. Use a larger tol.",
             )
-        return Result(value, error, replace(plan, **largest(error, value)))
+        return Result(value, bound, replace(plan, **largest(bound, value)))
 
     def _sampled(self, data: Values, params: Values) -> Result:
         given, options, repeats = self.given(data, params), self.options, self.repeats
@@ -320,16 +366,17 @@ class Computation:
             for some in repeats.kernels(given, points, numbers, shared):
                 average.add(finite(some))
             value, share = average.mean, shared["carried"].share()
-            error = average.error + self.rounding(value)
+            (left, right), error = self.scale(value), average.error
             if share:
-                error = np.maximum(error, WORTH * share * self.scale(value))
-            more = options.further(points, average.count, _relative(error, self.scale(value)))
+                error = np.maximum(error, WORTH * share * left[:, None] * right)
+            bound = replace(self.rounding(value), more=error)
+            more = options.further(points, average.count, bound.relative(left, right))
             if more is None:
                 plan = self._sampled_plan(points, average.count)
                 if share:
                     remark = f"one sample point carries {share:.0%} of a second moment: errors are larger"
                     plan = replace(plan, remarks=(*plan.remarks, remark))
-                return Result(value, error, replace(plan, **largest(error, value)))
+                return Result(value, bound, replace(plan, **largest(bound, value)))
             if more[0] == points:
                 numbers = range(average.count, more[1])
             else:
@@ -393,16 +440,18 @@ class Computation:
 
     # Errors
 
-    def scale(self, value: np.ndarray) -> np.ndarray:
+    def scale(self, value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of the rows and of the columns whose products are the scale of the entries."""
         if self.rows.symmetric:
             deviations = np.sqrt(np.clip(np.diagonal(value), 0, None))
-            return deviations[:, None] * deviations
-        return np.full(value.shape, np.abs(value).max(initial=0.0))
+            return deviations, deviations
+        size = np.sqrt(largest_entry(value))
+        return np.full(value.shape[0], size), np.full(value.shape[1], size)
 
-    def rounding(self, value: np.ndarray) -> np.ndarray:
+    def rounding(self, value: np.ndarray) -> Bound:
         """An allowance for floating-point rounding: a few units per statement."""
-        eps = float(np.finfo(self.options.dtype).eps)
-        return 8 * eps * len(self.program.statements) * self.scale(value)
+        left, right = self.scale(value)
+        return Bound(8 * float(np.finfo(self.options.dtype).eps) * len(self.program.statements) * left, right)
 
 
 def _plan_of(recording: Recording, statements: int, shape: tuple[int, ...]) -> Plan:
@@ -450,7 +499,3 @@ def _is_finite(value: np.ndarray, rows: int = 256) -> bool:
     """Whether all entries are finite, a few rows at a time: a large kernel fills the memory already."""
     parts = value if value.ndim > 1 else value[None]
     return all(bool(np.isfinite(parts[a : a + rows]).all()) for a in range(0, len(parts), rows))
-
-
-def _relative(error: np.ndarray, scale: np.ndarray) -> float:
-    return float(np.max(error / np.where(scale > 0, scale, 1.0), initial=0.0))

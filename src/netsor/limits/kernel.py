@@ -19,6 +19,7 @@ from netsor.limits.computation import Computation, Result
 from netsor.limits.inputs import Inputs
 from netsor.limits.options import Options
 from netsor.limits.plan import Plan
+from netsor.limits.tiling import Cut
 
 __all__ = ["KernelFn", "TangentKernelFn", "kernel", "ntk"]
 
@@ -39,6 +40,19 @@ class KernelFn:
 
     def __repr__(self) -> str:
         return f"<kernel of {self.net.name}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What travels: the network as it was read, without what was recorded and compiled."""
+        now, known = self.net.state(), {}
+        for (shapes, state), computation in self._known.items():
+            if state == now and not computation.made.requirements:  # these are functions of the layers
+                known[shapes] = computation
+        return {"net": self.net, "options": self.options, "known": known}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.net, self.options = state["net"], state["options"]
+        now = self.net.state()
+        self._known = {(shapes, now): computation for shapes, computation in state["known"].items()}
 
     def __call__(self, x: Any, y: Any = None, *, params: Mapping[str, Any] | None = None) -> Any:
         """The kernel matrix of a set of inputs, or between two sets."""
@@ -62,6 +76,23 @@ class KernelFn:
         computation, _, _ = self._computation(Inputs(x, y, _named(params)).in_numpy())
         return computation.plan()
 
+    def cut(self, x: Any, y: Any = None, *, params: Mapping[str, Any] | None = None) -> Cut | None:
+        """How a kernel is cut into tiles, from shapes alone; None if something must be sampled."""
+        inputs = Inputs(x, y, _named(params)).in_numpy()
+        made = inputs.joint_of_shapes(self.net)
+        used = self.check_params(inputs.params, made)
+        exact = Computation(made, self.options, tuple(used), inputs.split).exact(errors=True)
+        return None if exact is None else exact[1].cut
+
+    def read(self, x: Any, y: Any, cut: Cut, *, params: Mapping[str, Any] | None = None) -> None:
+        """Read the network on such inputs: where the kernel travels to, a part of them is not read again."""
+        self._computation(Inputs(x, y, params or {}).in_numpy(), cut)
+
+    def part(self, x: Any, y: Any, cut: Cut, *, params: Mapping[str, Any] | None = None) -> Result:
+        """A part of a kernel that is cut so: the numbers that the whole has there, to the last bit."""
+        computation, data, given = self._computation(Inputs(x, y, params or {}).in_numpy(), cut)
+        return computation.result(data, given)
+
     def mean(self, x: Any) -> np.ndarray:
         """The means of all outputs: the constants that a network adds to them, else 0."""
         computation, _, _ = self._computation(Inputs(x, None, {}).in_numpy())
@@ -76,16 +107,21 @@ class KernelFn:
             found = np.concatenate([np.diagonal(self([xi], params=params)) for xi in as_inputs(x)])
         return inputs.in_its_library(found)
 
-    def _computation(self, inputs: Inputs) -> tuple[Computation, dict[str, Any], dict[str, Any]]:
+    def _computation(
+        self, inputs: Inputs, cut: Cut | None = None
+    ) -> tuple[Computation, dict[str, Any], dict[str, Any]]:
         """The computation for inputs of such shapes, with their data and variances."""
         key, known = None, None
         if inputs.shapes is not None:
-            key = (inputs.shapes, self.net.state())  # what the network reads besides its input may change
+            key = (
+                (inputs.shapes, cut),
+                self.net.state(),
+            )  # what the network reads besides its input may change
             known = self._known.pop(key, None)
         if known is None:
             made = inputs.joint(self.net)
             used = self.check_params(inputs.params, made)
-            known = Computation(made, self.options, tuple(used), inputs.split)
+            known = Computation(made, self.options, tuple(used), inputs.split, cut)
             data = made.data
         else:
             used = self.check_params(inputs.params, known.made)
@@ -186,7 +222,9 @@ class TangentKernelFn(KernelFn):
         several = self._known.pop(key, None)
         if several is None:
             made = replace(plain.made, data=data)
-            several = Computation(made, self.options, tuple(scalars), inputs.split, varied, len(variances))
+            several = Computation(
+                made, self.options, tuple(scalars), inputs.split, None, varied, len(variances)
+            )
         if not plain.made.concrete:
             self._keep(key, several)
         return several.several(data, scalars, variances)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from netsor.limits.bounds import Bound
 from netsor.limits.notes import Expectation
 
 __all__ = ["Plan", "Sampling"]
@@ -100,9 +100,14 @@ class Plan:
         return "\n".join(lines)
 
 
-def largest(error: Any, value: Any) -> dict[str, float]:
+def largest(bound: Bound, value: np.ndarray) -> dict[str, float]:
     """The largest error and the largest entry, as fields of a plan."""
-    return {"largest_error": float(np.max(error, initial=0)), "scale": float(np.abs(value).max(initial=0))}
+    return {"largest_error": bound.largest, "scale": largest_entry(value)}
+
+
+def largest_entry(value: np.ndarray) -> float:
+    """The largest absolute value, without a copy."""
+    return float(max(value.max(initial=0.0), -value.min(initial=0.0)))
 
 
 def _count(number: int) -> str:

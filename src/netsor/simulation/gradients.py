@@ -24,7 +24,7 @@ from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, Ref, subtrees
 from netsor.lang.functions import MIXINGS
 from netsor.lang.index_maps import contract
-from netsor.lang.ops import Function, IndexMap, Mixing, Op, _axes
+from netsor.lang.ops import Function, IndexMap, Mixing, Op, axes_of
 from netsor.lang.program import Embedding, Input, MatMul, MatrixLaw, Moment, Output
 from netsor.lang.rates import Rates
 from netsor.lang.sampling import input_covariance
@@ -287,7 +287,7 @@ class _Gradients:
                 SimulationError,
             )
         options = {name: value for name, value in e.options.items() if name != "axis"}
-        axes = tuple(x.axis(a) for a in _axes(e.options["axis"], x.rank))
+        axes = tuple(x.axis(a) for a in axes_of(e.options["axis"], x.rank))
         if op.user:
             return self.directions(adjoint, e, op, x, axes)
         if op.name in ("max", "min"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import array_api_strict
@@ -11,10 +12,12 @@ from scipy.integrate import quad
 from scipy.special import erf, expit
 from scipy.stats import multivariate_normal
 
+from netsor.expect.hermite import series as hermite
 from netsor.expect.hermite.pairs import pair_sum
-from netsor.expect.hermite.series import concat, series, series_like
+from netsor.expect.hermite.series import concat, series_like
 from netsor.expect.quadrature.kinks import find_kinks
 
+series = partial(hermite.series, trusted=True)  # test_unseen has functions of which nothing is known
 SLACK = 8e-15  # rounding of the references, relative to the norms
 
 
@@ -127,7 +130,7 @@ def test_variance_a_hundred(name, most):
 
 def test_tanh_at_standard_deviation_a_hundred():
     a, b = law(np.tanh, np.tanh, (0.0, 3.0), (1e4, 1e4))
-    assert_honest(a, b, 0.99, plane(np.tanh, np.tanh, 0.0, 3.0, 1e4, 1e4, 0.99))
+    assert_honest(a, b, 0.99, plane(np.tanh, np.tanh, 0.0, 3.0, 1e4, 1e4, 0.99), most=1e-11)
     assert_honest(a, b, 0.9999, plane(np.tanh, np.tanh, 0.0, 3.0, 1e4, 1e4, 0.9999), most=1e-2)
     assert_honest(a, a, 1.0, plane(np.tanh, np.tanh, 0.0, 0.0, 1e4, 1e4, 1.0))
 
@@ -394,7 +397,7 @@ def test_mean_with_a_kink():
     q = np.array([0.0, 1e-8, 1.0, 4.0])
     found = series(lambda x: np.maximum(x, 0), np.zeros(4), q, kinks=(0.0,))
     assert np.all(np.abs(found.coefs[:, 0] - np.sqrt(q / (2 * np.pi))) <= found.error)
-    assert np.all(found.error <= 1e-13)
+    assert np.all(found.error <= 1e-14)
 
 
 # Array libraries and dtypes.

@@ -35,7 +35,7 @@ from array_api_compat import array_namespace
 from netsor.errors import DataError
 from netsor.expect.batchnorm.rules import Batch, Rule, batch_of, reciprocal_rule, relative, root_rule
 
-__all__ = ["across", "across_with_error", "second_moments", "within", "within_with_error"]
+__all__ = ["across", "second_moments", "within"]
 
 Array = Any
 Slopes = tuple[float, float]
@@ -46,56 +46,6 @@ CHUNK = 2**16  # covariances at a time: what stays in the cache
 EPS = float(np.finfo(float).eps)
 ROUNDING = 64  # of a kernel relative to its scales, in units of the precision of its numbers
 CANCELLATION = 1e5  # digits that a variance may lose, at nodes of small weight
-
-
-def within(sigma: Array, slopes: Slopes = RELU, *, tol: float = WITHIN) -> Array:
-    """E[phi(bn(z)) phi(bn(z))^T] for z ~ N(0, sigma), shape (..., B, B).
-
-        B int_0^oo V_phi(S (I + 2 s S)^-1) det(I + 2 s S)^(-1/2) ds,    S = G sigma G.
-
-    >>> K = within(np.array([[2.0, 0.3], [0.3, 1.0]]))  # a batch of two is normalised to +1 and -1
-    >>> bool(np.allclose(K, [[0.5, 0.0], [0.0, 0.5]]))
-    True
-    """
-    return within_with_error(sigma, slopes, tol=tol)[0]
-
-
-def within_with_error(sigma: Array, slopes: Slopes = RELU, *, tol: float = WITHIN) -> tuple[Array, Array]:
-    """The kernel of `within` and a bound on the error of each entry, both (..., B, B).
-
-    `tol` is the error asked for, relative to (E[bn_i^2] E[bn_j^2])^(1/2).
-    """
-    found = _batches(sigma, {}, sigma.shape[:-2])
-    return _stacked(sigma, found.shape, lambda at: _within(found[at], slopes, tol))
-
-
-def across(
-    sigma11: Array, sigma22: Array, sigma12: Array, slopes: Slopes = RELU, *, tol: float = ACROSS
-) -> Array:
-    """E[phi(bn(z)) phi(bn(z'))^T] for two batches, shape (..., B1, B2).
-
-    (z, z') ~ N(0, [[sigma11, sigma12], [sigma12^T, sigma22]]); with S the same covariance, centred,
-
-        (B1 B2)^(1/2) / pi int int (s t)^(-1/2) det(I + 2 D S)^(-1/2) V_phi(S (I + 2 D S)^-1)_12 ds dt
-
-    where D = s I + t I on the two batches.
-    """
-    return across_with_error(sigma11, sigma22, sigma12, slopes, tol=tol)[0]
-
-
-def across_with_error(
-    sigma11: Array, sigma22: Array, sigma12: Array, slopes: Slopes = RELU, *, tol: float = ACROSS
-) -> tuple[Array, Array]:
-    """The kernel of `across` and a bound on the error of each entry, both (..., B1, B2).
-
-    `tol` is the error asked for, relative to (E[bn_i^2] E[bn_j'^2])^(1/2).
-    """
-    shape = np.broadcast_shapes(*(m.shape[:-2] for m in (sigma11, sigma22, sigma12)))
-    known: dict[bytes, Batch] = {}
-    ones, twos = (_batches(m, known, shape) for m in (sigma11, sigma22))
-    plain = np.asarray(sigma12, float)
-    plain = np.broadcast_to(plain, (*shape, *plain.shape[-2:]))
-    return _stacked(sigma12, shape, lambda at: _across(ones[at], twos[at], plain[at], slopes, tol))
 
 
 def _batches(sigma: Array, known: dict[bytes, Batch], shape: tuple[int, ...]) -> Any:
@@ -109,15 +59,6 @@ def _batches(sigma: Array, known: dict[bytes, Batch], shape: tuple[int, ...]) ->
             known[key] = batch_of(plain[at], eps)
         found[at] = known[key]
     return np.broadcast_to(found, shape)
-
-
-def _stacked(like: Array, shape: tuple[int, ...], one: Callable[..., Kernel]) -> tuple[Array, Array]:
-    """`one` for every index of the leading axes, in the namespace and with the type of `like`."""
-    xp = array_namespace(like)
-    results = [one(at) for at in np.ndindex(shape)]
-    parts = (np.reshape(np.stack(part), (*shape, *part[0].shape)) for part in zip(*results, strict=True))
-    value, error = (xp.asarray(part, dtype=like.dtype) for part in parts)
-    return value, error
 
 
 def second_moments(
@@ -144,9 +85,9 @@ def second_moments(
         elif turned is not None and _are_equal(cross[turned].T, sigma12):
             value[at], error[at] = value[turned].T, error[turned].T
         elif alone[at]:
-            value[at], error[at] = _within(one, slopes, WITHIN)
+            value[at], error[at] = within(one, slopes)
         else:
-            value[at], error[at] = _across(one, two, sigma12, slopes, ACROSS)
+            value[at], error[at] = across(one, two, sigma12, slopes)
         done.setdefault((one, two), at)
     return value, error, alone
 
@@ -159,8 +100,18 @@ def _are_equal(x: np.ndarray, y: np.ndarray) -> bool:
 # The kernels.
 
 
-def _within(batch: Batch, slopes: Slopes, tol: float) -> Kernel:
-    """E[y y^T / |y|^2] is diagonal in the eigenbasis, the shares; E[|y| |y|^T / |y|^2] takes the nodes."""
+def within(batch: Batch, slopes: Slopes, tol: float = WITHIN) -> Kernel:
+    """E[phi(bn(z)) phi(bn(z))^T] for z ~ N(0, sigma), and a bound on the error of each entry, both (B, B).
+
+        B int_0^oo V_phi(S (I + 2 s S)^-1) det(I + 2 s S)^(-1/2) ds,    S = G sigma G.
+
+    `tol` is the error asked for, relative to (E[bn_i^2] E[bn_j^2])^(1/2). E[y y^T / |y|^2] is diagonal in the
+    eigenbasis, the shares; E[|y| |y|^T / |y|^2] takes the nodes.
+
+    >>> batch = batch_of(np.array([[2.0, 0.3], [0.3, 1.0]]), EPS)  # two members are normalised to +1 and -1
+    >>> bool(np.allclose(within(batch, RELU)[0], [[0.5, 0.0], [0.0, 0.5]]))
+    True
+    """
     B, mean, half = batch.size, *_parts(slopes)
     value = mean**2 * (batch.basis * batch.shares) @ batch.basis.T
     bound = ROUNDING * batch.eps
@@ -179,9 +130,14 @@ def _within(batch: Batch, slopes: Slopes, tol: float) -> Kernel:
     return value, _bound(slopes, bound * np.outer(batch.scale, batch.scale), batch, batch)
 
 
-def _across(one: Batch, two: Batch, sigma12: np.ndarray, slopes: Slopes, tol: float) -> Kernel:
-    """The sum over the nodes (s, t) of w_s w_t det^(-1/2) V_phi(Pi)_12.
+def across(one: Batch, two: Batch, sigma12: np.ndarray, slopes: Slopes, tol: float = ACROSS) -> Kernel:
+    """E[phi(bn(z)) phi(bn(z'))^T] for two batches, and a bound on the error of each entry, both (B1, B2).
 
+    (z, z') ~ N(0, [[sigma11, sigma12], [sigma12^T, sigma22]]); with S the same covariance, centred,
+
+        (B1 B2)^(1/2) / pi int int (s t)^(-1/2) det(I + 2 D S)^(-1/2) V_phi(S (I + 2 D S)^-1)_12 ds dt
+
+    where D = s I + t I on the two batches: a sum over nodes (s, t).
     With y = F e and y' = F' e' in the eigenbases and R = cov(e, e'), the factor exp(-s |y|^2) makes
     cov(e) = A = (I + 2 s values)^-1 and cov(e, e') = A R. In the eigenbasis of the covariance that y' has
     then, the factor exp(-t |y'|^2) is diagonal for all t at once.

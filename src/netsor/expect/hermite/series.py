@@ -12,8 +12,9 @@ part of the series, and the rest converges fast. Piecewise cubics come out to ro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -31,11 +32,12 @@ from netsor.expect.hermite.jumps import (
     useful_jumps,
     without_jumps,
 )
+from netsor.expect.quadrature.cells import Cells, cells, scale_for
 from netsor.expect.quadrature.line import (
-    COPRIME,
     FIRST_LEVEL,
     REACHES,
     TRACED_LEVEL,
+    Sums,
     any_above,
     choose_reach,
     last_level,
@@ -43,7 +45,7 @@ from netsor.expect.quadrature.line import (
     trapezoid,
     two_levels,
 )
-from netsor.expect.quadrature.nodes import Array, Function, call, density_root, eps_of, like, norm
+from netsor.expect.quadrature.nodes import Array, Function, call, eps_of, like, norm
 from netsor.expect.quadrature.splits import kink_places
 from netsor.lang.libraries import is_traced
 
@@ -52,12 +54,11 @@ __all__ = ["Series", "concat", "series", "series_like"]
 SHORTER = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072)
 TERMS, TERMS_OF_MANY = (32, 512, 2048, 4096), (32, 64, 128, 256, 512)
 SURE_TERMS, TRACED_TERMS = 512, 256
-FINEST = 0.9e-4  # standard deviations: the step of the rules that look for what others do not see
-MOST_NODES = 2**22  # of these, for all inputs together: with more inputs, the step is longer
 MOST_SPLITS = 96  # kinks; with more of them, the trapezoid rule is no worse for its cost
 MOST_ENTRIES = 2**26  # of a table of Hermite functions at all nodes: about a second
-UNSEEN = 1e-6  # of E[f^2]: below, rules differ by what their own errors say
 COEFFICIENTS = 2**23  # 64 MB: with more coefficients than that, series are kept short
+SLOW = 5e-2  # a series that leaves out so much of f after 512 terms is made no longer
+ROUNDING = 32  # of E[f^2] - sum_k a_k^2, which is noise of 2 units, and of 10 at the worst of 2,000 inputs
 MANY, FEW = 256, 9  # of many inputs, so many tell which rule and length suit all of them
 
 
@@ -142,21 +143,22 @@ def series(
     the rule is fixed and there are 256 terms: see errors.
 
     A wave or a spike that falls between the nodes is not seen, and Parseval's equality certifies a series
-    only if E[f^2] is right. So the rules share no nodes, and E[f^2] is compared with that of rules whose
-    step is `FINEST` standard deviations; what they do not agree on goes into the error. Functions whose
-    finest structure is known to be of order 1 may be `trusted` and need no such search.
+    only if E[f^2] is right. So a function of which nothing is known is taken apart into cells where it is a
+    polynomial, and looked at down to a scale of 2e-5 standard deviations (see `cells`). Functions whose
+    finest structure is known to be of order 1 may be `trusted`: they take equal steps, and cells only if
+    the variance is so large that these do not settle.
     """
     xp = array_namespace(m, q)
     m, q = xp.broadcast_arrays(m, q)
     s = xp.sqrt(xp.where(q > 0, q, xp.ones_like(q)))
     if is_traced(m, q):
-        target = Target(fn, tuple(sorted(set(kinks))), trusted=True)
+        target = Target(fn, tuple(sorted(set(kinks))))
         found = _at_level(target, m, s, terms or TRACED_TERMS, TRACED_LEVEL, REACHES[1])[0]
     else:
         kinks = _within_reach(kinks, m, s)
-        target = Target(fn, tuple(sorted(set(kinks))), max(tol, 32 * eps_of(m)), alone, trusted)
+        target = Target(fn, tuple(sorted(set(kinks))), max(tol, 32 * eps_of(m)), alone)
         rungs = _rungs(inputs or prod(m.shape), kinks) if terms is None else (terms,)
-        found = _adaptive(target, m, s, rungs)
+        found = (_adaptive if trusted or not m.size else _by_cells)(target, m, s, rungs)
     found = _with_constants(fn, m, q, found)
     return found if is_traced(m, q) or not found.tail.size else replace(found, rests=rests_of(found))
 
@@ -202,7 +204,6 @@ class Target:
     kinks: tuple[float, ...]
     tol: float = 0.0
     alone: bool = False
-    trusted: bool = False
 
 
 def _within_reach(kinks: Sequence[float], m: Array, s: Array) -> tuple[float, ...]:
@@ -215,82 +216,23 @@ def _within_reach(kinks: Sequence[float], m: Array, s: Array) -> tuple[float, ..
     return near if len(near) <= MOST_SPLITS else ()
 
 
-@dataclass(frozen=True)
-class Witness:
-    """E[f^2] at some inputs (all, if `places` is None) by fine rules that share no nodes with any other."""
-
-    places: Any
-    square: Array
-    doubt: Array
-
-    def missing(self, found: Series) -> Array:
-        """The part of E[f^2] that the series and the witness do not agree on, relative to the larger one."""
-        square = found.square if self.places is None else found.square[self.places]
-        xp = array_namespace(square, self.square)
-        size = xp.maximum(square, self.square)
-        return (xp.abs(square - self.square) + self.doubt) / xp.where(size > 0, size, xp.ones_like(size))
-
-
-def _witness(target: Target, m: Array, s: Array, reach: int) -> Witness | None:
-    """The inputs of the least and the largest mean and deviation, if f is the same for all of them."""
-    if target.trusted or not m.size:
-        return None
-    places = None
-    if target.alone and isinstance(m, np.ndarray):
-        ends = {int(end) for x in (m.reshape(-1), s.reshape(-1)) for end in (x.argmin(), x.argmax())}
-        places = np.unravel_index(sorted(ends), m.shape)
-        m, s = m[places], s[places]
-    step = max(FINEST, prod(m.shape) * 2 * reach / MOST_NODES)
-    one, two = (
-        trapezoid(target.fn, m, s, 1, reach, h, h / 2).square + _at_kinks(target, m, s, h)
-        for h in (step, COPRIME * step)
-    )
-    return Witness(places, one, array_namespace(one).abs(one - two))
-
-
-def _at_kinks(target: Target, m: Array, s: Array, step: float) -> Array:
-    """What E[f^2] by the midpoint rule gains if cells with a known kink are split there."""
-    if not target.kinks:
-        return 0 * m
-    xp, kinks = array_namespace(m, s), like(target.kinks, m)
-    places = (kinks - m[..., None]) / s[..., None]
-    cell = xp.floor(places / step)
-    share, middle = places / step - cell, m[..., None] + s[..., None] * (cell + 0.5) * step
-    near = 1e-9 * (1 + xp.abs(kinks))
-    before, after, at = (call(target.fn, x + 0 * middle) ** 2 for x in (kinks - near, kinks + near, middle))
-    weight = step * density_root(places, xp) ** 2
-    return xp.sum(weight * (share * before + (1 - share) * after - at), axis=-1)
-
-
 def _adaptive(target: Target, m: Array, s: Array, rungs: tuple[int, ...]) -> Series:
-    """Widen the range, refine the step and lengthen the series until each error is below its tolerance."""
+    """Refine the step and lengthen the series until each error is below its tolerance, else by cells."""
     reach, level = choose_reach(target.fn, m, s), FIRST_LEVEL
-    witness = _witness(target, m, s, reach)
     first, *others = rungs
     few = _few(m, s) if target.alone and others else None
     if few is not None:  # they tell where to begin
-        model = _adaptive(replace(target, alone=False, trusted=True), *few, rungs)
+        model = _adaptive(replace(target, alone=False), *few, rungs)
         first, level = model.coefs.shape[-1], model.rule[0]
         others = [count for count in others if count > first]
-    found, level = _refined(target, m, s, first, level, reach, witness)
-    while others and others[0] * reach * 2**level <= MOST_ENTRIES and not _is_long_enough(found, target.tol):
+    found, level, settled = _refined(target, m, s, first, level, reach)
+    while settled and others and not _is_long_enough(found, target.tol):
         few = None
-        found, level = _refined(target, m, s, others.pop(0), level, reach, witness)
+        found, level, settled = _refined(target, m, s, others.pop(0), level, reach)
+    if not settled:
+        return _by_cells(target, m, s, rungs)
     found = replace(found, rule=(level, reach))
-    found = found if len(rungs) == 1 or few is not None else _shortest(found, target.tol)
-    return found if witness is None else _doubted(found, witness)
-
-
-def _doubted(found: Series, witness: Witness) -> Series:
-    """Count what the rule has not seen: a part of f whose square has that mean."""
-    missing = witness.missing(found)
-    xp = array_namespace(missing)
-    most, size = (
-        (missing, witness.square) if witness.places is None else map(xp.max, (missing, witness.square))
-    )
-    size = xp.maximum(found.square, size + 0 * found.square)
-    unseen = xp.where(most > UNSEEN, xp.sqrt(most * size), 0 * size)
-    return replace(found, error=found.error + unseen, tail=found.tail + unseen)
+    return found if len(rungs) == 1 or few is not None else _shortest(found, target.tol)
 
 
 def _few(m: Array, s: Array) -> tuple[Array, Array] | None:
@@ -304,18 +246,22 @@ def _few(m: Array, s: Array) -> tuple[Array, Array] | None:
 
 
 def _refined(
-    target: Target, m: Array, s: Array, terms: int, level: int, reach: int, witness: Witness | None
-) -> tuple[Series, int]:
-    """The series by the first rule, from `level` on, that differs little from the coarser one."""
+    target: Target, m: Array, s: Array, terms: int, level: int, reach: int
+) -> tuple[Series, int, bool]:
+    """The series by the first rule from `level` on that differs little from the coarser one, if one does."""
     xp, level = array_namespace(m, s), max(level, least_level(terms))
-    found, change = _at_level(target, m, s, terms, level, reach)
-    while level < last_level(target.kinks) and (
-        any_above(change, target.tol * xp.sqrt(found.square))
-        or (witness is not None and any_above(witness.missing(found), UNSEEN))
-    ):
-        level += 1
+    last = max(last_level(target.kinks), level)
+    while True:
         found, change = _at_level(target, m, s, terms, level, reach)
-    return _with_jumps(target.fn, m, s, found, level, reach, target.kinks), level
+        rough = any_above(change, target.tol * xp.sqrt(found.square))
+        if not rough or level == last:
+            break
+        level += 1
+
+    def square(fn: Function) -> Array:
+        return two_levels(fn, m, s, 1, level, reach, target.kinks)[0].square
+
+    return _with_jumps(target, m, s, found, reach, square), level, not rough
 
 
 def _rungs(inputs: int, kinks: Sequence[float]) -> tuple[int, ...]:
@@ -340,18 +286,22 @@ def _shortest(found: Series, tol: float) -> Series:
 
 
 def _at_level(target: Target, m: Array, s: Array, terms: int, level: int, reach: int) -> tuple[Series, Array]:
-    """The series by one rule, and its distance to the coarser rule, which with rounding bounds the error.
+    """The series by one rule, and its distance to the coarser rule, which with rounding bounds the error."""
+    fine, coarse = two_levels(target.fn, m, s, terms, level, reach, target.kinks)
+    change, moved = norm(fine.coefs - coarse.coefs), array_namespace(m, s).abs(fine.square - coarse.square)
+    return _from_sums(fine, change, moved), change
 
-    An error e of f is one of 2 |f| e in E[f^2], so what that has changed counts, too.
+
+def _from_sums(sums: Sums, miss: Array, moved: Array) -> Series:
+    """The series whose coefficients may be off by `miss`, and E[f^2] by `moved`.
+
+    An error e of f is one of 2 |f| e in E[f^2], so what that has moved counts in the error, too.
     """
-    xp = array_namespace(m, s)
-    fine, coarse = two_levels(target.fn, m, s, terms, level, reach, target.kinks, target.trusted)
-    change, moved = norm(fine.coefs - coarse.coefs), xp.abs(fine.square - coarse.square)
-    doubt, size = moved + 32 * eps_of(m) * fine.square, xp.sqrt(fine.square)
-    rounding = eps_of(m) * (8 * size + xp.sqrt(fine.slope))
-    tail = _tail(fine.square, fine.coefs, doubt, rounding)
-    error = xp.maximum(change, moved / xp.where(size > 0, 2 * size, 1.0)) + xp.sqrt(fine.edge) + rounding
-    return Series(fine.coefs, tail, error, fine.square, fine.square), change
+    xp, eps, size = array_namespace(sums.square), eps_of(sums.square), sums.square**0.5
+    rounding = eps * (8 * size + xp.sqrt(sums.slope))
+    tail = _tail(sums.square, sums.coefs, moved + ROUNDING * eps * sums.square, rounding)
+    error = xp.maximum(miss, moved / xp.where(size > 0, 2 * size, 1.0)) + xp.sqrt(sums.edge) + rounding
+    return Series(sums.coefs, tail, error, sums.square, sums.square)
 
 
 def _tail(square: Array, coefs: Array, doubt: Array, rounding: Array) -> Array:
@@ -389,9 +339,10 @@ def _without_constants(jumps: Jumps, q: Array) -> Jumps:
 
 
 def _with_jumps(
-    fn: Function, m: Array, s: Array, found: Series, level: int, reach: int, kinks: Sequence[float]
+    target: Target, m: Array, s: Array, found: Series, reach: int, square: Callable[[Function], Array]
 ) -> Series:
-    """Add the singular part, if it has not too many kinks; the rest of f is measured by the same rule."""
+    """Add the singular part, if it has not too many kinks; `square` gives E of the square of the rest."""
+    fn, kinks = target.fn, target.kinks
     if not 0 < len(kinks) <= MOST_JUMPS:
         return found
     xp = array_namespace(m, s)
@@ -400,10 +351,77 @@ def _with_jumps(
     sizes = jumps * s[..., None, None] ** like(range(JUMP_ORDERS), m)
     orders = tuple(p for p in range(JUMP_ORDERS) if bool(xp.any(sizes[..., p] != 0)))
     coefs = singular_coefs(places, sizes, found.coefs.shape[-1])
-    rest = two_levels(without_jumps(fn, jumps, orders, kinks), m, s, 1, level, reach, kinks)[0].square
+    rest = square(without_jumps(fn, jumps, orders, kinks))
     rounding = 2 * found.error + 8 * eps_of(m) * scale
     tail = _tail(rest, found.coefs - coefs, 8 * eps_of(m) * rest + rounding * xp.sqrt(rest), rounding)
     return replace(found, jumps=Jumps(places, sizes, coefs, tail, scale, orders))
+
+
+# By cells.
+
+
+def _by_cells(target: Target, m: Array, s: Array, rungs: tuple[int, ...]) -> Series:
+    """The series from cells on which f is a polynomial; each input has its own, if f is the same for all."""
+    reach, back = choose_reach(target.fn, m, s), None
+    if target.alone and prod(m.shape) > 1:
+        both = np.stack([np.asarray(x, float).reshape(-1) for x in (m, s)])
+        (means, deviations), back = np.unique(both, axis=1, return_inverse=True)
+        laws = [
+            [like(x.reshape((1,) * m.ndim), m) for x in law] for law in zip(means, deviations, strict=True)
+        ]
+    else:
+        laws = [[m, s]]
+    scale = scale_for(prod(m.shape) if back is None else len(laws))
+    parts = [OnCells.of(target, mean, deviation, reach, scale) for mean, deviation in laws]
+    lengths, nodes = list(rungs[-max(1, len(rungs) - 1) :]), sum(part.cells.nodes.size for part in parts)
+    while True:
+        terms = lengths.pop(0)
+        found = concat([part.series(terms) for part in parts], axis=0)
+        slow = terms > SURE_TERMS and any_above(found.tail, SLOW * found.square**0.5)
+        far = 2 * terms * nodes > MOST_ENTRIES
+        if not lengths or slow or far or _is_long_enough(found, target.tol):
+            break
+    found = found if len(rungs) == 1 else _shortest(found, target.tol)
+    return found if back is None else found[(back.reshape(m.shape), *(0,) * (m.ndim - 1))]
+
+
+@dataclass(frozen=True)
+class OnCells:
+    """A function at inputs that share their cells."""
+
+    target: Target
+    m: Array
+    s: Array
+    reach: int
+    cells: Cells
+
+    @classmethod
+    def of(cls, target: Target, m: Array, s: Array, reach: int, scale: float) -> OnCells:
+        mean, deviation = (np.asarray(x, float).reshape(-1, 1) for x in (m, s))
+        places = ((np.array(target.kinks) - mean) / deviation).reshape(-1)
+        line = partial(_on_line, target.fn, m, s)
+        return cls(
+            target, m, s, reach, cells(line, (mean / deviation)[:, 0], reach, places, eps_of(m), scale)
+        )
+
+    def series(self, terms: int) -> Series:
+        sums, miss, moved = self.cells.sums(terms, self.reach)
+        sums = Sums(*(self._native(x) for x in vars(sums).values()))
+        found = _from_sums(sums, self._native(miss), self._native(moved))
+        return _with_jumps(self.target, self.m, self.s, found, self.reach, self._square)
+
+    def _square(self, fn: Function) -> Array:
+        values = _on_line(fn, self.m, self.s, self.cells.nodes.reshape(-1))
+        return self._native(self.cells.square(values))
+
+    def _native(self, x: np.ndarray) -> Array:
+        return like(x.reshape(self.m.shape + x.shape[1:]), self.m)
+
+
+def _on_line(fn: Function, m: Array, s: Array, t: np.ndarray) -> np.ndarray:
+    """f(m + s t), shape (inputs, nodes)."""
+    y = call(fn, m[..., None] + s[..., None] * like(t, m))
+    return np.asarray(y, float).reshape(prod(m.shape), len(t))
 
 
 # Shorter series.

@@ -19,7 +19,10 @@ __all__ = ["Frame", "Rule", "ball_rule", "cut_rule", "frame_of"]
 Array = np.ndarray
 Rule = tuple[Array, Array]  # nodes e (r, points), and weights with the Gaussian density
 
-NODES = 1.2
+NODES, MOST_NODES = (
+    1.2,
+    256,
+)  # of a piece, over its length in steps; those of longer rules take too long to find
 SHIFTS = [0.618034, 0.754878, 0.819173, 0.856675]  # roots of x^(k+1) + x = 1: even spread
 MOST_PLANES = (128, 24, 12, 12)  # by dimension
 PARALLEL = 1e-9
@@ -76,7 +79,7 @@ def _pieces(cuts: Array, half: Array, step: float, limit: int) -> tuple[Array, .
     low, length = edges[:-1].ravel(), np.diff(edges, axis=0).ravel()
     line = np.tile(np.arange(len(half)), len(cuts) + 1)
     number = np.where(length > 0, np.ceil(NODES * (length + 1.5) / step), 0).astype(int)
-    if number.sum() > limit:
+    if number.sum() > limit or number.max(initial=0) > MOST_NODES:
         return None
     lines, nodes, weights = [], [], []
     for n in np.unique(number[number > 0]):

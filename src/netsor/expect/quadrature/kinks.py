@@ -14,7 +14,7 @@ from netsor.expect.quadrature.nodes import Function, call
 __all__ = ["find_kinks"]
 
 CELL, MOST_CELLS = 0.5, 2**14
-MOST_KINKS, MOST_FAILURES = 256, 64  # beyond, the search is given up: a wave is rough, but has no kinks
+MOST_KINKS, MOST_FAILURES = 48, 24  # beyond, the search is given up: a wave is rough, but has no kinks
 DEPTHS = (12, 8, 5, 3)  # halvings of a cell at which jumps of f and f', and of higher derivatives, show
 CELL_TOLERANCE, FIT_TOLERANCE, LEAST_JUMP = 1e-11, 1e-11, 1e-9
 FIT_WIDTHS = (0.25, 0.06, 0.015, 0.004)
@@ -132,11 +132,12 @@ def _fit(f: Function, a: float, b: float, scale: float) -> Chebyshev | None:
 
 def _bisect(f: Function, before: Chebyshev, after: Chebyshev, a: float, b: float) -> float:
     """The point where f goes over from being nearer to `before` to being nearer to `after`."""
-    for _ in range(64):
-        middle = (a + b) / 2
-        value = float(f(np.asarray([middle]))[0])
-        near = abs(value - before(middle)) <= abs(value - after(middle))
-        a, b = (middle, b) if near else (a, middle)
+    for _ in range(11):  # 64 parts at a time
+        x = np.linspace(a, b, 65)
+        y = f(x[1:-1])
+        far = np.abs(y - before(x[1:-1])) > np.abs(y - after(x[1:-1]))
+        first = int(np.argmax(far)) if far.any() else 63
+        a, b = float(x[first]), float(x[first + 1])
     return b
 
 

@@ -39,9 +39,8 @@ __all__ = ["Sums", "any_above", "choose_reach", "last_level", "least_level", "tr
 TABLE = 2**20  # elements of a table of Hermite functions: short rows would cost more time than the numbers
 LARGE = 2**15  # elements of arrays that are worth a thread
 REACHES = (14, 20, 32)  # ranges |t| <= reach: bounded functions and polynomials, moderate and steep exp(x)
-FIRST_LEVEL, LAST_LEVEL, TRACED_LEVEL = 3, 11, 5
-LAST_PANEL_LEVEL = 8
-COPRIME = 2**0.5 - 0.5  # of the steps of two rules that share no nodes
+FIRST_LEVEL, LAST_LEVEL, TRACED_LEVEL = 3, 7, 5
+LAST_PANEL_LEVEL = 6
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,6 @@ class Sums:
 
     coefs: Array  # E[f(x) h_k(t)], k < terms
     square: Array  # E[f(x)^2]
-    absolute: Array  # E[|f(x)|]
     edge: Array  # the part of E[f(x)^2] from the last unit of the range on either side
     slope: Array  # E[(x f'(x))^2], roughly: how rounding of x is amplified
 
@@ -69,20 +67,11 @@ def two_levels(
     level: int,
     reach: int,
     kinks: Sequence[float] = (),
-    nested: bool = True,
 ) -> tuple[Sums, Sums]:
-    """The sums at a level and by a coarser rule, whose distance bounds the error of the finer one.
-
-    A wave whose period divides the steps of both rules looks like a slower one to both. If they are not
-    `nested`, their steps have no common multiple, and share no nodes.
-    """
+    """The sums at a level and by a coarser rule, whose distance bounds the error of the finer one."""
     if kinks:
         fine, coarse = (_panel_rule(fn, m, s, terms, at, reach, kinks) for at in (level, level - 1))
         return fine, coarse
-    if not nested:
-        coarse_step = COPRIME * 2.0 ** (1 - level)
-        coarse = trapezoid(fn, m, s, terms, reach, coarse_step, coarse_step / 2)
-        return trapezoid(fn, m, s, terms, reach, 2.0**-level), coarse
     step = 2.0 ** (1 - level)
     coarse = trapezoid(fn, m, s, terms, reach, step, 0.0)
     return (coarse + trapezoid(fn, m, s, terms, reach, step, step / 2)).half(), coarse
@@ -155,7 +144,7 @@ def _side(
     values, squares = replaced(block, splits, f * root * weight, (f * root) ** 2 * weight)
     edge = squares * like(block.nodes >= reach - 1, m)
     slope = (_slope(x, f) * root[1:]) ** 2 * weight[1:]
-    return values, [xp.sum(y, axis=-1) for y in (squares, xp.abs(values) * root, edge, slope)]
+    return values, [xp.sum(y, axis=-1) for y in (squares, edge, slope)]
 
 
 def _slope(x: Array, f: Array) -> Array:

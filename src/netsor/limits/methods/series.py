@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from netsor.errors import LimitError
+from netsor.expect.gaps import near_moments
 from netsor.expect.hermite import series as hermite
 from netsor.expect.hermite.many import series_of_many
 from netsor.expect.hermite.pairs import pair_sum
-from netsor.lang.analysis import has_user_function
+from netsor.expect.quadrature.cells import scale_for
+from netsor.lang.analysis import about, has_user_function
 from netsor.lang.expr import Ref, refs
 from netsor.lang.libraries import is_traced
 from netsor.limits.methods.closed import aligned_pair
@@ -28,6 +31,9 @@ from netsor.limits.tape.traced import Traced, array_namespace
 __all__ = ["HermiteSeries", "correlation", "settled"]
 
 Array = Any
+POOR = 1e-12  # of sqrt(E[f^2] E[g^2]): what series may leave out before pairs are refined
+MOST_REFINED = 256  # pairs of a tile: each takes about 10 ms at a deviation of 100
+LARGE = 1e-4  # an error of an expectation that the plan explains
 
 
 class HermiteSeries:
@@ -47,18 +53,26 @@ class HermiteSeries:
         found = yield from aligned_pair(r, c, parallel)
         if found is None:
             return None
-        *_, q1, q2, cov = found
+        m1, m2, q1, q2, cov = found
         cov = cov if parallel is None else cov.tape.rule(parallel, cov, q1, q2)
         ranks, sides = (r.rank(a.expr), r.rank(b.expr)), []
         for side, atom in enumerate(c.atoms):
             sides.append(_Lifted(c.pair, ranks, side).series((yield series, atom)))
         shape = np.broadcast_shapes(cov.shape, q1.shape, q2.shape, *(x.shape for x in sides))
-        errors = r.nudge is not None
+        errors, notes = r.nudge is not None, r.notes
 
-        def total(left: hermite.Series, right: hermite.Series, q1: Array, q2: Array, cov: Array) -> Any:
-            return pair_sum(left, right, correlation(cov, q1 * q2), errors=errors)
+        refine = _Refined.of(a, b)
 
-        array = r.inexact(c.what, self.name, total, (*sides, q1, q2, cov), shape, kind="pair of series")
+        def total(left: hermite.Series, right: hermite.Series, *law: Array) -> Any:
+            rho = correlation(law[4], law[2] * law[3])
+            found = pair_sum(left, right, rho, errors=errors)
+            value, error = found if refine is None else refine(found, (left, right), law[:4], rho)
+            if errors and (why := _why_large(c, left, right, error)):
+                notes.remark(why)
+            return value, error
+
+        kind = "pair of series" if refine is None else ("pair of series", a.body, b.body)
+        array = r.inexact(c.what, self.name, total, (*sides, m1, m2, q1, q2, cov), shape, kind=kind)
         return PerPair(array, c.pair, *ranks)
 
     def _mean(self, r: Recorder, c: Component) -> Asking:
@@ -69,6 +83,62 @@ class HermiteSeries:
 
         array = r.inexact(c.what, self.name, first, (found,), found.shape, kind="first of series")
         return PerPair(array, c.pair, rank, 0)
+
+
+@dataclass(frozen=True)
+class _Refined:
+    """The expectation of smooth f(x) g(y) by quadrature, for the few pairs whose series are too short.
+
+    That is so near correlation 1 and -1 where f varies within a small part of a standard deviation.
+    """
+
+    functions: tuple[Any, Any]
+
+    @classmethod
+    def of(cls, *atoms: Atom) -> _Refined | None:
+        """For functions of the language without parameters."""
+        bodies = [atom.body for atom in atoms]
+        if all(refs(b) == [HOLE.name] and about(b, HOLE.name).is_smooth for b in bodies):
+            return cls((callable_of(atoms[0], {}, 0), callable_of(atoms[1], {}, 0)))
+        return None
+
+    def __call__(
+        self,
+        found: tuple[Array, Array],
+        sides: tuple[hermite.Series, ...],
+        law: tuple[Array, ...],
+        rho: Array,
+    ) -> tuple[Array, Array]:
+        """Values and errors, from those of the series, for means and variances and correlations."""
+        (value, error), (left, right) = found, sides
+        if not isinstance(value, np.ndarray) or min(left.rest, right.rest) <= POOR:
+            return value, error
+        size = np.sqrt(left.square * right.square)
+        short = np.abs(rho) ** min(x.coefs.shape[-1] for x in (left, right)) * left.tail * right.tail
+        same = (rho == 1) & (left.mark == right.mark) & (left.square == right.square)
+        poor = np.broadcast_to((short > POOR * size) & ~same, value.shape)
+        if not 0 < np.count_nonzero(poor) <= MOST_REFINED:
+            return value, error
+        m1, m2, q1, q2, r = (np.broadcast_to(a, value.shape)[poor] for a in (*law, rho))
+        better = near_moments(*self.functions, m1, m2, np.sqrt(q1), np.sqrt(q2), 1 - r)
+        value, error = value.copy(), np.broadcast_to(error, value.shape).copy()
+        value[poor], error[poor] = better.product, better.product_error
+        return value, error
+
+
+def _why_large(c: Component, left: hermite.Series, right: hermite.Series, error: Array) -> str:
+    """The reason of errors that are not small; empty if they are, or known only in a compiled program."""
+    if is_traced(error) or not error.size or float(np.max(np.asarray(error))) <= LARGE:
+        return ""
+    size = float(np.max(np.asarray(left.square))) * float(np.max(np.asarray(right.square)))
+    if float(np.max(np.asarray(error))) <= LARGE * size**0.5:
+        return ""
+    coefs = float(np.max(np.asarray(left.error * right.square**0.5 + left.square**0.5 * right.error)))
+    head = f"errors of {c.what} are above {LARGE:.0e}, because"
+    if coefs > float(np.max(np.asarray(error))) / 2:
+        return f"{head} {' and '.join({name_of(a) for a in c.atoms})} is too rough to be integrated better"
+    terms = min(left.coefs.shape[-1], right.coefs.shape[-1])
+    return f"{head} what {terms} terms of a series leave out counts at correlations near 1 or -1"
 
 
 def correlation(cov: Array, qq: Array) -> Array:
@@ -82,6 +152,7 @@ def series(r: Recorder, atom: Atom) -> Asking:
     """The step that computes the Hermite series of an atom at all inputs."""
     mean, var = yield from statistics(r, atom)
     names, rank, kinks = [n for n in refs(atom.body) if n != HOLE.name], r.rank(atom.expr), kinks_of(r, atom)
+    trusted = not has_user_function(atom.body)
     blocks = yield from values_of(r, names)
     constants = list(blocks.values())
     arrays = (mean.array, var.array, *(b.array for b in constants))
@@ -95,8 +166,13 @@ def series(r: Recorder, atom: Atom) -> Asking:
         both = xp.broadcast_to(mean, shape), xp.broadcast_to(var, shape)
         fn = callable_of(atom, known, rank)
         expand = hermite.series if names else series_of_many
-        return settled(atom, expand(fn, *both, kinks=kinks, trusted=not has_user_function(atom.body)))
+        return settled(atom, expand(fn, *both, kinks=kinks, trusted=trusted))
 
+    if not trusted:
+        r.notes.remark(
+            f"`{name_of(atom)}` is looked at down to {scale_for(prod(shape)):.0e} standard deviations of its "
+            "argument; what is narrower may be overlooked"
+        )
     r.tape.opaque = True
     body = replace_exprs(atom.body, {Ref(n): Ref(f"@{k}") for k, n in enumerate(names)})
     kind = ("series", body, tuple((b.rank, b.vector) for b in constants), shape, kinks)

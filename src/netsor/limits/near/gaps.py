@@ -22,6 +22,7 @@ from netsor.lang.expr import Apply, Expr, Ref, refs, subtrees
 from netsor.lang.index_maps import at, reshape, take, transpose
 from netsor.lang.ops import IndexMap
 from netsor.lang.program import Embedding, Input, MatMul
+from netsor.limits.methods.closed import closed_pair
 from netsor.limits.methods.component import callable_of, known_function, statistics
 from netsor.limits.recursion.covariances import cov, fused, is_sum, leaf, variance, written_out
 from netsor.limits.recursion.forms import HOLE, Atom, LinearTerm, Product
@@ -31,7 +32,7 @@ from netsor.limits.recursion.pairs import Pair, PerPair
 from netsor.limits.recursion.recorder import Asking, Recorder
 from netsor.limits.recursion.values import OWN, constant, mean
 
-__all__ = ["gap", "second_gap"]
+__all__ = ["gap", "second_gap", "second_of_twins"]
 
 Array = Any
 Formula = Callable[[NearLaw], tuple[Array, Array | float]]
@@ -192,6 +193,23 @@ def _selected(r: Recorder, e: Apply, f: Apply, pair: Pair, rule: Any) -> Asking:
 # Vectors
 
 
+def second_of_twins(r: Recorder, h: Expr, k: Expr, pair: Pair) -> Asking:
+    """E[h h'], and E[f(x)^2] of a smooth f by a rule of its own, as nothing else is asked of its series."""
+    x, y = r.forms.resolved(h), r.forms.resolved(k)
+    if x == y and pair == OWN and not r.forms.is_affine(x):
+        atom = r.forms.as_atom(x)
+        function = _smooth(atom) if atom.unary and not closed_pair(atom.body, atom.body, False) else None
+        if function is not None:
+            m, q = yield from statistics(r, atom)
+
+            def square(slack: float, m: Array, q: Array) -> Array:
+                found = near_moments(function, function, m, m, np.sqrt(q), np.sqrt(q), 0 * q)
+                return found.product + (slack > 0) * found.product_error
+
+            return _step(r, square, pair.left(m), pair.left(q))
+    return (yield second, x, y, pair)
+
+
 def second_gap(r: Recorder, h: Expr, k: Expr, pair: Pair) -> Asking:
     """E[(h - h')^2] of two vectors of the left and of the right input."""
     forms, (x, y) = r.forms, (r.forms.resolved(h), r.forms.resolved(k))
@@ -225,8 +243,8 @@ def _of_forms(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
 
 def _from_moments(r: Recorder, h: Expr, k: Expr, pair: Pair) -> Asking:
     """E[h^2] + E[h'^2] - 2 E[h h']."""
-    q: PerPair = yield second, h, h, pair
-    p: PerPair = yield second, k, k, pair
+    q: PerPair = yield r.rules.second, h, h, pair
+    p: PerPair = yield r.rules.second, k, k, pair
     c: PerPair = yield second, h, k, pair
     return _step(r, _difference, q, p, c)
 
@@ -247,8 +265,9 @@ def _of_products(r: Recorder, p: Product, q: Product, pair: Pair) -> Asking:
     b = yield from _factor(r, _term_of(q), pair)
     if p.constants == q.constants:
         return None if found is None else found * a * a
-    squares = (yield second, one.expr, one.expr, pair), (yield second, two.expr, two.expr, pair)
-    return _multiples(r, found, a, b, *squares)
+    square = yield r.rules.second, one.expr, one.expr, pair
+    other = yield r.rules.second, two.expr, two.expr, pair
+    return _multiples(r, found, a, b, square, other)
 
 
 def _term_of(p: Product) -> LinearTerm:
@@ -278,15 +297,23 @@ def _formula(atom: Atom, centred: bool) -> Formula | None:
         return _exact(lambda law: kink_gap(*sides, law))
     if named == (fn.erf, {}) and centred:
         return _exact(erf_gap)
-    if not known.is_smooth or refs(atom.body) != [HOLE.name] or has_user_function(atom.body):
+    function = _smooth(atom)
+    if function is None:
         return None
-    function = callable_of(atom, {}, 0)
 
     def smooth(law: NearLaw) -> tuple[Array, Array]:
         found = near_moments(function, function, law.m1, law.m2, *law.deviations, law.distance)
         return found.gap, found.gap_error
 
     return smooth
+
+
+def _smooth(atom: Atom) -> Callable[[Array], Array] | None:
+    """A smooth function of the language, without parameters."""
+    plain = refs(atom.body) == [HOLE.name] and not has_user_function(atom.body)
+    if not plain or not about(atom.body, HOLE.name).is_smooth:
+        return None
+    return callable_of(atom, {}, 0)
 
 
 def _exact(formula: Callable[[NearLaw], Array]) -> Formula:

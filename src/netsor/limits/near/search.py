@@ -24,7 +24,8 @@ __all__ = ["Place", "close_places"]
 Array = Any
 CLOSE = 1e-4  # of the larger norm: beyond, covariances have digits enough
 REACH = 6 * CLOSE  # the same for projections on random vectors
-NEIGHBOURS = 8  # of every input, at most so many are looked at
+MOST_PAIRS = 2**14  # of nearly equal data, about; of more, those nearest in projection are taken
+MOST_LOOKS = 64  # at pairs, for each input
 PROJECTIONS = 3
 MOST_STATEMENTS = 2**21  # to be read, for all outputs together
 
@@ -43,19 +44,25 @@ def close_places(
     """Pairs of sets of places with equal data each, between which data are nearly equal, or equal."""
     if len(program.outputs) * len(program.statements) > MOST_STATEMENTS:
         return []
-    kinds: dict[Any, list[tuple[list[Place], list[Array]]]] = {}
+    kinds: dict[Any, list[tuple[int, int, list[Array]]]] = {}
     known: dict[Expr, Array] = {}
     for group in groups:
         for o in group.outputs:
             keys, arrays = _features(program, o, data, len(group.members), known)
-            places = [Place(o, k) for k in range(len(group.members)) if o in group.outputs_of(k)]
             if arrays:
-                kinds.setdefault(keys, []).append((places, arrays))
+                kinds.setdefault(keys, []).append((o, len(group.members), arrays))
     found = []
     for same in kinds.values():
-        places = [place for some, _ in same for place in some]
-        parts = [np.concatenate(column) for column in zip(*(arrays for _, arrays in same), strict=True)]
-        found += _close(places, parts) if len(places) > 1 else []
+        outputs, counts, columns = zip(*same, strict=True)
+        parts = [np.concatenate(list(c)) for c in zip(*columns, strict=True)]
+        ends = np.cumsum(counts)
+        for pair in _close(parts):
+            which = [np.searchsorted(ends, rows, side="right") for rows in pair]
+            one, two = (
+                [Place(outputs[k], int(i - ends[k] + counts[k])) for i, k in zip(rows, of, strict=True)]
+                for rows, of in zip(pair, which, strict=True)
+            )
+            found.append((one, one if pair[0] is pair[1] else two))
     return found
 
 
@@ -97,40 +104,36 @@ def _data_of(program: Program, names: list[str]) -> list[tuple[str, Expr]]:
     return list(found)
 
 
-def _close(places: list[Place], parts: list[Array]) -> list[tuple[list[Place], list[Place]]]:
-    """Pairs among places with data (places, ...) in several parts."""
+def _close(parts: list[Array]) -> list[tuple[Array, Array]]:
+    """Pairs of sets of equal rows, which are given in several parts."""
     rng = np.random.default_rng(0)
     sights: Array = sum(part @ rng.standard_normal((part.shape[1], PROJECTIONS)) for part in parts)
-    size = np.sqrt(sum(np.sum(part**2, axis=1) for part in parts))
+    size = np.sqrt(sum(np.einsum("ij,ij->i", part, part) for part in parts))
     order = np.argsort(sights[:, 0], kind="stable")
-    order = order[_beside(sights[order, 0], size[order])]
+    order = order[np.unique(_beside(sights[order], size[order]))]
     classes: dict[Any, list[int]] = {}
     for i in order.tolist():
         classes.setdefault(tuple(part[i].tobytes() for part in parts), []).append(i)
-    sets = [sorted(same) for same in classes.values()]
+    sets = [np.sort(same) for same in classes.values()]
     firsts = np.array([same[0] for same in sets], int)
-    pairs = [(k, k) for k, same in enumerate(sets) if len(same) > 1]
-    pairs += _neighbours([part[firsts] for part in parts], sights[firsts], size[firsts])
-    members = [[places[i] for i in same] for same in sets]
-    return [(members[i], members[j]) for i, j in pairs]
+    one, two = _beside(sights[firsts], size[firsts])
+    i, j = firsts[one], firsts[two]
+    distance = np.sqrt(sum(np.sum((part[i] - part[j]) ** 2, axis=1) for part in parts))
+    near = np.nonzero(distance <= CLOSE * np.maximum(size[i], size[j]))[0]
+    equal = [(same, same) for same in sets if len(same) > 1]
+    return equal + [(sets[one[k]], sets[two[k]]) for k in near]
 
 
 def _beside(sights: Array, size: Array) -> Array:
-    """Which of some sorted projections have one beside them that is close."""
-    near = np.diff(sights) <= REACH * np.maximum(size[1:], size[:-1])
-    return np.concatenate([near, [False]]) | np.concatenate([[False], near])
-
-
-def _neighbours(parts: list[Array], sights: Array, size: Array) -> list[tuple[int, int]]:
-    """Pairs of rows whose distance is below CLOSE of the larger norm, in the order of their first
-    projection."""
-    found = []
-    for step in range(1, min(NEIGHBOURS + 1, len(size))):
-        limit = np.maximum(size[:-step], size[step:])
-        apart = np.abs(sights[step:] - sights[:-step])
-        if not (apart[:, 0] <= REACH * limit).any():
+    """Pairs (2, pairs) of rows whose projections are near, which are sorted by the first of them."""
+    found, count, looks = [np.zeros((2, 0), int)], 0, 0
+    for step in range(1, len(size)):
+        limit = REACH * np.maximum(size[:-step], size[step:])
+        i = np.nonzero(sights[step:, 0] - sights[:-step, 0] <= limit)[0]
+        looks += i.size
+        if not i.size or count > MOST_PAIRS or looks > MOST_LOOKS * len(size):
             break
-        i = np.nonzero((apart <= REACH * limit[:, None]).all(axis=1))[0]
-        distance = np.sqrt(sum(np.sum((part[i] - part[i + step]) ** 2, axis=1) for part in parts))
-        found += [(k, k + step) for k in i[distance <= CLOSE * limit[i]].tolist()]
-    return found
+        i = i[(np.abs(sights[i + step] - sights[i]) <= limit[i, None]).all(axis=1)]
+        found.append(np.stack([i, i + step]))
+        count += i.size
+    return np.concatenate(found, axis=1)

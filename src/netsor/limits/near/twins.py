@@ -7,7 +7,7 @@ Var(v^T y - v^T y') / n.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +24,9 @@ from netsor.limits.recursion.outputs import output_own, output_tied
 from netsor.limits.recursion.pairs import Pair
 from netsor.limits.recursion.recorder import Asking, Recorder
 
-__all__ = ["Entries", "near_entries"]
+__all__ = ["Entries", "NearPairs"]
 
 Array = Any
-Maker = Callable[[Program, Mapping[str, tuple[int, ...]]], Recorder]
 Outputs = tuple[int, int]
 Wanted = dict[
     tuple[int, int, bool], list[tuple[Array, Array]]
@@ -90,27 +89,82 @@ def _upstream(program: Program, outputs: list[int]) -> set[str]:
     return found
 
 
-def near_entries(
-    program: Program,
-    rows: Rows,
-    data: Mapping[str, Array],
-    params: Mapping[str, Array],
-    make: Maker,
-    nudges: Any,
-) -> list[Entries]:
-    """The entries of all pairs of outputs whose data are nearly equal, or equal."""
-    jobs: dict[tuple[int, int], Wanted] = {}
-    owner = {o: g for g, group in enumerate(rows.groups) for o in group.outputs}
-    for left, right in close_places(program, rows.groups, data):
-        for o, ours in _by_output(left).items():
-            for p, theirs in _by_output(right).items():
-                if left is not right or o < p or (o == p and len(ours) > 1):
-                    asked = jobs.setdefault((owner[o], owner[p]), {})
-                    asked.setdefault((o, p, left is right and o == p), []).append((ours, theirs))
-    found = []
-    for (g, h), wanted in jobs.items():
-        found += _entries(program, rows, (rows.groups[g], rows.groups[h]), wanted, data, params, make, nudges)
-    return found
+@dataclass(frozen=True)
+class NearPairs:
+    """The entries of a kernel between outputs whose data are nearly equal, or equal.
+
+    make        a recorder of a program of two inputs, for data of given shapes
+    diagonals   of the kernel at each nudge: equal outputs have their variance as covariance
+    """
+
+    program: Program
+    rows: Rows
+    data: Mapping[str, Array]
+    params: Mapping[str, Array]
+    make: Callable[[Program, Mapping[str, tuple[int, ...]]], Recorder]
+    diagonals: Mapping[float, Array]
+
+    def entries(self) -> Iterator[Entries]:
+        jobs: dict[tuple[int, int], Wanted] = {}
+        owner = {o: g for g, group in enumerate(self.rows.groups) for o in group.outputs}
+        for left, right in close_places(self.program, self.rows.groups, self.data):
+            for o, ours in _by_output(left).items():
+                for p, theirs in _by_output(right).items():
+                    equal = left is right and o == p
+                    if equal and self.rows.symmetric:
+                        variances = [d[self.rows.left[o][ours[0]]] for d in self.diagonals.values()]
+                        yield from self._placed(o, p, ours, theirs, np.stack(variances))
+                    elif left is not right or o <= p:
+                        asked = jobs.setdefault((owner[o], owner[p]), {})
+                        asked.setdefault((o, p, equal), []).append((ours, theirs))
+        for (g, h), wanted in jobs.items():
+            yield from self._of_groups(self.rows.groups[g], self.rows.groups[h], wanted)
+
+    def _of_groups(self, left: Group, right: Group, wanted: Wanted) -> Iterator[Entries]:
+        """All pairs of members at once, for all pairs of Outputs; none where members of an index mix."""
+        twins = Twins.of(self.program, left, right, [(o, p) for o, p, _ in wanted])
+        pairs = list(dict.fromkeys((int(a[0]), int(b[0])) for some in wanted.values() for a, b in some))
+        given = self._given(twins, left, right, pairs)
+        recorder = self.make(twins.program, {name: given[name].shape for name in twins.program.data})
+        blocks = [
+            recorder.ask(output_own, 2 * k) if equal else recorder.ask(_entry, 2 * k, 2 * k + 1)
+            for k, (_, _, equal) in enumerate(wanted)
+        ]
+        mixed = any(type(key[-1]) is Pair and not key[-1].tied for key in recorder.kept)
+        if recorder.missing or (mixed and any(type_.index for type_ in twins.program.types.values())):
+            return
+        prepared = Prepared(recorder.tape, [block.array for block in blocks if block is not None])
+        runs = [single_values(prepared, {**given, "nudge": nudge}) for nudge in self.diagonals]
+        place = {pair: k for k, pair in enumerate(pairs)}
+        for block, ((o, p, _), some) in zip(blocks, wanted.items(), strict=True):
+            if block is not None:
+                shape = (len(pairs), *self.rows.left[o].shape[1:])
+                table = np.stack([np.broadcast_to(run[block.array.step][0], shape) for run in runs])
+                for ours, theirs in some:
+                    value = table[:, place[int(ours[0]), int(theirs[0])]]
+                    yield from self._placed(o, p, ours, theirs, value)
+
+    def _given(self, twins: Twins, left: Group, right: Group, pairs: list[Outputs]) -> dict[str, Array]:
+        """The data of a program of two inputs."""
+        given = {**self.params, **{name: a for name, a in self.data.items() if name in twins.program.data}}
+        for side, group in enumerate((left, right)):
+            members = [pair[side] for pair in pairs]
+            for name in group.data:
+                array = self.data[name]
+                one = array.ndim == self.program.data[name].ndim
+                made = np.stack([array] * len(members)) if one else array[np.array(members)]
+                given[twins.names.get(name, name) if side else name] = made
+        return given
+
+    def _placed(self, o: int, p: int, ours: Array, theirs: Array, value: Array) -> Iterator[Entries]:
+        """Where the value of two sets of equal members stands, on either side of the diagonal."""
+        for first, second, members, others in ((o, p, ours, theirs), (p, o, theirs, ours)):
+            left, right = np.broadcast_arrays(
+                self.rows.left[first][members][:, None], self.rows.right[second][others][None]
+            )
+            values = np.broadcast_to(value[:, None, None], (len(value), *left.shape))
+            there = (left >= 0) & (right >= 0) & np.isfinite(values).all(axis=0)
+            yield Entries(left[there], right[there], values[:, there])
 
 
 def _by_output(places: list[Place]) -> dict[int, Array]:
@@ -121,71 +175,8 @@ def _by_output(places: list[Place]) -> dict[int, Array]:
     return {o: np.array(members) for o, members in found.items()}
 
 
-def _entries(
-    program: Program,
-    rows: Rows,
-    groups: tuple[Group, Group],
-    wanted: Wanted,
-    data: Mapping[str, Array],
-    params: Mapping[str, Array],
-    make: Maker,
-    nudges: Any,
-) -> list[Entries]:
-    """Of two groups: all pairs of members at once, for all pairs of Outputs; none where indices do not run
-    together."""
-    twins = Twins.of(program, *groups, [(o, p) for o, p, _ in wanted])
-    pairs = list(dict.fromkeys((int(a[0]), int(b[0])) for some in wanted.values() for a, b in some))
-    given = dict(params)
-    for name in twins.program.data:
-        given[name] = data.get(name)
-    for side, group in enumerate(groups):
-        for name in group.data:
-            new = twins.names.get(name, name) if side else name
-            if new in twins.program.data:
-                given[new] = _members(data[name], program.data[name].ndim, [pair[side] for pair in pairs])
-    recorder = make(twins.program, {name: given[name].shape for name in twins.program.data})
-    blocks = [
-        recorder.ask(output_own, 2 * k) if equal else recorder.ask(_entry, 2 * k, 2 * k + 1)
-        for k, (_, _, equal) in enumerate(wanted)
-    ]
-    mixed = any(type(key[-1]) is Pair and not key[-1].tied for key in recorder.kept)
-    if recorder.missing or (mixed and any(type_.index for type_ in twins.program.types.values())):
-        return []
-    made = [block for block in blocks if block is not None]
-    prepared, values = Prepared(recorder.tape, [b.array for b in made]), []
-    for nudge in nudges:
-        run = single_values(prepared, {**given, "nudge": nudge})
-        values.append([None if b is None else run[b.array.step][0] for b in blocks])
-    found = []
-    for k, ((o, p, _), some) in enumerate(wanted.items()):
-        if blocks[k] is not None:
-            shape = (len(nudges), len(pairs), *rows.left[o].shape[1:])
-            table = np.stack([np.broadcast_to(v[k], shape[1:]) for v in values])
-            for ours, theirs in some:
-                value = table[:, pairs.index((int(ours[0]), int(theirs[0])))]
-                found += _placed(rows, o, p, ours, theirs, value)
-    return found
-
-
-def _members(array: Array, rank: int, members: list[int]) -> Array:
-    return array[np.array(members)] if array.ndim > rank else np.stack([array] * len(members))
-
-
 def _entry(r: Recorder, o: int, p: int) -> Asking:
     """(K + K' - G) / 2."""
     own = (yield output_own, o), (yield output_own, p)
     gap = yield output_tied, o, p, second_gap
     return None if gap is None else (own[0] + own[1] - gap) * 0.5
-
-
-def _placed(rows: Rows, o: int, p: int, ours: Array, theirs: Array, value: Array) -> list[Entries]:
-    """Where the value of two sets of equal members stands, on either side of the diagonal."""
-    found = []
-    for first, second, members, others in ((o, p, ours, theirs), (p, o, theirs, ours)):
-        left, right = np.broadcast_arrays(
-            rows.left[first][members][:, None], rows.right[second][others][None]
-        )
-        values = np.broadcast_to(value[:, None, None], (len(value), *left.shape))
-        there = (left >= 0) & (right >= 0) & np.isfinite(values).all(axis=0)
-        found.append(Entries(left[there], right[there], values[:, there]))
-    return found

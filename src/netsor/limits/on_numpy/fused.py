@@ -218,7 +218,9 @@ def _connect(tape: Tape, done: list[int | Fused], wanted: set[int]) -> None:
 def _is_fusable(tape: Tape, k: int) -> bool:
     """A large step of real numbers of one type that the table knows."""
     fn, args, options, _ = tape.steps[k]
-    if options or k in tape.leaves or prod(tape.shapes[k]) < LEAST_ELEMENTS:
+    shape = tape.shapes[k]
+    share = tape.share if len(shape) > 1 and shape[1] > 1 else 1.0
+    if options or k in tape.leaves or prod(shape) < LEAST_ELEMENTS * share:
         return False
     if not (all(f in TEMPLATES for f, _ in fn.lines) if isinstance(fn, Formula) else fn in TEMPLATES):
         return False

@@ -7,7 +7,6 @@ is the plan; to run it is to carry the plan out.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
@@ -27,7 +26,8 @@ from netsor.limits.recursion.pairs import Pair
 from netsor.limits.recursion.recorder import Missing, Recorder
 from netsor.limits.tape.tape import Span, Tape
 from netsor.limits.tape.traced import Traced
-from netsor.limits.tiling import TILE, side_of, strips, tiles
+from netsor.limits.tiling import TILE, Cut, side_of, strips, tiles
+from netsor.threads import cores
 
 __all__ = ["MEMORY", "Between", "Maker", "Recording", "Tiles", "record"]
 
@@ -106,6 +106,13 @@ class Recording:
         return self.single.work + sum(t.prepared.work * len(t.places) for t in self.tiles)
 
     @property
+    def cut(self) -> Cut:
+        """How the pairs are cut; strips are for kernels so small that one tile has them all."""
+        rows, cols = self.tiles[0].places[0].counts
+        rows = cols if self.rows.symmetric else rows
+        return Cut(rows, cols, self.rows.count, self.compiled)
+
+    @property
     def pays_compiling(self) -> bool:
         """Whether another run of the same shapes would win back what compiling its loops costs."""
         return not self.compiled and _pays(self.betweens, FEWEST_AGAIN)
@@ -119,31 +126,36 @@ def _pays(betweens: list[Between], fewest: int) -> bool:
 
 @search_put_off()
 def record(
-    make: Maker, program: Program, rows: Rows, memory: int | None, dtype: Any, again: bool = False
+    make: Maker,
+    program: Program,
+    rows: Rows,
+    memory: int | None,
+    dtype: Any,
+    again: bool = False,
+    cut: Cut | None = None,
 ) -> Recording | Missing:
-    """Record the computation of all blocks, with a workspace of at most `memory` bytes."""
+    """Record the computation of all blocks, with a workspace of at most `memory` bytes, or cut as is said."""
     betweens = _betweens(make, program, rows)
     if isinstance(betweens, Missing):
         return betweens
-    compiled = _pays(betweens, FEWEST_AGAIN if again else FEWEST_ENTRIES)
+    compiled = cut.compiled if cut else _pays(betweens, FEWEST_AGAIN if again else FEWEST_ENTRIES)
     allowed, size, most = MEMORY if memory is None else memory, TILE, None
     while True:
-        made = _recorded(make, rows, betweens, Tape(compiled, dtype), size, most)
+        single = Tape(compiled, dtype, rows.count / cut.inputs if cut else 1.0)
+        made = _recorded(make, rows, betweens, single, size, most, cut)
         if isinstance(made, Missing):
             return made
-        peak, single = max((t.prepared.peak() for t in made.tiles), default=0), made.single.peak()
-        if peak > allowed and size > 1:
+        peak, own = max((t.prepared.peak() for t in made.tiles), default=0), made.single.peak()
+        if peak > allowed and size > 1 and cut is None:
             size = max(1, min(size // 2, size * allowed // peak))
         elif peak > allowed and memory is not None:
             raise _no_room(peak, memory)
-        elif (
-            single > allowed and (n := most or made.recorder.most_inputs) > 2 and not made.single.tape.opaque
-        ):
-            most = max(2, min(n // 2, n * allowed // single))
+        elif own > allowed and (n := most or made.recorder.most_inputs) > 2 and not single.opaque:
+            most = max(2, min(n // 2, n * allowed // own))
         else:
             total = sum(b.size / (2 if b.symmetric else 1) for b in betweens)
-            cores = (os.cpu_count() or 1) if total >= FEWEST_FOR_THREADS else 1
-            made.workers = max(1, min(cores, allowed // max(1, peak)))
+            threads = cores() if total >= FEWEST_FOR_THREADS else 1
+            made.workers = max(1, min(threads, allowed // max(1, peak)))
             return made
 
 
@@ -180,12 +192,18 @@ def _elements(recorder: Recorder, outputs: tuple[tuple[int, ...], tuple[int, ...
 
 
 def _recorded(
-    make: Maker, rows: Rows, betweens: list[Between], single: Tape, size: int, most: int | None
+    make: Maker,
+    rows: Rows,
+    betweens: list[Between],
+    single: Tape,
+    size: int,
+    most: int | None,
+    cut: Cut | None,
 ) -> Recording | Missing:
     """The tapes, for tiles of at most so many elements, and for at most so many single inputs at a time."""
     recorder, found = make(single, most), []
     for between in betweens:
-        for pair, places in _cut(between, size):
+        for pair, places in _cut(between, size, cut):
             found.append(_record_tiles(recorder, between, pair, places))
             if recorder.missing:
                 return recorder.missing
@@ -201,16 +219,20 @@ def _own(recorder: Recorder) -> dict[int, Traced]:
     return {o: block.array for o, block in made.items() if block is not None}
 
 
-def _cut(between: Between, size: int) -> list[tuple[Pair, list[Place]]]:
+def _cut(between: Between, size: int, cut: Cut | None) -> list[tuple[Pair, list[Place]]]:
     """The tiles, and the pair that each kind of them is recorded with.
 
     Tiles on the diagonal need half of the pairs of Outputs, which pays where there are several.
     """
-    if between.symmetric and between.writer.corner and between.size < FEWEST_FOR_THREADS:
+    if cut is None and between.symmetric and between.writer.corner and between.size < FEWEST_FOR_THREADS:
         found = strips(between.left, between.size)
         if between.size <= size * len(found):
             return [(Pair(False, False, place.rows, place.cols), [place]) for place in found]
-    places = tiles(between.left, between.right, side_of(between.elements, size), between.symmetric)
+    spans = between.left, between.right
+    if cut is None:
+        places = tiles(*spans, side_of(between.elements, size), between.symmetric)
+    else:
+        places = cut.tiles(*spans, between.symmetric)
     first = places[0]
     apart = (
         first.cols[0] + between.left[1],

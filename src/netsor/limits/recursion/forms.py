@@ -133,6 +133,7 @@ class Forms:
     program: Program
     inferred: dict[Expr, Inferred] = field(default_factory=dict)
     kinks: dict[Expr, tuple[float, ...]] = field(default_factory=dict)
+    trusted: dict[Expr, bool] = field(default_factory=dict)
     answers: dict[str, dict[Expr, Any]] = field(default_factory=dict)
     _families_of: dict[Atom, frozenset[str]] = field(default_factory=dict)
 

@@ -12,8 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from netsor.lang.blocks import Block
-from netsor.lang.expr import Apply, Expr
-from netsor.lang.ops import IndexMap
+from netsor.lang.expr import Apply, Expr, Slice
+from netsor.lang.functions import mul
+from netsor.lang.index_maps import at, sum_
+from netsor.lang.index_maps import mean as average
+from netsor.lang.ops import Function, IndexMap, axes_of
 from netsor.limits.recursion.covariances import cov
 from netsor.limits.recursion.forms import Atom, Product
 from netsor.limits.recursion.linear import combined, longer_first, mapped
@@ -52,6 +55,9 @@ def second(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
     if forms.is_constant(f):
         turned = yield second, f, e, pair.flipped
         return turned.swapped
+    x, y = _sum_outside(r, e), _sum_outside(r, f)
+    if x is not e or y is not f:
+        return (yield second, x, y, pair)
     return (yield from _multiplied_out(r, e, f, pair))
 
 
@@ -94,6 +100,9 @@ def first(r: Recorder, e: Expr) -> Asking:
         return (yield mean, e)
     if forms.is_linear_head(e):
         return (yield from _first_of_linear(r, e))
+    x = _sum_outside(r, e)
+    if x is not e:
+        return (yield first, x)
     total = yield from _multiplied_out(r, e, None, OWN)
     return PerInput(total.ranked(r.rank(e), 0), r.rank(e))
 
@@ -107,6 +116,37 @@ def _first_of_linear(r: Recorder, e: Expr) -> Asking:
         args.append(Block(value.array, value.rank))
     made = e.op.run(*args, **e.options)
     return PerInput(made.array, made.rank)
+
+
+def _sum_outside(r: Recorder, e: Expr) -> Expr:
+    """a sum_i b_i as sum_i (a b_i), where the sum is over an index and not Gaussian; else e itself.
+
+    A product of few atoms has an expectation that is known, and a function of all members of a sum has not.
+    """
+    if not isinstance(e, Apply) or e.op is not mul:
+        return e
+    args = tuple(_sum_outside(r, arg) for arg in e.args)
+    for factor, total in (args, args[::-1]):
+        if isinstance(total, Apply) and total.op in (sum_, average) and not r.forms.is_affine(total):
+            (terms,) = total.args
+            summed, rank = axes_of(total.options["axis"], r.rank(terms)), max(r.rank(factor), r.rank(total))
+            summed = tuple(axis + rank - r.rank(total) for axis in summed)
+            kept = [axis for axis in range(rank + len(summed)) if axis not in summed]
+            first_own = kept[rank - r.rank(factor)] if r.rank(factor) else rank + len(summed)
+            index = tuple(None if a in summed else Slice() for a in range(first_own, rank + len(summed)))
+            spread = _indexed(r, factor, index) if None in index else factor
+            return Apply(total.op, (Apply(mul, (spread, terms)),), (("axis", summed),))
+    return e if args == e.args else Apply(mul, args)
+
+
+def _indexed(r: Recorder, e: Expr, index: tuple[Slice | None, ...]) -> Expr:
+    """e[index], as a function of forms that are indexed where it can be."""
+    if r.forms.is_affine(e) or not isinstance(e, Apply) or not isinstance(e.op, Function):
+        return Apply(at, (e,), (("index", index),))
+    if not {r.rank(arg) for arg in e.args} <= {0, r.rank(e)}:
+        return Apply(at, (e,), (("index", index),))
+    args = (_indexed(r, arg, index) if r.rank(arg) else arg for arg in e.args)
+    return Apply(e.op, tuple(args), e.attrs, e.pick)
 
 
 # Products of atoms

@@ -23,8 +23,12 @@ __all__ = ["WORTH", "Carried", "reaching"]
 
 FURTHER = 1.6  # points of 3.7 standard deviations reach 6: events beyond have a probability of 1e-9
 HEAVY, MOST = 0.02, 0.25  # shares of the heaviest point: from which on errors are larger; that are refused
+USUAL = 30.0  # the square of the heaviest value beside the mean square, of functions with light tails
 ROUNDING = 1e-12
 WORTH = 3.0  # what is not seen may be worth so many of the heaviest points
+
+
+Key = tuple[Hashable, Hashable]  # a group of vectors, and one of them
 
 
 def reaching(samples: np.ndarray) -> np.ndarray:
@@ -52,18 +56,19 @@ class _Sums:
     constant: Any = True
     first: Any = None
     unseen: Any = False
+    count: int = 0
 
 
 @dataclass
 class Carried:
     """The shares of the heaviest points, over all repeats of a call."""
 
-    found: dict[Hashable, _Sums] = field(default_factory=dict)
-    exprs: dict[Hashable, Sequence[Expr]] = field(default_factory=dict)
+    found: dict[Key, _Sums] = field(default_factory=dict)
+    exprs: dict[Key, Sequence[Expr]] = field(default_factory=dict)
     _lock: Any = field(default_factory=Lock, repr=False)
 
     def add(
-        self, key: Hashable, exprs: Sequence[Expr], values: np.ndarray, further: Callable[[], np.ndarray]
+        self, key: Key, exprs: Sequence[Expr], values: np.ndarray, further: Callable[[], np.ndarray]
     ) -> None:
         """Values (repeats, entries..., points) of a product, and those at points that reach further."""
         low, top = _range(values)
@@ -81,20 +86,27 @@ class Carried:
             sums.squares = sums.squares + squares
             sums.constant = sums.constant & same & _close(top, sums.first)
             sums.unseen = sums.unseen | beyond
+            sums.count += values.shape[0] * values.shape[-1]
 
     def share(self) -> float:
-        """The largest share of a point in the second moment of a vector; refused where it is too large."""
+        """The largest share of a point in the second moment of a sum of vectors; refused if it is too large.
+
+        Vectors of one group (the first of a key) are added up, so the share is of the largest of them.
+        """
+        means: dict[Hashable, Any] = {}
+        for (group, _), sums in self.found.items():
+            own, others = sums.squares / sums.count, means.get(group, np.zeros(1))
+            alike = own.shape == others.shape or 1 in (own.size, others.size)
+            means[group] = np.maximum(own, others if alike else others.max())
         worst, which = 0.0, None
         for key, sums in self.found.items():
-            shares = np.where(
-                sums.squares > 0, sums.largest / np.where(sums.squares > 0, sums.squares, 1.0), 0.0
-            )
-            share = float(
-                np.max(np.where(sums.constant, np.where(sums.unseen, 1.0, 0.0), shares), initial=0.0)
-            )
-            if share > worst:
+            mean = means[key[0]] if means[key[0]].shape == sums.squares.shape else means[key[0]].max()
+            heavy = np.where(sums.constant, 0.0, sums.largest) / np.where(mean > 0, mean, 1.0)
+            heaviest = float(np.max(heavy, initial=0.0))
+            share = 1.0 if np.any(sums.constant & sums.unseen) else heaviest / sums.count
+            if share > worst and (share == 1.0 or heaviest > USUAL):
                 worst, which = share, key
-        if worst > MOST:
+        if which is not None and worst > MOST:
             name = " * ".join(map(show_expr, self.exprs[which]))
             raise LimitError(
                 f"too few sample points carry the moments of `{name}`: a rare event, or a heavy tail",

@@ -19,6 +19,7 @@ from netsor.expect.hermite.pairs import pair_sum
 from netsor.expect.points.axes import Axes
 from netsor.expect.points.loadings import Loadings
 from netsor.expect.points.normal import NormalPoints
+from netsor.lang.analysis import has_user_function
 from netsor.lang.expr import Expr
 from netsor.limits.methods.closed import closed_mean
 from netsor.limits.methods.component import callable_of, kinks_of
@@ -176,7 +177,10 @@ class Moments:
             model = self.model(atom, mean, variance)
             if model is not None:
                 return hermite.series_like(model, fn, mean, variance)
-        made = [_long_enough(fn, m[None], q[None], kinks) for m, q in zip(mean, variance, strict=True)]
+        trusted = self.is_trusted(atom, mean, variance)
+        made = [
+            _long_enough(fn, m[None], q[None], kinks, trusted) for m, q in zip(mean, variance, strict=True)
+        ]
         return hermite.concat([settled(atom, one) for one in made], axis=0)
 
     def model(self, atom: Atom, mean: np.ndarray, variance: np.ndarray) -> hermite.Series | None:
@@ -191,9 +195,27 @@ class Moments:
         if not self.learning:
             return None
         m, q = (HEADROOM * max(a, b, 0.0) for a, b in zip(largest, known, strict=True))
-        found = _long_enough(callable_of(atom, {}, 0), np.array([-m, 0.0, m]), np.full(3, q), ())
+        law = np.array([-m, 0.0, m]), np.full(3, q)
+        if not self.is_trusted(atom, *law):
+            return None
+        found = _long_enough(callable_of(atom, {}, 0), *law, (), True)
         self.models[atom.body] = settled(atom, found), (m, q)
         return found
+
+    def is_trusted(self, atom: Atom, mean: np.ndarray, variance: np.ndarray) -> bool:
+        """Whether equal steps see all of f: for a user's function, they must agree with a search, once."""
+        known, body = self.r.forms.trusted, atom.body
+        if body not in known:
+            fn, law = (
+                callable_of(atom, {}, 0),
+                (mean.reshape(-1)[:1], variance.reshape(-1).max(keepdims=True)),
+            )
+            steps, searched = (
+                hermite.series(fn, *law, TERMS[0], SMALL, kinks_of(self.r, atom), trusted=trusted).square
+                for trusted in (True, not has_user_function(body))
+            )
+            known[body] = bool(abs(steps - searched) <= SMALL * searched)
+        return known[body]
 
     # The second moments
 
@@ -227,11 +249,13 @@ def _enter(table: np.ndarray, rows: slice, block: np.ndarray) -> None:
     table[:, : rows.stop, rows] = block.swapaxes(1, 2)
 
 
-def _long_enough(fn: Any, mean: np.ndarray, variance: np.ndarray, kinks: tuple[float, ...]) -> hermite.Series:
+def _long_enough(
+    fn: Any, mean: np.ndarray, variance: np.ndarray, kinks: tuple[float, ...], trusted: bool
+) -> hermite.Series:
     """The shortest series that leaves out little, or a long one."""
-    made = [hermite.series(fn, mean, variance, TERMS[0], SMALL, kinks, trusted=True)]
+    made = [hermite.series(fn, mean, variance, TERMS[0], SMALL, kinks, trusted=trusted)]
     for terms in TERMS[1:]:
         if made[0].rest <= SMALL:
             break
-        made[0] = hermite.series(fn, mean, variance, terms, SMALL, kinks, trusted=True)
+        made[0] = hermite.series(fn, mean, variance, terms, SMALL, kinks, trusted=trusted)
     return made[0]

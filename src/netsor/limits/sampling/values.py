@@ -171,7 +171,7 @@ def values(r: Recorder, atoms: Atoms) -> Asking:
             return product(reaching(a) if own else a for a, own in zip(given, drawn, strict=True))
 
         found = product(given)
-        drawing.carried.add(atoms, [atom.expr for atom in atoms], found, further)
+        drawing.carried.add((atoms, 0), [atom.expr for atom in atoms], found, further)
         return found
 
     step = r.tape.call(run, (drawing_leaf(r), *arrays.values()), shape, np.float64)

@@ -6,13 +6,13 @@ into parts, so that threads have work. Nothing but rounding depends on it.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from netsor.errors import LimitError
 from netsor.expect.points.axes import LARGEST_TURN
 from netsor.expect.points.normal import BLOCK_DIMENSIONS
 from netsor.limits.sampling.schedule import Schedule, Step
+from netsor.threads import cores
 
 __all__ = ["Needs", "Workspace", "pilot_workspace", "workspace"]
 
@@ -123,7 +123,7 @@ def pilot_workspace(points: int, needs: Needs) -> Workspace:
 
 
 def _cores(most: int) -> int:
-    return max(1, min(os.cpu_count() or 1, most))
+    return max(1, min(cores(), most))
 
 
 def _new(step: Step) -> int:

@@ -66,8 +66,9 @@ class Side:
 class Tape:
     """A list of steps; step k computes value k from earlier values. Constants have its dtype."""
 
-    def __init__(self, compiled: bool = False, dtype: Any = np.float64) -> None:
+    def __init__(self, compiled: bool = False, dtype: Any = np.float64, share: float = 1.0) -> None:
         self.compiled, self.dtype = compiled, np.dtype(dtype)
+        self.share = share  # of the inputs of a larger kernel that this one is a part of
         self.namespace = Namespace(self)
         self.steps: list[Step] = []
         self.shapes: list[Shape] = []

@@ -1,0 +1,58 @@
+"""What handing out tiles costs: Dask's scheduler with many workers, whose tiles sleep.
+
+python benchmarks/cluster.py --workers 1000 --tiles 20000 --seconds 10
+
+All workers are in this process, so the numbers hold for the scheduler and our loop, not for a network. The
+overhead of a tile is the processor time of this process for it: with less than `seconds / workers` the
+scheduler keeps up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+from netsor.gp.stores.dask import completed
+
+
+def sleeping(what: bytes, seconds: float, number: int) -> int:
+    """A tile that takes its time and computes nothing; `what` is as large as a kernel that travels."""
+    time.sleep(seconds)
+    return number
+
+
+def main() -> None:
+    from distributed import Client, LocalCluster
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--workers", type=int, default=100)
+    parser.add_argument("--tiles", type=int, default=1000)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    given: Any = parser.parse_args()
+    what = bytes(35_000)
+    with (
+        LocalCluster(
+            n_workers=given.workers,
+            threads_per_worker=1,
+            processes=False,
+            dashboard_address=None,
+            memory_limit=0,
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        start, before = time.perf_counter(), time.process_time()
+        items = ((what, given.seconds, k) for k in range(given.tiles))
+        done = sum(1 for _ in completed(client, sleeping, items))
+        wall, spent = time.perf_counter() - start, time.process_time() - before
+    ideal = given.seconds * -(-given.tiles // given.workers)
+    print(
+        f"{done} tiles of {given.seconds} s on {given.workers} workers: {wall:.1f} s, "
+        f"{ideal:.1f} s without overhead; {1e3 * spent / done:.2f} ms of processor a tile"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""Solves with a stored matrix that only ever multiply by it: preconditioned conjugate gradients.
+
+With D = diag(nugget), and B B^T the Nystrom approximation of D^-1/2 K D^-1/2 from columns that are drawn at
+random, the scaled matrix is A = D^-1/2 K D^-1/2 + 1 and its preconditioner
+
+    P = U diag(l) U^T + 1,    P^p = 1 + U diag((1 + l)^p - 1) U^T,
+
+where U and l are the left singular vectors and the squared singular values of B. Conjugate gradients take one
+pass over the tiles for each step, for all right-hand sides at once (Hestenes and Stiefel 1952; Frangella,
+Tropp and Udell 2023). The determinant is log det P + tr log(P^-1/2 A P^-1/2), whose trace is estimated by
+Gaussian quadrature from Lanczos runs of random vectors (Ubaru, Chen and Saad 2017); where P is good, that
+trace is small, and so is its error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.linalg import eigh_tridiagonal, solve_triangular, svd
+
+from netsor.gp.factor import EPS, InferenceError, cholesky
+from netsor.gp.stores.dask import completed, connected
+from netsor.gp.stores.store import Store
+
+__all__ = ["Gradients", "LogDeterminant"]
+
+MOST = 1000  # steps
+RANK = 1000  # of the preconditioner, if nothing is said
+PROBES, STEPS = 16, 40  # of Lanczos runs
+
+
+@dataclass(frozen=True)
+class LogDeterminant:
+    """An estimate and its error: two standard errors of the probes, and what the last steps have changed."""
+
+    value: float
+    error: float
+
+
+class Gradients:
+    """K + diag(nugget) as an operator, with its preconditioner.
+
+    memory  bytes for the preconditioner and the vectors
+    engine  a Dask client or the address of a scheduler, for products with K
+    """
+
+    name = "pcg"
+
+    def __init__(
+        self,
+        store: Store,
+        nugget: np.ndarray,
+        memory: int,
+        rank: int | None = None,
+        seed: int = 0,
+        engine: Any = None,
+    ) -> None:
+        rows = store.shape[0]
+        self.store, self.root = store, np.sqrt(np.broadcast_to(nugget, (rows,)))[:, None]
+        if not (self.root > 0).all():
+            raise InferenceError(
+                "conjugate gradients need a noise > 0", remedy='Give one, or solver="cholesky".'
+            )
+        self.rank = min(rows, rank or RANK, max(1, memory // (4 * 8 * rows)))
+        self.seed, self.engine = seed, engine
+        chosen = np.sort(np.random.default_rng(seed).permutation(rows)[: self.rank])
+        columns = store.columns(chosen)
+        corner = columns[chosen]
+        lower = cholesky(corner, 4 * EPS * float(np.trace(corner)))
+        half = solve_triangular(lower, columns.T, lower=True, check_finite=False).T / self.root
+        self.vectors, singular, _ = svd(half, full_matrices=False, overwrite_a=True, check_finite=False)
+        self.values = singular**2
+
+    def times(self, v: np.ndarray) -> np.ndarray:
+        """A v."""
+        scaled = v / self.root
+        product = self.store.times(scaled) if self.engine is None else self._times_on(scaled)
+        return product / self.root + v
+
+    def _times_on(self, v: np.ndarray) -> np.ndarray:
+        """K v on a cluster: a task for each row of tiles."""
+        out, path, axis = np.empty_like(v), self.store.path.resolve(), self.store.grid.rows
+        with connected(self.engine) as client:
+            right = client.scatter(v, broadcast=True)
+            for i, part in completed(client, _remote, ((path, i, right) for i in range(axis.count))):
+                out[slice(*axis.span(i))] = part
+        return out
+
+    def power(self, v: np.ndarray, p: float) -> np.ndarray:
+        """P^p v."""
+        weight = (1 + self.values) ** p - 1
+        return v + self.vectors @ (weight[:, None] * (self.vectors.T @ v))
+
+    def solve(
+        self, right: np.ndarray, tol: float, step: Callable[[], None] = lambda: None
+    ) -> tuple[np.ndarray, float]:
+        """(K + diag(nugget))^-1 b for many columns, and the largest |b - (K + diag(nugget)) x| / |b|."""
+        size = np.linalg.norm(right, axis=0)
+        b = right / self.root
+        x, r = np.zeros_like(b), b.copy()
+        z = self.power(r, -1.0)
+        p, rho = z.copy(), np.sum(r * z, axis=0)
+        for _ in range(MOST):
+            if np.all(np.linalg.norm(self.root * r, axis=0) <= tol * size):
+                break
+            q = self.times(p)
+            step()
+            weight = _ratio(rho, np.sum(p * q, axis=0))
+            x += weight * p
+            r -= weight * q
+            z = self.power(r, -1.0)
+            rho, before = np.sum(r * z, axis=0), rho
+            p = z + _ratio(rho, before) * p
+        reached = self._residual(x, b, size)
+        if reached > 2 * tol:
+            raise InferenceError(
+                f"conjugate gradients stop at a relative residual of {reached:.1e} after {MOST} steps",
+                remedy=f'Give a larger rank= (now {self.rank}), noise= or tol=, or solver="cholesky".',
+            )
+        return x / self.root, reached
+
+    def _residual(self, x: np.ndarray, b: np.ndarray, size: np.ndarray) -> float:
+        """What is really left: the running residual drifts by rounding."""
+        left = np.linalg.norm(self.root * (b - self.times(x)), axis=0)
+        return float(np.max(_ratio(left, size), initial=0.0))
+
+    def log_determinant(
+        self, probes: int = PROBES, steps: int = STEPS, step: Callable[[], None] = lambda: None
+    ) -> LogDeterminant:
+        """log det(K + diag(nugget)), with its error."""
+        rows = len(self.root)
+        steps = min(steps, rows)
+        start = np.random.default_rng(self.seed + 1).choice([-1.0, 1.0], (rows, probes))
+        alphas, betas = self._lanczos(start / np.sqrt(rows), steps, step)
+        full, short = (
+            np.array([rows * _quadrature(alphas[:k, c], betas[: k - 1, c]) for c in range(probes)])
+            for k in (steps, max(1, steps - 5))
+        )
+        spread = float(full.std(ddof=1)) / sqrt(probes)
+        known = float(np.log1p(self.values).sum() + 2 * np.log(self.root).sum())
+        error = 2 * spread + float(np.abs(full.mean() - short.mean()))
+        return LogDeterminant(known + float(full.mean()), error)
+
+    def _lanczos(
+        self, start: np.ndarray, steps: int, step: Callable[[], None]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The tridiagonal matrices of P^-1/2 A P^-1/2 for each unit vector, all of them at once."""
+        basis = [start]
+        alphas, betas = np.zeros((steps, start.shape[1])), np.zeros((steps - 1, start.shape[1]))
+        for k in range(steps):
+            w = self.power(self.times(self.power(basis[-1], -0.5)), -0.5)
+            step()
+            alphas[k] = np.sum(basis[-1] * w, axis=0)
+            for _ in range(2):  # orthogonal to all earlier ones, to rounding
+                for v in basis:
+                    w -= np.sum(v * w, axis=0) * v
+            if k + 1 < steps:
+                betas[k] = np.linalg.norm(w, axis=0)
+                basis.append(_ratio(w, betas[k]))
+        return alphas, betas
+
+
+def _quadrature(alpha: np.ndarray, beta: np.ndarray) -> float:
+    """e_1^T log(T) e_1 of a tridiagonal matrix; what follows a zero is not part of it."""
+    ends = np.flatnonzero(beta <= EPS * np.abs(alpha[:-1]))
+    last = int(ends[0]) + 1 if len(ends) else len(alpha)
+    nodes, vectors = eigh_tridiagonal(alpha[:last], beta[: last - 1])
+    return float(np.sum(vectors[0] ** 2 * np.log(np.maximum(nodes, EPS))))
+
+
+def _ratio(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.divide(x, y, out=np.zeros(np.broadcast_shapes(x.shape, y.shape)), where=y > 0)
+
+
+def _remote(path: Path, i: int, v: np.ndarray) -> tuple[int, np.ndarray]:
+    """Rows of K v, in a worker of a cluster."""
+    store = Store(path)
+    axis = store.grid.rows
+    return i, sum((store.tile(i, j) @ v[slice(*axis.span(j))] for j in range(axis.count)), np.zeros(()))

@@ -1,0 +1,137 @@
+"""What decides every number of a store, as JSON: the program, the options, the inputs, how it is cut.
+
+No code and no pickle is stored. A store that belongs to another kernel is refused by name of what differs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import netsor
+from netsor.build.network import Network, program
+from netsor.errors import DataError
+from netsor.gp.stores import inputs as sets
+from netsor.limits import KernelFn, Options
+from netsor.limits.tiling import Cut
+
+__all__ = ["FORMAT", "check_format", "check_same", "identity", "of_kernel", "options_of"]
+
+FORMAT = 1
+IRRELEVANT = ("progress", "memory")  # they change no number: how the kernel is cut is there by itself
+
+
+def identity(
+    kernel: KernelFn,
+    x: Any,
+    y: Any,
+    cut: Cut,
+    tile: tuple[int, int],
+    params: Mapping[str, float],
+) -> dict[str, Any]:
+    """What a store is of."""
+    both = {"x": x} if y is None else {"x": x, "y": y}
+    return {
+        "format": FORMAT,
+        "netsor": netsor.__version__,
+        "kernels": ["K"],
+        **of_kernel(kernel, [one for some in both.values() for one in _of_each_shape(some)]),
+        "params": {name: float(value) for name, value in sorted(params.items())},
+        "inputs": {name: {"count": len(z), "sha256": sets.digest(z)} for name, z in both.items()},
+        "cut": asdict(cut),
+        "tile": list(tile),
+    }
+
+
+def of_kernel(kernel: KernelFn, inputs: list[Any]) -> dict[str, Any]:
+    """What a store knows of its kernel, from inputs of all shapes."""
+    options = {name: value for name, value in asdict(kernel.options).items() if name not in IRRELEVANT}
+    options["dtype"] = np.dtype(kernel.options.dtype).str
+    kind = {"kind": type(kernel).__name__, "network": kernel.net.name}
+    return {**kind, **_programs(kernel.net, inputs), "options": options}
+
+
+def _of_each_shape(inputs: Any) -> Iterator[Any]:
+    """The first input of each shape."""
+    if isinstance(inputs, np.ndarray):
+        yield inputs[0]
+        return
+    seen = set()
+    for x in inputs:
+        shape = repr(_shape(x))
+        if shape not in seen:
+            seen.add(shape)
+            yield x
+
+
+def _shape(x: Any) -> Any:
+    return tuple(map(_shape, x)) if isinstance(x, tuple) else np.shape(x)
+
+
+def _programs(net: Network, inputs: list[Any]) -> dict[str, Any]:
+    """The text of the network's program without its inputs, and a hash of those on inputs of other shapes."""
+    found = [program(net, x) for x in inputs]
+    texts = [re.sub(r"^Data x(_\d+)* = .*\n", "", made.show(), flags=re.MULTILINE) for made in found]
+    own = {name: _code(op) for made in found for name, op in made.functions.items()}
+    whole = hashlib.sha256("\n".join(sorted(set(texts))).encode()).hexdigest()
+    return {"program": texts[0], "programs": whole, "functions": own}
+
+
+def _code(op: Any) -> str:
+    """A hash of the code of a user's function; one without code has its name."""
+    fn = getattr(op.fn, "fn", op.fn)
+    code = getattr(fn, "__code__", None)
+    if code is None:
+        return str(getattr(fn, "__qualname__", type(fn).__qualname__))
+    parts = (code.co_code, code.co_names, [c for c in code.co_consts if not hasattr(c, "co_code")])
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def options_of(facts: Mapping[str, Any]) -> Options:
+    """The options of the kernel of a store."""
+    return Options(**{**facts["options"], "dtype": np.dtype(facts["options"]["dtype"]).type})
+
+
+def check_format(facts: Any, path: Path) -> None:
+    """Refuse what is no store, and one of a later version."""
+    if not isinstance(facts, dict) or "format" not in facts:
+        raise DataError(f"{path} is not a store of netsor", remedy="Stores are made by ns.gp.store.")
+    if facts["format"] != FORMAT:
+        raise DataError(
+            f"{path} has format {facts['format']}, written by netsor {facts.get('netsor')}",
+            remedy=f"This is netsor {netsor.__version__}, which reads format {FORMAT}. Use that version.",
+        )
+
+
+def check_same(here: Mapping[str, Any], there: Mapping[str, Any], path: Path) -> None:
+    """Refuse a store of another kernel."""
+    keys = [key for key in here if here[key] != there.get(key)]
+    keys = [key for key in keys if key != "programs" or "program" not in keys]
+    if keys:
+        different = [_difference(key, here[key], there.get(key)) for key in keys]
+        raise DataError(
+            f"{path} holds another kernel: it differs in {'; '.join(different)}",
+            remedy="Give another path, or the network, inputs and options that the store was made with.",
+        )
+
+
+def _difference(key: str, here: Any, there: Any) -> str:
+    """What differs, in a few words."""
+    if isinstance(here, dict) and isinstance(there, dict):
+        names = [name for name in {**here, **there} if here.get(name) != there.get(name)]
+        return ", ".join(_difference(f"{key} {name}", here.get(name), there.get(name)) for name in names)
+    if key == "program":
+        mine, theirs = str(here).splitlines(), str(there).splitlines()
+        pairs = zip(mine + [""] * len(theirs), theirs + [""] * len(mine), strict=False)
+        here, there = next((a[:80], b[:80]) for a, b in pairs if a != b)
+    if key.endswith("sha256"):
+        return f"the values of the {key.removesuffix(' sha256')}"
+    if key == "programs":
+        return "the programs of inputs of other shapes"
+    return f"{key} ({here!r} here, {there!r} there)" if len(f"{here}{there}") < 200 else key

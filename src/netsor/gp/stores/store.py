@@ -1,0 +1,385 @@
+"""A kernel matrix on disk: which tiles are there, and reading and writing them.
+
+The store is a Zarr group (version 3 of the format) with the arrays
+
+    K       the matrix, one chunk for each tile, with a checksum; what is not there yet is NaN
+    error   the largest error of each tile
+    x, y    the inputs; row_sizes, column_sizes: how many rows each of them has; mean: prior means of the rows
+
+A tile is written to a file of its own, which then takes its name, so it is there whole or not at all, and the
+files are the only record of what is done.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+
+from netsor.build.network import as_inputs
+from netsor.errors import DataError
+from netsor.gp.stores import inputs as sets
+from netsor.gp.stores.grid import Axis, Grid
+from netsor.gp.stores.identity import check_format, check_same, of_kernel
+from netsor.limits import KernelFn
+from netsor.limits.tiling import Cut
+
+__all__ = ["Status", "Store"]
+
+CHECKSUM = 4  # bytes
+RECENT = 50  # tiles that the rate is taken from
+
+
+@dataclass(frozen=True)
+class Status:
+    """How far a store is.
+
+    left           seconds, at the rate of the last tiles; None where fewer than two are there
+    quiet          seconds since the last tile
+    largest_error  of an entry, once all tiles are there
+    """
+
+    done: int
+    total: int
+    left: float | None
+    quiet: float | None
+    largest_error: float | None
+
+    def __str__(self) -> str:
+        text = f"{self.done} of {self.total} tiles"
+        if self.largest_error is not None:
+            return f"{text}, complete; largest error of an entry {self.largest_error:.1e}"
+        if self.left is not None and self.quiet is not None:
+            text += f", about {_duration(self.left)} left; the last one {_duration(self.quiet)} ago"
+        return text
+
+
+def _duration(seconds: float) -> str:
+    for size, word in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {word}"
+    return f"{seconds:.0f} seconds"
+
+
+class Store:
+    """A kernel matrix on disk; `ns.gp.store` makes it, `Store(path)` opens it, with a kernel for new inputs.
+
+    identity  what it is of, see `stores.identity`
+    """
+
+    def __init__(self, path: str | Path, kernel: KernelFn | None = None) -> None:
+        import zarr
+
+        self.path = Path(path)
+        if not (self.path / "zarr.json").is_file():
+            raise DataError(f"there is no store {path}", remedy="Stores are made by ns.gp.store(K, x, path).")
+        try:
+            self.group: Any = zarr.open_group(self.path, mode="r+")
+            self.identity: dict[str, Any] = self.group.attrs.get("netsor")
+        except (ValueError, KeyError, OSError) as error:
+            raise DataError(f"{path} is not a store: {error}", remedy="Make it again.") from None
+        check_format(self.identity, self.path)
+        self._kernel = kernel
+        if kernel is not None:
+            facts = of_kernel(kernel, as_inputs(self.inputs(0, 0, 1)))
+            del facts["programs"]  # those of all shapes, which would have to be read
+            check_same(facts, self.identity, self.path)
+
+    @property
+    def kernel(self) -> KernelFn:
+        """The kernel, which a store does not hold: it has no code in it."""
+        if self._kernel is None:
+            raise DataError(
+                f"{self.path} knows its numbers, and not the network, which new inputs need",
+                remedy="Open it with the kernel: ns.gp.Store(path, ns.kernel(net)).",
+            )
+        return self._kernel
+
+    def __repr__(self) -> str:
+        rows, columns = self.shape
+        return f"<store of {self.identity['network']}, {rows} x {columns}, {self.status()}>"
+
+    def __reduce__(self):
+        return Store, (self.path, self._kernel)
+
+    @staticmethod
+    def create(path: Path, identity: dict[str, Any], grid: Grid, mean: np.ndarray, x: Any, y: Any) -> None:
+        """Make a store without tiles; it appears whole or not at all."""
+        import zarr
+
+        dtype = np.dtype(identity["options"]["dtype"])
+        _check_room(path, sum(1 for _ in grid.tiles()) * grid.rows.chunk * grid.cols.chunk * dtype.itemsize)
+        new = path.with_name(f".{path.name}.new-{uuid4().hex}")
+        try:
+            group: Any = zarr.create_group(new, attributes={"netsor": identity})
+            small = {"row_sizes": grid.rows.sizes, "column_sizes": grid.cols.sizes, "mean": mean}
+            for name, array in small.items():
+                sets.write(group, name, array)
+            sets.write(group, "x", x)
+            if y is not None:
+                sets.write(group, "y", y)
+            for name in identity["kernels"]:
+                group.create_array(
+                    name,
+                    shape=grid.shape,
+                    chunks=(grid.rows.chunk, grid.cols.chunk),
+                    dtype=dtype,
+                    fill_value=np.nan,
+                    dimension_names=("row", "column"),
+                    **sets.checked(),
+                )
+                counts = grid.rows.count, grid.cols.count
+                group.create_array(
+                    f"{name}_error",
+                    shape=counts,
+                    chunks=(1, 1),
+                    dtype=np.float64,
+                    fill_value=np.nan,
+                    **sets.checked(),
+                )
+            try:
+                new.rename(path)
+            except OSError:  # somebody else was first
+                if not (path / "zarr.json").is_file():
+                    raise
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+
+    # What it is
+
+    @cached_property
+    def grid(self) -> Grid:
+        chunks, cut = self.group["K"].chunks, self.cut
+        sizes = [self.group[name][:] for name in ("row_sizes", "column_sizes")]
+        return Grid(Axis(sizes[0], chunks[0], cut.rows), Axis(sizes[1], chunks[1], cut.cols), self.symmetric)
+
+    @property
+    def symmetric(self) -> bool:
+        return "y" not in self.identity["inputs"]
+
+    @property
+    def cut(self) -> Cut:
+        return Cut(**self.identity["cut"])
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.group["K"].shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.group["K"].dtype
+
+    def mean(self) -> np.ndarray:
+        """The prior means of all rows."""
+        return self.group["mean"][:]
+
+    def inputs(self, side: int, start: int = 0, stop: int | None = None) -> Any:
+        """Inputs of the rows (side 0) or columns (1)."""
+        name = "x" if side == 0 or self.symmetric else "y"
+        return sets.read(
+            self.group, name, start, self.identity["inputs"][name]["count"] if stop is None else stop
+        )
+
+    # Which tiles are there
+
+    def done(self, kernel: str = "K") -> dict[tuple[int, int], float]:
+        """The tiles that are there, with the time when they came; a file of a wrong size does not count."""
+        array = self.group[kernel]
+        size = array.chunks[0] * array.chunks[1] * array.dtype.itemsize + CHECKSUM
+        found = {}
+        for row in _scan(self.path / kernel / "c"):
+            for file in _scan(Path(row.path)):
+                if row.name.isdecimal() and file.name.isdecimal():
+                    state = file.stat()
+                    if state.st_size == size:
+                        found[int(row.name), int(file.name)] = state.st_mtime
+        return found
+
+    def has(self, i: int, j: int) -> bool:
+        """Whether a tile is there."""
+        return all(self._file(kernel, i, j).is_file() for kernel in self.identity["kernels"])
+
+    def missing(self) -> list[tuple[int, int]]:
+        """The tiles that are not there yet."""
+        there = [self.done(kernel) for kernel in self.identity["kernels"]]
+        return [tile for tile in self.grid.tiles() if not all(tile in some for some in there)]
+
+    def status(self) -> Status:
+        """How far it is, from the files alone, so that anybody can ask."""
+        times, total = sorted(self.done().values()), len(self.grid.tiles())
+        recent, left, quiet = times[-RECENT:], None, None
+        if len(recent) > 1:
+            left = (total - len(times)) * (recent[-1] - recent[0]) / (len(recent) - 1)
+        if times:
+            quiet = max(0.0, time.time() - times[-1])
+        error = self.largest_error() if len(times) == total else None
+        return Status(len(times), total, left, quiet, error)
+
+    def largest_error(self) -> float:
+        """The largest error of the entries that are there."""
+        found = self.errors()
+        return float(np.nanmax(found)) if np.isfinite(found).any() else 0.0
+
+    def errors(self) -> np.ndarray:
+        """(tiles of rows, tiles of columns): the largest error of each tile; NaN where there is none.
+
+        Off the diagonal a tile does not know the variances that its rounding goes with; the tiles on it do.
+        """
+        found = self.group["K_error"][...]
+        if not self.symmetric:
+            return found
+        whole, own = np.fmax(found, found.T), np.sqrt(np.nan_to_num(np.diagonal(found)))
+        return whole + np.where(np.eye(len(own)), 0.0, own[:, None] * own)
+
+    def require_complete(self) -> None:
+        """Refuse to go on where tiles are missing."""
+        missing = self.missing()
+        if missing:
+            raise DataError(
+                f"{len(missing)} of {len(self.grid.tiles())} tiles of {self.path} are missing",
+                remedy="Run ns.gp.store (or `netsor kernel`) again: it goes on with them.",
+            )
+
+    def damaged(self) -> list[tuple[int, int]]:
+        """The tiles whose checksums are wrong; all of them are read."""
+        found = []
+        for i, j in self.done():
+            try:
+                self.tile(i, j)
+            except DataError:
+                found.append((i, j))
+        return found
+
+    def remove(self, i: int, j: int) -> None:
+        """Remove a tile, so that it is computed again."""
+        for kernel in self.identity["kernels"]:
+            self._file(kernel, i, j).unlink(missing_ok=True)
+
+    def _file(self, kernel: str, i: int, j: int) -> Path:
+        return self.path / kernel / "c" / str(i) / str(j)
+
+    # Reading and writing
+
+    def tile(self, i: int, j: int, kernel: str = "K") -> np.ndarray:
+        """The tile of rows i and columns j; below the diagonal the transpose of the one above."""
+        if self.symmetric and i > j:
+            return self.tile(j, i, kernel).T
+        if not self._file(kernel, i, j).exists():
+            raise DataError(f"tile ({i}, {j}) of {self.path} is missing", remedy="Run ns.gp.store again.")
+        rows, cols = self.grid.rows.span(i), self.grid.cols.span(j)
+        return self.stored(kernel, slice(*rows), slice(*cols), (i, j))
+
+    def stored(self, name: str, rows: slice, cols: slice, tile: tuple[int, int]) -> np.ndarray:
+        """A block of an array; one whose checksum is wrong is refused."""
+        try:
+            return self.group[name][rows, cols]
+        except (ValueError, OSError) as error:
+            again = (
+                "Run ns.gp.store(..., verify=True), on the command line --verify: it computes damaged tiles"
+            )
+            remedy = f"{again} again." if name in self.identity["kernels"] else "Remove it, and fit again."
+            raise DataError(f"tile {tile} of {self.path / name} is damaged: {error}", remedy=remedy) from None
+
+    def put(self, name: str, rows: slice, cols: slice, value: np.ndarray) -> None:
+        """Write a whole block of an array."""
+        with _full_disk(self.path):
+            self.group[name][rows, cols] = value
+
+    def write(self, i: int, j: int, kernel: str, value: np.ndarray, error: float) -> None:
+        """Write a tile, its error first: what is there is complete."""
+        rows, cols = self.grid.rows.span(i), self.grid.cols.span(j)
+        self.put(f"{kernel}_error", slice(i, i + 1), slice(j, j + 1), np.array([[error]]))
+        self.put(kernel, slice(*rows), slice(*cols), value)
+
+    def clean(self) -> None:
+        """Remove what killed writers left; only for a run that has the store for itself."""
+        for file in self.path.glob("*/c/*/*.partial"):
+            file.unlink(missing_ok=True)
+
+    # The whole matrix, for those who have room for a part of it
+
+    def read(self, rows: slice = slice(None), columns: slice = slice(None)) -> np.ndarray:
+        """A block of the matrix, both halves of a symmetric one."""
+        a, b, _ = rows.indices(self.shape[0])
+        c, d, _ = columns.indices(self.shape[1])
+        out = np.empty((b - a, d - c), self.dtype)
+        for i, (r, s) in _overlaps(self.grid.rows, a, b):
+            for j, (t, u) in _overlaps(self.grid.cols, c, d):
+                i0, j0 = self.grid.rows.span(i)[0], self.grid.cols.span(j)[0]
+                out[r - a : s - a, t - c : u - c] = self.tile(i, j)[r - i0 : s - i0, t - j0 : u - j0]
+        return out
+
+    def diagonal(self) -> np.ndarray:
+        """The diagonal, as float64."""
+        return np.concatenate(
+            [np.diagonal(self.tile(i, i)).astype(np.float64) for i in range(self.grid.rows.count)]
+        )
+
+    def columns(self, chosen: np.ndarray) -> np.ndarray:
+        """(rows, chosen) of some columns, as float64; every tile is read at most once."""
+        out = np.empty((self.shape[0], len(chosen)))
+        owners = chosen // self.grid.cols.chunk
+        for j in np.unique(owners):
+            own = np.flatnonzero(owners == j)
+            local = chosen[own] - j * self.grid.cols.chunk
+            for i in range(self.grid.rows.count):
+                out[slice(*self.grid.rows.span(i)), own] = self.tile(i, int(j))[:, local]
+        return out
+
+    def times(self, vectors: np.ndarray) -> np.ndarray:
+        """K @ vectors, with one pass over the tiles."""
+        out = np.zeros((self.shape[0], vectors.shape[1]))
+        for i, j in self.grid.tiles():
+            rows, cols = slice(*self.grid.rows.span(i)), slice(*self.grid.cols.span(j))
+            tile = self.tile(i, j)
+            out[rows] += tile @ vectors[cols]
+            if self.symmetric and i != j:
+                out[cols] += tile.T @ vectors[rows]
+        return out
+
+
+def _overlaps(axis: Axis, start: int, stop: int) -> Iterator[tuple[int, tuple[int, int]]]:
+    """The parts that meet a span, and where they do."""
+    for i in range(start // axis.chunk, -(-stop // axis.chunk) if stop > start else 0):
+        first, last = axis.span(i)
+        yield i, (max(first, start), min(last, stop))
+
+
+def _scan(folder: Path) -> list[os.DirEntry]:
+    try:
+        with os.scandir(folder) as found:
+            return list(found)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _check_room(path: Path, needed: int) -> None:
+    """Refuse to begin what cannot end."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(path.parent).free
+    if needed > free:
+        raise DataError(
+            f"the kernel takes {needed / 2**30:.3g} GB, and {free / 2**30:.3g} GB are free at {path.parent}",
+            remedy="Make room, store it elsewhere, or use dtype=np.float32 (half as much).",
+        )
+
+
+@contextmanager
+def _full_disk(path: Path) -> Iterator[None]:
+    """An error of the disk with what it means for the store."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"a tile of {path} cannot be written: {error.strerror or error}",
+            remedy="All tiles before it are kept. Make room (or wait for the disk), and run it again.",
+        ) from error

@@ -1,0 +1,310 @@
+"""Who computes the tiles of a store: whoever calls `compute_tile`.
+
+The store is the only state. An engine hands out the tiles that are not there, and any of its parts may be
+killed at any time: what is lost are the tiles under way.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from importlib.util import find_spec
+from math import isqrt
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from netsor.errors import DataError, LimitError, NetsorError
+from netsor.gp.stores.dask import completed, connected, is_dask
+from netsor.gp.stores.grid import Axis, Grid
+from netsor.gp.stores.identity import check_same, identity
+from netsor.gp.stores.lock import writing
+from netsor.gp.stores.store import Store
+from netsor.gp.targets import output_sizes
+from netsor.limits import KernelFn
+from netsor.limits.on_numpy.loops import is_available
+from netsor.limits.tiling import Cut
+from netsor.progress import bar
+from netsor.threads import THREADS, cores
+
+__all__ = ["compute_tile", "opened", "packed", "store"]
+
+ROWS = 2048  # of a tile, if nothing is said and that is not too much work
+WORK = 2**36  # multiply-adds of a tile, if nothing is said: some minutes
+POLL = 0.2  # seconds
+
+Tile = tuple[int, int]
+Advance = Callable[[], None]
+
+
+def packed(held: Store) -> bytes:
+    """A store with its kernel, as it travels to other processes; there it is opened once.
+
+    The network is read here, for tiles on and off the diagonal.
+    """
+    import cloudpickle
+
+    for i, j in held.grid.tiles()[:2]:
+        x, y, _ = _inputs(held, i, j)
+        held.kernel.read(x, y, held.cut, params=held.identity["params"])
+    return cloudpickle.dumps((held.path.resolve(), held.kernel))
+
+
+@lru_cache(maxsize=4)
+def opened(what: bytes) -> Store:
+    """The store of some bytes, in this process."""
+    import cloudpickle
+
+    return Store(*cloudpickle.loads(what))
+
+
+def compute_tile(held: Store, i: int, j: int) -> None:
+    """Compute a tile and write it. Its numbers depend on nothing but the store and its place."""
+    if held.cut.compiled and not is_available():
+        raise DataError(
+            f"{held.path} is computed by compiled loops, and there is no Numba here",
+            remedy="Other loops have other roundings. Install netsor[fast].",
+        )
+    x, y, block = _inputs(held, i, j)
+    result = held.kernel.part(x, y, held.cut, params=held.identity["params"])
+    held.write(i, j, "K", result.value[block], result.bound.largest)
+
+
+def _inputs(held: Store, i: int, j: int) -> tuple[Any, Any, tuple[slice, slice]]:
+    """The inputs of a tile (of one on the diagonal one set), and where it stands in their kernel."""
+    grid = held.grid
+    (rows, at), (cols, to) = grid.rows.inputs(i), grid.cols.inputs(j)
+    y = None if grid.symmetric and i == j else held.inputs(1, *cols)
+    return held.inputs(0, *rows), y, (slice(*at), slice(*to))
+
+
+def store(
+    kernel: KernelFn,
+    x: Any,
+    path: str | Path,
+    y: Any = None,
+    *,
+    tile: int | None = None,
+    engine: Any = None,
+    part: tuple[int, int] | None = None,
+    params: Mapping[str, float] | None = None,
+    verify: bool = False,
+    progress: bool | None = None,
+) -> Store:
+    """Compute the kernel matrix of x (or between x and y) into a store, or go on with one that is there.
+
+    path      a folder, K.zarr
+    tile      about how many inputs a tile has on either side
+    engine    None: this process; a number of processes; a Dask client, or the address of a scheduler
+    part      (k, N): the k-th of N equal parts, for processes that know nothing of each other
+    params    variances in place of the network's own
+    verify    read all tiles that are there, and compute damaged ones again
+
+    Needs the extra `scale`. A store of another kernel is refused. `ns.gp.fit(store, y)` goes on with it.
+    """
+    _require_extra()
+    if not isinstance(kernel, KernelFn):
+        raise DataError(f"{kernel!r} is not a kernel", remedy="Give ns.kernel(net).")
+    path, used = Path(path), dict(params or {})
+    x, y = _as_set(x), None if y is None else _as_set(y)
+    cut = kernel.cut(x, y, params=used)
+    if cut is None:
+        raise LimitError(
+            "this kernel must be sampled, and sampled tiles would not belong to one matrix",
+            remedy="The points are drawn jointly for all inputs of a call. Compute it in memory, K(x), or "
+            'choose functions with exact methods: method="exact" says what is missing.',
+        )
+    there = (path / "zarr.json").exists()
+    cut = Store(path).cut if there else cut  # numbers depend on it: all tiles have that of the first run
+    grid = _grid(kernel, x, y, cut, tile)
+    facts = identity(kernel, x, y, cut, (grid.rows.chunk, grid.cols.chunk), used)
+    if not there:
+        Store.create(path, facts, grid, _means(kernel, x), x, y)
+    check_same(facts, Store(path).identity, path)
+    held = Store(path, kernel)
+    with writing(path, shared=part is not None):
+        if part is None:
+            held.clean()
+        if verify:
+            for i, j in held.damaged():
+                held.remove(i, j)
+        own = held.grid.tiles() if part is None else held.grid.part(*part)
+        missing = set(held.missing())
+        todo = [t for t in own if t in missing]
+        with bar(progress, len(todo), f"computing {path.name}") as advance:
+            _run(held, todo, engine, advance)
+    return held
+
+
+def _require_extra() -> None:
+    missing = [name for name in ("zarr", "cloudpickle") if find_spec(name) is None]
+    if missing:
+        raise DataError(f"{' and '.join(missing)} is missing", remedy="Install netsor[scale].")
+
+
+def _as_set(inputs: Any) -> Any:
+    """Inputs of one shape as an array, others as a list."""
+    if isinstance(inputs, np.ndarray) and inputs.ndim:
+        return inputs
+    plain = isinstance(inputs, list) and not any(isinstance(z, tuple) for z in inputs)
+    if plain and len({np.shape(z) for z in inputs}) == 1:
+        return np.stack([np.asarray(z) for z in inputs])
+    if isinstance(inputs, list) and inputs:
+        return inputs
+    raise DataError(
+        f"the set of inputs is a {type(inputs).__name__}", remedy="Give an array or a list of inputs."
+    )
+
+
+def _grid(kernel: KernelFn, x: Any, y: Any, cut: Cut, tile: int | None) -> Grid:
+    """The tiles: whole tiles of the kernel's own, so that they have the numbers of the matrix in memory."""
+    if tile is not None and (not isinstance(tile, int | np.integer) or tile < 1):
+        raise DataError(f"tile={tile!r}", remedy="Give the number of inputs of a tile: tile=2000.")
+    rows = _sizes(kernel, x)
+    cols = rows if y is None else _sizes(kernel, y)
+    side = tile or _side(kernel, x, max(rows.mean(), cols.mean()))
+    axes = []
+    for sizes, step in ((rows, cut.rows), (cols, cut.cols)):
+        inputs = min(len(sizes), max(1, side // step) * step)
+        axes.append(Axis(sizes, max(int(sizes[:inputs].sum()), int(sizes.max())), step))
+    return Grid(axes[0], axes[1], y is None)
+
+
+def _sizes(kernel: KernelFn, inputs: Any) -> np.ndarray:
+    """Rows of each input."""
+    if isinstance(inputs, np.ndarray):
+        return np.full(len(inputs), output_sizes(kernel.net, [inputs[0]])[0])
+    return np.array(output_sizes(kernel.net, inputs))
+
+
+def _means(kernel: KernelFn, inputs: Any) -> np.ndarray:
+    """Prior means of the rows."""
+    if isinstance(inputs, np.ndarray):
+        return np.tile(kernel.mean(inputs[:1]), len(inputs))
+    return kernel.mean(inputs)
+
+
+def _side(kernel: KernelFn, x: Any, rows: float) -> int:
+    """How many inputs a tile has if nothing is said."""
+    pair = kernel.plan(x[:2]).work / 3
+    return max(1, min(int(ROWS / rows), isqrt(int(WORK / max(1.0, pair)))))
+
+
+# Engines
+
+
+def _run(held: Store, todo: list[Tile], engine: Any, advance: Advance) -> None:
+    if engine is None:
+        _here(held, todo, advance)
+    elif isinstance(engine, int) and engine >= 1:
+        _processes(held, todo, engine, advance)
+    elif is_dask(engine):
+        _dask(held, todo, engine, advance)
+    else:
+        raise DataError(
+            f"engine={engine!r}",
+            remedy="Give None (this process), a number of processes, a Dask client or a scheduler's address.",
+        )
+
+
+def _here(held: Store, todo: Iterable[Tile], advance: Advance) -> None:
+    for i, j in todo:
+        compute_tile(held, i, j)
+        advance()
+
+
+def _processes(held: Store, todo: list[Tile], count: int, advance: Advance) -> None:
+    """Processes of this machine; as long as some tile comes, lost ones are replaced."""
+    while todo:
+        ends = _crew(held, todo, min(count, len(todo)), advance)
+        there = held.done()
+        left = [tile for tile in todo if tile not in there]
+        said = next((text for code, text in ends if code > 0), None)
+        if said is not None:
+            raise NetsorError(said.strip() or "a worker failed")
+        if len(left) == len(todo):
+            codes = ", ".join(_ended(code) for code, _ in ends)
+            raise DataError(
+                f"{len(left)} tiles of {held.path} are missing: the workers ended with {codes}",
+                remedy="All other tiles are kept. Is there enough memory for so many processes?",
+            )
+        todo = left
+
+
+def _ended(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"code {code}"
+
+
+def _crew(held: Store, todo: list[Tile], count: int, advance: Advance) -> list[tuple[int, str]]:
+    """Some processes with equal shares of the tiles; the exit code of each, and what it said."""
+    what, threads = packed(held), max(1, cores() // count)
+    paths = os.pathsep.join(p for p in sys.path if p)
+    env = {**os.environ, "PYTHONPATH": paths, THREADS: str(threads), "OPENBLAS_NUM_THREADS": "1"}
+    crew, done = [], len(held.done())
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            for k in range(count):
+                said = Path(folder) / str(k)
+                with said.open("wb") as errors:
+                    worker = subprocess.Popen(
+                        [sys.executable, "-m", "netsor.gp.stores.worker"],
+                        stdin=subprocess.PIPE,
+                        stderr=errors,
+                        env=env,
+                    )
+                crew.append((worker, said))
+                _send(worker, what, todo[k::count])
+            while any(worker.poll() is None for worker, _ in crew):
+                time.sleep(POLL)
+                now = len(held.done())
+                for _ in range(done, now):
+                    advance()
+                done = max(done, now)
+        finally:
+            for worker, _ in crew:
+                worker.terminate()
+                worker.wait()
+                assert worker.stdin is not None
+                worker.stdin.close()
+        return [(worker.returncode, said.read_text(errors="replace")) for worker, said in crew]
+
+
+def _send(worker: subprocess.Popen, what: bytes, tiles: list[Tile]) -> None:
+    """The job and the tiles of a worker. The pipe stays open: when it closes, we are gone."""
+    assert worker.stdin is not None
+    try:
+        pickle.dump((what, tiles), worker.stdin)
+        worker.stdin.flush()
+    except BrokenPipeError:  # it ended at once; its exit code says why
+        pass
+
+
+_ONE = Lock()  # tiles of one process one after the other: each uses all its threads
+
+
+def _remote(what: bytes, i: int, j: int) -> None:
+    """A tile in a Dask worker, with as many threads as the worker has."""
+    from distributed import get_worker
+
+    os.environ[THREADS] = str(get_worker().state.nthreads)
+    with _ONE:
+        held = opened(what)
+        if not held.has(i, j):  # made by a worker that was lost before it could say so
+            compute_tile(held, i, j)
+
+
+def _dask(held: Store, todo: list[Tile], engine: Any, advance: Advance) -> None:
+    """On the workers of a cluster, which read inputs from the store and write their tiles there."""
+    what = packed(held)
+    with connected(engine) as client:
+        for _ in completed(client, _remote, ((what, *tile) for tile in todo)):
+            advance()

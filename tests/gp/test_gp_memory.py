@@ -1,0 +1,60 @@
+"""Copies of the kernel matrix that are in memory at one time, counted by tracemalloc."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import netsor as ns
+from netsor import zoo
+from netsor.errors import DataError
+from netsor.gp import regression
+
+RNG = np.random.default_rng(2)
+X = RNG.standard_normal((1400, 5))
+MATRIX = 8 * len(X) ** 2
+TARGETS = np.sin(X[:, 0])
+
+
+def peak(run: Callable[[], Any]) -> float:
+    """Bytes at the highest, in kernel matrices."""
+    tracemalloc.start()
+    try:
+        run()
+        return tracemalloc.get_traced_memory()[1] / MATRIX
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("phi", "copies"), [(ns.relu, 1), (ns.erf, 2)], ids=["exact", "inexact"])
+def test_evaluate_keeps_the_kernel_and_what_its_errors_need(phi: Any, copies: int) -> None:
+    K = ns.kernel(zoo.mlp(2, phi))
+    K.evaluate(X[:1200])  # what is compiled and remembered
+    assert copies <= peak(lambda: K.evaluate(X)) < copies + 0.5
+
+
+def test_a_fit_keeps_one_copy() -> None:
+    K = ns.kernel(zoo.mlp(2))
+    ns.gp.fit(K, X[:1200], TARGETS[:1200], noise=0.1)
+    assert peak(lambda: ns.gp.fit(K, X, TARGETS, noise=0.1)) < 1.5
+
+
+def test_errors_are_written_out_when_they_are_asked_for() -> None:
+    result = ns.kernel(zoo.mlp(2, ns.erf)).evaluate(X[:40])
+    assert result.error.shape == (40, 40)
+    assert result.bound.largest == result.error.max()
+    assert result.bound.rms == pytest.approx(np.sqrt(np.mean(result.error**2)), rel=1e-12)
+    exact = ns.kernel(zoo.mlp(2)).evaluate(X[:40])
+    assert exact.bound.more is None
+    assert exact.bound.largest == pytest.approx(exact.error.max(), rel=1e-12)
+    assert exact.bound.rms == pytest.approx(np.sqrt(np.mean(exact.error**2)), rel=1e-12)
+
+
+def test_what_does_not_fit_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regression.os, "sysconf", lambda name: 1000)
+    with pytest.raises(DataError, match=r"ns\.gp\.store"):
+        ns.gp.fit(ns.kernel(zoo.mlp(2)), X, TARGETS, noise=0.1)

@@ -1,0 +1,188 @@
+"""Nearly equal inputs of steep functions: within the reported error, which is small.
+
+The truth is in `truth.csv`, which `truth.py` makes in 60 digits.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import netsor as ns
+from netsor import zoo
+
+slow = pytest.mark.slow
+FUNCTIONS = {"sign": ns.sign, "step": ns.step, "erf": ns.erf, "tanh": ns.tanh}
+VARIANCES = {"sign": 1.0, "step": 1.0, "erf": 1e4, "tanh": 1e4}
+X, Z = np.array([0.7, -1.1, 0.4]), np.array([0.3, 0.5, -0.8])
+
+
+def _truth() -> dict[tuple[str, int], dict[float, float]]:
+    found: dict[tuple[str, int], dict[float, float]] = {}
+    with Path(__file__).with_name("truth.csv").open() as file:
+        for row in csv.DictReader(file):
+            of_network = found.setdefault((row["phi"], int(row["depth"])), {})
+            of_network[float(row["separation"])] = float(row["kernel"])
+    return found
+
+
+TRUTH = _truth()
+SEPARATIONS = np.array(list(TRUTH["sign", 1]))
+INPUTS = np.stack([X, *(X + s * (np.linalg.norm(X) / np.linalg.norm(Z)) * Z for s in SEPARATIONS)])
+
+
+def network(name: str, depth: int) -> ns.Network:
+    return zoo.mlp(depth, FUNCTIONS[name], var_w=VARIANCES[name], var_b=0.0)
+
+
+CASES = [pytest.param(name, depth, 1, marks=slow if name == "tanh" else ()) for name, depth in TRUTH] + [
+    ("tanh", 1, 6)
+]
+
+
+@pytest.mark.parametrize(("name", "depth", "every"), CASES)
+def test_true_errors_are_below_reported_ones(name: str, depth: int, every: int) -> None:
+    K, separations = ns.kernel(network(name, depth)), SEPARATIONS[::every]
+    x = np.concatenate([INPUTS[:1], INPUTS[1::every]])
+    found, wanted = K.evaluate(x), np.array(list(TRUTH[name, depth].values()))[::every]
+    assert np.all(np.abs(found.value[0, 1:] - wanted) <= found.error[0, 1:])
+    assert found.error[0, 1:][separations >= 1e-7].max() <= 1e-6
+    np.testing.assert_array_equal(K(x), found.value)
+
+
+@pytest.mark.parametrize("depth", [1, 4])
+def test_two_inputs_at_a_time(depth: int) -> None:
+    K = ns.kernel(network("sign", depth))
+    for separation, point in zip(SEPARATIONS, INPUTS[1:], strict=True):
+        found = K.evaluate(INPUTS[:1], point[None])
+        assert abs(found.value[0, 0] - TRUTH["sign", depth][separation]) <= found.error[0, 0]
+        assert found.error[0, 0] <= (1e-7 if separation > 1e-8 else 1e-2)
+        np.testing.assert_array_equal(K(INPUTS[:1], point[None]), found.value)
+
+
+def test_equal_inputs_have_equal_rows_and_only_rounding() -> None:
+    x = np.concatenate([INPUTS, np.random.default_rng(0).standard_normal((4, 3)), INPUTS])
+    for name in ("sign", "erf"):
+        found = ns.kernel(network(name, 4)).evaluate(x)
+        n = len(INPUTS)
+        np.testing.assert_array_equal(found.value[:n], found.value[-n:])
+        np.testing.assert_array_equal(np.diagonal(found.value[:n, -n:]), np.diagonal(found.value)[:n])
+        assert np.diagonal(found.error).max() <= 1e-12
+        assert np.diagonal(found.error[:n, -n:]).max() <= 1e-12
+        across = ns.kernel(network(name, 4)).evaluate(x[:n], x[-n:])
+        assert np.diagonal(across.error).max() <= 1e-12
+        np.testing.assert_allclose(across.value, found.value[:n, -n:], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("factor", [-1.0, 2.0, -3.0])
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_nearly_parallel_inputs_of_other_length_and_sign(depth: int, factor: float) -> None:
+    """sign does not see the length of its argument, and changes sign with it."""
+    found = ns.kernel(network("sign", depth)).evaluate(INPUTS[:1], factor * INPUTS[1:])
+    wanted = np.sign(factor) * np.array(list(TRUTH["sign", depth].values()))
+    assert np.all(np.abs(found.value[0] - wanted) <= found.error[0])
+
+
+def _angle(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Of vectors of a plane, without cancellation."""
+    return np.arctan2(np.abs(x[..., 0] * y[..., 1] - x[..., 1] * y[..., 0]), np.sum(x * y, axis=-1))
+
+
+def _next(distance: np.ndarray) -> np.ndarray:
+    """1 - E[sign sign] from 1 - rho."""
+    return 4 / np.pi * np.arcsin(np.sqrt(distance / 2))
+
+
+PLANE = np.array([0.6, -0.9]) + np.outer([0.0, 1e-3, 1e-5, 1e-7, 1e-9, 1e-12], [0.3, 0.8])
+PLANE_ANGLES = _angle(PLANE[:1], PLANE[1:])
+
+
+def residual(tied: bool) -> ns.Network:
+    W0, W1, W2, W3, v = ns.Matrix(), ns.Matrix(), ns.Matrix(), ns.Matrix(), ns.Matrix(rows=1)
+
+    @ns.network
+    def net(x: Any) -> Any:
+        h = W1 @ ns.sign(W0 @ x)
+        h = h + (W1 if tied else W2) @ ns.sign(h)
+        return v @ ns.sign(W3 @ ns.sign(h))
+
+    return net
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_residual_networks(tied: bool) -> None:
+    """The two signs are independent, so that 1 - rho is the mean of theirs, tied or not."""
+    first = 2 / np.pi * PLANE_ANGLES
+    second = _next(first)
+    wanted = 1 - _next(_next((first + second) / 2))
+    found = ns.kernel(residual(tied)).evaluate(PLANE)
+    assert np.all(np.abs(found.value[0, 1:] - wanted) <= found.error[0, 1:])
+    if not tied:  # where the same matrix makes both terms, the gap is a difference of covariances
+        assert found.error[0, 1:4].max() <= 1e-8
+
+
+def test_layernorm() -> None:
+    """sign takes the scale away, and the mean over the width is 0."""
+    W, U, v = ns.Matrix(), ns.Matrix(), ns.Matrix(rows=1)
+
+    @ns.network
+    def net(x: Any) -> Any:
+        return v @ ns.sign(ns.layernorm(U @ ns.sign(ns.layernorm(W @ x))))
+
+    found = ns.kernel(net).evaluate(PLANE)
+    wanted = 1 - _next(2 / np.pi * PLANE_ANGLES)
+    assert np.all(np.abs(found.value[0, 1:] - wanted) <= found.error[0, 1:])
+    assert found.error[0, 1:4].max() <= 1e-7
+
+
+def test_pixels() -> None:
+    """A convolution with one pixel is a network for each of them."""
+    rng = np.random.default_rng(3)
+    image, change = rng.standard_normal((2, 3, 3, 2))
+    images = np.stack([image + s * change for s in (0.0, 1e-5, 1e-8, 1e-11)])
+    net = zoo.cnn(2, kernel=1, phi=ns.sign, readout="flatten", var_b=0.0)
+    found = ns.kernel(net).evaluate(images)
+    angles = _angle(images[:1], images[1:])
+    wanted = np.mean(1 - _next(2 / np.pi * angles), axis=(1, 2))
+    assert np.all(np.abs(found.value[0, 1:] - wanted * found.value[0, 0]) <= found.error[0, 1:])
+    assert found.error[0, 1:3].max() <= 1e-8
+
+
+def test_sentences_with_a_common_beginning() -> None:
+    """Up to there the outputs are the same, and nothing but rounding is reported."""
+    rng = np.random.default_rng(5)
+    sentence, other = rng.standard_normal((2, 5, 3))
+    longer = np.concatenate([sentence[:3], other])
+    K = ns.kernel(zoo.simple_rnn(ns.sign))
+    found = K.evaluate([sentence, longer])
+    same = np.arange(3)
+    np.testing.assert_allclose(found.value[same, 5 + same], np.diagonal(found.value)[:3], rtol=0, atol=1e-13)
+    assert found.error[same, 5 + same].max() <= 1e-12
+    np.testing.assert_array_equal(K([sentence, longer]), found.value)
+
+
+def test_kinks_before_jumps() -> None:
+    """relu keeps the gap: 1 - rho is that of (sin a + (pi - a) cos a) / pi, by its series at small angles."""
+    W, U, v = ns.Matrix(), ns.Matrix(), ns.Matrix(rows=1)
+
+    @ns.network
+    def net(x: Any) -> Any:
+        return v @ ns.sign(U @ ns.relu(W @ x))
+
+    a, norms = PLANE_ANGLES[1:], np.linalg.norm(PLANE, axis=1)
+    distance = a**2 / 2 - a**3 / (3 * np.pi)
+    found = ns.kernel(net).evaluate(PLANE)
+    assert norms.std() < 1e-3
+    assert np.all(np.abs(found.value[0, 2:] - (1 - _next(distance))) <= found.error[0, 2:] + 1e-15)
+    assert found.error[0, 2:].max() <= 1e-12
+
+
+def test_float32() -> None:
+    x = PLANE.astype(np.float32).astype(float)
+    found = ns.kernel(network("sign", 2), dtype=np.float32).evaluate(x)
+    wanted = 1 - _next(2 / np.pi * _angle(x[:1], x[1:]))
+    assert np.all(np.abs(found.value[0, 1:] - wanted) <= found.error[0, 1:])
