@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import os
 import sys
@@ -68,4 +69,4 @@ def _is_ours(frame: FrameType) -> bool:
     """Whether a frame runs code of netsor, also code that a dataclass wrote for it."""
     file = frame.f_code.co_filename
     generated = file == "<string>" and frame.f_globals.get("__name__", "").startswith("netsor.")
-    return generated or file.startswith(PACKAGE)
+    return generated or file.startswith((PACKAGE, contextlib.__file__))  # and what decorates our functions
