@@ -65,7 +65,7 @@ def here() -> Spot | None:
 
 
 def _is_ours(frame: FrameType) -> bool:
-    """Whether a frame runs code of netsor, also code that a dataclass wrote for it."""
-    file = frame.f_code.co_filename
-    generated = file == "<string>" and frame.f_globals.get("__name__", "").startswith("netsor.")
-    return generated or file.startswith(PACKAGE)
+    """Whether a frame runs code of netsor, also code that a dataclass or a decorator runs for it."""
+    file, module = frame.f_code.co_filename, frame.f_globals.get("__name__", "")
+    generated = file == "<string>" and module.startswith("netsor.")
+    return generated or file.startswith(PACKAGE) or module == "contextlib"
