@@ -100,6 +100,7 @@ class Computation:
         self._recordings: dict[bool, Recording] = {}
         self._repeats: Repeats | None = None
         self._padded: tuple[Padding, Computation] | bool | None = False
+        self.is_padded = False
 
     def __getstate__(self) -> dict[str, Any]:
         """What travels: the program and what must be sampled, nothing that was recorded."""
@@ -153,7 +154,9 @@ class Computation:
             )
         nudge = tape.input(NUDGE, (), dtype) if errors else None
         notes = Notes(remarks=dict.fromkeys(self.made.tangent.remarks if self.made.tangent else ()))
-        return Recorder(program, forms, tape, data, params, RULES, notes, nudge, traced, samples)
+        return Recorder(
+            program, forms, tape, data, params, RULES, notes, nudge, self.is_padded, traced, samples
+        )
 
     @property
     def padded(self) -> tuple[Padding, Computation] | None:
@@ -166,7 +169,7 @@ class Computation:
                 own = Computation(
                     made, self.options, self.params, self.rows.split, self.cut, self.varied, self.versions
                 )
-                own._padded = None
+                own._padded, own.is_padded = None, True
                 self._padded = padding, own
         assert not isinstance(self._padded, bool)
         return self._padded

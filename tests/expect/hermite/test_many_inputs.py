@@ -78,20 +78,19 @@ def test_few_integrals_serve_many_inputs(monkeypatch: pytest.MonkeyPatch, rng: n
 
 
 @pytest.mark.parametrize(
-    ("m", "q", "kinks"),
+    ("m", "q"),
     [
-        (np.zeros(MANY - 1), np.ones(MANY - 1), ()),
-        (np.arange(MANY) * 1e-3, np.ones(MANY), ()),
-        (np.zeros(MANY), np.where(np.arange(MANY) == 7, 0.0, 1.0), ()),
-        (np.zeros(MANY), np.ones(MANY), (0.5,)),
+        (np.zeros(MANY - 1), np.ones(MANY - 1)),
+        (np.arange(MANY) * 1e-3, np.ones(MANY)),
+        (np.zeros(MANY), np.where(np.arange(MANY) == 7, 0.0, 1.0)),
     ],
-    ids=["few", "different means", "a constant", "a kink"],
+    ids=["few", "different means", "a constant"],
 )
 def test_where_interpolation_does_not_apply_each_input_is_integrated(
-    m: np.ndarray, q: np.ndarray, kinks: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
+    m: np.ndarray, q: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = integrated(monkeypatch)
-    found = series_of_many(lambda x: np.maximum(x, 0.5) if kinks else np.tanh(x), m, q, kinks)
+    found = series_of_many(np.tanh, m, q, trusted=True)
     assert asked == [m.size]
     assert np.isfinite(found.coefs).all()
 
@@ -124,3 +123,24 @@ def test_single_precision(rng: np.random.Generator) -> None:
     want = series(np.tanh, np.zeros(400), q.astype(float))
     assert found.coefs.dtype == found.square.dtype == found.mark.dtype == np.float32
     np.testing.assert_allclose(found.square, want.square, rtol=1e-5)
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_kinks(trusted: bool, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
+    """Few integrals, and what single integrals give, to correlation 1."""
+    asked, q = integrated(monkeypatch), rng.uniform(0.5, 2.0, 300)
+
+    def f(x: np.ndarray) -> np.ndarray:
+        return np.where(x > 0.3, x, 0.1 * np.sin(x))
+
+    found = series_of_many(f, np.zeros(300), q, (0.3,), trusted)
+    assert sum(asked) < 150
+    some = np.arange(0, 300, 60)
+    one, rho = (
+        series(f, np.zeros(5), q[some], kinks=(0.3,), trusted=True),
+        np.array([-1.0, 0.3, 0.9, 0.9999, 1.0]),
+    )
+    value, error = pair_sum(found[some], found[some[::-1]], rho)
+    want, doubt = pair_sum(one, one[::-1], rho)
+    assert (abs(value - want) <= error + doubt).all()
+    assert (error <= 1e-8).all()

@@ -12,6 +12,7 @@ DEVIATIONS = np.array([1.0, 1.0, 0.4, 2.5])
 CORRELATIONS = np.array(
     [[1.0, 0.97, 0.5, -0.3], [0.97, 1.0, 0.4, -0.2], [0.5, 0.4, 1.0, -0.8], [-0.3, -0.2, -0.8, 1.0]]
 )
+BEYOND = 1e-20  # what the rule leaves out beyond ten standard deviations, for functions of order 1
 PAIRS = [(0, 0), (2, 2), (3, 3), (0, 1), (0, 2), (2, 3)]
 
 
@@ -33,7 +34,13 @@ def check(seed: int) -> None:
     for i, j in PAIRS:
         want, doubt = wanted(DEVIATIONS[i], DEVIATIONS[j], CORRELATIONS[i, j])
         off, scale = abs(found.value[i, j] - want), np.sqrt(found.value[i, i] * found.value[j, j])
-        assert off <= found.error[i, j] + doubt + 1e-14 * scale, (rough.name, i, j, off, found.error[i, j])
+        assert off <= found.error[i, j] + doubt + 1e-14 * scale + BEYOND, (
+            rough.name,
+            i,
+            j,
+            off,
+            found.error[i, j],
+        )
     if found.error.max() > 1e-3:
         assert "because" in found.explain(), rough.name
 

@@ -1,9 +1,10 @@
-"""The Hermite series of one smooth function at many inputs of one mean, by interpolation in the variance.
+"""The Hermite series of one function at many inputs of one mean, by interpolation in the variance.
 
 A coefficient E[f(m + sqrt(q) t) h_k(t)] is an integral of f(m + x) against h_k(x / sqrt(q)) and the density
 of variance q. Both are analytic in q, and the integral converges wherever Re(1 / q) > 0, so it is analytic
 in log q in a strip of half-width pi / 2. Chebyshev polynomials through a few dozen variances then give the
 coefficients at thousands (Trefethen, Approximation Theory and Approximation Practice, 2013, chapter 8).
+Singular parts of functions with kinks have closed forms, at any variance.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.polynomial.chebyshev import chebpts2, chebvander
 
-from netsor.expect.hermite.series import Series, series
+from netsor.expect.hermite.series import Series, series, singular_part, within_reach
+from netsor.expect.quadrature.line import REACHES
 from netsor.expect.quadrature.nodes import eps_of
 
 __all__ = ["series_of_many"]
@@ -35,28 +37,46 @@ def series_of_many(
     Where interpolation does not apply or does not converge, every input is integrated.
     """
     found = None
-    if isinstance(m, np.ndarray) and not kinks and m.size >= MANY and m.min() == m.max() and (q > 0).all():
-        found = _interpolated(fn, m, q, trusted)
+    if isinstance(m, np.ndarray) and m.size >= MANY and m.min() == m.max() and (q > 0).all():
+        found = _interpolated(fn, m, q, kinks, trusted)
     return series(fn, m, q, kinks=kinks, alone=True, trusted=trusted) if found is None else found
 
 
-def _interpolated(fn: Callable[[Any], Any], m: np.ndarray, q: np.ndarray, trusted: bool) -> Series | None:
+def _interpolated(
+    fn: Callable[[Any], Any], m: np.ndarray, q: np.ndarray, kinks: Sequence[float], trusted: bool
+) -> Series | None:
     """The series from as few variances as suffice; None if none of `NODES` does."""
     logs = np.log(q.reshape(-1))
     middle, half = (logs.max() + logs.min()) / 2, max((logs.max() - logs.min()) / 2, eps_of(q))
     for count in NODES:
         nodes = np.exp(middle + half * chebpts2(count)).astype(q.dtype)
-        model = series(
-            fn, np.full(count, m.flat[0], m.dtype), nodes, inputs=q.size, alone=True, trusted=trusted
-        )
+        mean = np.full(count, m.flat[0], m.dtype)
+        model = series(fn, mean, nodes, kinks=kinks, inputs=q.size, alone=True, trusted=trusted)
         table = _from_values(count) @ np.column_stack([model.square, model.coefs]).astype(float, copy=False)
         norms, tol = np.sqrt(model.square), max(TOLERANCE, 32 * eps_of(q))
         last = np.abs(table[-count // 4 :])
         error = 2 * np.linalg.norm(last[:, 1:], axis=1).sum() + 4 * eps_of(q) * norms.max()
         settled = 2 * last[:, 0].sum() <= tol * model.square.max()
         if settled and 0 < error <= tol * norms.min():
-            return _at((logs - middle) / half, table, model, error, q)
+            found = _at((logs - middle) / half, table, model, error, q)
+            return found if model.jumps is None else _with_jumps(fn, m, q, kinks, found, model)
     return None
+
+
+def _with_jumps(
+    fn: Callable[[Any], Any],
+    m: np.ndarray,
+    q: np.ndarray,
+    kinks: Sequence[float],
+    found: Series,
+    model: Series,
+) -> Series:
+    """Add the singular part at each input, with the largest relative bounds of what is left."""
+    assert model.jumps is not None
+    s = np.sqrt(q)
+    part, _ = singular_part(fn, sorted(within_reach(kinks, m, s)), m, s, found, REACHES[-1])
+    tail = np.max(model.jumps.tail / np.sqrt(model.square)) * np.sqrt(found.square)
+    return replace(found, jumps=replace(part, tail=tail))
 
 
 def _at(z: np.ndarray, table: np.ndarray, model: Series, error: float, q: np.ndarray) -> Series:

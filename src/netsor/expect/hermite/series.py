@@ -49,7 +49,7 @@ from netsor.expect.quadrature.nodes import Array, Function, call, eps_of, like, 
 from netsor.expect.quadrature.splits import kink_places
 from netsor.lang.libraries import is_traced
 
-__all__ = ["Series", "concat", "series", "series_like"]
+__all__ = ["Series", "concat", "series", "series_like", "singular_part", "within_reach"]
 
 SHORTER = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072)
 TERMS, TERMS_OF_MANY = (32, 512, 2048, 4096), (32, 64, 128, 256, 512)
@@ -155,7 +155,7 @@ def series(
         target = Target(fn, tuple(sorted(set(kinks))))
         found = _at_level(target, m, s, terms or TRACED_TERMS, TRACED_LEVEL, REACHES[1])[0]
     else:
-        kinks = _within_reach(kinks, m, s)
+        kinks = within_reach(kinks, m, s)
         target = Target(fn, tuple(sorted(set(kinks))), max(tol, 32 * eps_of(m)), alone)
         rungs = _rungs(inputs or prod(m.shape), kinks) if terms is None else (terms,)
         found = (_adaptive if trusted or not m.size else _by_cells)(target, m, s, rungs)
@@ -206,7 +206,7 @@ class Target:
     alone: bool = False
 
 
-def _within_reach(kinks: Sequence[float], m: Array, s: Array) -> tuple[float, ...]:
+def within_reach(kinks: Sequence[float], m: Array, s: Array) -> tuple[float, ...]:
     """The kinks that matter to some input, or none at all if they are too many to split panels at."""
     if not kinks or not m.size:
         return ()
@@ -345,16 +345,24 @@ def _with_jumps(
     fn, kinks = target.fn, target.kinks
     if not 0 < len(kinks) <= MOST_JUMPS:
         return found
+    part, jumps = singular_part(fn, kinks, m, s, found, reach)
+    rest = square(without_jumps(fn, jumps, part.orders, kinks))
+    rounding = 2 * found.error + 8 * eps_of(m) * part.scale
+    doubt = 8 * eps_of(m) * rest + rounding * rest**0.5
+    return replace(found, jumps=replace(part, tail=_tail(rest, found.coefs - part.coefs, doubt, rounding)))
+
+
+def singular_part(
+    fn: Function, kinks: Sequence[float], m: Array, s: Array, found: Series, reach: int
+) -> tuple[Jumps, Array]:
+    """The singular part of f at each input, with the tail still that of f, and the jumps in units of x."""
     xp = array_namespace(m, s)
     places = kink_places(m, s, kinks, reach)
     jumps, scale = useful_jumps(derivative_jumps(fn, m, kinks), s, places, found.square, reach)
     sizes = jumps * s[..., None, None] ** like(range(JUMP_ORDERS), m)
     orders = tuple(p for p in range(JUMP_ORDERS) if bool(xp.any(sizes[..., p] != 0)))
     coefs = singular_coefs(places, sizes, found.coefs.shape[-1])
-    rest = square(without_jumps(fn, jumps, orders, kinks))
-    rounding = 2 * found.error + 8 * eps_of(m) * scale
-    tail = _tail(rest, found.coefs - coefs, 8 * eps_of(m) * rest + rounding * xp.sqrt(rest), rounding)
-    return replace(found, jumps=Jumps(places, sizes, coefs, tail, scale, orders))
+    return Jumps(places, sizes, coefs, found.tail, scale, orders), jumps
 
 
 # By cells.

@@ -192,4 +192,4 @@ def variance(r: Recorder, form: Expr) -> Asking:
     if found is None:
         return PerInput(r.xp.zeros((1, 1, *(1,) * rank)), rank)
     array = found.ranked(rank, rank)
-    return PerInput(r.tape.call(Variance(form), (array,), array.shape, kind="variance"), rank)
+    return PerInput(r.tape.call(Variance(form, r.padded), (array,), array.shape, kind="variance"), rank)

@@ -85,6 +85,7 @@ class Recorder:
     rules: Rules
     notes: Notes
     nudge: Any = None
+    padded: bool = False  # inputs of different lengths are one group: some of what is computed nobody reads
     traced: bool = False  # by JAX: functions of NumPy arrays cannot be steps
     samples: Any = None
     missing: Missing | None = None
