@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import linecache
 import os
 import sys
@@ -66,7 +65,7 @@ def here() -> Spot | None:
 
 
 def _is_ours(frame: FrameType) -> bool:
-    """Whether a frame runs code of netsor, also code that a dataclass wrote for it."""
-    file = frame.f_code.co_filename
-    generated = file == "<string>" and frame.f_globals.get("__name__", "").startswith("netsor.")
-    return generated or file.startswith((PACKAGE, contextlib.__file__))  # and what decorates our functions
+    """Whether a frame runs code of netsor, also code that a dataclass or a decorator runs for it."""
+    file, module = frame.f_code.co_filename, frame.f_globals.get("__name__", "")
+    generated = file == "<string>" and module.startswith("netsor.")
+    return generated or file.startswith(PACKAGE) or module == "contextlib"
