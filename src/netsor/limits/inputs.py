@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -147,17 +148,29 @@ def _arrays(x: Any) -> list[Any]:
     return [x]
 
 
+@dataclass(frozen=True)
+class _Row:
+    """An input that is a row of an array of all inputs; under a trace, to take it out would cost a step."""
+
+    array: Array
+    place: int
+
+
 def _members(x: Any) -> list[Any]:
     """The inputs of a set; those of an array are its rows."""
     if not _is_foreign(x):
         return as_inputs(x)
     if x.ndim == 0:
         return as_inputs(np.zeros(()))
+    if is_traced(x):
+        return [_Row(x, i) for i in range(x.shape[0])]
     return [x[i, ...] for i in range(x.shape[0])]
 
 
 def _concrete(x: Any) -> Any:
     """The input as NumPy arrays; ones in place of values that are traced."""
+    if isinstance(x, _Row):
+        return np.ones(x.array.shape[1:])
     if isinstance(x, tuple):
         return tuple(_concrete(part) for part in x)
     if not _is_foreign(x):
@@ -167,6 +180,9 @@ def _concrete(x: Any) -> Any:
 
 def _named(name: str, inputs: list[Any], xp: Any, data: Mapping[str, Array]) -> dict[str, Array]:
     """The inputs of a group, stacked, under the names that the trace gives to their parts."""
+    if all(isinstance(x, _Row) for x in inputs):
+        return {name: _gathered(inputs, xp)} if name in data else {}
+    inputs = [x.array[x.place, ...] if isinstance(x, _Row) else x for x in inputs]
     if isinstance(inputs[0], tuple):
         parts = [_named(f"{name}_{k}", [x[k] for x in inputs], xp, data) for k in range(len(inputs[0]))]
         return {key: array for part in parts for key, array in part.items()}
@@ -174,3 +190,15 @@ def _named(name: str, inputs: list[Any], xp: Any, data: Mapping[str, Array]) -> 
         return {}
     arrays = [xp.asarray(x) for x in inputs]
     return {name: arrays[0] if len(arrays) == 1 else xp.stack(arrays)}
+
+
+def _gathered(rows: list[_Row], xp: Any) -> Array:
+    """Rows of arrays as one array, runs of them at a time; a single one without its axis."""
+    parts = []
+    for _, own in groupby(enumerate(rows), key=lambda x: (id(x[1].array), x[1].place - x[0])):
+        some = [row for _, row in own]
+        array, first = some[0].array, some[0].place
+        whole = first == 0 and len(some) == array.shape[0]
+        parts.append(array if whole else array[first : first + len(some), ...])
+    found = parts[0] if len(parts) == 1 else xp.concat(parts, axis=0)
+    return found[0, ...] if len(rows) == 1 else found
