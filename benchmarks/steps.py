@@ -58,7 +58,7 @@ def profile(case: Case) -> dict[str, float]:
     watch, best, found = Watch(), inf, {}
     call = sides.make("netsor", case.specs(True)["netsor"], case.inputs)
     with (
-        mock.patch.object(recording.os, "cpu_count", return_value=1),
+        mock.patch.object(recording, "cores", return_value=1),
         mock.patch.object(Prepared, "_step", watch.step(Prepared._step)),
         mock.patch.object(Fused, "run", watch.loop(Fused.run)),
     ):

@@ -158,7 +158,10 @@ def series(
         kinks = within_reach(kinks, m, s)
         target = Target(fn, tuple(sorted(set(kinks))), max(tol, 32 * eps_of(m)), alone)
         rungs = _rungs(inputs or prod(m.shape), kinks) if terms is None else (terms,)
-        found = (_adaptive if trusted or not m.size else _by_cells)(target, m, s, rungs)
+        if trusted or not m.size:
+            found = _adaptive(target, m, s, rungs)
+        else:
+            found = _in_library(_by_cells(target, np.asarray(m), np.asarray(s), rungs), m)
     found = _with_constants(fn, m, q, found)
     return found if is_traced(m, q) or not found.tail.size else replace(found, rests=rests_of(found))
 
@@ -366,6 +369,18 @@ def singular_part(
 
 
 # By cells.
+
+
+def _in_library(found: Series, x: Array) -> Series:
+    """A series of NumPy arrays as one of the library of x."""
+    if isinstance(x, np.ndarray):
+        return found
+
+    def converted(thing: Any) -> Any:
+        own = ((field.name, getattr(thing, field.name)) for field in fields(thing))
+        return replace(thing, **{name: like(a, x) for name, a in own if isinstance(a, np.ndarray)})
+
+    return replace(converted(found), jumps=found.jumps and converted(found.jumps))
 
 
 def _by_cells(target: Target, m: Array, s: Array, rungs: tuple[int, ...]) -> Series:

@@ -18,7 +18,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.linalg import solve_triangular
 
 from netsor.errors import DataError
 from netsor.expect.points.loadings import Family, Loadings
@@ -131,6 +130,8 @@ class LandmarkLoadings(Loadings):
         columns = np.array(state.columns, int)[factor._pivots]
         cov = np.concatenate([old[m:], new[m:]], axis=1)[:, columns]
         lower = factor._rows[: factor.rank, : factor.rank]
+        from scipy.linalg import solve_triangular  # takes time to load, and only stores need it
+
         found = solve_triangular(lower, cov.T, lower=True).T if factor.rank else np.zeros((len(cov), 0))
         room = np.sqrt(np.maximum(np.diagonal(new)[m:], 0.0))
         size = np.linalg.norm(found, axis=1)
