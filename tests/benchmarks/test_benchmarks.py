@@ -106,8 +106,8 @@ def test_two_processes_agree_on_the_same_inputs(harness: Any) -> None:
 def test_peak_memory_sees_an_array(harness: Any) -> None:
     worker = harness("worker")
     base = worker.forget_peak()
-    np.ones(2**22).sum()  # 32 MB, gone at once
-    assert 30 < worker.peak() - base < 64
+    np.ones(2**24).sum()  # 128 MB, gone at once; less may come from memory that is there already
+    assert 120 < worker.peak() - base < 192
 
 
 def test_a_side_that_fails_says_why(harness: Any) -> None:
