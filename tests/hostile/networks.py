@@ -112,9 +112,8 @@ def main(count: int, first: int) -> None:
             how = check(seed).split(":")[0]
             found[how] = found.get(how, 0) + 1
             slow = max(slow, (time.process_time() - began, seed))
-    print(
-        f"{count} networks: {found}, {time.process_time() - start:.0f} s; slowest {slow[0]:.1f} s (seed {slow[1]})"
-    )
+    spent = time.process_time() - start
+    print(f"{count} networks: {found}, {spent:.0f} s; slowest {slow[0]:.1f} s (seed {slow[1]})")
 
 
 if __name__ == "__main__":
