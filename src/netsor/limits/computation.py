@@ -496,11 +496,11 @@ def _plan_of(recording: Recording, statements: int, shape: tuple[int, ...]) -> P
 
 def _require_scale(name: str, data: np.ndarray) -> None:
     """The squares of data are numbers, too."""
-    largest, limits = (
-        np.abs(data).max(axis=-1, initial=0.0) if data.ndim else np.abs(data),
-        np.finfo(data.dtype),
-    )
+    limits, sizes = np.finfo(data.dtype), np.abs(data)
     least, most = (float(x) ** 0.25 for x in (limits.smallest_normal, limits.max))
+    if sizes.max(initial=0.0) < most and not np.any((sizes < least) & (sizes > 0)):
+        return  # most often, and at once: the largest of each vector takes longer
+    largest = sizes.max(axis=-1, initial=0.0) if data.ndim else sizes
     if not np.all((largest == 0) | ((largest > least) & (largest < most))):
         raise LimitError(
             f"the numbers of `{name}` are too large or too small to be squared",
