@@ -93,6 +93,9 @@ def routes() -> Iterator[Route]:
     many = RNG.standard_normal((1000, 50))
     off = (recording, "is_available", lambda: False)
     yield Route("compiled loops", ns.zoo.mlp(depth=10), many, *off)
+    strips = (recording, "strips", lambda span, size: [recording.Place(span, span)])
+    images = RNG.standard_normal((20, 16, 16, 3))
+    yield Route("strips of rows", ns.zoo.cnn(depth=5, readout="flatten"), images, *strips)
     ragged = [RNG.standard_normal((t, 4)) for t in range(5, 17) for _ in range(4)]
     yield Route("lengths as one group", ns.zoo.simple_rnn(), ragged, computation, "pad", lambda made: None)
     plain = (tape, "formula_of", lambda *_: None)

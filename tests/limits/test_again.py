@@ -12,7 +12,7 @@ from computations import recording
 from limit_cases import CASES, SAMPLED, Case
 from netsor import zoo
 from netsor.errors import DataError, LimitError
-from netsor.limits import assembly
+from netsor.limits import assembly, tiling
 from netsor.limits.assembly import Writer
 from netsor.limits.computation import Computation
 from netsor.limits.kernel import KEPT
@@ -170,7 +170,8 @@ def test_single_inputs_are_computed_some_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("elements", [1, 9, 10**6])
-def test_every_tile_is_written_once(elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("strips", [1, 3, 20])
+def test_every_tile_is_written_once(elements: int, strips: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles at the end overlap those before them; what they have in common is not written again."""
     counts = np.zeros((1, 7, 7))
     write = Writer._numbers
@@ -182,6 +183,8 @@ def test_every_tile_is_written_once(elements: int, monkeypatch: pytest.MonkeyPat
         write(self, out, block, place)
 
     monkeypatch.setattr(recording_module, "TILE", elements)
+    monkeypatch.setattr(tiling, "STRIP", 1)
+    monkeypatch.setattr(tiling, "STRIPS", strips)
     monkeypatch.setattr(Writer, "_numbers", counted)
     x = RNG.standard_normal((7, 3))
     found = ns.kernel(zoo.mlp(1))(x)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import isqrt
 
 from netsor.limits.assembly import Place
 from netsor.limits.tape.tape import Span
 
-__all__ = ["TILE", "Cut", "equal_parts", "parts", "side_of", "tiles"]
+__all__ = ["TILE", "Cut", "equal_parts", "parts", "side_of", "strips", "tiles"]
 
 TILE = 2**16  # elements of the largest array of a tile
+STRIP, STRIPS = 2**15, 3  # elements of that array for all pairs that make a strip of rows pay; how many do
 
 
 @dataclass(frozen=True)
@@ -61,3 +63,14 @@ def _grid(rows: list[tuple[Span, int]], cols: list[tuple[Span, int]], symmetric:
     return [
         Place(x, y, (i, j)) for k, (x, i) in enumerate(rows) for y, j in (cols[k:] if symmetric else cols)
     ]
+
+
+def strips(span: Span, size: int) -> list[Place]:
+    """Equal parts of the rows of a small symmetric block, from the diagonal to the right.
+
+    They leave out most of one half. `size` are the elements of the largest array of all pairs.
+    """
+    start, stop = span
+    parts = min(STRIPS, 1 + size // STRIP, stop - start)
+    cuts = pairwise(start + (stop - start) * k // parts for k in range(parts + 1))
+    return [Place(rows, (rows[0], stop)) for rows in cuts]

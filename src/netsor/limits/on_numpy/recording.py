@@ -26,7 +26,7 @@ from netsor.limits.recursion.pairs import Pair
 from netsor.limits.recursion.recorder import Missing, Recorder
 from netsor.limits.tape.tape import Span, Tape
 from netsor.limits.tape.traced import Traced
-from netsor.limits.tiling import TILE, Cut, side_of, tiles
+from netsor.limits.tiling import TILE, Cut, side_of, strips, tiles
 from netsor.threads import cores
 
 __all__ = ["MEMORY", "Between", "Maker", "Recording", "Tiles", "record"]
@@ -107,8 +107,9 @@ class Recording:
 
     @property
     def cut(self) -> Cut:
-        """How the pairs are cut."""
+        """How the pairs are cut; strips are for kernels so small that one tile has them all."""
         rows, cols = self.tiles[0].places[0].counts
+        rows = cols if self.rows.symmetric else rows
         return Cut(rows, cols, self.rows.count, self.compiled)
 
     @property
@@ -223,6 +224,10 @@ def _cut(between: Between, size: int, cut: Cut | None) -> list[tuple[Pair, list[
 
     Tiles on the diagonal need half of the pairs of Outputs, which pays where there are several.
     """
+    if cut is None and between.symmetric and between.writer.corner and between.size < FEWEST_FOR_THREADS:
+        found = strips(between.left, between.size)
+        if between.size <= size * len(found):
+            return [(Pair(False, False, place.rows, place.cols), [place]) for place in found]
     spans = between.left, between.right
     if cut is None:
         places = tiles(*spans, side_of(between.elements, size), between.symmetric)
