@@ -333,20 +333,19 @@ class Computation:
         given = prepare(own)
         with recording.lock:
             recording.notes.errors.clear()
-            inexact = recording.notes.inexact
-            value, *rest = self._runs(recording, given, *((0.0, 1.0) if inexact else (0.0,)))
-            moved = rest[0] if rest else None
-            if moved is not None:
-                near = list(self._near(recording, own, {0.0: value, 1.0: moved}))
-                moved -= value
-                np.abs(moved, out=moved)
-                for entries in near:
-                    value[entries.rows, entries.cols] = entries.values[0]
-                    moved[entries.rows, entries.cols] = abs(entries.values[1] - entries.values[0])
+            nudges = (0.0, 1.0) if recording.notes.inexact else (0.0,)
+            value, *moved = self._runs(recording, given, *nudges)
+            near = list(self._near(recording, own, dict(zip(nudges, (value, *moved), strict=True))))
+            for entries in near:
+                value[entries.rows, entries.cols] = entries.values[0]
             bound, scale = self.rounding(value), self.scale(value)
-            if moved is not None:
-                moved *= 2
-                bound = replace(bound, more=moved)
+            for change in moved:
+                change -= value
+                np.abs(change, out=change)
+                for entries in near:
+                    change[entries.rows, entries.cols] = abs(entries.values[1] - entries.values[0])
+                change *= 2
+                bound = replace(bound, more=change)
             plan = _plan_of(recording, len(self.program.statements), value.shape)
         reached, tol = bound.relative(*scale), self.options.tol
         if tol is not None and reached > tol:

@@ -24,9 +24,8 @@ __all__ = ["WORTH", "Carried", "reaching"]
 FURTHER = 1.6  # points of 3.7 standard deviations reach 6: events beyond have a probability of 1e-9
 HEAVY, MOST = 0.02, 0.25  # shares of the heaviest point: from which on errors are larger; that are refused
 USUAL = 30.0  # the square of the heaviest value beside the mean square, of functions with light tails
-ROUNDING = 1e-12
+ROUNDING = 1e-12  # relative: values that differ by less are one constant
 WORTH = 3.0  # what is not seen may be worth so many of the heaviest points
-
 
 Key = tuple[Hashable, Hashable]  # a group of vectors, and one of them
 
