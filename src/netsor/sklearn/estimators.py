@@ -18,7 +18,7 @@ from netsor.build.network import Network
 from netsor.gp.classification import calibrated_slope, one_hot
 from netsor.sklearn.architecture import as_sequences, check_pairwise, kernel_of, reshaped
 
-__all__ = ["NNGPClassifier", "NNGPEstimator", "NNGPRegressor"]
+__all__ = ["NNGPClassifier", "NNGPEstimator", "NNGPRegressor", "WideRegressor"]
 
 
 class NNGPEstimator(BaseEstimator):
@@ -84,7 +84,16 @@ class NNGPEstimator(BaseEstimator):
             self.model_ = replace(self.model_, kernel=kernel_of(self.network_, self.kernel_options))
 
 
-class NNGPRegressor(RegressorMixin, NNGPEstimator):
+class WideRegressor(RegressorMixin, NNGPEstimator):
+    """What regressors have in common: several targets at a time."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+
+class NNGPRegressor(WideRegressor):
     """Regression with the Gaussian process of an infinitely wide network.
 
     network         an Architecture, the name of a network in the zoo, a function that returns a network, or
@@ -122,11 +131,6 @@ class NNGPRegressor(RegressorMixin, NNGPEstimator):
         self.tune_options = tune_options
         self.input_shape = input_shape
         self.kernel_options = kernel_options
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
 
     def fit(self, X: Any, y: Any) -> NNGPRegressor:
         """Fit the model."""

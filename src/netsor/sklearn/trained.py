@@ -7,18 +7,18 @@ from math import inf
 from typing import Any
 
 import numpy as np
-from sklearn.base import RegressorMixin, clone
+from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from netsor import gp
 from netsor.limits import ntk
 from netsor.sklearn.architecture import check_pairwise, kernel_of
-from netsor.sklearn.estimators import NNGPEstimator
+from netsor.sklearn.estimators import WideRegressor
 
 __all__ = ["NTKRegressor"]
 
 
-class NTKRegressor(RegressorMixin, NNGPEstimator):
+class NTKRegressor(WideRegressor):
     """Regression with the ensemble of infinitely wide networks under gradient flow, see `ns.gp.train`.
 
     network         as for `NNGPRegressor`
@@ -55,11 +55,6 @@ class NTKRegressor(RegressorMixin, NNGPEstimator):
         self.normalize_y = normalize_y
         self.input_shape = input_shape
         self.kernel_options = kernel_options
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
 
     def fit(self, X: Any, y: Any) -> NTKRegressor:
         """Train the ensemble."""
