@@ -99,7 +99,7 @@ def _factorise(matrix: np.ndarray, most: int = MOST) -> bool:
         for b in range(a + size, rows, size):
             below = matrix[b : b + size, own]
             below -= matrix[b : b + size, :a] @ matrix[own, :a].T
-            below[...] = solve_triangular(head.T, below.T, trans="T", check_finite=False).T
+            below[...] = solve_triangular(head, below.T, lower=True, check_finite=False).T
     return True
 
 
