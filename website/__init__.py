@@ -1,1 +1,1 @@
-"""What the documentation site is made with, besides docs/ and mkdocs.yml; `python website/build.py` builds it."""
+"""What the site is made with, besides docs/ and mkdocs.yml; `python website/build.py` builds it."""

@@ -1,4 +1,4 @@
-"""Build the site into out/site: warnings are errors, every link leads somewhere, and nothing is loaded from elsewhere."""
+"""Build the site into out/site: warnings are errors, links lead somewhere, nothing comes from elsewhere."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ class Links(HTMLParser):
 
 def problems(site: Path) -> list[str]:
     """Links that lead nowhere, and files that come from elsewhere."""
-    pages = {path: Links(path.read_text()) for path in sorted(site.rglob("*.html")) if path.name != "404.html"}
+    pages = {
+        path: Links(path.read_text()) for path in sorted(site.rglob("*.html")) if path.name != "404.html"
+    }
     found = []
     for path, links in pages.items():
         place = path.relative_to(site)

@@ -41,7 +41,9 @@ def _converted(block: list[str]) -> Iterator[str]:
     if table:
         yield "\n".join(block[:table])
     rows, rest = _rows(block[table:])
-    yield "\n".join(["| | |", "| --- | --- |", *(f"| {_code(name)} | {_cell(told)} |" for name, told in rows)])
+    yield "\n".join(
+        ["| | |", "| --- | --- |", *(f"| {_code(name)} | {_cell(told)} |" for name, told in rows)]
+    )
     if rest:
         yield "\n".join(rest)
 

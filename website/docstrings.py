@@ -10,7 +10,7 @@ import griffe
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from website.docstring_text import as_markdown  # noqa: E402  (the root of the repository, put on the path above)
+from website.docstring_text import as_markdown
 
 __all__ = ["Docstrings"]
 

@@ -1,7 +1,7 @@
-'''Examples of public names whose docstrings have none, and the commonest mistake with each name.
+"""Examples of public names whose docstrings have none, and the commonest mistake with each name.
 
 Both are run when the site is built, so that what stands there is what they print, and in the tests.
-'''
+"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IMPORTS = {"np.": "import numpy as np", "ns.": "import netsor as ns"}
 
 
 @dataclass(frozen=True)
-class MissingExtra(Exception):
+class MissingExtraError(Exception):
     """An example needs a library that is not installed."""
 
     library: str
@@ -53,7 +53,7 @@ def _run(statement: ast.stmt, names: dict[str, Any]) -> None:
     try:
         exec(compile(ast.Interactive([statement]), "<example>", "single"), names)
     except ModuleNotFoundError as error:
-        raise MissingExtra(str(error.name)) from None
+        raise MissingExtraError(str(error.name)) from None
 
 
 def with_imports(code: str) -> str:
@@ -348,12 +348,14 @@ EXAMPLES = {
     """,
     "netsor.gp.tune": """
         x = np.linspace(-2, 2, 9)[:, None]
-        found = ns.gp.tune(ns.kernel(ns.zoo.mlp(1)), x, np.sin(x[:, 0]), noise=0.1, method="nelder-mead", steps=20)
+        options = {"noise": 0.1, "method": "nelder-mead", "steps": 20}
+        found = ns.gp.tune(ns.kernel(ns.zoo.mlp(1)), x, np.sin(x[:, 0]), **options)
         found.value > found.start
     """,
     "netsor.gp.Tuned": """
         x = np.linspace(-2, 2, 9)[:, None]
-        found = ns.gp.tune(ns.kernel(ns.zoo.mlp(1)), x, np.sin(x[:, 0]), noise=0.1, method="nelder-mead", steps=20)
+        options = {"noise": 0.1, "method": "nelder-mead", "steps": 20}
+        found = ns.gp.tune(ns.kernel(ns.zoo.mlp(1)), x, np.sin(x[:, 0]), **options)
         found.method, found.model
     """,
     "netsor.gp.kernel_gradient": """
@@ -415,7 +417,8 @@ EXAMPLES = {
     """,
     "netsor.models.from_flax": """
         from flax import nnx
-        make = lambda n, rngs: nnx.Sequential(nnx.Linear(3, n, rngs=rngs), nnx.relu, nnx.Linear(n, 1, rngs=rngs))
+        def make(n, rngs):
+            return nnx.Sequential(nnx.Linear(3, n, rngs=rngs), nnx.relu, nnx.Linear(n, 1, rngs=rngs))
         net = ns.from_flax(make)
         ns.kernel(net)(np.eye(3)).round(4)
     """,
@@ -435,13 +438,15 @@ EXAMPLES = {
     """,
     "netsor.models.check_import": """
         import jax
-        init = lambda key, n: {"w": jax.random.normal(key, (n, 3)), "v": jax.random.normal(key, (n,)) / n**0.5}
+        normal = jax.random.normal
+        init = lambda key, n: {"w": normal(key, (n, 3)), "v": normal(key, (n,)) / n**0.5}
         net = ns.from_jax(init, lambda p, x: p["v"] @ jax.numpy.tanh(p["w"] @ x))
         print(ns.check_import(net, [1.0, 2.0, 2.0]))
     """,
     "netsor.models.report_laws": """
         import jax
-        init = lambda key, n: {"w": jax.random.normal(key, (n, 3)), "v": jax.random.normal(key, (n,)) / n**0.5}
+        normal = jax.random.normal
+        init = lambda key, n: {"w": normal(key, (n, 3)), "v": normal(key, (n,)) / n**0.5}
         net = ns.from_jax(init, lambda p, x: p["v"] @ jax.numpy.tanh(p["w"] @ x))
         print(ns.report_laws(net))
     """,
@@ -464,6 +469,12 @@ EXAMPLES = {
         store = ns.gp.store(ns.kernel(ns.zoo.mlp(2)), np.eye(6), path, tile=3, progress=False)
         model = ns.gp.fit(store, np.arange(6.0), noise=0.1, progress=False)
         model.predict(np.eye(6)[:1]).mean.round(3), model.residual < 1e-8
+    """,
+    "netsor.plots.Picture": """
+        import tempfile, pathlib
+        found = ns.plots.angle(ns.zoo.mlp(3))
+        found.caption
+        found.save(pathlib.Path(tempfile.mkdtemp()) / "angle.png").name
     """,
     "netsor.data.cifar10": """
         import tempfile, pathlib
@@ -496,7 +507,7 @@ EXAMPLES = {
     """,
 }
 
-# How the commonest mistake with a name looks. Names without an entry take anything, or raise what they are given.
+# The commonest mistake with a name. Names without an entry take anything, or raise what they are given.
 ERRORS = {
     "netsor.network": "ns.network(3)",
     "netsor.Matrix": "ns.Matrix(-1.0)",
@@ -508,7 +519,8 @@ ERRORS = {
     "netsor.nonlin": "W, v = ns.Matrix(), ns.Matrix(rows=1)\n"
     "ns.program(ns.network(lambda x: v @ ns.nonlin(np.cumsum, W @ x)), [1.0])",
     "netsor.pad": "W = ns.Matrix()\nns.program(ns.network(lambda x: ns.pad(W @ x, 1)), [[1.0], [2.0]])",
-    "netsor.reshape": "W = ns.Matrix()\nns.program(ns.network(lambda x: ns.reshape(W @ x, (3,))), [[1.0], [2.0]])",
+    "netsor.reshape": "W = ns.Matrix()\n"
+    "ns.program(ns.network(lambda x: ns.reshape(W @ x, (3,))), [[1.0], [2.0]])",
     "netsor.Embedding": "E, v = ns.Embedding(3), ns.Matrix(rows=1)\n"
     "ns.kernel(ns.network(lambda t: v @ E(t)))([[0, 7]])",
     "netsor.Conv2d": "c, v = ns.Conv2d(3), ns.Matrix(rows=1)\n"
@@ -543,8 +555,13 @@ ERRORS = {
     "netsor.gp.classify": 'ns.gp.classify(ns.kernel(ns.zoo.mlp(1)), [[1.0], [2.0]], ["a", "a"])',
     "netsor.gp.load": 'ns.gp.load("nothing.npz", ns.zoo.mlp(1))',
     "netsor.gp.InferenceError": "ns.gp.fit(ns.kernel(ns.zoo.mlp(1)), [[1.0], [1.0]], [1.0, 1.0], jitter=0.0)",
+    "netsor.plots.Picture": 'ns.plots.angle(ns.zoo.mlp(3)).save("angle.gif")',
+    "netsor.plots.kernel_map": 'ns.plots.kernel_map(np.eye(3), ["a", "b"])',
+    "netsor.plots.angle": "ns.plots.angle(ns.zoo.simple_rnn())",
+    "netsor.plots.samples": "ns.plots.samples(ns.kernel(ns.zoo.mlp(1)), np.eye(3))",
+    "netsor.plots.spectrum": "ns.plots.spectrum(np.ones((2, 3)))",
     "netsor.errors.ParseError": 'ns.parse("x := relu(")',
-    "netsor.errors.TypeCheckError": 'ns.parse("Input g :: G(n) ~ N(0, 1)\\nx := relu(g)\\ny := x + g :: G(n)").check()',
+    "netsor.errors.TypeCheckError": 'ns.parse("Input g :: G(n) ~ N(0, 1)\\nx := relu(g)\\ny := x + g")',
     "netsor.errors.BuildError": "ns.program(ns.network(lambda x: x), [1.0])",
     "netsor.errors.DataError": 'ns.kernel(ns.zoo.mlp(1))([[float("nan")]])',
     "netsor.errors.FunctionError": "W, v = ns.Matrix(), ns.Matrix(rows=1)\n"

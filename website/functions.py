@@ -50,7 +50,9 @@ def function_example(f: Function) -> str:
     if f.name in OWN_EXAMPLE:
         return OWN_EXAMPLE[f.name]
     values = f"ns.{f.name}(np.array([-1.0, 0.5, 2.0]))"
-    kernel = f"K = ns.kernel(ns.zoo.mlp(1, ns.{f.name}, var_b=0.0))\nfound = K.evaluate([[1.0, 1.0], [1.0, 0.0]])"
+    kernel = (
+        f"K = ns.kernel(ns.zoo.mlp(1, ns.{f.name}, var_b=0.0))\nfound = K.evaluate([[1.0, 1.0], [1.0, 0.0]])"
+    )
     return f"{values}.round(4)\n{kernel}\nfound.value.round(4)\nprint(found.explain().splitlines()[1])"
 
 

@@ -19,7 +19,14 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 from website.commands import commands_page  # noqa: E402  (our own folder, put on the path above)
 from website.reference import PAGES, definition  # noqa: E402
 
-PROJECT = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "tests/README.md", "tests/before_after/README.md", "tests/hostile/README.md")
+PROJECT = (
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "tests/README.md",
+    "tests/before_after/README.md",
+    "tests/hostile/README.md",
+)
 LINK = re.compile(r"(!?\[[^\]]*\])\(([^)\s#]+)(#[^)]*)?\)")
 FORMULA = re.compile(r'<(div|span) class="arithmatex">(.*?)</\1>', re.S)
 LANGUAGES = {".py": "python", ".netsor": "text", ".json": "json", ".txt": "text"}
@@ -52,7 +59,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def _contents() -> str:
     rows = []
     for page in PAGES:
-        names = ", ".join(f"[`{name.rpartition('.')[2]}`]({page.file}.md#{definition(name)})" for name in page.names)
+        names = ", ".join(
+            f"[`{name.rpartition('.')[2]}`]({page.file}.md#{definition(name)})" for name in page.names
+        )
         rows.append(f"| [{page.title}]({page.file}.md) | {names} |")
     return "\n".join(
         [

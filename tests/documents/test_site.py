@@ -1,4 +1,4 @@
-"""Every public name is in the reference with an example that runs, and every row of a table of calls works."""
+"""Every public name is in the reference with an example that runs; every row of a table of calls works."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from website.commands import commands_page
+from website.docstring_text import as_markdown
+from website.examples import ERRORS, EXAMPLES, MissingExtraError, message, session
+from website.functions import FORMULAS, function_example
+from website.reference import PAGES, UNIMPORTED, definition, found, public_names
 
 import netsor as ns
 from netsor.cli import app
 from netsor.lang.functions import FUNCTIONS
 from netsor.lang.ops import Function
-from website.commands import commands_page
-from website.docstring_text import as_markdown
-from website.examples import ERRORS, EXAMPLES, MissingExtra, message, session
-from website.functions import FORMULAS, function_example
-from website.reference import PAGES, UNIMPORTED, definition, found, public_names
 
 ROOT = Path(__file__).parents[2]
 MODULES = ("", ".gp", ".sklearn", ".models", ".plots", ".zoo", ".limits", ".data", ".errors")
+MODULE_NAMES = {"netsor.gp", "netsor.plots", "netsor.zoo"}
 NAMES = list(public_names())
 
 
@@ -38,7 +39,11 @@ def exported(module: str) -> Iterator[str]:
 @pytest.mark.parametrize("module", MODULES)
 def test_every_public_name_is_in_the_reference(module: str) -> None:
     there = {definition(name) for name in NAMES}
-    names = {f"netsor{module}.{name}" for name in exported(module)} - {"netsor.gp", "netsor.zoo", "netsor.plots"}
+    names = {f"netsor{module}.{name}" for name in exported(module)} - {
+        "netsor.gp",
+        "netsor.zoo",
+        "netsor.plots",
+    }
     assert names
     assert {name for name in names if definition(name) not in there} == set()
 
@@ -73,7 +78,7 @@ def test_examples_run(name: str) -> None:
     assert name in NAMES
     try:
         assert session(EXAMPLES[name]).startswith(">>> ")
-    except MissingExtra as missing:
+    except MissingExtraError as missing:
         pytest.skip(f"{missing.library} is not installed")
 
 

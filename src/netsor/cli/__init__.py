@@ -5,7 +5,7 @@ Exit codes: 0 done; 1 an error, which is printed without a traceback; 2 wrong us
 the network does not agree with its limit; 130 interrupted.
 """
 
-from netsor.cli import kernels, programs, reproduce, stores, training
+from netsor.cli import kernels, pictures, programs, reproduce, stores, training
 from netsor.cli.app import app
 
-__all__ = ["app", "kernels", "programs", "reproduce", "stores", "training"]
+__all__ = ["app", "kernels", "pictures", "programs", "reproduce", "stores", "training"]
