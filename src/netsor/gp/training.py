@@ -55,6 +55,19 @@ class Trained:
     def __repr__(self) -> str:
         return f"<ensemble of {self.kernel.net.name}, trained on {len(self.x)} inputs>"
 
+    def _repr_html_(self) -> str:
+        from netsor.display import curves, panel, table
+        from netsor.display.charts import Curve
+
+        times = np.geomspace(1e-2, 1e5, 60) / self.rate
+        losses = self.loss(times)
+        seen = losses > 1e-10 * losses.max()  # below are rounding errors
+        curve = Curve("", times[seen].tolist(), losses[seen].tolist())
+        facts = [("rate", f"{self.rate:g}"), ("largest stable step", f"{self.max_rate:.4g}")]
+        facts += [("ridge", f"{self.nugget:.3g}"), ("loss before training", f"{self.loss(0.0):.4g}")]
+        chart = curves([curve], "expected loss in training", "time", "loss")
+        return panel(repr(self)[1:-1], f'<div class="row">{chart}{table(("", ""), facts)}</div>')
+
     @property
     def max_rate(self) -> float:
         """The largest step of plain gradient descent that does not diverge: 2 size / largest eigenvalue."""
