@@ -6,7 +6,7 @@
 | heat maps, curves on logarithmic axes | charts |
 | graphs in layers | graphs |
 
-Colours have contrast of nearly 4 to 1 or more on white and on dark paper alike, so a drawing fits either theme.
+Colours have a contrast of 3.8 to 1 or more on white and on dark paper, so that a drawing fits either theme.
 """
 
 from netsor.display.charts import curves, heat_map

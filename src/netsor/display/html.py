@@ -10,7 +10,7 @@ __all__ = ["KINDS", "TIES", "error_bar", "fold", "panel", "table"]
 
 # What each kind of variable is drawn with; "K" are data, "O" outputs.
 KINDS = {"A": "#c2570c", "G": "#2a78d0", "H": "#178a4f", "C": "#9a5bd0", "K": "#7a7f8c", "O": "#c5438a"}
-TIES = ("#c2570c", "#178a4f", "#9a5bd0", "#2a78d0", "#c5438a", "#8a7a00", "#0f8a96", "#b0553a")
+TIES = ("#c2570c", "#178a4f", "#9a5bd0", "#2a78d0", "#c5438a", "#8a7a00", "#0f8a96", "#b5593d")
 
 STYLE = """
 .netsor{font:13px/1.45 system-ui,sans-serif;color:inherit;max-width:100%;overflow-x:auto}
