@@ -8,22 +8,38 @@ from __future__ import annotations
 import ast
 import contextlib
 import io
-from dataclasses import dataclass
+from importlib.util import find_spec
 from textwrap import dedent
 from typing import Any
 
 from netsor.errors import NetsorError
 
-__all__ = ["ERRORS", "EXAMPLES", "message", "session"]
+__all__ = ["ERRORS", "EXAMPLES", "message", "missing", "session", "with_imports"]
 
 IMPORTS = {"np.": "import numpy as np", "ns.": "import netsor as ns"}
 
 
-@dataclass(frozen=True)
-class MissingExtraError(Exception):
-    """An example needs a library that is not installed."""
+# What examples of these names need besides the package itself.
+NEEDS = {
+    "netsor.gp.Store": "zarr",
+    "netsor.gp.store": "zarr",
+    "netsor.models.check_import": "jax",
+    "netsor.models.from_equinox": "equinox",
+    "netsor.models.from_flax": "flax",
+    "netsor.models.from_jax": "jax",
+    "netsor.models.from_keras": "keras",
+    "netsor.models.from_torch": "torch",
+    "netsor.models.report_laws": "jax",
+    "netsor.plots": "matplotlib",
+    "netsor.report": "vl_convert",
+    "netsor.sklearn": "sklearn",
+}
 
-    library: str
+
+def missing(name: str) -> str:
+    """The library that the example of a name needs and that is not installed, or nothing."""
+    needed = next((library for start, library in NEEDS.items() if name.startswith(start)), "")
+    return needed if needed and find_spec(needed) is None else ""
 
 
 def session(code: str) -> str:
@@ -43,17 +59,10 @@ def session(code: str) -> str:
         source = "\n".join(text.splitlines()[start : statement.end_lineno])
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            _run(statement, names)
+            exec(compile(ast.Interactive([statement]), "<example>", "single"), names)
         first, *others = source.splitlines()
         lines += [f">>> {first}", *(f"... {line}" for line in others), *printed.getvalue().splitlines()]
     return "\n".join(lines)
-
-
-def _run(statement: ast.stmt, names: dict[str, Any]) -> None:
-    try:
-        exec(compile(ast.Interactive([statement]), "<example>", "single"), names)
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(str(error.name)) from None
 
 
 def with_imports(code: str) -> str:
@@ -475,6 +484,10 @@ EXAMPLES = {
         found = ns.plots.angle(ns.zoo.mlp(3))
         found.caption
         found.save(pathlib.Path(tempfile.mkdtemp()) / "angle.png").name
+    """,
+    "netsor.report": """
+        page = ns.report(ns.zoo.mlp(2), np.eye(3), widths=(8, 16), samples=4)
+        page.startswith("<!doctype html>")
     """,
     "netsor.data.cifar10": """
         import tempfile, pathlib

@@ -10,7 +10,7 @@ from typing import Any
 
 from netsor.lang.ops import Function
 from netsor.models import HOMES
-from website.examples import ERRORS, EXAMPLES, MissingExtraError, message, session, with_imports
+from website.examples import ERRORS, EXAMPLES, message, missing, session, with_imports
 from website.functions import function_entry
 
 __all__ = ["PAGES", "Page", "definition", "found", "public_names", "shown"]
@@ -138,12 +138,12 @@ PAGES = (
     ),
     Page(
         "plots",
-        "Pictures",
+        "Pictures and reports",
         "Each returns a `Picture`: a notebook shows it, `save` writes it. Captions and units are part of "
         "it, and colour-blind readers tell its colours apart. Needs the extra `plots`. "
         "`netsor plot` draws the same.",
         "plots.Picture plots.kernel_map plots.spectrum plots.angle plots.correlation_map plots.phase_diagram "
-        "plots.sensitivity plots.samples plots.training plots.convergence",
+        "plots.sensitivity plots.samples plots.training plots.convergence report",
     ),
     Page(
         "errors",
@@ -174,7 +174,7 @@ def _entry(name: str) -> str:
     parts = [function_entry(thing) if isinstance(thing, Function) else _directive(name)]
     if name in EXAMPLES:
         parts.append(f"```pycon\n{_session(name)}\n```")
-    if name in ERRORS:
+    if name in ERRORS and not missing(name):
         call, told = ERRORS[name].splitlines()[-1], f"```text\n{message(ERRORS[name])}\n```"
         parts.append(f'??? failure "An error: `{call}`"\n\n{_indented(told)}')
     return "\n\n".join(parts)
@@ -182,10 +182,9 @@ def _entry(name: str) -> str:
 
 def _session(name: str) -> str:
     """The example with what it prints, or without, where a library that it needs is not installed."""
-    try:
-        return session(EXAMPLES[name])
-    except MissingExtraError:
+    if missing(name):
         return "\n".join(f">>> {line}" for line in with_imports(EXAMPLES[name]).splitlines())
+    return session(EXAMPLES[name])
 
 
 def _indented(text: str) -> str:

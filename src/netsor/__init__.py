@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from netsor.models import from_keras as from_keras
     from netsor.models import from_torch as from_torch
     from netsor.models import report_laws as report_laws
+    from netsor.reports import report as report
 
 __all__ = [
     "NetsorError",
@@ -34,6 +35,7 @@ __all__ = [
     "ntk",
     "parse",
     "plots",
+    "report",
     "simulate",
     "verify",
     "zoo",
@@ -48,6 +50,8 @@ def __getattr__(name: str) -> Any:
     and other libraries take longer than all the rest."""
     if name in ("gp", "plots"):
         return import_module(f"netsor.{name}")
+    if name == "report":
+        return import_module("netsor.reports").report
     if name in _MODELS:  # not in __all__: `from netsor import *` must not import PyTorch
         import netsor.models
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from website.commands import commands_page
 from website.docstring_text import as_markdown
-from website.examples import ERRORS, EXAMPLES, MissingExtraError, message, session
+from website.examples import ERRORS, EXAMPLES, message, missing, session
 from website.functions import FORMULAS, function_example
 from website.reference import PAGES, UNIMPORTED, definition, found, public_names
 
@@ -76,16 +76,17 @@ def test_every_name_has_a_docstring_and_an_example(name: str) -> None:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_run(name: str) -> None:
     assert name in NAMES
-    try:
-        assert session(EXAMPLES[name]).startswith(">>> ")
-    except MissingExtraError as missing:
-        pytest.skip(f"{missing.library} is not installed")
+    if missing(name):
+        pytest.skip(f"{missing(name)} is not installed")
+    assert session(EXAMPLES[name]).startswith(">>> ")
 
 
 @pytest.mark.parametrize("name", ERRORS)
 def test_errors_are_raised(name: str) -> None:
     """Of an entry of an error, that error."""
     assert name in NAMES
+    if missing(name):
+        pytest.skip(f"{missing(name)} is not installed")
     told = message(ERRORS[name])
     if name.rpartition(".")[2].endswith("Error"):
         assert told.startswith(name.rpartition(".")[2])

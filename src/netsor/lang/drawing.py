@@ -9,9 +9,9 @@ from html import escape
 
 from netsor.display import Edge, Node, draw, fold, panel
 from netsor.display.html import TIES
-from netsor.lang.expr import Apply, refs, subtrees
+from netsor.lang.expr import Apply, Ref, refs, subtrees
 from netsor.lang.program import Assignment, Embedding, Input, MatMul, Moment, Normal, Output, Program
-from netsor.lang.show import show, show_statement
+from netsor.lang.show import show, show_expr, show_statement
 from netsor.lang.types import A, C, G, H
 
 __all__ = ["drawing_of", "program_html", "text_html"]
@@ -94,16 +94,21 @@ class _Graph:
     def of(cls, program: Program) -> _Graph:
         """Boxes for data, assignments and outputs; products with matrices are lines."""
         products = {s.name: (s.matrix, [s.operand]) for s in program.statements if isinstance(s, MatMul)} | {
-            s.name: (s.law.matrix, refs(s.law.data)) for s in program.inputs if isinstance(s.law, Embedding)
+            s.name: (s.law.matrix, [show_expr(s.law.data)])
+            for s in program.inputs
+            if isinstance(s.law, Embedding)
         }
         vectors = {s.name for s in program.inputs if isinstance(s.law, Normal)}
         uses = Counter(matrix for matrix, _ in products.values())
         tied = [name for name, count in uses.items() if count > 1]
         colours = {name: TIES[k % len(TIES)] for k, name in enumerate(tied)}
+        parts = [s.law.data for s in program.inputs if isinstance(s.law, Embedding)]
+        cut = {show_expr(part): part for part in parts if not isinstance(part, Ref)}  # tokens stand alone
         nodes: list[Node] = [
             Node(name, (name, " x ".join(map(str, array.shape)) or "number"), "K", f"data {name}")
             for name, array in program.data.items()
         ]
+        nodes += [Node(text, (_short(text),), "K", f"data {text}") for text in cut]
         edges: list[Edge] = []
         for k, s in enumerate(program.statements):
             if isinstance(s, Output):
@@ -172,5 +177,13 @@ def _box(
         named.append("mean over width")
     added = [name for name in refs(s.expr) if name in vectors]
     lines = [head, ", ".join(named), " ".join(f"+ {name}" for name in dict.fromkeys(added))]
-    short = tuple(line if len(line) <= LONGEST else f"{line[: LONGEST - 2]}.." for line in lines if line)
-    return Node(s.name, short, kind_of(program, s.name), show_statement(s)[:300])
+    return Node(
+        s.name,
+        tuple(_short(line) for line in lines if line),
+        kind_of(program, s.name),
+        show_statement(s)[:300],
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 2]}.."
