@@ -157,3 +157,13 @@ def test_every_call_of_the_table_of_calls_works(tmp_path: Path, monkeypatch: pyt
         if "store" in call:
             pytest.importorskip("zarr")
         assert eval(call, names) is not None, call
+
+
+def test_the_gallery_is_what_its_script_writes(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from website.gallery import ENTRIES, draw, page
+
+    assert (ROOT / "docs" / "gallery.md").read_text() == page()
+    pictures = {path.stem for path in (ROOT / "docs" / "figures" / "gallery").glob("*.png")}
+    assert pictures == {entry.file for entry in ENTRIES}
+    assert draw(tmp_path, ENTRIES[:1])[0].stat().st_size > 10_000
