@@ -17,6 +17,7 @@ from netsor.verify import Verification
 
 __all__ = ["angle", "convergence", "correlation_map", "spectrum"]
 
+ROUNDING = 1e-15  # shares below it are rounding errors
 LINES = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (5, 2, 1, 2)))  # a curve is told by its dashes, too
 
 
@@ -40,7 +41,7 @@ def spectrum(kernels: Result | np.ndarray | Mapping[str, Result | np.ndarray], t
 
     def draw(ax: Any) -> str:
         for k, (name, shares) in enumerate(found.items()):
-            there = shares > 0
+            there = shares > ROUNDING
             ax.plot(
                 1 + np.flatnonzero(there),
                 shares[there],

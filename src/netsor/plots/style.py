@@ -85,16 +85,14 @@ class Picture:
             self._draw(temporary, target.suffix[1:])
         return target
 
-    def _draw(self, target: Any, kind: str) -> None:
-        matplotlib = _matplotlib()
-        with matplotlib.rc_context({**SETTINGS, "svg.hashsalt": "netsor", "svg.fonttype": "none"}):
-            self.figure.savefig(
-                target, format=kind, bbox_inches="tight", pad_inches=0.12, metadata=STAMPS[f".{kind}"]
-            )
+    def _draw(self, target: Any, kind: str, dpi: int = 200) -> None:
+        options = {"format": kind, "bbox_inches": "tight", "pad_inches": 0.12, "dpi": dpi}
+        with _matplotlib().rc_context({**SETTINGS, "svg.hashsalt": "netsor", "svg.fonttype": "none"}):
+            self.figure.savefig(target, metadata=STAMPS[f".{kind}"], **options)
 
     def _repr_png_(self) -> bytes:
         drawn = io.BytesIO()
-        self._draw(drawn, "png")
+        self._draw(drawn, "png", dpi=100)  # notebooks keep it
         return drawn.getvalue()
 
     def __repr__(self) -> str:
