@@ -20,6 +20,7 @@ from netsor.build.network import Network
 from netsor.errors import DataError
 from netsor.limits import KernelFn, kernel
 from netsor.plots.style import INK, Picture, picture
+from netsor.progress import bar
 
 __all__ = ["phase_diagram", "sensitivity"]
 
@@ -38,6 +39,7 @@ def sensitivity(
     inputs: Any = PAIR,
     tied: Mapping[str, Sequence[str]] | None = None,
     relative: bool = False,
+    progress: bool | None = None,
 ) -> np.ndarray:
     """By how much one layer more multiplies the distance of near inputs, at given variances, which broadcast.
 
@@ -49,6 +51,7 @@ def sensitivity(
     inputs    two of them: chi is measured from the first one towards the second
     tied      the names of `K.params` that var_w and var_b are for; by default those that begin with W and b
     relative  d relative to the variance, 1 - correlation: for networks whose variance grows without end
+    progress  a bar; by default only for runs longer than two seconds
 
     >>> import netsor as ns
     >>> sensitivity(ns.zoo.mlp, var_w=[1.0, 2.0, 3.0]).round(3)  # relu: var_w / 2
@@ -73,7 +76,11 @@ def sensitivity(
         return float("nan")
 
     across, up = np.broadcast_arrays(np.asarray(var_w, float), np.asarray(var_b, float))
-    found = [chi({"var_w": float(w), "var_b": float(b)}) for w, b in zip(across.flat, up.flat, strict=True)]
+    found = []
+    with bar(progress, across.size, "measuring order and chaos") as advance:
+        for w, b in zip(across.flat, up.flat, strict=True):
+            found.append(chi({"var_w": float(w), "var_b": float(b)}))
+            advance()
     return np.reshape(found, across.shape)
 
 
