@@ -13,7 +13,7 @@ import netsor as ns
 from netsor.data import cifar10, digits, sentences
 from netsor.errors import DataError
 from netsor.files import replacing, write_npz
-from netsor.plots import save, style
+from netsor.plots.style import save, style
 from netsor.reproduce import Run, fit_slope, kernels_figure, measure, paper_studies, zoo_studies
 from netsor.reproduce.convergence import widths_up_to
 from netsor.reproduce.rnn import rnn_figure, rnn_numbers

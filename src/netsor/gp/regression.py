@@ -86,6 +86,20 @@ class GP:
     def __repr__(self) -> str:
         return f"<GP of {self.kernel.net.name} on {len(self.x)} inputs, {len(self.y)} targets>"
 
+    def _repr_html_(self) -> str:
+        from netsor.display import panel, table
+
+        left = self.leave_one_out()
+        wrong = (left.mean.reshape(len(self.y), -1) - self.y) / left.std[:, None]
+        facts = [
+            ("log marginal likelihood", f"{self.log_marginal_likelihood():.6g}"),
+            ("noise, and what was added to the diagonal", f"{self.noise.max():.3g}, {self.nugget.max():.3g}"),
+            ("each target predicted from all others", f"{np.sqrt(np.mean(wrong**2)):.3g} deviations away"),
+            ("kernel", "exact" if self.exact else "sampled in part"),
+        ]
+        facts += [(f"variance of {name}", f"{value:.4g}") for name, value in self.params.items()]
+        return panel(repr(self)[1:-1], table(("", ""), facts))
+
     @property
     def nugget(self) -> np.ndarray:
         """What was added to the diagonal of the kernel matrix."""

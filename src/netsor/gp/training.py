@@ -56,6 +56,19 @@ class Trained:
     def __repr__(self) -> str:
         return f"<ensemble of {self.kernel.net.name}, trained on {len(self.x)} inputs>"
 
+    def _repr_html_(self) -> str:
+        from netsor.display import curves, panel, table
+        from netsor.display.charts import Curve
+
+        times = np.geomspace(1e-2, 1e5, 60) / self.rate
+        losses = self.loss(times)
+        seen = losses > 1e-10 * losses.max()  # below are rounding errors
+        curve = Curve("", times[seen].tolist(), losses[seen].tolist())
+        facts = [("rate", f"{self.rate:g}"), ("largest stable step", f"{self.max_rate:.4g}")]
+        facts += [("ridge", f"{self.nugget:.3g}"), ("loss before training", f"{self.loss(0.0):.4g}")]
+        chart = curves([curve], "expected loss in training", "time", "loss")
+        return panel(repr(self)[1:-1], f'<div class="row">{chart}{table(("", ""), facts)}</div>')
+
     @property
     def max_rate(self) -> float:
         """The largest step of plain gradient descent that does not diverge: 2 size / largest eigenvalue."""
@@ -64,10 +77,26 @@ class Trained:
     def predict(self, x: Any, time: float | None = None, *, cov: bool = False) -> Prediction:
         """Mean and standard deviation of the ensemble at new inputs, after some time of training."""
         inputs = as_inputs(x)
+        return self._predictions(inputs, [self._checked_time(time)], cov)[0]
+
+    def _predictions(self, inputs: list[Any], times: list[float], cov: bool = False) -> list[Prediction]:
+        """Predictions at several times from kernels that are computed once."""
         sizes = output_sizes(self.kernel.net, inputs)
-        (prior, cross, own), (theta, reach) = self._blocks(inputs)
-        step = reach @ self._progress(theta, self._checked_time(time))
-        mean = self.kernel.mean(inputs)[:, None] + step @ self.centred
+        blocks, (theta, reach) = self._blocks(inputs)
+        spectrum, before = np.linalg.eigh(theta), self.kernel.mean(inputs)[:, None]
+        steps = [reach @ self._progress(spectrum, time) for time in times]
+        return [self._prediction(step, before, blocks, sizes, cov) for step in steps]
+
+    def _prediction(
+        self,
+        step: np.ndarray,
+        before: np.ndarray,
+        blocks: tuple[np.ndarray, ...],
+        sizes: tuple[int, ...],
+        cov: bool,
+    ) -> Prediction:
+        prior, cross, own = blocks
+        mean = before + step @ self.centred
         covariance = own + step @ prior @ step.T - step @ cross.T - cross @ step.T
         variance = np.diagonal(covariance)
         allowed = ROUNDING * (np.diagonal(own) + np.sum((step @ prior) * step, axis=1)) + self.nugget
@@ -88,9 +117,9 @@ class Trained:
             )
         inputs = self.x if x is None else as_inputs(x)
         wanted = self.y if y is None else arrange(y, output_sizes(self.kernel.net, inputs))[0]
+        asked = [self._checked_time(float(time)) for time in reals(times, "the times").reshape(-1)]
         found = []
-        for time in reals(times, "the times").reshape(-1):
-            made = self.predict(inputs, float(time))
+        for made in self._predictions(inputs, asked):
             mean = made.mean.reshape(len(wanted), -1)
             spread = mean.shape[1] * np.sum(made.std**2)
             found.append((np.sum((mean - wanted) ** 2) + spread) / (2 * wanted.size))
@@ -101,9 +130,9 @@ class Trained:
         """The targets without the means of the network's outputs before training."""
         return self.y - self.kernel.mean(self.x)[:, None]
 
-    def _progress(self, theta: np.ndarray, time: float) -> np.ndarray:
-        """(Theta + noise)^-1 (1 - exp(-rate t (Theta + noise) / size))."""
-        values, vectors = np.linalg.eigh(theta)
+    def _progress(self, spectrum: tuple[np.ndarray, np.ndarray], time: float) -> np.ndarray:
+        """(Theta + noise)^-1 (1 - exp(-rate t (Theta + noise) / size)), by the eigenvectors of Theta."""
+        values, vectors = spectrum
         speeds = np.clip(values, 0.0, None) + self.nugget
         if time == inf:
             if not np.all(speeds > 0):

@@ -36,7 +36,7 @@ class Options:
     repeats  independent randomisations, whose spread is the error; a tolerance may take up to four times
              as many
     max_points  sample points per repeat that a tolerance may take
-    progress  a bar; by default only for runs longer than two seconds in a terminal
+    progress  a bar, in a log a line every ten seconds; by default for runs longer than two seconds
     memory   bytes of workspace beyond inputs and kernel; by default 256 MB, or what one pair of inputs
              needs, or one repeat of what is sampled
     """

@@ -37,7 +37,7 @@ def simulate(
     width     one number for all widths, or a dictionary by name, e.g. {"n1": 512, "n2": 2048}
     seed      sample i depends on the seed and on i alone
     dtype     float32 halves memory and time
-    progress  a bar; by default only for runs longer than two seconds in a terminal
+    progress  a bar, in a log a line every ten seconds; by default for runs longer than two seconds
 
     The columns are all output scalars of all inputs in order. One network is held at a time.
 
