@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import netsor as ns
-from brute_force import pair_moments
+from brute_force import batchnorm_slopes, on_the_sphere, pair_moments
 from composed_case import EVERYTHING
 from limit_cases import CASES, SEQUENCES, VECTORS, Case, assert_agree
 from netsor.errors import LimitError
@@ -119,6 +119,64 @@ def test_recurrent_networks_with_tied_weights(lengths: tuple[int, int]) -> None:
     found = ns.ntk(last_state(var)).evaluate(sequences)
     wanted = np.array([[rnn(x, y, var) for y in sequences] for x in sequences])
     assert_agree(found.value, found.error, wanted, 1e-13)
+
+
+def test_batchnorm_within_and_across_batches() -> None:
+    """Batches of 4 and 5 members that are functions of one Gaussian vector in 3 dimensions, by quadrature."""
+    rng = np.random.default_rng(0)
+    batches, var_w, var_v = [rng.standard_normal((n, 3)) for n in (4, 5)], 1.7, 0.6
+    maps = [x - x.mean(0) for x in batches]
+
+    def images(y: np.ndarray, z: np.ndarray) -> np.ndarray:
+        left, right = (np.maximum(b, 0) / b.std(axis=1)[:, None] for b in (y, z))
+        return left[:, :, None] * right[:, None, :]
+
+    wanted = np.block(
+        [
+            [
+                on_the_sphere(var_w / 3 * np.eye(3), (maps[i], maps[j]), images, 0)
+                + var_v
+                * on_the_sphere(
+                    var_w / 3 * np.eye(3),
+                    (maps[i], maps[j]),
+                    batchnorm_slopes(batches[i] @ batches[j].T / 3, (1.0, 0.0), (1.0, 0.0)),
+                    -2,
+                )
+                for j in (0, 1)
+            ]
+            for i in (0, 1)
+        ]
+    )
+    found = ns.ntk(ns.zoo.batchnorm_mlp(1, var_w=var_w, var_v=var_v), "unit").evaluate(batches)
+    assert found.plan.exact
+    assert_agree(found.value, found.error, wanted, 1e-8)
+
+
+def test_batchnorm_that_is_sampled() -> None:
+    """Integrals and samples agree; what has an infinite variance is not sampled."""
+    batches = [np.random.default_rng(1).standard_normal((7, 6))]
+    net = ns.zoo.batchnorm_mlp(1)
+    exact, sampled = ns.ntk(net)(batches), ns.ntk(net, method="sample").evaluate(batches)
+    assert np.abs(exact - sampled.value).max() < 4 * sampled.error.max()
+    for bad in (batches[0][:5], batches[0][:, :4]):
+        with pytest.raises(LimitError, match="spans 4 dimensions cannot be sampled"):
+            ns.ntk(ns.zoo.batchnorm_mlp(1, ns.tanh))([bad])
+
+
+def test_batchnorm_of_members_and_means() -> None:
+    W, v = ns.Matrix(1.3), ns.Matrix(rows=1)
+
+    @ns.network
+    def mixed(batch):
+        h = ns.abs(ns.batchnorm(W @ batch))
+        return v @ (h[0] - 2 * h[3] + ns.mean(h, axis=0))
+
+    batches = [np.random.default_rng(2).standard_normal((5, 6))]
+    found = ns.ntk(mixed).evaluate(batches)
+    simulated = ns.empirical_ntk(mixed, batches, 400, 200)
+    assert found.plan.exact
+    deviation = simulated.std(0) / np.sqrt(200)
+    assert np.abs(found.value - simulated.mean(0)) < 4 * deviation + 4 / 400 * found.value
 
 
 def test_two_matrices_in_a_row_count_twice() -> None:

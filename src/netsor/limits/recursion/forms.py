@@ -15,7 +15,7 @@ import numpy as np
 
 from netsor.lang.check import Inferred
 from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees, transform
-from netsor.lang.functions import add, div, mul, neg, pow_, sub
+from netsor.lang.functions import add, d_batchnorm, div, mul, neg, pow_, sub
 from netsor.lang.index_maps import contract
 from netsor.lang.ops import Function, IndexMap
 from netsor.lang.program import (
@@ -411,6 +411,13 @@ class Forms:
             names = (name for form in atom.forms for name in refs(form))
             self._families_of[atom] = frozenset(self.families[n] for n in names if n in self.families)
         return self._families_of[atom]
+
+    def sampled_families(self, atom: Atom) -> frozenset[str]:
+        """Those that must be sampled for the expectation of an atom; of derivatives not the directions."""
+        match atom.body:
+            case Apply(op, (x, _)) if op is d_batchnorm:
+                return self.families_in(x)
+        return self.families_of(atom)
 
 
 def replace_exprs(expr: Expr, table: Mapping[Expr, Expr]) -> Expr:
