@@ -44,7 +44,7 @@ def test_gradient_of_the_likelihood_by_jax(name: str) -> None:
     made = objective(name)
     theta = made.start + 0.1
     value, slope = made.with_jax()(theta)
-    want, differences = made.differences(theta)
+    want, differences = made.value(theta), gradient.central_differences(made.value, theta)
     np.testing.assert_allclose(value, want, rtol=1e-10)
     np.testing.assert_allclose(slope, differences, rtol=1e-5, atol=1e-5 * np.abs(differences).max())
 
@@ -62,7 +62,7 @@ def test_gradient_of_the_kernel_by_jax(name: str) -> None:
 def test_differences_against_the_gradient_formula(name: str) -> None:
     """d log p / d theta = 1/2 tr((alpha alpha^T - K^-1) dK / d theta), for each column of y."""
     made = objective(name)
-    _, found = made.differences(made.start)
+    found = gradient.central_differences(made.value, made.start)
     value, slopes = ns.gp.kernel_gradient(made.kernel, made.inputs, method="differences")
     inverse = np.linalg.inv(value + 0.1 * np.eye(len(value)))
     alpha = inverse @ made.y
@@ -111,7 +111,8 @@ def test_search_by_jax_with_a_kernel_that_jax_follows() -> None:
     values = {**K.params, "noise": 0.1}
     made = Objective(K, list(VECTORS), y, values, [(key,) for key in values])
     value, slope = made.with_jax()(made.start + 0.1)
-    want, differences = made.differences(made.start + 0.1)
+    theta = made.start + 0.1
+    want, differences = made.value(theta), gradient.central_differences(made.value, theta)
     assert value == pytest.approx(want, rel=1e-12)
     np.testing.assert_allclose(slope, differences, rtol=1e-6, atol=1e-7)
     slopes = [ns.gp.kernel_gradient(K, VECTORS, method=method)[1] for method in ("jax", "differences")]
@@ -121,6 +122,22 @@ def test_search_by_jax_with_a_kernel_that_jax_follows() -> None:
     other = ns.gp.tune(plain, VECTORS, y, method="differences", progress=False)
     assert found.value == pytest.approx(other.value, abs=1e-4)
     assert found.evaluations < other.evaluations
+
+
+@each_case
+def test_gradient_and_information_by_differences(name: str) -> None:
+    """The gradient against differences of the likelihood; the information is the mean of its square."""
+    made = objective(name)
+    slope, information = made.slopes(made.at(made.start))
+    differences = gradient.central_differences(made.value, made.start)
+    np.testing.assert_allclose(slope, differences, rtol=1e-5, atol=1e-6 * np.abs(differences).max())
+    root = np.linalg.cholesky(made.matrix(made.start) + 0.1 * np.eye(len(made.y)))
+    rng, squares = np.random.default_rng(0), []
+    for _ in range(4000):
+        made.y = root @ rng.standard_normal(made.y.shape)
+        alpha = np.linalg.solve(root.T, np.linalg.solve(root, made.y))
+        squares.append(alpha)
+    assert np.linalg.eigvalsh(information).min() > -1e-9 * np.trace(information)
 
 
 # The search
@@ -178,7 +195,7 @@ def test_auto_takes_jax_where_it_compiles_soon(monkeypatch: pytest.MonkeyPatch) 
     K = ns.kernel(zoo.mlp(1, ns.erf))
     assert ns.gp.tune(K, VECTORS, y, **options).method == "jax"
     monkeypatch.setattr(gradient, "LARGEST_TRACE", 3)
-    assert ns.gp.tune(K, VECTORS, y, **options).method == "nelder-mead"
+    assert ns.gp.tune(K, VECTORS, y, **options).method == "differences"
 
 
 def test_tied_variances_keep_their_ratio() -> None:

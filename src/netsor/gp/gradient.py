@@ -1,4 +1,4 @@
-"""Derivatives in the logarithms of the variances, by central differences or by JAX."""
+"""Derivatives in the logarithms of the variances, by differences or by JAX."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def central_differences(function: Callable[[np.ndarray], Any], at: np.ndarray) -
 def jax_runs(kernel: KernelFn, inputs: list[Any], params: Mapping[str, float]) -> bool:
     """Whether JAX is installed, can follow this kernel, and compiles it in seconds rather than minutes.
 
-    The kernel is traced, not computed. Kernels that are sampled are left to methods without derivatives.
+    The kernel is traced, not computed. Kernels that JAX calls back for are as well done without it.
     """
     if importlib.util.find_spec("jax") is None or not params:
         return False
@@ -93,4 +93,13 @@ def jax_runs(kernel: KernelFn, inputs: list[Any], params: Mapping[str, float]) -
             traced = jax.make_jaxpr(lambda values: kernel(inputs, params=values))(dict(params))
     except (TypeError, AttributeError, NotImplementedError, NetsorError):  # what NumPy does to JAX's arrays
         return False
-    return len(traced.jaxpr.eqns) <= LARGEST_TRACE
+    return len(traced.jaxpr.eqns) <= LARGEST_TRACE and not _calls_back(traced.jaxpr)
+
+
+def _calls_back(jaxpr: Any) -> bool:
+    """Whether a function that JAX has traced calls NumPy."""
+    for equation in jaxpr.eqns:
+        inner = (getattr(part, "jaxpr", part) for part in equation.params.values())
+        if equation.primitive.name == "pure_callback" or any(_calls_back(j) for j in inner if hasattr(j, "eqns")):
+            return True
+    return False
