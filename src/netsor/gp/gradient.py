@@ -36,10 +36,14 @@ def kernel_gradient(
     chosen = list(kernel.params) if names is None else list(names)
     _check(chosen, values, method)
     inputs, start = as_inputs(x), np.zeros(len(chosen))
+    of_params = kernel.of_params(inputs)
+    value = of_params(values)
+
+    def moved(shift: Any) -> dict[str, Any]:
+        return {**values, **{name: values[name] * _exp(shift[k]) for k, name in enumerate(chosen)}}
 
     def matrix(shift: Any) -> Any:
-        moved = {name: values[name] * _exp(shift[k]) for k, name in enumerate(chosen)}
-        return kernel(inputs, params={**values, **moved})
+        return kernel(inputs, params=moved(shift))
 
     if method == "jax":
         import jax  # type: ignore[import-not-found]
@@ -47,8 +51,8 @@ def kernel_gradient(
         with double_precision():
             slopes = np.asarray(jax.jit(jax.jacfwd(matrix))(jax.numpy.asarray(start)))
     else:
-        slopes = central_differences(matrix, start)
-    return kernel(inputs, params=values), slopes
+        slopes = central_differences(lambda shift: of_params(moved(shift)), start)
+    return value, slopes
 
 
 def _check(names: list[str], values: Mapping[str, Any], method: str) -> None:
@@ -100,6 +104,8 @@ def _calls_back(jaxpr: Any) -> bool:
     """Whether a function that JAX has traced calls NumPy."""
     for equation in jaxpr.eqns:
         inner = (getattr(part, "jaxpr", part) for part in equation.params.values())
-        if equation.primitive.name == "pure_callback" or any(_calls_back(j) for j in inner if hasattr(j, "eqns")):
+        if equation.primitive.name == "pure_callback" or any(
+            _calls_back(j) for j in inner if hasattr(j, "eqns")
+        ):
             return True
     return False

@@ -26,8 +26,6 @@ METHODS = ("auto", "jax", "differences", "nelder-mead")
 FAILED = 1e30  # in place of a likelihood that does not exist
 SPREAD = 2.0  # restarts begin within this many units of log variance
 FORWARD = 2.0**-24  # a step in log variance, near eps^(1/2): slopes have errors of about 1e-7
-GRADIENT, SMALLEST, MOST_DAMPED = 1e-5, 1e-7, 1e8  # where the search ends
-LONGEST = 2.0  # a step of the search, in units of log variance
 PAUSE = 5.0  # seconds between lines of progress where there is no terminal
 
 Progress = Callable[[int, float], None]
@@ -58,7 +56,7 @@ class Tuned:
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """Where a search is: minus the log likelihood there, the kernel, and the factor of its covariance C.
+    """Where a search is: minus the log likelihood, the kernel, and the factor of the covariance C.
 
     alpha   C^-1 y
     raised  whether the diagonal is raised by the jitter, and not by the noise
@@ -95,6 +93,7 @@ class Objective:
         trace = float(np.trace(matrix))
         self.jitter = needed_jitter(np.diagonal(matrix), result.bound.rms) / trace if trace > 0 else 0.0
         self.exact = result.plan.exact
+        self.of_params = self.kernel.of_params(self.inputs)
 
     @property
     def start(self) -> np.ndarray:
@@ -129,26 +128,24 @@ class Objective:
 
     def matrix(self, theta: np.ndarray) -> np.ndarray:
         values = {name: float(value) for name, value in self.unpack(theta).items()}
-        return np.asarray(self.kernel(self.inputs, params=self.network_part(values)), np.float64)
+        return np.asarray(self.of_params(self.network_part(values)), np.float64)
 
-    def slopes(self, place: Place) -> tuple[np.ndarray, np.ndarray]:
-        """The gradient and Fisher's information, from the derivatives of the kernel by differences.
+    def differences(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        """Value and gradient, from the derivatives of the kernel by differences: one kernel for each.
 
         With dC the derivative of the covariance C = K + noise of the m columns of y, and alpha = C^-1 y,
 
-            gradient_i = m/2 tr(C^-1 dC_i) - 1/2 tr(alpha^T dC_i alpha),
-            information_ij = m/2 tr(C^-1 dC_i C^-1 dC_j).
+            gradient = m/2 tr(C^-1 dC) - 1/2 tr(alpha^T dC alpha).
         """
-        assert place.matrix is not None
-        whitened, gradient, columns = [], [], self.y.shape[1]
+        place = self.at(theta)
+        if place.value >= FAILED:
+            return FAILED, np.zeros(len(theta))
+        gradient, columns = np.zeros(len(theta)), self.y.shape[1]
         for k, group in enumerate(self.groups):
             change = self._change(place, k, group)
-            white = solve(place.lower, change)
-            whitened.append(white)
             quadratic = float(np.sum(place.alpha * (change @ place.alpha)))
-            gradient.append((columns * float(np.trace(white)) - quadratic) / 2)
-        information = [[columns / 2 * float(np.sum(a * b.T)) for b in whitened] for a in whitened]
-        return np.array(gradient), np.array(information)
+            gradient[k] = (columns * float(np.trace(solve(place.lower, change))) - quadratic) / 2
+        return place.value, gradient
 
     def _change(self, place: Place, k: int, group: tuple[str, ...]) -> np.ndarray:
         """dC by theta_k; the noise needs no kernel."""
@@ -208,8 +205,8 @@ def tune(
     noise, params  where the search starts; variances of 0 stay 0
     fixed          names that do not move, among them "noise"
     tied           groups of names that move by one common factor, e.g. [["W1", "W2"], ["b1", "b2"]]
-    method         "jax": L-BFGS with compiled gradients; "differences": Fisher's scoring with differences of
-                   kernels, which with their seed fixed are smooth also where they are sampled;
+    method         "jax": L-BFGS with compiled gradients; "differences": L-BFGS with differences of kernels,
+                   which with their seed fixed are smooth also where they are sampled;
                    "nelder-mead": without derivatives; "auto": "jax" if it is installed, the kernel has exact
                    methods and it compiles in seconds, else "differences"
     restarts       more searches from random places near the start, drawn from `seed`; the best one counts
@@ -274,16 +271,17 @@ class _Search:
         return found
 
     def function(self) -> Callable[[np.ndarray], Any]:
-        plain = {
-            "jax": self.objective.with_jax,
-            "differences": lambda: self.objective.at,
-            "nelder-mead": lambda: self.objective.value,
-        }[self.method]()
+        if self.method == "jax":
+            plain = self.objective.with_jax()
+        else:
+            plain = self.objective.differences if self.method == "differences" else self.objective.value
+        moved = sum(group != ("noise",) for group in self.objective.groups)
+        cost = 1 + moved if self.method == "differences" else 1
 
         def counted(theta: np.ndarray) -> Any:
             found = plain(theta)
-            self.evaluations += 1
-            value = found.value if isinstance(found, Place) else found[0] if isinstance(found, tuple) else found
+            self.evaluations += cost
+            value = found[0] if isinstance(found, tuple) else found
             self.first = value if np.isnan(self.first) else self.first
             self.tell(self.evaluations, -value)
             return found
@@ -296,11 +294,10 @@ class _Search:
             value = self.objective.value(theta)
             self.first = value
             return OptimizeResult(x=theta, fun=value, success=True, message="nothing is free")
-        if self.method == "differences":
-            return self.score(function, theta)
         box = [self.limits] * size
-        if self.method == "jax":
-            options = {"maxiter": self.steps, "ftol": 1e-12, "gtol": 1e-6}
+        if self.method != "nelder-mead":
+            # Of a sampled kernel the likelihood is not known better than that.
+            options = {"maxiter": self.steps, "ftol": 1e-12 if self.objective.exact else 1e-5, "gtol": 1e-6}
             return minimize(function, theta, jac=True, method="L-BFGS-B", bounds=box, options=options)
         corners = np.vstack([theta, theta + np.eye(size)])  # a unit of log variance along each axis
         corners[1:][corners[1:] > self.limits[1]] -= 2.0
@@ -312,47 +309,6 @@ class _Search:
         }
         options |= {"initial_simplex": corners, "adaptive": size > 4}
         return minimize(function, theta, method="Nelder-Mead", bounds=box, options=options)
-
-
-    def score(self, function: Callable[[np.ndarray], Place], theta: np.ndarray) -> OptimizeResult:
-        """Fisher's scoring with the damping of Levenberg and Marquardt; what leaves the bounds stays there."""
-        here, damping = function(theta), 1e-3
-        for _ in range(self.steps):
-            if here.value >= FAILED:
-                return OptimizeResult(x=here.theta, fun=here.value, success=False, message="no likelihood")
-            gradient, information = self.objective.slopes(here)
-            self.evaluations += sum(group != ("noise",) for group in self.objective.groups)
-            low, high = self.limits
-            stuck = ((here.theta <= low) & (gradient > 0)) | ((here.theta >= high) & (gradient < 0))
-            free = np.flatnonzero(~stuck)
-            if not len(free) or np.abs(gradient[free]).max() < GRADIENT:
-                return _ended(here, "the gradient is 0")
-            before = here
-            while here is before:
-                step = _damped(gradient[free], information[np.ix_(free, free)], damping)
-                theta = here.theta.copy()
-                theta[free] = np.clip(theta[free] + step, low, high)
-                there = function(theta)
-                if there.value < here.value:
-                    here, damping = there, damping / 5
-                elif damping > MOST_DAMPED or np.abs(step).max() < SMALLEST:
-                    return _ended(here, "no step is downhill")
-                else:
-                    damping *= 5
-            if before.value - here.value < 1e-10 * (1 + abs(here.value)):
-                return _ended(here, "steps no longer change the likelihood")
-        return OptimizeResult(x=here.theta, fun=here.value, success=False, message="too many steps")
-
-
-def _damped(gradient: np.ndarray, information: np.ndarray, damping: float) -> np.ndarray:
-    """The step of a damped Newton method, of a length that the quadratic model may be trusted for."""
-    scale = np.diagonal(information) + 1e-12 * np.trace(information) + 1e-300
-    step = -np.linalg.solve(information + damping * np.diag(scale) + 1e-12 * np.diag(scale), gradient)
-    return step * min(1.0, LONGEST / max(np.abs(step).max(), 1e-300))
-
-
-def _ended(place: Place, why: str) -> OptimizeResult:
-    return OptimizeResult(x=place.theta, fun=place.value, success=True, message=why)
 
 
 def _groups(
