@@ -11,6 +11,6 @@ def test_exact_sampled_and_simulated_agree(seed: int) -> None:
     assert check(seed).split(":")[0] in ("exact", "sampled", "refused")
 
 
-@pytest.mark.parametrize("seed", (7000, 7001, 7002, 7003, 7004, 7005, 7007, 7009))
+@pytest.mark.parametrize("seed", [7000, 7001, 7002, 7003, 7004, 7005, 7007, 7009])
 def test_tangent_kernels_agree(seed: int) -> None:
     assert check_tangent(seed).split(":")[0] in ("exact", "sampled", "refused")

@@ -68,18 +68,22 @@ def test_perceptrons_of_three_layers(phi: Any, f: Phi, slope: Phi, kinks: Any) -
     assert found.plan.exact
 
 
-def rnn(x: np.ndarray, y: np.ndarray, var: tuple[float, float, float, float]) -> float:
+Variances = tuple[float, float, float, float]
+UNIT = (1.0, 1.0, 1.0, 1.0)
+
+
+def rnn(x: np.ndarray, y: np.ndarray, var: Variances, moves: Variances | None = None) -> float:
     """Theta of the last states of an erf network over time: a sum over steps back from both ends.
 
     At each step forward times backward covariance (Tensor Programs II, section 3): gradients that have gone
-    back by different numbers of steps are independent.
+    back by different numbers of steps are independent. Parameters move by `moves`, or as they vary.
     """
-    var_w, var_u, var_b, var_v = var
+    var_w, var_v = var[0], var[3]
 
-    def sigma(a: np.ndarray, b: np.ndarray) -> float:
-        """The covariance of the last preactivations of two sequences."""
+    def sigma(a: np.ndarray, b: np.ndarray, var: Variances = var) -> float:
+        """The covariance of the last preactivations of two sequences, or of their directions."""
         past = state(a[:-1], b[:-1]) if len(a) > 1 and len(b) > 1 else 0.0
-        return var_w * past + var_u * a[-1] @ b[-1] / a.shape[1] + var_b
+        return var[0] * past + var[1] * a[-1] @ b[-1] / a.shape[1] + var[2]
 
     def state(a: np.ndarray, b: np.ndarray) -> float:
         root = np.sqrt((1 + 2 * sigma(a, a)) * (1 + 2 * sigma(b, b)))
@@ -89,11 +93,12 @@ def rnn(x: np.ndarray, y: np.ndarray, var: tuple[float, float, float, float]) ->
         square = (1 + 2 * sigma(a, a)) * (1 + 2 * sigma(b, b)) - 4 * sigma(a, b) ** 2
         return 4 / np.pi / np.sqrt(square)
 
-    total, back = var_v * state(x, y), var_v
+    moves = moves or var
+    total, back = moves[3] * state(x, y), var_v
     for k in range(min(len(x), len(y))):
         a, b = x[: len(x) - k], y[: len(y) - k]
         back *= slope(a, b)
-        total += back * sigma(a, b)
+        total += back * sigma(a, b, moves)
         back *= var_w
     return total
 
@@ -119,6 +124,60 @@ def test_recurrent_networks_with_tied_weights(lengths: tuple[int, int]) -> None:
     found = ns.ntk(last_state(var)).evaluate(sequences)
     wanted = np.array([[rnn(x, y, var) for y in sequences] for x in sequences])
     assert_agree(found.value, found.error, wanted, 1e-13)
+
+
+@pytest.mark.parametrize("pool", ["last", "mean"])
+def test_recurrent_networks_as_in_tensor_programs_two(pool: str) -> None:
+    """The last state and the average of all states, in the convention that all parameters have variance 1."""
+    var = (1.3, 0.7, 0.2, 1.1)
+    cell, v = ns.RNNCell(ns.erf, *var[:3]), ns.Matrix(var[3], rows=1)
+
+    @ns.network
+    def reader(tokens):
+        states = [cell(0, tokens[0])]
+        for token in tokens[1:]:
+            states.append(cell(states[-1], token))
+        return v @ (states[-1] if pool == "last" else ns.mean(ns.stack(states), axis=0))
+
+    def theta(x: np.ndarray, y: np.ndarray) -> float:
+        if pool == "last":
+            return rnn(x, y, var, UNIT)
+        ends = [(i, j) for i in range(1, len(x) + 1) for j in range(1, len(y) + 1)]
+        return float(np.mean([rnn(x[:i], y[:j], var, UNIT) for i, j in ends]))
+
+    sequences = [SEQUENCES[0][:3], SEQUENCES[1][:2]]
+    found = ns.ntk(reader, "unit").evaluate(sequences)
+    wanted = np.array([[theta(x, y) for y in sequences] for x in sequences])
+    assert_agree(found.value, found.error, wanted, 1e-12)
+
+
+def test_a_transformer_as_in_tensor_programs_two() -> None:
+    """Two sequences of different lengths; attention weights and norms do not move."""
+    var_u, var_w, var_b, var_v = 1.5, 1.3, 0.4, 0.7
+    sequences = [SEQUENCES[0][:3], SEQUENCES[1][:2]]
+    x = np.concatenate(sequences)
+    base = x @ x.T / x.shape[1]
+    mixing, start = np.eye(len(x)), 0
+    for n in map(len, sequences):
+        logits = np.exp(var_u * base[start : start + n, start : start + n]) * np.tri(n)
+        mixing[start : start + n, start : start + n] += logits / logits.sum(1, keepdims=True)
+        start += n
+
+    def normed(sigma: np.ndarray, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        root = np.sqrt(np.outer(np.diagonal(sigma), np.diagonal(sigma)))
+        return sigma / root, theta / root
+
+    h, d_h = normed(mixing @ (var_u * base) @ mixing.T, mixing @ base @ mixing.T)
+    y, d_y = var_w * h, h + var_w * d_h
+    root = np.sqrt(np.outer(np.diagonal(y) + var_b, np.diagonal(y) + var_b))
+    angle = np.arccos(np.clip((y + var_b) / root, -1, 1))
+    images = root * (np.sin(angle) + (np.pi - angle) * np.cos(angle)) / (2 * np.pi)
+    slopes = (np.pi - angle) / (2 * np.pi)
+    z = var_w * images + var_b + y
+    last, d_last = normed(z, images + var_w * slopes * (d_y + 1) + 1 + d_y)
+    net = ns.zoo.transformer(var_u=var_u, var_w=var_w, var_b=var_b, var_v=var_v)
+    found = ns.ntk(net, "unit").evaluate(sequences)
+    assert_agree(found.value, found.error, last + var_v * d_last, 1e-12)
 
 
 def test_batchnorm_within_and_across_batches() -> None:
