@@ -33,7 +33,7 @@ from netsor.lang.sampling import input_mean
 from netsor.lang.types import C, G
 from netsor.limits.recursion.components import components
 
-__all__ = ["HOLE", "Atom", "Forms", "Product", "replace_exprs"]
+__all__ = ["HOLE", "Asking", "Atom", "Forms", "Product", "of_parts", "replace_exprs"]
 
 HOLE = Ref("@")
 
@@ -94,15 +94,15 @@ class LinearTerm:
         return LinearTerm(self.form, self.sign * sign, self.factors + factors)
 
 
-def of_parts(rule: Callable[..., Generator[Expr, Any, Any]]) -> Callable[[Forms, Expr], Any]:
+def of_parts(rule: Callable[..., Generator[Expr, Any, Any]]) -> Callable[[Any, Expr], Any]:
     """A question about an expression: it yields the expressions of which it needs the answer first.
 
-    Every answer is remembered, and depth costs no depth of Python's stack.
+    Every answer is remembered (in `answers`), and depth costs no depth of Python's stack.
     """
     name = rule.__name__
 
     @wraps(rule)
-    def ask(self: Forms, expr: Expr) -> Any:
+    def ask(self: Any, expr: Expr) -> Any:
         known = self.answers.setdefault(name, {})
         if expr in known:
             return known[expr]
@@ -287,6 +287,10 @@ class Forms:
     @of_parts
     def products(self, expr: Expr) -> Asking:
         """The expression as a sum of products of atoms; products of sums are multiplied out."""
+        return (yield from self.multiplied_out(expr))
+
+    def multiplied_out(self, expr: Expr, kept: Callable[[Expr], bool] = lambda e: False) -> Asking:
+        """The same, but for what is kept as one atom."""
         whole = self.unwound(expr)
         if whole is not expr:
             return (yield whole)
@@ -294,7 +298,7 @@ class Forms:
             return (Product((expr,)),)
         atom = self.as_atom(expr)
         plain = atom.unary and refs(atom.body) == [HOLE.name]
-        if plain or not isinstance(expr, Apply) or not self._splits(expr):
+        if plain or not isinstance(expr, Apply) or not self._splits(expr) or kept(expr):
             return (Product((), (atom,)),)
         if expr.op is pow_:
             base, power = expr.args
