@@ -237,13 +237,13 @@ class Computation:
             _require_scale(name, found[name])
         return found
 
-    def value(self, data: Values, params: Values) -> np.ndarray:
-        """The kernel alone."""
+    def value(self, data: Values, params: Values, held: dict[str, Any] | None = None) -> np.ndarray:
+        """The kernel alone; with `held`, what sampling has chosen in the first of several calls stays."""
         if self.options.tol is not None:
             return self.result(data, params).value
         exact = self.exact(errors=False)
         if exact is None:
-            return self.sampled.result(self.given(data, params), errors=False).value
+            return self.sampled.result(self.given(data, params), False, held).value
         prepare, recording = exact
         given = self.given(data, params)
         (value,) = self._runs(recording, prepare(given), 0.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from netsor.limits.inputs import Inputs
 from netsor.limits.options import Options
 from netsor.limits.plan import Plan
 from netsor.limits.result import Result
+from netsor.limits.sampling.values import HELD
 from netsor.limits.tiling import Cut
 
 __all__ = ["KernelFn", "TangentKernelFn", "kernel", "ntk"]
@@ -61,6 +62,19 @@ class KernelFn:
         """The kernel matrix of a set of inputs, or between two sets."""
         inputs = Inputs(x, y, _named(params))
         return inputs.kernel(*self._computation(inputs))
+
+    def of_params(self, x: Any) -> Callable[[Mapping[str, Any]], np.ndarray]:
+        """K(x) as a function of the variances, smooth also where it is sampled.
+
+        What sampling chooses by the numbers (directions, the order of variables) is chosen in the first call.
+        """
+        held: dict[str, Any] = {HELD: {}}
+
+        def matrix(params: Mapping[str, Any]) -> np.ndarray:
+            computation, data, given = self._computation(Inputs(x, None, params).in_numpy())
+            return computation.value(data, {name: float(v) for name, v in given.items()}, held)
+
+        return matrix
 
     def evaluate(self, x: Any, y: Any = None, *, params: Mapping[str, Any] | None = None) -> Result:
         """The kernel matrix with its error estimate and plan."""

@@ -111,9 +111,11 @@ def fused(r: Recorder, e: Expr, f: Expr, pair: Pair, inner_of: Any = None) -> As
             options, aligned = dict(attrs), (_aligned(r, g), _aligned(r, k))
             matrices = r.program.types[matrix].index
             if op is window and len(matrices) == options.get("dims") and aligned == (0, 0):
-                inner = yield from (inner_of or _inner)(r, g, k, pair)
+                # The variance comes last: a matrix and its direction in a tangent program share the sum.
+                inner = yield from (inner_of or _second)(r, g, k, pair)
                 kernel = r.ref_index(g)[: options["dims"]]
-                return window_both_sides(inner, _operand_index(r, g), _operand_index(r, k), kernel, options)
+                made = window_both_sides(inner, _operand_index(r, g), _operand_index(r, k), kernel, options)
+                return made if inner_of else made * r.factor(matrix, pair)
             axes = tuple(range(aligned[0]))
             if op is sum_ and axes and options["axis"] == axes and not pair.tied and aligned[1] == len(axes):
                 inner = yield from (inner_of or _inner)(r, g, k, pair)
@@ -158,6 +160,12 @@ def _inner(r: Recorder, g: str, k: str, pair: Pair) -> Asking:
     """var_W E[h h'] for g = W h and k = W h', for one matrix: axes (batch, aligned, left, right)."""
     matrix = r.matrix_of(g)
     assert matrix is not None
+    block = yield from _second(r, g, k, pair)
+    return block * r.factor(matrix, pair)
+
+
+def _second(r: Recorder, g: str, k: str, pair: Pair) -> Asking:
+    """The same without the variance."""
     s, t = r.program.definitions[g], r.program.definitions[k]
     if isinstance(s, Input) and isinstance(t, Input):
         block = embedded_second(r, s, t, pair)
@@ -167,7 +175,7 @@ def _inner(r: Recorder, g: str, k: str, pair: Pair) -> Asking:
         block = yield r.rules.second, Ref(s.operand), Ref(t.operand), pair
         if s.aligned or t.aligned:
             block = _aligned_inner(r, s, t, block)
-    return block * r.factor(matrix, pair)
+    return block
 
 
 def _aligned_inner(r: Recorder, s: MatMul, t: MatMul, block: PerPair) -> PerPair:
