@@ -168,9 +168,9 @@ class _Emitter:
             case Leaf(vector=vector):
                 name = self.parameter(vector, "b")
                 self.inputs.append(Input(name, self.type(node), _vector_law(vector), place=place))
-            case Embedded(matrix=matrix, data=data):
+            case Embedded(matrix=matrix, data=data, aligned=aligned):
                 name = self.fresh(self.matrix(matrix, node) + _data_name(data))
-                law = Embedding(self.names[matrix], data)
+                law = Embedding(self.names[matrix], data, aligned)
                 self.inputs.append(Input(name, self.type(node), law, place=place))
             case Product(matrix=matrix, operand=x, aligned=aligned):
                 source = self.matrix(matrix, node)

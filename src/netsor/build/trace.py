@@ -23,12 +23,10 @@ from netsor.build.nodes import (
     Product,
     Readout,
     Width,
-    apply,
     fail,
 )
 from netsor.build.parameters import Matrix, Vector
 from netsor.errors import DataError
-from netsor.lang import index_maps as maps
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, Ref, refs, rename
@@ -294,8 +292,8 @@ class Trace:
                 DataError,
             )
         self.check_aligned(aligned, matrix.index, x.index[:-1])
-        out = Embedded(self, "G", matrix.index + x.index[:-1], use.rows, matrix, data_expr(x))
-        return _diagonal(out, aligned, len(matrix.index)) if aligned else out
+        index = matrix.index + x.index[aligned:-1]
+        return Embedded(self, "G", index, use.rows, matrix, data_expr(x), aligned)
 
     def check_aligned(self, aligned: int, index: Index, other: Index) -> None:
         """Axes that run together are axes of both, with one length."""
@@ -319,8 +317,8 @@ def _signature(node: Node, numbers: dict[Node, Any], constants: dict[str, str]) 
     match node:
         case Known(expr=expr):
             return "data", rename(expr, constants)
-        case Embedded(matrix=matrix, data=data):
-            return matrix, rename(data, constants)
+        case Embedded(matrix=matrix, data=data, aligned=aligned):
+            return matrix, rename(data, constants), aligned
         case Product(matrix=matrix, operand=x, aligned=aligned):
             return matrix, numbers[x], aligned
         case Expression(op=op, args=args, attrs=attrs):
@@ -346,15 +344,6 @@ def _operation(op: Op) -> Any:
         repr(c) if isinstance(c, int | float | str | tuple) else type(c) for c in (*cells, fn.__defaults__)
     ]
     return type(op), code, *plain
-
-
-def _diagonal(out: Node, aligned: int, inner: int) -> Node:
-    """The members i = j of a product with index axes (i, ..., j, ...), whose first j stand after `inner`."""
-    shared = out.index[:aligned]
-    free = (slice(None),) * (inner - aligned)
-    members = [out[(*i, *free, *i)] for i in np.ndindex(*shared)]
-    joined = apply(maps.stack, *members, axis=0)
-    return joined.reshape(*shared, *joined.index[1:])
 
 
 def numbers(x: Any, what: str) -> np.ndarray:

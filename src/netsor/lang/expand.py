@@ -172,14 +172,14 @@ class _Writer:
         match s.law:
             case MatrixLaw():
                 return [replace(s, name=n, type=plain) for n in names.ravel()]
-            case Embedding(matrix, data):
+            case Embedding(matrix, data, aligned):
                 inner = len(self.types[matrix].index)
                 return [
                     replace(
                         s,
                         name=names[i],
                         type=plain,
-                        law=Embedding(self.names[matrix][i[:inner]], _data_at(data, i[inner:])),
+                        law=Embedding(self.names[matrix][i[:inner]], _data_at(data, i[:aligned] + i[inner:])),
                     )
                     for i in np.ndindex(names.shape)
                 ]

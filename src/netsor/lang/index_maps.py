@@ -17,6 +17,7 @@ from netsor.lang.ops import IndexMap, axes_of
 from netsor.lang.types import Index
 
 __all__ = [
+    "AROUND",
     "at",
     "avgpool",
     "concat",
@@ -36,6 +37,7 @@ __all__ = [
 
 
 LONGEST = 10**6  # of a window, a stride, a dilation, a number of zeros
+AROUND = ("circular", "wrap")  # paddings that read from the other end of the axis
 
 
 def _at(x: Block, *, index: Attr) -> Block:
@@ -192,8 +194,10 @@ def _contract(a: Block, x: Block) -> Block:
 def window_extent(size: int, kernel: int, stride: int, dilation: int, padding: str | int) -> tuple[int, int]:
     """The number of output positions, and how far the first window begins before the axis does.
 
-    `same` keeps ceil(size / stride) outputs and pads with zeros, the odd one at the end;
-    `circular` wraps around; `valid` uses only windows that fit; a number of zeros stands at either end.
+    `same` keeps ceil(size / stride) outputs and pads with zeros, the odd one at the end; `wrap` is the same
+    with the other end of the axis in place of zeros; `circular` also wraps around, and its windows are
+    centred on every stride-th place; `valid` uses only windows that fit; a number of zeros stands at either
+    end.
     """
     if not all(type(n) is int and 1 <= n <= LONGEST for n in (kernel, stride, dilation)):
         what = f"a window of size {kernel}, stride {stride} and dilation {dilation}"
@@ -207,11 +211,12 @@ def window_extent(size: int, kernel: int, stride: int, dilation: int, padding: s
                 f"a window of length {reach} does not fit into an axis of length {size + 2 * left}"
             )
         return count, left
-    if padding not in ("same", "circular"):
-        raise ValueError(f'padding must be "same", "valid", "circular" or a number of zeros, not {padding!r}')
+    if padding not in ("same", *AROUND):
+        words = '"same", "valid", "circular", "wrap"'
+        raise ValueError(f"padding must be {words} or a number of zeros, not {padding!r}")
     count = -(-size // stride)
     total = max((count - 1) * stride + reach - size, 0)
-    return count, total // 2 if padding == "same" else (reach - 1) // 2
+    return count, (reach - 1) // 2 if padding == "circular" else total // 2
 
 
 def window_positions(
@@ -220,7 +225,7 @@ def window_positions(
     """For each kernel position and output position: the input position, and whether it exists."""
     count, left = window_extent(size, kernel, stride, dilation, padding)
     where = np.arange(count) * stride + (np.arange(kernel) * dilation)[:, None] - left
-    if padding == "circular":
+    if padding in AROUND:
         return where % size, np.ones_like(where, bool)
     return np.clip(where, 0, size - 1), (where >= 0) & (where < size)
 

@@ -65,10 +65,14 @@ class Normal:
 
 @dataclass(frozen=True)
 class Embedding:
-    """An input G-var that is a matrix applied to data: covariance var * x.x' / columns."""
+    """An input G-var that is a matrix applied to data: covariance var * x.x' / columns.
+
+    The first `aligned` index axes of matrix and data run together, as in `MatMul`.
+    """
 
     matrix: str
     data: Expr
+    aligned: int = 0
 
 
 Law = MatrixLaw | Normal | Embedding
@@ -341,7 +345,7 @@ def rename_statement(s: Statement, names: Mapping[str, str], widths: Mapping[str
 
     match s:
         case Input(law=Embedding(matrix, data)):
-            s = replace(s, law=Embedding(new(matrix), rename(data, names)))
+            s = replace(s, law=replace(s.law, matrix=new(matrix), data=rename(data, names)))
         case Input(law=Normal(cross=cross) as law):
             s = replace(s, law=replace(law, cross=tuple((new(k), v) for k, v in cross)))
         case MatMul():

@@ -122,8 +122,8 @@ def _show_law(s: Input) -> str:
         case MatrixLaw(var):
             assert isinstance(s.type, A)
             return f"N(0, {_show_value(var)}/{s.type.cols})"
-        case Embedding(matrix, data):
-            return f"MatMul({matrix}, {show_expr(data)})"
+        case Embedding(matrix, data, aligned):
+            return f"MatMul({matrix}, {show_expr(data)}{f', aligned={aligned}' if aligned else ''})"
         case Normal(mean, cov, cross):
             parts = [_show_value(mean), _show_value(cov), *(f"{k}: {_show_value(v)}" for k, v in cross)]
             return f"N({', '.join(parts)})"

@@ -145,8 +145,8 @@ class Build(Transformer_NonRecursive):
     def normal(self, mean, cov, over, *cross):
         return mean, cov, over, cross
 
-    def embedding(self, matrix, expr):
-        return Embedding(str(matrix), expr)
+    def embedding(self, matrix, expr, aligned):
+        return Embedding(str(matrix), expr, _integer(aligned) if aligned else 0)
 
     # Expressions
 

@@ -144,10 +144,10 @@ def forward(
 
 def _step(step: Step, values: Values, weights: Mapping[str, np.ndarray], types: Mapping) -> Block | None:
     match step:
-        case Input(law=Embedding(matrix, expr)):
+        case Input(law=Embedding(matrix, expr, aligned)):
             x = evaluate(expr, values)
             x = Block(x.array, x.rank - 1, True)
-            return _matmul(weights[matrix], len(types[matrix].index), x, 0)
+            return _matmul(weights[matrix], len(types[matrix].index), x, aligned)
         case Input():
             known = weights.get(step.name)
             return None if known is None or isinstance(step.type, A) else Block(known, known.ndim - 1, True)

@@ -131,9 +131,9 @@ class _Gradients:
                 continue
             adjoint = self.adjoints.pop(s.name)
             match s:
-                case Input(law=Embedding(matrix, data)):
+                case Input(law=Embedding(matrix, data, aligned)):
                     x = evaluate(data, values)
-                    self.add_outer(matrix, adjoint, Block(x.array, x.rank - 1, True), 0)
+                    self.add_outer(matrix, adjoint, Block(x.array, x.rank - 1, True), aligned)
                 case Input():
                     self.of[s.name] = adjoint
                 case MatMul(matrix=matrix, operand=operand, aligned=aligned):

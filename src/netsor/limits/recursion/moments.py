@@ -10,9 +10,10 @@ independent families, and each factor goes to the ladder of methods.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
 
 from netsor.lang.blocks import Block
-from netsor.lang.expr import Apply, Expr, Slice
+from netsor.lang.expr import Apply, Const, Expr, Slice
 from netsor.lang.functions import mul
 from netsor.lang.index_maps import at, sum_
 from netsor.lang.index_maps import mean as average
@@ -55,10 +56,59 @@ def second(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
     if forms.is_constant(f):
         turned = yield second, f, e, pair.flipped
         return turned.swapped
+    parts = _independent_parts(r, e, f)
+    if len(parts) > 1:
+        return (yield from _times(r, e, f, parts, pair))
     x, y = _sum_outside(r, e), _sum_outside(r, f)
     if x is not e or y is not f:
         return (yield second, x, y, pair)
     return (yield from _multiplied_out(r, e, f, pair))
+
+
+def _independent_parts(r: Recorder, e: Expr, f: Expr) -> list[tuple[Expr, Expr]]:
+    """Products a b and a' b', of which one is a sum over an index, as (a, a') and (b, b') without a common
+    family: E[a b a' b'] = E[a a'] E[b b'], where the sum stays inside. Else no parts."""
+    sides = [_factors(r, e), _factors(r, f)]
+    if not any(_is_sum_of_vectors(r, x) for side in sides for x in side):
+        return []
+    groups: list[tuple[frozenset[str], list[list[Expr]]]] = []
+    for side, factors in enumerate(sides):
+        for x in factors:
+            families = r.forms.families_in(x)
+            joined = [g for g in groups if g[0] & families]
+            members: list[list[Expr]] = [[y for _, m in joined for y in m[k]] for k in (0, 1)]
+            members[side].append(x)
+            union = families.union(*(known for known, _ in joined))
+            groups = [g for g in groups if g not in joined] + [(union, members)]
+    return [(_product_of(ours), _product_of(theirs)) for _, (ours, theirs) in groups]
+
+
+def _factors(r: Recorder, e: Expr) -> list[Expr]:
+    found, stack = [], [e]
+    while stack:
+        x = r.forms.resolved(stack.pop())
+        if isinstance(x, Apply) and x.op is mul:
+            stack += reversed(x.args)
+        else:
+            found.append(x)
+    return found
+
+
+def _is_sum_of_vectors(r: Recorder, e: Expr) -> bool:
+    return isinstance(e, Apply) and isinstance(e.op, IndexMap) and not r.forms.is_affine(e)
+
+
+def _product_of(factors: list[Expr]) -> Expr:
+    return reduce(lambda x, y: Apply(mul, (x, y)), factors) if factors else Const(1.0)
+
+
+def _times(r: Recorder, e: Expr, f: Expr, parts: list[tuple[Expr, Expr]], pair: Pair) -> Asking:
+    total: PerPair | None = None
+    for x, y in parts:
+        part = yield second, x, y, pair
+        total = part if total is None else total * part
+    assert total is not None
+    return total.widened(r.rank(e), r.rank(f))
 
 
 def _of_forms(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
