@@ -130,4 +130,4 @@ def tables(net: ns.Network, inputs: Any, **options: Any) -> Tables | None:
     """The second moments that are computed together, if some are; no kernel is computed."""
     made = computation(ns.kernel(net, **options), inputs)
     assert not made.plan().exact
-    return made.repeats.tables
+    return made.sampled.repeats.tables

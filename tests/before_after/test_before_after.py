@@ -15,6 +15,7 @@ from before_after.items import Item, items
 BEFORE = read(Path(__file__).with_name("before.npz"))
 SEED = 1  # other points than before, so that equality in law is what is tested
 QUICK = 0.15  # seconds
+MANY = 20  # kernels whose root mean square says something: entries of one kernel move together
 SECONDS = 300  # of processor time, at most, for one kernel
 
 
@@ -28,7 +29,8 @@ def check(chosen: list[Item]) -> None:
     after = {item.name: compute(item, SECONDS, seed=SEED) for item in chosen}
     found = summary(compare_all(BEFORE, after))
     assert not found.bad, "\n".join(map(str, found.bad))
-    assert found.ok, f"rms of difference / combined standard error: {found.rms:.2f}"
+    if found.counts.get("sampled", 0) >= MANY:
+        assert found.ok, f"rms of difference / combined standard error: {found.rms:.2f}"
 
 
 def test_every_item_has_a_number_before() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import expit, ndtr
 
 import netsor as ns
 from limit_cases import SEQUENCES
@@ -71,3 +72,18 @@ def test_nearly_parallel_inputs_are_within_the_reported_error(name: str, angle: 
     found = ns.kernel(zoo.mlp(1, phi, var_b=0.0)).evaluate(x)
     want = of_step(0.5 - np.arctan2(x[1, 1], x[1, 0]) / (2 * np.pi))
     assert abs(found.value[0, 1] - want) <= found.error[0, 1] + 1e-15
+
+
+def test_the_square_of_a_function_with_a_jump_beside_a_mean() -> None:
+    """f = s sigmoid(s / 4) of the sign s of g + c: E[f^2] from the probability that g is above -c."""
+    c, var = 0.31415, np.array([0.5, 1.25])
+    text = f"""
+    Input g :: G(n)[2] ~ N(-1, [[0.5, 0.5], [0.5, 1.25]])
+    y := sign(g + {c})*sigmoid(0.25*sign(g + {c}))
+    Input v :: G(n)[2] ~ N(0, 1)
+    Output sum(v^T y, axes=1) / sqrt(n)
+    """
+    found = ns.limit(ns.parse(text)).kernel()
+    above = ndtr((c - 1) / np.sqrt(var))
+    wanted = above * expit(0.25) ** 2 + (1 - above) * expit(-0.25) ** 2
+    assert np.abs(found.value - wanted.sum()).max() <= found.error.max() < 1e-11

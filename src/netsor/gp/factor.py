@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 EPS = float(np.finfo(np.float64).eps)
+MOST = 2**14  # rows that are factorised at once
 
 
 class InferenceError(NetsorError):
@@ -71,13 +72,35 @@ def cholesky(matrix: np.ndarray, nugget: np.ndarray | float, *, overwrite: bool 
         )
     diagonal = np.diagonal(raised).copy()
     raised[np.diag_indices_from(raised)] += nugget
-    _, failed = dpotrf(raised.T, overwrite_a=True, clean=False)  # in place: K is symmetric
-    if failed:
+    if not _factorise(raised):
         above = np.triu(raised, 1)
         raise _not_positive(above + above.T + np.diag(diagonal), nugget)
     for k, row in enumerate(raised):
         row[k + 1 :] = 0.0
     return raised
+
+
+def _factorise(matrix: np.ndarray, most: int = MOST) -> bool:
+    """Puts the factor of a symmetric matrix below its diagonal, in place; False if it is not positive.
+
+    Beyond `most` rows by blocks of columns, from left to right: OpenBLAS ends the process where more than
+    2**14 rows are factorised at once on several threads (offsets of 2**31 bytes do not fit 32 bits).
+    """
+    rows = len(matrix)
+    size = rows if rows <= most else most // 4
+    for a in range(0, rows, size):
+        own = slice(a, min(a + size, rows))
+        head = matrix[own, own] if size == rows else matrix[own, own] - matrix[own, :a] @ matrix[own, :a].T
+        _, failed = dpotrf(head.T, overwrite_a=True, clean=False)  # in place: it is symmetric
+        if failed:
+            return False
+        if size < rows:
+            np.copyto(matrix[own, own], head, where=np.tri(len(head), dtype=bool))
+        for b in range(a + size, rows, size):
+            below = matrix[b : b + size, own]
+            below -= matrix[b : b + size, :a] @ matrix[own, :a].T
+            below[...] = solve_triangular(head, below.T, lower=True, check_finite=False).T
+    return True
 
 
 def _not_positive(matrix: np.ndarray, nugget: np.ndarray | float) -> InferenceError:

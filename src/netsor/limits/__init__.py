@@ -15,10 +15,10 @@
 | sums over the windows of convolutions | windows/ |
 """
 
-from netsor.limits.computation import Result
 from netsor.limits.kernel import KernelFn, TangentKernelFn, kernel, ntk
 from netsor.limits.limit import Limit, limit
 from netsor.limits.options import Options
 from netsor.limits.plan import Plan
+from netsor.limits.result import Result
 
 __all__ = ["KernelFn", "Limit", "Options", "Plan", "Result", "TangentKernelFn", "kernel", "limit", "ntk"]

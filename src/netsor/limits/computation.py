@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from netsor.errors import LimitError
 from netsor.expect.points.landmarks import Landmarks
 from netsor.lang.program import Program
 from netsor.limits.assembly import Rows
-from netsor.limits.bounds import Bound
 from netsor.limits.methods.ladder import expectation
 from netsor.limits.near.gaps import second_of_twins
 from netsor.limits.near.twins import Entries, NearPairs
@@ -24,43 +22,25 @@ from netsor.limits.on_numpy.prepared import Prepared
 from netsor.limits.on_numpy.recording import Recording, record
 from netsor.limits.options import Options
 from netsor.limits.padding import Padding, pad
-from netsor.limits.plan import Plan, Sampling, largest, largest_entry
+from netsor.limits.plan import Plan
 from netsor.limits.recursion.forms import Forms
 from netsor.limits.recursion.moments import first, second
 from netsor.limits.recursion.outputs import output_index, output_second
 from netsor.limits.recursion.pairs import Pair, PerInput
-from netsor.limits.recursion.recorder import Missing, Recorder, Rules
+from netsor.limits.recursion.recorder import NUDGE, Missing, Recorder, Rules
+from netsor.limits.result import Result, Scale, finite, plan_of
 from netsor.limits.sampling.averages import Averages
-from netsor.limits.sampling.carried import WORTH
+from netsor.limits.sampling.kernel import SampledKernel
 from netsor.limits.sampling.repeats import Repeats
 from netsor.limits.sampling.values import Samples, sampled_mean
 from netsor.limits.tape.tape import Tape
 from netsor.limits.tiling import Cut
 from netsor.progress import bar
 
-__all__ = ["Computation", "Result"]
+__all__ = ["Computation"]
 
-NUDGE = "nudge"  # by how many of its error bounds every inexact number is moved
 RULES = Rules(first, second, expectation, sampled_mean)
 Values = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Result:
-    """A kernel matrix, an error estimate for each entry (`error`), and how it was computed."""
-
-    value: np.ndarray
-    bound: Bound
-    plan: Plan
-
-    @cached_property
-    def error(self) -> np.ndarray:
-        """(rows, columns): written out when it is first asked for, as it is as large as the kernel."""
-        return self.bound.full()
-
-    def explain(self) -> str:
-        """Which expectation was computed by which method, with which error."""
-        return str(self.plan)
 
 
 class Computation:
@@ -96,7 +76,7 @@ class Computation:
         if options.method == "sample":
             self.missing = Missing(frozenset(self.forms.families.values()), "")
         self._recordings: dict[bool, Recording] = {}
-        self._repeats: Repeats | None = None
+        self._sampled: SampledKernel | None = None
         self._padded: tuple[Padding, Computation] | bool | None = False
         self.is_padded = False
 
@@ -207,11 +187,13 @@ class Computation:
         self.reasons = (*self.reasons, missing.reason)
 
     @property
-    def repeats(self) -> Repeats:
-        """The kernel with some families sampled."""
-        if self._repeats is None:
-            self._repeats = self._repeats_of(None)
-        return self._repeats
+    def sampled(self) -> SampledKernel:
+        """The kernel with some families sampled: those that must be."""
+        if self._sampled is None:
+            repeats = self._repeats_of(None)
+            assert self.missing is not None
+            self._sampled = SampledKernel(repeats, self.missing.families, self.reasons)
+        return self._sampled
 
     def _repeats_of(self, question: tuple[Any, ...] | None) -> Repeats:
         """The kernel, or what a question asks for, with all families sampled that must be."""
@@ -242,18 +224,8 @@ class Computation:
         shape = (self.rows.left_size, self.rows.right_size)
         exact = self.exact(errors)
         if exact is not None:
-            return _plan_of(exact[1], len(self.program.statements), shape)
-        return self._sampled_plan(self.options.first_points, self.options.repeats)
-
-    def _sampled_plan(self, points: int, count: int) -> Plan:
-        assert self.missing is not None
-        repeats = self.repeats
-        families, shape = tuple(sorted(self.missing.families)), (self.rows.left_size, self.rows.right_size)
-        made = _plan_of(repeats.recording(points), len(self.program.statements), shape)
-        rows = repeats.variables(points)
-        sampling = Sampling(families, self.reasons, points, count, rows, repeats.dimensions)
-        compiled = made.compiled or repeats.compiled
-        return replace(made, sampling=sampling, compiled=compiled, bytes=made.bytes + repeats.bytes(points))
+            return plan_of(exact[1], len(self.program.statements), shape)
+        return self.sampled.plan(self.options.first_points, self.options.repeats)
 
     # Running
 
@@ -270,7 +242,7 @@ class Computation:
             return self.result(data, params).value
         exact = self.exact(errors=False)
         if exact is None:
-            return self._sampled(data, params).value
+            return self.sampled.result(self.given(data, params), errors=False).value
         prepare, recording = exact
         given = self.given(data, params)
         (value,) = self._runs(recording, prepare(given), 0.0)
@@ -327,7 +299,7 @@ class Computation:
         """The kernel with errors and plan."""
         exact = self.exact(errors=True)
         if exact is None:
-            return self._sampled(data, params)
+            return self.sampled.result(self.given(data, params), errors=True)
         prepare, recording = exact
         own = self.given(data, params)
         given = prepare(own)
@@ -338,74 +310,36 @@ class Computation:
             near = list(self._near(recording, own, dict(zip(nudges, (value, *moved), strict=True))))
             for entries in near:
                 value[entries.rows, entries.cols] = entries.values[0]
-            bound, scale = self.rounding(value), self.scale(value)
+            more = None
             for change in moved:
                 change -= value
                 np.abs(change, out=change)
                 for entries in near:
                     change[entries.rows, entries.cols] = abs(entries.values[1] - entries.values[0])
                 change *= 2
-                bound = replace(bound, more=change)
-            plan = _plan_of(recording, len(self.program.statements), value.shape)
-        reached, tol = bound.relative(*scale), self.options.tol
+                more = change
+            statements, scale = len(self.program.statements), Scale.of(value, self.rows.symmetric)
+            plan, bound = (
+                plan_of(recording, statements, value.shape),
+                scale.rounding(statements, self.options.dtype, more),
+            )
+        reached, tol = bound.relative(scale.left, scale.right), self.options.tol
         if tol is not None and reached > tol:
             raise LimitError(
                 f"the tolerance {tol:g} is not reached",
                 remedy=f"The exact methods have an error of {reached:.2g} here. Use a larger tol.",
             )
-        return Result(value, bound, replace(plan, **largest(bound, value)))
+        return Result.of(value, bound, plan)
+
+    def landmark_part(self, data: Values, params: Values, landmarks: Landmarks) -> Result:
+        """The sampled kernel of landmarks and others, each of which is drawn as with any others."""
+        self.exact(errors=True)  # finds what must be sampled
+        return self.sampled.part(self.given(data, params), landmarks)
 
     @property
     def has_landmarks(self) -> bool:
-        """Whether its inputs can be drawn with landmarks: all that is sampled is in tables, of one shape."""
-        if self.exact(errors=True) is not None or len(self.rows.groups) > 1 or self.repeats.tables is None:
-            return False
-        recorder = self.repeats.recording(self.options.first_points).recorder
-        return not any(recorder.samples.drawn.values())
-
-    def sampled_part(self, data: Values, params: Values, landmarks: Landmarks) -> Result:
-        """The kernel of landmarks and others, each of which is drawn as with any others."""
-        self.exact(errors=True)  # finds what must be sampled
-        shared: dict[str, Any] = {"landmarks": landmarks}
-        average, points = Averages(), self.options.first_points
-        for some in self.repeats.kernels(
-            self.given(data, params), points, range(self.options.repeats), shared
-        ):
-            average.add(finite(some))
-        value, error = average.mean, average.error
-        left, right = self.scale(value)
-        outputs = len(value) // (landmarks.count + len(landmarks.numbers))
-        # By Price's theorem a covariance that landmarks leave out changes E[f g] by at most as much times the
-        # slopes of f and g, which are at most 1 for gates and states: all of it counts.
-        dropped = np.kron(shared["dropped"], np.ones((outputs, outputs)))
-        error += (dropped + WORTH * shared["carried"].share()) * left[:, None] * right
-        bound = replace(self.rounding(value), more=error)
-        return Result(value, bound, self._sampled_plan(points, average.count))
-
-    def _sampled(self, data: Values, params: Values) -> Result:
-        given, options, repeats = self.given(data, params), self.options, self.repeats
-        points, numbers, average = options.first_points, range(options.repeats), Averages()
-        shared: dict[str, Any] = {}
-        while True:
-            for some in repeats.kernels(given, points, numbers, shared):
-                average.add(finite(some))
-            value, share = average.mean, shared["carried"].share()
-            (left, right), error = self.scale(value), average.error
-            if share:
-                error = np.maximum(error, WORTH * share * left[:, None] * right)
-            bound = replace(self.rounding(value), more=error)
-            more = options.further(points, average.count, bound.relative(left, right))
-            if more is None:
-                plan = self._sampled_plan(points, average.count)
-                if share:
-                    remark = f"one sample point carries {share:.0%} of a second moment: errors are larger"
-                    plan = replace(plan, remarks=(*plan.remarks, remark))
-                return Result(value, bound, replace(plan, **largest(bound, value)))
-            if more[0] == points:
-                numbers = range(average.count, more[1])
-            else:
-                points, numbers, average = more[0], range(more[1]), Averages()
-                shared.pop("carried")
+        """Whether it is sampled, and its inputs can be drawn with landmarks."""
+        return self.exact(errors=True) is None and self.sampled.has_landmarks
 
     def means(self) -> np.ndarray:
         """The mean of every row: what an Output adds to its readouts."""
@@ -462,36 +396,6 @@ class Computation:
         prepared = Prepared(found.array.tape, [found.array])
         return finite(on_numpy.single_values(prepared, given)[found.array.step])
 
-    # Errors
-
-    def scale(self, value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers of the rows and of the columns whose products are the scale of the entries."""
-        if self.rows.symmetric:
-            deviations = np.sqrt(np.clip(np.diagonal(value), 0, None))
-            return deviations, deviations
-        size = np.sqrt(largest_entry(value))
-        return np.full(value.shape[0], size), np.full(value.shape[1], size)
-
-    def rounding(self, value: np.ndarray) -> Bound:
-        """An allowance for floating-point rounding: a few units per statement."""
-        left, right = self.scale(value)
-        return Bound(8 * float(np.finfo(self.options.dtype).eps) * len(self.program.statements) * left, right)
-
-
-def _plan_of(recording: Recording, statements: int, shape: tuple[int, ...]) -> Plan:
-    notes = recording.notes
-    return Plan(
-        notes.expectations(),
-        statements,
-        (shape[0], shape[1]),
-        sum(len(tiles.places) for tiles in recording.tiles),
-        recording.work,
-        recording.bytes,
-        recording.compiled,
-        None,
-        tuple(notes.remarks),
-    )
-
 
 def _require_scale(name: str, data: np.ndarray) -> None:
     """The squares of data are numbers, too."""
@@ -506,20 +410,3 @@ def _require_scale(name: str, data: np.ndarray) -> None:
             remedy=f"Scale the inputs: the largest number of each vector is 0 or between {least:.0e} and "
             f"{most:.0e}, in {data.dtype.name}.",
         )
-
-
-def finite(value: Any) -> Any:
-    """The value, unless it has a NaN or an infinity: then there is no limit."""
-    if not _is_finite(np.asarray(value)):
-        raise LimitError(
-            "this program has no limit on these inputs: an expectation is not finite",
-            remedy="Either a variance that is divided by is 0 (layernorm or batchnorm of equal values), "
-            "or a nonlinearity has a pole, grows too fast, or is not defined where its argument goes.",
-        )
-    return value
-
-
-def _is_finite(value: np.ndarray, rows: int = 256) -> bool:
-    """Whether all entries are finite, a few rows at a time: a large kernel fills the memory already."""
-    parts = value if value.ndim > 1 else value[None]
-    return all(bool(np.isfinite(parts[a : a + rows]).all()) for a in range(0, len(parts), rows))

@@ -16,10 +16,11 @@ from netsor.expect.points.landmarks import Landmarks
 from netsor.lang.libraries import is_traced
 from netsor.lang.program import MatrixLaw, Normal, Program
 from netsor.lang.tangent import Tangent
-from netsor.limits.computation import Computation, Result
+from netsor.limits.computation import Computation
 from netsor.limits.inputs import Inputs
 from netsor.limits.options import Options
 from netsor.limits.plan import Plan
+from netsor.limits.result import Result
 from netsor.limits.tiling import Cut
 
 __all__ = ["KernelFn", "TangentKernelFn", "kernel", "ntk"]
@@ -103,7 +104,7 @@ class KernelFn:
     ) -> Result:
         """The sampled kernel of landmarks and others; each of them is drawn as it is with any others."""
         computation, data, given = self._computation(Inputs(x, None, params or {}).in_numpy())
-        return computation.sampled_part(data, given, landmarks)
+        return computation.landmark_part(data, given, landmarks)
 
     def mean(self, x: Any) -> np.ndarray:
         """The means of all outputs: the constants that a network adds to them, else 0."""

@@ -11,13 +11,14 @@ from netsor.errors import LimitError
 from netsor.lang.expr import Ref
 from netsor.lang.program import Program
 from netsor.lang.types import C, G, H
-from netsor.limits.computation import Computation, Result
+from netsor.limits.computation import Computation
 from netsor.limits.options import Options
 from netsor.limits.plan import Plan
 from netsor.limits.recursion.covariances import cov
 from netsor.limits.recursion.moments import first, second
 from netsor.limits.recursion.pairs import Pair
 from netsor.limits.recursion.values import mean, scalar
+from netsor.limits.result import Result
 
 __all__ = ["Limit", "limit"]
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from netsor.limits.bounds import Bound
 from netsor.limits.notes import Expectation
 
 __all__ = ["Plan", "Sampling"]
@@ -98,11 +97,6 @@ class Plan:
                 f"Largest error of an entry: {self.largest_error:.1e} (largest entry {self.scale:.3g})."
             )
         return "\n".join(lines)
-
-
-def largest(bound: Bound, value: np.ndarray) -> dict[str, float]:
-    """The largest error and the largest entry, as fields of a plan."""
-    return {"largest_error": bound.largest, "scale": largest_entry(value)}
 
 
 def largest_entry(value: np.ndarray) -> float:

@@ -115,7 +115,15 @@ class GrowingFactor:
 
 
 def _principal_axes(factor: np.ndarray) -> np.ndarray:
-    """The orthogonal V, by falling variance, for which factor V is the principal-axes factor."""
-    if factor.shape[1] < 2:
-        return np.eye(factor.shape[1])
-    return cast(np.ndarray, np.linalg.eigh(factor.T @ factor)[1])[:, ::-1]
+    """The orthogonal V, by falling variance, for which factor V is the principal-axes factor, about.
+
+    They do not turn with the last digits of the factor: for axes of equal variance, later columns are made
+    slightly smaller, and each axis has the sign of its product with some fixed vector.
+    """
+    size = factor.shape[1]
+    if size < 2:
+        return np.eye(size)
+    order = np.arange(size)
+    own = factor * (1 - TIE * order / size)
+    axes = cast(np.ndarray, np.linalg.eigh(own.T @ own)[1])[:, ::-1]
+    return axes * np.where((1 + order) ** -0.3 @ axes < 0, -1.0, 1.0)

@@ -22,7 +22,7 @@ from netsor.limits.on_numpy.kernel import single_values
 from netsor.limits.on_numpy.prepared import Prepared
 from netsor.limits.recursion.outputs import output_own, output_tied
 from netsor.limits.recursion.pairs import Pair
-from netsor.limits.recursion.recorder import Asking, Recorder
+from netsor.limits.recursion.recorder import NUDGE, Asking, Recorder
 
 __all__ = ["Entries", "NearPairs"]
 
@@ -134,7 +134,7 @@ class NearPairs:
         if recorder.missing or (mixed and any(type_.index for type_ in twins.program.types.values())):
             return
         prepared = Prepared(recorder.tape, [block.array for block in blocks if block is not None])
-        runs = [single_values(prepared, {**given, "nudge": nudge}) for nudge in self.diagonals]
+        runs = [single_values(prepared, {**given, NUDGE: nudge}) for nudge in self.diagonals]
         place = {pair: k for k, pair in enumerate(pairs)}
         for block, ((o, p, _), some) in zip(blocks, wanted.items(), strict=True):
             if block is not None:

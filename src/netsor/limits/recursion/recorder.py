@@ -33,9 +33,10 @@ from netsor.limits.recursion.pairs import Pair, PerInput
 from netsor.limits.tape.tape import Tape
 from netsor.limits.tape.traced import Traced
 
-__all__ = ["Asking", "Missing", "Recorder", "Rules"]
+__all__ = ["NUDGE", "Asking", "Missing", "Recorder", "Rules"]
 
 Asking = Generator[tuple[Any, ...], Any, Any]  # what a rule is that asks for other quantities
+NUDGE = "nudge"  # the number that says by how many of its error bounds every inexact number is moved
 NOTHING = object()
 
 

@@ -60,7 +60,9 @@ class Moments:
         models: dict[Expr, Any],
         carried: Carried | None,
         shared: dict[str, Any],
+        nudge: float = 0.0,
     ) -> None:
+        self.nudge = nudge
         self.r, self.schedule, self.numbers, self.learning = r, schedule, numbers, axes is None
         self.models = models
         repeats = len(points)
@@ -143,12 +145,17 @@ class Moments:
         m, q = mean[None, atom.forms, None], variance[:, atom.forms, None]
         for peer in atom.peers:
             cov, its_q = sigma[:, atom.forms, peer.forms], variance[:, None, peer.forms]
+            if peer.parallel is not None:
+                cov = peer.parallel(cov, q, its_q)
+                cov = cov * (1.0 - self.nudge * self.r.rounding * np.finfo(cov.dtype).eps)
             if peer.rule:
                 value = peer.rule(m, mean[None, None, peer.forms], q, its_q, cov)
             else:
-                cov = cov if peer.parallel is None else peer.parallel(cov, q, its_q)
                 left, right = self.own_series(atom)[:, :, None], self.series_of(peer)[:, None]
-                value, _ = pair_sum(left, right, correlation(cov, q * its_q), errors=False)
+                value, error = pair_sum(left, right, correlation(cov, q * its_q), errors=self.nudge != 0)
+                if self.nudge:
+                    self.r.notes.report(peer.what(atom), "Hermite series", float(np.max(error)))
+                    value = value + self.nudge * error
             table[:, atom.rows, peer.rows] = value
             table[:, peer.rows, atom.rows] = value.swapaxes(1, 2)
         if self.schedule.families[atom.family].means:
@@ -162,7 +169,8 @@ class Moments:
         if rule:
             mean = self.numbers.means[atom.family][None, atom.forms]
             return rule(mean, self.variance(atom.family)[:, atom.forms])
-        return self.own_series(atom).coefs[..., 0]
+        series = self.own_series(atom)
+        return series.coefs[..., 0] + self.nudge * series.error
 
     # Hermite series
 

@@ -15,7 +15,7 @@ from netsor.limits.on_numpy import kernel as on_numpy
 from netsor.limits.on_numpy.prepared import Prepared
 from netsor.limits.on_numpy.recording import MEMORY, Recording, record
 from netsor.limits.options import Options
-from netsor.limits.recursion.recorder import Missing, Recorder
+from netsor.limits.recursion.recorder import NUDGE, Missing, Recorder
 from netsor.limits.sampling.tables import Tables, tables_of
 from netsor.limits.sampling.values import DRAWING, Drawing, Samples
 from netsor.limits.tape.tape import Tape
@@ -51,6 +51,7 @@ class Repeats:
     make      makes a recorder of the program
     families  that are sampled
     question  what is asked for in place of the kernel
+    errors    whether what is exact can be moved by its errors; then one repeat at a time
     """
 
     def __init__(
@@ -61,9 +62,10 @@ class Repeats:
         options: Options,
         families: frozenset[str],
         question: tuple[Any, ...] | None = None,
+        errors: bool = False,
     ) -> None:
         self.make, self.program, self.rows, self.options = make, program, rows, options
-        self.families, self.question = families, question
+        self.families, self.question, self.errors = families, question, errors
         size = 8 * rows.left_size * rows.right_size
         self.tables: Tables | None = tables_of(
             make(Tape(), samples=Samples(families, 1, 1)), families, size, options.memory
@@ -92,6 +94,8 @@ class Repeats:
 
     def _most(self, points: int) -> int:
         """How many repeats to compute together."""
+        if self.errors:
+            return 1
         if self.tables is not None:
             return min(self.tables.workspace(points).repeats, self.options.repeats)
         return min(max(1, AT_ONCE // points), self.options.repeats)
@@ -102,7 +106,7 @@ class Repeats:
         def make(tape: Tape, most: int | None) -> Recorder:
             tape.opaque = True  # samples are joint over all inputs
             samples.drawn, samples.last, samples.tables = {}, None, None
-            made = self.make(tape, samples=samples)
+            made = self.make(tape, errors=self.errors, samples=samples)
             if self.tables is not None:
                 samples.tables = self.tables.recorded(made)
             return made
@@ -187,7 +191,8 @@ class Repeats:
         with bar(self.options.progress, total, "sampling the kernel") as advance:
             while done < len(numbers):
                 some = range(numbers.start + done, numbers.start + done + size)
-                drawing = Drawing(self.options.seed, at.points, some, shared, advance)
+                nudge = given.get(NUDGE, 0.0)
+                drawing = Drawing(self.options.seed, at.points, some, shared, advance, nudge)
                 value = run({**given, DRAWING: drawing})
                 self.dimensions = drawing.dimensions
                 advance()

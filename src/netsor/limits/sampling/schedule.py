@@ -26,6 +26,7 @@ import numpy as np
 
 from netsor.lang.expr import Expr
 from netsor.limits.methods.closed import ClosedPair
+from netsor.limits.methods.component import name_of
 from netsor.limits.methods.near_parallel import NearParallel
 from netsor.limits.recursion.forms import Atom
 
@@ -105,9 +106,18 @@ class Peer:
     kind: tuple[int, Expr, bool]
     atom: Atom
     rule: ClosedPair | None  # None is a Hermite series
-    parallel: NearParallel | None  # for that
+    parallel: NearParallel | None
     rows: Table
     forms: Table
+
+    def what(self, met: ExactAtom) -> str:
+        """The expectation of the product with a new atom, in words."""
+        return f"E[{name_of(met.atom)} {name_of(self.atom)}]"
+
+    @property
+    def is_inexact(self) -> bool:
+        """Whether errors are beyond rounding: those of series, and of rounding where functions are steep."""
+        return self.rule is None or self.parallel is not None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ import numpy as np
 
 from netsor.expect.points.axes import Axes
 from netsor.lang.expr import Expr
-from netsor.limits.methods.component import name_of
 from netsor.limits.recursion.pairs import Pair, PerPair
 from netsor.limits.recursion.recorder import Recorder
 from netsor.limits.sampling.moments import Moments
@@ -74,8 +73,8 @@ class Tables:
         for step in self.schedule.steps:
             for atom in step.atoms:
                 for peer in atom.peers:
-                    what = f"E[{name_of(atom.atom)} {name_of(peer.atom)}]"
-                    r.notes.add(what, "closed form" if peer.rule else "Hermite series")
+                    r.notes.add(peer.what(atom), "closed form" if peer.rule else "Hermite series")
+                    r.notes.inexact |= peer.is_inexact
 
         def run(drawing: Drawing, numbers: Numbers) -> Moments:
             axes = drawing.shared.get("axes")
@@ -115,6 +114,7 @@ class Tables:
                 models,
                 carried,
                 drawing.shared,
+                drawing.nudge,
             )
 
     def _pilot(self, r: Recorder, drawing: Drawing, numbers: Numbers) -> Axes:

@@ -61,12 +61,20 @@ class Drawing:
     shared   what all repeats of a run have in common
     carried  by how few points
     advance  to be called after each stage of work
+    nudge    by how many of its error bounds every inexact number is moved
     """
 
     def __init__(
-        self, seed: int, count: int, repeats: range, shared: dict[str, Any], advance: Callable[[], None]
+        self,
+        seed: int,
+        count: int,
+        repeats: range,
+        shared: dict[str, Any],
+        advance: Callable[[], None],
+        nudge: float = 0.0,
     ) -> None:
         self.seed, self.count, self.repeats, self.shared, self.advance = seed, count, repeats, shared, advance
+        self.nudge = nudge
         self.carried: Carried = shared.setdefault("carried", Carried())
         self.noise: Noise | None = None
         self.begin(0)

@@ -101,7 +101,7 @@ class Variables:
         forms: Any,
     ) -> Peer:
         rule = closed_pair(atom.body, peer.body, centred and kind[1])
-        parallel = None if rule else NearParallel.of(atom.body, peer.body, closed=False)
+        parallel = rule.parallel if rule else NearParallel.of(atom.body, peer.body, closed=False)
         return Peer(
             (family, *kind),
             peer,

@@ -1,0 +1,99 @@
+"""A kernel matrix with an error for each entry, and how it was computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from netsor.errors import LimitError
+from netsor.limits.bounds import Bound
+from netsor.limits.on_numpy.recording import Recording
+from netsor.limits.plan import Plan, largest_entry
+
+__all__ = ["Result", "Scale", "finite", "plan_of"]
+
+UNITS = 8  # of the last place for each statement: an allowance for rounding
+
+
+@dataclass(frozen=True)
+class Result:
+    """A kernel matrix, an error estimate for each entry (`error`), and how it was computed."""
+
+    value: np.ndarray
+    bound: Bound
+    plan: Plan
+
+    @classmethod
+    def of(cls, value: np.ndarray, bound: Bound, plan: Plan) -> Result:
+        """With the largest error and entry in its plan."""
+        return cls(value, bound, replace(plan, largest_error=bound.largest, scale=largest_entry(value)))
+
+    @cached_property
+    def error(self) -> np.ndarray:
+        """(rows, columns): written out when it is first asked for, as it is as large as the kernel."""
+        return self.bound.full()
+
+    def explain(self) -> str:
+        """Which expectation was computed by which method, with which error."""
+        return str(self.plan)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Numbers of the rows and of the columns whose products are the scale of the entries."""
+
+    left: np.ndarray
+    right: np.ndarray
+
+    @classmethod
+    def of(cls, value: np.ndarray, symmetric: bool) -> Scale:
+        """Standard deviations where they are on the diagonal, else the root of the largest entry."""
+        if symmetric:
+            deviations = np.sqrt(np.clip(np.diagonal(value), 0, None))
+            return cls(deviations, deviations)
+        size = np.sqrt(largest_entry(value))
+        return cls(np.full(value.shape[0], size), np.full(value.shape[1], size))
+
+    def products(self) -> np.ndarray:
+        """(rows, columns)."""
+        return self.left[:, None] * self.right
+
+    def rounding(self, statements: int, dtype: Any, more: np.ndarray | None = None) -> Bound:
+        """An allowance for floating-point rounding, a few units for each statement, and further errors."""
+        return Bound(UNITS * float(np.finfo(dtype).eps) * statements * self.left, self.right, more)
+
+
+def plan_of(recording: Recording, statements: int, shape: tuple[int, ...]) -> Plan:
+    """What a recording takes."""
+    notes = recording.notes
+    return Plan(
+        notes.expectations(),
+        statements,
+        (shape[0], shape[1]),
+        sum(len(tiles.places) for tiles in recording.tiles),
+        recording.work,
+        recording.bytes,
+        recording.compiled,
+        None,
+        tuple(notes.remarks),
+    )
+
+
+def finite(value: Any) -> Any:
+    """The value, unless it has a NaN or an infinity: then there is no limit."""
+    if not _is_finite(np.asarray(value)):
+        raise LimitError(
+            "this program has no limit on these inputs: an expectation is not finite",
+            remedy="Either a variance that is divided by is 0 (layernorm or batchnorm of equal values), "
+            "or a nonlinearity has a pole, grows too fast, or is not defined where its argument goes.",
+        )
+    return value
+
+
+def _is_finite(value: np.ndarray, rows: int = 256) -> bool:
+    """Whether all entries are finite, a few rows at a time: a large kernel fills the memory already."""
+    parts = value if value.ndim > 1 else value[None]
+    return all(bool(np.isfinite(parts[a : a + rows]).all()) for a in range(0, len(parts), rows))
