@@ -654,7 +654,18 @@ BAD_NETWORKS = {
         ns.program(ns.network(lambda x: v @ ns.concat([x, U @ x], axis="width")), np.ones(3))
     """,
     "python_shares": """
-        ns.program(ns.network(lambda x: v @ ns.concat([U @ x, U @ x], axis="width", shares=(1, -1))), np.ones(3))
+        @ns.network
+        def net(x):
+            return v @ ns.concat([U @ x, U @ x], axis="width", shares=(1, -1))
+
+        ns.program(net, np.ones(3))
+    """,
+    "python_dropout": """
+        ns.Dropout(1.5)
+    """,
+    "python_dropout_of_data": """
+        drop = ns.Dropout(0.5)
+        ns.program(ns.network(lambda x: v @ (U @ drop(x))), np.ones(3))
     """,
     "python_many_heads_tied": """
         ns.Attention(np.inf, tied=True)

@@ -202,7 +202,7 @@ class _Emitter:
 
     def readout(self, matrix: Matrix | Vector, x: Node) -> str:
         """The name of a readout vector, declared at its first use."""
-        if isinstance(matrix, Vector) and matrix in self.trace.leaves:
+        if isinstance(matrix, Vector) and matrix in self.trace.vectors:
             raise fail(
                 "a Vector is the bias of an output and stands elsewhere, too",
                 "Rule Output: what is added to an output is one random number, not a vector. Use two.",
@@ -314,7 +314,7 @@ VIEWS = {"at", "reshape", "transpose", "take"}
 def _vector_law(vector: Vector) -> Normal:
     cov = vector.var if isinstance(vector.var, float) else _nested(vector.var)
     mean = float(vector.mean) if vector.mean.ndim == 0 else _nested(vector.mean)
-    return Normal(mean, cov)
+    return Normal(mean, cov, each=vector.each)
 
 
 def _nested(array: Any) -> Any:

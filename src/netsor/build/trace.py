@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -85,13 +86,20 @@ class Trace:
     nodes: list[Node] = field(default_factory=list)
     data: dict[str, np.ndarray] = field(default_factory=dict)
     uses: dict[Matrix, Use] = field(default_factory=dict)
-    leaves: dict[Vector, Leaf] = field(default_factory=dict)
+    leaves: dict[Any, Leaf] = field(default_factory=dict)
     widths: dict[str, Width] = field(default_factory=dict)
     functions: dict[Callable, str] = field(default_factory=dict)
     constants: dict[tuple[Index, bytes], str] = field(default_factory=dict)
     concrete: bool = False  # whether the network looked at the values of its data
     requirements: list[Requirement] = field(default_factory=list)
     spots: bool = True  # whether nodes remember the lines that made them
+    reading: int = 0  # how many inputs the network was read on
+    counts: Counter[Any] = field(default_factory=Counter)
+
+    @property
+    def vectors(self) -> dict[Vector, None]:
+        """The Vectors that are used as such."""
+        return {leaf.vector: None for leaf in self.leaves.values()}
 
     @property
     def biases(self) -> dict[Vector, None]:
@@ -121,7 +129,7 @@ class Trace:
             for name, array in self.data.items()
             if name.startswith("k")
         }
-        numbers: dict[Node, Any] = {leaf: vector for vector, leaf in self.leaves.items()}
+        numbers: dict[Node, Any] = {leaf: leaf.vector for leaf in self.leaves.values()}
         out: list[tuple[Any, ...]] = []
         for node in self.nodes[first:]:
             if not isinstance(node, Leaf):
@@ -132,6 +140,7 @@ class Trace:
     @contextmanager
     def active(self) -> Iterator[None]:
         token = _CURRENT.set(self)
+        self.reading += 1
         try:
             yield
         finally:
@@ -160,10 +169,16 @@ class Trace:
                 return float(x)
         return self.constant(x)
 
+    def count(self, what: Any) -> int:
+        """How often this was asked before, in this reading of the network."""
+        self.counts[self.reading, what] += 1
+        return self.counts[self.reading, what] - 1
+
     def leaf(self, vector: Vector) -> Leaf:
-        if vector not in self.leaves:
-            self.leaves[vector] = Leaf(self, "G", vector.index, self.width(vector.width), vector)
-        return self.leaves[vector]
+        key = (vector, self.reading) if vector.each else vector
+        if key not in self.leaves:
+            self.leaves[key] = Leaf(self, "G", vector.index, self.width(vector.width), vector)
+        return self.leaves[key]
 
     def width(self, name: str | None) -> Width:
         return Width() if name is None else self.widths.setdefault(name, Width(name))

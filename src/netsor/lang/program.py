@@ -56,11 +56,13 @@ class Normal:
 
     `mean` is a number or an array of the index shape. `cov` is one variance for independent members,
     or the covariance matrix of the flattened block; `cross` holds matrices (this block x the other).
+    With `each` it is drawn anew for each input of a network, as noise is; noise is no parameter.
     """
 
     mean: Nested = 0.0
     cov: Nested = 1.0
     cross: tuple[tuple[str, Nested], ...] = ()
+    each: bool = False
 
 
 @dataclass(frozen=True)
@@ -207,6 +209,11 @@ class Program:
     @cached_property
     def inputs(self) -> list[Input]:
         return self.of(Input)
+
+    @cached_property
+    def noise(self) -> frozenset[str]:
+        """The inputs that are drawn anew for each input of a network."""
+        return frozenset(s.name for s in self.inputs if isinstance(s.law, Normal) and s.law.each)
 
     @cached_property
     def outputs(self) -> list[Output]:

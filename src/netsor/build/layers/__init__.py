@@ -3,6 +3,7 @@
 from netsor.build.layers.attention import Attention, attention
 from netsor.build.layers.convolution import Conv1d, Conv2d, Conv3d
 from netsor.build.layers.dense import Dense
+from netsor.build.layers.dropout import Dropout
 from netsor.build.layers.embedding import Embedding
 from netsor.build.layers.graph import GraphConv, normalized_adjacency
 from netsor.build.layers.norm import batchnorm, layernorm, rmsnorm
@@ -23,6 +24,7 @@ __all__ = [
     "Conv2d",
     "Conv3d",
     "Dense",
+    "Dropout",
     "Embedding",
     "GRUCell",
     "GraphConv",

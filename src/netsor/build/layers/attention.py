@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from netsor.build.functions import as_node, check_mask, contract, dot, softmax
-from netsor.build.layers.dense import choice, flag, label, number, scaled
+from netsor.build.layers.dense import flag, label, number, scaled
 from netsor.build.nodes import Node, apply, fail
 from netsor.build.parameters import Matrix
 from netsor.build.trace import numbers
@@ -68,7 +68,11 @@ def attention(
 
 
 def _named(weights: Any) -> Any:
-    return weights if callable(weights) else choice(weights, ("softmax", "identity"), "weights")
+    if callable(weights) or weights in ("softmax", "identity"):
+        return weights
+    raise fail(
+        f"weights={weights!r:.60}", 'Choose "softmax", "identity", or a function of the logits: ns.relu.'
+    )
 
 
 def _seen(causal: bool, mask: Any, q: Node, k: Node) -> Any:

@@ -6,6 +6,7 @@ new function needs no entry here. A faster or more exact formula for one pair is
 | pair                                           | rule                                                 |
 | ---------------------------------------------- | ---------------------------------------------------- |
 | entered with `@closed_form`                    | its formula                                          |
+| both are polynomials                           | `polynomials`                                        |
 | at means 0, both with their only kink at 0     | `folded`                                             |
 | at means 0, both derivatives of smooth ones    | `folded_slopes`                                      |
 | one is an exponential exp(a x - b x^2)         | `_tilted`: the mean of the other under another law   |
@@ -23,6 +24,7 @@ from array_api_compat import array_namespace
 from netsor.expect.closed import bivariate, master
 from netsor.expect.closed.arrays import Array, as_floats, determinant, nowhere
 from netsor.expect.closed.folded import fold_of, folded, folded_slopes, slope_of
+from netsor.expect.closed.polynomials import polynomial_of, polynomials
 from netsor.lang import functions as fn
 from netsor.lang import special
 from netsor.lang.ops import Function
@@ -101,9 +103,12 @@ def find(
     (s, near_s), (t, near_t) = ((h.terms, h.near) for h in (f.about(f_options), g.about(g_options)))
     if s is None or t is None:
         return None
+    powers = polynomial_of(s), polynomial_of(t)
+    if powers[0] and powers[1]:
+        return Rule(_what(f, g), polynomials(powers[0], powers[1], zero_mean), True)
     folds = (fold_of(s), fold_of(t)) if zero_mean else (None, None)
-    if folds[0] and folds[1]:
-        return Rule(_what(f, g), folded(folds[0], folds[1]), True)
+    if folds[0] and folds[1] and (formula := folded(folds[0], folds[1])):
+        return Rule(_what(f, g), formula, True)
     slopes = (slope_of(s), slope_of(t)) if zero_mean else (None, None)
     if slopes[0] and slopes[1]:
         return Rule(_what(f, g), folded_slopes(slopes[0], slopes[1]), True)

@@ -39,7 +39,8 @@ def traced_kernel(computation: Computation, data: Mapping[str, Any], params: Map
             remedy=f"{found.reason}. Call the kernel outside jit and grad; use finite differences.",
         )
     counts = _counts(computation)
-    if found.largest >= LARGE and len(computation.made.groups) == 1:
+    noise = computation.program.noise  # of an input with itself: tiles have two sets of inputs
+    if found.largest >= LARGE and len(computation.made.groups) == 1 and not noise:
         side = side_of(max(1, found.largest // (counts[0] * counts[1])))
         if side < max(counts):
             return _in_tiles(computation, data, params, side)

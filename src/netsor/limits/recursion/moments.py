@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import reduce
+from typing import Any
 
 from netsor.lang.blocks import Block
 from netsor.lang.expr import Apply, Const, Expr, Slice
@@ -38,6 +39,8 @@ def second(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
     back = r.known(second, f, e, pair.flipped)
     if back is not None:
         return back.swapped
+    if forms.vanishes(e) or forms.vanishes(f):
+        return PerPair(pair.shared(r.xp.zeros((1,) * pair.batch)), pair, 0, 0).widened(r.rank(e), r.rank(f))
     if r.samples is not None and r.samples.tables is not None:
         block = r.samples.tables.block(e, f, pair)
         if block is not None:
@@ -47,7 +50,7 @@ def second(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
     if forms.is_constant(e):
         return (yield from _apart(r, e, f, pair, constant, first))
     families = forms.families_in(e), forms.families_in(f)
-    if not families[0] & families[1] and r.samples is None:
+    if not families[0] & families[1] - _apart_families(r, pair) and r.samples is None:
         return (yield from _apart(r, e, f, pair, first, first))
     for side in longer_first(*families):
         x = (e, f)[side]
@@ -56,7 +59,7 @@ def second(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
     if forms.is_constant(f):
         turned = yield second, f, e, pair.flipped
         return turned.swapped
-    parts = _independent_parts(r, e, f)
+    parts = _independent_parts(r, e, f, _apart_families(r, pair))
     if len(parts) > 1:
         return (yield from _times(r, e, f, parts, pair))
     x, y = _sum_outside(r, e), _sum_outside(r, f)
@@ -65,16 +68,17 @@ def second(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
     return (yield from _multiplied_out(r, e, f, pair))
 
 
-def _independent_parts(r: Recorder, e: Expr, f: Expr) -> list[tuple[Expr, Expr]]:
+def _independent_parts(r: Recorder, e: Expr, f: Expr, apart: frozenset[str]) -> list[tuple[Expr, Expr]]:
     """Products a b and a' b', of which one is a sum over an index, as (a, a') and (b, b') without a common
     family: E[a b a' b'] = E[a a'] E[b b'], where the sum stays inside. Else no parts."""
     sides = [_factors(r, e), _factors(r, f)]
     if not any(_is_sum_of_vectors(r, x) for side in sides for x in side):
         return []
-    groups: list[tuple[frozenset[str], list[list[Expr]]]] = []
+    groups: list[tuple[frozenset[Any], list[list[Expr]]]] = []
     for side, factors in enumerate(sides):
         for x in factors:
             families = r.forms.families_in(x)
+            families = (families - apart) | {(side, family) for family in families & apart}
             joined = [g for g in groups if g[0] & families]
             members: list[list[Expr]] = [[y for _, m in joined for y in m[k]] for k in (0, 1)]
             members[side].append(x)
@@ -146,6 +150,8 @@ def first(r: Recorder, e: Expr) -> Asking:
         return (yield first, x)
     if forms.is_constant(e):
         return (yield constant, e)
+    if forms.vanishes(e):
+        return PerInput(r.zero, 0).widened(r.rank(e))
     if forms.is_affine(e):
         return (yield mean, e)
     if forms.is_linear_head(e):
@@ -224,7 +230,7 @@ def _product(r: Recorder, p: Product, q: Product, pair: Pair) -> Asking:
     (ours, left), (theirs, right) = _split(r, p.atoms), _split(r, q.atoms)
     if ours or theirs:
         factors.append((yield r.rules.sampled_mean, ours, theirs, pair))
-    for atoms in _components(r, left, right):
+    for atoms in _components(r, left, right, _apart_families(r, pair)):
         factors.append((yield from _factor(r, *atoms, pair)))
     if not factors:
         one = pair.shared(r.xp.ones((1,) * pair.batch))
@@ -256,12 +262,20 @@ def _split(r: Recorder, atoms: Atoms) -> tuple[Atoms, Atoms]:
     return drawn, tuple(a for a in atoms if not r.forms.families_of(a) & chosen)
 
 
-def _components(r: Recorder, left: Atoms, right: Atoms) -> Iterator[tuple[Atoms, Atoms]]:
+def _apart_families(r: Recorder, pair: Pair) -> frozenset[str]:
+    """The families in which left and right are independent: noise of different inputs."""
+    return r.forms.noise if pair.is_tile and not pair.same else frozenset()
+
+
+def _components(
+    r: Recorder, left: Atoms, right: Atoms, apart: frozenset[str]
+) -> Iterator[tuple[Atoms, Atoms]]:
     """Groups of atoms that share a family; different groups are independent."""
-    groups: list[tuple[frozenset[str], tuple[Atoms, Atoms]]] = []
+    groups: list[tuple[frozenset[Any], tuple[Atoms, Atoms]]] = []
     for side, atoms in enumerate((left, right)):
         for atom in atoms:
-            families = r.forms.families_of(atom)
+            found = r.forms.families_of(atom)
+            families = (found - apart) | {(side, family) for family in found & apart}
             joined = [g for g in groups if g[0] & families]
             members = [tuple(a for _, m in joined for a in m[k]) for k in (0, 1)]
             members[side] += (atom,)
