@@ -23,14 +23,9 @@ from typing import Any
 
 import numpy as np
 
-SECONDS = 0.5  # a call is repeated for so long
-VECTORS, IMAGES, FLAT, SEQUENCES, VOLUMES = (
-    (600, 20),
-    (12, 10, 10, 3),
-    (100, 10, 10, 3),
-    (40, 12, 8),
-    (8, 5, 5, 5, 2),
-)
+SECONDS = 0.3  # a call is repeated for so long
+VECTORS, SEQUENCES, VOLUMES = (2000, 20), (60, 12, 8), (8, 5, 5, 5, 2)
+IMAGES, FLAT = (12, 10, 10, 3), (150, 10, 10, 3)
 
 
 def inputs(kind: str) -> np.ndarray:

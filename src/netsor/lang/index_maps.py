@@ -33,6 +33,7 @@ __all__ = [
     "window_extent",
     "window_options",
     "window_positions",
+    "windows",
 ]
 
 
@@ -296,6 +297,29 @@ def _patches(x: Block, *, size: tuple[int, ...], stride: tuple[int, ...], paddin
     return _reshape(x, shape=(int(np.prod(size)), *x.index[dims:]))
 
 
+def _windows(x: Block, *, kernel: tuple[int, ...], **options: Attr) -> Block:
+    """All windows of the first axes: index (position in the kernel..., output position..., rest).
+
+    Places outside the block are 0. `sum(windows(x), axis of the kernel)` adds up what a convolution sees.
+    """
+    dims = len(kernel)
+    stride, dilation, padding = window_options(dims=dims, **options)
+    for d, (k, s, step) in enumerate(zip(kernel, stride, dilation, strict=True)):
+        where, exists = window_positions(x.index[2 * d], k, s, step, padding)
+        taken = x.like(x.xp.take(x.array, x.xp.asarray(where.ravel()), axis=_positive(x, 2 * d)), x.rank)
+        taken = taken if exists.all() else _weigh(taken, 2 * d, exists.ravel().astype(float))
+        x = _reshape(taken, shape=(*x.index[: 2 * d], *where.shape, *x.index[2 * d + 1 :]))
+    first = [2 * d for d in range(dims)]
+    return _transpose(x, axes=(*first, *(a for a in range(x.rank) if a not in first)))
+
+
+def _measure_windows(x: Index, *, kernel: tuple[int, ...], **options: Attr) -> Index:
+    dims = len(kernel)
+    if dims > len(x):
+        raise ValueError(f"a window of {dims} axes on a block of {len(x)}")
+    return (*kernel, *_measure_window((*kernel, *x), dims=dims, **options))
+
+
 def _avgpool(x: Block, *, size: tuple[int, ...], stride: tuple[int, ...], padding: str) -> Block:
     """Means over windows of the first axes; members outside the block do not count."""
     for d, (k, s) in enumerate(zip(size, stride, strict=True)):
@@ -320,4 +344,5 @@ concat = IndexMap("concat", _concat, measure=_measure_concat)
 contract = IndexMap("contract", _contract, coefficients=True, measure=_measure_contract)
 window = IndexMap("window", _window, measure=_measure_window)
 patches = IndexMap("patches", _patches, measure=_measure_patches)
+windows = IndexMap("windows", _windows, measure=_measure_windows)
 avgpool = IndexMap("avgpool", _avgpool, measure=_measure_pool)

@@ -18,7 +18,7 @@ from netsor.build.layers.space import back, in_front, integers, per_axis
 from netsor.build.nodes import Node, apply, fail
 from netsor.build.parameters import Matrix, Vector
 from netsor.lang.functions import mul
-from netsor.lang.index_maps import AROUND, take, window, window_positions
+from netsor.lang.index_maps import AROUND, take, window, windows
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d"]
 
@@ -134,15 +134,11 @@ class _Convolution:
 
     def _by_members(self, x: Node) -> Node:
         """The members of every window as axes in front of the outputs, then a product and a sum."""
-        for axis in range(self.dims):
-            padding = self.padding[axis] if isinstance(self.padding, tuple) else self.padding
-            where, exists = window_positions(
-                x.index[2 * axis], self.kernel[axis], self.stride[axis], self.dilation[axis], padding
-            )
-            x = _taken(x, 2 * axis, where.ravel(), exists.ravel())
-            x = x.reshape((*x.index[: 2 * axis], *where.shape, *x.index[2 * axis + 1 :]))
-        rank, members = len(x.index), range(0, 2 * self.dims, 2)
-        x = x.transpose(*members, *(a for a in range(rank) if a not in members))
+        if isinstance(self.padding, tuple):
+            x = in_front(pad(back(x, self.dims), [(p, p) for p in self.padding]), self.dims)
+        padding = "valid" if isinstance(self.padding, tuple) else self.padding
+        x = apply(windows, x, kernel=self.kernel, padding=padding, **self._steps(self.stride))
+        rank = len(x.index)
         if isinstance(self.W, Vector):
             if x.kind not in ("G", "H"):
                 raise fail(

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from netsor.lang.expr import Apply, Expr, Ref
-from netsor.lang.index_maps import sum_, window
+from netsor.lang.index_maps import sum_, window, windows
 from netsor.lang.program import Embedding, Input, LinComb, MatMul
 from netsor.lang.types import Index
 from netsor.limits.recursion.forms import LinearTerm
@@ -118,6 +118,9 @@ def fused(r: Recorder, e: Expr, f: Expr, pair: Pair, inner_of: Any = None) -> As
                 return window_both_sides(inner, _operand_index(r, g), _operand_index(r, k), kernel, options)
             axes, both = options["axis"] if op is sum_ else (), min(aligned)
             if axes and axes == tuple(range(len(axes))) and len(axes) <= both == max(aligned):
+                x, y = _windows_of(r, g, len(axes)), _windows_of(r, k, len(axes))
+                if x and y and x.attrs == y.attrs and inner_of is None:
+                    return (yield from _own_matrices(r, g, k, x, y, pair))
                 inner = yield from (inner_of or _inner)(r, g, k, pair)
                 left, right, n = _operand_index(r, g), _operand_index(r, k), len(axes)
                 shared = matrices[:both]
@@ -126,6 +129,40 @@ def fused(r: Recorder, e: Expr, f: Expr, pair: Pair, inner_of: Any = None) -> As
                 rest = PerPair(array, pair, both - n + len(left), (both - n) * pair.tied + len(right))
                 return independent_matrices(rest, matrices[n:], both - n, left, right)
     return None
+
+
+def _windows_of(r: Recorder, g: str, dims: int) -> Apply | None:
+    """The windows that a block of matrices multiplies, one for each place in each of them."""
+    s = r.program.definitions[g]
+    if isinstance(s, MatMul):
+        x, rank = r.forms.resolved(Ref(s.operand)), 2 * dims
+    else:
+        assert isinstance(s, Input)
+        assert isinstance(s.law, Embedding)
+        x, rank = s.law.data, 2 * dims + 1
+    if isinstance(x, Apply) and x.op is windows and _aligned(r, g) == 2 * dims and r.rank(x) == rank:
+        return x
+    return None
+
+
+def _own_matrices(r: Recorder, g: str, k: str, e: Apply, f: Apply, pair: Pair) -> Asking:
+    """A convolution with matrices for every place: that with shared ones where left and right are one."""
+    matrix, tied, options = r.matrix_of(g), replace(pair, tied=True), e.options
+    assert matrix is not None
+    (x,), (y,), kernel = e.args, f.args, options.pop("kernel")
+    s, t = r.program.definitions[g], r.program.definitions[k]
+    if isinstance(s, Input) and isinstance(t, Input):
+        one, two = (
+            replace(v, name=f"{v.name} in windows", law=Embedding(matrix, data))
+            for v, data in ((s, x), (t, y))
+        )
+        block, left, right = embedded_second(r, one, two, tied), r.index(x)[:-1], r.index(y)[:-1]
+    else:
+        block, left, right = (yield r.rules.second, x, y, tied), r.index(x), r.index(y)
+    made = window_both_sides(block, left, right, kernel, {**options, "dims": len(kernel)})
+    index = r.program.types[matrix].index[len(kernel) :]
+    rest = PerPair(made.ranked(len(index), len(index)), pair, len(index), len(index) * pair.tied)
+    return independent_matrices(rest * r.factor(matrix, pair), index, len(index), (), ())
 
 
 def _aligned(r: Recorder, name: str) -> int:
