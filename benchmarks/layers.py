@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 SECONDS = 0.3  # a call is repeated for so long
-VECTORS, SEQUENCES, VOLUMES = (2000, 20), (60, 12, 8), (8, 5, 5, 5, 2)
+VECTORS, SEQUENCES, VOLUMES = (2000, 20), (60, 12, 8), (10, 6, 6, 6, 2)
 IMAGES, FLAT = (12, 10, 10, 3), (150, 10, 10, 3)
 
 

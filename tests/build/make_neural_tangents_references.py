@@ -93,6 +93,11 @@ def networks() -> dict[str, tuple[str, Any]]:
         "vectors",
         stax.serial(dense(), *(stax.FanOut(2), branch, stax.FanInSum()) * 2, stax.Relu(), readout()),
     )
+    own = stax.parallel(stax.Identity(), stax.LayerNorm(eps=0.0))
+    both = stax.FanOut(2), own, stax.FanInSum()
+    found["dependent branches"] = "vectors", stax.serial(dense(), *both, stax.Relu(), readout())
+    twice = stax.FanOut(2), stax.parallel(stax.Identity(), stax.Identity()), stax.FanInProd()
+    found["square"] = "vectors", stax.serial(dense(), *twice, readout())
     found["layernorm mlp"] = (
         "vectors",
         stax.serial(*(dense(), stax.LayerNorm(eps=0.0), stax.Relu()) * 2, readout()),

@@ -80,6 +80,8 @@ def _skip() -> Callable[[Any], Any]:
 
 
 NETWORKS["resnet"] = serial(dense(), _skip(), _skip(), ns.relu, readout())
+NETWORKS["dependent branches"] = serial(dense(), lambda h: ns.relu(h + ns.layernorm(h)), readout())
+NETWORKS["square"] = serial(dense(), lambda h: h * h, readout())
 NETWORKS["layernorm mlp"] = serial(dense(), ns.layernorm, ns.relu, dense(), ns.layernorm, ns.relu, readout())
 
 
@@ -260,23 +262,23 @@ def inputs_of(name: str) -> Any:
     return DATA[of]
 
 
-# After an odd number of convolutions ImageResize takes height for width there; its own finite networks agree
-# with the kernel here.
-WRONG = {"resize after one"}
+# Branches count as independent there. After an odd number of convolutions ImageResize takes height for width.
+WRONG = ["dependent branches", "square", "resize after one"]
 
 
 def test_every_reference_has_its_network():
     assert set(NETWORKS) == set(KERNELS)
 
 
-@pytest.mark.parametrize("name", sorted(WRONG))
-def test_where_it_is_wrong_simulations_agree_with_us(name):
-    x = inputs_of(name)
-    net = ns.network(NETWORKS[name])
-    draws = ns.empirical_kernel(net, x, width=400, samples=30, seed=0)
+@pytest.mark.parametrize("kind", ["nngp", "ntk"])
+@pytest.mark.parametrize("name", WRONG)
+def test_where_it_is_wrong_simulations_agree_with_us(name, kind):
+    x, net = inputs_of(name), ns.network(NETWORKS[name])
+    simulate, limit = {"nngp": (ns.empirical_kernel, ns.kernel), "ntk": (ns.empirical_ntk, ns.ntk)}[kind]
+    draws = simulate(net, x, width=300, samples=40, seed=0)
     mean, error = draws.mean(0), draws.std(0, ddof=1) / np.sqrt(len(draws))
-    assert np.abs((ns.kernel(net)(x) - mean) / error).max() < 4.5
-    assert np.abs((np.array(KERNELS[name]["nngp"]) - mean) / error).max() > 10
+    assert np.abs((limit(net)(x) - mean) / error).max() < 4.5
+    assert np.abs((np.array(KERNELS[name][kind]) - mean) / error).max() > 10
 
 
 @pytest.mark.parametrize("name", [name for name in NETWORKS if name not in WRONG])

@@ -113,6 +113,7 @@ class _Convolution:
         Of stride * size outputs ("same") the first reads as many zeros in front as a convolution
         would have had before it was transposed, rounded up.
         """
+        exists = np.array(True)
         for axis, (k, s, d) in enumerate(zip(self.kernel, self.stride, self.dilation, strict=True)):
             size, reach = x.index[axis], d * (k - 1) + 1
             if isinstance(self.padding, tuple):  # as in PyTorch
@@ -129,8 +130,12 @@ class _Convolution:
             place = np.arange(count + reach - 1) - before
             if self.padding in AROUND:
                 place %= size * s
-            x = _taken(x, axis, place // s, (place % s == 0) & (place >= 0) & (place < size * s))
-        return x
+            inside = np.clip(place // s, 0, size - 1)
+            x = apply(take, x, axis=axis, indices=tuple(int(i) for i in inside))
+            exists = np.multiply.outer(exists, (place % s == 0) & (place >= 0) & (place < size * s))
+        if exists.all():
+            return x
+        return apply(mul, exists.reshape(*exists.shape, *(1,) * (len(x.index) - self.dims)).astype(float), x)
 
     def _by_members(self, x: Node) -> Node:
         """The members of every window as axes in front of the outputs, then a product and a sum."""
@@ -152,15 +157,6 @@ class _Convolution:
                 raise fail(f"local={self.local}, but the outputs are {outputs}", "Give their shape.")
             product = self.W.times(x, aligned=2 * self.dims)
         return product.sum(tuple(range(self.dims)))
-
-
-def _taken(x: Node, axis: int, where: np.ndarray, exists: np.ndarray) -> Node:
-    """Members along an axis, with zeros where they do not exist."""
-    inside = np.clip(where, 0, x.index[axis] - 1)
-    taken = apply(take, x, axis=axis, indices=tuple(int(i) for i in inside))
-    if exists.all():
-        return taken
-    return apply(mul, exists.astype(float).reshape(-1, *(1,) * (len(x.index) - axis - 1)), taken)
 
 
 class Conv1d(_Convolution):
