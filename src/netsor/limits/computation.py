@@ -327,8 +327,8 @@ class Computation:
                 plan_of(recording, statements, value.shape),
                 scale.rounding(statements, self.options.dtype, more),
             )
-        reached, tol = bound.relative(scale.left, scale.right), self.options.tol
-        if tol is not None and reached > tol:
+        tol = self.options.tol
+        if tol is not None and (reached := bound.relative(scale.left, scale.right)) > tol:
             raise LimitError(
                 f"the tolerance {tol:g} is not reached",
                 remedy=f"The exact methods have an error of {reached:.2g} here. Use a larger tol.",
