@@ -19,12 +19,13 @@ from typing import Any
 
 import numpy as np
 
+from netsor import arguments
 from netsor.build.network import Network, as_inputs
 from netsor.build.tangent import TangentNetwork
 from netsor.errors import DataError
 from netsor.gp.factor import InferenceError, check_noise, needed_jitter
 from netsor.gp.regression import ROUNDING, Prediction
-from netsor.gp.targets import arrange, check_consistent, output_sizes
+from netsor.gp.targets import arrange, check_consistent, output_sizes, reals
 from netsor.limits.kernel import KernelFn, kernel, ntk
 
 __all__ = ["Trained", "train"]
@@ -116,7 +117,7 @@ class Trained:
             )
         inputs = self.x if x is None else as_inputs(x)
         wanted = self.y if y is None else arrange(y, output_sizes(self.kernel.net, inputs))[0]
-        asked = [self._checked_time(float(time)) for time in np.asarray(times, float).reshape(-1)]
+        asked = [self._checked_time(float(time)) for time in reals(times, "the times").reshape(-1)]
         found = []
         for made in self._predictions(inputs, asked):
             mean = made.mean.reshape(len(wanted), -1)
@@ -157,9 +158,8 @@ class Trained:
 
     def _checked_time(self, time: float | None) -> float:
         given = self.time if time is None else time
-        if not isinstance(given, int | float | np.number) or not given >= 0:
-            raise DataError(f"time={time!r:.60}", remedy="A time of training is a number >= 0, or infinity.")
-        return float(given)
+        remedy = "A time of training is a number >= 0, or infinity."
+        return arguments.number("time", given, least=0, infinite=True, remedy=remedy)
 
 
 def train(
@@ -195,10 +195,8 @@ def train(
     """
     if isinstance(net, TangentNetwork):
         raise DataError(f"{net!r} is trained", remedy="Give the network itself; its tangent is made here.")
-    if layers not in ("all", "last"):
-        raise DataError(f"layers={layers!r:.60}", remedy='Train "all" layers, or the "last" one alone.')
-    if not isinstance(rate, int | float | np.number) or not 0 < rate < inf:
-        raise DataError(f"rate={rate!r:.60}", remedy="The rate of training is a number > 0.")
+    arguments.choice("layers", layers, ("all", "last"))
+    rate = arguments.number("rate", rate, above=0)
     plain = kernel(net, **options)
     moving = ntk(net, rates, **options) if layers == "all" else plain
     inputs = as_inputs(x)
@@ -212,7 +210,7 @@ def train(
     nugget = max(level, needed_jitter(np.diagonal(theta.value), theta.bound.rms))
     exact = prior.plan.exact and theta.plan.exact
     made = Trained(
-        plain, moving, inputs, sizes, table, flat, float(rate), time, nugget, exact, prior.value, theta.value
+        plain, moving, inputs, sizes, table, flat, rate, time, nugget, exact, prior.value, theta.value
     )
     made._checked_time(None)
     return made

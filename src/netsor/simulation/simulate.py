@@ -92,7 +92,7 @@ def seed_sequence(seed: Any) -> np.random.SeedSequence:
 
 def count(samples: int) -> int:
     """The number of networks, or an error."""
-    if not isinstance(samples, int | np.integer) or isinstance(samples, bool) or samples < 1:
+    if not isinstance(samples, int | np.integer) or isinstance(samples, bool) or not 1 <= samples < 2**62:
         raise fail(f"samples={samples!r:.60}", "The number of networks is an integer >= 1.", SimulationError)
     return int(samples)
 
