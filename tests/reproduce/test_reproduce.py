@@ -13,7 +13,7 @@ import netsor as ns
 from netsor.data import cifar10, digits, sentences
 from netsor.errors import DataError
 from netsor.files import replacing, write_npz
-from netsor.plots import save, style
+from netsor.plots.style import save, style
 from netsor.reproduce import (
     Run,
     fit_slope,

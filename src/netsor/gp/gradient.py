@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from netsor import arguments
 from netsor.build.network import as_inputs
 from netsor.errors import DataError, NetsorError
 from netsor.lang.libraries import double_precision
@@ -32,8 +33,10 @@ def kernel_gradient(
     method  "differences": central, with errors of about 1e-9 of the entries, in two kernels per name;
             "jax": exact, but each call compiles anew
     """
-    values = {**kernel.params, **(params or {})}
-    chosen = list(kernel.params) if names is None else list(names)
+    if not isinstance(kernel, KernelFn):
+        raise DataError(f"{arguments.shown(kernel)} is not a kernel", remedy="Give ns.kernel(net).")
+    values = {**kernel.params, **arguments.mapping("params", params, '{"W1": 2.0}')}
+    chosen = list(kernel.params) if names is None else list(arguments.names("names", names))
     _check(chosen, values, method)
     inputs, start = as_inputs(x), np.zeros(len(chosen))
     of_params = kernel.of_params(inputs)
@@ -59,8 +62,7 @@ def _check(names: list[str], values: Mapping[str, Any], method: str) -> None:
     for name in names:
         if name not in values:
             raise DataError(f"there is no variance `{name}`", remedy=f"Known: {', '.join(values)}.")
-    if method not in ("jax", "differences"):
-        raise DataError(f"method={method!r}", remedy='Choose "jax" or "differences".')
+    arguments.choice("method", method, ("jax", "differences"))
 
 
 def _exp(value: Any) -> Any:

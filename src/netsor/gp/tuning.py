@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import OptimizeResult, minimize
 
+from netsor import arguments
 from netsor.build.network import as_inputs
 from netsor.errors import DataError, LimitError
 from netsor.gp.factor import InferenceError, check_noise, cholesky, likelihood, needed_jitter, solve
@@ -217,17 +218,20 @@ def tune(
     """
     kernel, inputs = as_kernel(kernel), as_inputs(x)
     table, _ = arrange(y, output_sizes(kernel.net, inputs))
-    values = {**kernel.params, **{k: float(v) for k, v in (params or {}).items()}}
+    given = arguments.mapping("params", params, '{"W1": 2.0}')
+    values = {**kernel.params, **{k: arguments.number(k, v, least=0) for k, v in given.items()}}
+    fixed = arguments.names("fixed", fixed)
     if "noise" in values:
         raise DataError("the network has a variance named `noise`", remedy="Give it another name.")
     values["noise"] = _positive_noise(noise, fixed)
     objective = Objective(kernel, inputs, table, values, _groups(values, fixed, tied))
     low, high = _bounds(bounds)
     how = _method(method, objective)
-    search = _Search(objective, how, (low, high), _steps(steps))
+    search = _Search(objective, how, (low, high), arguments.whole("steps", steps, 1))
+    restarts = arguments.whole("restarts", restarts, 0)
     with _shown(progress) as tell:
         search.tell = tell
-        best = search.best(restarts, seed)
+        best = search.best(restarts, arguments.whole("seed", seed, 0))
     found = {name: float(value) for name, value in objective.unpack(best.x).items()}
     model = fit(kernel, inputs, y, noise=found["noise"], params=objective.network_part(found))
     return Tuned(
@@ -259,7 +263,7 @@ class _Search:
         rng, start = np.random.default_rng(seed), self.objective.start
         function = self.function()
         runs = []
-        for k in range(1 + max(0, int(restarts))):
+        for k in range(1 + restarts):
             theta = start if k == 0 else start + rng.uniform(-SPREAD, SPREAD, len(start))
             runs.append(self.run(function, np.clip(theta, *self.limits)))
         found = min(runs, key=lambda run: run.fun)
@@ -315,6 +319,7 @@ def _groups(
     values: Mapping[str, float], fixed: Sequence[str], tied: Sequence[Sequence[str]]
 ) -> list[tuple[str, ...]]:
     """The names that move, tied ones together."""
+    tied = tied_groups(tied)
     named = [name for group in tied for name in group]
     for name in (*fixed, *named):
         if name not in values:
@@ -326,33 +331,38 @@ def _groups(
     return [g for g in groups if g] + [(name,) for name in free if name not in named]
 
 
+def tied_groups(tied: Any) -> list[tuple[str, ...]]:
+    """Groups of names that move by one common factor."""
+    if not isinstance(tied, str | bytes | Mapping) and isinstance(tied, Iterable):
+        return [arguments.names("tied[...]", group) for group in tied]
+    raise DataError(
+        f"tied={arguments.shown(tied)}",
+        remedy="Give groups of names, as in tied=[['W1', 'W2'], ['b1', 'b2']].",
+    )
+
+
 def _positive_noise(noise: Any, fixed: Sequence[str]) -> float:
     value = check_noise(noise)
     if value.ndim or (value == 0 and "noise" not in fixed):
         raise DataError(
-            f"noise={noise!r}",
+            f"noise={arguments.shown(noise)}",
             remedy='The search for a noise starts at a number > 0; fixed=["noise"] keeps 0.',
         )
     return float(value)
 
 
 def _bounds(bounds: tuple[float, float]) -> tuple[float, float]:
-    low, high = (float(b) for b in bounds)
-    if not 0 < low < high < np.inf:
-        raise DataError(f"bounds={bounds!r}", remedy="Give variances (low, high) with 0 < low < high.")
-    return float(np.log(low)), float(np.log(high))
-
-
-def _steps(steps: Any) -> int:
-    if not isinstance(steps, int | np.integer) or steps < 1:
-        raise DataError(f"steps={steps!r}", remedy="The number of iterations is an integer >= 1.")
-    return int(steps)
+    remedy = "Give variances (low, high) with 0 < low < high."
+    if not isinstance(bounds, Sequence) or isinstance(bounds, str | bytes) or len(bounds) != 2:
+        raise DataError(f"bounds={arguments.shown(bounds)}", remedy=remedy)
+    low = arguments.number("bounds=(low, high): low", bounds[0], above=0, remedy=remedy)
+    return float(np.log(low)), float(
+        np.log(arguments.number("bounds=(low, high): high", bounds[1], above=low, remedy=remedy))
+    )
 
 
 def _method(method: str, objective: Objective) -> str:
-    if method not in METHODS:
-        raise DataError(f"method={method!r}", remedy=f"Choose one of {', '.join(METHODS)}.")
-    if method != "auto":
+    if arguments.choice("method", method, METHODS) != "auto":
         return method
     values = objective.network_part(objective.values)
     runs = objective.exact and jax_runs(objective.kernel, objective.inputs, values)
@@ -362,7 +372,7 @@ def _method(method: str, objective: Objective) -> str:
 def _shown(progress: bool | Progress | None) -> AbstractContextManager[Progress]:
     if callable(progress):
         return nullcontext(progress)
-    if progress is False:
+    if arguments.flag("progress", progress, or_none=True) is False:
         return nullcontext(lambda evaluation, value: None)
     return _Line(always=bool(progress))
 

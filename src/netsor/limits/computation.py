@@ -39,6 +39,7 @@ from netsor.progress import bar
 
 __all__ = ["Computation"]
 
+RATE = 3e8  # multiply-adds in a second, about: how long a kernel takes as long as nothing of it is done
 RULES = Rules(first, second, expectation, sampled_mean)
 Values = Mapping[str, Any]
 
@@ -287,7 +288,10 @@ class Computation:
     def _runs(self, recording: Recording, given: Values, *nudges: float) -> list[np.ndarray]:
         """The kernel, moved by so many of its error bounds."""
         count = sum(len(tiles.places) for tiles in recording.tiles)
-        with bar(self.options.progress, count * len(nudges), "computing the kernel") as advance:
+        work = count * len(nudges)
+        with bar(
+            self.options.progress, work, "computing the kernel", lambda: recording.work / RATE
+        ) as advance:
             recording.ran = True
             runs = (
                 on_numpy.run(recording, {**given, NUDGE: nudge}, self.options.dtype, 1, advance)[0]

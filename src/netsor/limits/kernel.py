@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import is_array_api_obj
 
+from netsor import arguments
 from netsor.build.network import Joint, Network, as_inputs
 from netsor.build.tangent import TangentNetwork, tangent
 from netsor.errors import LimitError
@@ -258,9 +259,7 @@ class TangentKernelFn(KernelFn):
 
 
 def _named(params: Any) -> Mapping[str, Any]:
-    if params is None or isinstance(params, Mapping):
-        return params or {}
-    raise LimitError(f"params={params!r}", remedy='Give variances by name, as in params={"W1": 2.0}.')
+    return arguments.mapping("params", params, '{"W1": 2.0}', error=LimitError)
 
 
 def _require_variance(name: str, value: Any) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from netsor.files import write_text
-from netsor.plots import caption, distance_lines, save, style
+from netsor.plots.panels import distance_lines
+from netsor.plots.style import caption, save, style
 from netsor.reproduce.convergence import measure, slope_table
 from netsor.reproduce.kernels import write_convergence
 from netsor.reproduce.store import Run
