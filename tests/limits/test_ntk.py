@@ -212,7 +212,7 @@ def test_batchnorm_within_and_across_batches() -> None:
 
 
 def test_batches_that_are_multiples_or_permuted() -> None:
-    """A multiple is the same batch; a permuted one is, up to its order, and the second layer is steep there."""
+    """A multiple is the same batch; a permuted one is, up to its order: the second layer is steep there."""
     batch = np.random.default_rng(3).standard_normal((6, 8))
     found = ns.ntk(ns.zoo.batchnorm_mlp(2)).evaluate([batch, 1e3 * batch, batch[::-1]])
     own, multiple, permuted = (found.value[:6, k : k + 6] for k in (0, 6, 12))
