@@ -211,6 +211,16 @@ def test_batchnorm_within_and_across_batches() -> None:
     assert_agree(found.value, found.error, wanted, 1e-8)
 
 
+def test_batches_that_are_multiples_or_permuted() -> None:
+    """A multiple is the same batch; a permuted one is, up to its order: the second layer is steep there."""
+    batch = np.random.default_rng(3).standard_normal((6, 8))
+    found = ns.ntk(ns.zoo.batchnorm_mlp(2)).evaluate([batch, 1e3 * batch, batch[::-1]])
+    own, multiple, permuted = (found.value[:6, k : k + 6] for k in (0, 6, 12))
+    np.testing.assert_allclose(multiple, own, rtol=0, atol=1e-12)
+    assert (np.abs(permuted[:, ::-1] - own) <= found.error[:6, 12:][:, ::-1]).all()
+    assert found.error[:6, 12:].max() < 1e-3
+
+
 def test_batchnorm_that_is_sampled() -> None:
     """Integrals and samples agree; what has an infinite variance is not sampled."""
     batches = [np.random.default_rng(1).standard_normal((7, 6))]

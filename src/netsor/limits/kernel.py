@@ -67,6 +67,11 @@ class KernelFn:
         """K(x) as a function of the variances, smooth also where it is sampled.
 
         What sampling chooses by the numbers (directions, the order of variables) is chosen in the first call.
+
+        >>> import numpy as np, netsor as ns
+        >>> at = ns.kernel(ns.zoo.mlp(depth=1, var_b=0.0)).of_params(np.eye(2))
+        >>> at({"v": 1.0})[0, 0].round(3), at({"v": 2.0})[0, 0].round(3)
+        (np.float64(0.25), np.float64(0.5))
         """
         held: dict[str, Any] = {HELD: {}}
 

@@ -42,6 +42,7 @@ __all__ = [
     "Slopes",
     "across",
     "are_equal",
+    "are_multiples",
     "batches_of",
     "conditional",
     "correlation",
@@ -83,9 +84,10 @@ def second_moments(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Kernel, error, and whether it is within one batch, for pairs of batches over axes that broadcast.
 
-    Pairs of equal batches take the integral within a batch, also where they are different inputs. A batch
-    of two is normalised to signs, and that of its own copy must not differ by rounding: E[sign sign']
-    changes like the square root of the distance of the batches. A pair and its transpose are computed once.
+    Pairs of equal batches, and of multiples, take the integral within a batch, also where they are different
+    inputs. A batch of two is normalised to signs, and that of its own copy must not differ by rounding:
+    E[sign sign'] changes like the square root of the distance of the batches. A pair and its transpose are
+    computed once.
     """
     shape = np.broadcast_shapes(left.shape[:-2], right.shape[:-2], cross.shape[:-2])
     known: dict[bytes, Batch] = {}
@@ -95,7 +97,7 @@ def second_moments(
     done: dict[tuple[Batch, Batch], tuple[int, ...]] = {}
     for at in np.ndindex(shape):
         one, two, sigma12 = ones[at], twos[at], cross[at]
-        alone[at] = are_equal(one.sigma, sigma12) and are_equal(two.sigma, sigma12)
+        alone[at] = are_multiples(one, two, sigma12)
         same, turned = done.get((one, two)), done.get((two, one))
         if same is not None and are_equal(cross[same], sigma12):
             value[at], error[at] = value[same], error[same]
@@ -112,6 +114,12 @@ def second_moments(
 def are_equal(x: np.ndarray, y: np.ndarray) -> bool:
     """Whether matrices are the same up to the rounding of products of the data."""
     return x.shape == y.shape and bool(np.abs(x - y).max() <= 16 * EPS * np.abs(x).max())
+
+
+def are_multiples(one: Batch, two: Batch, sigma12: np.ndarray) -> bool:
+    """Whether the second batch is a positive multiple of the first, up to the rounding of products."""
+    scale = sqrt(two.total / one.total)
+    return are_equal(scale * one.sigma, sigma12) and are_equal(two.sigma, scale * sigma12)
 
 
 # The kernels.

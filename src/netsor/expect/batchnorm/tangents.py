@@ -36,6 +36,7 @@ from netsor.expect.batchnorm.integrals import (
     Kernel,
     Slopes,
     are_equal,
+    are_multiples,
     batches_of,
     conditional,
     correlation,
@@ -52,6 +53,7 @@ __all__ = ["slope_moments"]
 STEP = 0.25  # in log u; the integrand is analytic for |Im log u| < pi/2, so the error is exp(-pi^2 / STEP)
 CUT = 37.0  # the logarithm of what is left out
 ACROSS = 1e-10  # error asked for of the rules across batches
+DOUBT = 4e-10  # relative, of covariances between batches: what the integrals of a layer before may be off
 
 
 def slope_moments(
@@ -80,8 +82,8 @@ def slope_moments(
         if turned is not None and slopes[0] == slopes[1] and _are_turned(crosses, thetas, turned, at):
             value[at], error[at] = value[turned].T, error[turned].T
             continue
-        alone = are_equal(one.sigma, sigma) and are_equal(two.sigma, sigma)
-        value[at], error[at] = within(one, T, slopes) if alone else across(one, two, sigma, T, slopes)
+        alone, scale = are_multiples(one, two, sigma), sqrt(two.total / one.total)
+        value[at], error[at] = within(one, T / scale, slopes) if alone else across(one, two, sigma, T, slopes)
         done.setdefault((one, two), at)
     return value, error
 
@@ -149,8 +151,8 @@ def across(
         value, size = _derivative((q1, q2), (d1, d2), angles, _members(one, dM12, two), tau, slopes)
         w = (first.weights[piece] * root_det(grown[piece]))[:, None] * second.weights * root_det(1 / fall2)
         total += np.einsum("st,stij->ij", w, value)
-        # Angles near 0 lose half of the digits, and eigenvalues have those of the largest one.
-        near = ROUNDING * EPS / np.sqrt(np.maximum(np.sin(angles) ** 2, ROUNDING * EPS))
+        # Angles near 0 have half of the digits of sigma12, and eigenvalues have those of the largest one.
+        near = DOUBT / np.sqrt(np.maximum(np.sin(angles) ** 2, DOUBT))
         small = np.minimum(1.0, ROUNDING * EPS * np.maximum(t * mu[piece, None, -1:], s * nu[:, -1:]))
         rounding += np.einsum("st,stij->ij", w, size * (near + small[..., None]))
     scale = sqrt(one.size * two.size)
