@@ -50,6 +50,9 @@ def second(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
         return (yield from _of_forms(r, e, f, pair))
     if forms.is_constant(e):
         return (yield from _apart(r, e, f, pair, constant, first))
+    (a, x), (b, y) = _multiple(e), _multiple(f)
+    if x is not e or y is not f:  # both numbers at once
+        return (yield second, x, y, pair) * (a * b)
     families = forms.families_in(e), forms.families_in(f)
     if not families[0] & families[1] - _apart_families(r, pair) and r.samples is None:
         return (yield from _apart(r, e, f, pair, first, first))
@@ -135,6 +138,16 @@ def _times(r: Recorder, e: Expr, f: Expr, parts: list[tuple[Expr, Expr]], pair: 
         total = part if total is None else total * part
     assert total is not None
     return total.widened(r.rank(e), r.rank(f))
+
+
+def _multiple(e: Expr) -> tuple[float, Expr]:
+    """A number and what it multiplies."""
+    number = 1.0
+    while isinstance(e, Apply) and e.op is mul and any(isinstance(a, Const) for a in e.args):
+        factor, e = e.args if isinstance(e.args[0], Const) else e.args[::-1]
+        assert isinstance(factor, Const)
+        number *= factor.value
+    return number, e
 
 
 def _of_forms(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
