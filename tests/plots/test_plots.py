@@ -144,7 +144,7 @@ def test_relative_sensitivity_of_relu_is_one() -> None:
 
 
 def test_batchnorm_is_chaotic_at_the_rate_of_the_literature() -> None:
-    """pi / (pi - 1) for relu and large batches: Yang et al. 2019, "A Mean Field Theory of Batch Normalization"."""
+    """pi / (pi - 1) for relu and large batches: Yang et al. 2019, "A Mean Field Theory of Batch Norm..."."""
     rng = np.random.default_rng(0)
     batch = rng.standard_normal((32, 32))
     moved = batch.copy()
