@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from website.commands import commands_page  # noqa: E402  (our own folder, put on the path above)
+from website.notebooks import notebook_pages  # noqa: E402
 from website.reference import PAGES, definition  # noqa: E402
 
 PROJECT = (
@@ -37,6 +38,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     pages: list[Any] = [f"reference/{page.file}.md" for page in PAGES]
     section = next(item for item in config.nav or [] if "Reference" in item)
     section["Reference"] = ["reference/index.md", *pages, "reference/commands.md"]
+    books = next(item for item in config.nav or [] if "Notebooks" in item)
+    books["Notebooks"] = list(notebook_pages(ROOT / "notebooks"))
     return config
 
 
@@ -51,6 +54,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             made[f"{name}.md"] = f"# {name}\n\n```{LANGUAGES[path.suffix]}\n{path.read_text()}```\n"
         elif path.suffix == ".md":
             made[name] = path.read_text()
+    made |= notebook_pages(ROOT / "notebooks")
     for name, content in made.items():
         files.append(File.generated(config, name, content=content))
     return files
@@ -100,6 +104,8 @@ def _on_site(path: str) -> str:
         return path.removeprefix("docs/")
     if path == "README.md":
         return "index.md"
+    if path.endswith(".ipynb"):
+        return f"{path.removesuffix('.ipynb')}.md"
     if (ROOT / path).is_dir():
         return f"{path}/README.md"
     return f"{path}.md" if Path(path).suffix in LANGUAGES else path
@@ -111,7 +117,10 @@ def on_page_content(html: str, **_: Any) -> str:
     def drawn(match: re.Match[str]) -> str:
         block, formula = match[1] == "div", re.sub(r"^\\[(\[]|\\[)\]]$", "", match[2].strip())
         formula = formula.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+        formula = formula.replace("{aligned}", "{split}")  # the converter's name for the same
         made = convert(formula, display="block" if block else "inline")
+        if "<mi>&</mi>" in made or "\\" in made:
+            raise ValueError(f"the formula {formula} is not understood")
         return f'<div class="formula">{made}</div>' if block else made
 
     return FORMULA.sub(drawn, html)

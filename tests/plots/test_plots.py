@@ -143,6 +143,17 @@ def test_relative_sensitivity_of_relu_is_one() -> None:
     assert np.abs(found - 1).max() < 2e-3
 
 
+def test_batchnorm_is_chaotic_at_the_rate_of_the_literature() -> None:
+    """pi / (pi - 1) for relu and large batches: Yang et al. 2019, "A Mean Field Theory of Batch Normalization"."""
+    rng = np.random.default_rng(0)
+    batch = rng.standard_normal((32, 32))
+    moved = batch.copy()
+    moved[0] += rng.standard_normal(32)
+    pair = (batch, moved)
+    found = ns.plots.sensitivity(ns.zoo.batchnorm_mlp, 1.0, depth=3, inputs=pair, relative=True)
+    assert abs(found / (np.pi / (np.pi - 1)) - 1) < 0.02
+
+
 def test_the_spectrum_counts_what_holds_most() -> None:
     picture = ns.plots.spectrum(np.diag([90.0, 9.5, 0.5]))
     assert "2 of them hold 99%" in picture.caption

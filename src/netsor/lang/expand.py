@@ -183,14 +183,14 @@ class _Writer:
         match s.law:
             case MatrixLaw():
                 return [replace(s, name=n, type=plain) for n in names.ravel()]
-            case Embedding(matrix, data):
+            case Embedding(matrix, data, aligned):
                 inner = len(self.types[matrix].index)
                 return [
                     replace(
                         s,
                         name=names[i],
                         type=plain,
-                        law=Embedding(self.names[matrix][i[:inner]], _data_at(data, i[inner:])),
+                        law=Embedding(self.names[matrix][i[:inner]], _data_at(data, i[:aligned] + i[inner:])),
                     )
                     for i in np.ndindex(names.shape)
                 ]
@@ -198,7 +198,7 @@ class _Writer:
                 if isinstance(law.cov, float) and not law.cross:  # independent members
                     mean = input_mean(s)
                     return [
-                        replace(s, name=n, type=plain, law=Normal(float(mean[k]), law.cov))
+                        replace(s, name=n, type=plain, law=replace(law, mean=float(mean[k])))
                         for k, n in enumerate(names.ravel())
                     ]
                 return [
@@ -219,7 +219,7 @@ class _Writer:
             cross += [(n, float(sigma[k, j])) for j, n in enumerate(others) if sigma[k, j] != 0]
         own = input_covariance(self.program, s, s)
         assert own is not None
-        return Normal(float(input_mean(s)[k]), float(own[k, k]), tuple(cross))
+        return Normal(float(input_mean(s)[k]), float(own[k, k]), tuple(cross), law.each)
 
     def matmuls(self, s: MatMul) -> Sequence[Statement]:
         names, matrices, vectors = self.names[s.name], self.names[s.matrix], self.names[s.operand]

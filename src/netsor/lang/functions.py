@@ -17,7 +17,7 @@ from array_api_compat import array_namespace
 
 from netsor.lang import special
 from netsor.lang.facts import UNKNOWN, Facts, Far, Growth, facts_of_pieces, smooth
-from netsor.lang.ops import Function, Mixing, Op
+from netsor.lang.ops import Function, IndexMap, Mixing, Op
 from netsor.lang.pieces import Pieces
 from netsor.lang.terms import Term
 
@@ -471,6 +471,6 @@ def named(functions: dict[str, Op] | None = None) -> dict[str, Op]:
     """Every operation that a text may call by name, with the user's own added."""
     from netsor.lang import index_maps
 
-    maps = (getattr(index_maps, name) for name in index_maps.__all__ if "_" not in name.rstrip("_"))
+    maps = (m for m in vars(index_maps).values() if isinstance(m, IndexMap))
     mixings = {**MIXINGS, d_batchnorm.name: d_batchnorm}
     return {**{m.name: m for m in maps}, **ARITHMETIC, **FUNCTIONS, **mixings, **(functions or {})}

@@ -161,10 +161,10 @@ class _Tangents:
         if not isinstance(s, Output):
             self.statements.append(s)
         match s:
-            case Input(law=Embedding(matrix, data)):
+            case Input(law=Embedding(matrix) as law):
                 if matrix in self.directions:
                     name = self.new(s.name)
-                    self.write(Input(name, s.type, Embedding(self.directions[matrix], data)))
+                    self.write(Input(name, s.type, replace(law, matrix=self.directions[matrix])))
                     self.dots[s.name], self.like[name] = name, s.name
             case Input():
                 self.visit_input(s)

@@ -113,6 +113,13 @@ class KernelFn:
     def part(self, x: Any, y: Any, cut: Cut, *, params: Mapping[str, Any] | None = None) -> Result:
         """A part of a kernel that is cut so: the numbers that the whole has there, to the last bit."""
         computation, data, given = self._computation(Inputs(x, y, params or {}).in_numpy(), cut)
+        rows = computation.rows
+        if computation.program.noise and rows.left_size + rows.right_size * (y is not None) > rows.count:
+            raise LimitError(
+                "a part of the kernel of a network with noise and several outputs",
+                remedy="The outputs of one input, which share their noise, may stand in two parts. Compute "
+                "the kernel in memory, or of one output.",
+            )
         return computation.result(data, given)
 
     def has_landmarks(self, x: Any) -> bool:

@@ -32,7 +32,7 @@ from netsor.lang.symbols import partial_derivatives
 from netsor.lang.types import A
 from netsor.simulation.forward import Values, check_finite, forward
 from netsor.simulation.simulate import Run, count, results
-from netsor.simulation.weights import Weights, draw, refuse_memory
+from netsor.simulation.weights import Weights, refuse_memory
 
 __all__ = ["empirical_ntk"]
 
@@ -64,7 +64,7 @@ def empirical_ntk(
     directions = wrapped.rates_of(run.joint.parameters)
     out = results((count(samples), run.rows, run.rows), run.dtype)
     for i, rng in run.samples(len(out), seed, progress):
-        weights = draw(run.program, run.widths, rng, run.dtype)
+        weights = run.draw(rng)
         out[i] = _ntk(run, weights, directions)
     check_finite(out, run.program)
     return out
@@ -79,7 +79,7 @@ def _ntk(run: Run, weights: Weights, rates: Rates) -> np.ndarray:
     readouts = {t.readout for s in run.program.outputs for t in s.terms}
     vectors: dict[str, tuple[Input, np.ndarray]] = {}
     for s in run.program.inputs:
-        if isinstance(s.law, Embedding):
+        if isinstance(s.law, Embedding) or s.name in run.noise:
             continue
         law = rates.law(s, {name: name for name in vectors}, s.name in readouts)
         table = _rows(run, s.name, gradients)
@@ -131,9 +131,9 @@ class _Gradients:
                 continue
             adjoint = self.adjoints.pop(s.name)
             match s:
-                case Input(law=Embedding(matrix, data)):
+                case Input(law=Embedding(matrix, data, aligned)):
                     x = evaluate(data, values)
-                    self.add_outer(matrix, adjoint, Block(x.array, x.rank - 1, True), 0)
+                    self.add_outer(matrix, adjoint, Block(x.array, x.rank - 1, True), aligned)
                 case Input():
                     self.of[s.name] = adjoint
                 case MatMul(matrix=matrix, operand=operand, aligned=aligned):

@@ -179,9 +179,20 @@ class Forms:
         return isinstance(op, IndexMap)
 
     @of_parts
+    def vanishes(self, expr: Expr) -> Asking:
+        """A multiple of 0, under other indices: it stands for zeros of some width and shape."""
+        if not isinstance(expr, Apply):
+            return False
+        if expr.op is mul:
+            return Const(0.0) in expr.args
+        return isinstance(expr.op, IndexMap) and len(expr.args) == 1 and (yield expr.args[0])
+
+    @of_parts
     def sources(self, form: Expr) -> Asking:
         """The matrices and inputs that a form is made of; without a common one, forms are independent."""
         found: frozenset[str] = frozenset()
+        if self.vanishes(form):
+            return found
         if isinstance(form, Ref) and not self.is_constant(form):
             match self.program.definitions[form.name]:
                 case LinComb(expr=expr):
@@ -408,6 +419,16 @@ class Forms:
         for a in _args(expr):
             found |= yield a
         return found
+
+    @cached_property
+    def noise(self) -> frozenset[str]:
+        """The families that are drawn anew for each input: different inputs are independent in them."""
+        drawn = set(self.program.noise)
+        for s in self.program.of(LinComb) if drawn else ():
+            if {name for name in refs(s.expr) if not self.is_constant(Ref(name))} <= drawn:
+                drawn.add(s.name)
+        others = {family for name, family in self.families.items() if name not in drawn}
+        return frozenset(self.families[name] for name in drawn if name in self.families) - others
 
     def families_of(self, atom: Atom) -> frozenset[str]:
         """The families that an atom depends on."""
