@@ -19,7 +19,7 @@ UNIMPORTED = ("netsor.models.", "netsor.sklearn.")  # the site is built without 
 
 # Of these classes the methods that users call; of all others, every one without a leading underscore.
 MEMBERS = {
-    "KernelFn": "__call__ evaluate plan diag mean params",
+    "KernelFn": "__call__ evaluate plan diag mean params of_params",
     "NNGPKernel": "names theta bounds __call__ diag",
     "Network": "parameters",
     "Program": "check show lower expand tangent widths types inputs outputs",

@@ -631,9 +631,59 @@ BAD_NETWORKS = {
     "python_padding_of_a_pool": """
         @ns.network
         def net(image):
-            return v @ ns.max_pool(U @ image, padding="circular")
+            return v @ ns.max_pool(U @ image, padding="full")
 
         ns.program(net, np.ones((4, 4, 3)))
+    """,
+    "python_convolution_of_two_kinds": """
+        ns.Conv2d(transposed=True, depthwise=True)
+    """,
+    "python_depthwise_convolution_of_data": """
+        conv = ns.Conv2d(depthwise=True)
+        ns.program(ns.network(lambda image: v @ conv(image)), np.ones((4, 4, 3)))
+    """,
+    "python_local_convolution_of_another_shape": """
+        conv = ns.Conv2d(local=(3, 3))
+        ns.program(ns.network(lambda image: v @ conv(image)), np.ones((4, 4, 3)))
+    """,
+    "python_transposed_convolution_without_outputs": """
+        conv = ns.Conv1d(3, transposed=True, padding=4)
+        ns.program(ns.network(lambda x: v @ conv(x)), np.ones((4, 3)))
+    """,
+    "python_joined_data": """
+        ns.program(ns.network(lambda x: v @ ns.concat([x, U @ x], axis="width")), np.ones(3))
+    """,
+    "python_shares": """
+        @ns.network
+        def net(x):
+            return v @ ns.concat([U @ x, U @ x], axis="width", shares=(1, -1))
+
+        ns.program(net, np.ones(3))
+    """,
+    "python_dropout": """
+        ns.Dropout(1.5)
+    """,
+    "python_dropout_of_data": """
+        drop = ns.Dropout(0.5)
+        ns.program(ns.network(lambda x: v @ (U @ drop(x))), np.ones(3))
+    """,
+    "python_many_heads_tied": """
+        ns.Attention(np.inf, tied=True)
+    """,
+    "python_attention_weights": """
+        ns.Attention(weights="relu")
+    """,
+    "python_degree": """
+        ns.program(ns.network(lambda x: v @ ns.monomial(U @ x, -1)), np.ones(3))
+    """,
+    "python_gamma": """
+        ns.program(ns.network(lambda x: v @ ns.rbf(U @ x, gamma=0.0)), np.ones(3))
+    """,
+    "python_gamma_of_an_exponential": """
+        ns.program(ns.network(lambda x: v @ ns.exp_normalized(U @ x, gamma=-1.0)), np.ones(3))
+    """,
+    "python_mask_of_a_mean": """
+        ns.program(ns.network(lambda x: v @ ns.global_mean_pool(U @ x, mask=U @ x)), np.ones((4, 3)))
     """,
     "python_kernel_of_text": """
         ns.Conv2d(kernel="3x3")

@@ -1,5 +1,7 @@
 """The front end: Python functions to programs, and the layers that users compose."""
 
+from netsor.build.activations import *  # noqa: F403
+from netsor.build.activations import __all__ as _activations
 from netsor.build.functions import (
     concat,
     contract,
@@ -94,4 +96,4 @@ __all__ = [
     "tangent",
     "tanh",
 ]
-__all__ += _layers
+__all__ += _activations + _layers

@@ -168,9 +168,9 @@ class _Emitter:
             case Leaf(vector=vector):
                 name = self.parameter(vector, "b")
                 self.inputs.append(Input(name, self.type(node), _vector_law(vector), place=place))
-            case Embedded(matrix=matrix, data=data):
+            case Embedded(matrix=matrix, data=data, aligned=aligned):
                 name = self.fresh(self.matrix(matrix, node) + _data_name(data))
-                law = Embedding(self.names[matrix], data)
+                law = Embedding(self.names[matrix], data, aligned)
                 self.inputs.append(Input(name, self.type(node), law, place=place))
             case Product(matrix=matrix, operand=x, aligned=aligned):
                 source = self.matrix(matrix, node)
@@ -202,7 +202,7 @@ class _Emitter:
 
     def readout(self, matrix: Matrix | Vector, x: Node) -> str:
         """The name of a readout vector, declared at its first use."""
-        if isinstance(matrix, Vector) and matrix in self.trace.leaves:
+        if isinstance(matrix, Vector) and matrix in self.trace.vectors:
             raise fail(
                 "a Vector is the bias of an output and stands elsewhere, too",
                 "Rule Output: what is added to an output is one random number, not a vector. Use two.",
@@ -314,7 +314,7 @@ VIEWS = {"at", "reshape", "transpose", "take"}
 def _vector_law(vector: Vector) -> Normal:
     cov = vector.var if isinstance(vector.var, float) else _nested(vector.var)
     mean = float(vector.mean) if vector.mean.ndim == 0 else _nested(vector.mean)
-    return Normal(mean, cov)
+    return Normal(mean, cov, each=vector.each)
 
 
 def _nested(array: Any) -> Any:

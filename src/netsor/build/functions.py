@@ -31,6 +31,7 @@ from netsor.lang.ops import Function, Mixing
 
 __all__ = [
     "as_node",
+    "check_mask",
     "concat",
     "contract",
     "dot",
@@ -78,21 +79,44 @@ def stack(items: Sequence[Any], axis: int = 0) -> Any:
     return apply(maps.stack, *map(as_node, members), axis=_axis(axis))
 
 
-def concat(items: Sequence[Any], axis: int = 0) -> Any:
-    """Blocks joined along an index axis that they have.
+def concat(items: Sequence[Any], axis: int | str = 0, shares: Sequence[float] | None = None) -> Any:
+    """Blocks joined along an index axis that they have, or along the channels: `axis="width"`.
 
-    Channels are the width, not an index axis: a matrix on joined channels is `W1 @ a + W2 @ b`.
+    Channels are the width, not an index axis. Joined, they are multiplied by matrices and read by readouts,
+    whose fan-in counts all of them: `W @ concat([a, b], axis="width")` is `W1 @ a + W2 @ b` with the variance
+    divided between the two, in equal parts or by their `shares` of the channels.
+
+    >>> import netsor as ns
+    >>> U, V, v = ns.Matrix(), ns.Matrix(), ns.Matrix(rows=1)
+    >>> net = ns.network(lambda x: v @ ns.concat([U @ x, 2 * (V @ x)], axis="width"))
+    >>> ns.kernel(net)([[1.0, 1.0]])  # (1 + 4) / 2
+    array([[2.5]])
     """
     nodes = [as_node(item) for item in _items(items, "concat")]
+    if axis == "width":
+        return _joined(nodes, shares)
     if any(node.kind in ("G", "H") for node in nodes) and _axis(axis) < 0:
         rank = len(nodes[0].index)
         raise fail(
             f"vectors are joined along axis={axis}",
-            "The last axis of (height, width, channels) is the width, which goes to infinity: a matrix on "
-            "joined channels is `W1 @ a + W2 @ b`, with the variance of each divided by their number. Index "
-            f"axes are counted from the front; here there {'is' if rank == 1 else 'are'} {rank}.",
+            "The last axis of (height, width, channels) is the width, which goes to infinity: channels are "
+            'joined with axis="width". Index axes are counted from the front; here there '
+            f"{'is' if rank == 1 else 'are'} {rank}.",
         )
     return apply(maps.concat, *nodes, axis=_axis(axis))
+
+
+def _joined(nodes: list[Node], shares: Sequence[float] | None) -> Flat:
+    """Blocks as features of one layer; a part of all channels counts by its share."""
+    if any(node.kind not in ("G", "H") for node in nodes):
+        raise fail("the channels of data are joined with a width", "Multiply data by a Matrix first.")
+    if shares is not None:
+        parts = np.asarray(shares, float)
+        if parts.shape != (len(nodes),) or not (parts > 0).all() or not np.isfinite(parts).all():
+            raise fail(f"shares={shares!r:.60}", "Give a positive number for each of the joined blocks.")
+        scales = np.sqrt(parts / parts.mean())
+        nodes = [apply(mul, float(scale), node) for scale, node in zip(scales, nodes, strict=True)]
+    return Flat(apply(maps.stack, *nodes, axis=-1), 1)
 
 
 def pad(x: Any, widths: Any) -> Node:
@@ -233,11 +257,11 @@ def softmax(x: Any, axis: int = -1, mask: Any = None) -> Node:
             "softmax over members of a block, coordinate by coordinate, is `ns.nonlin(fn, h, axes=...)`; one "
             "over the width is not coordinatewise.",
         )
-    extra = () if mask is None else (_mask(mask, node, _axis(axis)),)
+    extra = () if mask is None else (check_mask(mask, node, _axis(axis)),)
     return apply(MIXINGS["softmax"], node, *extra, axis=_axis(axis))
 
 
-def _mask(mask: Any, node: Node, axis: int) -> Any:
+def check_mask(mask: Any, node: Node, axis: int = -1) -> Any:
     """An array of zeros and ones that leaves something along the axis."""
     if isinstance(mask, Node):
         if mask.kind != "K":

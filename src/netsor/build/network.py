@@ -92,7 +92,7 @@ class Network:
             for i, x in enumerate(inputs):
                 _run(self, trace, x, f"x{i + 1}")
             self.remember(trace)
-            used = {*trace.uses, *trace.leaves, *trace.biases}
+            used = {*trace.uses, *trace.vectors, *trace.biases}
             return {parameter: name for parameter, name in self.parameters().items() if parameter in used}
         found: dict[Any, str] = {}
         for name, value in reachable(self.fn, (Matrix, Vector)):
@@ -104,7 +104,7 @@ class Network:
         """Keep the parameters that a trace has met, under names by order of appearance."""
         known = self.parameters()
         taken = set(known.values())
-        for parameter in (*trace.uses, *trace.leaves, *trace.biases):
+        for parameter in (*trace.uses, *trace.vectors, *trace.biases):
             if parameter not in known:
                 prefix = "b" if isinstance(parameter, Vector) else "v" if type(parameter.rows) is int else "W"
                 fresh = (f"{prefix}{k}" for k in count(1) if f"{prefix}{k}" not in taken)
@@ -343,8 +343,8 @@ def _check_same(net: Network, trace: Trace, other: Trace, first: int) -> None:
         return
     nodes = [node for node in trace.nodes[first:] if not isinstance(node, Leaf)]
     node = nodes[min(len(here), len(there)) - 1 if different is None else different]
-    kept = {*other.uses, *other.leaves, *other.biases}
-    made = [p for p in (*trace.uses, *trace.leaves, *trace.biases) if p not in kept]
+    kept = {*other.uses, *other.vectors, *other.biases}
+    made = [p for p in (*trace.uses, *trace.vectors, *trace.biases) if p not in kept]
     if made:
         what = type(made[0]).__name__
         error = fail(

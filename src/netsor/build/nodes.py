@@ -352,6 +352,7 @@ class Embedded(Node):
 
     matrix: Any
     data: Any  # an expression of data
+    aligned: int = 0
 
 
 @dataclass(eq=False, repr=False, slots=True)

@@ -178,6 +178,7 @@ class Vector:
     mean   a number, or one per member of the block
     index  shape of a block of vectors, independent if `var` is a number
     rate   how fast it is trained, for the tangent kernel: 0 is frozen
+    each   drawn anew for each input: noise, which is never trained
 
     >>> import netsor as ns
     >>> b = ns.Vector(1.0, mean=0.5)
@@ -194,7 +195,9 @@ class Vector:
         width: str | None = None,
         name: str | None = None,
         rate: float = 1.0,
+        each: bool = False,
     ) -> None:
+        self.each = bool(each)
         cov, self.mean, self.rate = _law(var), _law(mean), check_rate(rate, "a Vector")
         if cov.ndim == 0:
             self.var: Any = _variance(var, "Vector")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -23,12 +24,10 @@ from netsor.build.nodes import (
     Product,
     Readout,
     Width,
-    apply,
     fail,
 )
 from netsor.build.parameters import Matrix, Vector
 from netsor.errors import DataError
-from netsor.lang import index_maps as maps
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, Ref, refs, rename
@@ -87,13 +86,20 @@ class Trace:
     nodes: list[Node] = field(default_factory=list)
     data: dict[str, np.ndarray] = field(default_factory=dict)
     uses: dict[Matrix, Use] = field(default_factory=dict)
-    leaves: dict[Vector, Leaf] = field(default_factory=dict)
+    leaves: dict[Any, Leaf] = field(default_factory=dict)
     widths: dict[str, Width] = field(default_factory=dict)
     functions: dict[Callable, str] = field(default_factory=dict)
     constants: dict[tuple[Index, bytes], str] = field(default_factory=dict)
     concrete: bool = False  # whether the network looked at the values of its data
     requirements: list[Requirement] = field(default_factory=list)
     spots: bool = True  # whether nodes remember the lines that made them
+    reading: int = 0  # how many inputs the network was read on
+    counts: Counter[Any] = field(default_factory=Counter)
+
+    @property
+    def vectors(self) -> dict[Vector, None]:
+        """The Vectors that are used as such."""
+        return {leaf.vector: None for leaf in self.leaves.values()}
 
     @property
     def biases(self) -> dict[Vector, None]:
@@ -123,7 +129,7 @@ class Trace:
             for name, array in self.data.items()
             if name.startswith("k")
         }
-        numbers: dict[Node, Any] = {leaf: vector for vector, leaf in self.leaves.items()}
+        numbers: dict[Node, Any] = {leaf: leaf.vector for leaf in self.leaves.values()}
         out: list[tuple[Any, ...]] = []
         for node in self.nodes[first:]:
             if not isinstance(node, Leaf):
@@ -134,6 +140,7 @@ class Trace:
     @contextmanager
     def active(self) -> Iterator[None]:
         token = _CURRENT.set(self)
+        self.reading += 1
         try:
             yield
         finally:
@@ -162,10 +169,16 @@ class Trace:
                 return float(x)
         return self.constant(x)
 
+    def count(self, what: Any) -> int:
+        """How often this was asked before, in this reading of the network."""
+        self.counts[self.reading, what] += 1
+        return self.counts[self.reading, what] - 1
+
     def leaf(self, vector: Vector) -> Leaf:
-        if vector not in self.leaves:
-            self.leaves[vector] = Leaf(self, "G", vector.index, self.width(vector.width), vector)
-        return self.leaves[vector]
+        key = (vector, self.reading) if vector.each else vector
+        if key not in self.leaves:
+            self.leaves[key] = Leaf(self, "G", vector.index, self.width(vector.width), vector)
+        return self.leaves[key]
 
     def width(self, name: str | None) -> Width:
         return Width() if name is None else self.widths.setdefault(name, Width(name))
@@ -294,8 +307,8 @@ class Trace:
                 DataError,
             )
         self.check_aligned(aligned, matrix.index, x.index[:-1])
-        out = Embedded(self, "G", matrix.index + x.index[:-1], use.rows, matrix, data_expr(x))
-        return _diagonal(out, aligned, len(matrix.index)) if aligned else out
+        index = matrix.index + x.index[aligned:-1]
+        return Embedded(self, "G", index, use.rows, matrix, data_expr(x), aligned)
 
     def check_aligned(self, aligned: int, index: Index, other: Index) -> None:
         """Axes that run together are axes of both, with one length."""
@@ -319,8 +332,8 @@ def _signature(node: Node, numbers: dict[Node, Any], constants: dict[str, str]) 
     match node:
         case Known(expr=expr):
             return "data", rename(expr, constants)
-        case Embedded(matrix=matrix, data=data):
-            return matrix, rename(data, constants)
+        case Embedded(matrix=matrix, data=data, aligned=aligned):
+            return matrix, rename(data, constants), aligned
         case Product(matrix=matrix, operand=x, aligned=aligned):
             return matrix, numbers[x], aligned
         case Expression(op=op, args=args, attrs=attrs):
@@ -346,15 +359,6 @@ def _operation(op: Op) -> Any:
         repr(c) if isinstance(c, int | float | str | tuple) else type(c) for c in (*cells, fn.__defaults__)
     ]
     return type(op), code, *plain
-
-
-def _diagonal(out: Node, aligned: int, inner: int) -> Node:
-    """The members i = j of a product with index axes (i, ..., j, ...), whose first j stand after `inner`."""
-    shared = out.index[:aligned]
-    free = (slice(None),) * (inner - aligned)
-    members = [out[(*i, *free, *i)] for i in np.ndindex(*shared)]
-    joined = apply(maps.stack, *members, axis=0)
-    return joined.reshape(*shared, *joined.index[1:])
 
 
 def numbers(x: Any, what: str) -> np.ndarray:

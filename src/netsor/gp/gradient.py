@@ -1,4 +1,4 @@
-"""Derivatives in the logarithms of the variances, by central differences or by JAX."""
+"""Derivatives in the logarithms of the variances, by differences or by JAX."""
 
 from __future__ import annotations
 
@@ -39,10 +39,14 @@ def kernel_gradient(
     chosen = list(kernel.params) if names is None else list(arguments.names("names", names))
     _check(chosen, values, method)
     inputs, start = as_inputs(x), np.zeros(len(chosen))
+    of_params = kernel.of_params(inputs)
+    value = of_params(values)
+
+    def moved(shift: Any) -> dict[str, Any]:
+        return {**values, **{name: values[name] * _exp(shift[k]) for k, name in enumerate(chosen)}}
 
     def matrix(shift: Any) -> Any:
-        moved = {name: values[name] * _exp(shift[k]) for k, name in enumerate(chosen)}
-        return kernel(inputs, params={**values, **moved})
+        return kernel(inputs, params=moved(shift))
 
     if method == "jax":
         import jax  # type: ignore[import-not-found]
@@ -50,8 +54,8 @@ def kernel_gradient(
         with double_precision():
             slopes = np.asarray(jax.jit(jax.jacfwd(matrix))(jax.numpy.asarray(start)))
     else:
-        slopes = central_differences(matrix, start)
-    return kernel(inputs, params=values), slopes
+        slopes = central_differences(lambda shift: of_params(moved(shift)), start)
+    return value, slopes
 
 
 def _check(names: list[str], values: Mapping[str, Any], method: str) -> None:
@@ -84,7 +88,7 @@ def central_differences(function: Callable[[np.ndarray], Any], at: np.ndarray) -
 def jax_runs(kernel: KernelFn, inputs: list[Any], params: Mapping[str, float]) -> bool:
     """Whether JAX is installed, can follow this kernel, and compiles it in seconds rather than minutes.
 
-    The kernel is traced, not computed. Kernels that are sampled are left to methods without derivatives.
+    The kernel is traced, not computed. Kernels that JAX calls back for are as well done without it.
     """
     if importlib.util.find_spec("jax") is None or not params:
         return False
@@ -95,4 +99,15 @@ def jax_runs(kernel: KernelFn, inputs: list[Any], params: Mapping[str, float]) -
             traced = jax.make_jaxpr(lambda values: kernel(inputs, params=values))(dict(params))
     except (TypeError, AttributeError, NotImplementedError, NetsorError):  # what NumPy does to JAX's arrays
         return False
-    return len(traced.jaxpr.eqns) <= LARGEST_TRACE
+    return len(traced.jaxpr.eqns) <= LARGEST_TRACE and not _calls_back(traced.jaxpr)
+
+
+def _calls_back(jaxpr: Any) -> bool:
+    """Whether a function that JAX has traced calls NumPy."""
+    for equation in jaxpr.eqns:
+        inner = (getattr(part, "jaxpr", part) for part in equation.params.values())
+        if equation.primitive.name == "pure_callback" or any(
+            _calls_back(j) for j in inner if hasattr(j, "eqns")
+        ):
+            return True
+    return False

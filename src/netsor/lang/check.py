@@ -46,6 +46,10 @@ Mark = str | re.Pattern[str]
 LEFT = re.compile(r"^\s*(?:Input\s+)?(\w+)")
 RIGHT = re.compile(r"(?::=|~|Output)\s*(.*?)\s*(?:::.*)?$")
 DECLARED = re.compile(r"::\s*([^~]*?)\s*(?:~.*)?$")
+ALIGNED = (
+    "Rule MatMul, aligned: matrix i meets vector i, so both have these axes, with one length. "
+    "Without `aligned` every matrix meets every vector."
+)
 
 
 @dataclass(frozen=True)
@@ -241,8 +245,8 @@ class _Checker:
                 )
             case G(), Normal():
                 pass
-            case G(), Embedding(matrix, data):
-                self.check_embedding(s, matrix, data)
+            case G(), Embedding() as law:
+                self.check_embedding(s, law)
             case _:
                 raise self.fail(
                     f"`{s.name}` cannot be an input of type {s.type} with this law",
@@ -252,8 +256,9 @@ class _Checker:
                 )
         return s.type
 
-    def check_embedding(self, s: Input, matrix: str, data: Expr) -> None:
+    def check_embedding(self, s: Input, law: Embedding) -> None:
         """Rule Embed: A(n, m) with finite m times data of last dimension m is an input G(n)."""
+        matrix, data, k = law.matrix, law.data, law.aligned
         type_ = self.lookup(matrix)
         remedy = (
             "Rule Embed: `Input U :: A(n, m) ~ N(0, 1/m)` with a number m, then "
@@ -278,7 +283,13 @@ class _Checker:
                 remedy,
                 _spelling(data),
             )
-        expected = G(str(type_.rows), type_.index + found.index[:-1])
+        if type_.index[:k] != found.index[:-1][:k] or k > min(len(type_.index), len(found.index) - 1):
+            raise self.fail(
+                f"aligned={k}, but `{matrix}` has index shape {type_.index} and its data {found.index[:-1]}",
+                ALIGNED,
+                LAW,
+            )
+        expected = G(str(type_.rows), type_.index + found.index[k:-1])
         if s.type != expected:
             raise self.fail(
                 f"`{s.name}` is declared {s.type}, but its law has type {expected}",
@@ -315,8 +326,7 @@ class _Checker:
         if a.index[:k] != h.index[:k] or k > min(len(a.index), len(h.index)):
             raise self.fail(
                 f"aligned={k}, but `{s.matrix}` has index shape {a.index} and `{s.operand}` {h.index}",
-                "Rule MatMul, aligned: matrix i meets vector i, so both have these axes, with one length. "
-                "Without `aligned` every matrix meets every vector.",
+                ALIGNED,
                 _operand(s.operand),
             )
         return G(str(a.rows), a.index + h.index[k:])

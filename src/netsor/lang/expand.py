@@ -14,12 +14,15 @@ from typing import Any
 import numpy as np
 
 from netsor.errors import LoweringError
+from netsor.lang.batchnorm import written_out
 from netsor.lang.blocks import Block, align
+from netsor.lang.check import Inferred, as_inferred, infer
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees
-from netsor.lang.functions import add, div, mul, neg, sub
+from netsor.lang.functions import add, d_batchnorm, div, mul, neg, sub
 from netsor.lang.index_maps import at
 from netsor.lang.lower import drop_dead
+from netsor.lang.normal_form import NormalForm
 from netsor.lang.ops import Function, IndexMap, Mixing, axes_of
 from netsor.lang.program import (
     Embedding,
@@ -151,6 +154,14 @@ class _Writer:
             self.names[name] = _member_names(name, type_.index, taken)
         vectors = (self.names[name] for name, type_ in program.types.items() if isinstance(type_, H))
         self.vectors = {name for names in vectors for name in names.ravel()}
+        self.form = NormalForm(lambda e: self.inferred(e).index, lambda e: self.inferred(e).width is None)
+
+    def inferred(self, e: Expr) -> Inferred:
+        return infer(e, self.known, lambda what, *_: LoweringError(f"an expression is ill-typed: {what}"))
+
+    def known(self, name: str) -> Inferred:
+        data = self.program.data.get(name)
+        return as_inferred(self.types[name]) if data is None else Inferred("K", data.shape)
 
     def all_names(self) -> Iterator[str]:
         for names in self.names.values():
@@ -172,14 +183,14 @@ class _Writer:
         match s.law:
             case MatrixLaw():
                 return [replace(s, name=n, type=plain) for n in names.ravel()]
-            case Embedding(matrix, data):
+            case Embedding(matrix, data, aligned):
                 inner = len(self.types[matrix].index)
                 return [
                     replace(
                         s,
                         name=names[i],
                         type=plain,
-                        law=Embedding(self.names[matrix][i[:inner]], _data_at(data, i[inner:])),
+                        law=Embedding(self.names[matrix][i[:inner]], _data_at(data, i[:aligned] + i[inner:])),
                     )
                     for i in np.ndindex(names.shape)
                 ]
@@ -187,7 +198,7 @@ class _Writer:
                 if isinstance(law.cov, float) and not law.cross:  # independent members
                     mean = input_mean(s)
                     return [
-                        replace(s, name=n, type=plain, law=Normal(float(mean[k]), law.cov))
+                        replace(s, name=n, type=plain, law=replace(law, mean=float(mean[k])))
                         for k, n in enumerate(names.ravel())
                     ]
                 return [
@@ -208,7 +219,7 @@ class _Writer:
             cross += [(n, float(sigma[k, j])) for j, n in enumerate(others) if sigma[k, j] != 0]
         own = input_covariance(self.program, s, s)
         assert own is not None
-        return Normal(float(input_mean(s)[k]), float(own[k, k]), tuple(cross))
+        return Normal(float(input_mean(s)[k]), float(own[k, k]), tuple(cross), law.each)
 
     def matmuls(self, s: MatMul) -> Sequence[Statement]:
         names, matrices, vectors = self.names[s.name], self.names[s.matrix], self.names[s.operand]
@@ -275,6 +286,8 @@ class _Writer:
             case IndexMap():
                 out = expr.op.run(*blocks, **expr.options)
                 return Block(_object(out.array), out.rank)
+            case Mixing() if expr.op is d_batchnorm:
+                return self.evaluate(written_out(self.form, expr))
             case Mixing() if "axis" in expr.options:
                 return _mix(expr.op, expr.options, blocks)
             case Function() | Mixing():

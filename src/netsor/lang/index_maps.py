@@ -17,6 +17,7 @@ from netsor.lang.ops import IndexMap, axes_of
 from netsor.lang.types import Index
 
 __all__ = [
+    "AROUND",
     "at",
     "avgpool",
     "concat",
@@ -32,10 +33,12 @@ __all__ = [
     "window_extent",
     "window_options",
     "window_positions",
+    "windows",
 ]
 
 
 LONGEST = 10**6  # of a window, a stride, a dilation, a number of zeros
+AROUND = ("circular", "wrap")  # paddings that read from the other end of the axis
 
 
 def _at(x: Block, *, index: Attr) -> Block:
@@ -192,8 +195,10 @@ def _contract(a: Block, x: Block) -> Block:
 def window_extent(size: int, kernel: int, stride: int, dilation: int, padding: str | int) -> tuple[int, int]:
     """The number of output positions, and how far the first window begins before the axis does.
 
-    `same` keeps ceil(size / stride) outputs and pads with zeros, the odd one at the end;
-    `circular` wraps around; `valid` uses only windows that fit; a number of zeros stands at either end.
+    `same` keeps ceil(size / stride) outputs and pads with zeros, the odd one at the end; `wrap` is the same
+    with the other end of the axis in place of zeros; `circular` also wraps around, and its windows are
+    centred on every stride-th place; `valid` uses only windows that fit; a number of zeros stands at either
+    end.
     """
     if not all(type(n) is int and 1 <= n <= LONGEST for n in (kernel, stride, dilation)):
         what = f"a window of size {kernel}, stride {stride} and dilation {dilation}"
@@ -207,11 +212,12 @@ def window_extent(size: int, kernel: int, stride: int, dilation: int, padding: s
                 f"a window of length {reach} does not fit into an axis of length {size + 2 * left}"
             )
         return count, left
-    if padding not in ("same", "circular"):
-        raise ValueError(f'padding must be "same", "valid", "circular" or a number of zeros, not {padding!r}')
+    if padding not in ("same", *AROUND):
+        words = '"same", "valid", "circular", "wrap"'
+        raise ValueError(f"padding must be {words} or a number of zeros, not {padding!r}")
     count = -(-size // stride)
     total = max((count - 1) * stride + reach - size, 0)
-    return count, total // 2 if padding == "same" else (reach - 1) // 2
+    return count, (reach - 1) // 2 if padding == "circular" else total // 2
 
 
 def window_positions(
@@ -220,7 +226,7 @@ def window_positions(
     """For each kernel position and output position: the input position, and whether it exists."""
     count, left = window_extent(size, kernel, stride, dilation, padding)
     where = np.arange(count) * stride + (np.arange(kernel) * dilation)[:, None] - left
-    if padding == "circular":
+    if padding in AROUND:
         return where % size, np.ones_like(where, bool)
     return np.clip(where, 0, size - 1), (where >= 0) & (where < size)
 
@@ -291,6 +297,29 @@ def _patches(x: Block, *, size: tuple[int, ...], stride: tuple[int, ...], paddin
     return _reshape(x, shape=(int(np.prod(size)), *x.index[dims:]))
 
 
+def _windows(x: Block, *, kernel: tuple[int, ...], **options: Attr) -> Block:
+    """All windows of the first axes: index (position in the kernel..., output position..., rest).
+
+    Places outside the block are 0. `sum(windows(x), axis of the kernel)` adds up what a convolution sees.
+    """
+    dims = len(kernel)
+    stride, dilation, padding = window_options(dims=dims, **options)
+    for d, (k, s, step) in enumerate(zip(kernel, stride, dilation, strict=True)):
+        where, exists = window_positions(x.index[2 * d], k, s, step, padding)
+        taken = x.like(x.xp.take(x.array, x.xp.asarray(where.ravel()), axis=_positive(x, 2 * d)), x.rank)
+        taken = taken if exists.all() else _weigh(taken, 2 * d, exists.ravel().astype(float))
+        x = _reshape(taken, shape=(*x.index[: 2 * d], *where.shape, *x.index[2 * d + 1 :]))
+    first = [2 * d for d in range(dims)]
+    return _transpose(x, axes=(*first, *(a for a in range(x.rank) if a not in first)))
+
+
+def _measure_windows(x: Index, *, kernel: tuple[int, ...], **options: Attr) -> Index:
+    dims = len(kernel)
+    if dims > len(x):
+        raise ValueError(f"a window of {dims} axes on a block of {len(x)}")
+    return (*kernel, *_measure_window((*kernel, *x), dims=dims, **options))
+
+
 def _avgpool(x: Block, *, size: tuple[int, ...], stride: tuple[int, ...], padding: str) -> Block:
     """Means over windows of the first axes; members outside the block do not count."""
     for d, (k, s) in enumerate(zip(size, stride, strict=True)):
@@ -315,4 +344,5 @@ concat = IndexMap("concat", _concat, measure=_measure_concat)
 contract = IndexMap("contract", _contract, coefficients=True, measure=_measure_contract)
 window = IndexMap("window", _window, measure=_measure_window)
 patches = IndexMap("patches", _patches, measure=_measure_patches)
+windows = IndexMap("windows", _windows, measure=_measure_windows)
 avgpool = IndexMap("avgpool", _avgpool, measure=_measure_pool)

@@ -57,19 +57,25 @@ class Normal:
 
     `mean` is a number or an array of the index shape. `cov` is one variance for independent members,
     or the covariance matrix of the flattened block; `cross` holds matrices (this block x the other).
+    With `each` it is drawn anew for each input of a network, as noise is; noise is no parameter.
     """
 
     mean: Nested = 0.0
     cov: Nested = 1.0
     cross: tuple[tuple[str, Nested], ...] = ()
+    each: bool = False
 
 
 @dataclass(frozen=True)
 class Embedding:
-    """An input G-var that is a matrix applied to data: covariance var * x.x' / columns."""
+    """An input G-var that is a matrix applied to data: covariance var * x.x' / columns.
+
+    The first `aligned` index axes of matrix and data run together, as in `MatMul`.
+    """
 
     matrix: str
     data: Expr
+    aligned: int = 0
 
 
 Law = MatrixLaw | Normal | Embedding
@@ -215,6 +221,11 @@ class Program:
         return self.of(Input)
 
     @cached_property
+    def noise(self) -> frozenset[str]:
+        """The inputs that are drawn anew for each input of a network."""
+        return frozenset(s.name for s in self.inputs if isinstance(s.law, Normal) and s.law.each)
+
+    @cached_property
     def outputs(self) -> list[Output]:
         return self.of(Output)
 
@@ -351,7 +362,7 @@ def rename_statement(s: Statement, names: Mapping[str, str], widths: Mapping[str
 
     match s:
         case Input(law=Embedding(matrix, data)):
-            s = replace(s, law=Embedding(new(matrix), rename(data, names)))
+            s = replace(s, law=replace(s.law, matrix=new(matrix), data=rename(data, names)))
         case Input(law=Normal(cross=cross) as law):
             s = replace(s, law=replace(law, cross=tuple((new(k), v) for k, v in cross)))
         case MatMul():

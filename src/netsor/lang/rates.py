@@ -81,6 +81,8 @@ class Rates:
         if isinstance(s.law, MatrixLaw):
             return MatrixLaw(self.spread(s, readout))
         assert isinstance(s.law, Normal)
+        if s.law.each:
+            return Normal(0.0, 0.0)
         if self.convention != "ntk":
             return Normal(0.0, self.spread(s, readout))
         own = self.rate(s.name)

@@ -65,8 +65,17 @@ def _embedded_covariance(program: Program, s: Embedding, t: Embedding) -> np.nda
     assert isinstance(source, Input)
     assert isinstance(source.type, A)
     assert isinstance(source.law, MatrixLaw)
-    x, y = (embedded_data(program, law).reshape(-1, int(source.type.cols)) for law in (s, t))
-    return np.kron(np.eye(prod(source.type.index)), source.law.var / int(source.type.cols) * x @ y.T)
+    x, y = (_per_matrix(program, law, source.type) for law in (s, t))
+    blocks = np.einsum("iam,ibm->iab", x, y) * (source.law.var / x.shape[-1])
+    same = np.eye(len(x))[:, None, :, None] * blocks[:, :, None, :]
+    return same.reshape(x.shape[0] * x.shape[1], y.shape[0] * y.shape[1])
+
+
+def _per_matrix(program: Program, law: Embedding, type_: A) -> np.ndarray:
+    """The data that each matrix of a block multiplies: (matrices, data, columns)."""
+    data, shared = embedded_data(program, law), type_.index[: law.aligned]
+    rest = data.reshape(prod(shared), -1, int(type_.cols))
+    return np.repeat(rest, prod(type_.index) // prod(shared), axis=0)
 
 
 def _matrix(value: Any, s: Input, t: Input) -> np.ndarray:

@@ -122,11 +122,11 @@ def _show_law(s: Input) -> str:
         case MatrixLaw(var):
             assert isinstance(s.type, A)
             return f"N(0, {_show_value(var)}/{s.type.cols})"
-        case Embedding(matrix, data):
-            return f"MatMul({matrix}, {show_expr(data)})"
-        case Normal(mean, cov, cross):
+        case Embedding(matrix, data, aligned):
+            return f"MatMul({matrix}, {show_expr(data)}{f', aligned={aligned}' if aligned else ''})"
+        case Normal(mean, cov, cross, each):
             parts = [_show_value(mean), _show_value(cov), *(f"{k}: {_show_value(v)}" for k, v in cross)]
-            return f"N({', '.join(parts)})"
+            return f"N({', '.join(parts)}){' each' if each else ''}"
 
 
 def show_expr(expr: Expr) -> str:

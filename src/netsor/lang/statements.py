@@ -75,8 +75,10 @@ class Build(Transformer_NonRecursive):
 
     def input(self, name, type_, law):
         if isinstance(law, tuple):
-            mean, cov, over, cross = law
-            law = _law(name, type_, mean, cov, over, cross)
+            *law, each = law
+            law = _law(name, type_, *law)
+            if each:
+                law = _drawn_anew(name, law)
         return Input(str(name), type_, law)
 
     def assign(self, name, rhs, type_):
@@ -142,11 +144,12 @@ class Build(Transformer_NonRecursive):
     def cross(self, name, _colon, array):
         return str(name), array
 
-    def normal(self, mean, cov, over, *cross):
-        return mean, cov, over, cross
+    def normal(self, mean, cov, over, *rest):
+        *cross, each = rest
+        return mean, cov, over, tuple(cross), each is not None
 
-    def embedding(self, matrix, expr):
-        return Embedding(str(matrix), expr)
+    def embedding(self, matrix, expr, aligned):
+        return Embedding(str(matrix), expr, _integer(aligned) if aligned else 0)
 
     # Expressions
 
@@ -294,6 +297,15 @@ def _law(name: str, type_: Type, mean: Any, cov: Any, over: Any, cross: tuple) -
                 remedy="Rule Input: means and covariances are numbers or arrays, whose rows have one length.",
             )
     return Normal(_floats(mean), _floats(cov), tuple((k, _floats(v)) for k, v in cross))
+
+
+def _drawn_anew(name: str, law: MatrixLaw | Normal) -> Normal:
+    if isinstance(law, Normal) and not law.cross:
+        return replace(law, each=True)
+    raise ParseError(
+        f"`{name}` is drawn anew for each input",
+        remedy="Rule Input: `each` is for a G-var that depends on no other input: `~ N(0, 1) each`.",
+    )
 
 
 def _under(first: Token, last: Token | None = None) -> Place:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from netsor.limits.assembly import Rows
 from netsor.limits.recursion.outputs import output_second
-from netsor.limits.recursion.pairs import Pair
+from netsor.limits.recursion.pairs import Pair, PerInput, PerPair
 from netsor.limits.recursion.recorder import Missing, Recorder
 from netsor.limits.tape.graph import Graph
 from netsor.limits.tape.tape import Tape
@@ -24,10 +26,21 @@ class Recorded:
     largest: int
 
 
+def _with_noise(r: Recorder, block: PerPair, o: int, p: int) -> PerPair:
+    """The block with those of inputs with themselves in their places, where their noise is the same."""
+    pair, own = block.pair, r.ask(output_second, o, p, Pair(True))
+    assert pair.rows is not None
+    n, shape = pair.rows[1] - pair.rows[0], own.array.shape
+    spread = pair.left(PerInput(own.array, len(shape) - 2)).array
+    same = pair.shared(r.xp.asarray(np.eye(n).reshape((1, n, n, *(1,) * (len(shape) - 2)))))
+    return PerPair(block.array + same * (spread - block.array), pair, block.left, block.right)
+
+
 def recorded_blocks(make: Callable[[Tape], Recorder], rows: Rows) -> Recorded | Missing:
     """The blocks of all pairs of outputs; with one set of inputs, those on and above the diagonal."""
     single, tape, blocks = Tape(), Tape(), {}
     recorder = make(single)
+    group_of = {o: r for r, group in enumerate(rows.groups) for o in group.outputs}
     spans = {o: rows.spans(r) for r, group in enumerate(rows.groups) for o in group.outputs}
     for o, (left, _) in spans.items():
         for p, (_, right) in spans.items():
@@ -35,5 +48,7 @@ def recorded_blocks(make: Callable[[Tape], Recorder], rows: Rows) -> Recorded | 
                 block = recorder.ask(output_second, o, p, Pair(False, False, left, right, tape))
                 if recorder.missing:
                     return recorder.missing
+                if rows.symmetric and group_of[o] == group_of[p] and recorder.program.noise:
+                    block = _with_noise(recorder, block, o, p)
                 blocks[o, p] = block.array
     return Recorded(Graph(single, tape, blocks.values()), list(blocks), tape.largest)

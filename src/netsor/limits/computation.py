@@ -237,13 +237,13 @@ class Computation:
             _require_scale(name, found[name])
         return found
 
-    def value(self, data: Values, params: Values) -> np.ndarray:
-        """The kernel alone."""
+    def value(self, data: Values, params: Values, held: dict[str, Any] | None = None) -> np.ndarray:
+        """The kernel alone; with `held`, what sampling has chosen in the first of several calls stays."""
         if self.options.tol is not None:
             return self.result(data, params).value
         exact = self.exact(errors=False)
         if exact is None:
-            return self.sampled.result(self.given(data, params), errors=False).value
+            return self.sampled.result(self.given(data, params), False, held).value
         prepare, recording = exact
         given = self.given(data, params)
         (value,) = self._runs(recording, prepare(given), 0.0)
@@ -273,7 +273,7 @@ class Computation:
 
     def _near(self, recording: Recording, given: Values, kernels: Mapping[float, Any]) -> Iterator[Entries]:
         """The entries of nearly equal inputs at some nudges, where functions are steep."""
-        if not recording.notes.steep:
+        if not recording.notes.steep or self.program.noise:  # equal inputs differ in their noise
             return iter(())
         names = (self.shapes, (*self.params, *self.varied))
         data, params = ({name: given[name] for name in own} for own in names)
@@ -327,8 +327,8 @@ class Computation:
                 plan_of(recording, statements, value.shape),
                 scale.rounding(statements, self.options.dtype, more),
             )
-        reached, tol = bound.relative(scale.left, scale.right), self.options.tol
-        if tol is not None and reached > tol:
+        tol = self.options.tol
+        if tol is not None and (reached := bound.relative(scale.left, scale.right)) > tol:
             raise LimitError(
                 f"the tolerance {tol:g} is not reached",
                 remedy=f"The exact methods have an error of {reached:.2g} here. Use a larger tol.",

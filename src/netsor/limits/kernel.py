@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from netsor.limits.inputs import Inputs
 from netsor.limits.options import Options
 from netsor.limits.plan import Plan
 from netsor.limits.result import Result
+from netsor.limits.sampling.values import HELD
 from netsor.limits.tiling import Cut
 
 __all__ = ["KernelFn", "TangentKernelFn", "kernel", "ntk"]
@@ -62,6 +63,24 @@ class KernelFn:
         inputs = Inputs(x, y, _named(params))
         return inputs.kernel(*self._computation(inputs))
 
+    def of_params(self, x: Any) -> Callable[[Mapping[str, Any]], np.ndarray]:
+        """K(x) as a function of the variances, smooth also where it is sampled.
+
+        What sampling chooses by the numbers (directions, the order of variables) is chosen in the first call.
+
+        >>> import numpy as np, netsor as ns
+        >>> at = ns.kernel(ns.zoo.mlp(depth=1, var_b=0.0)).of_params(np.eye(2))
+        >>> at({"v": 1.0})[0, 0].round(3), at({"v": 2.0})[0, 0].round(3)
+        (np.float64(0.25), np.float64(0.5))
+        """
+        held: dict[str, Any] = {HELD: {}}
+
+        def matrix(params: Mapping[str, Any]) -> np.ndarray:
+            computation, data, given = self._computation(Inputs(x, None, params).in_numpy())
+            return computation.value(data, {name: float(v) for name, v in given.items()}, held)
+
+        return matrix
+
     def evaluate(self, x: Any, y: Any = None, *, params: Mapping[str, Any] | None = None) -> Result:
         """The kernel matrix with its error estimate and plan."""
         computation, data, given = self._computation(Inputs(x, y, _named(params)).in_numpy())
@@ -94,6 +113,13 @@ class KernelFn:
     def part(self, x: Any, y: Any, cut: Cut, *, params: Mapping[str, Any] | None = None) -> Result:
         """A part of a kernel that is cut so: the numbers that the whole has there, to the last bit."""
         computation, data, given = self._computation(Inputs(x, y, params or {}).in_numpy(), cut)
+        rows = computation.rows
+        if computation.program.noise and rows.left_size + rows.right_size * (y is not None) > rows.count:
+            raise LimitError(
+                "a part of the kernel of a network with noise and several outputs",
+                remedy="The outputs of one input, which share their noise, may stand in two parts. Compute "
+                "the kernel in memory, or of one output.",
+            )
         return computation.result(data, given)
 
     def has_landmarks(self, x: Any) -> bool:

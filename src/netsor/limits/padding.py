@@ -174,8 +174,8 @@ class _Shared:
 
     def _rewritten(self, s: Statement) -> Any:
         match s:
-            case Input(law=Embedding(matrix, data)):
-                s = replace(s, law=Embedding(matrix, self._front(data)))
+            case Input(law=Embedding(data=data) as law):
+                s = replace(s, law=replace(law, data=self._front(data)))
             case LinComb() | Nonlin() | Moment() | Scalar():
                 s = replace(s, expr=self._front(s.expr))
         return rename_statement(s, self.names, {})

@@ -31,7 +31,7 @@ from netsor.lang.program import (
     Statement,
     used_by,
 )
-from netsor.lang.types import A
+from netsor.lang.types import G
 
 __all__ = ["Values", "forward", "plan"]
 
@@ -144,13 +144,14 @@ def forward(
 
 def _step(step: Step, values: Values, weights: Mapping[str, np.ndarray], types: Mapping) -> Block | None:
     match step:
-        case Input(law=Embedding(matrix, expr)):
+        case Input(law=Embedding(matrix, expr, aligned)):
             x = evaluate(expr, values)
             x = Block(x.array, x.rank - 1, True)
-            return _matmul(weights[matrix], len(types[matrix].index), x, 0)
+            return _matmul(weights[matrix], len(types[matrix].index), x, aligned)
         case Input():
             known = weights.get(step.name)
-            return None if known is None or isinstance(step.type, A) else Block(known, known.ndim - 1, True)
+            vector = known is not None and isinstance(step.type, G)
+            return Block(known, len(step.type.index), True) if vector else None
         case MatMul():
             inner = len(types[step.matrix].index)
             return _matmul(weights[step.matrix], inner, values[step.operand], step.aligned)

@@ -22,7 +22,7 @@ from netsor.lang.blocks import Block
 from netsor.lang.derivatives import directional, partial_of
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, Ref, subtrees
-from netsor.lang.functions import MIXINGS
+from netsor.lang.functions import MIXINGS, d_batchnorm
 from netsor.lang.index_maps import contract
 from netsor.lang.ops import Function, IndexMap, Mixing, Op, axes_of
 from netsor.lang.program import Embedding, Input, MatMul, MatrixLaw, Moment, Output
@@ -32,7 +32,7 @@ from netsor.lang.symbols import partial_derivatives
 from netsor.lang.types import A
 from netsor.simulation.forward import Values, check_finite, forward
 from netsor.simulation.simulate import Run, count, results
-from netsor.simulation.weights import Weights, draw, refuse_memory
+from netsor.simulation.weights import Weights, refuse_memory
 
 __all__ = ["empirical_ntk"]
 
@@ -64,7 +64,7 @@ def empirical_ntk(
     directions = wrapped.rates_of(run.joint.parameters)
     out = results((count(samples), run.rows, run.rows), run.dtype)
     for i, rng in run.samples(len(out), seed, progress):
-        weights = draw(run.program, run.widths, rng, run.dtype)
+        weights = run.draw(rng)
         out[i] = _ntk(run, weights, directions)
     check_finite(out, run.program)
     return out
@@ -79,7 +79,7 @@ def _ntk(run: Run, weights: Weights, rates: Rates) -> np.ndarray:
     readouts = {t.readout for s in run.program.outputs for t in s.terms}
     vectors: dict[str, tuple[Input, np.ndarray]] = {}
     for s in run.program.inputs:
-        if isinstance(s.law, Embedding):
+        if isinstance(s.law, Embedding) or s.name in run.noise:
             continue
         law = rates.law(s, {name: name for name in vectors}, s.name in readouts)
         table = _rows(run, s.name, gradients)
@@ -131,9 +131,9 @@ class _Gradients:
                 continue
             adjoint = self.adjoints.pop(s.name)
             match s:
-                case Input(law=Embedding(matrix, data)):
+                case Input(law=Embedding(matrix, data, aligned)):
                     x = evaluate(data, values)
-                    self.add_outer(matrix, adjoint, Block(x.array, x.rank - 1, True), 0)
+                    self.add_outer(matrix, adjoint, Block(x.array, x.rank - 1, True), aligned)
                 case Input():
                     self.of[s.name] = adjoint
                 case MatMul(matrix=matrix, operand=operand, aligned=aligned):
@@ -284,6 +284,12 @@ class _Gradients:
             raise fail(
                 f"`{op.name}` of several arguments in a program",
                 "ns.empirical_ntk takes networks, whose functions of members run along an axis.",
+                SimulationError,
+            )
+        if op is d_batchnorm:
+            raise fail(
+                "the gradient of a derivative of batchnorm",
+                "ns.empirical_ntk takes networks, and not their tangents, with batchnorm.",
                 SimulationError,
             )
         options = {name: value for name, value in e.options.items() if name != "axis"}

@@ -11,7 +11,7 @@ import numpy as np
 from netsor.build.network import Group, Joint, Network, as_inputs, joint
 from netsor.build.nodes import fail
 from netsor.errors import SimulationError
-from netsor.lang.program import Input, Output, Program
+from netsor.lang.program import Input, Output, Program, used_by
 from netsor.lang.sampling import input_covariance
 from netsor.lang.types import G
 from netsor.progress import bar
@@ -50,7 +50,7 @@ def simulate(
     run = Run(net, x, width, dtype)
     out = results((count(samples), run.rows), run.dtype)
     for i, rng in run.samples(len(out), seed, progress):
-        weights = draw(run.program, run.widths, rng, run.dtype)
+        weights = run.draw(rng)
         out[i] = run.outputs(weights)
     check_finite(out, run.program)
     return out
@@ -74,7 +74,7 @@ def empirical_kernel(
     run = Run(net, x, width, dtype)
     out = results((count(samples), run.rows, run.rows), run.dtype)
     for i, rng in run.samples(len(out), seed, progress):
-        weights = draw(run.program, run.widths, rng, run.dtype, skip=run.readouts)
+        weights = run.draw(rng, skip=run.readouts)
         out[i] = run.kernel(weights)
     check_finite(out, run.program)
     return out
@@ -144,7 +144,7 @@ class Run:
         self.readouts = frozenset(t.readout for s in self.program.outputs for t in s.terms)
         self.steps = plan(self.program)
         self.data = {name: np.asarray(array, self.dtype) for name, array in self.joint.data.items()}
-        self.row_of = self._rows()
+        self.row_of, self.noise = self._rows(), self._noise()
         self.rows = sum(array.size for array in self.row_of)
         members = max(len(group.members) for group in self.joint.groups)
         check_memory(self.program, self.widths, members, self.dtype.itemsize)
@@ -177,6 +177,23 @@ class Run:
                 child = np.random.SeedSequence(seeds.entropy, spawn_key=(*seeds.spawn_key, i))
                 yield i, np.random.default_rng(child)
                 advance()
+
+    def draw(self, rng: np.random.Generator, skip: frozenset[str] = frozenset()) -> Weights:
+        """The weights of one network, and noise for each input."""
+        return draw(self.program, self.widths, rng, self.dtype, skip, self.noise)
+
+    def _noise(self) -> dict[str, int]:
+        """The inputs that are drawn anew for each member of a group, and their number."""
+        found: dict[str, int] = {}
+        for group in self.joint.groups if self.program.noise else ():
+            stack, seen = [name for o in group.outputs for name in used_by(self.program.outputs[o])], set()
+            while stack:
+                name = stack.pop()
+                if name not in seen and name in self.program.definitions:
+                    seen.add(name)
+                    stack += used_by(self.program.definitions[name])
+            found |= dict.fromkeys(seen & self.program.noise, len(group.members))
+        return found
 
     def values(self, weights: Weights) -> Values:
         with np.errstate(all="ignore"):

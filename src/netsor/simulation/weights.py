@@ -84,10 +84,11 @@ def draw(
     rng: np.random.Generator,
     dtype: Any = np.float64,
     skip: frozenset[str] = frozenset(),
+    members: Mapping[str, int] | None = None,
 ) -> Weights:
     """One random network: matrices of shape index + (rows, columns), vectors of shape index + (width,).
 
-    `skip` names inputs that are not needed.
+    `skip` names inputs that are not needed. Noise has an axis in front, with as many `members` as are said.
     """
     weights: Weights = {}
     groups = {group[0].name: group for group in normal_groups(program)}
@@ -97,7 +98,12 @@ def draw(
         if isinstance(s.law, MatrixLaw):
             weights[s.name] = _draw_matrix(s, s.law, widths, rng, dtype)
         elif s.name in groups:
-            weights |= _draw_vectors(program, groups[s.name], widths, rng, dtype)
+            drawn = [
+                _draw_vectors(program, groups[s.name], widths, rng, dtype)
+                for _ in range((members or {}).get(s.name, 1))
+            ]
+            noise = s.name in (members or {})
+            weights |= {s.name: np.stack([one[s.name] for one in drawn])} if noise else drawn[0]
     return weights
 
 

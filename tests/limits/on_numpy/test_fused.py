@@ -107,3 +107,26 @@ def test_small_work_is_not_compiled() -> None:
     before = loops.compiled_loop.cache_info().currsize
     ns.kernel(zoo.mlp(2, ns.relu, var_b=0.7))(RNG.standard_normal((20, 3)))
     assert loops.compiled_loop.cache_info().currsize == before
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_exp_of_loops(dtype) -> None:
+    """Against NumPy: to the last places in the whole range, and what is beyond it."""
+    body = "        {0}[i] = {1}(a[i])\n"
+    source = "def loop(one, two, a):\n    for i in range(a.shape[0]):\n"
+    loop = loops.compiled_loop(
+        source + body.format("one", "exp") + body.format("two", "expm1"), np.dtype(dtype)
+    )
+    rng, most = np.random.default_rng(0), 87 if dtype == "float32" else 708
+    x = np.concatenate([rng.uniform(-most, most, 20_000), rng.uniform(-1, 1, 20_000), [0, 1e-30, -1e-20]])
+    x, eps = x.astype(dtype), np.finfo(dtype).eps
+    found = np.empty_like(x), np.empty_like(x)
+    loop(*found, x)
+    for value, function in zip(found, (np.exp, np.expm1), strict=True):
+        want = function(x.astype(np.longdouble))
+        assert np.all(np.abs(value - want) <= 2 * eps * np.abs(want))
+    ends = np.array([np.inf, -np.inf, np.nan, 2.0 * most, -2.0 * most], dtype)
+    found = np.empty_like(ends), np.empty_like(ends)
+    loop(*found, ends)
+    np.testing.assert_array_equal(found[0], [np.inf, 0, np.nan, np.inf, 0])
+    np.testing.assert_array_equal(found[1], [np.inf, -1, np.nan, np.inf, -1])

@@ -1,19 +1,30 @@
 """Layers that users compose. A layer holds its parameters; used twice, it shares them."""
 
 from netsor.build.layers.attention import Attention, attention
-from netsor.build.layers.convolution import Conv1d, Conv2d
+from netsor.build.layers.convolution import Conv1d, Conv2d, Conv3d
 from netsor.build.layers.dense import Dense
+from netsor.build.layers.dropout import Dropout
 from netsor.build.layers.embedding import Embedding
 from netsor.build.layers.graph import GraphConv, normalized_adjacency
-from netsor.build.layers.norm import batchnorm, layernorm
-from netsor.build.layers.pool import global_max_pool, global_mean_pool, max_pool, mean_pool, upsample
+from netsor.build.layers.norm import batchnorm, layernorm, rmsnorm
+from netsor.build.layers.pool import (
+    global_max_pool,
+    global_mean_pool,
+    max_pool,
+    mean_pool,
+    resize,
+    sum_pool,
+    upsample,
+)
 from netsor.build.layers.recurrent import GRUCell, LSTMCell, RNNCell
 
 __all__ = [
     "Attention",
     "Conv1d",
     "Conv2d",
+    "Conv3d",
     "Dense",
+    "Dropout",
     "Embedding",
     "GRUCell",
     "GraphConv",
@@ -27,5 +38,8 @@ __all__ = [
     "max_pool",
     "mean_pool",
     "normalized_adjacency",
+    "resize",
+    "rmsnorm",
+    "sum_pool",
     "upsample",
 ]

@@ -1,28 +1,44 @@
-"""Attention: logits are Moments q.k/n, their softmax are C-vars, and the values are summed with them."""
+"""Attention: logits are Moments q.k/n, their softmax are C-vars, and the values are summed with them.
+
+With infinitely many heads, logits q.k/sqrt(n) stay random. The heads are then the width: see `Attention`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import numpy as np
 
-from netsor.build.functions import as_node, contract, dot, softmax
+from netsor.build.functions import as_node, check_mask, contract, dot, softmax
 from netsor.build.layers.dense import flag, label, number, scaled
-from netsor.build.nodes import Node, fail
+from netsor.build.nodes import Node, apply, fail
 from netsor.build.parameters import Matrix
 from netsor.build.trace import numbers
+from netsor.lang.functions import MIXINGS
 
 __all__ = ["Attention", "attention"]
 
+Weights = str | Callable[[Any], Any]
+
 
 def attention(
-    q: Node, k: Node, v: Node, *, causal: bool = False, mask: Any = None, scale: str | float = "1/n"
+    q: Node,
+    k: Node,
+    v: Node,
+    *,
+    causal: bool = False,
+    mask: Any = None,
+    scale: str | float = "1/n",
+    weights: Weights = "softmax",
 ) -> Node:
     """`sum_j softmax_j(q_i . k_j / n) v_j` over the last index axis; further axes (heads) run along.
 
-    causal  position i sees positions j <= i only
-    mask    array (queries, keys) of zeros and ones: which pairs count
-    scale   "1/n", or a number that multiplies q.k/n
+    causal   position i sees positions j <= i only
+    mask     array (queries, keys) of zeros and ones: which pairs count
+    scale    "1/n", or a number that multiplies q.k/n
+    weights  "softmax", "identity" (the logits themselves), or a function of the logits such as `ns.relu`
     """
     q, k, v = as_node(q), as_node(k), as_node(v)
     if isinstance(scale, str) and scale != "1/n":
@@ -30,7 +46,7 @@ def attention(
             f"attention logits are scaled by {scale!r}",
             "Rule Moment: q.k/n converges to a number, a C-var. q.k/sqrt(n) diverges if keys and queries are "
             'correlated (tied), and stays random if they are not. Use scale="1/n", or a number: scale=2.0 '
-            "stands for 2/n.",
+            "stands for 2/n. Infinitely many heads at 1/sqrt(n) are ns.Attention(heads=math.inf).",
         )
     if not q.index or not k.index:
         raise fail(
@@ -41,50 +57,122 @@ def attention(
     logits = dot(q[..., :, None], k[..., None, :])
     if not isinstance(scale, str):
         logits = number(scale, "scale") * logits if scale != 0 else logits - logits
-    if flag(causal, "causal"):
-        triangle = np.tri(q.index[-1], k.index[-1])
-        if mask is not None and not isinstance(mask, Node):
-            mask = numbers(mask, "the mask")
-        mask = triangle if mask is None else mask * triangle
-    return contract(softmax(logits, mask=mask), v)
+    mask = _seen(causal, mask, q, k)
+    if _named(weights) == "softmax":
+        return contract(softmax(logits, mask=mask), v)
+    found = weights(logits) if callable(weights) else logits
+    if mask is not None:
+        check_mask(mask, logits)
+        found = found * mask
+    return contract(found, v)
+
+
+def _named(weights: Any) -> Any:
+    if callable(weights) or weights in ("softmax", "identity"):
+        return weights
+    raise fail(
+        f"weights={weights!r:.60}", 'Choose "softmax", "identity", or a function of the logits: ns.relu.'
+    )
+
+
+def _seen(causal: bool, mask: Any, q: Node, k: Node) -> Any:
+    """Which keys a query sees, or None for all."""
+    if not flag(causal, "causal"):
+        return mask
+    triangle = np.tri(q.index[-1], k.index[-1])
+    if mask is not None and not isinstance(mask, Node):
+        mask = numbers(mask, "the mask")
+    return triangle if mask is None else mask * triangle
 
 
 class Attention:
     """Attention over a sequence (T, m) of data or a block of index shape (T,), with `heads` heads.
 
-    tied    keys, queries and values are one projection, as in the paper
+    tied    keys, queries and values are one projection, as in the paper; "qk": keys and queries are
     heads   several heads have projections of their own and are joined by output matrices whose
-            fan-in counts the heads
+            fan-in counts the heads; math.inf: see below
+    weights "softmax", "identity" or a function of the logits
     The skip connection of the paper, value + attention, is `skip=True`.
+
+    Called as `layer(x, mask, values)`: values are made of `values`, and of x if there are none. So a code of
+    positions that only keys and queries see is `layer(h + code, values=h)`.
+
+    Infinitely many heads have logits q.k/sqrt(n), which stay random (Hron et al. 2020): over the heads, L_ij
+    is Gaussian with Cov(L_ij, L_i'j') = E[q_i q_i'] E[k_j k_j']. That is the law of M @ (q_i * k_j), whose
+    width are the heads, as it is for the values. The kernel is
+    var_o sum_jj' E[weight_ij weight_i'j'] E[v_j v_j']; identity weights are exact, others are sampled.
+
+    >>> import math, numpy as np, netsor as ns
+    >>> heads, v = ns.Attention(math.inf, weights="identity"), ns.Matrix(rows=1)
+    >>> net = ns.network(lambda x: v @ heads(x))
+    >>> x = np.array([[1.0], [2.0]])  # E[x_i x_j] sum_jj' E[x_j x_j']^2 = x_i x_j (1 + 4 + 4 + 16)
+    >>> ns.kernel(net)([x])
+    array([[ 25.,  50.],
+           [ 50., 100.]])
     """
 
     def __init__(
         self,
-        heads: int = 1,
+        heads: int | float = 1,
         *,
         causal: bool = False,
-        tied: bool = False,
+        tied: bool | str = False,
         skip: bool = False,
         var_u: float = 1.0,
         var_o: float = 1.0,
         scale: str | float = "1/n",
+        weights: Weights = "softmax",
         name: str = "",
     ) -> None:
-        if type(heads) is not int or not 1 <= heads <= 10_000:
-            raise fail(f"heads={heads!r:.60}", "The number of heads is an integer from 1 to 10,000.")
-        self.heads, self.scale = heads, scale
-        self.causal, self.skip, tied = flag(causal, "causal"), flag(skip, "skip"), flag(tied, "tied")
-        index = (heads,) if heads > 1 else ()
-        labels = ("U",) if tied else ("Uq", "Uk", "Uv")
-        made = [Matrix(var_u, index=index, name=label(part, name)) for part in labels]
-        self.Q, self.K, self.V = made * 3 if tied else made
-        var_o = scaled(var_o, heads, "var_o")
+        if heads != inf and (type(heads) is not int or not 1 <= heads <= 10_000):
+            raise fail(f"heads={heads!r:.60}", "The number of heads is from 1 to 10,000, or math.inf.")
+        self.heads, self.scale, self.weights = heads, scale, _named(weights)
+        self.causal, self.skip = flag(causal, "causal"), flag(skip, "skip")
+        tied = tied if isinstance(tied, str) and tied == "qk" else flag(tied, "tied")
+        if heads == inf and tied:
+            raise fail(
+                f"tied={tied!r} with infinitely many heads",
+                "q.k/sqrt(n) diverges where keys and queries are correlated. Use tied=False.",
+            )
+        index = (int(heads),) if 1 < heads < inf else ()
+        labels = {True: ("U",) * 3, False: ("Uq", "Uk", "Uv"), "qk": ("Uq", "Uq", "Uv")}[tied]
+        made = {part: Matrix(var_u, index=index, name=label(part, name)) for part in labels}
+        self.Q, self.K, self.V = (made[part] for part in labels)
+        var_o = scaled(var_o, int(heads) if heads < inf else 1, "var_o")
         self.O = Matrix(var_o, index=index, name=label("O", name)) if heads > 1 else None
+        self.M = Matrix(name=label("M", name), rate=0.0) if heads == inf else None
 
-    def __call__(self, x: Any, mask: Any = None) -> Node:
-        v = self.V @ x
-        q, k = (v, v) if self.Q is self.V else (self.Q @ x, self.K @ x)
-        out = attention(q, k, v, causal=self.causal, mask=mask, scale=self.scale)
+    def __call__(self, x: Any, mask: Any = None, values: Any = None) -> Node:
+        v = self.V @ (x if values is None else values)
+        q = v if self.Q is self.V else self.Q @ x
+        k = q if self.K is self.Q else self.K @ x
+        if self.M is not None:
+            out = self._many_heads(self.M, q, k, v, mask)
+        else:
+            out = attention(q, k, v, causal=self.causal, mask=mask, scale=self.scale, weights=self.weights)
         if self.skip:
             out = v + out
-        return out if self.O is None else self.O.times(out, aligned=1).sum(axis=0)
+        if self.O is None:
+            return out
+        return self.O.times(out, aligned=1).sum(axis=0) if self.O.index else self.O @ out
+
+    def _many_heads(self, M: Matrix, q: Node, k: Node, v: Node, mask: Any) -> Node:
+        """sum_j weight(L_ij) v_j. For identity weights only E[L L'] counts, so that q_i k_j may stand for
+        L_ij, and the sum over j is that of k_j v_j."""
+        mask = _seen(self.causal, mask, q, k)
+        scale = 1.0 if isinstance(self.scale, str) else number(self.scale, "scale")
+        if self.weights == "identity":
+            both = k * v
+            if mask is None:
+                return (scale * q) * both.sum(len(both.index) - 1)[..., None]
+            return (scale * q) * contract(mask, both)
+        logits = scale * (M @ (q[..., :, None] * k[..., None, :]))
+        if self.weights == "softmax":
+            extra = () if mask is None else (check_mask(mask, logits),)
+            found = apply(MIXINGS["softmax"], logits, *extra, axis=-1)
+        else:
+            assert callable(self.weights)
+            found = self.weights(logits)
+            if mask is not None:
+                found = found * check_mask(mask, logits)
+        return (found * v[..., None, :]).sum(len(found.index) - 1)

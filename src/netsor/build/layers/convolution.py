@@ -10,14 +10,19 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from netsor.build.functions import as_node, pad
-from netsor.build.layers.dense import bias, label, scaled
+from netsor.build.layers.dense import bias, flag, label, number, scaled
 from netsor.build.layers.space import back, in_front, integers, per_axis
 from netsor.build.nodes import Node, apply, fail
-from netsor.build.parameters import Matrix
-from netsor.lang.index_maps import window
+from netsor.build.parameters import Matrix, Vector
+from netsor.lang.functions import mul
+from netsor.lang.index_maps import AROUND, take, window, windows
 
-__all__ = ["Conv1d", "Conv2d"]
+__all__ = ["Conv1d", "Conv2d", "Conv3d"]
+
+AXES = {1: "length", 2: "height, width", 3: "depth, height, width"}
 
 
 class _Convolution:
@@ -33,19 +38,28 @@ class _Convolution:
         var_b: float = 0.0,
         mean_b: float = 0.0,
         *,
+        transposed: bool = False,
+        local: int | tuple[int, ...] | None = None,
+        depthwise: bool = False,
         name: str = "",
     ) -> None:
         self.kernel = per_axis(kernel, self.dims, "kernel")
         self.stride = per_axis(stride, self.dims, "stride")
         self.dilation = per_axis(dilation, self.dims, "dilation")
         self.padding = self._padding(padding)
-        var = scaled(var_w, prod(self.kernel), "var_w")
-        self.W = Matrix(var, index=self.kernel, name=label("W", name))
-        self.b = bias(var_b, mean_b, label("b", name))
+        self.transposed, self.depthwise = flag(transposed, "transposed"), flag(depthwise, "depthwise")
+        self.local = None if local is None else per_axis(local, self.dims, "local")
+        if self.transposed + self.depthwise + (local is not None) > 1:
+            raise fail("a convolution of two kinds", "Choose one of transposed, local and depthwise.")
+        var, index = scaled(var_w, prod(self.kernel), "var_w"), self.kernel + (self.local or ())
+        self.W = (Vector if self.depthwise else Matrix)(var, index=index, name=label("W", name))
+        self.b: Any = bias(var_b, mean_b, label("b", name))
+        if self.b and self.local:
+            mean = np.full(self.local, number(mean_b, "mean_b"))
+            self.b = Vector(var_b, mean, index=self.local, name=label("b", name))
 
     def _padding(self, padding: Any) -> str | tuple[int, ...]:
-        """ "same", "valid", "circular", or the number of zeros at either end of each axis."""
-        if padding in ("same", "valid", "circular") and isinstance(padding, str):
+        if isinstance(padding, str) and padding in ("same", "valid", *AROUND):
             return padding
         values = integers(padding)
         if values is not None and not isinstance(padding, list | tuple):
@@ -53,8 +67,8 @@ class _Convolution:
         if values is None or len(values) != self.dims or min(values) < 0:
             raise fail(
                 f"padding={padding!r}",
-                'Choose "same" (zeros around the block), "valid" (only windows that fit), "circular", or a '
-                "number of zeros at either end of each axis, as in PyTorch.",
+                'Choose "same" (zeros around the block), "valid" (only windows that fit), "circular" '
+                'or "wrap" (the other end), or a number of zeros at either end of each axis, as in PyTorch.',
             )
         return values if any(values) else "valid"
 
@@ -64,38 +78,121 @@ class _Convolution:
         if len(positions) < self.dims:
             raise fail(
                 f"a {self.dims}-dimensional convolution meets positions of shape {positions}",
-                f"Data have shape (..., {'height, width' if self.dims == 2 else 'length'}, channels); "
+                f"Data have shape (..., {AXES[self.dims]}, channels); "
                 f"a block has at least {self.dims} index {'axes' if self.dims > 1 else 'axis'}.",
             )
-        padding: Any = self.padding
-        if isinstance(padding, tuple):
-            if len(set(padding)) > 1:
-                x, padding = pad(x, tuple((p, p) for p in padding)), "valid"
-            else:
-                padding = padding[0]
-        product = self.W @ in_front(x, self.dims)
-        ones = (1,) * self.dims
-        steps = {"stride": self.stride, "dilation": self.dilation}
-        options = {name: value for name, value in steps.items() if value != ones}
-        out = apply(window, product, dims=self.dims, padding=padding, **options)
+        x = in_front(x, self.dims)
+        if self.local is not None or self.depthwise:
+            out = self._by_members(x)
+        elif self.transposed:
+            out = apply(window, self.W @ self._spread(x), dims=self.dims, padding="valid", **self._steps(1))
+        else:
+            out = self._plain(x)
         out = back(out, self.dims) + self.b
         out.space = self.dims
         return out
 
+    def _plain(self, x: Node) -> Node:
+        padding: Any = self.padding
+        if isinstance(padding, tuple):
+            if len(set(padding)) > 1:
+                x, padding = in_front(pad(back(x, self.dims), [(p, p) for p in padding]), self.dims), "valid"
+            else:
+                padding = padding[0]
+        return apply(window, self.W @ x, dims=self.dims, padding=padding, **self._steps(self.stride))
+
+    def _steps(self, stride: Any) -> dict[str, Any]:
+        """Stride and dilation where they are not 1."""
+        ones = (1,) * self.dims
+        steps = {"stride": ones if stride == 1 else stride, "dilation": self.dilation}
+        return {name: value for name, value in steps.items() if value != ones}
+
+    def _spread(self, x: Node) -> Node:
+        """x with stride - 1 zeros between neighbours, and as many around it as all outputs read.
+
+        Of stride * size outputs ("same") the first reads as many zeros in front as a convolution
+        would have had before it was transposed, rounded up.
+        """
+        exists = np.array(True)
+        for axis, (k, s, d) in enumerate(zip(self.kernel, self.stride, self.dilation, strict=True)):
+            size, reach = x.index[axis], d * (k - 1) + 1
+            if isinstance(self.padding, tuple):  # as in PyTorch
+                before = reach - 1 - self.padding[axis]
+                count = (size - 1) * s + reach - 2 * self.padding[axis]
+            else:
+                before = reach - 1 if s > reach - 1 or self.padding == "valid" else -(-(reach + s - 2) // 2)
+                count = size * s + (max(reach - s, 0) if self.padding == "valid" else 0)
+            if count < 1:
+                raise fail(
+                    f"padding={self.padding!r} of a transposed convolution leaves no output",
+                    f"It takes away outputs at either end; without it there are {(size - 1) * s + reach}.",
+                )
+            place = np.arange(count + reach - 1) - before
+            if self.padding in AROUND:
+                place %= size * s
+            inside = np.clip(place // s, 0, size - 1)
+            x = apply(take, x, axis=axis, indices=tuple(int(i) for i in inside))
+            exists = np.multiply.outer(exists, (place % s == 0) & (place >= 0) & (place < size * s))
+        if exists.all():
+            return x
+        return apply(mul, exists.reshape(*exists.shape, *(1,) * (len(x.index) - self.dims)).astype(float), x)
+
+    def _by_members(self, x: Node) -> Node:
+        """The members of every window as axes in front of the outputs, then a product and a sum."""
+        if isinstance(self.padding, tuple):
+            x = in_front(pad(back(x, self.dims), [(p, p) for p in self.padding]), self.dims)
+        padding = "valid" if isinstance(self.padding, tuple) else self.padding
+        x = apply(windows, x, kernel=self.kernel, padding=padding, **self._steps(self.stride))
+        rank = len(x.index)
+        if isinstance(self.W, Vector):
+            if x.kind not in ("G", "H"):
+                raise fail(
+                    "a depthwise convolution of data",
+                    "It has a kernel for each of infinitely many channels: multiply data by a Matrix first.",
+                )
+            product = x * self.W[(..., *(None,) * (rank - self.dims))]
+        else:
+            outputs = x.index[self.dims : 2 * self.dims]
+            if outputs != self.local:
+                raise fail(f"local={self.local}, but the outputs are {outputs}", "Give their shape.")
+            product = self.W.times(x, aligned=2 * self.dims)
+        return product.sum(tuple(range(self.dims)))
+
 
 class Conv1d(_Convolution):
-    """Convolution along one axis, of data (..., length, channels) or of a block of index shape (..., length).
+    """`out[o] = sum_j W_j x[o stride + j dilation - left] + b` over the positions j of a kernel.
 
-    padding: "same" (zeros), "valid", "circular", or a number of zeros at either end.
+    x is data (..., length, channels) or a block of index shape (..., length).
+
+    padding     "same" (zeros), "valid" (only windows that fit), "circular" (windows around every stride-th
+                place), "wrap" (as "same", with the other end in place of zeros, which is how neural-tangents
+                does circular convolution), or a number of zeros at either end of each axis
+    transposed  the transpose in space: input i adds W_j x[i] to the outputs i stride + j dilation - left.
+                "same" has size * stride outputs, "valid" all that an input reaches (at least so many)
+    local       the shape of the output, where every place of it has matrices and a bias of its own
+    depthwise   every channel by itself: in place of matrices, vectors w_j of variance var_w / positions that
+                multiply x coordinate by coordinate
+
+    >>> import numpy as np, netsor as ns
+    >>> conv, v = ns.Conv1d(3, padding="circular"), ns.Matrix(rows=1)
+    >>> net = ns.network(lambda x: v @ conv(x))
+    >>> ns.kernel(net)([np.array([[1.0], [0.0], [0.0], [0.0]])]).round(3)
+    array([[0.333, 0.   , 0.   , 0.   ],
+           [0.   , 0.333, 0.   , 0.   ],
+           [0.   , 0.   , 0.   , 0.   ],
+           [0.   , 0.   , 0.   , 0.333]])
     """
 
     dims = 1
 
 
 class Conv2d(_Convolution):
-    """Convolution of data (..., height, width, channels) or of a block of index shape (..., height, width).
-
-    padding: "same" (zeros), "valid", "circular", or a number of zeros at either end of each axis.
-    """
+    """The same for data (..., height, width, channels) and blocks (..., height, width); see `Conv1d`."""
 
     dims = 2
+
+
+class Conv3d(_Convolution):
+    """The same for data (..., depth, height, width, channels) and blocks without channels; see `Conv1d`."""
+
+    dims = 3

@@ -7,13 +7,14 @@ from netsor.build.layers.dense import scaled
 from netsor.build.nodes import Node, apply, fail, index_axes
 from netsor.lang.functions import MIXINGS, sqrt
 
-__all__ = ["batchnorm", "layernorm"]
+__all__ = ["batchnorm", "layernorm", "rmsnorm"]
 
 
 def batchnorm(h: Node, axis: int | tuple[int, ...] = 0, eps: float = 0.0) -> Node:
     """(h - mean) / standard deviation over the members of a batch, which are an index axis of h.
 
-    Several axes, e.g. batch and pixels, are normalised together. The paper has eps = 0.
+    Several axes, e.g. batch and pixels, are normalised together; the axes of space alone are instance
+    normalisation. The paper has eps = 0.
     """
     h = as_node(h)
     if axis is None or not h.index:
@@ -27,12 +28,38 @@ def batchnorm(h: Node, axis: int | tuple[int, ...] = 0, eps: float = 0.0) -> Nod
     return apply(MIXINGS["batchnorm"], h, axis=index_axes(axis, h, "batchnorm"))
 
 
-def layernorm(h: Node, eps: float = 0.0) -> Node:
+def layernorm(h: Node, eps: float = 0.0, *, axis: int | tuple[int, ...] = ()) -> Node:
     """(h - mean) / standard deviation over the width, for every vector of a block by itself.
+
+    axis  index axes that are normalised together with the width. With those of space it is group
+          normalisation, whose groups all have infinitely many channels
 
     Mean and variance are Moments, so the result is a Nonlin+ of h with two parameters.
     """
     h = as_node(h)
-    nu = mean(h)
-    var = mean((h - nu) ** 2)
+    nu = _over(mean(h), axis, h)
+    var = _over(mean((h - nu) ** 2), axis, h)
     return (h - nu) / sqrt(var + float(eps) if scaled(eps, 1, "eps") else var)
+
+
+def rmsnorm(h: Node, eps: float = 0.0, *, axis: int | tuple[int, ...] = ()) -> Node:
+    """h / sqrt(mean of h^2 over the width + eps); arguments as for `layernorm`.
+
+    >>> import numpy as np, netsor as ns
+    >>> U, v = ns.Matrix(), ns.Matrix(rows=1)
+    >>> net = ns.network(lambda x: v @ ns.rmsnorm(U @ x))
+    >>> ns.kernel(net)(np.array([[3.0, 4.0], [8.0, 6.0]])).round(10)
+    array([[1.  , 0.96],
+           [0.96, 1.  ]])
+    """
+    h = as_node(h)
+    square = _over(mean(h**2), axis, h)
+    return h / sqrt(square + float(eps) if scaled(eps, 1, "eps") else square)
+
+
+def _over(moment: Node, axis: int | tuple[int, ...], h: Node) -> Node:
+    """The mean over index axes, which stay as axes of length 1."""
+    axes = {a % len(h.index) for a in index_axes(axis, h, "layernorm")}
+    if not axes:
+        return moment
+    return moment.mean(tuple(axes))[tuple(None if a in axes else slice(None) for a in range(len(h.index)))]

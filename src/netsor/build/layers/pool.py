@@ -5,15 +5,28 @@ Means of G-vars are LinComb, means of H-vars and maxima Nonlin.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
-from netsor.build.functions import as_node, pad
+import numpy as np
+
+from netsor.build.functions import as_node, contract, pad
 from netsor.build.functions import max as max_over
+from netsor.build.layers.dense import choice, flag
 from netsor.build.layers.space import integers, on_last_axes, per_axis, space_of
 from netsor.build.nodes import Node, apply, fail
-from netsor.lang.index_maps import avgpool, patches, take
+from netsor.lang.functions import mul
+from netsor.lang.index_maps import AROUND, avgpool, patches, take, window_extent
 
-__all__ = ["global_max_pool", "global_mean_pool", "max_pool", "mean_pool", "upsample"]
+__all__ = [
+    "global_max_pool",
+    "global_mean_pool",
+    "max_pool",
+    "mean_pool",
+    "resize",
+    "sum_pool",
+    "upsample",
+]
 
 Sizes = int | tuple[int, ...]
 
@@ -27,13 +40,14 @@ def _windows(h: Node, size: Sizes, stride: Sizes | None, padding: str | int) -> 
             "Pooling acts on the last index axes of a block, (..., height, width) or (..., length).",
         )
     number = integers(padding)
-    if padding not in ("same", "valid") and (
+    if padding not in ("same", "valid", *AROUND) and (
         number is None or len(number) != 1 or not 0 <= number[0] <= min(sizes) // 2
     ):
         raise fail(
             f"padding={padding!r}",
-            'Pooling uses only windows that fit ("valid"), also those over the edge ("same"), or a number of '
-            "places around the block, at most half the window.",
+            'Pooling uses only windows that fit ("valid"), also those over the edge ("same"), also with the '
+            'other end of the block ("circular", "wrap"), or a number of places around it, at most half the '
+            "window.",
         )
     return dims, {
         "size": sizes,
@@ -42,17 +56,39 @@ def _windows(h: Node, size: Sizes, stride: Sizes | None, padding: str | int) -> 
     }
 
 
-def mean_pool(h: Node, size: Sizes = 2, stride: Sizes | None = None, padding: str | int = "valid") -> Node:
+def mean_pool(
+    h: Node, size: Sizes = 2, stride: Sizes | None = None, padding: str | int = "valid", *, edges: bool = True
+) -> Node:
     """Means over windows of the last index axes; the stride is the size unless given.
 
     size     a number for each of the axes that are space (height and width, or the length), or a tuple
-    padding  "valid"; "same": places outside do not count; a number: zeros that count, as in PyTorch
+    padding  "valid"; "same": places outside do not count; "circular" or "wrap": the other end counts (as
+             for `Conv1d`); a number: zeros that count, as in PyTorch
+    edges    with "same", the mean is over the places inside; False: over the window, with zeros outside
     """
     h = as_node(h)
     dims, options = _windows(h, size, stride, padding)
     if isinstance(options["padding"], int):
         h, options["padding"] = pad(h, ((options["padding"],) * 2,) * dims), "valid"
+    elif padding == "same" and not flag(edges, "edges"):
+        h, options["padding"] = pad(h, _beyond(h, dims, **options)), "valid"
     return on_last_axes(h, dims, lambda x: apply(avgpool, x, **options))
+
+
+def _beyond(h: Node, dims: int, size: tuple[int, ...], stride: tuple[int, ...], padding: str) -> list[Any]:
+    """How far windows reach beyond either end of each axis of space."""
+    found, rank = [], len(h.index) - h.channels
+    for n, k, s in zip(h.index[rank - dims : rank], size, stride, strict=True):
+        count, left = window_extent(n, k, s, 1, padding)
+        found.append((left, max((count - 1) * s + k - left - n, 0)))
+    return found
+
+
+def sum_pool(h: Node, size: Sizes = 2, stride: Sizes | None = None, padding: str | int = "valid") -> Node:
+    """Sums over windows of the last index axes; arguments as for `mean_pool`, places outside are 0."""
+    h = as_node(h)
+    members = prod(_windows(h, size, stride, padding)[1]["size"])
+    return float(members) * mean_pool(h, size, stride, padding, edges=False)
 
 
 def max_pool(h: Node, size: Sizes = 2, stride: Sizes | None = None, padding: str | int = "valid") -> Node:
@@ -81,13 +117,69 @@ def upsample(h: Node, size: Sizes = 2) -> Node:
     return h
 
 
-def global_mean_pool(h: Node, dims: int | None = None) -> Node:
-    """The mean over all positions: the last two index axes (height, width), or the one of a sequence.
+def resize(
+    h: Node, shape: Sizes, method: str = "linear", *, dims: int | None = None, antialias: bool = True
+) -> Node:
+    """The last index axes (height and width, or the length) resized to `shape`.
 
-    `dims` says how many axes are space where that is not so.
+    method     "linear" between the centres of pixels, or "nearest"
+    antialias  where linear makes smaller, it averages over as many pixels as become one
+
+    Output o reads at (o + 1/2) size / new - 1/2 with weights max(0, 1 - distance / reach), whose sum is 1.
+
+    >>> import numpy as np, netsor as ns
+    >>> U, v = ns.Matrix(), ns.Matrix(rows=1)
+    >>> net = ns.network(lambda x: v @ ns.resize(U @ x, (3,)))
+    >>> np.sqrt(np.diag(ns.kernel(net)([np.array([[1.0], [2.0]])])))
+    array([1. , 1.5, 2. ])
     """
     h = as_node(h)
-    return h.mean(_last(h, space_of(h, "global_mean_pool", dims)))
+    if isinstance(shape, list | tuple):
+        dims = len(shape)
+    dims, rank = space_of(h, "resize", dims), len(h.index) - h.channels
+    method = choice(method, ("linear", "nearest"), "method")
+    for axis, new in enumerate(per_axis(shape, dims, "shape"), rank - dims):
+        size = h.index[axis]
+        if method == "nearest":
+            indices = tuple(int((o + 0.5) * size / new) for o in range(new))
+            h = apply(take, h, axis=axis, indices=indices)
+        elif new != size:
+            matrix = _interpolation(size, new, flag(antialias, "antialias"))
+            order = [*(a for a in range(len(h.index)) if a != axis), axis]
+            h = contract(matrix, h.transpose(*order)).transpose(*np.argsort(order).tolist())
+    h.space = dims
+    return h
+
+
+def _interpolation(size: int, new: int, antialias: bool) -> np.ndarray:
+    """The weights (new, size) of linear interpolation; a centre beyond the last pixel reads that pixel."""
+    reach = max(size / new, 1.0) if antialias else 1.0
+    centres = (np.arange(new) + 0.5) * size / new - 0.5
+    weights = np.maximum(1 - np.abs(centres[:, None] - np.arange(size)) / reach, 0.0)
+    return weights / weights.sum(1, keepdims=True)
+
+
+def global_mean_pool(h: Node, dims: int | None = None, mask: Any = None) -> Node:
+    """The mean over all positions: the last two index axes (height, width), or the one of a sequence.
+
+    `dims` says how many axes are space where that is not so. `mask` holds zeros and ones, data or an array of
+    the shape of these axes: the mean is over the positions where it is 1.
+
+    >>> import numpy as np, netsor as ns
+    >>> U, v = ns.Matrix(), ns.Matrix(rows=1)
+    >>> net = ns.network(lambda x: v @ ns.global_mean_pool(U @ x[0], mask=x[1]))
+    >>> ns.kernel(net)([(np.array([[1.0], [3.0], [100.0]]), np.array([1.0, 1.0, 0.0]))])
+    array([[4.]])
+    """
+    h = as_node(h)
+    axes = _last(h, space_of(h, "global_mean_pool", dims))
+    if mask is None:
+        return h.mean(axes)
+    counts = as_node(mask)
+    if counts.kind != "K":
+        raise fail("a mask that is computed", "A mask is data or an array of zeros and ones.")
+    total = counts.sum(tuple(range(len(counts.index) - len(axes), len(counts.index))))
+    return apply(mul, h, counts[..., None] if h.channels else counts).sum(axes) / total
 
 
 def global_max_pool(h: Node, dims: int | None = None) -> Node:

@@ -1,7 +1,7 @@
 """Closed forms at zero mean for functions with their only kink at 0, sharp or smoothed.
 
-Each is f(x) = up x^d 1[u > 0] + down (-x)^d 1[u < 0] with d = 0 or 1, where u = x + independent Gaussian
-noise (of variance 0, 1/2 for erf, 1 for gelu). In E[f(x) g(y)] the four quadrants of (u, v) pair up, and
+Each is f(x) = up x^d 1[u > 0] + down (-x)^d 1[u < 0], where u = x + independent Gaussian noise (of variance
+0, 1/2 for erf, 1 for gelu; d is 0 or 1 with noise). In E[f(x) g(y)] the four quadrants of (u, v) pair up, and
 only the even and the odd part in c of one quadrant count. They are the arc-cosine kernels of Cho & Saul
 (2009) where there is no noise and the arcsine kernel of Williams (1997) for erf.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from array_api_compat import array_namespace
 
@@ -53,18 +54,26 @@ def fold_of(terms: Terms) -> Fold | None:
     if len(degrees) != 1 or len(noises) > 1:
         return None
     degree, noise = degrees.pop(), max(noises, default=0.0)
-    if degree > 1 or (degree == 0 and noise == 0 and middle):
+    if (degree > 1 and noise) or (degree == 0 and noise == 0 and middle):
         return None
     return Fold(degree, up, down, noise)
 
 
-def folded(f: Fold, g: Fold) -> Callable[..., Array]:
-    """The formula (m1, m2, q1, q2, c) -> E[f(x) g(y)] at means 0 (its first two arguments are ignored)."""
+def folded(f: Fold, g: Fold) -> Callable[..., Array] | None:
+    """The formula (m1, m2, q1, q2, c) -> E[f(x) g(y)] at means 0 (its first two arguments are ignored).
+
+    None where one has noise, and the other is a power.
+    """
+    if max(f.degree, g.degree) > 1 and (f.noise or g.noise):
+        return None
     if f.degree < g.degree:
         turned = folded(g, f)
+        assert turned is not None
         return lambda m1, m2, q1, q2, c: turned(m2, m1, q2, q1, c)
     even = (f.up + f.down) * (g.up + g.down)
     odd = (f.up - f.down) * (g.up - g.down)
+    if f.degree > 1:
+        return lambda m1, m2, q1, q2, c: _powers(even, odd, f.degree, g.degree, q1, q2, c)
     quadrant = {(0, 0): _no_power, (1, 0): _one_power, (1, 1): _two_powers}[f.degree, g.degree]
 
     return lambda m1, m2, q1, q2, c: quadrant(even, odd, q1, q2, c, f.noise, g.noise)
@@ -144,6 +153,58 @@ def _two_powers(even: float, odd: float, q1: Array, q2: Array, c: Array, t1: flo
     if t1 or t2:
         edge = ratio(q1 * ratio(d + t1 * q2, q1 + t1) + t2 * ratio(c * c, q2 + t2), edge)
     return odd / 4 * c + even / (2 * math.pi) * (c * _angle(c, side) + edge)
+
+
+def _powers(even: float, odd: float, a: int, b: int, q1: Array, q2: Array, c: Array) -> Array:
+    """M(a, b) = E[x^a y^b 1[x > 0] 1[y > 0]], without noise, by Stein's lemma: with the larger power n of x
+
+    M(n, m) = (n - 1) q1 M(n - 2, m) + m c M(n - 1, m - 1) + [n = 1] q1 E[y^m 1[y > 0] delta(x)]
+              + [m = 0] c E[x^(n-1) 1[x > 0] delta(y)].
+
+    Each is kept as its even and its odd part in c.
+    """
+    q, side = (q1, q2), root(determinant(q1, q2, c))
+    roots = root(q1), root(q2)
+    steep = tuple(ratio(1.0 + 0.0 * r, r) for r in roots)
+    there = _known(q1, 0.0) * _known(q2, 0.0)
+    made: dict[tuple[int, int], tuple[Array, Array]] = {
+        (0, 0): (there / 4, _angle(c, side) / (2 * math.pi)),
+    }
+
+    def moment(powers: tuple[int, int]) -> tuple[Array, Array]:
+        if powers in made:
+            return made[powers]
+        i = 0 if powers[0] >= powers[1] else 1
+        n, m = powers[i], powers[1 - i]
+        parts: list[Any] = [0.0, 0.0]
+        if n > 1:
+            lower = moment((n - 2, m) if i == 0 else (m, n - 2))
+            parts = [(n - 1) * q[i] * part for part in lower]
+        else:
+            parts[0] = there * roots[i] * _power(_half(m), side * steep[i], m)
+        if m > 0:
+            lower = moment((n - 1, m - 1) if i == 0 else (m - 1, n - 1))
+            parts = [parts[0] + m * c * lower[1], parts[1] + m * c * lower[0]]
+        else:
+            parts[1] = parts[1] + c * _power(_half(n - 1) * steep[1 - i], side * steep[1 - i], n - 1)
+        made[powers] = parts[0], parts[1]
+        return made[powers]
+
+    found = moment((a, b))
+    return even * found[0] + odd * found[1] if even and odd else even * found[0] if even else odd * found[1]
+
+
+def _power(factor: Any, x: Array, n: int) -> Any:
+    """factor x^n, by products, which compiled loops have."""
+    for _ in range(n):
+        factor = factor * x
+    return factor
+
+
+def _half(n: int) -> float:
+    """E[z^n 1[z > 0]] / sqrt(2 pi) for a standard Gaussian z."""
+    known = (0.5 / math.sqrt(2 * math.pi), 1 / (2 * math.pi))
+    return known[n] if n < 2 else (n - 1) * _half(n - 2)
 
 
 def _noisy(det: Array, q1: Array, q2: Array, t1: float, t2: float) -> Array:

@@ -6,8 +6,10 @@ new function needs no entry here. A faster or more exact formula for one pair is
 | pair                                           | rule                                                 |
 | ---------------------------------------------- | ---------------------------------------------------- |
 | entered with `@closed_form`                    | its formula                                          |
+| both are polynomials                           | `polynomials`                                        |
 | at means 0, both with their only kink at 0     | `folded`                                             |
 | at means 0, both derivatives of smooth ones    | `folded_slopes`                                      |
+| both are waves cos(w x + p) exp(-b x^2)        | `product_of_waves`                                   |
 | one is an exponential exp(a x - b x^2)         | `_tilted`: the mean of the other under another law   |
 | both are sums of terms                         | `master.product`                                     |
 """
@@ -23,6 +25,8 @@ from array_api_compat import array_namespace
 from netsor.expect.closed import bivariate, master
 from netsor.expect.closed.arrays import Array, as_floats, determinant, nowhere
 from netsor.expect.closed.folded import fold_of, folded, folded_slopes, slope_of
+from netsor.expect.closed.polynomials import polynomial_of, polynomials
+from netsor.expect.closed.waves import mean_of_wave, product_of_waves, wave_of
 from netsor.lang import functions as fn
 from netsor.lang import special
 from netsor.lang.ops import Function
@@ -101,12 +105,18 @@ def find(
     (s, near_s), (t, near_t) = ((h.terms, h.near) for h in (f.about(f_options), g.about(g_options)))
     if s is None or t is None:
         return None
+    powers = polynomial_of(s), polynomial_of(t)
+    if powers[0] and powers[1]:
+        return Rule(_what(f, g), polynomials(powers[0], powers[1], zero_mean), True)
     folds = (fold_of(s), fold_of(t)) if zero_mean else (None, None)
-    if folds[0] and folds[1]:
-        return Rule(_what(f, g), folded(folds[0], folds[1]), True)
+    if folds[0] and folds[1] and (formula := folded(folds[0], folds[1])):
+        return Rule(_what(f, g), formula, True)
     slopes = (slope_of(s), slope_of(t)) if zero_mean else (None, None)
     if slopes[0] and slopes[1]:
         return Rule(_what(f, g), folded_slopes(slopes[0], slopes[1]), True)
+    waves = wave_of(s), wave_of(t)
+    if waves[0] and waves[1]:
+        return Rule(_what(f, g), product_of_waves(waves[0], waves[1], zero_mean), True)
     rule = _PAIRS.get((f, g)) or _tilted(f, s, g, g_options)
     if rule is None and (turned := _tilted(g, t, f, f_options)):
         rule = turned.turned()
@@ -124,6 +134,8 @@ def find_mean(f: Function, f_options: Options) -> Rule | None:
     terms = f.about(f_options).terms
     if terms is None:
         return None
+    if wave := wave_of(terms):
+        return Rule(_what(f), mean_of_wave(wave), True)
     return _MEANS.get(f) or Rule(_what(f), lambda m, q: master.mean(terms, m, q), _is_elementary(terms))
 
 
@@ -208,41 +220,7 @@ def _erf_erf(m1: Array, m2: Array, q1: Array, q2: Array, c: Array) -> Array:
     return _erf_mean(m1, q1) * _erf_mean(m2, q2) + 4 * covariance
 
 
-# Waves: with s = (q1 + q2) / 2, E[sin(x) sin(y)] = exp(-s) (sin m1 sin m2 cosh c + cos m1 cos m2 sinh c).
-
-
-def _hyperbolic(q1: Array, q2: Array, c: Array) -> tuple[Array, Array]:
-    """exp(-s) cosh c and exp(-s) sinh c."""
-    xp, size = array_namespace(q1, q2, c), array_namespace(c).abs(c)
-    peak = xp.exp(-((q1 - size) + (q2 - size)) / 2) / 2
-    return peak * (1 + xp.exp(-2 * size)), xp.sign(c) * peak * -xp.expm1(-2 * size)
-
-
-@closed_mean(fn.sin, elementary=True)
-def _sin_mean(m: Array, q: Array) -> Array:
-    xp = array_namespace(m, q)
-    return xp.exp(-q / 2) * xp.sin(m)
-
-
-@closed_mean(fn.cos, elementary=True)
-def _cos_mean(m: Array, q: Array) -> Array:
-    xp = array_namespace(m, q)
-    return xp.exp(-q / 2) * xp.cos(m)
-
-
-@closed_form(fn.sin, fn.sin, elementary=True)
-def _sin_sin(m1: Array, m2: Array, q1: Array, q2: Array, c: Array) -> Array:
-    xp, (even, odd) = array_namespace(m1), _hyperbolic(q1, q2, c)
-    return xp.sin(m1) * xp.sin(m2) * even + xp.cos(m1) * xp.cos(m2) * odd
-
-
-@closed_form(fn.cos, fn.cos, elementary=True)
-def _cos_cos(m1: Array, m2: Array, q1: Array, q2: Array, c: Array) -> Array:
-    xp, (even, odd) = array_namespace(m1), _hyperbolic(q1, q2, c)
-    return xp.cos(m1) * xp.cos(m2) * even + xp.sin(m1) * xp.sin(m2) * odd
-
-
-@closed_form(fn.sin, fn.cos, elementary=True)
-def _sin_cos(m1: Array, m2: Array, q1: Array, q2: Array, c: Array) -> Array:
-    xp, (even, odd) = array_namespace(m1), _hyperbolic(q1, q2, c)
-    return xp.sin(m1) * xp.cos(m2) * even - xp.cos(m1) * xp.sin(m2) * odd
+@closed_form(fn.exp, fn.exp, elementary=True)
+def _exp_exp(m1: Array, m2: Array, q1: Array, q2: Array, c: Array) -> Array:
+    """exp of the mean of x + y and half its variance."""
+    return array_namespace(c).exp((m1 + q1 / 2) + (m2 + q2 / 2) + c)

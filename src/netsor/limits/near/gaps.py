@@ -17,9 +17,7 @@ import numpy as np
 from netsor.expect.gaps import NearLaw, constant_jump, erf_gap, jump_gap, kink_gap, near_moments, slopes
 from netsor.lang import functions as fn
 from netsor.lang.analysis import about, has_user_function
-from netsor.lang.blocks import Block
 from netsor.lang.expr import Apply, Expr, Ref, refs, subtrees
-from netsor.lang.index_maps import at, reshape, take, transpose
 from netsor.lang.ops import IndexMap
 from netsor.lang.program import Embedding, Input, MatMul
 from netsor.limits.methods.closed import closed_pair
@@ -27,6 +25,7 @@ from netsor.limits.methods.component import callable_of, known_function, statist
 from netsor.limits.recursion.covariances import cov, fused, is_sum, leaf, variance, written_out
 from netsor.limits.recursion.forms import HOLE, Atom, LinearTerm, Product
 from netsor.limits.recursion.leaves import embedded_data
+from netsor.limits.recursion.linear import SELECTIONS, selected
 from netsor.limits.recursion.moments import second
 from netsor.limits.recursion.pairs import Pair, PerPair
 from netsor.limits.recursion.recorder import Asking, Recorder
@@ -36,7 +35,6 @@ __all__ = ["gap", "second_gap", "second_of_twins"]
 
 Array = Any
 Formula = Callable[[NearLaw], tuple[Array, Array | float]]
-SELECTIONS = (at, take, reshape, transpose)
 ROUNDING = 8  # units of the last place that a formula may be off
 
 
@@ -183,11 +181,7 @@ def _selected(r: Recorder, e: Apply, f: Apply, pair: Pair, rule: Any) -> Asking:
     if (e.op, e.attrs) != (f.op, f.attrs):
         return (yield from (_from_covariance if rule is gap else _from_moments)(r, e, f, pair))
     inner: PerPair | None = yield rule, e.args[0], f.args[0], pair
-    if inner is None:
-        return None
-    index = r.index(e.args[0])
-    made = e.op.run(Block(inner.spread(index, index), len(index)), **e.options)
-    return PerPair(made.array, pair, made.rank, made.rank)
+    return None if inner is None else selected(r, e, inner)
 
 
 # Vectors

@@ -40,6 +40,14 @@ def run(
         rows = recording.rows.left[o]
         values, there = np.broadcast_to(singles[array.step], (repeats, *rows.shape)), rows >= 0
         out[:, rows[there], rows[there]] = values[:, there]
+    for (o, p), array in recording.noisy.items():
+        left, right = recording.rows.left[o], recording.rows.right[p]
+        sides = left.reshape(len(left), -1, 1), right.reshape(len(right), 1, -1)
+        lines, columns = np.broadcast_arrays(*sides)
+        shape = (repeats, len(left), *left.shape[1:], *right.shape[1:])
+        values = np.broadcast_to(singles[array.step], shape).reshape(repeats, *lines.shape)
+        there = (lines >= 0) & (columns >= 0)
+        out[:, lines[there], columns[there]] = values[:, there]
     return out
 
 

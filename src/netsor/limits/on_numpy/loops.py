@@ -70,6 +70,31 @@ def make_atan2(
     return atan2
 
 
+def make_exp(number: Callable[[float], Any], fma: Callable[..., Any], scaled: Callable[..., Any]) -> Any:
+    """(2^n, expm1(r)) for x = n log 2 + r with |r| <= log(2) / 2, without branches or tables.
+
+    The sum t of x / log 2 and a number whose last binary place is 1 holds n in its last places, and
+    `scaled(1, t)` is 2^n. expm1(r) is a Taylor polynomial of relative error 1e-17. Where exp(x) is no normal
+    number, it is 0 or infinity.
+    """
+    short = number is np.float32
+    magic, inverse, one = number(1.5 * 2.0 ** (23 if short else 52)), number(1 / math.log(2)), number(1.0)
+    high = number(0.693359375 if short else 0.6931471803691238)  # log 2 as a short number and the rest
+    low = number(-2.12194440e-4 if short else 1.9082149292705877e-10)
+    least, most = number(-87.0 if short else -708.0), number(88.0 if short else 709.0)
+    a, b, c, d, e, f, g, h, i, j, k, m = (number(1 / math.factorial(n)) for n in range(13, 1, -1))
+
+    def parts(x):
+        t = fma(min(max(x, least), most), inverse, magic)
+        n = t - magic
+        r = fma(n, -low, fma(n, -high, min(max(x, least), most)))
+        p = f if short else fma(fma(fma(fma(fma(a, r, b), r, c), r, d), r, e), r, f)
+        p = fma(fma(fma(fma(fma(fma(p, r, g), r, h), r, i), r, j), r, k), r, m)
+        return scaled(one, t), fma(p * r, r, r)
+
+    return parts
+
+
 @cache
 def compiled_fma() -> Any:
     """x y + z with one rounding, as one instruction."""
@@ -83,6 +108,47 @@ def compiled_fma() -> Any:
 
 
 @cache
+def compiled_exp(name: str) -> tuple[Any, Any]:
+    """`exp` and `expm1` for numbers of a type."""
+    import numba  # type: ignore[import-not-found]
+    from llvmlite import ir  # type: ignore[import-not-found]
+    from numba.extending import intrinsic  # type: ignore[import-not-found]
+
+    number = np.dtype(name).type
+    bits, places = (32, 23) if number is np.float32 else (64, 52)
+
+    @intrinsic
+    def scaled(context, y, t):
+        def build(context, builder, signature, args):
+            whole, kind = ir.IntType(bits), args[0].type
+            y, t = (builder.bitcast(x, whole) for x in args)
+            return builder.bitcast(builder.add(y, builder.shl(t, ir.Constant(whole, places))), kind)
+
+        return y(y, y), build
+
+    options: dict[str, Any] = {"inline": "always", "error_model": "numpy"}
+    parts = numba.njit(make_exp(number, compiled_fma(), scaled), **options)
+    least, most = number(-87.0 if bits == 32 else -708.0), number(88.0 if bits == 32 else 709.0)
+    zero, one, infinity = number(0.0), number(1.0), number(np.inf)
+
+    def exp(x):
+        scale, rest = parts(x)
+        value = scale * rest + scale
+        value = zero if x < least else value
+        value = infinity if x > most else value
+        return value if x == x else x
+
+    def expm1(x):
+        scale, rest = parts(x)
+        value = scale * rest + (scale - one)
+        value = -one if x < least else value
+        value = infinity if x > most else value
+        return value if x == x else x
+
+    return numba.njit(exp, **options), numba.njit(expm1, **options)
+
+
+@cache
 def compiled_atan2(name: str) -> Any:
     """`atan2` for numbers of a type."""
     import numba  # type: ignore[import-not-found]
@@ -91,11 +157,12 @@ def compiled_atan2(name: str) -> Any:
     return numba.njit(made, inline="always", error_model="numpy")
 
 
-HEADER = """from numpy import sqrt
+HEADER = """from numpy import cos, log, sin, sqrt
 from numba import {number} as number
-from netsor.limits.on_numpy.loops import compiled_atan2, compiled_fma
+from netsor.limits.on_numpy.loops import compiled_atan2, compiled_exp, compiled_fma
 
 atan2, fma = compiled_atan2("{number}"), compiled_fma()
+exp, expm1 = compiled_exp("{number}")
 
 
 """

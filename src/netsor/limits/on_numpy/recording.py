@@ -87,6 +87,7 @@ class Recording:
     betweens: list[Between]
     compiled: bool
     own: dict[int, Traced] = field(default_factory=dict)  # the variances of outputs, if they are to be exact
+    noisy: dict[tuple[int, int], Traced] = field(default_factory=dict)  # blocks of an input with itself
     workers: int = 1
     ran: bool = False
     lock: Any = field(default_factory=Lock, repr=False)  # errors are noted by one run at a time
@@ -209,8 +210,18 @@ def _recorded(
                 return recorder.missing
     sources = {k: x for t in found for k, x in t.prepared.tape.sources.items()}
     own = _own(recorder) if rows.symmetric and recorder.notes.steep and recorder.samples is None else {}
-    prepared = Prepared(single, [*sources.values(), *own.values()])
-    return Recording(rows, prepared, found, recorder, betweens, single.compiled, own)
+    noisy = _noisy(recorder, rows) if rows.symmetric and recorder.program.noise else {}
+    if recorder.missing:
+        return recorder.missing
+    prepared = Prepared(single, [*sources.values(), *own.values(), *noisy.values()])
+    return Recording(rows, prepared, found, recorder, betweens, single.compiled, own, noisy)
+
+
+def _noisy(recorder: Recorder, rows: Rows) -> dict[tuple[int, int], Traced]:
+    """The blocks of inputs with themselves, which share the noise that other inputs do not."""
+    pairs = [(o, p) for group in rows.groups for o in group.outputs for p in group.outputs]
+    made = {(o, p): recorder.ask(output_second, o, p, Pair(True)) for o, p in pairs}
+    return {} if recorder.missing else {pair: block.array for pair, block in made.items()}
 
 
 def _own(recorder: Recorder) -> dict[int, Traced]:

@@ -8,11 +8,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from netsor.lang.expr import Apply, Expr, Ref
-from netsor.lang.index_maps import sum_, window
-from netsor.lang.program import Input, LinComb, MatMul
+from netsor.lang.index_maps import sum_, window, windows
+from netsor.lang.program import Embedding, Input, LinComb, MatMul
+from netsor.lang.types import Index
 from netsor.limits.recursion.forms import LinearTerm
 from netsor.limits.recursion.leaves import (
     embedded_second,
@@ -111,21 +113,64 @@ def fused(r: Recorder, e: Expr, f: Expr, pair: Pair, inner_of: Any = None) -> As
             options, aligned = dict(attrs), (_aligned(r, g), _aligned(r, k))
             matrices = r.program.types[matrix].index
             if op is window and len(matrices) == options.get("dims") and aligned == (0, 0):
-                inner = yield from (inner_of or _inner)(r, g, k, pair)
+                # The variance comes last: a matrix and its direction in a tangent program share the sum.
+                inner = yield from (inner_of or _second)(r, g, k, pair)
                 kernel = r.ref_index(g)[: options["dims"]]
-                return window_both_sides(inner, _operand_index(r, g), _operand_index(r, k), kernel, options)
-            axes = tuple(range(aligned[0]))
-            if op is sum_ and axes and options["axis"] == axes and not pair.tied and aligned[1] == len(axes):
+                made = window_both_sides(inner, _operand_index(r, g), _operand_index(r, k), kernel, options)
+                return made if inner_of else made * r.factor(matrix, pair)
+            axes, both = options["axis"] if op is sum_ else (), min(aligned)
+            if axes and axes == tuple(range(len(axes))) and len(axes) <= both == max(aligned):
+                x, y = _windows_of(r, g, len(axes)), _windows_of(r, k, len(axes))
+                if x and y and x.attrs == y.attrs and inner_of is None:
+                    return (yield from _own_matrices(r, g, k, x, y, pair))
                 inner = yield from (inner_of or _inner)(r, g, k, pair)
-                n = len(axes)
-                array = inner.array
+                left, right, n = _operand_index(r, g), _operand_index(r, k), len(axes)
+                shared = matrices[:both]
+                array = inner.spread((*shared, *left), (*shared, *right) if pair.tied else right)
                 array = array_namespace(array).sum(array, axis=tuple(a + pair.batch for a in axes))
-                return PerPair(array, pair, r.rank(Ref(g)) - n, r.rank(Ref(k)) - n)
+                rest = PerPair(array, pair, both - n + len(left), (both - n) * pair.tied + len(right))
+                return independent_matrices(rest, matrices[n:], both - n, left, right)
     return None
+
+
+def _windows_of(r: Recorder, g: str, dims: int) -> Apply | None:
+    """The windows that a block of matrices multiplies, one for each place in each of them."""
+    s = r.program.definitions[g]
+    if isinstance(s, MatMul):
+        x, rank = r.forms.resolved(Ref(s.operand)), 2 * dims
+    else:
+        assert isinstance(s, Input)
+        assert isinstance(s.law, Embedding)
+        x, rank = s.law.data, 2 * dims + 1
+    if isinstance(x, Apply) and x.op is windows and _aligned(r, g) == 2 * dims and r.rank(x) == rank:
+        return x
+    return None
+
+
+def _own_matrices(r: Recorder, g: str, k: str, e: Apply, f: Apply, pair: Pair) -> Asking:
+    """A convolution with matrices for every place: that with shared ones where left and right are one."""
+    matrix, tied, options = r.matrix_of(g), replace(pair, tied=True), e.options
+    assert matrix is not None
+    (x,), (y,), kernel = e.args, f.args, options.pop("kernel")
+    s, t = r.program.definitions[g], r.program.definitions[k]
+    if isinstance(s, Input) and isinstance(t, Input):
+        one, two = (
+            replace(v, name=f"{v.name} in windows", law=Embedding(matrix, data))
+            for v, data in ((s, x), (t, y))
+        )
+        block, left, right = embedded_second(r, one, two, tied), r.index(x)[:-1], r.index(y)[:-1]
+    else:
+        block, left, right = (yield r.rules.second, x, y, tied), r.index(x), r.index(y)
+    made = window_both_sides(block, left, right, kernel, {**options, "dims": len(kernel)})
+    index = r.program.types[matrix].index[len(kernel) :]
+    rest = PerPair(made.ranked(len(index), len(index)), pair, len(index), len(index) * pair.tied)
+    return independent_matrices(rest * r.factor(matrix, pair), index, len(index), (), ())
 
 
 def _aligned(r: Recorder, name: str) -> int:
     source = r.program.definitions[name]
+    if isinstance(source, Input) and isinstance(source.law, Embedding):
+        return source.law.aligned
     return source.aligned if isinstance(source, MatMul) else 0
 
 
@@ -158,32 +203,42 @@ def _inner(r: Recorder, g: str, k: str, pair: Pair) -> Asking:
     """var_W E[h h'] for g = W h and k = W h', for one matrix: axes (batch, aligned, left, right)."""
     matrix = r.matrix_of(g)
     assert matrix is not None
-    s, t = r.program.definitions[g], r.program.definitions[k]
-    if isinstance(s, Input) and isinstance(t, Input):
-        block = embedded_second(r, s, t, pair)
-    else:
-        assert isinstance(s, MatMul)
-        assert isinstance(t, MatMul)
-        block = yield r.rules.second, Ref(s.operand), Ref(t.operand), pair
-        if s.aligned or t.aligned:
-            block = _aligned_inner(r, s, t, block)
+    block = yield from _second(r, g, k, pair)
     return block * r.factor(matrix, pair)
 
 
-def _aligned_inner(r: Recorder, s: MatMul, t: MatMul, block: PerPair) -> PerPair:
-    if block.pair.tied:
-        return block
-    left, right = r.ref_index(s.operand), r.ref_index(t.operand)
-    full, batch, both = block.spread(left, right), block.pair.batch, min(s.aligned, t.aligned)
+def _second(r: Recorder, g: str, k: str, pair: Pair) -> Asking:
+    """The same without the variance."""
+    matrix = r.matrix_of(g)
+    assert matrix is not None
+    aligned, index = (_aligned(r, g), _aligned(r, k)), r.program.types[matrix].index
+    left, right = ((*index[:n], *_operand_index(r, x)) for n, x in zip(aligned, (g, k), strict=True))
+    whole = not pair.tied and aligned[0] == len(left) == aligned[1] == len(right) > 0
+    asked = replace(pair, tied=True) if whole else pair  # different members meet different matrices
+    s, t = r.program.definitions[g], r.program.definitions[k]
+    if isinstance(s, Input) and isinstance(t, Input):
+        block = embedded_second(r, s, t, asked)
+    else:
+        assert isinstance(s, MatMul)
+        assert isinstance(t, MatMul)
+        block = yield r.rules.second, Ref(s.operand), Ref(t.operand), asked
+    if whole:
+        block = PerPair(block.ranked(len(left), len(left)), pair, len(left), 0)
+    elif any(aligned) and not pair.tied:
+        block = _diagonal_of(block, left, right, aligned)
+    return block
+
+
+def _diagonal_of(block: PerPair, left: Index, right: Index, aligned: tuple[int, int]) -> PerPair:
+    """The members that meet one matrix: axes (batch, aligned, left, right)."""
+    full, batch, both = block.spread(left, right), block.pair.batch, min(aligned)
     xp = array_namespace(full)
     for a in range(both):
         part = xp.linalg.diagonal(xp.moveaxis(full, (batch + a, batch + len(left)), (-2, -1)))
         full = xp.moveaxis(part, -1, batch + a)
-    for a in range(both, t.aligned):  # axes that only the right side shares with the matrices
+    for a in range(both, aligned[1]):  # axes that only the right side shares with the matrices
         full = xp.moveaxis(full, batch + len(left) + a - both, batch + a)
-    return PerPair(
-        full, block.pair, max(s.aligned, t.aligned) + len(left) - s.aligned, len(right) - t.aligned
-    )
+    return PerPair(full, block.pair, max(aligned) + len(left) - aligned[0], len(right) - aligned[1])
 
 
 def variance(r: Recorder, form: Expr) -> Asking:

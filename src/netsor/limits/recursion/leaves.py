@@ -39,6 +39,8 @@ def normal_covariance(r: Recorder, g: str, k: str, pair: Pair) -> PerPair | None
     if not isinstance(t, Input) or isinstance(t.law, Embedding):
         return None
     left, right, ones = r.ref_index(g), r.ref_index(k), (1,) * pair.batch
+    if isinstance(s.law, Normal) and s.law.each and not pair.same:
+        return None if pair.is_tile else _of_noise(r, g, pair)
     if g == k and isinstance(s.law, Normal) and isinstance(s.law.cov, float):
         if pair.tied:
             full = r.xp.ones((*ones, *(1,) * len(left)))
@@ -55,6 +57,15 @@ def normal_covariance(r: Recorder, g: str, k: str, pair: Pair) -> PerPair | None
     block = PerPair(full, pair.free, len(left), len(right))
     block = block.diagonal if pair.tied else block
     return PerPair(pair.shared(block.array), pair, len(left), len(right))
+
+
+def _of_noise(r: Recorder, g: str, pair: Pair) -> PerPair:
+    """The covariance of what is drawn anew for each input, over all pairs of inputs."""
+    own = normal_covariance(r, g, g, Pair(True, pair.tied))
+    assert own is not None
+    n = r.inputs[g]
+    same = r.xp.asarray(np.eye(n).reshape((1, n, n, *(1,) * (own.array.ndim - 2))))
+    return PerPair(same * own.array[:, :, None, ...], pair, own.left, own.right)
 
 
 def embedded_second(r: Recorder, s: Input, t: Input, pair: Pair) -> PerPair:

@@ -10,12 +10,14 @@ from typing import Any
 from netsor.lang.blocks import Block
 from netsor.lang.expr import Apply, Expr
 from netsor.lang.functions import add, div, neg, sub
-from netsor.lang.index_maps import contract
+from netsor.lang.index_maps import at, contract, reshape, take, transpose, windows
 from netsor.limits.recursion.pairs import Pair, PerInput, PerPair, mapped_left
 from netsor.limits.recursion.recorder import Asking, Recorder
 from netsor.limits.recursion.values import constant
 
-__all__ = ["combined", "longer_first", "mapped"]
+__all__ = ["SELECTIONS", "combined", "longer_first", "mapped", "selected"]
+
+SELECTIONS = (at, take, reshape, transpose, windows)
 
 
 def longer_first(left: frozenset[str], right: frozenset[str]) -> tuple[int, int]:
@@ -55,7 +57,10 @@ def combined(r: Recorder, side: int, e: Expr, f: Expr, pair: Pair, rule: Any) ->
 
 
 def mapped(r: Recorder, e: Apply, f: Expr, pair: Pair, rule: Any) -> Asking:
-    """Of (map(args), f), from those of (args, f)."""
+    """Of (map(args), f), from those of (args, f); of the same members of two blocks, those members."""
+    if pair.tied and isinstance(f, Apply) and _selects_alike(r, e, f):
+        inner: PerPair | None = yield rule, e.args[0], f.args[0], pair
+        return None if inner is None else selected(r, e, inner)
     vectors = e.args[1:] if e.op is contract else e.args
     blocks = []
     for a in vectors:
@@ -73,6 +78,18 @@ def mapped(r: Recorder, e: Apply, f: Expr, pair: Pair, rule: Any) -> Asking:
     lefts = [r.index(a) for a in vectors]
     made = mapped_left(e.op, blocks, lefts, r.index(f), e.options, matrix)
     return made.diagonal if pair.tied else made
+
+
+def _selects_alike(r: Recorder, e: Apply, f: Apply) -> bool:
+    alike = e.op in SELECTIONS and (e.op, e.attrs) == (f.op, f.attrs)
+    return alike and r.index(e.args[0]) == r.index(f.args[0])
+
+
+def selected(r: Recorder, e: Apply, inner: PerPair) -> PerPair:
+    """A tied block of members of a block, from that of all."""
+    index = r.index(e.args[0])
+    made = e.op.run(Block(inner.spread(index, index), len(index)), **e.options)
+    return PerPair(made.array, inner.pair, made.rank, made.rank)
 
 
 def _zero(r: Recorder, like: PerPair, left: int, right: int) -> PerPair:

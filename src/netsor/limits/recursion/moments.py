@@ -10,13 +10,16 @@ independent families, and each factor goes to the ladder of methods.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
+from typing import Any
 
 from netsor.lang.blocks import Block
-from netsor.lang.expr import Apply, Expr, Slice
+from netsor.lang.expr import Apply, Const, Expr, Slice
 from netsor.lang.functions import mul
 from netsor.lang.index_maps import at, sum_
 from netsor.lang.index_maps import mean as average
 from netsor.lang.ops import Function, IndexMap, axes_of
+from netsor.limits.recursion.batchnorm import SampledBatchnorm, sampled_batchnorm, spanned
 from netsor.limits.recursion.covariances import cov
 from netsor.limits.recursion.forms import Atom, Product
 from netsor.limits.recursion.linear import combined, longer_first, mapped
@@ -37,6 +40,8 @@ def second(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
     back = r.known(second, f, e, pair.flipped)
     if back is not None:
         return back.swapped
+    if forms.vanishes(e) or forms.vanishes(f):
+        return PerPair(pair.shared(r.xp.zeros((1,) * pair.batch)), pair, 0, 0).widened(r.rank(e), r.rank(f))
     if r.samples is not None and r.samples.tables is not None:
         block = r.samples.tables.block(e, f, pair)
         if block is not None:
@@ -45,20 +50,104 @@ def second(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
         return (yield from _of_forms(r, e, f, pair))
     if forms.is_constant(e):
         return (yield from _apart(r, e, f, pair, constant, first))
+    (a, x), (b, y) = _multiple(e), _multiple(f)
+    if x is not e or y is not f:  # both numbers at once
+        return (yield second, x, y, pair) * (a * b)
     families = forms.families_in(e), forms.families_in(f)
-    if not families[0] & families[1] and r.samples is None:
+    if not families[0] & families[1] - _apart_families(r, pair) and r.samples is None:
         return (yield from _apart(r, e, f, pair, first, first))
-    for side in longer_first(*families):
+    for side in _sides(e, f, families, pair):
         x = (e, f)[side]
         if forms.is_linear_head(x) and not forms.is_affine(x):
             return (yield from _linear(r, side, e, f, pair))
     if forms.is_constant(f):
         turned = yield second, f, e, pair.flipped
         return turned.swapped
+    x, y = sampled_batchnorm(r, e), sampled_batchnorm(r, f)
+    if x is not None or y is not None:
+        return (yield from _of_sampled_batchnorm(r, (e, f), (x, y), pair))
+    parts = _independent_parts(r, e, f, _apart_families(r, pair))
+    if len(parts) > 1:
+        return (yield from _times(r, e, f, parts, pair))
     x, y = _sum_outside(r, e), _sum_outside(r, f)
     if x is not e or y is not f:
         return (yield second, x, y, pair)
     return (yield from _multiplied_out(r, e, f, pair))
+
+
+def _of_sampled_batchnorm(
+    r: Recorder, whole: tuple[Expr, Expr], opened: tuple[SampledBatchnorm | None, ...], pair: Pair
+) -> Asking:
+    """E[e f] with derivatives of batchnorm in arithmetic, where they can be sampled."""
+    x, y = (e if own is None else own.expr for e, own in zip(whole, opened, strict=True))
+    block = yield second, x, y, pair
+    for side, own in enumerate(opened):
+        if own is not None and block is not None:
+            block = block * pair.side(side, (yield spanned, own.batch, own.axes))
+    return block
+
+
+def _sides(e: Expr, f: Expr, families: tuple[frozenset[str], frozenset[str]], pair: Pair) -> list[int]:
+    """The order in which sides come apart; of a tied pair index maps last, which then meet each other."""
+    maps = [pair.tied and isinstance(x, Apply) and isinstance(x.op, IndexMap) for x in (e, f)]
+    return sorted(longer_first(*families), key=maps.__getitem__)
+
+
+def _independent_parts(r: Recorder, e: Expr, f: Expr, apart: frozenset[str]) -> list[tuple[Expr, Expr]]:
+    """Products a b and a' b', of which one is a sum over an index, as (a, a') and (b, b') without a common
+    family: E[a b a' b'] = E[a a'] E[b b'], where the sum stays inside. Else no parts."""
+    sides = [_factors(r, e), _factors(r, f)]
+    if not any(_is_sum_of_vectors(r, x) for side in sides for x in side):
+        return []
+    groups: list[tuple[frozenset[Any], list[list[Expr]]]] = []
+    for side, factors in enumerate(sides):
+        for x in factors:
+            families = r.forms.families_in(x)
+            families = (families - apart) | {(side, family) for family in families & apart}
+            joined = [g for g in groups if g[0] & families]
+            members: list[list[Expr]] = [[y for _, m in joined for y in m[k]] for k in (0, 1)]
+            members[side].append(x)
+            union = families.union(*(known for known, _ in joined))
+            groups = [g for g in groups if g not in joined] + [(union, members)]
+    return [(_product_of(ours), _product_of(theirs)) for _, (ours, theirs) in groups]
+
+
+def _factors(r: Recorder, e: Expr) -> list[Expr]:
+    found, stack = [], [e]
+    while stack:
+        x = r.forms.resolved(stack.pop())
+        if isinstance(x, Apply) and x.op is mul:
+            stack += reversed(x.args)
+        else:
+            found.append(x)
+    return found
+
+
+def _is_sum_of_vectors(r: Recorder, e: Expr) -> bool:
+    return isinstance(e, Apply) and isinstance(e.op, IndexMap) and not r.forms.is_affine(e)
+
+
+def _product_of(factors: list[Expr]) -> Expr:
+    return reduce(lambda x, y: Apply(mul, (x, y)), factors) if factors else Const(1.0)
+
+
+def _times(r: Recorder, e: Expr, f: Expr, parts: list[tuple[Expr, Expr]], pair: Pair) -> Asking:
+    total: PerPair | None = None
+    for x, y in parts:
+        part = yield second, x, y, pair
+        total = part if total is None else total * part
+    assert total is not None
+    return total.widened(r.rank(e), r.rank(f))
+
+
+def _multiple(e: Expr) -> tuple[float, Expr]:
+    """A number and what it multiplies."""
+    number = 1.0
+    while isinstance(e, Apply) and e.op is mul and any(isinstance(a, Const) for a in e.args):
+        factor, e = e.args if isinstance(e.args[0], Const) else e.args[::-1]
+        assert isinstance(factor, Const)
+        number *= factor.value
+    return number, e
 
 
 def _of_forms(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
@@ -96,6 +185,8 @@ def first(r: Recorder, e: Expr) -> Asking:
         return (yield first, x)
     if forms.is_constant(e):
         return (yield constant, e)
+    if forms.vanishes(e):
+        return PerInput(r.zero, 0).widened(r.rank(e))
     if forms.is_affine(e):
         return (yield mean, e)
     if forms.is_linear_head(e):
@@ -174,7 +265,7 @@ def _product(r: Recorder, p: Product, q: Product, pair: Pair) -> Asking:
     (ours, left), (theirs, right) = _split(r, p.atoms), _split(r, q.atoms)
     if ours or theirs:
         factors.append((yield r.rules.sampled_mean, ours, theirs, pair))
-    for atoms in _components(r, left, right):
+    for atoms in _components(r, left, right, _apart_families(r, pair)):
         factors.append((yield from _factor(r, *atoms, pair)))
     if not factors:
         one = pair.shared(r.xp.ones((1,) * pair.batch))
@@ -206,12 +297,20 @@ def _split(r: Recorder, atoms: Atoms) -> tuple[Atoms, Atoms]:
     return drawn, tuple(a for a in atoms if not r.forms.families_of(a) & chosen)
 
 
-def _components(r: Recorder, left: Atoms, right: Atoms) -> Iterator[tuple[Atoms, Atoms]]:
+def _apart_families(r: Recorder, pair: Pair) -> frozenset[str]:
+    """The families in which left and right are independent: noise of different inputs."""
+    return r.forms.noise if pair.is_tile and not pair.same else frozenset()
+
+
+def _components(
+    r: Recorder, left: Atoms, right: Atoms, apart: frozenset[str]
+) -> Iterator[tuple[Atoms, Atoms]]:
     """Groups of atoms that share a family; different groups are independent."""
-    groups: list[tuple[frozenset[str], tuple[Atoms, Atoms]]] = []
+    groups: list[tuple[frozenset[Any], tuple[Atoms, Atoms]]] = []
     for side, atoms in enumerate((left, right)):
         for atom in atoms:
-            families = r.forms.families_of(atom)
+            found = r.forms.families_of(atom)
+            families = (found - apart) | {(side, family) for family in found & apart}
             joined = [g for g in groups if g[0] & families]
             members = [tuple(a for _, m in joined for a in m[k]) for k in (0, 1)]
             members[side] += (atom,)

@@ -237,6 +237,14 @@ class Recorder:
         for s in self.program.statements:
             if not isinstance(s, Output):
                 counts[s.name] = max((counts[name] for name in used_by(s)), default=1)
+        noisy = set(self.program.noise)  # and all that depends on it; it has as many values as its readers
+        if noisy:
+            for s in self.program.statements:
+                if not isinstance(s, Output) and not noisy.isdisjoint(used_by(s)):
+                    noisy.add(s.name)
+            for s in reversed(self.program.statements):
+                own = max(counts[name] for name in (used_by(s) if isinstance(s, Output) else [s.name]))
+                counts |= {name: max(counts[name], own) for name in used_by(s) if name in noisy}
         return counts
 
     def matrix_of(self, name: str) -> str | None:

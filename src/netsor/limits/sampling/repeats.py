@@ -67,8 +67,10 @@ class Repeats:
         self.make, self.program, self.rows, self.options = make, program, rows, options
         self.families, self.question, self.errors = families, question, errors
         size = 8 * rows.left_size * rows.right_size
-        self.tables: Tables | None = tables_of(
-            make(Tape(), samples=Samples(families, 1, 1)), families, size, options.memory
+        self.tables: Tables | None = (
+            None
+            if program.noise
+            else tables_of(make(Tape(), samples=Samples(families, 1, 1)), families, size, options.memory)
         )
         self.dimensions = 0
         self._known: dict[int, AtOnce | Missing] = {}

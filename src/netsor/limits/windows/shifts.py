@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace, is_jax_array
 
-from netsor.lang.index_maps import window_extent, window_positions
+from netsor.lang.index_maps import AROUND, window_extent, window_positions
 from netsor.limits.tape.traced import Traced
 from netsor.limits.windows.sliding import sliding_sum
 
@@ -71,7 +71,17 @@ class Window:
 
 
 def sum_over_windows(block: Array, windows: list[list[Window]]) -> Array:
-    """The sums of shifts along one axis after the other, each given by the windows of one side or both."""
+    """The sums of shifts along one axis after the other, each given by the windows of one side or both.
+
+    Those of one block are recorded once: a matrix and its direction in a tangent program share them.
+    """
+    if isinstance(block, Traced):
+        key = ("windows", block.step, tuple(map(tuple, windows)))
+        return block.tape.once(key, lambda: _summed(block, windows))
+    return _summed(block, windows)
+
+
+def _summed(block: Array, windows: list[list[Window]]) -> Array:
     if isinstance(block, Traced) and (image := _image(block, windows)):
         return block.tape.call(image, (block,), block.shape)
     for along_axis in windows:
@@ -87,7 +97,7 @@ def sum_of_shifts(block: Array, windows: list[Window]) -> Array:
         return _recorded(block, windows)
     if not isinstance(block, np.ndarray):
         return _by_taking(block, windows)
-    if windows[0].padding == "circular":
+    if windows[0].padding in AROUND:
         for w in windows:
             block = np.take(block, np.arange(-w.left, w.padded - w.left) % w.size, axis=w.axis)
         windows = [Window(w.axis, w.padded, w.kernel, w.stride, w.dilation, "valid") for w in windows]
@@ -107,7 +117,7 @@ def _slides(windows: list[Window], simple: bool) -> bool:
 
 def _recorded(block: Traced, windows: list[Window]) -> Traced:
     axes, shape = [w.axis for w in windows], _shape(block, windows)
-    if block.tape.compiled and windows[0].padding != "circular" and not _slides(windows, True):
+    if block.tape.compiled and windows[0].padding not in AROUND and not _slides(windows, True):
         sliced = [w.slices() for w in windows]
         if _is_dense(block, axes, sliced, shape):
             return block.tape.call(_in_one_pass(block, axes, sliced, shape), (block,), shape)
@@ -129,7 +139,7 @@ def _by_padding(block: Array, windows: list[Window]) -> Array:
     widths = [(0, 0)] * block.ndim
     for w in windows:
         widths[w.axis] = (w.left, w.padded - w.left - w.size)
-    mode = "wrap" if windows[0].padding == "circular" else "constant"
+    mode = "wrap" if windows[0].padding in AROUND else "constant"
     padded = jax.lax.optimization_barrier(jax.numpy.pad(block, widths, mode=mode))
     total: Any = 0.0
     for j in range(windows[0].kernel):

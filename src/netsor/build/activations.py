@@ -1,0 +1,108 @@
+"""Activations that are a line over the functions of the language, by the names of neural-tangents."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from netsor.build.functions import dot
+from netsor.build.layers.dense import number
+from netsor.build.nodes import fail
+from netsor.lang.functions import erf_gate, exp, gaussian, piecewise, polynomial, sin, sqrt, tanh
+
+__all__ = [
+    "abrelu",
+    "exp_normalized",
+    "gabor",
+    "gelu_tanh",
+    "hermite",
+    "monomial",
+    "rbf",
+    "rectified_monomial",
+    "sigmoid_like",
+]
+
+
+def _degree(degree: Any) -> int:
+    if type(degree) is int and 0 <= degree <= 24:
+        return degree
+    raise fail(f"degree={degree!r:.60}", "A degree is an integer from 0 to 24.")
+
+
+def abrelu(h: Any, low: float, high: float) -> Any:
+    """low h where h < 0, else high h."""
+    return piecewise(h, knots=(0.0,), pieces=((0.0, number(low, "low")), (0.0, number(high, "high"))))
+
+
+def exp_normalized(h: Any, gamma: float = 1.0, shift: float = -1.0) -> Any:
+    """s exp(sqrt(gamma) h / s + gamma (shift - 1) / 2) with s^2 = E[h^2], for a centred Gaussian h.
+
+    Then E[f f'] = s s' exp(gamma (cos + shift)), with the cosine c / (s s') (Shankar et al. 2020).
+
+    >>> import netsor as ns
+    >>> U, v = ns.Matrix(), ns.Matrix(rows=1)
+    >>> net = ns.network(lambda x: v @ ns.exp_normalized(U @ x))
+    >>> ns.kernel(net)([[1.0, 0.0], [0.0, 3.0]]).round(4)  # 1/2, 3/2 exp(-1), 9/2
+    array([[0.5   , 0.5518],
+           [0.5518, 4.5   ]])
+    """
+    root = number(gamma, "gamma")
+    if root < 0:
+        raise fail(f"gamma={gamma!r}", "exp(gamma cos) is a kernel for gamma >= 0.")
+    s = sqrt(dot(h, h))
+    return s * exp(math.sqrt(root) * (h / s) + root * (number(shift, "shift") - 1) / 2)
+
+
+def gabor(h: Any) -> Any:
+    """exp(-h^2) sin(h)."""
+    return gaussian(h) * sin(h)
+
+
+def gelu_tanh(h: Any) -> Any:
+    """The usual approximation of gelu: h (1 + tanh(sqrt(2/pi) (h + 0.044715 h^3))) / 2."""
+    return 0.5 * h * (1.0 + tanh(math.sqrt(2 / math.pi) * (h + 0.044715 * (h * h * h))))
+
+
+def hermite(h: Any, degree: int) -> Any:
+    """He_degree(h) / sqrt(degree!): E[f f'] = c^degree where h has variance 1.
+
+    >>> import netsor as ns
+    >>> U, v = ns.Matrix(), ns.Matrix(rows=1)
+    >>> net = ns.network(lambda x: v @ ns.hermite(U @ x, 3))
+    >>> ns.kernel(net)([[1.0, 1.0], [1.4, 0.2]]).round(4)  # 1, 0.8^3
+    array([[1.   , 0.512],
+           [0.512, 1.   ]])
+    """
+    power = np.polynomial.hermite_e.herme2poly([0] * _degree(degree) + [1])
+    return polynomial(h, coefs=tuple(float(c) for c in power / math.sqrt(math.factorial(degree))))
+
+
+def monomial(h: Any, degree: int) -> Any:
+    """h^degree."""
+    return polynomial(h, coefs=(0.0,) * _degree(degree) + (1.0,))
+
+
+def rbf(h: Any, gamma: float = 1.0) -> Any:
+    """sqrt(2) sin(sqrt(2 gamma) h + pi/4): E[f f'] = exp(-gamma E[(h - h')^2]) for centred Gaussians.
+
+    >>> import netsor as ns
+    >>> U, v = ns.Matrix(), ns.Matrix(rows=1)
+    >>> ns.kernel(ns.network(lambda x: v @ ns.rbf(U @ x)))([[1.0], [2.0]]).round(4)  # exp(-1)
+    array([[1.    , 0.3679],
+           [0.3679, 1.    ]])
+    """
+    if not number(gamma, "gamma") > 0:
+        raise fail(f"gamma={gamma!r}", "Give a number above 0.")
+    return math.sqrt(2) * sin(math.sqrt(2 * gamma) * h + math.pi / 4)
+
+
+def rectified_monomial(h: Any, degree: int) -> Any:
+    """h^degree where h > 0, else 0: the arc-cosine kernels of Cho & Saul (2009)."""
+    return piecewise(h, knots=(0.0,), pieces=((0.0,), (0.0,) * _degree(degree) + (1.0,)))
+
+
+def sigmoid_like(h: Any) -> Any:
+    """(1 + erf(h / 2.402...)) / 2, nearest to the sigmoid in squares on [-5, 5]."""
+    return erf_gate(h / 2.4020563531719796)

@@ -1,0 +1,51 @@
+"""E[f(x) g(y)] of two polynomials: Mehler's series, which ends.
+
+E[f g] = sum_k k! a_k b_k c^k with a_k = E[f^(k)(x)] / k!, a polynomial in mean and variance of x alone
+(Mehler 1866). So a pair of inputs costs two operations for each degree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import comb, factorial
+from typing import Any
+
+from netsor.expect.closed.arrays import Array
+from netsor.lang.terms import Term, Terms
+
+__all__ = ["polynomial_of", "polynomials"]
+
+Coefs = tuple[float, ...]
+
+
+def polynomial_of(terms: Terms) -> Coefs | None:
+    """The ascending coefficients of a polynomial, or None if it is none."""
+    match terms:
+        case (Term(coefs, knot=None) as term,) if not (term.is_complex or term.rate or term.bend):
+            return tuple(float(c.real) for c in coefs)
+    return None
+
+
+def polynomials(f: Coefs, g: Coefs, zero_mean: bool) -> Callable[..., Array]:
+    """The formula (m1, m2, q1, q2, c) -> E[f(x) g(y)]; with `zero_mean` the means are not read."""
+
+    def formula(m1: Array, m2: Array, q1: Array, q2: Array, c: Array) -> Array:
+        sides = zip((f, g), (0.0, 0.0) if zero_mean else (m1, m2), (q1, q2), strict=True)
+        a, b = (_derivatives(*side) for side in sides)
+        total = 0.0 * (q1 + q2 + c)
+        for k in reversed(range(min(len(a), len(b)))):
+            total = total * c + factorial(k) * a[k] * b[k]
+        return total
+
+    return formula
+
+
+def _derivatives(f: Coefs, m: Any, q: Array) -> list[Any]:
+    """E[f^(k)(x)] / k! = sum_i C(i, k) f_i E[x^(i - k)] for every k."""
+    moments: list[Any] = [1.0, m]
+    for n in range(2, len(f)):
+        moments.append(m * moments[-1] + (n - 1) * q * moments[-2])
+    return [
+        sum((comb(i, k) * f[i] * moments[i - k] for i in range(k, len(f)) if f[i]), 0.0)
+        for k in range(len(f))
+    ]

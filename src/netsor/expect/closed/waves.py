@@ -1,0 +1,94 @@
+"""Closed forms of waves under a bell: f(x) = Re(a exp(i w x)) exp(-b x^2), as are sin, cos and gabor.
+
+With b = 0, u = w v c for the frequencies w and v, X = a exp(i w m1) and Y the same of y,
+
+    E[f(x) g(y)] = exp(-(w^2 q1 + v^2 q2) / 2) (Re X Re Y cosh u + Im X Im Y sinh u).
+
+Bells change the law of (x, y) to another Gaussian one, and its weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from array_api_compat import array_namespace
+
+from netsor.expect.closed.arrays import Array, determinant
+from netsor.lang.terms import Term, Terms
+
+__all__ = ["Wave", "mean_of_wave", "product_of_waves", "wave_of"]
+
+
+@dataclass(frozen=True)
+class Wave:
+    """Re(height exp(i frequency x)) exp(-bend x^2)."""
+
+    height: complex
+    frequency: float
+    bend: float
+
+
+def wave_of(terms: Terms) -> Wave | None:
+    """The function as one wave, or None; one of frequency 0 is a bell, which has rules of its own."""
+    match terms:
+        case (Term((height,), rate, knot=None, bend=bend),) if rate and not complex(rate).real and bend >= 0:
+            return Wave(complex(height), complex(rate).imag, bend)
+    return None
+
+
+def mean_of_wave(f: Wave) -> Callable[[Array, Array], Array]:
+    """The formula (m, q) -> E[f(x)]."""
+
+    def formula(m: Array, q: Array) -> Array:
+        xp, spread = array_namespace(m, q), 1 + 2 * f.bend * q
+        peak = xp.exp(-f.bend * m * m / spread - f.frequency**2 * q / (2 * spread)) / xp.sqrt(spread)
+        return peak * _turned(f.height, f.frequency, m / spread)[0]
+
+    return formula
+
+
+def product_of_waves(f: Wave, g: Wave, zero_mean: bool) -> Callable[..., Array]:
+    """The formula (m1, m2, q1, q2, c) -> E[f(x) g(y)]; with `zero_mean` the means are not read."""
+
+    def formula(m1: Array, m2: Array, q1: Array, q2: Array, c: Array) -> Array:
+        weight: Any = 1.0
+        if zero_mean:
+            m1 = m2 = None
+        if f.bend or g.bend:
+            weight, m1, m2, q1, q2, c = _bent(f.bend, g.bend, m1, m2, q1, q2, c)
+        xp, w, v = array_namespace(q1, q2, c), f.frequency, g.frequency
+        size = xp.abs(w * v * c)
+        peak = weight * xp.exp(-((w * w * q1 - size) + (v * v * q2 - size)) / 2) / 2
+        less = xp.expm1(-2 * size)
+        (x, x_turned), (y, y_turned) = _turned(f.height, w, m1), _turned(g.height, v, m2)
+        sign = xp.sign(c) if w * v > 0 else -xp.sign(c)
+        return peak * (x * y * (2 + less) - x_turned * y_turned * sign * less)
+
+    return formula
+
+
+def _turned(height: complex, frequency: float, m: Any) -> tuple[Any, Any]:
+    """The real and the imaginary part of height exp(i frequency m)."""
+    if m is None:
+        return height.real, height.imag
+    xp = array_namespace(m)
+    cos, sin = xp.cos(frequency * m), xp.sin(frequency * m)
+    return height.real * cos - height.imag * sin, height.real * sin + height.imag * cos
+
+
+def _bent(a: float, b: float, m1: Any, m2: Any, q1: Array, q2: Array, c: Array) -> tuple[Any, ...]:
+    """The weight, means, variances and covariance of the law times exp(-a x^2 - b y^2).
+
+    Its covariances are S (I + 2 B S)^-1 and its means (I + 2 S B)^-1 m, with B = diag(a, b).
+    """
+    xp, det = array_namespace(q1, q2, c), determinant(q1, q2, c)
+    spread = 1 + 2 * a * q1 + 2 * b * q2 + 4 * a * b * det
+    weight = 1 / xp.sqrt(spread)
+    if m1 is not None:
+        old = m1, m2
+        m1 = ((1 + 2 * b * q2) * old[0] - 2 * b * c * old[1]) / spread
+        m2 = ((1 + 2 * a * q1) * old[1] - 2 * a * c * old[0]) / spread
+        weight = weight * xp.exp(-(a * old[0] * m1 + b * old[1] * m2))
+    return weight, m1, m2, (q1 + 2 * b * det) / spread, (q2 + 2 * a * det) / spread, c / spread
