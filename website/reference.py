@@ -61,7 +61,8 @@ PAGES = (
         "Each holds its parameters and composes what the language has. They act on the last index axes "
         "([Layers, axes and outputs](../layers.md)).",
         "Dense Embedding Conv1d Conv2d Conv3d mean_pool max_pool sum_pool global_mean_pool global_max_pool "
-        "upsample resize Dropout batchnorm layernorm rmsnorm Attention attention RNNCell GRUCell LSTMCell GraphConv normalized_adjacency",
+        "upsample resize Dropout batchnorm layernorm rmsnorm Attention attention RNNCell GRUCell LSTMCell "
+        "GraphConv normalized_adjacency",
     ),
     Page(
         "functions",
