@@ -16,7 +16,7 @@ SAME_LIMIT = (
     "Hidden matrices and readouts that are not Gaussian (uniform, truncated) have the limit of Gaussian ones."
 )
 OWN_LAW = (
-    "{names}: not Gaussian, and taken for Gaussian of the same variance, which is an approximation: what meets "
+    "{names}: not Gaussian, and taken for Gaussian of the same variance, an approximation: what meets "
     "few inputs, or is added to a vector, keeps its own law at any width. Normal initialisers are exact."
 )
 NORMAL = ("normal", "given", "constant")  # laws that are what they are taken for
