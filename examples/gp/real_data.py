@@ -126,7 +126,7 @@ def show(title: str, results: dict[str, dict[str, np.ndarray]]) -> None:
 
 def picture(results: dict[str, dict[str, np.ndarray]], folder: Path) -> None:
     """Means and standard errors, one panel per data set."""
-    from netsor.plots import save, style
+    from netsor.plots.style import save, style
 
     pyplot = style()
     heights = [len(found) for found in results.values()]

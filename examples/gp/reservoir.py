@@ -115,7 +115,7 @@ def errors(task: Task, matrices: Sequence[np.ndarray]) -> np.ndarray:
 
 def picture(horizons: Sequence[int], limit: np.ndarray, finites: dict[int, np.ndarray], folder: Path) -> None:
     """Error against horizon, for the infinite reservoir and for finite ones."""
-    from netsor.plots import COLOURS, save, style
+    from netsor.plots.style import COLOURS, save, style
 
     pyplot = style()
     figure, ax = pyplot.subplots(figsize=(6.4, 4.0))

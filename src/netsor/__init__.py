@@ -1,5 +1,6 @@
 """netsor: write a neural network once; read it as a program, as its infinite-width limit, as a simulation."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from netsor import zoo
@@ -12,7 +13,7 @@ from netsor.simulation import empirical_kernel, empirical_ntk, simulate
 from netsor.verify import verify
 
 if TYPE_CHECKING:
-    from netsor import gp
+    from netsor import gp, plots
     from netsor.models import check_import as check_import
     from netsor.models import from_equinox as from_equinox
     from netsor.models import from_flax as from_flax
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from netsor.models import from_keras as from_keras
     from netsor.models import from_torch as from_torch
     from netsor.models import report_laws as report_laws
+    from netsor.reports import report as report
 
 __all__ = [
     "NetsorError",
@@ -32,6 +34,8 @@ __all__ = [
     "limit",
     "ntk",
     "parse",
+    "plots",
+    "report",
     "simulate",
     "verify",
     "zoo",
@@ -42,12 +46,12 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """`ns.gp` and the readers of models are loaded when they are first used: SciPy's optimisers and other
-    libraries take longer than all the rest."""
-    if name == "gp":
-        import netsor.gp
-
-        return netsor.gp
+    """`ns.gp`, `ns.plots` and the readers of models are loaded when they are first used: SciPy's optimisers
+    and other libraries take longer than all the rest."""
+    if name in ("gp", "plots"):
+        return import_module(f"netsor.{name}")
+    if name == "report":
+        return import_module("netsor.reports").report
     if name in _MODELS:  # not in __all__: `from netsor import *` must not import PyTorch
         import netsor.models
 

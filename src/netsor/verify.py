@@ -18,7 +18,7 @@ from netsor.simulation.simulate import seed_sequence
 __all__ = ["Verification", "verify"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Verification:
     """Distances of simulated kernels to the limit.
 
@@ -39,6 +39,25 @@ class Verification:
     def ok(self) -> bool:
         """The slope is -1/2 within three standard errors and 0.05, and the mean agrees."""
         return abs(self.slope + 0.5) < 3 * self.slope_error + 0.05 and self.z < 3
+
+    def __repr__(self) -> str:
+        told = "agrees" if self.ok else "does not agree"
+        return f"<verification: {told}, slope {self.slope:.3f} +- {self.slope_error:.3f} (theory: -0.5)>"
+
+    def _repr_html_(self) -> str:
+        from netsor.display import curves, fold, panel
+        from netsor.display.charts import Curve
+
+        logs = np.log(np.maximum(self.distances, np.finfo(float).tiny))
+        means = np.exp(logs.mean(1))
+        spread = np.exp(2 * logs.std(1, ddof=1) / np.sqrt(logs.shape[1]))
+        line = means[-1] * np.sqrt(self.widths[-1] / np.array(self.widths))
+        shown = [
+            Curve(f"{self.distances.shape[1]} networks", self.widths, means.tolist(), spread.tolist()),
+            Curve("slope -1/2", self.widths, line.tolist(), dashed=True),
+        ]
+        chart = curves(shown, "distance to the limit", "width", "relative distance")
+        return panel(repr(self)[1:-1], chart, fold("numbers", f"<pre>{self}</pre>"))
 
     def __str__(self) -> str:
         rows = [f"{'width':>7}  relative distance (mean of {self.distances.shape[1]} networks)"]

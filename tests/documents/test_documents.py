@@ -85,7 +85,7 @@ def test_the_whole_idea_is_short_and_stands_alone() -> None:
 def test_links_lead_to_files(document: Path) -> None:
     prose = re.sub(r"```.*?```", "", document.read_text(), flags=re.S)
     for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", prose):
-        if "://" not in link:
+        if "://" not in link and not link.startswith("reference/"):  # generated; the site checks those
             assert (document.parent / link).exists(), link
 
 

@@ -116,3 +116,10 @@ def test_message_without_source_has_no_picture():
         "<stdin>, line 2: the variance of a Matrix is -1",
         "Rule Input: a variance is finite and >= 0.",
     ]
+
+
+@pytest.mark.parametrize("name", ALL_CASES)
+def test_error_travels_with_its_causes(name):
+    """As Dask sends them: with everything that an exception refers to."""
+    pytest.importorskip("tblib.pickling_support").install(error := error_of(name))
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)

@@ -7,6 +7,7 @@ from math import inf
 
 import numpy as np
 import pytest
+from scipy.linalg import expm
 
 import netsor as ns
 from netsor.errors import DataError
@@ -59,6 +60,20 @@ def test_the_end_of_training() -> None:
     np.testing.assert_allclose(found.cov, wanted, atol=1e-9)
     np.testing.assert_allclose(model.predict(X).mean, Y, atol=1e-8)
     np.testing.assert_allclose(model.predict(NEW, 1e12).mean, found.mean, atol=1e-8)
+
+
+@pytest.mark.parametrize("time", [1.0, 100.0, inf])
+@pytest.mark.parametrize("layers", ["all", "last"])
+def test_formulas_of_the_mean_and_covariance_of_the_ensemble(time: float, layers: str) -> None:
+    """The formulas behind gradient_descent_mse_ensemble of neural-tangents, with matrix exponentials."""
+    K = ns.kernel(NET)
+    theta = K if layers == "last" else ns.ntk(NET)
+    decay = np.zeros((len(X), len(X))) if time == inf else expm(-0.7 * time / len(X) * theta(X))
+    A = theta(NEW, X) @ np.linalg.solve(theta(X), np.eye(len(X)) - decay)
+    found = ns.gp.train(NET, X, Y, rate=0.7, layers=layers).predict(NEW, time, cov=True)
+    cross = A @ K(X, NEW)
+    np.testing.assert_allclose(found.mean, A @ Y, atol=1e-10)
+    np.testing.assert_allclose(found.cov, K(NEW) + A @ K(X) @ A.T - cross - cross.T, atol=1e-10)
 
 
 def test_the_last_layer_alone_ends_in_the_posterior_mean() -> None:

@@ -13,6 +13,7 @@ from netsor.errors import DataError
 from netsor.gp import gradient
 from netsor.gp.tuning import Objective
 from netsor.limits import KernelFn, Plan, Result
+from netsor.limits.kernel import TangentKernelFn
 
 RNG = np.random.default_rng(4)
 VECTORS = RNG.standard_normal((12, 3))
@@ -44,7 +45,7 @@ def test_gradient_of_the_likelihood_by_jax(name: str) -> None:
     made = objective(name)
     theta = made.start + 0.1
     value, slope = made.with_jax()(theta)
-    want, differences = made.differences(theta)
+    want, differences = made.value(theta), gradient.central_differences(made.value, theta)
     np.testing.assert_allclose(value, want, rtol=1e-10)
     np.testing.assert_allclose(slope, differences, rtol=1e-5, atol=1e-5 * np.abs(differences).max())
 
@@ -62,7 +63,7 @@ def test_gradient_of_the_kernel_by_jax(name: str) -> None:
 def test_differences_against_the_gradient_formula(name: str) -> None:
     """d log p / d theta = 1/2 tr((alpha alpha^T - K^-1) dK / d theta), for each column of y."""
     made = objective(name)
-    _, found = made.differences(made.start)
+    found = gradient.central_differences(made.value, made.start)
     value, slopes = ns.gp.kernel_gradient(made.kernel, made.inputs, method="differences")
     inverse = np.linalg.inv(value + 0.1 * np.eye(len(value)))
     alpha = inverse @ made.y
@@ -111,7 +112,8 @@ def test_search_by_jax_with_a_kernel_that_jax_follows() -> None:
     values = {**K.params, "noise": 0.1}
     made = Objective(K, list(VECTORS), y, values, [(key,) for key in values])
     value, slope = made.with_jax()(made.start + 0.1)
-    want, differences = made.differences(made.start + 0.1)
+    theta = made.start + 0.1
+    want, differences = made.value(theta), gradient.central_differences(made.value, theta)
     assert value == pytest.approx(want, rel=1e-12)
     np.testing.assert_allclose(slope, differences, rtol=1e-6, atol=1e-7)
     slopes = [ns.gp.kernel_gradient(K, VECTORS, method=method)[1] for method in ("jax", "differences")]
@@ -121,6 +123,64 @@ def test_search_by_jax_with_a_kernel_that_jax_follows() -> None:
     other = ns.gp.tune(plain, VECTORS, y, method="differences", progress=False)
     assert found.value == pytest.approx(other.value, abs=1e-4)
     assert found.evaluations < other.evaluations
+
+
+@each_case
+def test_gradient_of_the_likelihood_by_differences(name: str) -> None:
+    made = objective(name)
+    value, slope = made.differences(made.start)
+    differences = gradient.central_differences(made.value, made.start)
+    assert value == made.value(made.start)
+    np.testing.assert_allclose(slope, differences, rtol=1e-5, atol=1e-6 * np.abs(differences).max())
+
+
+SAMPLED: dict[str, tuple[ns.KernelFn, Any]] = {
+    "gru": (ns.kernel(zoo.gru(), points=256, repeats=2), SEQUENCES[1:3]),
+    "gru, ntk": (ns.ntk(zoo.gru(), points=256, repeats=2), SEQUENCES[1:3]),
+    "lstm": (ns.kernel(zoo.lstm(), points=256, repeats=2), SEQUENCES[1:3]),
+    "max pooling": (ns.ntk(zoo.cnn(1, pool="max"), points=256, repeats=2), IMAGES[:2]),
+    "batchnorm": (ns.ntk(zoo.batchnorm_mlp(1), "unit"), [VECTORS[:5]]),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_gradients_of_what_is_sampled_or_integrated(name: str) -> None:
+    """jax.grad in every variance and rate against differences of fourth order with larger steps."""
+    jax = pytest.importorskip("jax")
+    from netsor.lang.libraries import double_precision
+
+    K, x = SAMPLED[name]
+    params = dict(K.params)
+    if isinstance(K, TangentKernelFn):
+        params |= {f"{name}.rate": 0.8 for name in K.params}
+    weights = np.random.default_rng(0).standard_normal(K(x, params=params).shape)
+    with double_precision():
+        slopes = jax.jit(jax.grad(lambda p: (weights * K(x, params=p)).sum()))(params)
+    at = K.of_params(x)
+    np.testing.assert_allclose(at(params), K(x, params=params), rtol=1e-12)
+    for key, value in params.items():
+        h = 1e-3 * value
+        values = {k: np.sum(weights * at({**params, key: value + k * h})) for k in (-2, -1, 1, 2)}
+        want = (8 * (values[1] - values[-1]) - (values[2] - values[-2])) / (12 * h)
+        assert float(slopes[key]) == pytest.approx(want, abs=1e-7 * np.abs(weights).sum())
+
+
+def test_a_sampled_kernel_is_smooth_in_its_variances() -> None:
+    """Where pivots and axes are chosen anew there are jumps; held, third differences fall like a cube."""
+    K, x = SAMPLED["gru"]
+    at = K.of_params(x)
+    for name in ("U_z", "b_z", "W_h"):
+        values = [at({**K.params, name: v}) for v in np.linspace(0.5, 3.0, 41)]
+        coarse, fine = (np.abs(np.diff(values[::step], 3, axis=0)).max() for step in (4, 1))
+        assert fine < 0.05 * coarse + 1e-10
+
+
+def test_auto_takes_differences_where_something_is_sampled() -> None:
+    K, x = SAMPLED["gru"]
+    y = np.sin(np.arange(len(K(x))))
+    found = ns.gp.tune(K, x, y, fixed=["W_r", "W_z", "W_h", "b_r", "U_r"], progress=False)
+    assert found.method == "differences"
+    assert found.value > found.start
 
 
 # The search
@@ -178,7 +238,7 @@ def test_auto_takes_jax_where_it_compiles_soon(monkeypatch: pytest.MonkeyPatch) 
     K = ns.kernel(zoo.mlp(1, ns.erf))
     assert ns.gp.tune(K, VECTORS, y, **options).method == "jax"
     monkeypatch.setattr(gradient, "LARGEST_TRACE", 3)
-    assert ns.gp.tune(K, VECTORS, y, **options).method == "nelder-mead"
+    assert ns.gp.tune(K, VECTORS, y, **options).method == "differences"
 
 
 def test_tied_variances_keep_their_ratio() -> None:
@@ -199,12 +259,12 @@ def test_tied_variances_keep_their_ratio() -> None:
 
 
 def test_sequences_are_tuned() -> None:
-    """Several rows per input; the search without derivatives is what a sampled kernel gets."""
+    """Several rows per input; a sampled kernel is searched by differences."""
     K = ns.kernel(zoo.gru(), points=2**4)
     y = [RNG.standard_normal(len(s)) for s in SEQUENCES[:2]]
     fixed = [name for name in K.params if name != "v"]
     found = ns.gp.tune(K, SEQUENCES[:2], y, fixed=fixed, steps=4, progress=False)
-    assert found.method == "nelder-mead"
+    assert found.method == "differences"
     assert found.value > found.start
     assert found.model.sizes == (3, 1)
 

@@ -1,6 +1,6 @@
 """Random networks written as a user would: exact, sampled and simulated kernels agree within their errors.
 
-python tests/hostile/networks.py [COUNT] [FIRST]
+python tests/hostile/networks.py [COUNT] [FIRST] [ntk]
 
 Each network is drawn from a seed: a few steps, each of which takes vectors that are there and makes a new
 one, by layers, functions, sums, products, norms and averages over tokens. Nothing here is shared with the
@@ -12,13 +12,13 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
 import netsor as ns
 
-__all__ = ["check", "draw"]
+__all__ = ["check", "check_tangent", "draw"]
 
 FUNCTIONS = (
     ns.relu, ns.erf, ns.tanh, ns.gelu, ns.sin, ns.sign, ns.sigmoid, ns.softplus, ns.abs,
@@ -26,7 +26,7 @@ FUNCTIONS = (
     lambda h: ns.nonlin(np.arctan, h, name="arctan"),
 )  # fmt: skip
 OFTEN = (0.3, 0.25, 0.15, 0.1, 0.05, 0.1, 0.05)  # each kind of step is drawn
-WIDTH, SAMPLES = 192, 240
+WIDTH, SAMPLES, TANGENTS = 192, 240, 30
 SIGMAS = 6.0
 SMALL_WIDTH = 0.35  # of the scale: what a width of 192 may change, beside the spread of samples
 
@@ -86,23 +86,45 @@ def check(seed: int) -> str:
         sampled = ns.kernel(net, method="sample", seed=2, points=1024).evaluate(x)
     except ns.NetsorError as refused:
         return f"refused: {str(refused).splitlines()[0][:80]}"
+    outputs = np.asarray(ns.simulate(net, x, WIDTH, SAMPLES, seed)).reshape(SAMPLES, len(x))
+    _compare(seed, exact, sampled, outputs[:, :, None] * outputs[:, None])
+    return "exact" if exact.plan.exact else "sampled"
+
+
+def check_tangent(seed: int) -> str:
+    """The same of the tangent kernel, which is PSD and the sum of the parts of the parameters."""
+    net, x = draw(seed)
+    K = ns.ntk(net, seed=1, points=1024)
+    try:
+        exact = K.evaluate(x)
+        sampled = ns.ntk(net, method="sample", seed=2, points=1024).evaluate(x)
+    except ns.NetsorError as refused:
+        return f"refused: {str(refused).splitlines()[0][:80]}"
+    _compare(seed, exact, sampled, ns.empirical_ntk(net, x, WIDTH, TANGENTS, seed, progress=False))
+    scale = float(np.trace(exact.value))
+    lowest = np.linalg.eigvalsh(exact.value)[0]
+    assert lowest >= -(1e-12 * scale + len(x) * exact.error.max()), f"seed {seed}: an eigenvalue {lowest:.2g}"
+    parts = sum(K.parts(x).values())
+    assert np.all(np.abs(parts - exact.value) <= 1e-10 * scale + 4 * exact.error), f"seed {seed}: parts"
+    return "exact" if exact.plan.exact else "sampled"
+
+
+def _compare(seed: int, exact: ns.Result, sampled: ns.Result, simulated: np.ndarray) -> None:
+    """Two ways to the limit, and kernels of finite networks."""
     scale = float(np.abs(exact.value).max())
     apart = np.abs(exact.value - sampled.value)
     assert np.all(apart <= SIGMAS * (exact.error + sampled.error) + 1e-10 * scale + 1e-14), (
         f"seed {seed}: exact and sampled differ by {apart.max():.2g}, errors {exact.error.max():.1g} and "
         f"{sampled.error.max():.1g}"
     )
-    outputs = np.asarray(ns.simulate(net, x, WIDTH, SAMPLES, seed)).reshape(SAMPLES, len(x))
-    moments = outputs[:, :, None] * outputs[:, None]
-    spread = moments.std(axis=0, ddof=1) / np.sqrt(SAMPLES)
-    apart = np.abs(moments.mean(axis=0) - exact.value)
+    spread = simulated.std(axis=0, ddof=1) / np.sqrt(len(simulated))
+    apart = np.abs(simulated.mean(axis=0) - exact.value)
     assert np.all(apart <= SIGMAS * spread + SMALL_WIDTH * scale + 1e-12), (
-        f"seed {seed}: the limit and {SAMPLES} networks differ by {apart.max():.2g} of {scale:.2g}"
+        f"seed {seed}: the limit and {len(simulated)} networks differ by {apart.max():.2g} of {scale:.2g}"
     )
-    return "exact" if exact.plan.exact else "sampled"
 
 
-def main(count: int, first: int) -> None:
+def main(count: int, first: int, check: Callable[[int], str]) -> None:
     found: dict[str, int] = {}
     start, slow = time.process_time(), (0.0, -1)
     with warnings.catch_warnings():
@@ -117,5 +139,5 @@ def main(count: int, first: int) -> None:
 
 
 if __name__ == "__main__":
-    given: list[Any] = [int(a) for a in sys.argv[1:3]]
-    main(*(given + [2000, 0][len(given) :]))
+    given = [int(a) for a in sys.argv[1:3]]
+    main(*(given + [2000, 0][len(given) :]), check_tangent if "ntk" in sys.argv else check)

@@ -118,7 +118,8 @@ def test_random_expressions(expr):
     if found.kinks is not None and ok.all():
         apart = np.diff([-np.inf, *found.kinks, np.inf]).min() > 0.2
         seen = find_kinks(lambda z: value(expr, z), -9.0, 9.0) if apart else ()
-        assert all(min(abs(k - known) for known in (*found.kinks, np.inf)) < 1e-5 for k in seen)
+        # A jump of the third derivative of numbers of order 100 shows from their rounding^(1/3) on, 3e-5.
+        assert all(min(abs(k - known) for known in (*found.kinks, np.inf)) < 1e-4 for k in seen)
     if found.parity and ok.all():
         away = np.abs(x) > 1e-3
         mirrored = value(expr, -x)

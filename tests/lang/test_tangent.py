@@ -7,7 +7,13 @@ import pytest
 
 import netsor as ns
 from netsor.errors import DataError, FunctionError, LimitError, TangentError, TypeCheckError
+from netsor.lang.batchnorm import written_out
+from netsor.lang.blocks import Block
 from netsor.lang.derivatives import Along, Slope, partial_of
+from netsor.lang.evaluate import evaluate
+from netsor.lang.expr import Apply, Const, Ref
+from netsor.lang.functions import MIXINGS, d_batchnorm
+from netsor.lang.normal_form import NormalForm
 from netsor.lang.ops import Function
 from netsor.lang.tangent import tangent
 
@@ -134,6 +140,25 @@ def test_batchnorm_of_two_is_a_sign() -> None:
     x = [np.array([[1.0, 2.0], [0.3, -1.0]])]
     net = ns.zoo.batchnorm_mlp(1)
     np.testing.assert_allclose(ns.ntk(net)(x), ns.kernel(net)(x), rtol=1e-12)
+
+
+def test_the_derivative_of_batchnorm_is_one_operation() -> None:
+    """It reads back, and is what it is in arithmetic: one variable per line, and as a tangent of its own."""
+    batch = np.random.default_rng(0).standard_normal((4, 2))
+    program = ns.program(ns.tangent(ns.zoo.batchnorm_mlp(1)), batch)
+    assert "step(batchnorm(W1x, axis=[0]))*d_batchnorm(W1x, d_W1x, axis=[0])" in str(program)
+    assert ns.parse(str(program)) == program
+    rng = np.random.default_rng(1)
+    x, t = rng.standard_normal((2, 4, 5))
+    moved = [MIXINGS["batchnorm"].fn(x + h * t) for h in (1e-6, -1e-6)]
+    np.testing.assert_allclose(d_batchnorm.fn(x, t), (moved[0] - moved[1]) / 2e-6, atol=1e-8)
+    blocks = {"x": Block(x, 1, True), "t": Block(t, 1, True)}
+    e = Apply(d_batchnorm, (Ref("x"), Ref("t")), (("axis", (0,)),))
+    form = NormalForm(lambda e: evaluate(e, blocks).index, lambda e: isinstance(e, Const))
+    np.testing.assert_allclose(evaluate(written_out(form, e), blocks).array, d_batchnorm.fn(x, t), atol=1e-13)
+    expanded = program.expand()
+    assert "d_batchnorm" not in str(expanded)
+    assert expanded.tangent().check()
 
 
 def test_names_that_are_taken_get_others() -> None:

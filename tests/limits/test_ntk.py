@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import netsor as ns
-from brute_force import pair_moments
+from brute_force import batchnorm_slopes, on_the_sphere, pair_moments
 from composed_case import EVERYTHING
 from limit_cases import CASES, SEQUENCES, VECTORS, Case, assert_agree
 from netsor.errors import LimitError
@@ -68,18 +68,22 @@ def test_perceptrons_of_three_layers(phi: Any, f: Phi, slope: Phi, kinks: Any) -
     assert found.plan.exact
 
 
-def rnn(x: np.ndarray, y: np.ndarray, var: tuple[float, float, float, float]) -> float:
+Variances = tuple[float, float, float, float]
+UNIT = (1.0, 1.0, 1.0, 1.0)
+
+
+def rnn(x: np.ndarray, y: np.ndarray, var: Variances, moves: Variances | None = None) -> float:
     """Theta of the last states of an erf network over time: a sum over steps back from both ends.
 
     At each step forward times backward covariance (Tensor Programs II, section 3): gradients that have gone
-    back by different numbers of steps are independent.
+    back by different numbers of steps are independent. Parameters move by `moves`, or as they vary.
     """
-    var_w, var_u, var_b, var_v = var
+    var_w, var_v = var[0], var[3]
 
-    def sigma(a: np.ndarray, b: np.ndarray) -> float:
-        """The covariance of the last preactivations of two sequences."""
+    def sigma(a: np.ndarray, b: np.ndarray, var: Variances = var) -> float:
+        """The covariance of the last preactivations of two sequences, or of their directions."""
         past = state(a[:-1], b[:-1]) if len(a) > 1 and len(b) > 1 else 0.0
-        return var_w * past + var_u * a[-1] @ b[-1] / a.shape[1] + var_b
+        return var[0] * past + var[1] * a[-1] @ b[-1] / a.shape[1] + var[2]
 
     def state(a: np.ndarray, b: np.ndarray) -> float:
         root = np.sqrt((1 + 2 * sigma(a, a)) * (1 + 2 * sigma(b, b)))
@@ -89,11 +93,12 @@ def rnn(x: np.ndarray, y: np.ndarray, var: tuple[float, float, float, float]) ->
         square = (1 + 2 * sigma(a, a)) * (1 + 2 * sigma(b, b)) - 4 * sigma(a, b) ** 2
         return 4 / np.pi / np.sqrt(square)
 
-    total, back = var_v * state(x, y), var_v
+    moves = moves or var
+    total, back = moves[3] * state(x, y), var_v
     for k in range(min(len(x), len(y))):
         a, b = x[: len(x) - k], y[: len(y) - k]
         back *= slope(a, b)
-        total += back * sigma(a, b)
+        total += back * sigma(a, b, moves)
         back *= var_w
     return total
 
@@ -119,6 +124,128 @@ def test_recurrent_networks_with_tied_weights(lengths: tuple[int, int]) -> None:
     found = ns.ntk(last_state(var)).evaluate(sequences)
     wanted = np.array([[rnn(x, y, var) for y in sequences] for x in sequences])
     assert_agree(found.value, found.error, wanted, 1e-13)
+
+
+@pytest.mark.parametrize("pool", ["last", "mean"])
+def test_recurrent_networks_as_in_tensor_programs_two(pool: str) -> None:
+    """The last state and the average of all states, in the convention that all parameters have variance 1."""
+    var = (1.3, 0.7, 0.2, 1.1)
+    cell, v = ns.RNNCell(ns.erf, *var[:3]), ns.Matrix(var[3], rows=1)
+
+    @ns.network
+    def reader(tokens):
+        states = [cell(0, tokens[0])]
+        for token in tokens[1:]:
+            states.append(cell(states[-1], token))
+        return v @ (states[-1] if pool == "last" else ns.mean(ns.stack(states), axis=0))
+
+    def theta(x: np.ndarray, y: np.ndarray) -> float:
+        if pool == "last":
+            return rnn(x, y, var, UNIT)
+        ends = [(i, j) for i in range(1, len(x) + 1) for j in range(1, len(y) + 1)]
+        return float(np.mean([rnn(x[:i], y[:j], var, UNIT) for i, j in ends]))
+
+    sequences = [SEQUENCES[0][:3], SEQUENCES[1][:2]]
+    found = ns.ntk(reader, "unit").evaluate(sequences)
+    wanted = np.array([[theta(x, y) for y in sequences] for x in sequences])
+    assert_agree(found.value, found.error, wanted, 1e-12)
+
+
+def test_a_transformer_as_in_tensor_programs_two() -> None:
+    """Two sequences of different lengths; attention weights and norms do not move."""
+    var_u, var_w, var_b, var_v = 1.5, 1.3, 0.4, 0.7
+    sequences = [SEQUENCES[0][:3], SEQUENCES[1][:2]]
+    x = np.concatenate(sequences)
+    base = x @ x.T / x.shape[1]
+    mixing, start = np.eye(len(x)), 0
+    for n in map(len, sequences):
+        logits = np.exp(var_u * base[start : start + n, start : start + n]) * np.tri(n)
+        mixing[start : start + n, start : start + n] += logits / logits.sum(1, keepdims=True)
+        start += n
+
+    def normed(sigma: np.ndarray, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        root = np.sqrt(np.outer(np.diagonal(sigma), np.diagonal(sigma)))
+        return sigma / root, theta / root
+
+    h, d_h = normed(mixing @ (var_u * base) @ mixing.T, mixing @ base @ mixing.T)
+    y, d_y = var_w * h, h + var_w * d_h
+    root = np.sqrt(np.outer(np.diagonal(y) + var_b, np.diagonal(y) + var_b))
+    angle = np.arccos(np.clip((y + var_b) / root, -1, 1))
+    images = root * (np.sin(angle) + (np.pi - angle) * np.cos(angle)) / (2 * np.pi)
+    slopes = (np.pi - angle) / (2 * np.pi)
+    z = var_w * images + var_b + y
+    last, d_last = normed(z, images + var_w * slopes * (d_y + 1) + 1 + d_y)
+    net = ns.zoo.transformer(var_u=var_u, var_w=var_w, var_b=var_b, var_v=var_v)
+    found = ns.ntk(net, "unit").evaluate(sequences)
+    assert_agree(found.value, found.error, last + var_v * d_last, 1e-12)
+
+
+def test_batchnorm_within_and_across_batches() -> None:
+    """Batches of 4 and 5 members that are functions of one Gaussian vector in 3 dimensions, by quadrature."""
+    rng = np.random.default_rng(0)
+    batches, var_w, var_v = [rng.standard_normal((n, 3)) for n in (4, 5)], 1.7, 0.6
+    maps = [x - x.mean(0) for x in batches]
+
+    def images(y: np.ndarray, z: np.ndarray) -> np.ndarray:
+        left, right = (np.maximum(b, 0) / b.std(axis=1)[:, None] for b in (y, z))
+        return left[:, :, None] * right[:, None, :]
+
+    wanted = np.block(
+        [
+            [
+                on_the_sphere(var_w / 3 * np.eye(3), (maps[i], maps[j]), images, 0)
+                + var_v
+                * on_the_sphere(
+                    var_w / 3 * np.eye(3),
+                    (maps[i], maps[j]),
+                    batchnorm_slopes(batches[i] @ batches[j].T / 3, (1.0, 0.0), (1.0, 0.0)),
+                    -2,
+                )
+                for j in (0, 1)
+            ]
+            for i in (0, 1)
+        ]
+    )
+    found = ns.ntk(ns.zoo.batchnorm_mlp(1, var_w=var_w, var_v=var_v), "unit").evaluate(batches)
+    assert found.plan.exact
+    assert_agree(found.value, found.error, wanted, 1e-8)
+
+
+def test_batches_that_are_multiples_or_permuted() -> None:
+    """A multiple is the same batch; a permuted one is, up to its order: the second layer is steep there."""
+    batch = np.random.default_rng(3).standard_normal((6, 8))
+    found = ns.ntk(ns.zoo.batchnorm_mlp(2)).evaluate([batch, 1e3 * batch, batch[::-1]])
+    own, multiple, permuted = (found.value[:6, k : k + 6] for k in (0, 6, 12))
+    np.testing.assert_allclose(multiple, own, rtol=0, atol=1e-12)
+    assert (np.abs(permuted[:, ::-1] - own) <= found.error[:6, 12:][:, ::-1]).all()
+    assert found.error[:6, 12:].max() < 1e-3
+
+
+def test_batchnorm_that_is_sampled() -> None:
+    """Integrals and samples agree; what has an infinite variance is not sampled."""
+    batches = [np.random.default_rng(1).standard_normal((7, 6))]
+    net = ns.zoo.batchnorm_mlp(1)
+    exact, sampled = ns.ntk(net)(batches), ns.ntk(net, method="sample").evaluate(batches)
+    assert np.abs(exact - sampled.value).max() < 4 * sampled.error.max()
+    for bad in (batches[0][:5], batches[0][:, :4]):
+        with pytest.raises(LimitError, match="spans 4 dimensions cannot be sampled"):
+            ns.ntk(ns.zoo.batchnorm_mlp(1, ns.tanh))([bad])
+
+
+def test_batchnorm_of_members_and_means() -> None:
+    W, v = ns.Matrix(1.3), ns.Matrix(rows=1)
+
+    @ns.network
+    def mixed(batch):
+        h = ns.abs(ns.batchnorm(W @ batch))
+        return v @ (h[0] - 2 * h[3] + ns.mean(h, axis=0))
+
+    batches = [np.random.default_rng(2).standard_normal((5, 6))]
+    found = ns.ntk(mixed).evaluate(batches)
+    simulated = ns.empirical_ntk(mixed, batches, 400, 200)
+    assert found.plan.exact
+    deviation = simulated.std(0) / np.sqrt(200)
+    assert np.abs(found.value - simulated.mean(0)) < 4 * deviation + 4 / 400 * found.value
 
 
 def test_two_matrices_in_a_row_count_twice() -> None:

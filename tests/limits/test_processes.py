@@ -64,7 +64,9 @@ def test_a_fork_after_use() -> None:
 
 
 LONG = """
+import signal
 import numpy as np, netsor as ns
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background ignores it
 x = np.random.default_rng(0)
 print("begins", flush=True)
 {call}

@@ -13,8 +13,16 @@ import netsor as ns
 from netsor.data import cifar10, digits, sentences
 from netsor.errors import DataError
 from netsor.files import replacing, write_npz
-from netsor.plots import save, style
-from netsor.reproduce import Run, fit_slope, kernels_figure, measure, paper_studies, zoo_studies
+from netsor.plots.style import save, style
+from netsor.reproduce import (
+    Run,
+    fit_slope,
+    kernels_figure,
+    measure,
+    paper_studies,
+    tangent_studies,
+    zoo_studies,
+)
 from netsor.reproduce.convergence import widths_up_to
 from netsor.reproduce.rnn import rnn_figure, rnn_numbers
 from netsor.reproduce.store import fingerprint
@@ -157,6 +165,17 @@ def test_every_network_of_the_zoo_has_its_line() -> None:
     assert len({s.name for s in studies}) == len(studies) == 12
 
 
+def test_tangent_kernels_are_those_of_every_network_on_fewer_inputs(tmp_path: Path) -> None:
+    studies = tangent_studies()
+    assert [s.net.name for s in studies] == [s.net.name for s in zoo_studies()]
+    study = studies[0]
+    found = measure(Run(tmp_path, 0), study, (32,), 3, tangent=True)
+    kernels = np.load(tmp_path / "samples" / "mlp_ntk_32.npz")["samples"][:3].astype(float)
+    theta = ns.ntk(study.net)(study.inputs)
+    want = [np.linalg.norm(k - theta) / np.linalg.norm(theta) for k in kernels]
+    np.testing.assert_allclose(found.distances[0], want, rtol=1e-12)
+
+
 def test_batches_are_the_images_in_order() -> None:
     images = np.arange(70 * 4.0).reshape(70, 2, 2)
     batches = paper_studies(images)[3].inputs
@@ -249,6 +268,13 @@ def test_distances_are_relative_frobenius_norms(tmp_path: Path) -> None:
 @pytest.mark.parametrize("study", zoo_studies(), ids=lambda study: study.name)
 def test_slope_is_minus_one_half(study, tmp_path: Path) -> None:
     found = measure(Run(tmp_path, 1), study, (32, 64, 128, 256, 512), 100)
+    assert abs(found.fit.deviation) < 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("study", tangent_studies(), ids=lambda study: study.name)
+def test_slope_of_tangent_kernels(study, tmp_path: Path) -> None:
+    found = measure(Run(tmp_path, 1), study, (32, 64, 128, 256, 512), 100, tangent=True)
     assert abs(found.fit.deviation) < 4
 
 

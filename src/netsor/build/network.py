@@ -32,6 +32,8 @@ __all__ = ["Group", "Joint", "Network", "as_inputs", "data_of", "joint", "networ
 class Network:
     """A traceable network: a function of one input that ends in readouts `v @ h`."""
 
+    example: Any = None  # the input that it was last read for, which its drawing is of
+
     def __init__(self, fn: Callable[..., Any], name: str | None = None) -> None:
         self.fn = fn
         self.name = name or getattr(fn, "__name__", "network")
@@ -41,9 +43,14 @@ class Network:
     def __repr__(self) -> str:
         return f"<network {self.name}>"
 
+    def _repr_html_(self) -> str:
+        from netsor.build.drawing import network_html
+
+        return network_html(self)
+
     def __getstate__(self) -> dict[str, Any]:
         """What travels: all but what `functools` and `cached_property` add, and the laws as a check."""
-        added = {*functools.WRAPPER_ASSIGNMENTS, "__wrapped__", "_users_code"}
+        added = {*functools.WRAPPER_ASSIGNMENTS, "__wrapped__", "_users_code", "example"}
         own = {key: value for key, value in vars(self).items() if key not in added}
         return {**own, "fn": portable(self.fn), "laws": self._laws()}
 
@@ -159,6 +166,7 @@ def program(net: Network, *inputs: Any) -> Program:
     for i, x in enumerate(inputs):
         outputs += _run(net, trace, x, "x" if len(inputs) == 1 else f"x{i + 1}")
     net.remember(trace)
+    net.example = _plain(inputs[0])
     made, _, parameters = emit(trace, outputs, net.parameters())
     made.check()
     tangent = net.tangent_of(made, parameters, finite=False)
@@ -231,12 +239,19 @@ def joint(net: Network, inputs: list[Any], finite: bool = False) -> Joint:
         members_of.append((tuple(members), len(found), tuple(arrays)))
         outputs += found
     net.remember(trace)
+    net.example = _plain(inputs[0])
     made, counts, parameters = emit(trace, outputs, net.parameters())
     made.check()
     tangent = net.tangent_of(made, parameters, finite)
     made = tangent.program if tangent else made
     data = {name: stacked.get(name, array) for name, array in made.data.items()}
     return Joint(made, data, _groups(members_of, counts), concrete, tuple(requirements), tangent, parameters)
+
+
+def _plain(x: Any) -> Any:
+    """An input that may be kept; what another library traces may not."""
+    parts = x if isinstance(x, tuple) else (x,)
+    return x if all(isinstance(part, np.ndarray | list) for part in parts) else None
 
 
 def _check_requirements(

@@ -1,4 +1,4 @@
-"""`netsor kernel`, `netsor plan`, `netsor simulate`, `netsor verify`, `netsor plot`."""
+"""`netsor kernel`, `netsor plan`, `netsor simulate`, `netsor verify`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,24 @@ import typer
 from netsor.build.network import Network, program
 from netsor.build.tangent import tangent
 from netsor.cli.app import app, complain, reporting
-from netsor.cli.loading import is_program, load_inputs, load_network, load_npz, load_program
+from netsor.cli.loading import is_program, load_inputs, load_network, load_program
 from netsor.cli.programs import NetworkTarget
 from netsor.errors import DataError
-from netsor.files import replacing, write_npz
+from netsor.files import write_npz
 from netsor.lang import Program
 
-__all__ = ["kernel", "plan", "plot", "simulate", "verify"]
+__all__ = [
+    "Data",
+    "Seed",
+    "Target",
+    "inputs_of",
+    "kernel",
+    "labels_of",
+    "plan",
+    "simulate",
+    "verify",
+    "widths_of",
+]
 
 Target = Annotated[
     str,
@@ -89,9 +100,9 @@ def kernel(
         made = _program(target, data)
         found, labels, starts = limit(made.tangent() if ntk else made, **options).kernel(), [], []
     else:
-        net, (x, y, names) = load_network(target), _inputs(data)
+        net, (x, y, names) = load_network(target), inputs_of(data)
         found = kernel_of(tangent(net) if ntk else net, **options).evaluate(x, y)
-        labels, starts = ([], []) if y is not None else _labels(net, x, names, len(found.value))
+        labels, starts = ([], []) if y is not None else labels_of(net, x, names, len(found.value))
     if output is not None:
         write_npz(
             output,
@@ -116,7 +127,7 @@ def _store(made: Any, data: Path | None, output: Path, resume: bool, options: di
 
     if output.exists() and not resume:
         raise DataError(f"{output} is there already", remedy="Go on with it with --resume, or remove it.")
-    x, y, _ = _inputs(data)
+    x, y, _ = inputs_of(data)
     typer.echo(f"{output}: {store(made, x, output, y, **options).status()}")
 
 
@@ -154,7 +165,7 @@ def plan(
         made = _program(target, data)
         typer.echo(str(limit(made.tangent() if ntk else made, method=method, tol=tol).plan()))
         return
-    net, (x, y, _) = load_network(target), _inputs(data)
+    net, (x, y, _) = load_network(target), inputs_of(data)
     typer.echo(str(kernel_of(tangent(net) if ntk else net, method=method, tol=tol).plan(x, y)))
 
 
@@ -176,7 +187,7 @@ def simulate(
     if is_program(target):
         outputs = run(_program(target, data), None, width, samples, seed)
     else:
-        outputs = run(load_network(target), _inputs(data)[0], width, samples, seed)
+        outputs = run(load_network(target), inputs_of(data)[0], width, samples, seed)
     if output is not None:
         write_npz(output, {"outputs": outputs, "width": width, "seed": seed})
         typer.echo(f"wrote {output}: outputs {outputs.shape}")
@@ -199,69 +210,10 @@ def verify(
     from netsor.verify import verify as compare
 
     net = load_network(target)
-    found = compare(tangent(net) if ntk else net, _inputs(data)[0], _widths(widths), samples, seed)
+    found = compare(tangent(net) if ntk else net, inputs_of(data)[0], widths_of(widths), samples, seed)
     typer.echo(str(found))
     if not found.ok:
         complain("the network does not agree with its limit", 3)
-
-
-@app.command()
-@reporting
-def plot(
-    path: Annotated[
-        Path, typer.Argument(help="What `netsor kernel -o` or `netsor train -o` has stored.", metavar="K.npz")
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="The picture: .png, .pdf or .svg.", show_default="K.png"),
-    ] = None,
-    correlation: Annotated[bool, typer.Option("--correlation", help="Divide by the deviations.")] = False,
-    title: Annotated[str, typer.Option(help="Title of the picture.", show_default=False)] = "",
-    words: Annotated[
-        str, typer.Option(help="A word for each row, divided by spaces.", show_default=False)
-    ] = "",
-) -> None:
-    """A heat map of a stored kernel, or what `netsor train` has stored: predictions and losses over time."""
-    from netsor.plots import heat_map, style, training
-
-    stored = load_npz(path)
-    target = output or path.with_suffix(".png")
-    if target.suffix not in (".png", ".pdf", ".svg"):
-        raise DataError(f"a picture cannot be {target.suffix or 'a file without suffix'}", remedy="Use .png.")
-    if "curve_loss" in stored:
-        _draw(training(stored, title or path.stem), target)
-        return
-    if "K" not in stored or stored["K"].ndim != 2:
-        raise DataError(f"{path} holds no kernel", remedy="Make one with `netsor kernel ... -o K.npz`.")
-    K = stored["K"]
-    labels = [str(label) for label in stored.get("labels", ())]
-    breaks = [int(row) for row in stored.get("starts", ())][1:]
-    if correlation:
-        K = _correlation(K, path)
-    pyplot = style()
-    figure, ax = pyplot.subplots(figsize=(6.4, 5.6), layout="constrained")
-    breaks = breaks if len(breaks) < len(K) - 1 else []
-    if words and len(words.split()) != len(K):
-        raise DataError(f"{len(words.split())} words for {len(K)} rows", remedy="Give one word for each row.")
-    labels = words.split() or labels
-    few = labels if len(labels) == len(K) <= 48 else ()
-    scale = "correlation" if correlation else "covariance"
-    heat_map(ax, K, few, title or path.stem, breaks=breaks, scale=scale)
-    _draw(figure, target)
-
-
-def _draw(figure: Any, target: Path) -> None:
-    with replacing(target) as temporary:
-        figure.savefig(temporary, bbox_inches="tight")
-    figure.clear()
-    typer.echo(f"wrote {target}")
-
-
-def _correlation(K: np.ndarray, path: Path) -> np.ndarray:
-    if K.shape[0] != K.shape[1] or not (np.diagonal(K) > 0).all():
-        raise DataError(f"{path} has no correlations", remedy="It takes one set and positive variances.")
-    sigma = np.sqrt(np.diagonal(K))
-    return K / np.outer(sigma, sigma)
 
 
 def _program(target: str, data: Path | None) -> Program:
@@ -270,13 +222,13 @@ def _program(target: str, data: Path | None) -> Program:
     return load_program(Path(target))
 
 
-def _inputs(data: Path | None) -> tuple[list[Any], list[Any] | None, list[str]]:
+def inputs_of(data: Path | None) -> tuple[list[Any], list[Any] | None, list[str]]:
     if data is None:
         raise DataError("a network needs data", remedy="Give a .npy or .npz file after the network.")
     return load_inputs(data)
 
 
-def _widths(text: str) -> tuple[int, ...]:
+def widths_of(text: str) -> tuple[int, ...]:
     try:
         widths = tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -286,7 +238,7 @@ def _widths(text: str) -> tuple[int, ...]:
     return widths
 
 
-def _labels(net: Network, x: list[Any], names: list[str], rows: int) -> tuple[list[str], list[int]]:
+def labels_of(net: Network, x: list[Any], names: list[str], rows: int) -> tuple[list[str], list[int]]:
     """A name for each row of the kernel, and the row where each input begins."""
     sizes: dict[Any, int] = {}
     labels: list[str] = []

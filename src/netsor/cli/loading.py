@@ -9,6 +9,7 @@ import sys
 import traceback
 import zipfile
 import zlib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,16 @@ from netsor.build.trace import numbers
 from netsor.errors import BuildError, DataError, NetsorError, ParseError
 from netsor.lang import Program, parse
 
-__all__ = ["is_program", "load_array", "load_inputs", "load_network", "load_npz", "load_program", "set_data"]
+__all__ = [
+    "is_program",
+    "load_array",
+    "load_function",
+    "load_inputs",
+    "load_network",
+    "load_npz",
+    "load_program",
+    "set_data",
+]
 
 ARRAYS = (
     "A .npy array has the inputs along its first axis. In a .npz file an array called x does so too (and y, "
@@ -75,15 +85,7 @@ def _literal(name: str, text: str) -> np.ndarray:
 
 def load_network(target: str) -> Network:
     """The network of FILE.py:name; the file is run as a module."""
-    file, colon, name = target.rpartition(":")
-    if not colon or not file.endswith(".py"):
-        raise BuildError(
-            f"`{target}` names no network", remedy="Write FILE.py:network, e.g. examples/my_network.py:rnn."
-        )
-    path = Path(file)
-    if not path.is_file():
-        raise BuildError(f"there is no file {path}")
-    module = _run(path)
+    path, name, module = _module_of(target)
     found = module.get(name)
     if isinstance(found, Network):
         return found
@@ -92,6 +94,31 @@ def load_network(target: str) -> Network:
     raise BuildError(
         what, remedy=f"Its networks: {networks or 'none'}. Decorate a function with @ns.network to make one."
     )
+
+
+def load_function(target: str) -> Callable[..., Any]:
+    """The function of FILE.py:name, which makes networks."""
+    path, name, module = _module_of(target)
+    found = module.get(name)
+    if callable(found) and not isinstance(found, Network):
+        return found
+    what = f"`{name}` in {path} makes no networks" if found is not None else f"{path} has no `{name}`"
+    raise BuildError(
+        what, remedy="Give a function from the depth to a network: lambda depth: ns.zoo.mlp(depth)."
+    )
+
+
+def _module_of(target: str) -> tuple[Path, str, dict[str, Any]]:
+    """The file, the name and the module of FILE.py:name."""
+    file, colon, name = target.rpartition(":")
+    if not colon or not file.endswith(".py"):
+        raise BuildError(
+            f"`{target}` names no network", remedy="Write FILE.py:network, e.g. examples/my_network.py:rnn."
+        )
+    path = Path(file)
+    if not path.is_file():
+        raise BuildError(f"there is no file {path}")
+    return path, name, _run(path)
 
 
 def _run(path: Path) -> dict[str, Any]:

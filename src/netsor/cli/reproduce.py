@@ -1,4 +1,4 @@
-"""`netsor reproduce rnn | kernels | zoo`."""
+"""`netsor reproduce rnn | kernels | zoo | ntk`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from netsor.cli.app import complain, reporting, reproduce_app
 if TYPE_CHECKING:
     from netsor.reproduce import Run
 
-__all__ = ["kernels", "rnn", "zoo"]
+__all__ = ["kernels", "ntk", "rnn", "zoo"]
 
 Out = Annotated[Path, typer.Option(help="Folder for figure, tables and finished samples.", file_okay=False)]
 Seed = Annotated[int, typer.Option(help="Seed of the simulation.", min=0)]
@@ -93,6 +93,16 @@ def zoo(
     from netsor.reproduce import zoo_figure
 
     _convergence(zoo_figure, out, 8192 if full else max_width, samples, seed, images)
+
+
+@reproduce_app.command()
+@reporting
+def ntk(out: Out = Path("out"), max_width: MaxWidth = 512, samples: Samples = 100, seed: Seed = 0) -> None:
+    """How the tangent kernels of finite networks approach the limit: the figure of Tensor Programs II."""
+    from netsor.reproduce import ntk_figure
+    from netsor.reproduce.convergence import widths_up_to
+
+    _report(out, seed, lambda run: ntk_figure(run, widths_up_to(max_width), samples))
 
 
 def _convergence(

@@ -32,6 +32,7 @@ def train(
 ) -> None:
     """The ensemble of infinitely wide networks in training: its loss, mean and deviation over time."""
     from netsor import gp
+    from netsor.plots.functions import training_numbers
 
     stored = load_npz(data)
     for name in ("x", "y"):
@@ -40,19 +41,12 @@ def train(
     moments = _times(times)
     new = stored.get("new", stored["x"])
     model = gp.train(load_network(target), stored["x"], stored["y"], rate=rate, noise=noise)
-    found = [model.predict(new, time) for time in moments]
     losses = model.loss(moments)
     for time, loss in zip(moments, losses, strict=True):
         typer.echo(f"time {time:<10g} loss {loss:.6g}")
     typer.echo(f"gradient descent is stable for rates below {model.max_rate:.4g}")
     if output is not None:
-        curve = np.geomspace(1e-2, 1e5, 60) / rate
-        arrays = {"times": moments, "mean": [p.mean for p in found], "std": [p.std for p in found]}
-        write_npz(
-            output,
-            {**arrays, **{name: stored[name] for name in ("x", "y")}, "new": new, "loss": losses}
-            | {"curve_times": curve, "curve_loss": model.loss(curve)},
-        )
+        write_npz(output, training_numbers(model, new, moments.tolist()))
         typer.echo(f"wrote {output}: {len(moments)} times, {len(new)} inputs")
 
 

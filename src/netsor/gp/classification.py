@@ -79,9 +79,9 @@ def calibrated_slope(gp: GP) -> float:
 
 def one_hot(labels: Any, rows: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """The classes in order, and the centred one-hot table (rows, classes)."""
-    flat = np.concatenate([np.atleast_1d(part) for part in labels]) if isinstance(labels, list) else labels
-    flat = np.asarray(flat)
-    if flat.ndim != 1 or flat.dtype.kind == "O" or (rows is not None and len(flat) != rows):
+    parts = [np.atleast_1d(part) for part in labels] if isinstance(labels, list) and labels else None
+    flat = np.asarray(labels) if parts is None else np.concatenate(parts)
+    if flat.ndim != 1 or not len(flat) or flat.dtype.kind == "O" or (rows is not None and len(flat) != rows):
         raise DataError(
             f"the labels have shape {flat.shape} and type {flat.dtype}",
             remedy="Give one integer or string per output of the network.",

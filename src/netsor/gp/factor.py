@@ -19,6 +19,7 @@ import numpy as np
 from scipy.linalg import cho_solve, solve_triangular
 from scipy.linalg.lapack import dpotrf  # type: ignore[attr-defined]
 
+from netsor.arguments import shown
 from netsor.errors import DataError, NetsorError
 
 __all__ = [
@@ -49,8 +50,8 @@ def check_noise(noise: Any, rows: int | None = None) -> np.ndarray:
     """The noise as an array: one variance, or one per row."""
     try:
         value = np.asarray(noise, np.float64)
-    except (TypeError, ValueError):
-        raise _bad_noise(f"noise={noise!r}") from None
+    except (TypeError, ValueError, OverflowError):
+        raise _bad_noise(f"noise={shown(noise)}") from None
     if not (np.isfinite(value).all() and (value >= 0).all()):
         raise _bad_noise("the noise is negative, NaN or infinite")
     if value.ndim and (rows is None or value.shape != (rows,)):

@@ -1,4 +1,4 @@
-"""Derivatives in the logarithms of the variances, by central differences or by JAX."""
+"""Derivatives in the logarithms of the variances, by differences or by JAX."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from netsor import arguments
 from netsor.build.network import as_inputs
 from netsor.errors import DataError, NetsorError
 from netsor.lang.libraries import double_precision
@@ -32,14 +33,20 @@ def kernel_gradient(
     method  "differences": central, with errors of about 1e-9 of the entries, in two kernels per name;
             "jax": exact, but each call compiles anew
     """
-    values = {**kernel.params, **(params or {})}
-    chosen = list(kernel.params) if names is None else list(names)
+    if not isinstance(kernel, KernelFn):
+        raise DataError(f"{arguments.shown(kernel)} is not a kernel", remedy="Give ns.kernel(net).")
+    values = {**kernel.params, **arguments.mapping("params", params, '{"W1": 2.0}')}
+    chosen = list(kernel.params) if names is None else list(arguments.names("names", names))
     _check(chosen, values, method)
     inputs, start = as_inputs(x), np.zeros(len(chosen))
+    of_params = kernel.of_params(inputs)
+    value = of_params(values)
+
+    def moved(shift: Any) -> dict[str, Any]:
+        return {**values, **{name: values[name] * _exp(shift[k]) for k, name in enumerate(chosen)}}
 
     def matrix(shift: Any) -> Any:
-        moved = {name: values[name] * _exp(shift[k]) for k, name in enumerate(chosen)}
-        return kernel(inputs, params={**values, **moved})
+        return kernel(inputs, params=moved(shift))
 
     if method == "jax":
         import jax  # type: ignore[import-not-found]
@@ -47,16 +54,15 @@ def kernel_gradient(
         with double_precision():
             slopes = np.asarray(jax.jit(jax.jacfwd(matrix))(jax.numpy.asarray(start)))
     else:
-        slopes = central_differences(matrix, start)
-    return kernel(inputs, params=values), slopes
+        slopes = central_differences(lambda shift: of_params(moved(shift)), start)
+    return value, slopes
 
 
 def _check(names: list[str], values: Mapping[str, Any], method: str) -> None:
     for name in names:
         if name not in values:
             raise DataError(f"there is no variance `{name}`", remedy=f"Known: {', '.join(values)}.")
-    if method not in ("jax", "differences"):
-        raise DataError(f"method={method!r}", remedy='Choose "jax" or "differences".')
+    arguments.choice("method", method, ("jax", "differences"))
 
 
 def _exp(value: Any) -> Any:
@@ -82,7 +88,7 @@ def central_differences(function: Callable[[np.ndarray], Any], at: np.ndarray) -
 def jax_runs(kernel: KernelFn, inputs: list[Any], params: Mapping[str, float]) -> bool:
     """Whether JAX is installed, can follow this kernel, and compiles it in seconds rather than minutes.
 
-    The kernel is traced, not computed. Kernels that are sampled are left to methods without derivatives.
+    The kernel is traced, not computed. Kernels that JAX calls back for are as well done without it.
     """
     if importlib.util.find_spec("jax") is None or not params:
         return False
@@ -93,4 +99,15 @@ def jax_runs(kernel: KernelFn, inputs: list[Any], params: Mapping[str, float]) -
             traced = jax.make_jaxpr(lambda values: kernel(inputs, params=values))(dict(params))
     except (TypeError, AttributeError, NotImplementedError, NetsorError):  # what NumPy does to JAX's arrays
         return False
-    return len(traced.jaxpr.eqns) <= LARGEST_TRACE
+    return len(traced.jaxpr.eqns) <= LARGEST_TRACE and not _calls_back(traced.jaxpr)
+
+
+def _calls_back(jaxpr: Any) -> bool:
+    """Whether a function that JAX has traced calls NumPy."""
+    for equation in jaxpr.eqns:
+        inner = (getattr(part, "jaxpr", part) for part in equation.params.values())
+        if equation.primitive.name == "pure_callback" or any(
+            _calls_back(j) for j in inner if hasattr(j, "eqns")
+        ):
+            return True
+    return False

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from netsor import arguments
 from netsor.build.network import as_inputs
 from netsor.errors import DataError
 from netsor.gp.factor import (
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GP", "Prediction", "as_kernel", "fit", "sample"]
 
+MOST_SAMPLES = 2**31  # functions drawn at a time
 ROUNDING = 1e-7  # of the prior variance: what we forgive a posterior variance below zero
 
 
@@ -84,6 +86,20 @@ class GP:
     def __repr__(self) -> str:
         return f"<GP of {self.kernel.net.name} on {len(self.x)} inputs, {len(self.y)} targets>"
 
+    def _repr_html_(self) -> str:
+        from netsor.display import panel, table
+
+        left = self.leave_one_out()
+        wrong = (left.mean.reshape(len(self.y), -1) - self.y) / left.std[:, None]
+        facts = [
+            ("log marginal likelihood", f"{self.log_marginal_likelihood():.6g}"),
+            ("noise, and what was added to the diagonal", f"{self.noise.max():.3g}, {self.nugget.max():.3g}"),
+            ("each target predicted from all others", f"{np.sqrt(np.mean(wrong**2)):.3g} deviations away"),
+            ("kernel", "exact" if self.exact else "sampled in part"),
+        ]
+        facts += [(f"variance of {name}", f"{value:.4g}") for name, value in self.params.items()]
+        return panel(repr(self)[1:-1], table(("", ""), facts))
+
     @property
     def nugget(self) -> np.ndarray:
         """What was added to the diagonal of the kernel matrix."""
@@ -134,10 +150,11 @@ class GP:
         found = self.predict(x, cov=True, observed=observed)
         assert found.cov is not None
         mean = found.mean if found.mean.ndim == 2 else found.mean[:, None]
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(arguments.seed(seed, or_none=True))
+        count = arguments.whole("samples", samples, 1, MOST_SAMPLES)
         allowed = len(mean) * (ROUNDING * float(np.abs(found.cov).max(initial=0.0)) + self.jitter)
         factor = root(found.cov, allowed)
-        drawn = mean + factor @ rng.standard_normal((_count(samples), *mean.shape))
+        drawn = mean + factor @ rng.standard_normal((count, *mean.shape))
         return drawn[:, :, 0] if self.flat else drawn
 
     def leave_one_out(self) -> Prediction:
@@ -273,7 +290,7 @@ def fit(
     if not np.all(level > 0):
         check_consistent(inputs, sizes, table)
     check_room(len(table))
-    used = dict(params or {})
+    used = arguments.mapping("params", params, '{"W1": 2.0}')
     result = kernel.evaluate(inputs, params=used)
     least = jitter_of(result) if jitter is None else float(check_noise(jitter))
     lower = cholesky(result.value, np.maximum(level, least), overwrite=True)
@@ -306,8 +323,8 @@ def sample(
     result = as_kernel(kernel).evaluate(as_inputs(x), params=params)
     value = np.asarray(result.value, np.float64)
     allowed = len(value) * (ROUNDING * float(np.abs(value).max(initial=0.0))) + jitter_of(result)
-    rng = np.random.default_rng(seed)
-    noise = rng.standard_normal((_count(samples), len(value)))
+    rng = np.random.default_rng(arguments.seed(seed, or_none=True))
+    noise = rng.standard_normal((arguments.whole("samples", samples, 1, MOST_SAMPLES), len(value)))
     return as_kernel(kernel).mean(as_inputs(x)) + noise @ root(value, allowed).T
 
 
@@ -315,10 +332,4 @@ def as_kernel(kernel: Any) -> KernelFn:
     """The kernel that was given, or an error."""
     if isinstance(kernel, KernelFn):
         return kernel
-    raise DataError(f"{kernel!r} is not a kernel", remedy="Give ns.kernel(net).")
-
-
-def _count(samples: Any) -> int:
-    if not isinstance(samples, int | np.integer) or samples < 1:
-        raise DataError(f"samples={samples!r}", remedy="The number of functions is an integer >= 1.")
-    return int(samples)
+    raise DataError(f"{arguments.shown(kernel)} is not a kernel", remedy="Give ns.kernel(net).")

@@ -10,6 +10,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from netsor.arguments import file, shown
 from netsor.build.network import Network, program
 from netsor.errors import DataError
 from netsor.files import replacing
@@ -29,6 +30,10 @@ def save(model: GP | Classifier, path: str | Path) -> None:
     network's program on the first input, which `load` compares.
     """
     gp = model.gp if isinstance(model, Classifier) else model
+    if not isinstance(gp, GP):
+        raise DataError(
+            f"{shown(model)} is not a fitted model", remedy="Give what ns.gp.fit or classify made."
+        )
     arrays: dict[str, np.ndarray] = {
         "y": gp.y,
         "noise": gp.noise,
@@ -49,8 +54,11 @@ def save(model: GP | Classifier, path: str | Path) -> None:
         "x": _pack_all(gp.x, arrays),
     }
     arrays["facts"] = np.array(json.dumps(facts))
-    with replacing(Path(path)) as temporary, temporary.open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, **arrays)  # type: ignore[arg-type]
+    there = file("path", path)
+    if there.is_dir():
+        raise DataError(f"{there} is a folder", remedy="Give the path of a file.")
+    with replacing(there) as temporary, temporary.open("wb") as out:
+        np.savez_compressed(out, **arrays)  # type: ignore[arg-type]
 
 
 def _pack_all(inputs: list[Any], arrays: dict[str, np.ndarray]) -> Any:
@@ -79,7 +87,7 @@ def load(path: str | Path, net: Network) -> GP | Classifier:
     Functions of your own are compared by name only.
     """
     try:
-        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as stored:
+        with file("path", path).open("rb") as there, np.load(there, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
         facts = json.loads(str(arrays["facts"]))
     except FileNotFoundError:

@@ -11,7 +11,7 @@ from netsor.build.network import Network, joint
 from netsor.errors import DataError
 from netsor.lang.program import Program
 
-__all__ = ["arrange", "check_consistent", "output_sizes"]
+__all__ = ["arrange", "check_consistent", "output_sizes", "reals"]
 
 
 def output_sizes(net: Network, inputs: list[Any]) -> tuple[int, ...]:
@@ -46,7 +46,7 @@ def arrange(y: Any, sizes: tuple[int, ...]) -> tuple[np.ndarray, bool]:
             )
         table = np.concatenate(parts)
     else:
-        table = _reals(y, "the targets")
+        table = reals(y, "the targets")
         if (
             table.ndim == 2
             and sizes[0] > 1
@@ -68,7 +68,7 @@ def arrange(y: Any, sizes: tuple[int, ...]) -> tuple[np.ndarray, bool]:
 
 def _part(y: Any, size: int, position: int) -> np.ndarray:
     """The targets of one input; a single output may come as a number."""
-    part = _reals(y, f"the targets of input {position}")
+    part = reals(y, f"the targets of input {position}")
     part = part[None] if part.ndim == 0 else part
     if part.ndim > 2 or len(part) != size:
         raise DataError(
@@ -78,13 +78,14 @@ def _part(y: Any, size: int, position: int) -> np.ndarray:
     return part
 
 
-def _reals(y: Any, what: str) -> np.ndarray:
+def reals(y: Any, what: str) -> np.ndarray:
+    """An array of double precision."""
     try:
         array = np.asarray(y)
         if array.dtype.kind not in "biuf":
             array = array.astype(np.float64, casting="same_kind" if array.dtype.kind == "c" else "unsafe")
         return array.astype(np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise DataError(
             f"{what} are not real numbers in an array",
             remedy="Give numbers; for targets of different lengths a list with one array per input.",

@@ -19,12 +19,13 @@ from typing import Any
 
 import numpy as np
 
+from netsor import arguments
 from netsor.build.network import Network, as_inputs
 from netsor.build.tangent import TangentNetwork
 from netsor.errors import DataError
 from netsor.gp.factor import InferenceError, check_noise, needed_jitter
 from netsor.gp.regression import ROUNDING, Prediction
-from netsor.gp.targets import arrange, check_consistent, output_sizes
+from netsor.gp.targets import arrange, check_consistent, output_sizes, reals
 from netsor.limits.kernel import KernelFn, kernel, ntk
 
 __all__ = ["Trained", "train"]
@@ -55,6 +56,19 @@ class Trained:
     def __repr__(self) -> str:
         return f"<ensemble of {self.kernel.net.name}, trained on {len(self.x)} inputs>"
 
+    def _repr_html_(self) -> str:
+        from netsor.display import curves, panel, table
+        from netsor.display.charts import Curve
+
+        times = np.geomspace(1e-2, 1e5, 60) / self.rate
+        losses = self.loss(times)
+        seen = losses > 1e-10 * losses.max()  # below are rounding errors
+        curve = Curve("", times[seen].tolist(), losses[seen].tolist())
+        facts = [("rate", f"{self.rate:g}"), ("largest stable step", f"{self.max_rate:.4g}")]
+        facts += [("ridge", f"{self.nugget:.3g}"), ("loss before training", f"{self.loss(0.0):.4g}")]
+        chart = curves([curve], "expected loss in training", "time", "loss")
+        return panel(repr(self)[1:-1], f'<div class="row">{chart}{table(("", ""), facts)}</div>')
+
     @property
     def max_rate(self) -> float:
         """The largest step of plain gradient descent that does not diverge: 2 size / largest eigenvalue."""
@@ -63,10 +77,26 @@ class Trained:
     def predict(self, x: Any, time: float | None = None, *, cov: bool = False) -> Prediction:
         """Mean and standard deviation of the ensemble at new inputs, after some time of training."""
         inputs = as_inputs(x)
+        return self._predictions(inputs, [self._checked_time(time)], cov)[0]
+
+    def _predictions(self, inputs: list[Any], times: list[float], cov: bool = False) -> list[Prediction]:
+        """Predictions at several times from kernels that are computed once."""
         sizes = output_sizes(self.kernel.net, inputs)
-        (prior, cross, own), (theta, reach) = self._blocks(inputs)
-        step = reach @ self._progress(theta, self._checked_time(time))
-        mean = self.kernel.mean(inputs)[:, None] + step @ self.centred
+        blocks, (theta, reach) = self._blocks(inputs)
+        spectrum, before = np.linalg.eigh(theta), self.kernel.mean(inputs)[:, None]
+        steps = [reach @ self._progress(spectrum, time) for time in times]
+        return [self._prediction(step, before, blocks, sizes, cov) for step in steps]
+
+    def _prediction(
+        self,
+        step: np.ndarray,
+        before: np.ndarray,
+        blocks: tuple[np.ndarray, ...],
+        sizes: tuple[int, ...],
+        cov: bool,
+    ) -> Prediction:
+        prior, cross, own = blocks
+        mean = before + step @ self.centred
         covariance = own + step @ prior @ step.T - step @ cross.T - cross @ step.T
         variance = np.diagonal(covariance)
         allowed = ROUNDING * (np.diagonal(own) + np.sum((step @ prior) * step, axis=1)) + self.nugget
@@ -87,9 +117,9 @@ class Trained:
             )
         inputs = self.x if x is None else as_inputs(x)
         wanted = self.y if y is None else arrange(y, output_sizes(self.kernel.net, inputs))[0]
+        asked = [self._checked_time(float(time)) for time in reals(times, "the times").reshape(-1)]
         found = []
-        for time in np.asarray(times, float).reshape(-1):
-            made = self.predict(inputs, float(time))
+        for made in self._predictions(inputs, asked):
             mean = made.mean.reshape(len(wanted), -1)
             spread = mean.shape[1] * np.sum(made.std**2)
             found.append((np.sum((mean - wanted) ** 2) + spread) / (2 * wanted.size))
@@ -100,9 +130,9 @@ class Trained:
         """The targets without the means of the network's outputs before training."""
         return self.y - self.kernel.mean(self.x)[:, None]
 
-    def _progress(self, theta: np.ndarray, time: float) -> np.ndarray:
-        """(Theta + noise)^-1 (1 - exp(-rate t (Theta + noise) / size))."""
-        values, vectors = np.linalg.eigh(theta)
+    def _progress(self, spectrum: tuple[np.ndarray, np.ndarray], time: float) -> np.ndarray:
+        """(Theta + noise)^-1 (1 - exp(-rate t (Theta + noise) / size)), by the eigenvectors of Theta."""
+        values, vectors = spectrum
         speeds = np.clip(values, 0.0, None) + self.nugget
         if time == inf:
             if not np.all(speeds > 0):
@@ -128,9 +158,8 @@ class Trained:
 
     def _checked_time(self, time: float | None) -> float:
         given = self.time if time is None else time
-        if not isinstance(given, int | float | np.number) or not given >= 0:
-            raise DataError(f"time={time!r:.60}", remedy="A time of training is a number >= 0, or infinity.")
-        return float(given)
+        remedy = "A time of training is a number >= 0, or infinity."
+        return arguments.number("time", given, least=0, infinite=True, remedy=remedy)
 
 
 def train(
@@ -166,10 +195,8 @@ def train(
     """
     if isinstance(net, TangentNetwork):
         raise DataError(f"{net!r} is trained", remedy="Give the network itself; its tangent is made here.")
-    if layers not in ("all", "last"):
-        raise DataError(f"layers={layers!r:.60}", remedy='Train "all" layers, or the "last" one alone.')
-    if not isinstance(rate, int | float | np.number) or not 0 < rate < inf:
-        raise DataError(f"rate={rate!r:.60}", remedy="The rate of training is a number > 0.")
+    arguments.choice("layers", layers, ("all", "last"))
+    rate = arguments.number("rate", rate, above=0)
     plain = kernel(net, **options)
     moving = ntk(net, rates, **options) if layers == "all" else plain
     inputs = as_inputs(x)
@@ -183,7 +210,7 @@ def train(
     nugget = max(level, needed_jitter(np.diagonal(theta.value), theta.bound.rms))
     exact = prior.plan.exact and theta.plan.exact
     made = Trained(
-        plain, moving, inputs, sizes, table, flat, float(rate), time, nugget, exact, prior.value, theta.value
+        plain, moving, inputs, sizes, table, flat, rate, time, nugget, exact, prior.value, theta.value
     )
     made._checked_time(None)
     return made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from scipy.optimize import OptimizeResult, minimize
 
+from netsor import arguments
 from netsor.build.network import as_inputs
 from netsor.errors import DataError, LimitError
 from netsor.gp.factor import InferenceError, check_noise, cholesky, likelihood, needed_jitter, solve
-from netsor.gp.gradient import central_differences, jax_runs
+from netsor.gp.gradient import jax_runs
 from netsor.gp.regression import GP, as_kernel, fit
 from netsor.gp.targets import arrange, output_sizes
 from netsor.lang.libraries import double_precision
@@ -25,6 +26,7 @@ __all__ = ["Objective", "Tuned", "tune"]
 METHODS = ("auto", "jax", "differences", "nelder-mead")
 FAILED = 1e30  # in place of a likelihood that does not exist
 SPREAD = 2.0  # restarts begin within this many units of log variance
+FORWARD = 2.0**-24  # a step in log variance, near eps^(1/2): slopes have errors of about 1e-7
 PAUSE = 5.0  # seconds between lines of progress where there is no terminal
 
 Progress = Callable[[int, float], None]
@@ -37,7 +39,8 @@ class Tuned:
     model        the Gaussian process with the best variances and noise
     value        its log marginal likelihood; `start` is the one before
     method       "jax", "differences" or "nelder-mead"
-    evaluations  kernel matrices that were computed (with JAX: together with their gradient)
+    evaluations  kernel matrices that were computed, those for differences among them (with JAX: together with
+                 their gradient)
     converged    whether the optimiser says so
     """
 
@@ -50,6 +53,22 @@ class Tuned:
     evaluations: int
     converged: bool
     message: str
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Where a search is: minus the log likelihood, the kernel, and the factor of the covariance C.
+
+    alpha   C^-1 y
+    raised  whether the diagonal is raised by the jitter, and not by the noise
+    """
+
+    theta: np.ndarray
+    value: float
+    matrix: Any = None
+    lower: Any = None
+    alpha: Any = None
+    raised: bool = False
 
 
 @dataclass(eq=False)
@@ -75,6 +94,7 @@ class Objective:
         trace = float(np.trace(matrix))
         self.jitter = needed_jitter(np.diagonal(matrix), result.bound.rms) / trace if trace > 0 else 0.0
         self.exact = result.plan.exact
+        self.of_params = self.kernel.of_params(self.inputs)
 
     @property
     def start(self) -> np.ndarray:
@@ -93,17 +113,50 @@ class Objective:
 
     def value(self, theta: np.ndarray) -> float:
         """With NumPy; a matrix that is not positive definite counts as very unlikely."""
+        return self.at(theta).value
+
+    def at(self, theta: np.ndarray) -> Place:
+        """The likelihood, and what its derivatives are made of."""
         values = {name: float(value) for name, value in self.unpack(theta).items()}
         try:
-            matrix = np.asarray(self.kernel(self.inputs, params=self.network_part(values)), np.float64)
-            lower = cholesky(matrix, max(values["noise"], self.jitter * float(np.trace(matrix))))
+            matrix = self.matrix(theta)
+            nugget = max(values["noise"], self.jitter * float(np.trace(matrix)))
+            lower = cholesky(matrix, nugget)
         except (InferenceError, LimitError):
-            return FAILED
-        return -likelihood(lower, solve(lower, self.y), self.y)
+            return Place(theta, FAILED)
+        alpha = solve(lower, self.y)
+        return Place(theta, -likelihood(lower, alpha, self.y), matrix, lower, alpha, nugget > values["noise"])
+
+    def matrix(self, theta: np.ndarray) -> np.ndarray:
+        values = {name: float(value) for name, value in self.unpack(theta).items()}
+        return np.asarray(self.of_params(self.network_part(values)), np.float64)
 
     def differences(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
-        """Value and gradient by central differences."""
-        return self.value(theta), central_differences(self.value, np.asarray(theta, np.float64))
+        """Value and gradient, from the derivatives of the kernel by differences: one kernel for each.
+
+        With dC the derivative of the covariance C = K + noise of the m columns of y, and alpha = C^-1 y,
+
+            gradient = m/2 tr(C^-1 dC) - 1/2 tr(alpha^T dC alpha).
+        """
+        place = self.at(theta)
+        if place.value >= FAILED:
+            return FAILED, np.zeros(len(theta))
+        gradient, columns = np.zeros(len(theta)), self.y.shape[1]
+        for k, group in enumerate(self.groups):
+            change = self._change(place, k, group)
+            quadratic = float(np.sum(place.alpha * (change @ place.alpha)))
+            gradient[k] = (columns * float(np.trace(solve(place.lower, change))) - quadratic) / 2
+        return place.value, gradient
+
+    def _change(self, place: Place, k: int, group: tuple[str, ...]) -> np.ndarray:
+        """dC by theta_k; the noise needs no kernel."""
+        rows, noise = np.eye(len(self.y)), float(np.exp(place.theta[k]))
+        if group == ("noise",):
+            return np.zeros_like(rows) if place.raised else noise * rows
+        moved = place.theta.copy()
+        moved[k] += FORWARD
+        change = (self.matrix(moved) - place.matrix) / FORWARD
+        return change + self.jitter * float(np.trace(change)) * rows if place.raised else change
 
     def with_jax(self) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
         """Value and gradient by JAX, compiled."""
@@ -153,9 +206,10 @@ def tune(
     noise, params  where the search starts; variances of 0 stay 0
     fixed          names that do not move, among them "noise"
     tied           groups of names that move by one common factor, e.g. [["W1", "W2"], ["b1", "b2"]]
-    method         "jax": L-BFGS with compiled gradients; "differences": L-BFGS with central differences;
+    method         "jax": L-BFGS with compiled gradients; "differences": L-BFGS with differences of kernels,
+                   which with their seed fixed are smooth also where they are sampled;
                    "nelder-mead": without derivatives; "auto": "jax" if it is installed, the kernel has exact
-                   methods and it compiles in seconds, else "nelder-mead"
+                   methods and it compiles in seconds, else "differences"
     restarts       more searches from random places near the start, drawn from `seed`; the best one counts
     steps          iterations of each search
     progress       a line in the terminal, or a function of (evaluation, log marginal likelihood)
@@ -164,17 +218,20 @@ def tune(
     """
     kernel, inputs = as_kernel(kernel), as_inputs(x)
     table, _ = arrange(y, output_sizes(kernel.net, inputs))
-    values = {**kernel.params, **{k: float(v) for k, v in (params or {}).items()}}
+    given = arguments.mapping("params", params, '{"W1": 2.0}')
+    values = {**kernel.params, **{k: arguments.number(k, v, least=0) for k, v in given.items()}}
+    fixed = arguments.names("fixed", fixed)
     if "noise" in values:
         raise DataError("the network has a variance named `noise`", remedy="Give it another name.")
     values["noise"] = _positive_noise(noise, fixed)
     objective = Objective(kernel, inputs, table, values, _groups(values, fixed, tied))
     low, high = _bounds(bounds)
     how = _method(method, objective)
-    search = _Search(objective, how, (low, high), _steps(steps))
+    search = _Search(objective, how, (low, high), arguments.whole("steps", steps, 1))
+    restarts = arguments.whole("restarts", restarts, 0)
     with _shown(progress) as tell:
         search.tell = tell
-        best = search.best(restarts, seed)
+        best = search.best(restarts, arguments.whole("seed", seed, 0))
     found = {name: float(value) for name, value in objective.unpack(best.x).items()}
     model = fit(kernel, inputs, y, noise=found["noise"], params=objective.network_part(found))
     return Tuned(
@@ -206,7 +263,7 @@ class _Search:
         rng, start = np.random.default_rng(seed), self.objective.start
         function = self.function()
         runs = []
-        for k in range(1 + max(0, int(restarts))):
+        for k in range(1 + restarts):
             theta = start if k == 0 else start + rng.uniform(-SPREAD, SPREAD, len(start))
             runs.append(self.run(function, np.clip(theta, *self.limits)))
         found = min(runs, key=lambda run: run.fun)
@@ -222,7 +279,8 @@ class _Search:
             plain = self.objective.with_jax()
         else:
             plain = self.objective.differences if self.method == "differences" else self.objective.value
-        cost = 1 + 2 * len(self.objective.groups) if self.method == "differences" else 1
+        moved = sum(group != ("noise",) for group in self.objective.groups)
+        cost = 1 + moved if self.method == "differences" else 1
 
         def counted(theta: np.ndarray) -> Any:
             found = plain(theta)
@@ -242,7 +300,8 @@ class _Search:
             return OptimizeResult(x=theta, fun=value, success=True, message="nothing is free")
         box = [self.limits] * size
         if self.method != "nelder-mead":
-            options = {"maxiter": self.steps, "ftol": 1e-12, "gtol": 1e-6}
+            # Of a sampled kernel the likelihood is not known better than that.
+            options = {"maxiter": self.steps, "ftol": 1e-12 if self.objective.exact else 1e-5, "gtol": 1e-6}
             return minimize(function, theta, jac=True, method="L-BFGS-B", bounds=box, options=options)
         corners = np.vstack([theta, theta + np.eye(size)])  # a unit of log variance along each axis
         corners[1:][corners[1:] > self.limits[1]] -= 2.0
@@ -260,6 +319,7 @@ def _groups(
     values: Mapping[str, float], fixed: Sequence[str], tied: Sequence[Sequence[str]]
 ) -> list[tuple[str, ...]]:
     """The names that move, tied ones together."""
+    tied = tied_groups(tied)
     named = [name for group in tied for name in group]
     for name in (*fixed, *named):
         if name not in values:
@@ -271,43 +331,48 @@ def _groups(
     return [g for g in groups if g] + [(name,) for name in free if name not in named]
 
 
+def tied_groups(tied: Any) -> list[tuple[str, ...]]:
+    """Groups of names that move by one common factor."""
+    if not isinstance(tied, str | bytes | Mapping) and isinstance(tied, Iterable):
+        return [arguments.names("tied[...]", group) for group in tied]
+    raise DataError(
+        f"tied={arguments.shown(tied)}",
+        remedy="Give groups of names, as in tied=[['W1', 'W2'], ['b1', 'b2']].",
+    )
+
+
 def _positive_noise(noise: Any, fixed: Sequence[str]) -> float:
     value = check_noise(noise)
     if value.ndim or (value == 0 and "noise" not in fixed):
         raise DataError(
-            f"noise={noise!r}",
+            f"noise={arguments.shown(noise)}",
             remedy='The search for a noise starts at a number > 0; fixed=["noise"] keeps 0.',
         )
     return float(value)
 
 
 def _bounds(bounds: tuple[float, float]) -> tuple[float, float]:
-    low, high = (float(b) for b in bounds)
-    if not 0 < low < high < np.inf:
-        raise DataError(f"bounds={bounds!r}", remedy="Give variances (low, high) with 0 < low < high.")
-    return float(np.log(low)), float(np.log(high))
-
-
-def _steps(steps: Any) -> int:
-    if not isinstance(steps, int | np.integer) or steps < 1:
-        raise DataError(f"steps={steps!r}", remedy="The number of iterations is an integer >= 1.")
-    return int(steps)
+    remedy = "Give variances (low, high) with 0 < low < high."
+    if not isinstance(bounds, Sequence) or isinstance(bounds, str | bytes) or len(bounds) != 2:
+        raise DataError(f"bounds={arguments.shown(bounds)}", remedy=remedy)
+    low = arguments.number("bounds=(low, high): low", bounds[0], above=0, remedy=remedy)
+    return float(np.log(low)), float(
+        np.log(arguments.number("bounds=(low, high): high", bounds[1], above=low, remedy=remedy))
+    )
 
 
 def _method(method: str, objective: Objective) -> str:
-    if method not in METHODS:
-        raise DataError(f"method={method!r}", remedy=f"Choose one of {', '.join(METHODS)}.")
-    if method != "auto":
+    if arguments.choice("method", method, METHODS) != "auto":
         return method
     values = objective.network_part(objective.values)
     runs = objective.exact and jax_runs(objective.kernel, objective.inputs, values)
-    return "jax" if runs else "nelder-mead"
+    return "jax" if runs else "differences"
 
 
 def _shown(progress: bool | Progress | None) -> AbstractContextManager[Progress]:
     if callable(progress):
         return nullcontext(progress)
-    if progress is False:
+    if arguments.flag("progress", progress, or_none=True) is False:
         return nullcontext(lambda evaluation, value: None)
     return _Line(always=bool(progress))
 

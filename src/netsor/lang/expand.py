@@ -14,12 +14,15 @@ from typing import Any
 import numpy as np
 
 from netsor.errors import LoweringError
+from netsor.lang.batchnorm import written_out
 from netsor.lang.blocks import Block, align
+from netsor.lang.check import Inferred, as_inferred, infer
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees
-from netsor.lang.functions import add, div, mul, neg, sub
+from netsor.lang.functions import add, d_batchnorm, div, mul, neg, sub
 from netsor.lang.index_maps import at
 from netsor.lang.lower import drop_dead
+from netsor.lang.normal_form import NormalForm
 from netsor.lang.ops import Function, IndexMap, Mixing, axes_of
 from netsor.lang.program import (
     Embedding,
@@ -151,6 +154,14 @@ class _Writer:
             self.names[name] = _member_names(name, type_.index, taken)
         vectors = (self.names[name] for name, type_ in program.types.items() if isinstance(type_, H))
         self.vectors = {name for names in vectors for name in names.ravel()}
+        self.form = NormalForm(lambda e: self.inferred(e).index, lambda e: self.inferred(e).width is None)
+
+    def inferred(self, e: Expr) -> Inferred:
+        return infer(e, self.known, lambda what, *_: LoweringError(f"an expression is ill-typed: {what}"))
+
+    def known(self, name: str) -> Inferred:
+        data = self.program.data.get(name)
+        return as_inferred(self.types[name]) if data is None else Inferred("K", data.shape)
 
     def all_names(self) -> Iterator[str]:
         for names in self.names.values():
@@ -275,6 +286,8 @@ class _Writer:
             case IndexMap():
                 out = expr.op.run(*blocks, **expr.options)
                 return Block(_object(out.array), out.rank)
+            case Mixing() if expr.op is d_batchnorm:
+                return self.evaluate(written_out(self.form, expr))
             case Mixing() if "axis" in expr.options:
                 return _mix(expr.op, expr.options, blocks)
             case Function() | Mixing():

@@ -28,6 +28,7 @@ __all__ = [
     "abs_",
     "add",
     "cos",
+    "d_batchnorm",
     "div",
     "elu",
     "erf",
@@ -434,6 +435,16 @@ def _batchnorm(members, eps=0.0):
     return centred / xp.sqrt(xp.mean(centred * centred, axis=0, keepdims=True) + eps)
 
 
+def _d_batchnorm(members, directions):
+    """The derivative along directions, t / s - y mean(y t) / s for centred t, y = batchnorm, deviation s."""
+    xp = array_namespace(members)
+    centred = members - xp.mean(members, axis=0, keepdims=True)
+    moved = directions - xp.mean(directions, axis=0, keepdims=True)
+    deviation = xp.sqrt(xp.mean(centred * centred, axis=0, keepdims=True))
+    y = centred / deviation
+    return (moved - y * xp.mean(y * moved, axis=0, keepdims=True)) / deviation
+
+
 def _softmax(members, mask=None):
     """exp(x_i) / sum_j exp(x_j) over the members that count; the others get 0."""
     xp = array_namespace(members)
@@ -453,6 +464,7 @@ MIXINGS = {
         Mixing("softmax", _softmax, masked=True),
     )
 }
+d_batchnorm = Mixing("d_batchnorm", _d_batchnorm, masked=True)
 
 
 def named(functions: dict[str, Op] | None = None) -> dict[str, Op]:
@@ -460,4 +472,5 @@ def named(functions: dict[str, Op] | None = None) -> dict[str, Op]:
     from netsor.lang import index_maps
 
     maps = (m for m in vars(index_maps).values() if isinstance(m, IndexMap))
-    return {**{m.name: m for m in maps}, **ARITHMETIC, **FUNCTIONS, **MIXINGS, **(functions or {})}
+    mixings = {**MIXINGS, d_batchnorm.name: d_batchnorm}
+    return {**{m.name: m for m in maps}, **ARITHMETIC, **FUNCTIONS, **mixings, **(functions or {})}

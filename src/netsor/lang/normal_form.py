@@ -55,7 +55,7 @@ class NormalForm:
 
     index: Callable[[Expr], Index]
     constant: Callable[[Expr], bool]
-    unwound: Callable[[Expr], Expr]
+    unwound: Callable[[Expr], Expr] = lambda e: e
 
     def plus(self, *parts: Terms) -> Terms:
         """The sum; terms with one coefficient are one term."""

@@ -226,7 +226,7 @@ class Mixing(Op):
     `fn(members, **attrs)` takes an array whose axis 0 runs over the members and returns one with the
     same axis (or without it, if `reduces`). Written on a block it mixes the index axes `axis`;
     written on several arguments these are the members, and `pick` names the component wanted.
-    `masked`: it takes a second block, as zeros and ones that say which members count.
+    `masked`: it takes a second block, as zeros and ones that say which members count (or directions).
     """
 
     fn: Callable[..., Any]

@@ -38,6 +38,7 @@ __all__ = [
     "used_by",
 ]
 
+LONGEST_REPR = 60  # lines
 RESERVED = frozenset({"Data", "Input", "Output", "MatMul", "Moment", "Nonlin", "None", "sum"})
 
 Nested = float | tuple["Nested", ...]
@@ -200,7 +201,16 @@ class Program:
 
         return show(self, data_limit=64)
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        """The text, of long programs the beginning."""
+        lines = str(self).splitlines()
+        rest = len(lines) - LONGEST_REPR
+        return str(self) if rest <= 0 else "\n".join([*lines[:LONGEST_REPR], f"... and {rest} more lines"])
+
+    def _repr_html_(self) -> str:
+        from netsor.lang.drawing import program_html
+
+        return program_html(self)
 
     def of(self, kind: type[S]) -> list[S]:
         """The statements of one rule."""

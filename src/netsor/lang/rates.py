@@ -52,7 +52,7 @@ class Rates:
                 return cls()
             case Mapping():
                 return cls({str(name): check_rate(rate, f"`{name}`") for name, rate in rates.items()})
-            case "ntk" | "unit":
+            case str() if rates in ("ntk", "unit"):
                 return cls(convention=rates)
             case ("standard", width) if _is_width(width):
                 return cls(convention="standard", width=width)

@@ -91,18 +91,24 @@ class Reader:
         self.statements.append(statement)
 
     def tree(self, number: int, line: str, start: str, body: str | None = None) -> Any:
+        found = self._parsed(number, line, start, line if body is None else body.rstrip())
+        if isinstance(found, NetsorError):
+            raise found  # here, where it has no context: that of the parser cannot travel to other processes
+        return found
+
+    def _parsed(self, number: int, line: str, start: str, body: str) -> Any:
+        """What a line says, or the error in it."""
         try:
-            parsed = _lark().parse(line if body is None else body.rstrip(), start=start)
-            return Build(self.operations).transform(parsed)
+            return Build(self.operations).transform(_lark().parse(body, start=start))
         except UnexpectedInput as error:
-            raise _syntax_error(error, number, line) from None
+            return _syntax_error(error, number, line)
         except VisitError as error:
             if isinstance(error.orig_exc, UnknownFunctionError):
-                raise error.orig_exc.at(number, line, list(self.operations)) from None
+                return error.orig_exc.at(number, line, list(self.operations))
             if isinstance(error.orig_exc, NetsorError):
                 place = error.orig_exc.place or _mark(line, r"(?:~|:=|=)\s*(.*?)\s*$")
                 error.orig_exc.place = replace(place, line=number, text=line)
-                raise error.orig_exc from None
+                return error.orig_exc
             raise
 
     def plain(self, name: str, expr: Expr, type_: Type | None) -> Statement:

@@ -30,13 +30,14 @@ from typing import Any
 import numpy as np
 
 from netsor.errors import NetsorError, TangentError
+from netsor.lang.batchnorm import batchnorm_terms, kept, written_out
 from netsor.lang.blocks import broadcast_index
 from netsor.lang.check import Inferred, as_inferred, infer, place_of
 from netsor.lang.controlled import Unwinder
 from netsor.lang.derivatives import by_differences, directional, partial_of
-from netsor.lang.expr import Apply, Const, Expr, Ref, Slice, subtrees
-from netsor.lang.functions import MIXINGS, add, mul, neg, pow_, sub
-from netsor.lang.index_maps import at, concat, contract, mean, stack, sum_, transpose
+from netsor.lang.expr import Apply, Const, Expr, Ref, subtrees
+from netsor.lang.functions import MIXINGS, add, d_batchnorm, mul, neg
+from netsor.lang.index_maps import at, concat, contract, mean, stack, sum_
 from netsor.lang.lower import drop_dead
 from netsor.lang.normal_form import SELECTIONS, NormalForm, Term, Terms
 from netsor.lang.ops import Function, IndexMap, Mixing, axes_of
@@ -312,7 +313,10 @@ class _Tangents:
         (x,), attrs = e.args, e.attrs
         index, terms = self.index(x), self.terms[x]
         if op in SELECTIONS:
-            return self.form.selected(op, attrs, self.opened(terms), index)
+            opened = self.opened(terms)
+            whole = tuple(t for t in opened if _is_batchnorm(t.form))
+            rest = self.form.selected(op, attrs, tuple(t for t in opened if t not in whole), index)
+            return self.form.plus(rest, (Term(Apply(op, (self.form.expr(whole),), attrs)),) if whole else ())
         if op in (sum_, mean) and not all(t.is_pure for t in self.opened(terms)):
             axes = axes_of(e.options["axis"], len(index))
             found = self.form.summed(self.opened(terms), axes, index)
@@ -363,9 +367,11 @@ class _Tangents:
                 return self.form.summed(self.form.times(chosen, terms, index), axes, index)
             case "batchnorm":
                 return self.of_batchnorm(e, terms, axes)
+            case "d_batchnorm":
+                return self.derivative(written_out(self.form, e))
             case "softmax":  # y_i (d_x_i - sum_j y_j d_x_j)
                 inner = Apply(mul, (e, self.form.expr(terms)))
-                total = _kept(Apply(sum_, (inner,), (("axis", axes),)), axes, len(index))
+                total = kept(Apply(sum_, (inner,), (("axis", axes),)), axes, len(index))
                 return self.form.plus(
                     self.form.times(e, terms, index), (Term(Apply(neg, (Apply(mul, (e, total)),))),)
                 )
@@ -381,8 +387,7 @@ class _Tangents:
     def of_batchnorm(self, e: Apply, terms: Terms, axes: tuple[int, ...]) -> Terms:
         """y = (x - mean x) / s:  d_y_i = (d_x_i - mean_j d_x_j) / s - y_i mean_j(y_j d_x_j) / s."""
         (x,), eps = e.args, e.options.get("eps", 0.0)
-        index = self.index(x)
-        count = prod(index[a] for a in axes)
+        count = prod(self.index(x)[a] for a in axes)
         if eps == 0 and count <= 3:
             if count < 3:  # a sign, or nothing
                 return ()
@@ -392,33 +397,9 @@ class _Tangents:
                 remedy="Its derivative is as large as 1/|x - mean|, whose square has no expectation for 3 "
                 "members. Take a batch of 4 or more, or an eps > 0.",
             )
-        form, rank = self.form, len(index)
-
-        def average(z: Expr) -> Expr:
-            return _kept(Apply(mean, (z,), (("axis", axes),)), axes, rank)
-
-        centred = Apply(sub, (x, average(x)))
-        variance = average(Apply(mul, (centred, centred)))
-        inverse = Apply(pow_, (Apply(add, (variance, Const(eps))) if eps else variance, Const(-0.5)))
-        pure = tuple(Term(Apply(sub, (t.form, average(t.form)))) for t in terms if t.is_pure)
-        rest = tuple(t for t in terms if not t.is_pure)
-        others = tuple(self.over_members(t, None, ONE, axes, index) for t in rest)
-        own = form.plus(pure, rest, form.times(Const(-1 / count), others, index))
-        along = tuple(self.over_members(t, e, Apply(mul, (inverse, e)), axes, index) for t in terms)
-        return form.plus(form.times(inverse, own, index), form.times(Const(-1 / count), along, index))
-
-    def over_members(
-        self, t: Term, weight: Expr | None, factor: Expr, axes: tuple[int, ...], index: Index
-    ) -> Term:
-        """factor_i sum_j weight_j t_j, for members i and j along the axes."""
-        rank = len(index)
-        t = Term(self.form.expr((t,))) if t.axes else t
-        coef = t.coef if weight is None else weight if t.coef is None else Apply(mul, (weight, t.coef))
-        column = coef and _column(self.form.spread(coef, index), axes, rank)
-        made = Term(
-            _column(self.form.spread(t.form, index), axes, rank), column, tuple(range(rank, rank + len(axes)))
-        )
-        return self.form.times(factor, (made,), index)[0]
+        if eps == 0 and all(t.is_pure for t in terms):
+            return (Term(Apply(d_batchnorm, (x, self.form.expr(terms)), e.attrs)),)
+        return batchnorm_terms(self.form, e, terms)
 
     # Terms
 
@@ -471,16 +452,9 @@ class _Tangents:
         return as_inferred(self.program.types[self.like.get(name, name)])
 
 
-def _kept(e: Expr, axes: tuple[int, ...], rank: int) -> Expr:
-    """A reduced expression with axes of length 1 where it was reduced."""
-    return Apply(at, (e,), (("index", tuple(None if k in axes else Slice() for k in range(rank))),))
-
-
-def _column(e: Expr, axes: tuple[int, ...], rank: int) -> Expr:
-    """The expression with its member axes behind the others, and axes of length 1 in their place."""
-    order = (*(k for k in range(rank) if k not in axes), *axes)
-    moved = e if order == tuple(range(rank)) else Apply(transpose, (e,), (("axes", order),))
-    return _kept(moved, axes, rank)
+def _is_batchnorm(form: Expr) -> bool:
+    """Whether it is a derivative of batchnorm: it is no form, and has an integral as it stands."""
+    return any(isinstance(e, Apply) and e.op is d_batchnorm for e in subtrees(form))
 
 
 def _impossible(what: str, *_: Any) -> NetsorError:

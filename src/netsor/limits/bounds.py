@@ -35,6 +35,8 @@ class Bound:
 
     @property
     def largest(self) -> float:
+        if self.more is None:
+            return float(self.left.max(initial=0.0)) * float(self.right.max(initial=0.0))
         return max((float(part.max(initial=0.0)) for part in self._parts()), default=0.0)
 
     @property

@@ -39,6 +39,7 @@ from netsor.progress import bar
 
 __all__ = ["Computation"]
 
+RATE = 3e8  # multiply-adds in a second, about: how long a kernel takes as long as nothing of it is done
 RULES = Rules(first, second, expectation, sampled_mean)
 Values = Mapping[str, Any]
 
@@ -236,13 +237,13 @@ class Computation:
             _require_scale(name, found[name])
         return found
 
-    def value(self, data: Values, params: Values) -> np.ndarray:
-        """The kernel alone."""
+    def value(self, data: Values, params: Values, held: dict[str, Any] | None = None) -> np.ndarray:
+        """The kernel alone; with `held`, what sampling has chosen in the first of several calls stays."""
         if self.options.tol is not None:
             return self.result(data, params).value
         exact = self.exact(errors=False)
         if exact is None:
-            return self.sampled.result(self.given(data, params), errors=False).value
+            return self.sampled.result(self.given(data, params), False, held).value
         prepare, recording = exact
         given = self.given(data, params)
         (value,) = self._runs(recording, prepare(given), 0.0)
@@ -287,7 +288,10 @@ class Computation:
     def _runs(self, recording: Recording, given: Values, *nudges: float) -> list[np.ndarray]:
         """The kernel, moved by so many of its error bounds."""
         count = sum(len(tiles.places) for tiles in recording.tiles)
-        with bar(self.options.progress, count * len(nudges), "computing the kernel") as advance:
+        work = count * len(nudges)
+        with bar(
+            self.options.progress, work, "computing the kernel", lambda: recording.work / RATE
+        ) as advance:
             recording.ran = True
             runs = (
                 on_numpy.run(recording, {**given, NUDGE: nudge}, self.options.dtype, 1, advance)[0]
@@ -323,8 +327,8 @@ class Computation:
                 plan_of(recording, statements, value.shape),
                 scale.rounding(statements, self.options.dtype, more),
             )
-        reached, tol = bound.relative(scale.left, scale.right), self.options.tol
-        if tol is not None and reached > tol:
+        tol = self.options.tol
+        if tol is not None and (reached := bound.relative(scale.left, scale.right)) > tol:
             raise LimitError(
                 f"the tolerance {tol:g} is not reached",
                 remedy=f"The exact methods have an error of {reached:.2g} here. Use a larger tol.",

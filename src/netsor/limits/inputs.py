@@ -12,7 +12,7 @@ import numpy as np
 from array_api_compat import array_namespace, is_array_api_obj, is_jax_array, is_numpy_array
 
 from netsor.build.network import Joint, Network, as_inputs, data_of, joint
-from netsor.errors import LimitError
+from netsor.errors import DataError, LimitError
 from netsor.lang.libraries import is_traced
 from netsor.limits.computation import Computation
 
@@ -56,7 +56,10 @@ class Inputs:
     @cached_property
     def members(self) -> tuple[list[Any], list[Any]]:
         """The inputs of either set."""
-        return _members(self.x), [] if self.y is None else _members(self.y)
+        found = _members(self.x), [] if self.y is None else _members(self.y)
+        if self.y is not None and not all(found):
+            raise DataError("a set of inputs is empty", remedy="Give at least one input.")
+        return found
 
     @property
     def shapes(self) -> Any:

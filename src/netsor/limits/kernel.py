@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from array_api_compat import is_array_api_obj
 
+from netsor import arguments
 from netsor.build.network import Joint, Network, as_inputs
 from netsor.build.tangent import TangentNetwork, tangent
 from netsor.errors import LimitError
@@ -21,6 +22,7 @@ from netsor.limits.inputs import Inputs
 from netsor.limits.options import Options
 from netsor.limits.plan import Plan
 from netsor.limits.result import Result
+from netsor.limits.sampling.values import HELD
 from netsor.limits.tiling import Cut
 
 __all__ = ["KernelFn", "TangentKernelFn", "kernel", "ntk"]
@@ -60,6 +62,24 @@ class KernelFn:
         """The kernel matrix of a set of inputs, or between two sets."""
         inputs = Inputs(x, y, _named(params))
         return inputs.kernel(*self._computation(inputs))
+
+    def of_params(self, x: Any) -> Callable[[Mapping[str, Any]], np.ndarray]:
+        """K(x) as a function of the variances, smooth also where it is sampled.
+
+        What sampling chooses by the numbers (directions, the order of variables) is chosen in the first call.
+
+        >>> import numpy as np, netsor as ns
+        >>> at = ns.kernel(ns.zoo.mlp(depth=1, var_b=0.0)).of_params(np.eye(2))
+        >>> at({"v": 1.0})[0, 0].round(3), at({"v": 2.0})[0, 0].round(3)
+        (np.float64(0.25), np.float64(0.5))
+        """
+        held: dict[str, Any] = {HELD: {}}
+
+        def matrix(params: Mapping[str, Any]) -> np.ndarray:
+            computation, data, given = self._computation(Inputs(x, None, params).in_numpy())
+            return computation.value(data, {name: float(v) for name, v in given.items()}, held)
+
+        return matrix
 
     def evaluate(self, x: Any, y: Any = None, *, params: Mapping[str, Any] | None = None) -> Result:
         """The kernel matrix with its error estimate and plan."""
@@ -251,9 +271,7 @@ class TangentKernelFn(KernelFn):
 
 
 def _named(params: Any) -> Mapping[str, Any]:
-    if params is None or isinstance(params, Mapping):
-        return params or {}
-    raise LimitError(f"params={params!r}", remedy='Give variances by name, as in params={"W1": 2.0}.')
+    return arguments.mapping("params", params, '{"W1": 2.0}', error=LimitError)
 
 
 def _require_variance(name: str, value: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from netsor import arguments
 from netsor.errors import LimitError
 
 __all__ = ["SIGMAS", "Options"]
@@ -35,7 +36,7 @@ class Options:
     repeats  independent randomisations, whose spread is the error; a tolerance may take up to four times
              as many
     max_points  sample points per repeat that a tolerance may take
-    progress  a bar; by default only for runs longer than two seconds in a terminal
+    progress  a bar, in a log a line every ten seconds; by default for runs longer than two seconds
     memory   bytes of workspace beyond inputs and kernel; by default 256 MB, or what one pair of inputs
              needs, or one repeat of what is sampled
     """
@@ -64,8 +65,7 @@ class Options:
         return cls(**options)
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise LimitError(f"method={self.method!r}", remedy=f"Choose one of {', '.join(METHODS)}.")
+        arguments.choice("method", self.method, METHODS, error=LimitError)
         self._require_whole("seed", 0)
         self._require_whole("repeats", 2)
         self._require_whole("max_points", 1)
@@ -83,11 +83,11 @@ class Options:
                     remedy="Give max_points that is at least as large.",
                 )
         if self.memory is not None:
-            self._require_number("memory", "Give a number of bytes, as in memory=2**30.")
+            remedy = "Give a number of bytes, as in memory=2**30."
+            arguments.number("memory", self.memory, above=0, remedy=remedy, error=LimitError)
         if self.tol is not None:
-            self._require_number("tol", "A tolerance is a positive number.")
-        if self.progress not in (None, True, False):
-            raise LimitError(f"progress={self.progress!r}", remedy="Give True, False or None.")
+            arguments.number("tol", self.tol, above=0, error=LimitError)
+        arguments.flag("progress", self.progress, or_none=True, error=LimitError)
         self._require_real_type()
         for name in ("points", "repeats", "max_points") if self.method == "exact" else ():
             if getattr(self, name) != getattr(Options, name):
@@ -98,16 +98,10 @@ class Options:
                 )
 
     def _require_whole(self, name: str, least: int) -> None:
-        value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            raise LimitError(f"{name}={value!r}", remedy=f"`{name}` is an integer >= {least}.")
-        object.__setattr__(self, name, int(value))
-
-    def _require_number(self, name: str, remedy: str) -> None:
-        value = getattr(self, name)
-        real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-        if not real or not 0 < value < float("inf"):
-            raise LimitError(f"{name}={value!r}", remedy=remedy)
+        most = 2**128 if name == "seed" else 2**62
+        object.__setattr__(
+            self, name, arguments.whole(name, getattr(self, name), least, most, error=LimitError)
+        )
 
     def _require_real_type(self) -> None:
         real = [np.dtype(np.float64), np.dtype(np.float32)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from html import escape
 
 import numpy as np
 
@@ -35,7 +36,7 @@ class Sampling:
         return "\n".join(lines + [f"    because {reason}" for reason in self.reasons])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """The expectations of a limit, each with its method; after a run also with their errors.
 
@@ -70,6 +71,29 @@ class Plan:
         for e in self.expectations:
             found.setdefault(e.what, set()).add(e.method)
         return found
+
+    def __repr__(self) -> str:
+        how = "exact" if self.exact else "sampled in part"
+        return f"<plan of a kernel of {self.shape[0]} x {self.shape[1]}, {how}: print it>"
+
+    def _repr_html_(self) -> str:
+        from netsor.display import error_bar, panel, table
+
+        first, *lines = str(self).splitlines()
+        told = {f"  {e.what}: {e.method}, " for e in self.expectations}
+        rest = [line.strip() for line in lines if not any(line.startswith(start) for start in told)]
+        rows = [
+            (
+                f"<code>{escape(e.what)}</code>",
+                escape(e.method + (f"; else {e.otherwise}" if e.otherwise else "")),
+                str(e.count),
+                error_bar(e.error) if self.largest_error is not None else "",
+            )
+            for e in self.expectations
+        ]
+        notes = "".join(f'<div class="soft">{escape(line)}</div>' for line in rest)
+        head = ("expectation", "method", "blocks", "error" if self.largest_error is not None else "")
+        return panel(first, table(head, rows), notes)
 
     def __str__(self) -> str:
         rows, columns = self.shape

@@ -18,7 +18,7 @@ __all__ = ["Result", "Scale", "finite", "plan_of"]
 UNITS = 8  # of the last place for each statement: an allowance for rounding
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """A kernel matrix, an error estimate for each entry (`error`), and how it was computed."""
 
@@ -39,6 +39,18 @@ class Result:
     def explain(self) -> str:
         """Which expectation was computed by which method, with which error."""
         return str(self.plan)
+
+    def __repr__(self) -> str:
+        rows, columns = self.value.shape
+        return f"<kernel of {rows} x {columns}, largest error {self.bound.largest:.1e}>"
+
+    def _repr_html_(self) -> str:
+        from netsor.display import fold, heat_map, panel
+
+        maps = heat_map(self.value, "kernel") + heat_map(self.error, "error", logarithmic=True)
+        return panel(
+            repr(self)[1:-1], f'<div class="row">{maps}</div>', fold("plan", self.plan._repr_html_())
+        )
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_import", "from_equinox", "from_flax", "from_jax", "from_keras", "from_torch", "report_laws"]
 
-_HOMES = {
+HOMES = {
     "check_import": "check",
     "from_equinox": "jaxpr",
     "from_flax": "jaxpr",
@@ -26,9 +26,9 @@ def __getattr__(name: str) -> Any:
     """Each function is loaded when it is first used, so that no library is imported that nobody asked for."""
     from importlib import import_module
 
-    if name in _HOMES:
+    if name in HOMES:
         try:
-            return getattr(import_module(f"netsor.models.{_HOMES[name]}"), name)
+            return getattr(import_module(f"netsor.models.{HOMES[name]}"), name)
         except ModuleNotFoundError as error:
             if error.name not in _EXTRAS:
                 raise

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from netsor.limits import Result, kernel
+from netsor.limits import Result, kernel, ntk
 from netsor.reproduce.store import Run, fingerprint
 from netsor.reproduce.studies import Study
-from netsor.simulation import empirical_kernel
+from netsor.simulation import empirical_kernel, empirical_ntk
 
 __all__ = ["Convergence", "Fit", "fit_slope", "measure", "slope_table", "widths_up_to"]
 
@@ -72,20 +72,25 @@ def widths_up_to(largest: int) -> tuple[int, ...]:
     return tuple(2**k for k in range(5, max(largest.bit_length(), 7)) if 2**k <= max(largest, 64))
 
 
-def measure(run: Run, study: Study, widths: Sequence[int], samples: int) -> Convergence:
-    """Simulate a study at every width, in single precision, and compare with its limit."""
-    result = kernel(study.net).evaluate(study.inputs)
-    mark = f"kernel {fingerprint(study.net, study.inputs)}"
+def measure(
+    run: Run, study: Study, widths: Sequence[int], samples: int, tangent: bool = False
+) -> Convergence:
+    """Simulate a study at every width, in single precision, and compare with its limit.
+
+    tangent  the tangent kernels of the networks, in place of the products of their last vectors
+    """
+    result = (ntk if tangent else kernel)(study.net).evaluate(study.inputs)
+    mark = f"{'ntk' if tangent else 'kernel'} {fingerprint(study.net, study.inputs)}"
+    simulated = empirical_ntk if tangent else empirical_kernel
     norm = np.linalg.norm(result.value)
     rows = []
     for width in widths:
 
         def draw(count: int, seeds: np.random.SeedSequence, width: int = width) -> np.ndarray:
-            return empirical_kernel(
-                study.net, study.inputs, width, count, seeds, dtype=np.float32, progress=False
-            )
+            return simulated(study.net, study.inputs, width, count, seeds, dtype=np.float32, progress=False)
 
-        kernels = run.samples(study.name, mark, width, samples, draw, chunk=CHUNK)
+        name = f"{study.name}_ntk" if tangent else study.name
+        kernels = run.samples(name, mark, width, samples, draw, chunk=CHUNK)
         rows.append(np.linalg.norm(kernels.astype(float) - result.value, axis=(1, 2)) / norm)
     return Convergence(study, result, tuple(widths), np.array(rows))
 

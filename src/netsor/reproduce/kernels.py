@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from netsor.files import write_csv, write_text
-from netsor.plots import RED, caption, distance_lines, heat_map, save, style
+from netsor.plots.panels import distance_lines, heat_map
+from netsor.plots.style import RED, caption, save, style
 from netsor.reproduce.convergence import Convergence, measure, slope_table
 from netsor.reproduce.store import Run
 from netsor.reproduce.studies import paper_studies

@@ -10,7 +10,8 @@ import numpy as np
 from netsor.data import sentences
 from netsor.files import write_csv, write_text
 from netsor.limits import kernel
-from netsor.plots import caption, heat_map, joint_histogram, radius_histogram, save, style
+from netsor.plots.panels import heat_map, joint_histogram, radius_histogram
+from netsor.plots.style import caption, save, style
 from netsor.reproduce.store import Run, fingerprint
 from netsor.reproduce.studies import Study, paper_studies
 from netsor.simulation import empirical_kernel, simulate

@@ -22,7 +22,7 @@ from netsor.lang.blocks import Block
 from netsor.lang.derivatives import directional, partial_of
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, Ref, subtrees
-from netsor.lang.functions import MIXINGS
+from netsor.lang.functions import MIXINGS, d_batchnorm
 from netsor.lang.index_maps import contract
 from netsor.lang.ops import Function, IndexMap, Mixing, Op, axes_of
 from netsor.lang.program import Embedding, Input, MatMul, MatrixLaw, Moment, Output
@@ -284,6 +284,12 @@ class _Gradients:
             raise fail(
                 f"`{op.name}` of several arguments in a program",
                 "ns.empirical_ntk takes networks, whose functions of members run along an axis.",
+                SimulationError,
+            )
+        if op is d_batchnorm:
+            raise fail(
+                "the gradient of a derivative of batchnorm",
+                "ns.empirical_ntk takes networks, and not their tangents, with batchnorm.",
                 SimulationError,
             )
         options = {name: value for name, value in e.options.items() if name != "axis"}

@@ -37,7 +37,7 @@ def simulate(
     width     one number for all widths, or a dictionary by name, e.g. {"n1": 512, "n2": 2048}
     seed      sample i depends on the seed and on i alone
     dtype     float32 halves memory and time
-    progress  a bar; by default only for runs longer than two seconds in a terminal
+    progress  a bar, in a log a line every ten seconds; by default for runs longer than two seconds
 
     The columns are all output scalars of all inputs in order. One network is held at a time.
 
@@ -92,7 +92,7 @@ def seed_sequence(seed: Any) -> np.random.SeedSequence:
 
 def count(samples: int) -> int:
     """The number of networks, or an error."""
-    if not isinstance(samples, int | np.integer) or isinstance(samples, bool) or samples < 1:
+    if not isinstance(samples, int | np.integer) or isinstance(samples, bool) or not 1 <= samples < 2**62:
         raise fail(f"samples={samples!r:.60}", "The number of networks is an integer >= 1.", SimulationError)
     return int(samples)
 

@@ -37,7 +37,7 @@ def resolve_widths(program: Program, width: int | Mapping[str, int]) -> dict[str
             SimulationError,
         )
     for name, n in chosen.items():
-        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+        if isinstance(n, bool) or not isinstance(n, int | np.integer) or not 1 <= n < 2**62:
             raise fail(
                 f"the width {name} is {n!r:.60}",
                 "A width is an integer >= 1; limits become visible from about 100 on.",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 import netsor.lang.functions as nonlinearities
-from netsor import zoo
+from netsor import arguments, zoo
 from netsor.build.network import Network, program
 from netsor.errors import DataError, NetsorError
 from netsor.gp.targets import output_sizes
@@ -16,7 +17,24 @@ from netsor.lang.expr import Apply, subtrees
 from netsor.lang.functions import MIXINGS
 from netsor.limits.kernel import KernelFn, kernel
 
-__all__ = ["Architecture", "as_sequences", "check_pairwise", "kernel_of", "reshaped", "resolve"]
+__all__ = [
+    "Architecture",
+    "TableError",
+    "as_sequences",
+    "check_pairwise",
+    "checked_by_sklearn",
+    "kernel_of",
+    "reshaped",
+    "resolve",
+]
+
+
+class TableError(DataError, ValueError):
+    """X or y is not what scikit-learn's estimators take; a ValueError, as its tools expect."""
+
+
+class TableTypeError(DataError, TypeError):
+    """The same, where scikit-learn's tools expect a TypeError."""
 
 
 class Architecture:
@@ -98,12 +116,27 @@ def resolve(network: Any) -> Network:
         network = Architecture(network)
     if isinstance(network, Architecture):
         return network.build()
-    return _require_network(network() if callable(network) else network, repr(network))
+    if not callable(network):
+        return _require_network(network, arguments.shown(network))
+    factory: Any = network
+    return Architecture(factory).build()
 
 
 def kernel_of(network: Any, options: Mapping[str, Any] | None) -> KernelFn:
     """The kernel of a parameter's network."""
-    return kernel(resolve(network), **(options or {}))
+    return kernel(resolve(network), **arguments.mapping("kernel_options", options, '{"points": 2**10}'))
+
+
+@contextmanager
+def checked_by_sklearn() -> Iterator[None]:
+    """Errors that scikit-learn finds in X and y, as ours."""
+    try:
+        yield
+    except NetsorError:
+        raise
+    except (TypeError, ValueError, OverflowError) as error:
+        kind = TableTypeError if isinstance(error, TypeError) else TableError
+        raise kind(str(error), remedy="These are scikit-learn's rules for X and y.") from None
 
 
 def as_sequences(X: Any) -> list[np.ndarray] | None:
@@ -117,6 +150,10 @@ def reshaped(X: np.ndarray, shape: tuple[int, ...] | None) -> np.ndarray:
     """The rows of a table as arrays of the shape that the network reads."""
     if shape is None:
         return X
+    if not isinstance(shape, tuple | list) or not all(isinstance(n, int | np.integer) for n in shape):
+        raise DataError(
+            f"input_shape={arguments.shown(shape)}", remedy="Give the shape of one input, as in (8, 8, 1)."
+        )
     if int(np.prod(shape)) != int(np.prod(X.shape[1:])):
         raise DataError(
             f"input_shape={tuple(shape)} does not fit rows of {int(np.prod(X.shape[1:]))} features",

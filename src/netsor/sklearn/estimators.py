@@ -13,10 +13,17 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from netsor import gp
+from netsor import arguments, gp
 from netsor.build.network import Network
 from netsor.gp.classification import calibrated_slope, one_hot
-from netsor.sklearn.architecture import as_sequences, check_pairwise, kernel_of, reshaped
+from netsor.sklearn.architecture import (
+    TableError,
+    as_sequences,
+    check_pairwise,
+    checked_by_sklearn,
+    kernel_of,
+    reshaped,
+)
 
 __all__ = ["NNGPClassifier", "NNGPEstimator", "NNGPRegressor", "WideRegressor"]
 
@@ -39,7 +46,8 @@ class NNGPEstimator(BaseEstimator):
         sequences = as_sequences(X)
         if sequences is not None:
             return sequences if isinstance(y, str) else (sequences, np.asarray(y))
-        found = validate_data(self, X, y, reset=reset, allow_nd=True, dtype="numeric", **checks)
+        with checked_by_sklearn():
+            found = validate_data(self, X, y, reset=reset, allow_nd=True, dtype="numeric", **checks)
         table, targets = found if isinstance(found, tuple) else (found, None)
         shaped = reshaped(np.asarray(table, np.float64), self.input_shape)
         return shaped if targets is None else (shaped, targets)
@@ -48,11 +56,18 @@ class NNGPEstimator(BaseEstimator):
         self.network_ = clone(self.network, safe=False)
         kernel = kernel_of(self.network_, self.kernel_options)
         check_pairwise(kernel.net, np.asarray(x[0]))
-        if not self.tune:
+        if not arguments.flag("tune", self.tune):
             model = gp.fit(kernel, x, y, noise=self.noise)
         else:
             found = gp.tune(
-                kernel, x, y, **{"noise": self.noise, "progress": False, **(self.tune_options or {})}
+                kernel,
+                x,
+                y,
+                **{
+                    "noise": self.noise,
+                    "progress": False,
+                    **arguments.mapping("tune_options", self.tune_options, '{"steps": 50}'),
+                },
             )
             model = found.model
         self.params_, self.noise_ = {**kernel.params, **model.params}, model.noise
@@ -62,7 +77,7 @@ class NNGPEstimator(BaseEstimator):
     def _standardise(self, y: np.ndarray) -> None:
         """Find the mean and the scale of the targets."""
         self._mean, self._scale = np.zeros(y.shape[1:]), np.ones(y.shape[1:])
-        if self.normalize_y:
+        if arguments.flag("normalize_y", self.normalize_y):
             spread = y.std(axis=0)
             self._mean, self._scale = y.mean(axis=0), np.where(spread > 0, spread, 1.0)
 
@@ -186,10 +201,11 @@ class NNGPClassifier(ClassifierMixin, NNGPEstimator):
     def fit(self, X: Any, y: Any) -> NNGPClassifier:
         """Fit the model."""
         x, y = self._inputs(X, True, y)
-        check_classification_targets(y)
+        with checked_by_sklearn():
+            check_classification_targets(y)
         self.classes_ = np.unique(y)
         if len(self.classes_) < 2:
-            raise ValueError(f"the labels are of one class, {self.classes_[0]!r}; give two or more")
+            raise TableError(f"the labels are of one class, {self.classes_[0]!r}", remedy="Give two or more.")
         _, table = one_hot(np.searchsorted(self.classes_, y))
         self.model_ = self._fit(x, table)
         self.slope_ = calibrated_slope(self.model_)

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from netsor.sklearn.architecture import check_pairwise, kernel_of, reshaped
+from netsor.sklearn.architecture import check_pairwise, checked_by_sklearn, kernel_of, reshaped
 
 __all__ = ["NNGPGram"]
 
@@ -44,4 +44,5 @@ class NNGPGram(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         return kernel(x) if np.array_equal(x, trained) else kernel(x, trained)
 
     def _table(self, X: Any, reset: bool) -> np.ndarray:
-        return np.asarray(validate_data(self, X, reset=reset, allow_nd=True), np.float64)
+        with checked_by_sklearn():
+            return np.asarray(validate_data(self, X, reset=reset, allow_nd=True), np.float64)

@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
+from sklearn.utils.validation import check_array
 
 from netsor.errors import DataError
 from netsor.gp.gradient import kernel_gradient
+from netsor.gp.targets import reals
+from netsor.gp.tuning import tied_groups
 from netsor.limits.kernel import KernelFn
-from netsor.sklearn.architecture import check_pairwise, kernel_of, reshaped
+from netsor.sklearn.architecture import check_pairwise, checked_by_sklearn, kernel_of, reshaped
 
 __all__ = ["NNGPKernel"]
 
@@ -54,7 +57,7 @@ class NNGPKernel(Kernel):
     def names(self) -> list[tuple[str, ...]]:
         """The variances that each hyperparameter moves; variances of 0 stay 0."""
         own = self._kernel().params
-        groups = [tuple(group) for group in self.tied]
+        groups = tied_groups(self.tied)
         taken = {name for group in groups for name in group}
         unknown = taken - set(own)
         if unknown:
@@ -119,7 +122,7 @@ class NNGPKernel(Kernel):
         own, names = self._kernel().params, self.names
         if self.variances is None:
             return np.array([own[group[0]] for group in names])
-        values = np.atleast_1d(np.asarray(self.variances, np.float64))
+        values = np.atleast_1d(reals(self.variances, "the variances"))
         if values.shape != (len(names),) or not np.all(np.isfinite(values) & (values > 0)):
             raise DataError(
                 f"variances={self.variances!r}", remedy=f"Give {len(names)} positive numbers, for {names}."
@@ -127,4 +130,6 @@ class NNGPKernel(Kernel):
         return values
 
     def _inputs(self, X: Any) -> np.ndarray:
-        return reshaped(np.atleast_2d(np.asarray(X, np.float64)), self.input_shape)
+        with checked_by_sklearn():
+            table = np.asarray(check_array(np.atleast_2d(X), allow_nd=True), np.float64)
+        return reshaped(table, self.input_shape)

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
-from netsor import gp
+from netsor import arguments, gp
 from netsor.limits import ntk
 from netsor.sklearn.architecture import check_pairwise, kernel_of
 from netsor.sklearn.estimators import WideRegressor
@@ -66,7 +66,13 @@ class NTKRegressor(WideRegressor):
         check_pairwise(net, np.asarray(x[0]))
         options = {"rate": self.rate, "time": self.time, "noise": self.noise, "rates": self.rates}
         targets = (y - self._mean) / self._scale
-        self.model_ = gp.train(net, x, targets, **options, **(self.kernel_options or {}))
+        self.model_ = gp.train(
+            net,
+            x,
+            targets,
+            **options,
+            **arguments.mapping("kernel_options", self.kernel_options, '{"points": 2**10}'),
+        )
         return self
 
     def __getstate__(self) -> dict[str, Any]:

@@ -35,7 +35,25 @@ from array_api_compat import array_namespace
 from netsor.errors import DataError
 from netsor.expect.batchnorm.rules import Batch, Rule, batch_of, reciprocal_rule, relative, root_rule
 
-__all__ = ["across", "second_moments", "within"]
+__all__ = [
+    "EPS",
+    "ROUNDING",
+    "Kernel",
+    "Slopes",
+    "across",
+    "are_equal",
+    "are_multiples",
+    "batches_of",
+    "conditional",
+    "correlation",
+    "inverse",
+    "parts_of",
+    "pieces",
+    "root_det",
+    "second_moments",
+    "tilted",
+    "within",
+]
 
 Array = Any
 Slopes = tuple[float, float]
@@ -48,7 +66,7 @@ ROUNDING = 64  # of a kernel relative to its scales, in units of the precision o
 CANCELLATION = 1e5  # digits that a variance may lose, at nodes of small weight
 
 
-def _batches(sigma: Array, known: dict[bytes, Batch], shape: tuple[int, ...]) -> Any:
+def batches_of(sigma: Array, known: dict[bytes, Batch], shape: tuple[int, ...]) -> Any:
     """The batch of each covariance, an array of objects of this shape; equal ones are one object."""
     eps = float(array_namespace(sigma).finfo(sigma.dtype).eps)
     plain = np.asarray(sigma, float)
@@ -66,23 +84,24 @@ def second_moments(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Kernel, error, and whether it is within one batch, for pairs of batches over axes that broadcast.
 
-    Pairs of equal batches take the integral within a batch, also where they are different inputs. A batch
-    of two is normalised to signs, and that of its own copy must not differ by rounding: E[sign sign']
-    changes like the square root of the distance of the batches. A pair and its transpose are computed once.
+    Pairs of equal batches, and of multiples, take the integral within a batch, also where they are different
+    inputs. A batch of two is normalised to signs, and that of its own copy must not differ by rounding:
+    E[sign sign'] changes like the square root of the distance of the batches. A pair and its transpose are
+    computed once.
     """
     shape = np.broadcast_shapes(left.shape[:-2], right.shape[:-2], cross.shape[:-2])
     known: dict[bytes, Batch] = {}
-    ones, twos = (_batches(m, known, shape) for m in (left, right))
+    ones, twos = (batches_of(m, known, shape) for m in (left, right))
     cross = np.broadcast_to(np.asarray(cross, float), (*shape, *cross.shape[-2:]))
     value, error, alone = np.empty(cross.shape), np.empty(cross.shape), np.empty(shape, bool)
     done: dict[tuple[Batch, Batch], tuple[int, ...]] = {}
     for at in np.ndindex(shape):
         one, two, sigma12 = ones[at], twos[at], cross[at]
-        alone[at] = _are_equal(one.sigma, sigma12) and _are_equal(two.sigma, sigma12)
+        alone[at] = are_multiples(one, two, sigma12)
         same, turned = done.get((one, two)), done.get((two, one))
-        if same is not None and _are_equal(cross[same], sigma12):
+        if same is not None and are_equal(cross[same], sigma12):
             value[at], error[at] = value[same], error[same]
-        elif turned is not None and _are_equal(cross[turned].T, sigma12):
+        elif turned is not None and are_equal(cross[turned].T, sigma12):
             value[at], error[at] = value[turned].T, error[turned].T
         elif alone[at]:
             value[at], error[at] = within(one, slopes)
@@ -92,9 +111,15 @@ def second_moments(
     return value, error, alone
 
 
-def _are_equal(x: np.ndarray, y: np.ndarray) -> bool:
+def are_equal(x: np.ndarray, y: np.ndarray) -> bool:
     """Whether matrices are the same up to the rounding of products of the data."""
     return x.shape == y.shape and bool(np.abs(x - y).max() <= 16 * EPS * np.abs(x).max())
+
+
+def are_multiples(one: Batch, two: Batch, sigma12: np.ndarray) -> bool:
+    """Whether the second batch is a positive multiple of the first, up to the rounding of products."""
+    scale = sqrt(two.total / one.total)
+    return are_equal(scale * one.sigma, sigma12) and are_equal(two.sigma, scale * sigma12)
 
 
 # The kernels.
@@ -112,20 +137,20 @@ def within(batch: Batch, slopes: Slopes, tol: float = WITHIN) -> Kernel:
     >>> bool(np.allclose(within(batch, RELU)[0], [[0.5, 0.0], [0.0, 0.5]]))
     True
     """
-    B, mean, half = batch.size, *_parts(slopes)
+    B, mean, half = batch.size, *parts_of(slopes)
     value = mean**2 * (batch.basis * batch.shares) @ batch.basis.T
     bound = ROUNDING * batch.eps
     if half:
         rule = reciprocal_rule(batch, max(tol - bound, bound))
         bound += rule.error
         total = np.zeros((B, B))
-        for piece in _pieces(len(rule.nodes), B * B):
+        for piece in pieces(len(rule.nodes), B * B):
             grown = 1 + 2 * rule.nodes[piece, None] * batch.values
             shrunk = batch.values / grown
             root = np.sqrt(shrunk @ batch.basis.T**2)
-            unit = batch.basis * _inverse(root)[:, :, None]
+            unit = batch.basis * inverse(root)[:, :, None]
             c = (unit * shrunk[:, None, :]) @ np.swapaxes(unit, 1, 2)
-            _add_abs(total, c, rule.weights[piece, None] * _root_det(grown)[:, None] * root, root)
+            _add_abs(total, c, rule.weights[piece, None] * root_det(grown)[:, None] * root, root)
         value += half**2 * B * total
     return value, _bound(slopes, bound * np.outer(batch.scale, batch.scale), batch, batch)
 
@@ -142,28 +167,28 @@ def across(one: Batch, two: Batch, sigma12: np.ndarray, slopes: Slopes, tol: flo
     cov(e) = A = (I + 2 s values)^-1 and cov(e, e') = A R. In the eigenbasis of the covariance that y' has
     then, the factor exp(-t |y'|^2) is diagonal for all t at once.
     """
-    mean, half = _parts(slopes)
-    R = _correlation(one, two, sigma12)
+    mean, half = parts_of(slopes)
+    R = correlation(one, two, sigma12)
     first, second = _root_rules(one, two, tol)
-    rest = _conditional(two, R)
+    rest = conditional(two, R)
     F, RL = one.basis * np.sqrt(one.values), R * np.sqrt(two.values)
     t, variances = second.nodes, _variances(one, two, R, first.nodes, second.nodes)
     value, total = np.zeros(sigma12.shape), np.zeros(sigma12.shape)
-    for piece in _pieces(len(first.nodes), len(t) * value.size):
+    for piece in pieces(len(first.nodes), len(t) * value.size):
         grown = 1 + 2 * first.nodes[piece, None] * one.values
-        mu, Q = _tilted(rest, RL, grown)
+        mu, Q = tilted(rest, RL, grown)
         shrink = 1 / (1 + 2 * t[:, None] * mu[:, None, :])
-        w = (first.weights[piece] * _root_det(grown))[:, None] * second.weights * _root_det(1 / shrink)
+        w = (first.weights[piece] * root_det(grown))[:, None] * second.weights * root_det(1 / shrink)
         left, right = (F / grown[:, None, :]) @ RL @ Q, np.swapaxes(two.basis @ Q, 1, 2)
         if mean:
             value += np.sum((left * (w[:, None, :] @ shrink)) @ right, axis=0)
         if half:
             root1 = np.sqrt(variances(piece, left, shrink))
             root2 = np.sqrt((mu[:, None, :] * shrink) @ right**2)
-            rows = (left[:, None] * _inverse(root1)[..., None]) * shrink[:, :, None, :]
+            rows = (left[:, None] * inverse(root1)[..., None]) * shrink[:, :, None, :]
             c = np.reshape(rows, (len(rows), -1, rows.shape[-1])) @ right
             c = np.reshape(c, (*root1.shape, -1))
-            c *= _inverse(root2)[:, :, None, :]
+            c *= inverse(root2)[:, :, None, :]
             flat = (np.reshape(x, (-1, *x.shape[2:])) for x in (c, w[..., None] * root1, root2))
             _add_abs(total, *flat)
     value = sqrt(one.size * two.size) * (mean**2 * value + half**2 * total)
@@ -179,7 +204,7 @@ def _root_rules(one: Batch, two: Batch, tol: float) -> tuple[Rule, Rule]:
     return root_rule(one, target), root_rule(two, target)
 
 
-def _correlation(one: Batch, two: Batch, sigma12: np.ndarray) -> np.ndarray:
+def correlation(one: Batch, two: Batch, sigma12: np.ndarray) -> np.ndarray:
     """R = cov(e, e') (r1 x r2), its singular values cut at 1."""
     if sigma12.shape != (one.size, two.size) or not np.isfinite(sigma12).all():
         raise DataError(
@@ -192,14 +217,14 @@ def _correlation(one: Batch, two: Batch, sigma12: np.ndarray) -> np.ndarray:
     return (u * np.minimum(c, 1.0)) @ vh
 
 
-def _conditional(two: Batch, R: np.ndarray) -> np.ndarray:
+def conditional(two: Batch, R: np.ndarray) -> np.ndarray:
     """The covariance of L e' given e, L (I - R^T R) L with L^2 = values; within rounding it is zero."""
     L = np.sqrt(two.values)
     values, vectors = np.linalg.eigh(_symmetric((np.eye(R.shape[1]) - R.T @ R) * L * L[:, None]))
     return (vectors * np.where(values > two.floor, values, 0.0)) @ vectors.T
 
 
-def _tilted(rest: np.ndarray, RL: np.ndarray, grown: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def tilted(rest: np.ndarray, RL: np.ndarray, grown: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Eigenvalues (S, r) and vectors (S, r, r) of cov(L e') = rest + L R^T A R L for each A = 1/grown."""
     values, vectors = np.linalg.eigh(_symmetric(rest + RL.T @ (RL / grown[:, :, None])))
     return np.maximum(values, 0.0), vectors
@@ -222,7 +247,7 @@ def _variances(
             return np.maximum(alone[:, None, :] - told, 0.0)
 
         return difference
-    mu, Q = _tilted(_conditional(one, R.T), R.T * np.sqrt(one.values), 1 + 2 * t[:, None] * two.values)
+    mu, Q = tilted(conditional(one, R.T), R.T * np.sqrt(one.values), 1 + 2 * t[:, None] * two.values)
     shrunk = mu[:, None, :] / (1 + 2 * s[:, None] * mu[:, None, :])
     known = np.swapaxes(shrunk @ np.swapaxes(one.basis @ Q, 1, 2) ** 2, 0, 1)
     return lambda piece, left, shrink: known[piece]
@@ -244,17 +269,17 @@ def _add_abs(total: np.ndarray, c: np.ndarray, root1: np.ndarray, root2: np.ndar
     total += 2 / pi * np.einsum("nij,nj->ij", g, root2)
 
 
-def _inverse(x: np.ndarray) -> np.ndarray:
+def inverse(x: np.ndarray) -> np.ndarray:
     """1/x, and 0 for 0: a member that is always at the mean of its batch."""
     return np.divide(1.0, x, out=np.zeros_like(x), where=x > 0)
 
 
-def _root_det(grown: np.ndarray) -> np.ndarray:
+def root_det(grown: np.ndarray) -> np.ndarray:
     """prod(grown)^(-1/2) over the last axis."""
     return np.exp(-0.5 * np.sum(np.log(grown), axis=-1))
 
 
-def _parts(slopes: Slopes) -> tuple[float, float]:
+def parts_of(slopes: Slopes) -> tuple[float, float]:
     """phi(x) = (a + b)/2 x + (a - b)/2 |x|; the cross terms x |x'| have expectation zero."""
     a, b = slopes
     return (a + b) / 2, (a - b) / 2
@@ -266,7 +291,7 @@ def _bound(slopes: Slopes, bound: np.ndarray, one: Batch, two: Batch) -> np.ndar
     return max(abs(a) for a in slopes) ** 2 * (bound + rounding)
 
 
-def _pieces(count: int, entries: int) -> Iterator[slice]:
+def pieces(count: int, entries: int) -> Iterator[slice]:
     """Slices of range(count) with at most CHUNK entries each, or a single node."""
     step = max(1, CHUNK // entries)
     return (slice(start, min(start + step, count)) for start in range(0, count, step))

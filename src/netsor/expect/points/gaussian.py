@@ -14,9 +14,12 @@ import numpy as np
 
 from netsor.errors import DataError
 
-__all__ = ["GrowingFactor", "grow_factor"]
+__all__ = ["Chosen", "GrowingFactor", "grow_factor"]
 
 TIE = 1e-6  # relative differences of conditional variances that do not decide which variable comes first
+
+
+Chosen = tuple[np.ndarray, np.ndarray]  # pivots, and principal axes
 
 
 @cache
@@ -27,7 +30,11 @@ def _lapack(name: str) -> Any:
 
 
 def grow_factor(
-    L: np.ndarray, cov_new_old: np.ndarray, cov_new: np.ndarray, tol: float = 1e-12
+    L: np.ndarray,
+    cov_new_old: np.ndarray,
+    cov_new: np.ndarray,
+    tol: float = 1e-12,
+    held: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rows [L21 L22] of a covariance factor for new variables, and the new pivots among them.
 
@@ -40,6 +47,8 @@ def grow_factor(
     `tol` times its variance, and rows L22[pivots] are lower triangular. What is dropped changes no
     entry of the covariance by more than `tol` times the two standard deviations. Where rounding or noise
     in K asks for more variance than S has, the row of L21 is shortened: the variances of S are kept.
+    `held` are the pivots of a covariance like this one: as long as they will do, they are taken again, and
+    the factor is a smooth function of the covariance.
     """
     if not (np.isfinite(cov_new_old).all() and np.isfinite(cov_new).all()):
         raise DataError(
@@ -52,7 +61,9 @@ def grow_factor(
     norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
     rows = rows / np.maximum(norms, 1.0)[:, None]
     schur = cov_new * inverse[:, None] * inverse - rows @ rows.T
-    factor, pivots = _pivoted_cholesky(schur, tol)
+    kept = None if held is None else _with_pivots(schur, held, tol)
+    factor, pivots = _pivoted_cholesky(schur, tol) if kept is None else (kept, held)
+    assert pivots is not None
     return rows * scale[:, None], factor * scale[:, None], pivots
 
 
@@ -73,24 +84,39 @@ def _pivoted_cholesky(matrix: np.ndarray, tol: float) -> tuple[np.ndarray, np.nd
     return factor / sizes[:, None], order[:rank]
 
 
+def _with_pivots(matrix: np.ndarray, pivots: np.ndarray, tol: float) -> np.ndarray | None:
+    """F with F F^T = matrix and F[pivots] lower triangular, or None if these are not its pivots."""
+    lower, failed = _lapack("potrf")(matrix[np.ix_(pivots, pivots)], lower=1, clean=1)
+    if failed or np.any(np.diagonal(lower) ** 2 <= tol):
+        return None
+    factor = _lapack("trtrs")(lower, matrix[pivots], lower=1)[0].T if len(pivots) else matrix[:, :0]
+    rest = np.diagonal(matrix) - np.einsum("ij,ij->i", factor, factor)
+    return factor if np.all(rest <= tol) else None
+
+
 class GrowingFactor:
     """The factor L of a covariance C = L L^T that is extended, variable by variable or block by block.
 
     Only the rows of L at the pivots (a maximal set of independent variables) are kept: all the others are
-    fixed combinations of those. `most` is how many variables there will be, if that is known.
+    fixed combinations of those. `most` is how many variables there will be, if that is known. `chosen` are
+    the pivots and axes of the last extension.
     """
 
     def __init__(self, tol: float = 1e-12, most: int | None = None) -> None:
         self.tol, self.most, self.size, self.rank = tol, most, 0, 0
         self._pivots = np.zeros(0, int)
         self._rows = np.zeros((0, 0))
+        self.chosen: Chosen | None = None
 
-    def extend(self, cov_with_old: np.ndarray, cov_new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def extend(
+        self, cov_with_old: np.ndarray, cov_new: np.ndarray, held: Chosen | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Rows of L for new variables, from their covariances (new, old) and (new, new), and axes.
 
         The columns of `cov_with_old` are all the variables so far, in the order of extension. The rows are
         as long as the rank is now. The orthogonal `axes` turn the columns that are new, L22, into those
-        of the principal axes of the conditional covariance, by falling variance: L22 @ axes.
+        of the principal axes of the conditional covariance, by falling variance: L22 @ axes. `held` is what
+        was chosen for covariances like these.
         """
         cov_new = np.asarray(cov_new, float)
         cross = np.asarray(cov_with_old, float)
@@ -100,7 +126,8 @@ class GrowingFactor:
                 remedy="They are (new, old) and (new, new), old counting all variables so far.",
             )
         old = self.rank
-        L21, L22, pivots = grow_factor(self._rows[:old, :old], cross[:, self._pivots], cov_new, self.tol)
+        own = self._rows[:old, :old], cross[:, self._pivots], cov_new
+        L21, L22, pivots = grow_factor(*own, self.tol, held and held[0])
         rows = np.concatenate([L21, L22], axis=1)
         self.size, self.rank = self.size + len(cov_new), old + len(pivots)
         if len(pivots):
@@ -111,7 +138,9 @@ class GrowingFactor:
                 self._rows = larger
             self._rows[old : self.rank, : self.rank] = rows[pivots]
             self._pivots = np.concatenate([self._pivots, self.size - len(cov_new) + pivots])
-        return rows, _principal_axes(L22)
+        again = held is not None and len(held[1]) == len(pivots)
+        self.chosen = pivots, held[1] if held is not None and again else _principal_axes(L22)
+        return rows, self.chosen[1]
 
 
 def _principal_axes(factor: np.ndarray) -> np.ndarray:

@@ -13,13 +13,14 @@ from collections.abc import Hashable
 import numpy as np
 
 from netsor.expect.points.axes import Axes, Trail
-from netsor.expect.points.gaussian import GrowingFactor
+from netsor.expect.points.gaussian import Chosen, GrowingFactor
 from netsor.expect.points.normal import NormalPoints
 
-__all__ = ["Loadings", "Noise"]
+__all__ = ["Held", "Loadings", "Noise"]
 
 AT_LEAST = 32  # dimensions of noise that are made together, if there are so many
 Family = Hashable
+Held = dict[int, Chosen]
 
 
 class Loadings:
@@ -27,6 +28,7 @@ class Loadings:
 
     dimensions  for each family, which dimensions of the points its columns are
     trails      for each family, how its variables were drawn, if somebody wants to learn the axes from it
+    held        what was chosen at each step of a run like this one, or will be in the first
 
     >>> found = Loadings()
     >>> x = found.extend("a", np.zeros((1, 0)), np.eye(1))
@@ -34,7 +36,9 @@ class Loadings:
     (array([[2.]]), 1)
     """
 
-    def __init__(self, axes: Axes | None = None, taken: int = 0, learn: bool = False) -> None:
+    def __init__(
+        self, axes: Axes | None = None, taken: int = 0, learn: bool = False, held: Held | None = None
+    ) -> None:
         turns = axes.turns if axes else {}
         self.turns: dict[Family, np.ndarray] = {family: turn for family, (turn, _) in turns.items()}
         self.dimensions: dict[Family, np.ndarray] = {family: places for family, (_, places) in turns.items()}
@@ -43,14 +47,17 @@ class Loadings:
         self.blocks: dict[Family, list[np.ndarray]] = {}
         self.taken = axes.dimensions if axes else taken
         self.trails: dict[Family, Trail] | None = {} if learn else None
-        self.drawn = 0
+        self.drawn, self.held = 0, held
 
     def extend(self, family: Family, cov_with_old: np.ndarray, cov_new: np.ndarray) -> np.ndarray:
         """Rows (new, dimensions of the family so far), from covariances (new, old) and (new, new)."""
         factor, blocks = self.factors.setdefault(family, GrowingFactor()), self.blocks.setdefault(family, [])
         turned = len(self.turns.get(family, ()))
         old = max(factor.rank, turned)
-        weights, axes = factor.extend(cov_with_old, cov_new)
+        held = None if self.held is None else self.held.get(self.drawn)
+        weights, axes = factor.extend(cov_with_old, cov_new, held)
+        if self.held is not None and factor.chosen is not None:
+            self.held.setdefault(self.drawn, factor.chosen)
         fresh = max(factor.rank - old, 0)
         known = self.dimensions.setdefault(family, np.zeros(0, int))
         if fresh:

@@ -21,7 +21,8 @@ CONNECT, ASK = 10, 5  # seconds that a scheduler has to answer; how often it is 
 
 def is_dask(engine: Any) -> bool:
     """Whether an engine is a client, or the address of a scheduler."""
-    return isinstance(engine, str) or hasattr(engine, "submit")
+    address = isinstance(engine, str) and ":" in engine
+    return address or (hasattr(engine, "submit") and not isinstance(engine, type))
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from netsor import arguments
 from netsor.build.network import as_inputs
 from netsor.errors import DataError
 from netsor.files import write_npz
@@ -199,10 +200,14 @@ def fit_store(
     """Condition the Gaussian process of a stored kernel on targets; see `ns.gp.fit`."""
     if not store.symmetric:
         raise DataError(f"{store.path} is between two sets", remedy="Fit a store of one set of inputs.")
-    if solver not in SOLVERS:
-        raise DataError(f"solver={solver!r}", remedy=f"Choose one of {', '.join(SOLVERS)}.")
+    arguments.choice("solver", solver, SOLVERS)
+    tol = arguments.number("tol", tol, above=0)
+    rank = None if rank is None else arguments.whole("rank", rank, 1)
     store.require_complete()
-    sizes, allowed = tuple(int(s) for s in store.grid.rows.sizes), MEMORY if memory is None else int(memory)
+    sizes, allowed = (
+        tuple(int(s) for s in store.grid.rows.sizes),
+        MEMORY if memory is None else int(arguments.number("memory", memory, above=0)),
+    )
     table, flat = arrange(y, sizes)
     level = check_noise(noise, len(table))
     if not np.all(level > 0):

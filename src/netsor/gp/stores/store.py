@@ -25,6 +25,7 @@ from uuid import uuid4
 
 import numpy as np
 
+from netsor import arguments
 from netsor.build.network import as_inputs
 from netsor.errors import DataError
 from netsor.gp.stores import inputs as sets
@@ -79,7 +80,7 @@ class Store:
     def __init__(self, path: str | Path, kernel: KernelFn | None = None) -> None:
         import zarr
 
-        self.path = Path(path)
+        self.path = arguments.file("path", path)
         if not (self.path / "zarr.json").is_file():
             raise DataError(f"there is no store {path}", remedy="Stores are made by ns.gp.store(K, x, path).")
         try:

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from netsor import arguments
 from netsor.errors import DataError, LimitError, NetsorError
 from netsor.expect.points.landmarks import Landmarks
 from netsor.gp.stores.dask import completed, connected, is_dask
@@ -138,13 +139,17 @@ def store(
     """
     _require_extra()
     if not isinstance(kernel, KernelFn):
-        raise DataError(f"{kernel!r} is not a kernel", remedy="Give ns.kernel(net).")
-    path, used = Path(path), dict(params or {})
+        raise DataError(f"{arguments.shown(kernel)} is not a kernel", remedy="Give ns.kernel(net).")
+    path, used = arguments.file("path", path), arguments.mapping("params", params, '{"W1": 2.0}')
+    part, verify = _part(part), arguments.flag("verify", verify)
     x, y = _as_set(x), None if y is None else _as_set(y)
     cut, marks = kernel.cut(x, y, params=used), 0
     if cut is None:
         _require_landmarks(kernel, x, y)
-        cut, marks = Cut(1, 1, len(x), False), min(len(x), LANDMARKS if landmarks is None else landmarks)
+        cut, marks = (
+            Cut(1, 1, len(x), False),
+            min(len(x), LANDMARKS if landmarks is None else arguments.whole("landmarks", landmarks, 1)),
+        )
     there = (path / "zarr.json").exists()
     cut = Store(path).cut if there else cut  # numbers depend on it: all tiles have that of the first run
     grid = _grid(kernel, x, y, cut, tile)
@@ -180,6 +185,15 @@ def _require_landmarks(kernel: KernelFn, x: Any, y: Any) -> None:
         )
 
 
+def _part(part: Any) -> tuple[int, int] | None:
+    """(k, N), or None for the whole."""
+    if part is None or (isinstance(part, tuple) and len(part) == 2 and all(type(k) is int for k in part)):
+        return part
+    raise DataError(
+        f"part={arguments.shown(part)}", remedy="Give (k, N): the k-th of N parts, as in part=(1, 8)."
+    )
+
+
 def _require_extra() -> None:
     missing = [name for name in ("zarr", "cloudpickle") if find_spec(name) is None]
     if missing:
@@ -188,7 +202,7 @@ def _require_extra() -> None:
 
 def _as_set(inputs: Any) -> Any:
     """Inputs of one shape as an array, others as a list."""
-    if isinstance(inputs, np.ndarray) and inputs.ndim:
+    if isinstance(inputs, np.ndarray) and inputs.ndim and len(inputs):
         return inputs
     plain = isinstance(inputs, list) and not any(isinstance(z, tuple) for z in inputs)
     if plain and len({np.shape(z) for z in inputs}) == 1:
@@ -202,8 +216,7 @@ def _as_set(inputs: Any) -> Any:
 
 def _grid(kernel: KernelFn, x: Any, y: Any, cut: Cut, tile: int | None) -> Grid:
     """The tiles: whole tiles of the kernel's own, so that they have the numbers of the matrix in memory."""
-    if tile is not None and (not isinstance(tile, int | np.integer) or tile < 1):
-        raise DataError(f"tile={tile!r}", remedy="Give the number of inputs of a tile: tile=2000.")
+    tile = None if tile is None else arguments.whole("tile", tile, 1)
     rows = _sizes(kernel, x)
     cols = rows if y is None else _sizes(kernel, y)
     side = tile or _side(kernel, x, max(rows.mean(), cols.mean()))
@@ -243,13 +256,13 @@ def _side(kernel: KernelFn, x: Any, rows: float) -> int:
 def _run(held: Store, todo: list[Tile], engine: Any, advance: Advance) -> None:
     if engine is None:
         _here(held, todo, advance)
-    elif isinstance(engine, int) and engine >= 1:
+    elif isinstance(engine, int) and not isinstance(engine, bool) and engine >= 1:
         _processes(held, todo, engine, advance)
     elif is_dask(engine):
         _dask(held, todo, engine, advance)
     else:
         raise DataError(
-            f"engine={engine!r}",
+            f"engine={arguments.shown(engine)}",
             remedy="Give None (this process), a number of processes, a Dask client or a scheduler's address.",
         )
 

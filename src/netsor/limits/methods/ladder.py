@@ -6,6 +6,7 @@
 | up to four Gaussian variables            | `isserlis`: Isserlis' theorem                      |
 | any one or two of one form each          | `series`: Hermite series                           |
 | batchnorm with a homogeneous activation  | `batchnorm`: the paper's 1-D and 2-D integrals     |
+| its derivatives                          | `batchnorm`: derivatives of these integrals        |
 | up to four erf gates of mean zero        | `orthants`: orthant probabilities                  |
 | up to four variables of a few inputs     | `quadrature`: quadrature                           |
 | anything else                            | sampling of their families (and of nothing more)   |
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from netsor.limits.methods.batchnorm import BatchnormIntegral
+from netsor.limits.methods.batchnorm import BatchnormIntegral, BatchnormSlopes
 from netsor.limits.methods.closed import ClosedForm
 from netsor.limits.methods.component import Component
 from netsor.limits.methods.isserlis import Isserlis
@@ -59,6 +60,7 @@ LADDER: tuple[Method, ...] = (
     Isserlis(),
     HermiteSeries(),
     BatchnormIntegral(),
+    BatchnormSlopes(),
     Orthants(),
     Quadrature(),
 )
@@ -72,7 +74,7 @@ def expectation(r: Recorder, left: tuple[Atom, ...], right: tuple[Atom, ...], pa
     c = Component(left, right, pair)
     method = next((m for m in LADDER if m.applies(r, c)), None)
     if method is None:
-        families = frozenset(f for a in c.atoms for f in r.forms.families_of(a))
+        families = frozenset[str]().union(*map(r.forms.sampled_families, c.atoms))
         r.missing = Missing(families, f"{c.what} is an integral over {len(c.variables)} dependent variables")
         return None
     value = yield from method.value(r, c)

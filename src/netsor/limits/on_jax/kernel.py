@@ -3,7 +3,7 @@
 What is recorded is written as a few batched operations and loops (`rolled`). A large kernel is computed tile
 after tile, in one jax.lax.scan over pairs of a few inputs: their arrays stay in the cache of the processor,
 and of one set of inputs half the pairs are enough. For jax.grad a tile is computed again, so that it keeps
-nothing but the inputs.
+nothing but the inputs. What cannot be recorded for JAX is a callback (`differences`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from netsor.build.network import Group
-from netsor.errors import LimitError
 from netsor.limits.assembly import Rows, gathered
 from netsor.limits.blocks import Recorded, recorded_blocks
 from netsor.limits.computation import Computation
+from netsor.limits.on_jax.differences import differenced_kernel
 from netsor.limits.on_jax.rolled import Values
 from netsor.limits.tape.batches import schedule
 from netsor.limits.tiling import side_of, tiles
@@ -34,10 +34,7 @@ def traced_kernel(computation: Computation, data: Mapping[str, Any], params: Map
     """(rows, columns) of the kernel."""
     found = recorded_blocks(partial(computation.recorder, traced=True), computation.rows)
     if not isinstance(found, Recorded):
-        raise LimitError(
-            "a limit that must be sampled cannot be traced by jax.jit or differentiated by jax.grad",
-            remedy=f"{found.reason}. Call the kernel outside jit and grad; use finite differences.",
-        )
+        return differenced_kernel(computation, data, params)
     counts = _counts(computation)
     noise = computation.program.noise  # of an input with itself: tiles have two sets of inputs
     if found.largest >= LARGE and len(computation.made.groups) == 1 and not noise:

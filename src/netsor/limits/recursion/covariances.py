@@ -113,9 +113,11 @@ def fused(r: Recorder, e: Expr, f: Expr, pair: Pair, inner_of: Any = None) -> As
             options, aligned = dict(attrs), (_aligned(r, g), _aligned(r, k))
             matrices = r.program.types[matrix].index
             if op is window and len(matrices) == options.get("dims") and aligned == (0, 0):
-                inner = yield from (inner_of or _inner)(r, g, k, pair)
+                # The variance comes last: a matrix and its direction in a tangent program share the sum.
+                inner = yield from (inner_of or _second)(r, g, k, pair)
                 kernel = r.ref_index(g)[: options["dims"]]
-                return window_both_sides(inner, _operand_index(r, g), _operand_index(r, k), kernel, options)
+                made = window_both_sides(inner, _operand_index(r, g), _operand_index(r, k), kernel, options)
+                return made if inner_of else made * r.factor(matrix, pair)
             axes, both = options["axis"] if op is sum_ else (), min(aligned)
             if axes and axes == tuple(range(len(axes))) and len(axes) <= both == max(aligned):
                 x, y = _windows_of(r, g, len(axes)), _windows_of(r, k, len(axes))
@@ -201,6 +203,14 @@ def _inner(r: Recorder, g: str, k: str, pair: Pair) -> Asking:
     """var_W E[h h'] for g = W h and k = W h', for one matrix: axes (batch, aligned, left, right)."""
     matrix = r.matrix_of(g)
     assert matrix is not None
+    block = yield from _second(r, g, k, pair)
+    return block * r.factor(matrix, pair)
+
+
+def _second(r: Recorder, g: str, k: str, pair: Pair) -> Asking:
+    """The same without the variance."""
+    matrix = r.matrix_of(g)
+    assert matrix is not None
     aligned, index = (_aligned(r, g), _aligned(r, k)), r.program.types[matrix].index
     left, right = ((*index[:n], *_operand_index(r, x)) for n, x in zip(aligned, (g, k), strict=True))
     whole = not pair.tied and aligned[0] == len(left) == aligned[1] == len(right) > 0
@@ -216,7 +226,7 @@ def _inner(r: Recorder, g: str, k: str, pair: Pair) -> Asking:
         block = PerPair(block.ranked(len(left), len(left)), pair, len(left), 0)
     elif any(aligned) and not pair.tied:
         block = _diagonal_of(block, left, right, aligned)
-    return block * r.factor(matrix, pair)
+    return block
 
 
 def _diagonal_of(block: PerPair, left: Index, right: Index, aligned: tuple[int, int]) -> PerPair:

@@ -15,7 +15,7 @@ import numpy as np
 
 from netsor.lang.check import Inferred
 from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees, transform
-from netsor.lang.functions import add, div, mul, neg, pow_, sub
+from netsor.lang.functions import add, d_batchnorm, div, mul, neg, pow_, sub
 from netsor.lang.index_maps import contract
 from netsor.lang.ops import Function, IndexMap
 from netsor.lang.program import (
@@ -33,7 +33,7 @@ from netsor.lang.sampling import input_mean
 from netsor.lang.types import C, G
 from netsor.limits.recursion.components import components
 
-__all__ = ["HOLE", "Atom", "Forms", "Product", "replace_exprs"]
+__all__ = ["HOLE", "Asking", "Atom", "Forms", "Product", "of_parts", "replace_exprs"]
 
 HOLE = Ref("@")
 
@@ -94,15 +94,15 @@ class LinearTerm:
         return LinearTerm(self.form, self.sign * sign, self.factors + factors)
 
 
-def of_parts(rule: Callable[..., Generator[Expr, Any, Any]]) -> Callable[[Forms, Expr], Any]:
+def of_parts(rule: Callable[..., Generator[Expr, Any, Any]]) -> Callable[[Any, Expr], Any]:
     """A question about an expression: it yields the expressions of which it needs the answer first.
 
-    Every answer is remembered, and depth costs no depth of Python's stack.
+    Every answer is remembered (in `answers`), and depth costs no depth of Python's stack.
     """
     name = rule.__name__
 
     @wraps(rule)
-    def ask(self: Forms, expr: Expr) -> Any:
+    def ask(self: Any, expr: Expr) -> Any:
         known = self.answers.setdefault(name, {})
         if expr in known:
             return known[expr]
@@ -298,6 +298,10 @@ class Forms:
     @of_parts
     def products(self, expr: Expr) -> Asking:
         """The expression as a sum of products of atoms; products of sums are multiplied out."""
+        return (yield from self.multiplied_out(expr))
+
+    def multiplied_out(self, expr: Expr, kept: Callable[[Expr], bool] = lambda e: False) -> Asking:
+        """The same, but for what is kept as one atom."""
         whole = self.unwound(expr)
         if whole is not expr:
             return (yield whole)
@@ -305,7 +309,7 @@ class Forms:
             return (Product((expr,)),)
         atom = self.as_atom(expr)
         plain = atom.unary and refs(atom.body) == [HOLE.name]
-        if plain or not isinstance(expr, Apply) or not self._splits(expr):
+        if plain or not isinstance(expr, Apply) or not self._splits(expr) or kept(expr):
             return (Product((), (atom,)),)
         if expr.op is pow_:
             base, power = expr.args
@@ -432,6 +436,13 @@ class Forms:
             names = (name for form in atom.forms for name in refs(form))
             self._families_of[atom] = frozenset(self.families[n] for n in names if n in self.families)
         return self._families_of[atom]
+
+    def sampled_families(self, atom: Atom) -> frozenset[str]:
+        """Those that must be sampled for the expectation of an atom; of derivatives not the directions."""
+        match atom.body:
+            case Apply(op, (x, _)) if op is d_batchnorm:
+                return self.families_in(x)
+        return self.families_of(atom)
 
 
 def replace_exprs(expr: Expr, table: Mapping[Expr, Expr]) -> Expr:

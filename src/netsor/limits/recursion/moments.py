@@ -19,6 +19,7 @@ from netsor.lang.functions import mul
 from netsor.lang.index_maps import at, sum_, take
 from netsor.lang.index_maps import mean as average
 from netsor.lang.ops import Function, IndexMap, axes_of
+from netsor.limits.recursion.batchnorm import SampledBatchnorm, sampled_batchnorm, spanned
 from netsor.limits.recursion.covariances import cov
 from netsor.limits.recursion.forms import Atom, Product
 from netsor.limits.recursion.linear import combined, longer_first, mapped
@@ -65,6 +66,9 @@ def second(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
     if forms.is_constant(f):
         turned = yield second, f, e, pair.flipped
         return turned.swapped
+    x, y = sampled_batchnorm(r, e), sampled_batchnorm(r, f)
+    if x is not None or y is not None:
+        return (yield from _of_sampled_batchnorm(r, (e, f), (x, y), pair))
     parts = _independent_parts(r, e, f, _apart_families(r, pair))
     if len(parts) > 1:
         return (yield from _times(r, e, f, parts, pair))
@@ -72,6 +76,18 @@ def second(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
     if x is not e or y is not f:
         return (yield second, x, y, pair)
     return (yield from _multiplied_out(r, e, f, pair))
+
+
+def _of_sampled_batchnorm(
+    r: Recorder, whole: tuple[Expr, Expr], opened: tuple[SampledBatchnorm | None, ...], pair: Pair
+) -> Asking:
+    """E[e f] with derivatives of batchnorm in arithmetic, where they can be sampled."""
+    x, y = (e if own is None else own.expr for e, own in zip(whole, opened, strict=True))
+    block = yield second, x, y, pair
+    for side, own in enumerate(opened):
+        if own is not None and block is not None:
+            block = block * pair.side(side, (yield spanned, own.batch, own.axes))
+    return block
 
 
 def _sides(e: Expr, f: Expr, families: tuple[frozenset[str], frozenset[str]], pair: Pair) -> list[int]:

@@ -42,9 +42,13 @@ class SampledKernel:
         compiled = made.compiled or repeats.compiled
         return replace(made, sampling=sampling, compiled=compiled, bytes=made.bytes + repeats.bytes(points))
 
-    def result(self, given: Values, errors: bool) -> Result:
-        """The kernel; as many points and repeats as a tolerance takes."""
-        options, shared = self.options, dict[str, Any]()
+    def result(self, given: Values, errors: bool, held: dict[str, Any] | None = None) -> Result:
+        """The kernel; as many points and repeats as a tolerance takes.
+
+        held   what the first of several runs has chosen, for the others
+        """
+        options, shared = self.options, {} if held is None else held
+        shared.pop("carried", None)
         points, numbers, average = options.first_points, range(options.repeats), Averages()
         exact: Any = 0.0 if not errors and options.tol is None else None
         while True:

@@ -31,6 +31,7 @@ from netsor.limits.sampling.carried import Carried
 from netsor.limits.sampling.numbers import Numbers
 from netsor.limits.sampling.schedule import ExactAtom, Form, Peer, Schedule, State, Step
 from netsor.limits.sampling.shares import Share
+from netsor.limits.sampling.values import held_choices
 from netsor.limits.sampling.workspace import Workspace
 from netsor.limits.tape.tape import Span
 
@@ -76,10 +77,10 @@ class Moments:
         self.series: dict[Any, list[hermite.Series]] = {}
         landmarks = shared.get("landmarks")
         loadings: list[Any] = [
-            Loadings(axes, learn=axes is None)
+            Loadings(axes, learn=axes is None, held=held_choices(shared, own))
             if landmarks is None
             else LandmarkLoadings(landmarks, len(schedule.families))
-            for _ in points
+            for own in points
         ]
         cuts = np.linspace(0, repeats, min(workspace.workers, repeats) + 1, dtype=int)
         shares = [

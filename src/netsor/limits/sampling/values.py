@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from netsor.expect.points.loadings import Loadings, Noise
+from netsor.expect.points.loadings import Held, Loadings, Noise
 from netsor.expect.points.normal import NormalPoints
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
@@ -33,10 +33,11 @@ from netsor.limits.sampling.carried import Carried, reaching
 from netsor.limits.tape.tape import Span
 from netsor.limits.tape.traced import Traced
 
-__all__ = ["DRAWING", "Drawing", "Samples", "drawing_leaf", "sampled_mean"]
+__all__ = ["DRAWING", "HELD", "Drawing", "Samples", "drawing_leaf", "held_choices", "sampled_mean"]
 
 Atoms = tuple[Atom, ...]
 ALL = Pair(False)
+HELD = "held"  # of what runs share: pivots and axes that later ones take again
 DRAWING = "drawing"  # what a run is given to draw with
 
 
@@ -90,7 +91,9 @@ class Drawing:
     def extend(self, family: str, own: np.ndarray, cross: list[np.ndarray]) -> np.ndarray:
         """Samples (repeats, rows, points) of new variables, from their covariances."""
         if self.noise is None:
-            loadings = [Loadings(taken=points.taken) for points in self.points]
+            loadings = [
+                Loadings(taken=points.taken, held=held_choices(self.shared, points)) for points in self.points
+            ]
             self.noise = Noise(self.points, loadings, slice(0, self.count))
         rows = []
         for k, loadings in enumerate(self.noise.loadings):
@@ -99,6 +102,12 @@ class Drawing:
             rows.append(loadings.extend(family, joined, (block + block.T) / 2))
             self.points[k].taken = loadings.taken
         return self.noise.mixed(family, rows)
+
+
+def held_choices(shared: dict[str, Any], points: NormalPoints) -> Held | None:
+    """The pivots and axes of a repeat that runs like this one have chosen, if they are to be held."""
+    held = shared.get(HELD)
+    return None if held is None else held.setdefault((points.seed, points.count), {})
 
 
 def _repeat(matrices: np.ndarray, k: int) -> np.ndarray:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees
 from netsor.lang.functions import add, div, mul, neg, sub
 from netsor.lang.ops import Function
 from netsor.lang.program import Embedding, Input, LinComb, MatMul, Normal, Output, used_by
 from netsor.lang.types import C
-from netsor.limits.recursion.forms import HOLE, Atom, Product
+from netsor.limits.recursion.forms import HOLE, Asking, Atom, Product, of_parts
 from netsor.limits.recursion.recorder import Recorder
 
 __all__ = ["Part", "Vector", "Vectors"]
@@ -55,6 +56,7 @@ class Vectors:
         self.found: dict[Expr, Vector] = {}
         self._linear: dict[Expr, Combination | None] = {}
         self._plain: dict[Atom, bool] = {}
+        self.answers: dict[str, dict[Expr, Any]] = {}
         for vector in _needed_vectors(r):
             parts = self._parts(vector.expr)
             if parts is not None:
@@ -65,7 +67,7 @@ class Vectors:
     def _parts(self, e: Expr) -> list[Part] | None:
         """The vector as a sum of parts, or None if it does not fit."""
         made = []
-        for product in self.forms.products(e):
+        for product in self.products(e):
             part = self._part(product)
             if part is None:
                 return None
@@ -77,6 +79,15 @@ class Vectors:
         if any(self.combination(form) is None for form in self.forms.maximal_forms(e)):
             return None
         return [Part((), e, {})]  # all of it is sampled: one row is enough
+
+    @of_parts
+    def products(self, expr: Expr) -> Asking:
+        """A sum of products; sums of sampled vectors stay whole, as the cell of an LSTM in its tangent."""
+        return (yield from self.forms.multiplied_out(expr, self._is_sampled_sum))
+
+    def _is_sampled_sum(self, e: Expr) -> bool:
+        is_sum = isinstance(e, Apply) and e.op in (add, sub)
+        return is_sum and not self.forms.is_affine(e) and self.forms.families_in(e) <= self.drawn
 
     def _depth(self, parts: list[Part], e: Expr) -> int:
         atoms = {atom for part in parts for atom in part.exact.values()}

@@ -193,6 +193,12 @@ class Tape:
         dtype = dtype or np.result_type(*(a.dtype for a in _traced(args)))
         return self._add(shape, dtype, fn, args, {}, kind)
 
+    def once(self, key: Any, make: Callable[[], Traced]) -> Traced:
+        """What `make` records, the first time that a key is asked for."""
+        if key not in self._known:
+            self._known[key] = make()
+        return self._known[key]
+
     def elementwise(self, fn: Callable[..., Any], *args: Any, dtype: Any = None, **options: Any) -> Traced:
         """A function that broadcasts its array arguments."""
         arrays = [a for a in args if hasattr(a, "shape")]

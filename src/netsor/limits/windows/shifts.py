@@ -71,7 +71,17 @@ class Window:
 
 
 def sum_over_windows(block: Array, windows: list[list[Window]]) -> Array:
-    """The sums of shifts along one axis after the other, each given by the windows of one side or both."""
+    """The sums of shifts along one axis after the other, each given by the windows of one side or both.
+
+    Those of one block are recorded once: a matrix and its direction in a tangent program share them.
+    """
+    if isinstance(block, Traced):
+        key = ("windows", block.step, tuple(map(tuple, windows)))
+        return block.tape.once(key, lambda: _summed(block, windows))
+    return _summed(block, windows)
+
+
+def _summed(block: Array, windows: list[list[Window]]) -> Array:
     if isinstance(block, Traced) and (image := _image(block, windows)):
         return block.tape.call(image, (block,), block.shape)
     for along_axis in windows:

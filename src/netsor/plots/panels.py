@@ -1,76 +1,15 @@
-"""Pictures. Needs the extra `plots` (matplotlib)."""
+"""Parts of pictures: what is drawn into one pair of axes."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from netsor.errors import NetsorError
-from netsor.files import replacing
+from netsor.plots.style import COLOURS, INK, MARKERS, PAPER, minus, plain_axes
 
-__all__ = [
-    "caption",
-    "distance_lines",
-    "heat_map",
-    "joint_histogram",
-    "radius_histogram",
-    "save",
-    "style",
-    "training",
-]
-
-INK, PAPER, RED = "#1f2430", "#ffffff", "#e4003a"
-COLOURS = (
-    "#4269d0",
-    "#e07b00",
-    "#c9243f",
-    "#2a8f82",
-    "#3c9a4a",
-    "#9a62d8",
-    "#b3568a",
-    "#7a5c44",
-    "#5b6270",
-    "#0f86c1",
-    "#a58b00",
-    "#d0589c",
-)
-MARKERS = "osD^vP*Xdph<"
-
-
-def style() -> Any:
-    """matplotlib's pyplot with our settings, drawing to files only."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise NetsorError(
-            "pictures need matplotlib", remedy="Install it with: pip install 'netsor[plots]'"
-        ) from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    pyplot.rcParams.update(
-        {
-            "figure.facecolor": PAPER,
-            "font.size": 9,
-            "axes.titlesize": 10,
-            "axes.titleweight": "bold",
-            "axes.titlelocation": "left",
-            "axes.edgecolor": INK,
-            "axes.labelcolor": INK,
-            "axes.linewidth": 0.7,
-            "xtick.color": INK,
-            "ytick.color": INK,
-            "text.color": INK,
-            "mathtext.fontset": "stix",
-            "pdf.fonttype": 42,
-            "savefig.dpi": 200,
-        }
-    )
-    return pyplot
+__all__ = ["distance_lines", "heat_map", "joint_histogram", "radius_histogram"]
 
 
 def heat_map(
@@ -161,16 +100,14 @@ def distance_lines(
             markersize=4.5,
             linewidth=1.4,
             elinewidth=0.9,
-            label=_minus(label),
+            label=minus(label),
         )
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     _reference(ax, np.asarray(widths, float), [d for _, d in lines])
     ax.set_xticks(widths, [str(w) for w in widths])
     ax.minorticks_off()
-    ax.grid(color="#d8dbe2", linewidth=0.6)
-    ax.set_axisbelow(True)
-    ax.spines[["top", "right"]].set_visible(False)
+    plain_axes(ax)
     ax.set(xlabel="width", ylabel="relative Frobenius distance to the limit", title=title)
     place = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)} if beside else {"loc": "best"}
     ax.legend(fontsize=8, frameon=not beside, framealpha=0.9, edgecolor="none", **place)
@@ -201,61 +138,3 @@ def radius_histogram(ax: Any, radii: np.ndarray, title: str) -> None:
     )
     ax.set_box_aspect(1)
     ax.legend(fontsize=8, frameon=False)
-
-
-def training(stored: Mapping[str, np.ndarray], title: str) -> Any:
-    """Predictions of an ensemble at several times, with bands of two deviations, and its loss over time.
-
-    The inputs must have one number each; otherwise the loss is drawn alone.
-    """
-    pyplot, new = style(), np.asarray(stored["new"], float).reshape(len(stored["new"]), -1)
-    line = new.shape[1] == 1 and stored["mean"].ndim == 2
-    figure, axes = pyplot.subplots(1, 1 + line, figsize=(4.6 + 4.6 * line, 3.6), squeeze=False)
-    colours = pyplot.get_cmap("viridis")(np.linspace(0.0, 0.85, len(stored["times"])))
-    if line:
-        _predictions(axes[0, 0], stored, new[:, 0], colours)
-        axes[0, 0].set(xlabel="input", ylabel="output", title=title)
-    ax = axes[0, -1]
-    ax.plot(stored["curve_times"], stored["curve_loss"], color=INK, linewidth=1.5)
-    for time, loss, colour in zip(stored["times"], stored["loss"], colours, strict=True):
-        if 0 < time < np.inf:
-            ax.plot([time], [loss], "o", color=colour, markersize=6)
-    ax.set(xscale="log", yscale="log", xlabel="time", ylabel="expected loss", title="loss" if line else title)
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.grid(color="#d8dbe2", linewidth=0.6)
-    figure.tight_layout(w_pad=3)
-    return figure
-
-
-def _predictions(ax: Any, stored: Mapping[str, np.ndarray], x: np.ndarray, colours: Any) -> None:
-    order = np.argsort(x)
-    rows = zip(stored["times"], stored["mean"][:, order], stored["std"][:, order], colours, strict=True)
-    for k, (time, mean, std, colour) in enumerate(rows):
-        label = "t = ∞" if time == np.inf else f"t = {time:g}"
-        ax.plot(x[order], mean, color=colour, linewidth=1.5, label=label)
-        if k in (0, len(stored["times"]) - 1):
-            ax.fill_between(x[order], mean - 2 * std, mean + 2 * std, color=colour, alpha=0.15, linewidth=0)
-    ax.plot(stored["x"].reshape(-1), stored["y"].reshape(-1), "o", color=RED, markersize=4.5, zorder=5)
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(fontsize=8, frameon=False)
-
-
-def _minus(text: str) -> str:
-    """Numbers with a proper minus sign."""
-    return text.replace("-0.", "\u22120.")
-
-
-def caption(figure: Any, text: str, columns: int = 190) -> None:
-    """A caption below the whole figure."""
-    lines = textwrap.fill(_minus(text), columns)
-    figure.text(0.01, -0.012, lines, ha="left", va="top", fontsize=9, linespacing=1.45)
-
-
-def save(figure: Any, stem: Path) -> list[Path]:
-    """PNG and PDF of a figure; returns the files. The same numbers give the same files."""
-    paths = [stem.with_name(f"{stem.name}.png"), stem.with_name(f"{stem.name}.pdf")]
-    for path in paths:
-        stamp = {"CreationDate": None} if path.suffix == ".pdf" else {"Software": None}
-        with replacing(path) as temporary:
-            figure.savefig(temporary, bbox_inches="tight", pad_inches=0.15, metadata=stamp)
-    return paths

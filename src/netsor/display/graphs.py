@@ -1,0 +1,195 @@
+"""Graphs in layers, from left to right (Sugiyama, Tagawa & Toda 1981): layers, order, places, lines."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import pairwise
+
+from netsor.display.html import KINDS
+
+__all__ = ["Edge", "Node", "draw"]
+
+LETTER, LINE, PAD, GAP, APART = 6.6, 15.0, 8.0, 54.0, 14.0  # pixels
+SWEEPS = 6
+
+
+@dataclass(frozen=True)
+class Node:
+    """A box: its name, lines of text, the kind that colours it, and what the pointer shows."""
+
+    name: str
+    lines: tuple[str, ...]
+    kind: str
+    hint: str = ""
+
+    @property
+    def width(self) -> float:
+        return max(len(line) for line in self.lines) * LETTER + 2 * PAD
+
+    @property
+    def height(self) -> float:
+        return len(self.lines) * LINE + PAD
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A line from one box to another, with a label; lines of one tie have one colour."""
+
+    source: str
+    target: str
+    label: str = ""
+    colour: str = ""
+
+
+@dataclass
+class _Spot:
+    """Where a node is, or where a long line passes a layer."""
+
+    layer: int
+    width: float
+    height: float
+    x: float = 0.0
+    y: float = 0.0
+
+
+def draw(nodes: Sequence[Node], edges: Sequence[Edge], title: str) -> str:
+    """The graph as SVG. Nodes come in an order in which every line leads forward."""
+    layers = _layers(nodes, edges)
+    spots: dict[str, _Spot] = {n.name: _Spot(layers[n.name], n.width, n.height) for n in nodes}
+    paths = [_path(k, e, spots) for k, e in enumerate(edges)]
+    columns = _ordered(spots, paths)
+    _place(spots, columns, paths)
+    width = max(s.x + s.width for s in spots.values())
+    low = min(s.y - s.height / 2 for s in spots.values())
+    height = max(s.y + s.height / 2 for s in spots.values()) - low
+    lines = "".join(_line(e, [spots[p] for p in path]) for e, path in zip(edges, paths, strict=True))
+    boxes = "".join(_box(n, spots[n.name]) for n in nodes)
+    return (
+        f'<svg role="img" aria-label="{escape(title)}" width="{width + 4:.0f}" height="{height + 16:.0f}" '
+        f'viewBox="-2 {low - 12:.0f} {width + 4:.0f} {height + 16:.0f}">{lines}{boxes}</svg>'
+    )
+
+
+def _layers(nodes: Sequence[Node], edges: Sequence[Edge]) -> dict[str, int]:
+    """The longest way to each node; a node without a way to it stands just before the first that needs it."""
+    before, after = defaultdict(list), defaultdict(list)
+    for e in edges:
+        before[e.target].append(e.source)
+        after[e.source].append(e.target)
+    layer: dict[str, int] = {}
+    for n in nodes:
+        layer[n.name] = max((layer[s] + 1 for s in before[n.name]), default=0)
+    for n in reversed(nodes):
+        if not before[n.name] and after[n.name]:
+            layer[n.name] = min(layer[t] for t in after[n.name]) - 1
+    return layer
+
+
+def _path(number: int, edge: Edge, spots: dict[str, _Spot]) -> list[str]:
+    """The spots that a line passes, one in every layer."""
+    names = [edge.source]
+    for layer in range(spots[edge.source].layer + 1, spots[edge.target].layer):
+        name = f"line {number} in layer {layer}"
+        spots[name] = _Spot(layer, 0.0, 6.0)
+        names.append(name)
+    return [*names, edge.target]
+
+
+def _ordered(spots: dict[str, _Spot], paths: list[list[str]]) -> list[list[str]]:
+    """The order within layers, by the mean place of the neighbours, forward and back."""
+    columns: list[list[str]] = [[] for _ in range(max(s.layer for s in spots.values()) + 1)]
+    for name, spot in spots.items():
+        columns[spot.layer].append(name)
+    before, after = _neighbours(paths)
+    for sweep in range(SWEEPS):
+        forward = sweep % 2 == 0
+        order = {name: k for column in columns for k, name in enumerate(column)}
+        for column in columns if forward else reversed(columns):
+            beside = before if forward else after
+            column.sort(key=lambda name: _mean([order[b] for b in beside[name]], order[name]))
+            order |= {name: k for k, name in enumerate(column)}
+    return columns
+
+
+def _neighbours(paths: list[list[str]]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    before, after = defaultdict(list), defaultdict(list)
+    for path in paths:
+        for a, b in pairwise(path):
+            before[b].append(a)
+            after[a].append(b)
+    return before, after
+
+
+def _mean(values: list[float] | list[int], default: float) -> float:
+    return sum(values) / len(values) if values else default
+
+
+def _place(spots: dict[str, _Spot], columns: list[list[str]], paths: list[list[str]]) -> None:
+    """Columns side by side; within a column, near the neighbours and apart from each other."""
+    x = 0.0
+    for column in columns:
+        wide = max(spots[name].width for name in column)
+        y = 0.0
+        for name in column:
+            spots[name].x = x + (wide - spots[name].width) / 2
+            spots[name].y = y + spots[name].height / 2
+            y += spots[name].height + APART
+        for name in column:
+            spots[name].y -= y / 2
+        x += wide + GAP
+    before, after = _neighbours(paths)
+    for sweep in range(SWEEPS):
+        for column in columns if sweep % 2 == 0 else reversed(columns):
+            for name in column:
+                beside = before[name] + after[name]
+                spots[name].y = _mean([spots[b].y for b in beside], spots[name].y)
+            _spread([spots[name] for name in column])
+
+
+def _spread(column: list[_Spot]) -> None:
+    """Push spots apart, half of the way up and half of the way down, keeping their order."""
+    for _ in range(3):
+        for above, below in pairwise(column):
+            overlap = above.y + (above.height + below.height) / 2 + APART - below.y
+            if overlap > 0:
+                above.y -= overlap / 2
+                below.y += overlap / 2
+    for above, below in pairwise(column):
+        below.y = max(below.y, above.y + (above.height + below.height) / 2 + APART)
+
+
+def _line(edge: Edge, path: list[_Spot]) -> str:
+    ink = edge.colour or "#80868f"
+    points = [(path[0].x + path[0].width, path[0].y), *((s.x, s.y) for s in path[1:])]
+    d = f"M{points[0][0]:.1f} {points[0][1]:.1f}"
+    for (x0, y0), (x1, y1) in pairwise(points):
+        bend = (x1 - x0) / 2
+        d += f" C{x0 + bend:.1f} {y0:.1f} {x1 - bend:.1f} {y1:.1f} {x1:.1f} {y1:.1f}"
+    (x0, y0), (x1, y1) = points[-2], points[-1]  # lines part before they arrive
+    label = (
+        f'<text x="{(x0 + x1) / 2:.1f}" y="{(y0 + y1) / 2 - 4:.1f}" font-size="11" text-anchor="middle" '
+        f'style="fill:{ink}">{escape(edge.label)}</text>'
+        if edge.label
+        else ""
+    )
+    end = f'<circle cx="{points[-1][0]:.1f}" cy="{points[-1][1]:.1f}" r="2.4" fill="{ink}"/>'
+    return f'<path d="{d}" fill="none" stroke="{ink}" stroke-width="1.5"/>{end}{label}'
+
+
+def _box(node: Node, spot: _Spot) -> str:
+    ink = KINDS[node.kind]
+    x, top = spot.x, spot.y - node.height / 2
+    rounded = {"C": 12, "K": 0}.get(node.kind, 5)
+    texts = "".join(
+        f'<text x="{x + node.width / 2:.1f}" y="{top + PAD / 2 + LINE * (k + 0.75):.1f}" font-size="12" '
+        f'text-anchor="middle" font-weight="{400 if k else 600}">{escape(line)}</text>'
+        for k, line in enumerate(node.lines)
+    )
+    return (
+        f'<g><title>{escape(node.hint)}</title><rect x="{x:.1f}" y="{top:.1f}" '
+        f'width="{node.width:.1f}" height="{node.height:.1f}" rx="{rounded}" fill="{ink}" '
+        f'fill-opacity=".13" stroke="{ink}"/>{texts}</g>'
+    )

@@ -1,0 +1,240 @@
+"""Derivatives of batchnorm: E[phi'(bn(y))_i bn(y)'[t]_i  psi'(bn(y'))_j bn(y')'[t']_j] for Gaussian y and t.
+
+The directions t and t' are independent of the batches y and y', with covariance T = E[t t'^T] (all centred
+over the batch), and bn(y)'[t] = sqrt(B) (t / |y| - y (y.t) / |y|^3) is the derivative of bn along t. By
+Price's theorem this is the derivative of E[phi(bn(y)) psi(bn(y'))^T] as cov(y, y') moves along T, the laws of
+y and of y' held fixed, and so it is under the integrals of `integrals.py`. With M the covariance of (y, y')
+shrunk by exp(-s |y|^2 - t |y'|^2),
+
+    dM12 = X T Y + 4 s t M12 T^T M12,    X = I - 2 s M11,    Y = I - 2 t M22,
+    dM11 = -2 t (X T M12^T + its transpose),    dM22 = -2 s (M12^T T Y + its transpose),
+    d log det(I + 2 D S)^(-1/2) = 4 s t tr(M12 T^T),
+
+and for entries with variances q, q' and covariance c = rho (q q')^(1/2),
+
+    d E|x x'| = 2/pi (arcsin(rho) dc + (q q' - c^2)^(1/2) (dq/q + dq'/q') / 2).
+
+Within a batch y' = y, and M depends on u = s + t alone: averaged over s and t with s + t = u, the density of
+which is (s t)^(-1/2) / pi, the factors s, t and s t are u/2, u/2 and u^2/8. One integral is left.
+
+All terms are as large as T / (|y| |y'|), and 1/|y|^2 has an expectation for batches of rank 3 and more. Of
+rank 2 (a batch of 3, or inputs of 2 numbers) there is none, and of rank 1, where bn is a sign, the
+derivative is 0.
+"""
+
+from __future__ import annotations
+
+from math import log, pi, sqrt
+from typing import Any
+
+import numpy as np
+
+from netsor.errors import LimitError
+from netsor.expect.batchnorm.integrals import (
+    EPS,
+    ROUNDING,
+    Kernel,
+    Slopes,
+    are_equal,
+    are_multiples,
+    batches_of,
+    conditional,
+    correlation,
+    inverse,
+    parts_of,
+    pieces,
+    root_det,
+    tilted,
+)
+from netsor.expect.batchnorm.rules import Batch, relative, slope_rule
+
+__all__ = ["slope_moments"]
+
+STEP = 0.25  # in log u; the integrand is analytic for |Im log u| < pi/2, so the error is exp(-pi^2 / STEP)
+CUT = 37.0  # the logarithm of what is left out
+ACROSS = 1e-10  # error asked for of the rules across batches
+DOUBT = 4e-10  # relative, of covariances between batches: what the integrals of a layer before may be off
+
+
+def slope_moments(
+    left: np.ndarray,
+    right: np.ndarray,
+    cross: np.ndarray,
+    theta: np.ndarray,
+    slopes: tuple[Slopes, Slopes],
+) -> Kernel:
+    """The moments and bounds on their errors, for pairs of batches over axes that broadcast.
+
+    left, right, cross  the covariances of the batches, as for `second_moments`
+    theta               that of their directions
+    slopes              of phi and of psi, above and below 0
+    """
+    lead = np.broadcast_shapes(*(m.shape[:-2] for m in (left, right, cross, theta)))
+    known: dict[bytes, Batch] = {}
+    ones, twos = (batches_of(m, known, lead) for m in (left, right))
+    both = (np.broadcast_to(np.asarray(m, float), (*lead, *cross.shape[-2:])) for m in (cross, theta))
+    crosses, thetas = both
+    value, error = np.empty(crosses.shape), np.empty(crosses.shape)
+    done: dict[tuple[Batch, Batch], tuple[int, ...]] = {}
+    for at in np.ndindex(lead):
+        one, two, sigma, T = ones[at], twos[at], crosses[at], thetas[at]
+        turned = done.get((two, one))
+        if turned is not None and slopes[0] == slopes[1] and _are_turned(crosses, thetas, turned, at):
+            value[at], error[at] = value[turned].T, error[turned].T
+            continue
+        alone, scale = are_multiples(one, two, sigma), sqrt(two.total / one.total)
+        value[at], error[at] = within(one, T / scale, slopes) if alone else across(one, two, sigma, T, slopes)
+        done.setdefault((one, two), at)
+    return value, error
+
+
+def _are_turned(crosses: Any, thetas: Any, one: Any, two: Any) -> bool:
+    return all(are_equal(m[one].T, m[two]) for m in (crosses, thetas))
+
+
+def within(batch: Batch, theta: np.ndarray, slopes: tuple[Slopes, Slopes]) -> Kernel:
+    """The moments of a batch and itself, (B, B), by the trapezoid rule in log u."""
+    total, rounding = (np.zeros((batch.size, batch.size)) for _ in range(2))
+    T, lost = _directions(batch, batch, theta)
+    if not _moves(batch, T, lost):
+        return total, rounding
+    end = CUT / (len(batch.values) / 2 - 1) - log(batch.values[0])
+    nodes = np.exp(np.arange(-CUT - 5.0, end, STEP))
+    for piece in pieces(len(nodes), total.size):
+        u = nodes[piece, None]
+        grown = 1 + 2 * u * batch.values
+        P, u = batch.values / grown, u[..., None]
+        PTP = u**2 / 2 * P[:, :, None] * (T + T.T) * P[:, None, :]
+        dM11, dM22 = (PTP - u * (P[:, :, None] * A + A.T * P[:, None, :]) for A in (T.T, T))
+        dM12 = T - u * (P[:, :, None] * T + T * P[:, None, :]) + PTP
+        unit = batch.basis * np.sqrt(P)[:, None, :]
+        q = np.sum(unit**2, axis=-1)
+        unit *= inverse(np.sqrt(q))[..., None]
+        dq, dr = (_variances(batch, m) for m in (dM11, dM22))
+        tau = u**2 / 2 * np.sum(P * np.diagonal(T), axis=-1)[:, None, None]
+        value, size = _derivative((q, q), (dq, dr), _angles(unit), _members(batch, dM12, batch), tau, slopes)
+        w = (STEP * u[:, 0, 0] * root_det(grown))[:, None, None]
+        total += np.sum(w * value, axis=0)
+        rounding += ROUNDING * EPS * np.sum(w * size, axis=0)
+    return batch.size * total, batch.size * rounding + _bound(batch, batch, T, lost, slopes, 0.0)
+
+
+def across(
+    one: Batch, two: Batch, sigma12: np.ndarray, theta: np.ndarray, slopes: tuple[Slopes, Slopes]
+) -> Kernel:
+    """The moments of two batches, (B1, B2), by rules for |y|^-1 and |y|^-3 on either side."""
+    total, rounding = (np.zeros(sigma12.shape) for _ in range(2))
+    T, lost = _directions(one, two, theta)
+    if not (_moves(one, T, lost) and _moves(two, T, lost)):
+        return total, rounding
+    R, (first, second) = correlation(one, two, sigma12), (slope_rule(b, ACROSS) for b in (one, two))
+    F, L = np.sqrt(one.values), np.sqrt(two.values)
+    grown = 1 + 2 * first.nodes[:, None] * one.values
+    mu, Q = tilted(conditional(two, R), R * L, grown)
+    nu, U = tilted(conditional(one, R.T), R.T * F, 1 + 2 * second.nodes[:, None] * two.values)
+    left, t = ((F / grown)[:, :, None] * R * L) @ Q, second.nodes[:, None]
+    for piece in pieces(len(first.nodes), len(t) * max(total.size, one.size**2, two.size**2)):
+        s, basis = first.nodes[piece, None, None], Q[piece, None]
+        fall1, fall2 = 1 / (1 + 2 * s * nu), 1 / (1 + 2 * t * mu[piece, None, :])
+        turned = np.swapaxes(basis, -1, -2)
+        X, Y = (U * fall1[..., None, :]) @ np.swapaxes(U, 1, 2), (basis * fall2[..., None, :]) @ turned
+        M12 = (left[piece, None] * fall2[..., None, :]) @ turned
+        XT, TY, st = X @ T, T @ Y, (s * t)[..., None]
+        dM12 = XT @ Y + 4 * st * M12 @ (T.T @ M12)
+        tau = 4 * st * np.sum(M12 * T, axis=(-2, -1), keepdims=True)
+        q1 = ((one.basis @ U) ** 2 @ (nu * fall1)[..., None])[..., 0]
+        q2 = ((two.basis @ basis) ** 2 @ (mu[piece, None, :] * fall2)[..., None])[..., 0]
+        d1 = -4 * t * np.sum((one.basis @ XT) * (one.basis @ M12), axis=-1)
+        d2 = -4 * s * np.sum((M12 @ two.basis.T) * (TY @ two.basis.T), axis=-2)
+        rho = _members(one, M12, two) * inverse(np.sqrt(q1))[..., None] * inverse(np.sqrt(q2))[..., None, :]
+        angles = np.arccos(np.clip(rho, -1.0, 1.0))
+        value, size = _derivative((q1, q2), (d1, d2), angles, _members(one, dM12, two), tau, slopes)
+        w = (first.weights[piece] * root_det(grown[piece]))[:, None] * second.weights * root_det(1 / fall2)
+        total += np.einsum("st,stij->ij", w, value)
+        # Angles near 0 have half of the digits of sigma12, and eigenvalues have those of the largest one.
+        near = DOUBT / np.sqrt(np.maximum(np.sin(angles) ** 2, DOUBT))
+        small = np.minimum(1.0, ROUNDING * EPS * np.maximum(t * mu[piece, None, -1:], s * nu[:, -1:]))
+        rounding += np.einsum("st,stij->ij", w, size * (near + small[..., None]))
+    scale = sqrt(one.size * two.size)
+    return scale * total, scale * rounding + _bound(one, two, T, lost, slopes, first.error + 2 * second.error)
+
+
+def _derivative(
+    q: tuple[Any, Any], dq: tuple[Any, Any], angle: Any, dc: Any, tau: Any, slopes: tuple[Slopes, Slopes]
+) -> tuple[Any, Any]:
+    """d (det^(-1/2) E[phi(x) psi(x')]) / det^(-1/2), and the sum of the sizes of its terms.
+
+    q, dq  variances (..., B) of either side, and how they change;  tau  how log det^(-1/2) changes
+    angle  arccos of the correlations (..., B1, B2);  dc  how the covariances change
+    """
+    (mean, half), (other_mean, other_half) = map(parts_of, slopes)
+    root = np.sqrt(q[0])[..., None] * np.sqrt(q[1])[..., None, :]
+    ratio = ((dq[0] * inverse(q[0]))[..., None] + (dq[1] * inverse(q[1]))[..., None, :]) / 2
+    sine, cosine = root * np.sin(angle), root * np.cos(angle)
+    straight = dc + tau * cosine
+    bent = 2 / pi * ((pi / 2 - angle) * straight + sine * (tau + ratio))
+    size = np.abs(dc) + np.abs(tau) * root + sine * np.abs(ratio)
+    return mean * other_mean * straight + half * other_half * bent, size
+
+
+def _angles(unit: np.ndarray) -> np.ndarray:
+    """The angles of unit vectors (..., B, r) of a batch; of nearly parallel ones from their distance."""
+    c = np.clip(unit @ np.swapaxes(unit, -1, -2), -1.0, 1.0)
+    angle = np.arccos(c)
+    at, i, j = np.nonzero(np.abs(c) > 0.9)
+    sign = np.sign(c[at, i, j])
+    gap = np.linalg.norm(unit[at, i] - sign[:, None] * unit[at, j], axis=-1)
+    small = 2 * np.arcsin(np.minimum(gap / 2, 1.0))
+    angle[at, i, j] = np.where(sign > 0, small, pi - small)
+    return angle
+
+
+def _directions(one: Batch, two: Batch, theta: np.ndarray) -> tuple[np.ndarray, float]:
+    """T in the eigenbases of batches of total variance 1, and the largest entry of what is outside them."""
+    centred = relative(theta, one.origin, two.origin) / sqrt(one.total * two.total)
+    centred = centred - centred.mean(0)
+    centred = centred - centred.mean(1)[:, None]
+    T = one.basis.T @ centred @ two.basis
+    return T, float(np.max(np.abs(centred - one.basis @ T @ two.basis.T)))
+
+
+def _moves(batch: Batch, T: np.ndarray, lost: float) -> bool:
+    """Whether batchnorm moves with its members; refused where its derivative has no second moment."""
+    rank, size = len(batch.values), float(np.max(np.abs(T), initial=0.0))
+    if size + lost == 0 or (rank == 1 and lost <= 1e-6 * size):
+        return False
+    if rank < 3:
+        raise LimitError(
+            f"batchnorm of members that span {rank} dimension{'s' * (rank > 1)} has no tangent kernel",
+            remedy="Its derivative is as large as 1/|x - mean|, whose square has no expectation if the "
+            "preactivations of a batch, less their mean, span fewer than 3 dimensions. Take inputs of more "
+            "numbers, or an eps > 0.",
+        )
+    return True
+
+
+def _members(one: Batch, m: np.ndarray, two: Batch) -> np.ndarray:
+    """A matrix of the eigenbases as one of the members."""
+    return one.basis @ m @ two.basis.T
+
+
+def _variances(batch: Batch, m: np.ndarray) -> np.ndarray:
+    """The diagonal of a matrix of the members."""
+    return np.sum((batch.basis @ m) * batch.basis, axis=-1)
+
+
+def _bound(
+    one: Batch, two: Batch, T: np.ndarray, lost: float, slopes: tuple[Slopes, Slopes], rules: float
+) -> np.ndarray:
+    """The error of the rules, of small eigenvalues by the rounding of sigma, and of what is left out of T.
+
+    By Cauchy and Schwarz E[1/(|y| |y'|)] <= (E[1/|y|^2] E[1/|y'|^2])^(1/2), and |y_i| <= p_i |y|.
+    """
+    p, r = (np.sqrt(np.sum(b.basis**2, axis=1)) for b in (one, two))
+    rows, columns = np.linalg.norm(one.basis @ T, axis=1), np.linalg.norm(T @ two.basis.T, axis=0)
+    size = np.abs(_members(one, T, two)) + np.outer(p, columns) + np.outer(rows, r)
+    size += np.linalg.norm(T, 2) * np.outer(p, r)
+    scale = sqrt(one.size * two.size * one.slope_law.mass * two.slope_law.mass)
+    top = max(map(abs, slopes[0])) * max(map(abs, slopes[1]))
+    rounding = one.slope_rounding + two.slope_rounding
+    return scale * top * (size * (rules + rounding) + 4 * lost)

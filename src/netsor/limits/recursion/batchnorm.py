@@ -1,0 +1,102 @@
+"""Derivatives of batchnorm that are sampled: what they are in arithmetic, and whether they can be.
+
+As large as 1/|x - mean|, the derivative has a second moment if the members of the batch span 3 dimensions or
+more; the average of sampled products has one, and a standard error that says something, if they span 5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from netsor.errors import LimitError
+from netsor.lang.batchnorm import written_out
+from netsor.lang.expr import Apply, Expr
+from netsor.lang.functions import d_batchnorm, mul
+from netsor.lang.normal_form import NormalForm
+from netsor.lang.ops import axes_of
+from netsor.limits.recursion.covariances import cov
+from netsor.limits.recursion.pairs import Pair, PerInput
+from netsor.limits.recursion.recorder import Asking, Recorder
+
+__all__ = ["SampledBatchnorm", "sampled_batchnorm", "spanned"]
+
+SPANNED = 5  # dimensions
+ROUNDING = 1e-12  # of eigenvalues, relative to the largest
+
+
+@dataclass(frozen=True)
+class SampledBatchnorm:
+    """An expression in which a derivative of batchnorm over axes of a batch is written out."""
+
+    expr: Expr
+    batch: Expr
+    axes: tuple[int, ...]
+
+
+def sampled_batchnorm(r: Recorder, e: Expr) -> SampledBatchnorm | None:
+    """A multiple of the derivative of batchnorm of a batch that is sampled; None for other expressions."""
+    if r.samples is None:
+        return None
+    factors = _factors(e)
+    for k, x in enumerate(factors):
+        if (
+            isinstance(x, Apply)
+            and x.op is d_batchnorm
+            and r.forms.families_in(x.args[0]) & r.samples.families
+        ):
+            rest = [*factors[:k], *factors[k + 1 :]]
+            factor = rest[0] if rest else None
+            for other in rest[1:]:
+                factor = Apply(mul, (factor, other)) if factor else other
+            form = NormalForm(r.index, r.forms.is_constant, r.forms.unwound)
+            batch, index = x.args[0], r.index(x.args[0])
+            axes = axes_of(x.options["axis"], len(index))
+            _require(prod(index[a] for a in axes) - 1)
+            return SampledBatchnorm(written_out(form, x, factor), batch, axes)
+    return None
+
+
+def _factors(e: Expr) -> list[Expr]:
+    found, todo = [], [e]
+    while todo:
+        x = todo.pop()
+        if isinstance(x, Apply) and x.op is mul:
+            todo += reversed(x.args)
+        else:
+            found.append(x)
+    return found
+
+
+def _require(dimensions: int) -> None:
+    if dimensions < SPANNED:
+        raise LimitError(
+            f"the derivative of batchnorm of a batch that spans {dimensions} dimensions cannot be sampled",
+            remedy="Its square has no expectation, or averages of it have an infinite variance. Take batches "
+            "of 6 members or more with as many numbers each, an eps > 0, or relu, abs or identity after "
+            "batchnorm, which have integrals.",
+        )
+
+
+def spanned(r: Recorder, batch: Expr, axes: tuple[int, ...]) -> Asking:
+    """1 for every input, if its batches span enough dimensions; else refused."""
+    index = r.index(batch)
+    block = yield cov, batch, batch, Pair(True)
+    full = block.spread(index, index)
+    rest = [range(n) if a not in axes else (slice(None),) for a, n in enumerate(index)]
+
+    def check(array: Any) -> Any:
+        lead = array.shape[: array.ndim - 2 * len(index)]
+        for own in product(*rest):
+            members = array[(..., *own, *own)].reshape(*lead, prod(index[a] for a in axes), -1)
+            members = members - members.mean(-1, keepdims=True)
+            members = members - members.mean(-2, keepdims=True)
+            values = np.linalg.eigvalsh(members)
+            _require(int(np.sum(values > ROUNDING * values[..., -1:], axis=-1).min()))
+        return np.ones((1, 1))
+
+    return PerInput(r.tape.call(check, (full,), (1, 1)), 0)

@@ -1,0 +1,1 @@
+"""What the site is made with, besides docs/ and mkdocs.yml; `python website/build.py` builds it."""

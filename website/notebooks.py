@@ -1,0 +1,45 @@
+"""Notebooks as pages of the site, with what they print and show."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+__all__ = ["notebook_pages"]
+
+
+def notebook_pages(folder: Path) -> dict[str, str]:
+    """The Markdown of every notebook by its place on the site."""
+    return {f"notebooks/{path.stem}.md": _page(path) for path in sorted(folder.glob("*.ipynb"))}
+
+
+def _page(path: Path) -> str:
+    parts: list[str] = []
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+        else:
+            parts += [f"```python\n{source}\n```", *map(_output, cell["outputs"])]
+    return "\n\n".join(parts) + "\n"
+
+
+def _output(output: dict[str, Any]) -> str:
+    """What a cell shows: a picture, a panel or text."""
+    if output["output_type"] == "stream":
+        return f"```text\n{''.join(output['text']).rstrip()}\n```"
+    data = output["data"]
+    if "image/png" in data:
+        encoded = "".join(data["image/png"]).replace("\n", "")
+        told = re.sub(r"[<>\"]", "", "".join(data["text/plain"]))
+        return f'<img class="shown" alt="{told}" src="data:image/png;base64,{encoded}">'
+    if "text/html" in data:
+        return _unbroken("".join(data["text/html"]))
+    return f"```text\n{''.join(data['text/plain'])}\n```"
+
+
+def _unbroken(html: str) -> str:
+    """HTML without empty lines, at which Markdown would end a block."""
+    return "\n".join(line or "&#8203;" for line in html.splitlines())
