@@ -135,8 +135,8 @@ def _factor_outside(r: Recorder, e: Expr) -> Expr:
     for x in outer:
         items = tuple(0 if k in summed(x) else Slice() for k in range(r.rank(x)))
         apart.append(Apply(at, (x,), (("index", items),)) if 0 in items else x)
-    made = Apply(mul, (_product_of(apart), Apply(sum_, (_product_of(inner),), (("axis", axes),))))
-    product = inner[0] if len(inner) == 1 else made.args[1].args[0]
+    product = _product_of(inner)
+    made = Apply(mul, (_product_of(apart), Apply(sum_, (product,), (("axis", axes),))))
     whole = r.rank(product) == rank and all(r.index(product)[a] == r.index(terms)[a] for a in axes)
     return made if whole and r.index(made) == r.index(e) else e
 
