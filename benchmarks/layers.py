@@ -86,7 +86,7 @@ def netsor_networks() -> dict[str, Any]:
 
     def phi(name: str) -> Callable[[Any], Any]:
         kind, _, degree = name.partition(" ")
-        found = phis.get(name) or getattr(ns, kind)
+        found: Any = phis.get(name) or getattr(ns, kind)
         return (lambda h: found(h, int(degree))) if degree else found
 
     def serial(*layers: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -310,7 +310,7 @@ def work(side: str) -> None:
                 made[name, ntk] = (netsor_side if side == "netsor" else stax_side)(name, ntk)
                 made[name, ntk]()
                 made[name, ntk]()  # loops may be compiled at the second call
-            call, started, best = made[name, ntk], perf_counter(), math.inf
+            call, started, best, value = made[name, ntk], perf_counter(), math.inf, np.zeros(0)
             while perf_counter() - started < SECONDS:
                 begun = perf_counter()
                 value = call()

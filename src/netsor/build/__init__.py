@@ -96,4 +96,5 @@ __all__ = [
     "tangent",
     "tanh",
 ]
-__all__ += _activations + _layers
+__all__ += _activations
+__all__ += _layers

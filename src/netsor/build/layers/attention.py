@@ -16,7 +16,7 @@ from netsor.build.layers.dense import flag, label, number, scaled
 from netsor.build.nodes import Node, apply, fail
 from netsor.build.parameters import Matrix
 from netsor.build.trace import numbers
-from netsor.lang.functions import MIXINGS
+from netsor.lang.functions import MIXINGS, mul
 
 __all__ = ["Attention", "attention"]
 
@@ -54,7 +54,7 @@ def attention(
             "Attention runs over the positions of a sequence: data of shape (length, channels), or a block "
             "with at least one index axis.",
         )
-    logits = dot(q[..., :, None], k[..., None, :])
+    logits: Any = dot(q[..., :, None], k[..., None, :])
     if not isinstance(scale, str):
         logits = number(scale, "scale") * logits if scale != 0 else logits - logits
     mask = _seen(causal, mask, q, k)
@@ -162,14 +162,14 @@ class Attention:
         mask = _seen(self.causal, mask, q, k)
         scale = 1.0 if isinstance(self.scale, str) else number(self.scale, "scale")
         if self.weights == "identity":
-            both = k * v
+            both: Any = k * v
             if mask is None:
-                return (scale * q) * both.sum(len(both.index) - 1)[..., None]
-            return (scale * q) * contract(mask, both)
-        logits = scale * (M @ (q[..., :, None] * k[..., None, :]))
+                return apply(mul, scale * q, both.sum(len(both.index) - 1)[..., None])
+            return apply(mul, scale * q, contract(mask, both))
+        logits: Any = scale * (M @ (q[..., :, None] * k[..., None, :]))
         if self.weights == "softmax":
             extra = () if mask is None else (check_mask(mask, logits),)
-            found = apply(MIXINGS["softmax"], logits, *extra, axis=-1)
+            found: Any = apply(MIXINGS["softmax"], logits, *extra, axis=-1)
         else:
             assert callable(self.weights)
             found = self.weights(logits)

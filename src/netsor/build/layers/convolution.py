@@ -52,7 +52,7 @@ class _Convolution:
         if self.transposed + self.depthwise + (local is not None) > 1:
             raise fail("a convolution of two kinds", "Choose one of transposed, local and depthwise.")
         var, index = scaled(var_w, prod(self.kernel), "var_w"), self.kernel + (self.local or ())
-        self.W = (Vector if self.depthwise else Matrix)(var, index=index, name=label("W", name))
+        self.W: Any = (Vector if self.depthwise else Matrix)(var, index=index, name=label("W", name))
         self.b: Any = bias(var_b, mean_b, label("b", name))
         if self.b and self.local:
             mean = np.full(self.local, number(mean_b, "mean_b"))

@@ -35,14 +35,15 @@ class Dropout:
         self.keep = number(keep, "keep")
         if not 0 < self.keep < 1:
             raise fail(f"keep={keep!r}", "The probability to be kept is between 0 and 1.")
-        self.noise: dict[tuple[tuple[int, ...], int], Vector] = {}
+        self.noise: list[Vector] = []
+        self.places: dict[tuple[tuple[int, ...], int], int] = {}  # by index shape and number of the use
 
     def __call__(self, h: Any) -> Node:
         h = as_node(h)
         if h.kind not in ("G", "H"):
             raise fail("dropout of data", "Masks have a width: multiply data by a Matrix first.")
         key = h.index, h.trace.count((self, h.index))
-        if key not in self.noise:
-            mean = NormalDist().inv_cdf(self.keep)
-            self.noise[key] = Vector(1.0, mean, index=h.index, each=True)
-        return apply(mul, apply(mul, 1 / self.keep, h), step(self.noise[key]))
+        if key not in self.places:
+            self.noise.append(Vector(1.0, NormalDist().inv_cdf(self.keep), index=h.index, each=True))
+            self.places[key] = len(self.noise) - 1
+        return apply(mul, apply(mul, 1 / self.keep, h), step(self.noise[self.places[key]]))

@@ -88,7 +88,7 @@ def sum_pool(h: Node, size: Sizes = 2, stride: Sizes | None = None, padding: str
     """Sums over windows of the last index axes; arguments as for `mean_pool`, places outside are 0."""
     h = as_node(h)
     members = prod(_windows(h, size, stride, padding)[1]["size"])
-    return float(members) * mean_pool(h, size, stride, padding, edges=False)
+    return apply(mul, float(members), mean_pool(h, size, stride, padding, edges=False))
 
 
 def max_pool(h: Node, size: Sizes = 2, stride: Sizes | None = None, padding: str | int = "valid") -> Node:

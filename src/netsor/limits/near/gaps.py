@@ -181,7 +181,7 @@ def _selected(r: Recorder, e: Apply, f: Apply, pair: Pair, rule: Any) -> Asking:
     if (e.op, e.attrs) != (f.op, f.attrs):
         return (yield from (_from_covariance if rule is gap else _from_moments)(r, e, f, pair))
     inner: PerPair | None = yield rule, e.args[0], f.args[0], pair
-    return None if inner is None else selected(r, e, inner)
+    return selected(r, e, [inner])
 
 
 # Vectors

@@ -127,7 +127,7 @@ def compiled_exp(name: str) -> tuple[Any, Any]:
         return y(y, y), build
 
     options: dict[str, Any] = {"inline": "always", "error_model": "numpy"}
-    parts = numba.njit(make_exp(number, compiled_fma(), scaled), **options)
+    parts: Any = numba.njit(make_exp(number, compiled_fma(), scaled), **options)
     least, most = number(-87.0 if bits == 32 else -708.0), number(88.0 if bits == 32 else 709.0)
     zero, one, infinity = number(0.0), number(1.0), number(np.inf)
 

@@ -10,7 +10,7 @@ from typing import Any
 from netsor.lang.blocks import Block
 from netsor.lang.expr import Apply, Expr
 from netsor.lang.functions import add, div, neg, sub
-from netsor.lang.index_maps import at, contract, reshape, take, transpose, windows
+from netsor.lang.index_maps import at, concat, contract, reshape, stack, take, transpose, windows
 from netsor.limits.recursion.pairs import Pair, PerInput, PerPair, mapped_left
 from netsor.limits.recursion.recorder import Asking, Recorder
 from netsor.limits.recursion.values import constant
@@ -59,8 +59,10 @@ def combined(r: Recorder, side: int, e: Expr, f: Expr, pair: Pair, rule: Any) ->
 def mapped(r: Recorder, e: Apply, f: Expr, pair: Pair, rule: Any) -> Asking:
     """Of (map(args), f), from those of (args, f); of the same members of two blocks, those members."""
     if pair.tied and isinstance(f, Apply) and _selects_alike(r, e, f):
-        inner: PerPair | None = yield rule, e.args[0], f.args[0], pair
-        return None if inner is None else selected(r, e, inner)
+        parts = []
+        for a, b in zip(e.args, f.args, strict=True):
+            parts.append((yield rule, a, b, pair))
+        return selected(r, e, parts)
     vectors = e.args[1:] if e.op is contract else e.args
     blocks = []
     for a in vectors:
@@ -81,17 +83,25 @@ def mapped(r: Recorder, e: Apply, f: Expr, pair: Pair, rule: Any) -> Asking:
 
 
 def _selects_alike(r: Recorder, e: Apply, f: Apply) -> bool:
-    alike = e.op in SELECTIONS and (e.op, e.attrs) == (f.op, f.attrs)
-    return alike and r.index(e.args[0]) == r.index(f.args[0])
+    alike = e.op in (*SELECTIONS, stack, concat) and (e.op, e.attrs) == (f.op, f.attrs)
+    return alike and [r.index(a) for a in e.args] == [r.index(a) for a in f.args]
 
 
-def selected(r: Recorder, e: Apply, inner: PerPair) -> PerPair:
-    """A tied block of members of a block, from that of all."""
-    index = r.index(e.args[0])
-    made = e.op.run(Block(inner.spread(index, index), len(index)), **e.options)
-    return PerPair(made.array, inner.pair, made.rank, made.rank)
+def selected(r: Recorder, e: Apply, parts: list[PerPair | None]) -> PerPair | None:
+    """A tied block of members of blocks, from those of all."""
+    like = next((part for part in parts if part is not None), None)
+    if like is None:
+        return None
+    blocks = []
+    for a, part in zip(e.args, parts, strict=True):
+        index = r.index(a)
+        there = _zero(r, like, len(index), len(index)) if part is None else part
+        blocks.append(Block(there.spread(index, index), len(index)))
+    made = e.op.run(*blocks, **e.options)
+    return PerPair(made.array, like.pair, made.rank, made.rank)
 
 
 def _zero(r: Recorder, like: PerPair, left: int, right: int) -> PerPair:
-    zeros = r.xp.zeros((1,) * (like.pair.batch + left + right), dtype=like.array.dtype)
+    ranks = max(left, right) if like.pair.tied else left + right
+    zeros = r.xp.zeros((1,) * (like.pair.batch + ranks), dtype=like.array.dtype)
     return PerPair(like.pair.shared(zeros), like.pair, left, right)

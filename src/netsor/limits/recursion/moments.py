@@ -16,7 +16,7 @@ from typing import Any
 from netsor.lang.blocks import Block
 from netsor.lang.expr import Apply, Const, Expr, Slice
 from netsor.lang.functions import mul
-from netsor.lang.index_maps import at, sum_
+from netsor.lang.index_maps import at, sum_, take
 from netsor.lang.index_maps import mean as average
 from netsor.lang.ops import Function, IndexMap, axes_of
 from netsor.limits.recursion.batchnorm import SampledBatchnorm, sampled_batchnorm, spanned
@@ -53,6 +53,9 @@ def second(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
     (a, x), (b, y) = _multiple(e), _multiple(f)
     if x is not e or y is not f:  # both numbers at once
         return (yield second, x, y, pair) * (a * b)
+    x, y = _factor_outside(r, e), _factor_outside(r, f)
+    if (x is not e or y is not f) and len(_independent_parts(r, x, y, _apart_families(r, pair))) > 1:
+        return (yield second, x, y, pair)
     families = forms.families_in(e), forms.families_in(f)
     if not families[0] & families[1] - _apart_families(r, pair) and r.samples is None:
         return (yield from _apart(r, e, f, pair, first, first))
@@ -110,6 +113,39 @@ def _independent_parts(r: Recorder, e: Expr, f: Expr, apart: frozenset[str]) -> 
             union = families.union(*(known for known, _ in joined))
             groups = [g for g in groups if g not in joined] + [(union, members)]
     return [(_product_of(ours), _product_of(theirs)) for _, (ours, theirs) in groups]
+
+
+def _factor_outside(r: Recorder, e: Expr) -> Expr:
+    """sum_j (a_i b_ij) as a_i sum_j b_ij, where a has one member along the sum; else e itself."""
+    if not isinstance(e, Apply) or e.op is not sum_ or r.forms.is_affine(e):
+        return e
+    (terms,) = e.args
+    rank, factors = r.rank(terms), _factors(r, terms)
+    axes = axes_of(e.options["axis"], rank)
+
+    def summed(x: Expr) -> list[int]:
+        """The axes of x that are summed over."""
+        return [a - rank + r.rank(x) for a in axes if a - rank + r.rank(x) >= 0]
+
+    outer = [x for x in factors if all(r.index(x)[k] == 1 for k in summed(x))]
+    inner = [_narrow(r, x) for x in factors if x not in outer]
+    if not outer or not inner:
+        return e
+    apart = []
+    for x in outer:
+        items = tuple(0 if k in summed(x) else Slice() for k in range(r.rank(x)))
+        apart.append(Apply(at, (x,), (("index", items),)) if 0 in items else x)
+    product = _product_of(inner)
+    made = Apply(mul, (_product_of(apart), Apply(sum_, (product,), (("axis", axes),))))
+    whole = r.rank(product) == rank and all(r.index(product)[a] == r.index(terms)[a] for a in axes)
+    return made if whole and r.index(made) == r.index(e) else e
+
+
+def _narrow(r: Recorder, e: Expr) -> Expr:
+    """Without copies along an axis of length 1."""
+    while isinstance(e, Apply) and e.op is take and r.index(e.args[0])[e.options["axis"]] == 1:
+        (e,) = e.args
+    return e
 
 
 def _factors(r: Recorder, e: Expr) -> list[Expr]:
