@@ -123,10 +123,9 @@ def readouts_of_constants(program: Program) -> frozenset[str]:
     fixed: set[str] = set(program.data)
     for s in program.statements:
         if isinstance(s, Input):
-            is_fixed = isinstance(s.law, Normal) and isinstance(s.law.cov, float) and s.law.cov == 0.0
-        else:
-            is_fixed = not isinstance(s, MatMul | Output | Moment) and fixed.issuperset(used_by(s))
-        if is_fixed:
+            if isinstance(s.law, Normal) and isinstance(s.law.cov, float) and s.law.cov == 0.0:
+                fixed.add(s.name)
+        elif not isinstance(s, MatMul | Output | Moment) and fixed.issuperset(used_by(s)):
             fixed.add(s.name)
     terms = [t for s in program.outputs for t in s.terms]
     return frozenset({t.readout for t in terms} - {t.readout for t in terms if t.operand not in fixed})
