@@ -88,6 +88,19 @@ def test_a_notebook_has_a_bar_that_goes(monkeypatch: pytest.MonkeyPatch) -> None
     assert shown[-1] == ""
 
 
+@pytest.mark.usefixtures("quick")
+def test_of_nested_work_the_outermost_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with bar(None, 2, "outer") as advance:
+        with bar(None, 1, "inner"):
+            time.sleep(0.3)
+        advance("with a note")
+        time.sleep(0.15)
+    told = capsys.readouterr().err
+    assert "outer: 1 of 2" in told
+    assert "with a note" in told
+    assert "inner" not in told
+
+
 def test_one_thread_watches_all_work() -> None:
     for _ in range(50):
         with bar(None, 1, "work"), bar(None, 1, "inner"):

@@ -192,6 +192,46 @@ EXAMPLES = {
         net = ns.network(lambda x: v @ ns.upsample(W @ x, 2))
         ns.kernel(net)([np.eye(2)])
     """,
+    "netsor.Conv3d": """
+        conv, v = ns.Conv3d(2), ns.Matrix(rows=1)
+        net = ns.network(lambda video: v @ ns.global_mean_pool(ns.relu(conv(video))))
+        ns.kernel(net)([np.ones((2, 3, 3, 1))]).round(4)
+    """,
+    "netsor.sum_pool": """
+        W, v = ns.Matrix(), ns.Matrix(rows=1)
+        net = ns.network(lambda x: v @ ns.sum_pool(W @ x, 2))
+        ns.kernel(net)([np.eye(4)])
+    """,
+    "netsor.abrelu": """
+        W, v = ns.Matrix(), ns.Matrix(rows=1)
+        net = ns.network(lambda x: v @ ns.abrelu(W @ x, -0.5, 2.0))
+        ns.kernel(net)([[1.0, 0.0], [0.0, 1.0]]).round(4)
+    """,
+    "netsor.gabor": """
+        W, v = ns.Matrix(), ns.Matrix(rows=1)
+        net = ns.network(lambda x: v @ ns.gabor(W @ x))
+        ns.kernel(net)([[1.0, 0.0], [0.6, 0.8]]).round(4)
+    """,
+    "netsor.gelu_tanh": """
+        W, v = ns.Matrix(), ns.Matrix(rows=1)
+        net = ns.network(lambda x: v @ ns.gelu_tanh(W @ x))
+        ns.kernel(net)([[1.0, 0.0], [0.6, 0.8]]).round(4)
+    """,
+    "netsor.monomial": """
+        W, v = ns.Matrix(), ns.Matrix(rows=1)
+        net = ns.network(lambda x: v @ ns.monomial(W @ x, 3))
+        ns.kernel(net)([[1.0, 1.0]]).round(4)  # E[h^6] = 15
+    """,
+    "netsor.rectified_monomial": """
+        W, v = ns.Matrix(), ns.Matrix(rows=1)
+        net = ns.network(lambda x: v @ ns.rectified_monomial(W @ x, 2))
+        ns.kernel(net)([[1.0, 1.0]]).round(4)  # E[h^4] / 2
+    """,
+    "netsor.sigmoid_like": """
+        W, v = ns.Matrix(), ns.Matrix(rows=1)
+        net = ns.network(lambda x: v @ ns.sigmoid_like(W @ x))
+        ns.kernel(net)([[1.0, 0.0], [0.6, 0.8]]).round(4)
+    """,
     "netsor.batchnorm": """
         W, v = ns.Matrix(), ns.Matrix(rows=1)
         net = ns.network(lambda batch: v @ ns.relu(ns.batchnorm(W @ batch)))  # one input is a batch

@@ -22,14 +22,20 @@ def _page(path: Path) -> str:
         if cell["cell_type"] == "markdown":
             parts.append(source)
         else:
-            parts += [f"```python\n{source}\n```", *map(_output, cell["outputs"])]
+            printed = [o for o in cell["outputs"] if o["output_type"] == "stream"]
+            shown = [o for o in cell["outputs"] if o["output_type"] != "stream"]
+            parts += [f"```python\n{source}\n```", *_printed(printed), *map(_shown, shown)]
     return "\n\n".join(parts) + "\n"
 
 
-def _output(output: dict[str, Any]) -> str:
-    """What a cell shows: a picture, a panel or text."""
-    if output["output_type"] == "stream":
-        return f"```text\n{''.join(output['text']).rstrip()}\n```"
+def _printed(outputs: list[dict[str, Any]]) -> list[str]:
+    """What a cell prints, as one text."""
+    text = "".join("".join(output["text"]) for output in outputs).rstrip()
+    return [f"```text\n{text}\n```"] if text else []
+
+
+def _shown(output: dict[str, Any]) -> str:
+    """What a cell shows: a picture, a panel or a value."""
     data = output["data"]
     if "image/png" in data:
         encoded = "".join(data["image/png"]).replace("\n", "")

@@ -60,8 +60,9 @@ PAGES = (
         "Layers",
         "Each holds its parameters and composes what the language has. They act on the last index axes "
         "([Layers, axes and outputs](../layers.md)).",
-        "Dense Embedding Conv1d Conv2d mean_pool max_pool global_mean_pool global_max_pool upsample "
-        "batchnorm layernorm Attention attention RNNCell GRUCell LSTMCell GraphConv normalized_adjacency",
+        "Dense Embedding Conv1d Conv2d Conv3d mean_pool max_pool sum_pool global_mean_pool global_max_pool "
+        "upsample resize Dropout batchnorm layernorm rmsnorm Attention attention RNNCell GRUCell LSTMCell "
+        "GraphConv normalized_adjacency",
     ),
     Page(
         "functions",
@@ -70,7 +71,8 @@ PAGES = (
         "are. Each knows its derivative, its kinks and its closed forms. For a function of your own there is "
         "`ns.nonlin`.",
         "relu leaky_relu abs step sign hard_tanh identity polynomial piecewise erf erf_gate tanh sigmoid "
-        "gelu silu elu softplus gaussian sin cos exp log sqrt maximum minimum",
+        "gelu silu elu softplus gaussian sin cos exp log sqrt maximum minimum abrelu exp_normalized gabor "
+        "gelu_tanh hermite monomial rbf rectified_monomial sigmoid_like",
     ),
     Page(
         "zoo",

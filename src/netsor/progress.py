@@ -24,11 +24,13 @@ TICK_SECONDS = 0.25
 def bar(progress: bool | None, total: int, title: str, expected: Callable[[], float] | None = None):
     """A context that gives a function to call after each step; `progress` is always, never or None.
 
+    The function takes a note for the reader.
+
     total     steps; 0 if nobody knows
     expected  seconds by the plan, for as long as no step is done
     """
     if progress is False:
-        return nullcontext(lambda: None)
+        return nullcontext(lambda note="": None)
     return _Work(total, title, bool(progress), expected)
 
 
@@ -37,17 +39,17 @@ class _Work:
 
     def __init__(self, total: int, title: str, always: bool, expected: Callable[[], float] | None) -> None:
         self.total, self.title, self.always, self.expected = total, title, always, expected
-        self.done, self.screen, self.lock = 0, None, threading.Lock()
+        self.done, self.note, self.screen, self.lock = 0, "", None, threading.Lock()
 
-    def __enter__(self) -> Callable[[], None]:
+    def __enter__(self) -> Callable[..., None]:
         self.start = time.monotonic()
         if self.always:
             self.tick()
         _WATCH.add(self)
         return self.advance
 
-    def advance(self) -> None:
-        self.done += 1
+    def advance(self, note: str = "") -> None:
+        self.done, self.note = self.done + 1, note
 
     def tick(self) -> None:
         """Show how far it is, once it is long enough; called by the thread that watches."""
@@ -67,12 +69,11 @@ class _Work:
         """Title, steps and time left."""
         elapsed = time.monotonic() - self.start
         steps = f"{self.done} of {self.total}" if self.total else f"{self.done} steps"
-        left = time_left(self.done, self.total, elapsed)
+        left = time_left(self.done, self.total, elapsed) if self.total else None
         if left is None and self.expected is not None:
             left = max(self.expected() - elapsed, 0.0)
-        return f"{self.title}: {steps}, {spoken(elapsed)}" + (
-            f", {spoken(left)} left" if left is not None else ""
-        )
+        parts = [steps, spoken(elapsed), f"{spoken(left)} left" if left is not None else "", self.note]
+        return f"{self.title}: {', '.join(part for part in parts if part)}"
 
 
 def time_left(done: int, total: int, elapsed: float) -> float | None:
@@ -100,12 +101,12 @@ class _Watch:
     """The thread that looks at all work under way, as long as there is some."""
 
     def __init__(self) -> None:
-        self.work: set[_Work] = set()
+        self.work: dict[_Work, None] = {}  # in the order in which they began
         self.awake = threading.Event()
         self.process = 0  # in which it runs: a forked process has none
 
     def add(self, work: _Work) -> None:
-        self.work.add(work)
+        self.work[work] = None
         if self.process != os.getpid():
             self.process = os.getpid()
             threading.Thread(target=self.run, daemon=True, name="netsor progress").start()
@@ -113,7 +114,7 @@ class _Watch:
             self.awake.set()
 
     def remove(self, work: _Work) -> None:
-        self.work.discard(work)
+        self.work.pop(work, None)
 
     def run(self) -> None:
         while True:
@@ -122,7 +123,7 @@ class _Watch:
             self.awake.clear()
             if self.work:  # asked after that: what comes between the two lines wakes it again
                 self.awake.set()
-            for work in list(self.work):
+            for work in list(self.work)[:1]:  # the outermost, which knows how far all of it is
                 work.tick()
 
 

@@ -19,7 +19,12 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 LINKING = [*DOCUMENTS, *sorted(ROOT.glob("[A-Z]*.md")), *sorted((ROOT / "tests").rglob("README.md"))]
 # what their code blocks import
-EXTRAS = {"docs/gp.md": "sklearn", "docs/scale.md": "zarr", "docs/tutorial.md": "matplotlib"}
+EXTRAS = {
+    "docs/gp.md": "sklearn",
+    "docs/look.md": "matplotlib",
+    "docs/scale.md": "zarr",
+    "docs/tutorial.md": "matplotlib",
+}
 names = {"ids": lambda path: str(path.relative_to(ROOT))}
 
 

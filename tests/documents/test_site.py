@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -154,8 +155,8 @@ def test_every_call_of_the_table_of_calls_works(tmp_path: Path, monkeypatch: pyt
     for call in calls:
         if call == "ns.parse(text)":
             names["text"] = "Input g :: G(n) ~ N(0, 1)"
-        if "store" in call:
-            pytest.importorskip("zarr")
+        if "store" in call and not find_spec("zarr"):
+            continue
         assert eval(call, names) is not None, call
 
 

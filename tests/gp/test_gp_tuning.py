@@ -135,10 +135,10 @@ def test_gradient_of_the_likelihood_by_differences(name: str) -> None:
 
 
 SAMPLED: dict[str, tuple[ns.KernelFn, Any]] = {
-    "gru": (ns.kernel(zoo.gru(), points=256, repeats=2), SEQUENCES[1:3]),
-    "gru, ntk": (ns.ntk(zoo.gru(), points=256, repeats=2), SEQUENCES[1:3]),
-    "lstm": (ns.kernel(zoo.lstm(), points=256, repeats=2), SEQUENCES[1:3]),
-    "max pooling": (ns.ntk(zoo.cnn(1, pool="max"), points=256, repeats=2), IMAGES[:2]),
+    "gru": (ns.kernel(zoo.gru(), points=128, repeats=2), SEQUENCES[2:]),
+    "gru, ntk": (ns.ntk(zoo.gru(), points=64, repeats=2), SEQUENCES[2:3]),
+    "lstm": (ns.kernel(zoo.lstm(), points=64, repeats=2), SEQUENCES[2:3]),
+    "max pooling": (ns.ntk(zoo.cnn(1, pool="max"), points=64, repeats=2), IMAGES[:1]),
     "batchnorm": (ns.ntk(zoo.batchnorm_mlp(1), "unit"), [VECTORS[:5]]),
 }
 
@@ -170,7 +170,7 @@ def test_a_sampled_kernel_is_smooth_in_its_variances() -> None:
     K, x = SAMPLED["gru"]
     at = K.of_params(x)
     for name in ("U_z", "b_z", "W_h"):
-        values = [at({**K.params, name: v}) for v in np.linspace(0.5, 3.0, 41)]
+        values = [at({**K.params, name: v}) for v in np.linspace(1.0, 3.0, 41)]
         coarse, fine = (np.abs(np.diff(values[::step], 3, axis=0)).max() for step in (4, 1))
         assert fine < 0.05 * coarse + 1e-10
 

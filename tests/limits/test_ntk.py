@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -230,6 +231,11 @@ def test_batchnorm_that_is_sampled() -> None:
     for bad in (batches[0][:5], batches[0][:, :4]):
         with pytest.raises(LimitError, match="spans 4 dimensions cannot be sampled"):
             ns.ntk(ns.zoo.batchnorm_mlp(1, ns.tanh))([bad])
+    W, v = ns.Matrix(), ns.Matrix(rows=1)
+    nested = ns.network(lambda x: v @ ns.tanh(ns.relu(ns.batchnorm(W @ x))[0]))
+    assert ns.ntk(nested, points=2**10)(batches).shape == (1, 1)
+    with pytest.raises(LimitError, match="cannot be sampled"):
+        ns.ntk(nested)([batches[0][:5]])
 
 
 def test_batchnorm_of_members_and_means() -> None:
@@ -384,8 +390,15 @@ def test_the_mean_of_finite_networks(case: Case) -> None:
     assert_mean_of_finite_networks(case, networks=40)
 
 
+# Derivatives of batchnorm over few members have heavy tails: no mean of so many networks says much there.
+LARGE_BATCHES = list(np.random.default_rng(6).standard_normal((2, 10, 12)))
+FINITE = [
+    replace(case, inputs=LARGE_BATCHES) if case.name.startswith("batchnorm") else case for case in CASES
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [*CASES, EVERYTHING], ids=lambda c: c.name)
+@pytest.mark.parametrize("case", [*FINITE, EVERYTHING], ids=lambda c: c.name)
 def test_the_mean_of_finite_networks_of_every_kind(case: Case) -> None:
     assert_mean_of_finite_networks(case)
 

@@ -180,8 +180,31 @@ def test_the_table_of_laws():
     report = _read(net)
     assert report.rows[2] == ("2.weight", "(n, n)", "uniform, variance 0.3333/n", "hidden Matrix(0.333333)")
     assert report.rows[3][2:] == ("uniform, variance 0.3333/n", "Vector(0.0208333)")
-    assert "have the limit of the Gaussian law" in str(report)
+    assert "have the limit of Gaussian ones" in str(report)
     assert any("2.bias" in note and "n = 16" in note for note in report.notes)
+    assert any(note.startswith("0.weight, 0.bias: not Gaussian") for note in report.notes)
+
+
+def test_a_first_layer_keeps_its_law():
+    """E[tanh(a)^2] of a wide layer whose coordinates are sums of two uniform numbers is not Gaussian."""
+    x, reports = np.array([2.0, 2.0]), []
+    for fill in (nn.init.uniform_, nn.init.normal_):
+
+        def make(n, fill=fill):
+            first, last = nn.Linear(2, n, bias=False), nn.Linear(n, 1, bias=False)
+            fill(first.weight, *((-np.sqrt(3), np.sqrt(3)) if fill is nn.init.uniform_ else (0.0, 1.0)))
+            nn.init.normal_(last.weight, std=n**-0.5)
+            return nn.Sequential(first, nn.Tanh(), last)
+
+        torch.manual_seed(0)
+        layer = make(2**18)[0].weight.detach().numpy()
+        second = np.tanh(layer @ x) ** 2
+        net = ns.from_torch(make, width=16)
+        kernel, error = ns.kernel(net)([x])[0, 0], second.std() / np.sqrt(len(second))
+        assert (abs(second.mean() - kernel) < 5 * error) == (fill is nn.init.normal_)
+        reports.append(str(ns.report_laws(net)))
+    assert "0.weight: not Gaussian" in reports[0]
+    assert "0.weight: not Gaussian" not in reports[1]
 
 
 def test_strict_scales():

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +19,7 @@ from netsor.gp.regression import GP, as_kernel, fit
 from netsor.gp.targets import arrange, output_sizes
 from netsor.lang.libraries import double_precision
 from netsor.limits.kernel import KernelFn
+from netsor.progress import bar
 
 __all__ = ["Objective", "Tuned", "tune"]
 
@@ -27,7 +27,6 @@ METHODS = ("auto", "jax", "differences", "nelder-mead")
 FAILED = 1e30  # in place of a likelihood that does not exist
 SPREAD = 2.0  # restarts begin within this many units of log variance
 FORWARD = 2.0**-24  # a step in log variance, near eps^(1/2): slopes have errors of about 1e-7
-PAUSE = 5.0  # seconds between lines of progress where there is no terminal
 
 Progress = Callable[[int, float], None]
 
@@ -212,7 +211,7 @@ def tune(
                    methods and it compiles in seconds, else "differences"
     restarts       more searches from random places near the start, drawn from `seed`; the best one counts
     steps          iterations of each search
-    progress       a line in the terminal, or a function of (evaluation, log marginal likelihood)
+    progress       as for `ns.kernel`, or a function of (evaluation, log marginal likelihood)
 
     The same arguments give the same result.
     """
@@ -369,44 +368,18 @@ def _method(method: str, objective: Objective) -> str:
     return "jax" if runs else "differences"
 
 
-def _shown(progress: bool | Progress | None) -> AbstractContextManager[Progress]:
+@contextmanager
+def _shown(progress: bool | Progress | None) -> Iterator[Progress]:
+    """What is told of each evaluation."""
     if callable(progress):
-        return nullcontext(progress)
-    if arguments.flag("progress", progress, or_none=True) is False:
-        return nullcontext(lambda evaluation, value: None)
-    return _Line(always=bool(progress))
+        yield progress
+        return
+    best = -np.inf
+    with bar(arguments.flag("progress", progress, or_none=True), 0, "tuning") as advance:
 
+        def tell(evaluation: int, value: float) -> None:
+            nonlocal best
+            best = max(best, value)
+            advance(f"log marginal likelihood {best:.6g}")
 
-class _Line:
-    """A line of progress on the terminal, by default only if there is one; elsewhere a line now and then."""
-
-    def __init__(self, always: bool) -> None:
-        from rich.console import Console
-
-        self.console = Console(stderr=True, highlight=False)
-        self.live = self.console.is_terminal
-        self.silent = not (always or self.live)
-        self.status = self.console.status("tuning") if self.live else nullcontext()
-        self.best, self.line, self.last = -np.inf, "tuning", time.monotonic()
-
-    def __enter__(self) -> Progress:
-        self.status.__enter__()
-        return self.update
-
-    def update(self, evaluation: int, value: float) -> None:
-        self.best = max(self.best, value)
-        self.line = f"tuning: {evaluation} kernels, log marginal likelihood {self.best:.6g}"
-        if isinstance(self.status, nullcontext):
-            if time.monotonic() > self.last + PAUSE:
-                self.say()
-        else:
-            self.status.update(self.line)
-
-    def say(self) -> None:
-        self.last = time.monotonic()
-        if not self.silent:
-            self.console.print(self.line)
-
-    def __exit__(self, *problem: Any) -> None:
-        self.status.__exit__(*problem)
-        self.say()
+        yield tell

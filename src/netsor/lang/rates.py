@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 
 from netsor.errors import DataError
-from netsor.lang.program import Input, MatrixLaw, Nested, Normal
+from netsor.lang.program import Input, MatMul, MatrixLaw, Moment, Nested, Normal, Output, Program, used_by
 from netsor.lang.types import A, G
 
-__all__ = ["Rates", "check_rate"]
+__all__ = ["Rates", "check_rate", "readouts_of_constants"]
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,20 @@ class Rates:
 
 def _scaled(value: Nested, factor: float) -> Nested:
     return tuple(_scaled(v, factor) for v in value) if isinstance(value, tuple) else value * factor
+
+
+def readouts_of_constants(program: Program) -> frozenset[str]:
+    """Readouts that meet nothing but vectors of fixed numbers: biases of outputs, written out."""
+    fixed: set[str] = set(program.data)
+    for s in program.statements:
+        if isinstance(s, Input):
+            is_fixed = isinstance(s.law, Normal) and isinstance(s.law.cov, float) and s.law.cov == 0.0
+        else:
+            is_fixed = not isinstance(s, MatMul | Output | Moment) and fixed.issuperset(used_by(s))
+        if is_fixed:
+            fixed.add(s.name)
+    terms = [t for s in program.outputs for t in s.terms]
+    return frozenset({t.readout for t in terms} - {t.readout for t in terms if t.operand not in fixed})
 
 
 def check_rate(rate: Any, what: str) -> float:

@@ -56,7 +56,7 @@ from netsor.lang.program import (
     Statement,
     used_by,
 )
-from netsor.lang.rates import Rates
+from netsor.lang.rates import Rates, readouts_of_constants
 from netsor.lang.symbols import partial_derivatives
 from netsor.lang.types import A, Index
 
@@ -112,7 +112,8 @@ class _Tangents:
     """The statements of a tangent program, one rule after the other."""
 
     def __init__(self, program: Program, rates: Rates, tied: bool, scalars: bool) -> None:
-        self.program, self.rates, self.tied, self.scalars = program, rates, tied, scalars
+        self.program, self.tied, self.scalars = program, tied, scalars
+        self.rates = replace(rates, biases=rates.biases | readouts_of_constants(program))
         self.readouts = {t.readout for s in program.outputs for t in s.terms}
         self.statements: list[Statement] = []
         self.statement: Any = None

@@ -13,8 +13,13 @@ __all__ = ["LawReport", "report_laws"]
 
 HEADER = ("parameter", "shape", "law", "became")
 SAME_LIMIT = (
-    "Laws that are not Gaussian (uniform, truncated) have the limit of the Gaussian law of their variance."
+    "Hidden matrices and readouts that are not Gaussian (uniform, truncated) have the limit of Gaussian ones."
 )
+OWN_LAW = (
+    "{names}: not Gaussian, and taken for Gaussian of the same variance, an approximation: what meets "
+    "few inputs, or is added to a vector, keeps its own law at any width. Normal initialisers are exact."
+)
+NORMAL = ("normal", "given", "constant")  # laws that are what they are taken for
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,18 @@ def report_laws(net: ModelNetwork) -> LawReport:
         (row.name, shape_text(row.shape, widths), law_text(row.law, widths), _became(net, row))
         for row in net.rows
     )
-    return LawReport(rows, (f"n = {widths[0]} is the model's own width.", SAME_LIMIT, *net.notes))
+    own = [row.name for row in net.rows if _has_own_law(net, row)]
+    notes = (SAME_LIMIT, *([OWN_LAW.format(names=", ".join(own))] if own else []), *net.notes)
+    return LawReport(rows, (f"n = {widths[0]} is the model's own width.", *notes))
+
+
+def _has_own_law(net: ModelNetwork, row: Row) -> bool:
+    """Whether a parameter of order 1 that is not Gaussian meets data, or is a vector."""
+    law, widths = row.law, net.front.widths
+    if law.is_constant or law.source in (*NORMAL, MIXED, VALUES) or abs(law.exponent(widths)) > 0.02:
+        return False
+    roles = {use.role for use in net.registry.uses.values() if use.parameter.name == row.name}
+    return bool(roles & {"embedding", "vector"})
 
 
 def law_text(law: Law, widths: Size) -> str:

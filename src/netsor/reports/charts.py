@@ -12,7 +12,6 @@ from netsor.verify import Verification
 
 __all__ = ["along_chart", "convergence_chart", "matrix_chart", "spectrum_chart"]
 
-SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"  # a name; nothing is loaded from there
 MOST_CELLS = 100  # along an axis; larger matrices are shown as means of blocks
 HOVER = {"condition": {"param": "hover", "value": 2.5, "empty": False}, "value": 0}
 
@@ -42,7 +41,6 @@ def matrix_chart(value: np.ndarray, error: np.ndarray, labels: Sequence[str]) ->
     if names:
         places = [{"field": f, "type": "nominal"} for f in ("row", "column")]
     return {
-        "$schema": SCHEMA,
         "usermeta": {"square": True},
         "data": {"values": fields},
         "params": [
@@ -82,7 +80,6 @@ def spectrum_chart(kernels: dict[str, np.ndarray]) -> dict[str, Any]:
             if s > 1e-15
         ]
     return {
-        "$schema": SCHEMA,
         "data": {"values": values},
         "mark": {"type": "line", "point": {"size": 28}},
         "encoding": {
@@ -107,7 +104,6 @@ def along_chart(along: Sequence[Along]) -> dict[str, Any]:
         for k, (name, c) in enumerate(zip(a.names, a.values, strict=True))
     ]
     return {
-        "$schema": SCHEMA,
         "data": {"values": values},
         "mark": {"type": "line", "point": {"size": 28}},
         "encoding": {
@@ -138,7 +134,6 @@ def convergence_chart(found: Verification) -> dict[str, Any]:
     ]
     x, y = _log("width", "width"), _log("distance", "relative distance to the limit")
     return {
-        "$schema": SCHEMA,
         "layer": [
             {
                 "data": {"values": theory},

@@ -112,7 +112,9 @@ def within(batch: Batch, theta: np.ndarray, slopes: tuple[Slopes, Slopes]) -> Ke
         unit *= inverse(np.sqrt(q))[..., None]
         dq, dr = (_variances(batch, m) for m in (dM11, dM22))
         tau = u**2 / 2 * np.sum(P * np.diagonal(T), axis=-1)[:, None, None]
-        value, size = _derivative((q, q), (dq, dr), _angles(unit), _members(batch, dM12, batch), tau, slopes)
+        angle = _angles(unit)
+        law = angle, np.cos(angle), np.sin(angle)
+        value, size = _derivative((q, q), (dq, dr), law, _members(batch, dM12, batch), tau, slopes)
         w = (STEP * u[:, 0, 0] * root_det(grown))[:, None, None]
         total += np.sum(w * value, axis=0)
         rounding += ROUNDING * EPS * np.sum(w * size, axis=0)
@@ -147,12 +149,13 @@ def across(
         d1 = -4 * t * np.sum((one.basis @ XT) * (one.basis @ M12), axis=-1)
         d2 = -4 * s * np.sum((M12 @ two.basis.T) * (TY @ two.basis.T), axis=-2)
         rho = _members(one, M12, two) * inverse(np.sqrt(q1))[..., None] * inverse(np.sqrt(q2))[..., None, :]
-        angles = np.arccos(np.clip(rho, -1.0, 1.0))
-        value, size = _derivative((q1, q2), (d1, d2), angles, _members(one, dM12, two), tau, slopes)
+        rho = np.clip(rho, -1.0, 1.0)
+        law = np.arccos(rho), rho, np.sqrt((1 - rho) * (1 + rho))
+        value, size = _derivative((q1, q2), (d1, d2), law, _members(one, dM12, two), tau, slopes)
         w = (first.weights[piece] * root_det(grown[piece]))[:, None] * second.weights * root_det(1 / fall2)
         total += np.einsum("st,stij->ij", w, value)
         # Angles near 0 have half of the digits of sigma12, and eigenvalues have those of the largest one.
-        near = DOUBT / np.sqrt(np.maximum(np.sin(angles) ** 2, DOUBT))
+        near = DOUBT / np.sqrt(np.maximum(law[2] ** 2, DOUBT))
         small = np.minimum(1.0, ROUNDING * EPS * np.maximum(t * mu[piece, None, -1:], s * nu[:, -1:]))
         rounding += np.einsum("st,stij->ij", w, size * (near + small[..., None]))
     scale = sqrt(one.size * two.size)
@@ -160,17 +163,22 @@ def across(
 
 
 def _derivative(
-    q: tuple[Any, Any], dq: tuple[Any, Any], angle: Any, dc: Any, tau: Any, slopes: tuple[Slopes, Slopes]
+    q: tuple[Any, Any],
+    dq: tuple[Any, Any],
+    law: tuple[Any, Any, Any],
+    dc: Any,
+    tau: Any,
+    slopes: tuple[Slopes, Slopes],
 ) -> tuple[Any, Any]:
     """d (det^(-1/2) E[phi(x) psi(x')]) / det^(-1/2), and the sum of the sizes of its terms.
 
     q, dq  variances (..., B) of either side, and how they change;  tau  how log det^(-1/2) changes
-    angle  arccos of the correlations (..., B1, B2);  dc  how the covariances change
+    law    arccos of the correlations (..., B1, B2), they, and its sine;  dc  how the covariances change
     """
     (mean, half), (other_mean, other_half) = map(parts_of, slopes)
     root = np.sqrt(q[0])[..., None] * np.sqrt(q[1])[..., None, :]
     ratio = ((dq[0] * inverse(q[0]))[..., None] + (dq[1] * inverse(q[1]))[..., None, :]) / 2
-    sine, cosine = root * np.sin(angle), root * np.cos(angle)
+    angle, cosine, sine = law[0], root * law[1], root * law[2]
     straight = dc + tau * cosine
     bent = 2 / pi * ((pi / 2 - angle) * straight + sine * (tau + ratio))
     size = np.abs(dc) + np.abs(tau) * root + sine * np.abs(ratio)

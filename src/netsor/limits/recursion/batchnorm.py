@@ -7,6 +7,7 @@ more; the average of sampled products has one, and a standard error that says so
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from itertools import product
 from math import prod
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 
 from netsor.errors import LimitError
 from netsor.lang.batchnorm import written_out
-from netsor.lang.expr import Apply, Expr
+from netsor.lang.expr import Apply, Expr, subtrees
 from netsor.lang.functions import d_batchnorm, mul
 from netsor.lang.normal_form import NormalForm
 from netsor.lang.ops import axes_of
@@ -39,26 +40,35 @@ class SampledBatchnorm:
 
 
 def sampled_batchnorm(r: Recorder, e: Expr) -> SampledBatchnorm | None:
-    """A multiple of the derivative of batchnorm of a batch that is sampled; None for other expressions."""
-    if r.samples is None:
+    """A multiple of the derivative of batchnorm of a batch that is sampled; None for other expressions.
+
+    Refused where it cannot be sampled, also inside of another function.
+    """
+    if r.samples is None or not r.forms.has_batchnorm_slopes:
         return None
     factors = _factors(e)
     for k, x in enumerate(factors):
-        if (
-            isinstance(x, Apply)
-            and x.op is d_batchnorm
-            and r.forms.families_in(x.args[0]) & r.samples.families
-        ):
-            rest = [*factors[:k], *factors[k + 1 :]]
-            factor = rest[0] if rest else None
-            for other in rest[1:]:
-                factor = Apply(mul, (factor, other)) if factor else other
-            form = NormalForm(r.index, r.forms.is_constant, r.forms.unwound)
-            batch, index = x.args[0], r.index(x.args[0])
-            axes = axes_of(x.options["axis"], len(index))
-            _require(prod(index[a] for a in axes) - 1)
-            return SampledBatchnorm(written_out(form, x, factor), batch, axes)
+        for node in subtrees(x):
+            if _is_sampled(r, node):
+                assert isinstance(node, Apply)
+                batch, index = node.args[0], r.index(node.args[0])
+                axes = axes_of(node.options["axis"], len(index))
+                _require(prod(index[a] for a in axes) - 1)
+                if node is x:
+                    rest = [*factors[:k], *factors[k + 1 :]]
+                    factor = reduce(lambda a, b: Apply(mul, (a, b)), rest) if rest else None
+                    form = NormalForm(r.index, r.forms.is_constant, r.forms.unwound)
+                    return SampledBatchnorm(written_out(form, node, factor), batch, axes)
     return None
+
+
+def _is_sampled(r: Recorder, e: Expr) -> bool:
+    """Whether it is a derivative of batchnorm of a batch that is sampled."""
+    return (
+        isinstance(e, Apply)
+        and e.op is d_batchnorm
+        and bool(r.forms.families_in(e.args[0]) & r.samples.families)
+    )
 
 
 def _factors(e: Expr) -> list[Expr]:

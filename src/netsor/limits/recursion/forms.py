@@ -437,6 +437,12 @@ class Forms:
             self._families_of[atom] = frozenset(self.families[n] for n in names if n in self.families)
         return self._families_of[atom]
 
+    @cached_property
+    def has_batchnorm_slopes(self) -> bool:
+        """Whether a derivative of batchnorm occurs anywhere."""
+        nodes = (node for expr in self.program.expressions() for node in subtrees(expr))
+        return any(isinstance(node, Apply) and node.op is d_batchnorm for node in nodes)
+
     def sampled_families(self, atom: Atom) -> frozenset[str]:
         """Those that must be sampled for the expectation of an atom; of derivatives not the directions."""
         match atom.body:
