@@ -12,12 +12,22 @@ import numpy as np
 
 from netsor.errors import DataError, NetsorError
 
-__all__ = ["choice", "file", "flag", "mapping", "names", "number", "seed", "shown", "whole"]
+__all__ = ["a_type", "choice", "file", "flag", "mapping", "names", "number", "seed", "shown", "whole"]
 
 
 def shown(value: Any) -> str:
     """A value in a message, not longer than a part of a line."""
     return "an enormous integer" if isinstance(value, int) and value.bit_length() > 200 else f"{value!r:.60}"
+
+
+def a_type(value: Any) -> str:
+    """What a value is, with its article.
+
+    >>> a_type(1), a_type("x")
+    ('an int', 'a str')
+    """
+    name = type(value).__name__
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
 def whole(

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from netsor.arguments import a_type
 from netsor.build.nodes import (
     Average,
     Expression,
@@ -158,7 +159,7 @@ def _items(items: Any, name: str) -> list[Any]:
     """The members of a list, of which there is at least one."""
     members = list(items) if isinstance(items, list | tuple | Node | np.ndarray | Iterator) else []
     if not members:
-        what = "nothing" if isinstance(items, list | tuple | Iterator) else f"a {type(items).__name__}"
+        what = "nothing" if isinstance(items, list | tuple | Iterator) else f"{a_type(items)}"
         raise fail(
             f"ns.{name} of {what}",
             f"A block has at least one member: give a list of vectors or blocks, ns.{name}([h1, h2]).",

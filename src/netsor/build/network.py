@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from netsor.arguments import a_type
 from netsor.build.emit import emit
 from netsor.build.nodes import Leaf, Node, Readout, fail
 from netsor.build.parameters import Matrix, Vector
@@ -146,7 +147,7 @@ def network(fn: Callable[..., Any]) -> Network:
     if isinstance(fn, Network):
         return fn
     if not callable(fn) or inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn):
-        kind = "an async or generator function" if callable(fn) else f"a {type(fn).__name__}"
+        kind = "an async or generator function" if callable(fn) else f"{a_type(fn)}"
         raise fail(
             f"{kind} cannot be a network",
             "Decorate a function of one input that returns `v @ h` with @ns.network.",
@@ -360,7 +361,7 @@ def _check_same(net: Network, trace: Trace, other: Trace, first: int) -> None:
 
 def _check_network(net: Any) -> None:
     if not isinstance(net, Network):
-        what = f"the function `{net.__name__}`" if inspect.isfunction(net) else f"a {type(net).__name__}"
+        what = f"the function `{net.__name__}`" if inspect.isfunction(net) else f"{a_type(net)}"
         raise fail(
             f"{what} is not a network", "Decorate a function with @ns.network, or take a network from ns.zoo."
         )
@@ -432,7 +433,7 @@ def as_inputs(x: Any) -> list[Any]:
     if isinstance(x, list):
         return x
     raise fail(
-        f"the set of inputs is a {type(x).__name__}" if x is not None else "no set of inputs is given",
+        f"the set of inputs is {a_type(x)}" if x is not None else "no set of inputs is given",
         "Give an array whose first axis runs over inputs, or a list of inputs: [x] for one.",
         DataError,
     )
@@ -467,8 +468,8 @@ def _described(returned: Any) -> str:
     if isinstance(returned, str | int | float | None):
         return repr(returned)[:60]
     if isinstance(returned, dict | list | tuple | set):
-        return f"a {type(returned).__name__} of {len(returned)}" if returned else "nothing"
-    return f"a {type(returned).__name__}"
+        return f"{a_type(returned)} of {len(returned)}" if returned else "nothing"
+    return f"{a_type(returned)}"
 
 
 def _last_line(fn: Callable[..., Any]) -> Place | None:

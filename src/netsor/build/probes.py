@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from netsor.arguments import a_type
 from netsor.build.nodes import fail
 from netsor.errors import FunctionError
 from netsor.lang.derivatives import Along, Slope
@@ -210,7 +211,7 @@ def _call(fn: UserFunction, label: str, rule: str, *args: Any) -> np.ndarray:
             FunctionError,
         ) from error
     if array.dtype.kind not in "biuf":
-        kind = f"an array of {array.dtype}" if isinstance(out, np.ndarray) else f"a {type(out).__name__}"
+        kind = f"an array of {array.dtype}" if isinstance(out, np.ndarray) else f"{a_type(out)}"
         raise fail(f"`{label}` returns {kind}, not real numbers", rule, FunctionError)
     if array.dtype.kind == "f" and array.dtype.itemsize < 8:
         raise fail(

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from netsor.arguments import a_type
 from netsor.build.nodes import (
     Average,
     Embedded,
@@ -366,7 +367,7 @@ def numbers(x: Any, what: str) -> np.ndarray:
     try:
         values = _real_array(x)
     except (TypeError, ValueError, OverflowError):
-        kind = f"an array of {x.dtype}" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
+        kind = f"an array of {x.dtype}" if isinstance(x, np.ndarray) else f"{a_type(x)}"
         raise fail(
             f"{what} is not an array of real numbers, but {kind}",
             "Give a NumPy array, or nested lists whose rows have one length; several arrays of one input go "

@@ -90,7 +90,9 @@ def one_hot(labels: Any, rows: int | None = None) -> tuple[np.ndarray, np.ndarra
         raise DataError("a label is NaN or infinite", remedy="Leave out inputs without a label.")
     classes, position = np.unique(flat, return_inverse=True)
     if len(classes) < 2:
-        raise DataError(f"all labels are {classes[0]!r}", remedy="Give labels of two or more classes.")
+        raise DataError(
+            f"all labels are {classes.tolist()[0]!r}", remedy="Give labels of two or more classes."
+        )
     return classes, np.eye(len(classes))[position] - 1 / len(classes)
 
 

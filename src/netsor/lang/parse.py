@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from netsor.arguments import a_type
 from netsor.errors import ParseError
 from netsor.lang.expr import Expr
 from netsor.lang.functions import named
@@ -48,7 +49,7 @@ def _operations(text: Any, functions: Any) -> dict[str, Op]:
     """All operations that a text may call, once its arguments are what they should be."""
     if not isinstance(text, str):
         raise ParseError(
-            f"a program is a text, not a {type(text).__name__}",
+            f"a program is a text, not {a_type(text)}",
             remedy="Give a string, as ns.parse(open(file).read()) does.",
         )
     if functions is not None and not (

@@ -210,7 +210,7 @@ def _as_set(inputs: Any) -> Any:
     if isinstance(inputs, list) and inputs:
         return inputs
     raise DataError(
-        f"the set of inputs is a {type(inputs).__name__}", remedy="Give an array or a list of inputs."
+        f"the set of inputs is {arguments.a_type(inputs)}", remedy="Give an array or a list of inputs."
     )
 
 

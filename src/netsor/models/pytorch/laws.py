@@ -16,6 +16,7 @@ import torch
 from scipy.stats import norm, truncnorm
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from netsor.arguments import a_type
 from netsor.errors import BuildError
 from netsor.models.laws import MIXED, Law, Row, at_two_widths, measured_law
 from netsor.models.scalars import Size
@@ -197,7 +198,7 @@ def built(make: Callable[[int], Any], width: int) -> tuple[Any, dict[str, Law]]:
             model = make(width)
         if not isinstance(model, torch.nn.Module):
             raise BuildError(
-                f"make({width}) returns a {type(model).__name__}, not a torch.nn.Module",
+                f"make({width}) returns {a_type(model)}, not a torch.nn.Module",
                 remedy="Give a function that builds the model at a width: lambda n: "
                 "nn.Sequential(nn.Linear(5, n), ...).",
             )
