@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal, localcontext
+
 import numpy as np
 import pytest
 
@@ -69,3 +71,21 @@ def test_a_variance_that_is_not_finite_is_refused(net: ns.Network) -> None:
 def test_under_jax_it_is_nan(net: ns.Network) -> None:
     jax = pytest.importorskip("jax")
     assert np.isnan(np.asarray(jax.jit(ns.kernel(net))(X.astype(np.float32)))).all()
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_exponents_round_before_they_grow(depth: int) -> None:
+    """K' = exp(q/2 + q'/2 + c) in 50 digits: values up to 1e150, whose exponents have rounding errors."""
+    x, (var_w, var_b) = 1.9 * X, (0.8, 0.3)
+    found = ns.kernel(ns.zoo.mlp(depth, ns.exp, var_w=var_w, var_b=var_b)).evaluate(x)
+    n = range(len(x))
+    with localcontext(prec=50):
+        rows = [[Decimal(float(v)) for v in row] for row in x]
+        w, b = Decimal(var_w), Decimal(var_b)
+        wanted = [[sum(p * q for p, q in zip(r, s, strict=True)) / len(r) for s in rows] for r in rows]
+        for _ in range(depth):
+            cov = [[w * c + b for c in row] for row in wanted]
+            wanted = [[((cov[i][i] + cov[j][j]) / 2 + cov[i][j]).exp() for j in n] for i in n]
+        off = [[float(abs(Decimal(float(found.value[i, j])) - wanted[i][j])) for j in n] for i in n]
+    assert (np.array(off) <= found.error).all()
+    assert (np.diagonal(found.error) <= 1e-8 * np.diagonal(found.value)).all()

@@ -36,6 +36,7 @@ from netsor.lang.index_maps import (
     take,
     transpose,
     window,
+    windows,
 )
 from netsor.lang.ops import Function, Mixing, Op
 from netsor.lang.program import (
@@ -528,7 +529,7 @@ class _Maker:
         maps = [self.new_axis, self.reshaped, self.stacked]
         if x.index:
             maps += [self.select, self.taken_from, self.transposed, self.reduce, self.joined]
-            maps += [self.contracted, self.pooled, self.patched]
+            maps += [self.contracted, self.pooled, self.patched, self.opened]
         if len(x.index) >= 2:
             maps += [self.windowed] * 3
         return self.spin(maps)(x)
@@ -630,6 +631,15 @@ class _Maker:
 
     def patched(self, x: Piece) -> Piece:
         return self.over_windows(patches, x)
+
+    def opened(self, x: Piece) -> Piece:
+        dims = self.count(1, min(2, len(x.index)))
+        stride, sizes = (tuple(self.count(1, 2) for _ in range(dims)) for _ in range(2))
+        options = {"kernel": sizes, "stride": stride}
+        try:
+            return apply(windows, x, bound=x.bound, padding=self.pick(PADDINGS), **options)
+        except ValueError:
+            return apply(windows, x, bound=x.bound, padding="same", **options)
 
     def over_windows(self, op: Op, x: Piece) -> Piece:
         dims = self.count(1, min(2, len(x.index)))

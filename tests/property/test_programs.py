@@ -110,7 +110,8 @@ def test_programs_reach_every_operation() -> None:
     collect()
     statements = {"MatMul", "LinComb", "Nonlin", "Moment", "Scalar", "Output", "Normal", "Embedding"}
     picked = {f"{name} pick=True" for name in ("batchnorm", "softmax", "centre", "unit")}
-    assert statements | picked | set(named()) <= seen
+    made = {"d_batchnorm"}  # by tangents alone: see test_tangents
+    assert statements | picked | set(named()) - made <= seen
 
 
 # Text

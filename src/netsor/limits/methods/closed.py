@@ -11,12 +11,16 @@ import numpy as np
 
 from netsor.expect.closed.forms import Rule, find, find_mean
 from netsor.expect.quadrature.nodes import eps_of
+from netsor.lang.analysis import about
 from netsor.lang.expr import Expr
+from netsor.lang.facts import Growth
 from netsor.limits.methods.component import Component, known_function, statistics
 from netsor.limits.methods.near_parallel import NearParallel
 from netsor.limits.recursion.covariances import cov
+from netsor.limits.recursion.forms import HOLE
 from netsor.limits.recursion.pairs import PerInput, PerPair
 from netsor.limits.recursion.recorder import Asking, Recorder
+from netsor.limits.tape.traced import array_namespace
 
 __all__ = ["ClosedForm", "ClosedPair", "aligned_pair", "closed_mean", "closed_pair"]
 
@@ -73,7 +77,24 @@ def aligned_pair(r: Recorder, c: Component, parallel: NearParallel | None) -> As
             nudge = r.nudge if array.tape is r.tape else array.tape.shared(r.nudge)
             array = array.tape.rule(parallel, array, *sides[2:])
             array = array * (1.0 - nudge * _others(r, c, array) * (r.rounding * eps_of(array)))
-    return *sides, array
+    return _with_rounding(r, c, (*sides, array))
+
+
+def _with_rounding(r: Recorder, c: Component, law: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Means and covariances; of functions that grow like exp, nudged by their rounding.
+
+    E[exp(x) exp(y)] has a relative error of the absolute one of the exponent.
+    """
+    if all(about(atom.body, HOLE.name).growth != Growth.EXPONENTIAL for atom in c.atoms):
+        return law
+    r.notes.inexact = True
+    if r.nudge is None:
+        return law
+    moved = []
+    for array in law:
+        nudge = r.nudge if array.tape is r.tape else array.tape.shared(r.nudge)
+        moved.append(array + array_namespace(array).abs(array) * (nudge * (r.rounding * eps_of(array))))
+    return tuple(moved)
 
 
 def _others(r: Recorder, c: Component, array: Array) -> Array:
@@ -116,7 +137,7 @@ class ClosedForm:
         m, q = yield from statistics(r, c.atoms[0])
         rule = closed_mean(c.atoms[0].body)
         assert rule is not None
-        return PerPair(r.tape.rule(rule, m.array, q.array), c.pair, m.rank, 0)
+        return PerPair(r.tape.rule(rule, *_with_rounding(r, c, (m.array, q.array))), c.pair, m.rank, 0)
 
 
 def _centred(r: Recorder, c: Component) -> bool:
