@@ -84,9 +84,9 @@ def choice(name: str, value: Any, known: Iterable[str], *, error: type[NetsorErr
     raise error(f"{name}={shown(value)}", remedy=f"Choose one of {', '.join(known)}.")
 
 
-def seed(value: Any, *, or_none: bool = False) -> int | None:
-    """A seed of random numbers: an integer >= 0, or None for other numbers each time."""
-    return None if or_none and value is None else whole("seed", value, 0, 2**128)
+def seed(value: Any, *, error: type[NetsorError] = DataError) -> int:
+    """A seed of random numbers, which may be longer than other integers."""
+    return whole("seed", value, 0, 2**128, error=error)
 
 
 def names(name: str, value: Any) -> tuple[str, ...]:

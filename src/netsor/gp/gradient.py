@@ -11,6 +11,7 @@ import numpy as np
 from netsor import arguments
 from netsor.build.network import as_inputs
 from netsor.errors import DataError, NetsorError
+from netsor.gp.targets import as_kernel
 from netsor.lang.libraries import double_precision
 from netsor.limits.kernel import KernelFn
 
@@ -33,8 +34,7 @@ def kernel_gradient(
     method  "differences": central, with errors of about 1e-9 of the entries, in two kernels per name;
             "jax": exact, but each call compiles anew
     """
-    if not isinstance(kernel, KernelFn):
-        raise DataError(f"{arguments.shown(kernel)} is not a kernel", remedy="Give ns.kernel(net).")
+    kernel = as_kernel(kernel)
     values = {**kernel.params, **arguments.mapping("params", params, '{"W1": 2.0}')}
     chosen = list(kernel.params) if names is None else list(arguments.names("names", names))
     _check(chosen, values, method)

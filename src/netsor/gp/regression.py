@@ -23,14 +23,14 @@ from netsor.gp.factor import (
     solve,
     solve_half,
 )
-from netsor.gp.targets import arrange, check_consistent, output_sizes
+from netsor.gp.targets import arrange, as_kernel, check_consistent, output_sizes
 from netsor.limits import KernelFn, Result
 
 if TYPE_CHECKING:
     from netsor.gp.stores.model import StoredGP
     from netsor.gp.stores.store import Store
 
-__all__ = ["GP", "Prediction", "as_kernel", "fit", "sample"]
+__all__ = ["GP", "Prediction", "fit", "sample"]
 
 MOST_SAMPLES = 2**31  # functions drawn at a time
 ROUNDING = 1e-7  # of the prior variance: what we forgive a posterior variance below zero
@@ -150,7 +150,7 @@ class GP:
         found = self.predict(x, cov=True, observed=observed)
         assert found.cov is not None
         mean = found.mean if found.mean.ndim == 2 else found.mean[:, None]
-        rng = np.random.default_rng(arguments.seed(seed, or_none=True))
+        rng = _random(seed)
         count = arguments.whole("samples", samples, 1, MOST_SAMPLES)
         allowed = len(mean) * (ROUNDING * float(np.abs(found.cov).max(initial=0.0)) + self.jitter)
         factor = root(found.cov, allowed)
@@ -323,13 +323,11 @@ def sample(
     result = as_kernel(kernel).evaluate(as_inputs(x), params=params)
     value = np.asarray(result.value, np.float64)
     allowed = len(value) * (ROUNDING * float(np.abs(value).max(initial=0.0))) + jitter_of(result)
-    rng = np.random.default_rng(arguments.seed(seed, or_none=True))
+    rng = _random(seed)
     noise = rng.standard_normal((arguments.whole("samples", samples, 1, MOST_SAMPLES), len(value)))
     return as_kernel(kernel).mean(as_inputs(x)) + noise @ root(value, allowed).T
 
 
-def as_kernel(kernel: Any) -> KernelFn:
-    """The kernel that was given, or an error."""
-    if isinstance(kernel, KernelFn):
-        return kernel
-    raise DataError(f"{arguments.shown(kernel)} is not a kernel", remedy="Give ns.kernel(net).")
+def _random(seed: Any) -> np.random.Generator:
+    """Random numbers of a seed; None: other ones each time."""
+    return np.random.default_rng(None if seed is None else arguments.seed(seed))

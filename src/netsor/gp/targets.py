@@ -1,4 +1,4 @@
-"""Rows and targets: which rows of the kernel belong to which input, and the targets in their order."""
+"""What is given: kernels, which of their rows belong to which input, and targets in that order."""
 
 from __future__ import annotations
 
@@ -7,11 +7,20 @@ from typing import Any
 
 import numpy as np
 
+from netsor.arguments import shown
 from netsor.build.network import Network, joint
 from netsor.errors import DataError
 from netsor.lang.program import Program
+from netsor.limits.kernel import KernelFn
 
-__all__ = ["arrange", "check_consistent", "output_sizes", "reals"]
+__all__ = ["arrange", "as_kernel", "check_consistent", "output_sizes", "reals"]
+
+
+def as_kernel(kernel: Any) -> KernelFn:
+    """The kernel that was given, or an error."""
+    if isinstance(kernel, KernelFn):
+        return kernel
+    raise DataError(f"{shown(kernel)} is not a kernel", remedy="Give ns.kernel(net).")
 
 
 def output_sizes(net: Network, inputs: list[Any]) -> tuple[int, ...]:

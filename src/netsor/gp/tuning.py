@@ -15,8 +15,8 @@ from netsor.build.network import as_inputs
 from netsor.errors import DataError, LimitError
 from netsor.gp.factor import InferenceError, check_noise, cholesky, likelihood, needed_jitter, solve
 from netsor.gp.gradient import jax_runs
-from netsor.gp.regression import GP, as_kernel, fit
-from netsor.gp.targets import arrange, output_sizes
+from netsor.gp.regression import GP, fit
+from netsor.gp.targets import arrange, as_kernel, output_sizes
 from netsor.lang.libraries import double_precision
 from netsor.limits.kernel import KernelFn
 from netsor.progress import bar
@@ -230,7 +230,7 @@ def tune(
     restarts = arguments.whole("restarts", restarts, 0)
     with _shown(progress) as tell:
         search.tell = tell
-        best = search.best(restarts, arguments.whole("seed", seed, 0))
+        best = search.best(restarts, arguments.seed(seed))
     found = {name: float(value) for name, value in objective.unpack(best.x).items()}
     model = fit(kernel, inputs, y, noise=found["noise"], params=objective.network_part(found))
     return Tuned(

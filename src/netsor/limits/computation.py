@@ -314,19 +314,16 @@ class Computation:
             near = list(self._near(recording, own, dict(zip(nudges, (value, *moved), strict=True))))
             for entries in near:
                 value[entries.rows, entries.cols] = entries.values[0]
-            more = None
-            for change in moved:
-                change -= value
-                np.abs(change, out=change)
+            more = moved[0] if moved else None
+            if more is not None:  # in place: it is as large as the kernel
+                more -= value
+                np.abs(more, out=more)
                 for entries in near:
-                    change[entries.rows, entries.cols] = abs(entries.values[1] - entries.values[0])
-                change *= 2
-                more = change
+                    more[entries.rows, entries.cols] = abs(entries.values[1] - entries.values[0])
+                more *= 2
             statements, scale = len(self.program.statements), Scale.of(value, self.rows.symmetric)
-            plan, bound = (
-                plan_of(recording, statements, value.shape),
-                scale.rounding(statements, self.options.dtype, more),
-            )
+            plan = plan_of(recording, statements, value.shape)
+            bound = scale.rounding(statements, self.options.dtype, more)
         tol = self.options.tol
         if tol is not None and (reached := bound.relative(scale.left, scale.right)) > tol:
             raise LimitError(

@@ -66,7 +66,7 @@ class Options:
 
     def __post_init__(self) -> None:
         arguments.choice("method", self.method, METHODS, error=LimitError)
-        self._require_whole("seed", 0)
+        object.__setattr__(self, "seed", arguments.seed(self.seed, error=LimitError))
         self._require_whole("repeats", 2)
         self._require_whole("max_points", 1)
         if self.points is not None:
@@ -98,10 +98,8 @@ class Options:
                 )
 
     def _require_whole(self, name: str, least: int) -> None:
-        most = 2**128 if name == "seed" else 2**62
-        object.__setattr__(
-            self, name, arguments.whole(name, getattr(self, name), least, most, error=LimitError)
-        )
+        found = arguments.whole(name, getattr(self, name), least, error=LimitError)
+        object.__setattr__(self, name, found)
 
     def _require_real_type(self) -> None:
         real = [np.dtype(np.float64), np.dtype(np.float32)]

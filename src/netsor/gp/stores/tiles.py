@@ -31,7 +31,7 @@ from netsor.gp.stores.grid import Axis, Grid
 from netsor.gp.stores.identity import check_same, identity
 from netsor.gp.stores.lock import writing
 from netsor.gp.stores.store import Store
-from netsor.gp.targets import output_sizes
+from netsor.gp.targets import as_kernel, output_sizes
 from netsor.limits import KernelFn
 from netsor.limits.on_numpy.loops import is_available
 from netsor.limits.tiling import Cut
@@ -138,8 +138,7 @@ def store(
     Needs the extra `scale`. A store of another kernel is refused. `ns.gp.fit(store, y)` goes on with it.
     """
     _require_extra()
-    if not isinstance(kernel, KernelFn):
-        raise DataError(f"{arguments.shown(kernel)} is not a kernel", remedy="Give ns.kernel(net).")
+    kernel = as_kernel(kernel)
     path, used = arguments.file("path", path), arguments.mapping("params", params, '{"W1": 2.0}')
     part, verify = _part(part), arguments.flag("verify", verify)
     x, y = _as_set(x), None if y is None else _as_set(y)
