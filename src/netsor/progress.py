@@ -68,7 +68,7 @@ class _Work:
     def told(self) -> str:
         """Title, steps and time left."""
         elapsed = time.monotonic() - self.start
-        steps = f"{self.done} of {self.total}" if self.total else f"{self.done} steps"
+        steps = f"{self.done} of {self.total}" if self.total else f"{self.done} steps" if self.done else ""
         left = time_left(self.done, self.total, elapsed) if self.total else None
         if left is None and self.expected is not None and self.expected() > elapsed:
             left = self.expected() - elapsed

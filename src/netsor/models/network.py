@@ -20,6 +20,7 @@ from netsor.models.operations.parameters import parameter
 from netsor.models.reader import Reader, Registry
 from netsor.models.scalars import Size
 from netsor.models.values import Constant, Output, Parameter, Traced, Value
+from netsor.progress import bar
 
 __all__ = ["Front", "ModelNetwork", "two_widths"]
 
@@ -79,6 +80,10 @@ class ModelNetwork(Network):
 
     def read(self, x: Any) -> list[Any]:
         """The model on one input, as readouts."""
+        with bar(None, 0, f"reading {self.name}"):
+            return self._read(x)
+
+    def _read(self, x: Any) -> list[Any]:
         trace = current_trace("a model")
         inputs = [self._input(part) for part in (x if isinstance(x, tuple) else (x,))]
         before = trace.copy()
