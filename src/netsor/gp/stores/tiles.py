@@ -13,7 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from importlib.util import find_spec
 from math import isqrt
@@ -38,7 +39,7 @@ from netsor.limits.tiling import Cut
 from netsor.progress import bar
 from netsor.threads import THREADS, cores
 
-__all__ = ["compute_tile", "opened", "packed", "store"]
+__all__ = ["compute_tile", "compute_tiles", "opened", "packed", "store"]
 
 ROWS = 2048  # of a tile, if nothing is said and that is not too much work
 WORK = 2**36  # multiply-adds of a tile, if nothing is said: some minutes
@@ -70,6 +71,9 @@ def opened(what: bytes) -> Store:
     return Store(*cloudpickle.loads(what))
 
 
+_ONE = Lock()  # a process computes one tile at a time, with all its threads; another one may be written
+
+
 def compute_tile(held: Store, i: int, j: int) -> None:
     """Compute a tile and write it. Its numbers depend on nothing but the store and its place."""
     if held.cut.compiled and not is_available():
@@ -77,15 +81,28 @@ def compute_tile(held: Store, i: int, j: int) -> None:
             f"{held.path} is computed by compiled loops, and there is no Numba here",
             remedy="Other loops have other roundings. Install netsor[fast].",
         )
-    if held.landmarks:
-        _sampled_tile(held, i, j)
-        return
+    with _ONE:
+        value, error = _sampled_tile(held, i, j) if held.landmarks else _exact_tile(held, i, j)
+    held.write(i, j, "K", value, error)
+
+
+def compute_tiles(held: Store, tiles: Iterable[Tile]) -> Iterator[None]:
+    """Compute some tiles, each of them written while the next one is computed."""
+    pool = ThreadPoolExecutor(2)
+    try:
+        yield from pool.map(lambda tile: compute_tile(held, *tile), tiles)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _exact_tile(held: Store, i: int, j: int) -> tuple[np.ndarray, float]:
+    """A tile and its largest error."""
     x, y, block = _inputs(held, i, j)
     result = held.kernel.part(x, y, held.cut, params=held.identity["params"])
-    held.write(i, j, "K", result.value[block], result.bound.largest)
+    return result.value[block], result.bound.largest
 
 
-def _sampled_tile(held: Store, i: int, j: int) -> None:
+def _sampled_tile(held: Store, i: int, j: int) -> tuple[np.ndarray, float]:
     """A tile of a kernel that is sampled: landmarks come first, and all others of the tile after them."""
     axis, marks = held.grid.rows, held.landmark_numbers
     ((a, b), at), ((c, d), to) = axis.inputs(i), axis.inputs(j)
@@ -100,7 +117,7 @@ def _sampled_tile(held: Store, i: int, j: int) -> None:
         for (first, last), span in (((a, b), at), ((c, d), to))
     )
     block = np.ix_(rows, cols)
-    held.write(i, j, "K", result.value[block], float(result.error[block].max()))
+    return result.value[block], float(result.error[block].max())
 
 
 def _inputs(held: Store, i: int, j: int) -> tuple[Any, Any, tuple[slice, slice]]:
@@ -267,8 +284,7 @@ def _run(held: Store, todo: list[Tile], engine: Any, advance: Advance) -> None:
 
 
 def _here(held: Store, todo: Iterable[Tile], advance: Advance) -> None:
-    for i, j in todo:
-        compute_tile(held, i, j)
+    for _ in compute_tiles(held, todo):
         advance()
 
 
@@ -338,18 +354,14 @@ def _send(worker: subprocess.Popen, what: bytes, tiles: list[Tile]) -> None:
         pass
 
 
-_ONE = Lock()  # tiles of one process one after the other: each uses all its threads
-
-
 def _remote(what: bytes, i: int, j: int) -> None:
     """A tile in a Dask worker, with as many threads as the worker has."""
     from distributed import get_worker
 
     os.environ[THREADS] = str(get_worker().state.nthreads)
-    with _ONE:
-        held = opened(what)
-        if not held.has(i, j):  # made by a worker that was lost before it could say so
-            compute_tile(held, i, j)
+    held = opened(what)
+    if not held.has(i, j):  # made by a worker that was lost before it could say so
+        compute_tile(held, i, j)
 
 
 def _dask(held: Store, todo: list[Tile], engine: Any, advance: Advance) -> None:
