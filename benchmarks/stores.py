@@ -62,11 +62,9 @@ def processes(count: int, folder: Path) -> dict[str, Any]:
 
 
 def dask(count: int, folder: Path) -> dict[str, Any]:
-    """A LocalCluster of two processes, its start not counted; see docs/scale.md for malloc's threshold."""
-    import dask
+    """A LocalCluster of two processes; its start is not counted."""
     from distributed import Client, LocalCluster
 
-    dask.config.set({"distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 2**27})
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None) as cluster,
         Client(cluster) as client,

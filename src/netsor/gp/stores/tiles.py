@@ -27,11 +27,11 @@ import numpy as np
 from netsor import arguments
 from netsor.errors import DataError, LimitError, NetsorError
 from netsor.expect.points.landmarks import Landmarks
-from netsor.gp.stores.dask import completed, connected, is_dask
+from netsor.gp.stores.dask import completed, connected, is_dask, keep_memory
 from netsor.gp.stores.grid import Axis, Grid
 from netsor.gp.stores.identity import check_same, identity
 from netsor.gp.stores.lock import writing
-from netsor.gp.stores.store import Store
+from netsor.gp.stores.store import NNGP, Store
 from netsor.gp.targets import as_kernel, output_sizes
 from netsor.limits import KernelFn
 from netsor.limits.on_numpy.loops import is_available
@@ -59,7 +59,8 @@ def packed(held: Store) -> bytes:
 
     for i, j in held.grid.tiles()[: 0 if held.landmarks else 2]:
         x, y, _ = _inputs(held, i, j)
-        held.kernel.read(x, y, held.cut, params=held.identity["params"])
+        for own in _kernels(held):
+            own.kernel.read(x, y, own.cut, params=own.params)
     return cloudpickle.dumps((held.path.resolve(), held.kernel))
 
 
@@ -81,9 +82,15 @@ def compute_tile(held: Store, i: int, j: int) -> None:
             f"{held.path} is computed by compiled loops, and there is no Numba here",
             remedy="Other loops have other roundings. Install netsor[fast].",
         )
-    with _ONE:
-        value, error = _sampled_tile(held, i, j) if held.landmarks else _exact_tile(held, i, j)
-    held.write(i, j, "K", value, error)
+    for own in _kernels(held):
+        with _ONE:
+            value, error = (_sampled_tile if held.landmarks else _exact_tile)(own, i, j)
+        held.write(i, j, own.name, value, error)
+
+
+def _kernels(held: Store) -> list[Store]:
+    """The kernels of a store; K comes last: where it is, all are."""
+    return [held.nngp, held] if NNGP in held.identity["kernels"] else [held]
 
 
 def compute_tiles(held: Store, tiles: Iterable[Tile]) -> Iterator[None]:
@@ -98,7 +105,7 @@ def compute_tiles(held: Store, tiles: Iterable[Tile]) -> Iterator[None]:
 def _exact_tile(held: Store, i: int, j: int) -> tuple[np.ndarray, float]:
     """A tile and its largest error."""
     x, y, block = _inputs(held, i, j)
-    result = held.kernel.part(x, y, held.cut, params=held.identity["params"])
+    result = held.kernel.part(x, y, held.cut, params=held.params)
     return result.value[block], result.bound.largest
 
 
@@ -109,7 +116,7 @@ def _sampled_tile(held: Store, i: int, j: int) -> tuple[np.ndarray, float]:
     others = np.setdiff1d(np.union1d(np.arange(a, b), np.arange(c, d)), marks)
     order = np.concatenate([marks, others])
     x = np.concatenate([held.inputs(0, int(k), int(k) + 1) for k in order])
-    result = held.kernel.landmark_part(x, Landmarks(len(marks), others), params=held.identity["params"])
+    result = held.kernel.landmark_part(x, Landmarks(len(marks), others), params=held.params)
     where = np.argsort(order)[np.searchsorted(np.sort(order), np.arange(order.max() + 1))]
     size = int(axis.sizes[0])
     rows, cols = (
@@ -143,6 +150,8 @@ def store(
     progress: bool | None = None,
 ) -> Store:
     """Compute the kernel matrix of x (or between x and y) into a store, or go on with one that is there.
+
+    Beside a tangent kernel the kernel of the network itself is kept: `store.nngp` is a store of that.
 
     path      a folder, K.zarr
     tile      about how many inputs a tile has on either side
@@ -359,6 +368,7 @@ def _remote(what: bytes, i: int, j: int) -> None:
     from distributed import get_worker
 
     os.environ[THREADS] = str(get_worker().state.nthreads)
+    keep_memory()
     held = opened(what)
     if not held.has(i, j):  # made by a worker that was lost before it could say so
         compute_tile(held, i, j)
