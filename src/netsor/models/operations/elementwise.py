@@ -225,5 +225,7 @@ def power(reader: Reader, x: Traced, k: float) -> Any:
 
 def select(reader: Reader, mask: Value, x: Traced | float, y: Traced | float) -> Value:
     """x where the mask is 1, y where it is 0."""
+    if as_value(reader, y).is_zero:
+        return mul(reader, mask, as_value(reader, x))
     other = add(reader, number(1.0), mask, -1)
     return add(reader, mul(reader, mask, as_value(reader, x)), mul(reader, other, as_value(reader, y)))
