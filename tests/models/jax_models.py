@@ -30,6 +30,11 @@ def heads(n: int) -> int:
     return HEADS or n // 2
 
 
+def double_precision(on: bool = True) -> Any:
+    """A context of JAX in double precision; versions differ in where it is."""
+    return jax.enable_x64(on) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64(on)
+
+
 def precision() -> dict[str, Any]:
     """Flax keeps its parameters in float32 unless told."""
     return {"param_dtype": jnp.result_type(float)}

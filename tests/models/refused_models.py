@@ -147,11 +147,11 @@ class LargestToken(Layer):
         return h[:, h.sum(-1).argmax(-1)[0]]
 
 
-class Sinusoids(Layer):
+class Ramps(Layer):
     """Fixed positions that differ from coordinate to coordinate."""
 
     def forward(self, h):
-        return h + torch.sin(torch.arange(3.0)[:, None] * torch.arange(float(self.n)))
+        return h + torch.arange(3.0)[:, None] * torch.arange(float(self.n))
 
 
 class MatrixWithMean(Layer):
@@ -238,7 +238,7 @@ REFUSED = {
     "readout that does not shrink": Case(WideReadout, VECTOR),
     "branch on values": within(Branch),
     "position of the largest token": within(LargestToken, SEQUENCE),
-    "sinusoidal positions": within(Sinusoids, SEQUENCE),
+    "numbers that grow along the width": within(Ramps, SEQUENCE),
     "matrix with a mean": within(MatrixWithMean),
     "random gain without a width": within(GainWithoutWidth, SEQUENCE),
     "no readout": Case(NoReadout, VECTOR),

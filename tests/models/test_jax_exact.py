@@ -12,7 +12,7 @@ os.environ.setdefault("KERAS_BACKEND", "jax")
 
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
-from jax_models import EQUINOX, FLAX, KERAS, PLAIN, SEQUENCE, VECTOR, lecun  # noqa: E402
+from jax_models import EQUINOX, FLAX, KERAS, PLAIN, SEQUENCE, VECTOR, double_precision, lecun  # noqa: E402
 
 import netsor as ns  # noqa: E402
 from netsor.errors import BuildError  # noqa: E402
@@ -26,7 +26,7 @@ IN_SINGLE = [*KERAS, FLAX[2], FLAX[5]]
 @pytest.fixture(autouse=True)
 def _double():
     """The libraries' own precision is float32."""
-    with jax.enable_x64(True):
+    with double_precision():
         if find_spec("keras"):
             import keras
 
@@ -48,7 +48,7 @@ def cases(models, library: str = "jax"):
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.filterwarnings("ignore")
 def test_own_weights_give_own_output(case, precision):
-    with jax.enable_x64(precision == "float64"):
+    with double_precision(precision == "float64"):
         if find_spec("keras"):
             import keras
 

@@ -179,6 +179,22 @@ class Positions(nn.Module):
         return self.head(torch.relu(self.hidden(torch.relu(h))))
 
 
+class Sinusoids(nn.Module):
+    """Attention Is All You Need: sines and cosines along the width, added to the embedding."""
+
+    def __init__(self, n: int, length: int = 8) -> None:
+        super().__init__()
+        angle = torch.arange(float(length))[:, None] / 10000 ** (torch.arange(0.0, n, 2) / n)
+        codes = torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)
+        self.register_buffer("codes", codes.to(torch.get_default_dtype()))
+        self.embed, self.norm = nn.Embedding(11, n), nn.LayerNorm(n)
+        self.hidden, self.head = nn.Linear(n, n), nn.Linear(n, 1)
+
+    def forward(self, tokens):
+        h = self.embed(tokens) + self.codes[: tokens.shape[1]]
+        return self.head(torch.relu(self.hidden(self.norm(h))))
+
+
 class Joined(nn.Module):
     """One matrix for queries, keys and values, taken apart by split, unbind and slices."""
 
@@ -302,6 +318,7 @@ CASES: dict[str, Case] = {
     "graph network": Case(GraphNetwork, (SEQUENCE, GRAPH), {"batch": False}),
     "unet": Case(UNet, IMAGE),
     "sines and cosines of positions": Case(Positions, SEQUENCE),
+    "sines and cosines along the width": Case(Sinusoids, np.array([1, 5, 1]), {"tokens": True}),
     **{f"joined matrices, {how}": Case(lambda n, how=how: Joined(n, how), SEQUENCE) for how in HOW},
     "stacked gru and lstm, bidirectional, dropout": Case(Stacked, SEQUENCE, {"train": True}),
     "dropout": Case(dropping, VECTOR, {"train": True}),

@@ -13,6 +13,7 @@ from netsor.errors import BuildError, SimulationError
 from netsor.lang.program import Input, Output, Program
 from netsor.lang.types import A, G
 from netsor.models.network import ModelNetwork
+from netsor.models.operations.codes import cosines
 from netsor.models.operations.parameters import stored_numbers
 from netsor.models.reader import Use
 from netsor.simulation.forward import Values, forward, plan
@@ -84,6 +85,7 @@ def own_weights(net: ModelNetwork, made: Program) -> dict[str, np.ndarray]:
         if s.name in net.registry.uses:
             use = net.registry.uses[s.name]
             weights[s.name] = _numbers(use, arrays[use.parameter.name])
+    weights |= {v.name: cosines(n) for n, v in net.registry.waves.items() if v.name}
     sizes = _widths(made, weights)
     for s in made.inputs:
         if s.name not in weights and isinstance(s.type, G) and s.name.startswith("ones"):

@@ -73,6 +73,7 @@ class Registry:
     uses: dict[str, Use] = field(default_factory=dict)
     ones: list[Vector] = field(default_factory=list)
     masks: dict[tuple, Vector] = field(default_factory=dict)
+    waves: dict[int, Vector] = field(default_factory=dict)  # of fixed numbers along a width
 
     def mask(self, number: int, keep: float, index: tuple[int, ...]) -> Vector:
         """The vector of a model's first, second, ... mask, which is drawn anew for each input."""
