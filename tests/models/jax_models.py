@@ -472,7 +472,7 @@ def keras_transformer() -> tuple[Any, Any]:
         layers = keras.layers
         start = keras.Input((3, 5))
         h = layers.Dense(n)(start)
-        h = layers.LayerNormalization()(h + layers.MultiHeadAttention(2, n // 2)(h, h))
+        h = layers.LayerNormalization()(h + layers.MultiHeadAttention(heads(n), n // heads(n))(h, h))
         return keras.Model(start, layers.Dense(1)(h + layers.Dense(n)(layers.Dense(4 * n, "relu")(h))))
 
     return ns.from_keras(make, WIDTH, scales="width"), SEQUENCE
