@@ -89,7 +89,7 @@ class StoredGP:
 
         New inputs go together as far as their covariances with all data fit into memory.
         """
-        kernel, params = self.store.kernel, self.store.identity["params"]
+        kernel, params = self.store.kernel, self.store.params
         inputs = as_inputs(x)
         means, variances = [], []
         for some in self._batches(inputs):
@@ -139,7 +139,7 @@ class StoredGP:
                 "the kernel is sampled, and new inputs were not drawn with those of the store",
                 remedy="Store all inputs together, and read their block: store.read(new, old) @ weights.",
             )
-        kernel, params, sizes = self.store.kernel, self.store.identity["params"], self.store.grid.rows.sizes
+        kernel, params, sizes = self.store.kernel, self.store.params, self.store.grid.rows.sizes
         stops = np.cumsum(sizes)
         step = max(1, self.store.grid.rows.chunk // int(sizes.max()))
         for a in range(0, len(sizes), step):
