@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from scipy.stats import multivariate_normal, norm
 
 import netsor as ns
@@ -19,7 +20,7 @@ def test_only_rough_entries_are_sampled_and_lie_within_their_errors() -> None:
     cov = np.array([[[1.0, 0.6], [0.6, 2.0]], [[1.0, 1.0], [1.0, 1.0]], [[0.5, 0.0], [0.0, 0.0]]])
     exact = mean[:, 1] * (cov[:, 0, 0] + mean[:, 0] ** 2) + 2 * mean[:, 0] * cov[:, 0, 1]
     rough = np.array([9.0, 9.0, exact[2]]), np.array([9.0, 9.0, 0.0])
-    value, error = _sampled_where_unsettled(lambda z: z[0] ** 2 * z[1], mean, cov, *rough)
+    value, error = _sampled_where_unsettled("E[f]", lambda z: z[0] ** 2 * z[1], mean, cov, *rough)
     assert value[2] == exact[2]
     assert error[2] == 0.0
     assert np.all(np.abs(value - exact) <= error)
@@ -30,9 +31,20 @@ def test_samples_that_never_see_an_event_do_not_stand_for_it() -> None:
     """All samples are 0, so their spread says nothing: the quadrature and its error stay."""
     mean, cov = np.zeros((1, 2)), np.eye(2)[None]
     rough = np.array([58.0]), np.array([38.0])
-    value, error = _sampled_where_unsettled(lambda z: (z[0] > 9) * 1e6, mean, cov, *rough)
+    value, error = _sampled_where_unsettled("E[f]", lambda z: (z[0] > 9) * 1e6, mean, cov, *rough)
     assert value == 58.0
     assert error >= 58.0
+
+
+def test_a_ratio_has_no_second_moment() -> None:
+    U, V, v = ns.Matrix(1.0), ns.Matrix(1.0), ns.Matrix(1.0, rows=1)
+
+    @ns.network
+    def net(x):
+        return v @ ns.nonlin(lambda a, b: a / b, U @ x, V @ x, name="ratio")
+
+    with pytest.raises(ns.NetsorError, match="heavy tail"):
+        ns.kernel(net)(np.ones((2, 1)))
 
 
 def test_rare_events_of_two_variables_have_honest_errors() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from netsor.errors import LimitError
 from netsor.expect.points.normal import normal_points
 from netsor.expect.quadrature.planes import Planes
 from netsor.expect.quadrature.space import gaussian_expectation
@@ -60,7 +61,7 @@ class Quadrature:
 
         def integral(mean: np.ndarray, cov: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             found = gaussian_expectation(integrand, mean, cov, tol=TOL, max_points=POINTS, planes=planes)
-            return _sampled_where_unsettled(integrand, mean, cov, *found)
+            return _sampled_where_unsettled(c.what, integrand, mean, cov, *found)
 
         return (yield from over_entries(r, c, variables, self.name, integral))
 
@@ -75,11 +76,12 @@ def _variables(r: Recorder, c: Component) -> dict[Variable, Variable]:
 
 
 def _sampled_where_unsettled(
-    integrand: Any, mean: np.ndarray, cov: np.ndarray, value: np.ndarray, error: np.ndarray
+    what: str, integrand: Any, mean: np.ndarray, cov: np.ndarray, value: np.ndarray, error: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Values and errors, better ones for the entries whose error is large.
 
-    A few points that carry the sum, or none that differ from 0, say nothing about how far off it is.
+    A few points that carry the sum, or none that differ from 0, say nothing about how far off it is; if then
+    the error of the quadrature is larger than all values, there may be no such moment, as of a / b.
     """
     rough = np.isfinite(value) & (error > WORST * np.abs(value).max(initial=0.0))
     count, d = int(rough.sum()), mean.shape[-1]
@@ -103,4 +105,10 @@ def _sampled_where_unsettled(
         better, spread, np.maximum(error[rough], np.where(trusted, 0.0, np.abs(sampled - value[rough])))
     )
     value[rough] = np.where(better, sampled, value[rough])
+    if np.any(~trusted & (error[rough] > np.abs(value).max())):
+        raise LimitError(
+            f"too few points carry {what}: a rare event, or a heavy tail",
+            remedy="Make the event more frequent, or the function grow more slowly: where E[f^2] is infinite "
+            "there is no limit.",
+        )
     return value, error
