@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from netsor.build.tangent import tangent
 from netsor.cli.app import app, reporting
 from netsor.cli.loading import load_array, load_inputs, load_network
 from netsor.cli.programs import NetworkTarget
@@ -19,6 +20,9 @@ StorePath = Annotated[
     Path, typer.Argument(help="A store, made by `netsor kernel -o K.zarr`.", metavar="K.zarr")
 ]
 Memory = Annotated[str, typer.Option(help="How much memory may be used: 500MB, 4GB.")]
+Nngp = Annotated[
+    bool, typer.Option("--nngp", help="In a store of a tangent kernel: the network's own kernel.")
+]
 SIZES = {"KB": 2**10, "MB": 2**20, "GB": 2**30}
 
 
@@ -50,6 +54,7 @@ def fit(
     solver: Annotated[str, typer.Option(help="auto, cholesky or pcg.")] = "auto",
     memory: Memory = "1GB",
     tol: Annotated[float, typer.Option(help="Relative residual of pcg.")] = 1e-8,
+    nngp: Nngp = False,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Weights and targets, for `netsor predict`.")
     ] = Path("model.npz"),
@@ -59,7 +64,12 @@ def fit(
     from netsor.gp.stores.store import Store
 
     found = fit_store(
-        Store(path), load_array(labels), noise=noise, solver=solver, memory=_bytes(memory), tol=tol
+        Store(path, nngp=nngp),
+        load_array(labels),
+        noise=noise,
+        solver=solver,
+        memory=_bytes(memory),
+        tol=tol,
     )
     found.save(output)
     evidence = found.log_marginal_likelihood()
@@ -75,6 +85,7 @@ def predict(
     data: Annotated[Path, typer.Argument(help="New inputs, as for kernel.", metavar="DATA")],
     model: Annotated[Path, typer.Option(help="What `netsor fit` wrote.")] = Path("model.npz"),
     memory: Memory = "1GB",
+    nngp: Nngp = False,
     output: Annotated[Path, typer.Option("--output", "-o", help="Means and standard deviations.")] = Path(
         "predictions.npz"
     ),
@@ -84,8 +95,14 @@ def predict(
     from netsor.gp.stores.model import load_stored
     from netsor.gp.stores.store import Store
     from netsor.limits import KernelFn
+    from netsor.limits.kernel import TangentKernelFn
 
-    kernel = KernelFn(load_network(target), options_of(Store(path).identity))
-    found = load_stored(model, Store(path, kernel), _bytes(memory)).predict(load_inputs(data)[0])
+    net, facts = load_network(target), Store(path).identity
+    if facts["kind"] == TangentKernelFn.__name__:
+        kernel: KernelFn = TangentKernelFn(tangent(net), options_of(facts))
+    else:
+        kernel = KernelFn(net, options_of(facts))
+    held = Store(path, kernel, nngp=nngp)
+    found = load_stored(model, held, _bytes(memory)).predict(load_inputs(data)[0])
     write_npz(output, {"mean": found.mean, "std": found.std})
     typer.echo(f"wrote {output}: mean {found.mean.shape}, largest std {found.std.max():.3g}")

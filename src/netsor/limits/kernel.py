@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -207,6 +208,18 @@ class TangentKernelFn(KernelFn):
 
     net: TangentNetwork
 
+    @cached_property
+    def nngp(self) -> KernelFn:
+        """The kernel of the network itself."""
+        return KernelFn(self.net.net, self.options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "nngp": self.nngp}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.nngp = state["nngp"]
+
     def parts(self, x: Any, y: Any = None, *, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The part of each parameter that is trained; they add up to the kernel, linear in the rates.
 
@@ -242,7 +255,7 @@ class TangentKernelFn(KernelFn):
             found = self._versions(inputs, [{**moving, **still}, moving])
             if found is not None:
                 return inputs.in_its_library(found[0]), inputs.in_its_library(found[1])
-        return KernelFn(self.net.net, self.options)(x, y, params=params), self(x, y, params=params)
+        return self.nngp(x, y, params=params), self(x, y, params=params)
 
     def _tangent(self, inputs: Inputs) -> Tangent:
         tangent = self._computation(inputs)[0].made.tangent

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,7 +47,7 @@ class Factor:
                 remedy="Allow more with memory=, or store the kernel with smaller tiles.",
             )
         self.kept = memory // block - 3  # blocks of a row
-        self.array = "cholesky_" + hashlib.sha256(self.nugget.tobytes()).hexdigest()[:16]
+        self.array = f"cholesky_{store.name}_" + hashlib.sha256(self.nugget.tobytes()).hexdigest()[:16]
         if self.array not in store.group:
             store.group.create_array(
                 self.array,
@@ -107,8 +106,8 @@ class Factor:
             if blocks[0][0] == blocks[0][1]:
                 self._compute(*blocks.pop(0), {})
                 advance()
-            path = self.store.path.resolve()
-            for _ in completed(client, _remote, ((path, self.nugget, self.memory, *b) for b in blocks)):
+            held = self.store.without_kernel()
+            for _ in completed(client, _remote, ((held, self.nugget, self.memory, *b) for b in blocks)):
                 advance()
 
     def _compute(self, i: int, j: int, row: dict[int, np.ndarray]) -> None:
@@ -148,6 +147,6 @@ class Factor:
         return 2 * sum(float(np.log(d).sum()) for d in diagonals)
 
 
-def _remote(path: Path, nugget: np.ndarray, memory: int, i: int, j: int) -> None:
+def _remote(store: Store, nugget: np.ndarray, memory: int, i: int, j: int) -> None:
     """A block in a worker of a cluster."""
-    Factor(Store(path), nugget, memory)._compute(i, j, {})
+    Factor(store, nugget, memory)._compute(i, j, {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
@@ -12,10 +13,11 @@ from typing import Any
 
 from netsor.errors import DataError
 
-__all__ = ["completed", "connected", "is_dask"]
+__all__ = ["completed", "connected", "is_dask", "keep_memory"]
 
 AHEAD = 3  # tasks that wait at each thread of a worker
 RETRIES = 3  # of a task whose worker is lost
+TRIM, MMAP = (-1, 2**26), (-3, 2**25)  # options of malloc, and what glibc would raise them to by itself
 CONNECT, ASK = 10, 5  # seconds that a scheduler has to answer; how often it is asked for its workers
 
 
@@ -69,3 +71,15 @@ def completed(client: Any, task: Callable[..., Any], items: Iterable[tuple[Any, 
         if going.is_empty():
             return
         yield next(going).result()
+
+
+def keep_memory() -> None:
+    """Let a worker use freed memory again, as any other process does.
+
+    Dask starts workers with a low MALLOC_TRIM_THRESHOLD_, and glibc with any value of it maps every larger
+    array anew, page by page: tiles took three times as long.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # there is none on other systems
+    if mallopt is not None:
+        mallopt(*MMAP)
+        mallopt(*TRIM)

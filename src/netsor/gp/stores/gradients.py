@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -84,10 +83,10 @@ class Gradients:
 
     def _times_on(self, v: np.ndarray) -> np.ndarray:
         """K v on a cluster: a task for each row of tiles."""
-        out, path, axis = np.empty_like(v), self.store.path.resolve(), self.store.grid.rows
+        out, held, axis = np.empty_like(v), self.store.without_kernel(), self.store.grid.rows
         with connected(self.engine) as client:
             right = client.scatter(v, broadcast=True)
-            for i, part in completed(client, _remote, ((path, i, right) for i in range(axis.count))):
+            for i, part in completed(client, _remote, ((held, i, right) for i in range(axis.count))):
                 out[slice(*axis.span(i))] = part
         return out
 
@@ -177,8 +176,7 @@ def _ratio(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.divide(x, y, out=np.zeros(np.broadcast_shapes(x.shape, y.shape)), where=y > 0)
 
 
-def _remote(path: Path, i: int, v: np.ndarray) -> tuple[int, np.ndarray]:
+def _remote(store: Store, i: int, v: np.ndarray) -> tuple[int, np.ndarray]:
     """Rows of K v, in a worker of a cluster."""
-    store = Store(path)
     axis = store.grid.rows
     return i, sum((store.tile(i, j) @ v[slice(*axis.span(j))] for j in range(axis.count)), np.zeros(()))

@@ -19,6 +19,7 @@ from netsor.build.network import Network, program
 from netsor.errors import DataError
 from netsor.gp.stores import inputs as sets
 from netsor.limits import KernelFn, Options
+from netsor.limits.kernel import TangentKernelFn
 from netsor.limits.tiling import Cut
 
 __all__ = ["FORMAT", "check_format", "check_same", "identity", "of_kernel", "options_of"]
@@ -41,7 +42,7 @@ def identity(
     return {
         "format": FORMAT,
         "netsor": netsor.__version__,
-        "kernels": ["K"],
+        "kernels": ["NNGP", "K"] if isinstance(kernel, TangentKernelFn) and not landmarks else ["K"],
         **of_kernel(kernel, [one for some in both.values() for one in _of_each_shape(some)]),
         "params": {name: float(value) for name, value in sorted(params.items())},
         "inputs": {name: {"count": len(z), "sha256": sets.digest(z)} for name, z in both.items()},

@@ -2,8 +2,9 @@
 
 The store is a Zarr group (version 3 of the format) with the arrays
 
-    K       the matrix, one chunk for each tile, with a checksum; what is not there yet is NaN
-    error   the largest error of each tile
+    K        the matrix, one chunk for each tile, with a checksum; what is not there yet is NaN
+    K_error  the largest error of each tile
+    NNGP     beside a tangent kernel K the kernel of the network itself, and NNGP_error
     x, y    the inputs; row_sizes, column_sizes: how many rows each of them has; mean: prior means of the rows
 
 A tile is written to a file of its own, which then takes its name, so it is there whole or not at all, and the
@@ -32,10 +33,12 @@ from netsor.gp.stores import inputs as sets
 from netsor.gp.stores.grid import Axis, Grid
 from netsor.gp.stores.identity import check_format, check_same, of_kernel
 from netsor.limits import KernelFn
+from netsor.limits.kernel import TangentKernelFn
 from netsor.limits.tiling import Cut
 
 __all__ = ["Status", "Store"]
 
+NNGP = "NNGP"  # the array of the network's own kernel
 CHECKSUM = 4  # bytes
 RECENT = 50  # tiles that the rate is taken from
 
@@ -74,13 +77,14 @@ def _duration(seconds: float) -> str:
 class Store:
     """A kernel matrix on disk; `ns.gp.store` makes it, `Store(path)` opens it, with a kernel for new inputs.
 
+    nngp      beside a tangent kernel: the kernel of the network itself, which is a store like any other
     identity  what it is of, see `stores.identity`
     """
 
-    def __init__(self, path: str | Path, kernel: KernelFn | None = None) -> None:
+    def __init__(self, path: str | Path, kernel: KernelFn | None = None, *, nngp: bool = False) -> None:
         import zarr
 
-        self.path = arguments.file("path", path)
+        self.path, self.name = arguments.file("path", path), NNGP if nngp else "K"
         if not (self.path / "zarr.json").is_file():
             raise DataError(f"there is no store {path}", remedy="Stores are made by ns.gp.store(K, x, path).")
         try:
@@ -90,6 +94,11 @@ class Store:
             raise DataError(f"{path} is not a store: {error}", remedy="Make it again.") from None
         check_format(self.identity, self.path)
         self._kernel = kernel
+        if self.name not in self.identity["kernels"]:
+            raise DataError(
+                f"{path} holds no other kernel of the network",
+                remedy="Stores of tangent kernels do, unless they are sampled: store ns.ntk(net).",
+            )
         if kernel is not None:
             facts = of_kernel(kernel, as_inputs(self.inputs(0, 0, 1)))
             del facts["programs"]  # those of all shapes, which would have to be read
@@ -103,14 +112,32 @@ class Store:
                 f"{self.path} knows its numbers, and not the network, which new inputs need",
                 remedy="Open it with the kernel: ns.gp.Store(path, ns.kernel(net)).",
             )
-        return self._kernel
+        if self.name == "K":
+            return self._kernel
+        assert isinstance(self._kernel, TangentKernelFn)
+        return self._kernel.nngp
+
+    def without_kernel(self) -> Store:
+        """The numbers alone, for workers that only read them."""
+        return Store(self.path.resolve(), nngp=self.name == NNGP)
+
+    @cached_property
+    def nngp(self) -> Store:
+        """The kernel of the network itself, of a store of its tangent kernel."""
+        return Store(self.path, self._kernel, nngp=True)
+
+    @property
+    def params(self) -> dict[str, float]:
+        """Variances in place of the network's own; its own kernel has no rates."""
+        given = self.identity["params"]
+        return {p: v for p, v in given.items() if self.name == "K" or not p.endswith(".rate")}
 
     def __repr__(self) -> str:
         rows, columns = self.shape
         return f"<store of {self.identity['network']}, {rows} x {columns}, {self.status()}>"
 
     def __reduce__(self):
-        return Store, (self.path, self._kernel)
+        return _opened, (self.path, self._kernel, self.name == NNGP)
 
     @staticmethod
     def create(path: Path, identity: dict[str, Any], grid: Grid, mean: np.ndarray, x: Any, y: Any) -> None:
@@ -203,8 +230,9 @@ class Store:
 
     # Which tiles are there
 
-    def done(self, kernel: str = "K") -> dict[tuple[int, int], float]:
+    def done(self, kernel: str | None = None) -> dict[tuple[int, int], float]:
         """The tiles that are there, with the time when they came; a file of a wrong size does not count."""
+        kernel = kernel or self.name
         array = self.group[kernel]
         size = array.chunks[0] * array.chunks[1] * array.dtype.itemsize + CHECKSUM
         found = {}
@@ -246,7 +274,7 @@ class Store:
 
         Off the diagonal a tile does not know the variances that its rounding goes with; the tiles on it do.
         """
-        found = self.group["K_error"][...]
+        found = self.group[f"{self.name}_error"][...]
         if not self.symmetric:
             return found
         whole, own = np.fmax(found, found.T), np.sqrt(np.nan_to_num(np.diagonal(found)))
@@ -266,7 +294,8 @@ class Store:
         found = []
         for i, j in self.done():
             try:
-                self.tile(i, j)
+                for kernel in self.identity["kernels"]:
+                    self.tile(i, j, kernel)
             except DataError:
                 found.append((i, j))
         return found
@@ -281,8 +310,9 @@ class Store:
 
     # Reading and writing
 
-    def tile(self, i: int, j: int, kernel: str = "K") -> np.ndarray:
+    def tile(self, i: int, j: int, kernel: str | None = None) -> np.ndarray:
         """The tile of rows i and columns j; below the diagonal the transpose of the one above."""
+        kernel = kernel or self.name
         if self.symmetric and i > j:
             return self.tile(j, i, kernel).T
         if not self._file(kernel, i, j).exists():
@@ -357,6 +387,10 @@ class Store:
             if self.symmetric and i != j:
                 out[cols] += tile.T @ vectors[rows]
         return out
+
+
+def _opened(path: Path, kernel: KernelFn | None, nngp: bool) -> Store:
+    return Store(path, kernel, nngp=nngp)
 
 
 def _overlaps(axis: Axis, start: int, stop: int) -> Iterator[tuple[int, tuple[int, int]]]:

@@ -13,7 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from importlib.util import find_spec
 from math import isqrt
@@ -25,12 +26,12 @@ import numpy as np
 
 from netsor import arguments
 from netsor.errors import DataError, LimitError, NetsorError
-from netsor.expect.points.landmarks import Landmarks
-from netsor.gp.stores.dask import completed, connected, is_dask
+from netsor.gp.stores.dask import completed, connected, is_dask, keep_memory
 from netsor.gp.stores.grid import Axis, Grid
 from netsor.gp.stores.identity import check_same, identity
+from netsor.gp.stores.landmarks import with_landmarks
 from netsor.gp.stores.lock import writing
-from netsor.gp.stores.store import Store
+from netsor.gp.stores.store import NNGP, Store
 from netsor.gp.targets import as_kernel, output_sizes
 from netsor.limits import KernelFn
 from netsor.limits.on_numpy.loops import is_available
@@ -38,12 +39,13 @@ from netsor.limits.tiling import Cut
 from netsor.progress import bar
 from netsor.threads import THREADS, cores
 
-__all__ = ["compute_tile", "opened", "packed", "store"]
+__all__ = ["compute_tile", "compute_tiles", "opened", "packed", "store"]
 
 ROWS = 2048  # of a tile, if nothing is said and that is not too much work
 WORK = 2**36  # multiply-adds of a tile, if nothing is said: some minutes
 POLL = 0.2  # seconds
-LANDMARKS, SAMPLED = 32, 64  # of a sampled kernel: inputs that all tiles share, and those of a tile
+ALL, LANDMARKS, SAMPLED = 256, 32, 64  # of sampled kernels: inputs that are drawn jointly if there are no
+# more, else those that all tiles share, and those of a tile
 
 Tile = tuple[int, int]
 Advance = Callable[[], None]
@@ -58,7 +60,8 @@ def packed(held: Store) -> bytes:
 
     for i, j in held.grid.tiles()[: 0 if held.landmarks else 2]:
         x, y, _ = _inputs(held, i, j)
-        held.kernel.read(x, y, held.cut, params=held.identity["params"])
+        for own in _kernels(held):
+            own.kernel.read(x, y, own.cut, params=own.params)
     return cloudpickle.dumps((held.path.resolve(), held.kernel))
 
 
@@ -70,6 +73,9 @@ def opened(what: bytes) -> Store:
     return Store(*cloudpickle.loads(what))
 
 
+_ONE = Lock()  # a process computes one tile at a time, with all its threads; another one may be written
+
+
 def compute_tile(held: Store, i: int, j: int) -> None:
     """Compute a tile and write it. Its numbers depend on nothing but the store and its place."""
     if held.cut.compiled and not is_available():
@@ -77,30 +83,39 @@ def compute_tile(held: Store, i: int, j: int) -> None:
             f"{held.path} is computed by compiled loops, and there is no Numba here",
             remedy="Other loops have other roundings. Install netsor[fast].",
         )
-    if held.landmarks:
-        _sampled_tile(held, i, j)
-        return
+    for own in _kernels(held):
+        with _ONE:
+            value, error = (_sampled_tile if held.landmarks else _exact_tile)(own, i, j)
+        held.write(i, j, own.name, value, error)
+
+
+def _kernels(held: Store) -> list[Store]:
+    """The kernels of a store; K comes last: where it is, all are."""
+    return [held.nngp, held] if NNGP in held.identity["kernels"] else [held]
+
+
+def compute_tiles(held: Store, tiles: Iterable[Tile]) -> Iterator[None]:
+    """Compute some tiles, each of them written while the next one is computed."""
+    pool = ThreadPoolExecutor(2)
+    try:
+        yield from pool.map(lambda tile: compute_tile(held, *tile), tiles)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _exact_tile(held: Store, i: int, j: int) -> tuple[np.ndarray, float]:
+    """A tile and its largest error."""
     x, y, block = _inputs(held, i, j)
-    result = held.kernel.part(x, y, held.cut, params=held.identity["params"])
-    held.write(i, j, "K", result.value[block], result.bound.largest)
+    result = held.kernel.part(x, y, held.cut, params=held.params)
+    return result.value[block], result.bound.largest
 
 
-def _sampled_tile(held: Store, i: int, j: int) -> None:
+def _sampled_tile(held: Store, i: int, j: int) -> tuple[np.ndarray, float]:
     """A tile of a kernel that is sampled: landmarks come first, and all others of the tile after them."""
-    axis, marks = held.grid.rows, held.landmark_numbers
-    ((a, b), at), ((c, d), to) = axis.inputs(i), axis.inputs(j)
-    others = np.setdiff1d(np.union1d(np.arange(a, b), np.arange(c, d)), marks)
-    order = np.concatenate([marks, others])
-    x = np.concatenate([held.inputs(0, int(k), int(k) + 1) for k in order])
-    result = held.kernel.landmark_part(x, Landmarks(len(marks), others), params=held.identity["params"])
-    where = np.argsort(order)[np.searchsorted(np.sort(order), np.arange(order.max() + 1))]
-    size = int(axis.sizes[0])
-    rows, cols = (
-        (where[np.arange(first, last), None] * size + np.arange(size)).reshape(-1)[slice(*span)]
-        for (first, last), span in (((a, b), at), ((c, d), to))
-    )
-    block = np.ix_(rows, cols)
-    held.write(i, j, "K", result.value[block], float(result.error[block].max()))
+    ((a, b), at), ((c, d), to) = held.grid.rows.inputs(i), held.grid.rows.inputs(j)
+    result, rows, cols = with_landmarks(held, np.arange(a, b), np.arange(c, d))
+    block = np.ix_(rows[slice(*at)], cols[slice(*to)])
+    return result.value[block], float(result.error[block].max())
 
 
 def _inputs(held: Store, i: int, j: int) -> tuple[Any, Any, tuple[slice, slice]]:
@@ -127,12 +142,14 @@ def store(
 ) -> Store:
     """Compute the kernel matrix of x (or between x and y) into a store, or go on with one that is there.
 
+    Beside a tangent kernel the kernel of the network itself is kept: `store.nngp` is a store of that.
+
     path      a folder, K.zarr
     tile      about how many inputs a tile has on either side
     engine    None: this process; a number of processes; a Dask client, or the address of a scheduler
     part      (k, N): the k-th of N equal parts, for processes that know nothing of each other
     params    variances in place of the network's own
-    landmarks  inputs that sampled tiles have in common, 32 by default: more of them, smaller errors
+    landmarks  inputs that sampled tiles have in common: all up to 256, else 32. More of them, smaller errors
     verify    read all tiles that are there, and compute damaged ones again
 
     Needs the extra `scale`. A store of another kernel is refused. `ns.gp.fit(store, y)` goes on with it.
@@ -145,10 +162,7 @@ def store(
     cut, marks = kernel.cut(x, y, params=used), 0
     if cut is None:
         _require_landmarks(kernel, x, y)
-        cut, marks = (
-            Cut(1, 1, len(x), False),
-            min(len(x), LANDMARKS if landmarks is None else arguments.whole("landmarks", landmarks, 1)),
-        )
+        cut, marks = Cut(1, 1, len(x), False), _landmarks(len(x), landmarks)
     there = (path / "zarr.json").exists()
     cut = Store(path).cut if there else cut  # numbers depend on it: all tiles have that of the first run
     grid = _grid(kernel, x, y, cut, tile)
@@ -169,6 +183,13 @@ def store(
         with bar(progress, len(todo), f"computing {path.name}") as advance:
             _run(held, todo, engine, advance)
     return held
+
+
+def _landmarks(count: int, given: int | None) -> int:
+    """How many inputs all tiles share."""
+    if given is None:
+        return count if count <= ALL else LANDMARKS
+    return min(count, arguments.whole("landmarks", given, 1))
 
 
 def _require_landmarks(kernel: KernelFn, x: Any, y: Any) -> None:
@@ -244,7 +265,7 @@ def _side(kernel: KernelFn, x: Any, rows: float) -> int:
     """How many inputs a tile has if nothing is said."""
     plan = kernel.plan(x[:2])
     if plan.sampling:
-        return SAMPLED
+        return len(x) if len(x) <= ALL else SAMPLED
     pair = plan.work / 3
     return max(1, min(int(ROWS / rows), isqrt(int(WORK / max(1.0, pair)))))
 
@@ -267,8 +288,7 @@ def _run(held: Store, todo: list[Tile], engine: Any, advance: Advance) -> None:
 
 
 def _here(held: Store, todo: Iterable[Tile], advance: Advance) -> None:
-    for i, j in todo:
-        compute_tile(held, i, j)
+    for _ in compute_tiles(held, todo):
         advance()
 
 
@@ -338,18 +358,15 @@ def _send(worker: subprocess.Popen, what: bytes, tiles: list[Tile]) -> None:
         pass
 
 
-_ONE = Lock()  # tiles of one process one after the other: each uses all its threads
-
-
 def _remote(what: bytes, i: int, j: int) -> None:
     """A tile in a Dask worker, with as many threads as the worker has."""
     from distributed import get_worker
 
     os.environ[THREADS] = str(get_worker().state.nthreads)
-    with _ONE:
-        held = opened(what)
-        if not held.has(i, j):  # made by a worker that was lost before it could say so
-            compute_tile(held, i, j)
+    keep_memory()
+    held = opened(what)
+    if not held.has(i, j):  # made by a worker that was lost before it could say so
+        compute_tile(held, i, j)
 
 
 def _dask(held: Store, todo: list[Tile], engine: Any, advance: Advance) -> None:

@@ -11,7 +11,7 @@ import sys
 from threading import Thread
 
 from netsor.errors import NetsorError
-from netsor.gp.stores.tiles import compute_tile, opened
+from netsor.gp.stores.tiles import compute_tiles, opened
 
 __all__ = ["main"]
 
@@ -21,8 +21,8 @@ def main() -> int:
     Thread(target=_end_with_the_other, daemon=True).start()
     try:
         held = opened(what)
-        for i, j in tiles:
-            compute_tile(held, i, j)
+        for _ in compute_tiles(held, tiles):
+            pass
     except NetsorError as error:
         print(error, file=sys.stderr)
         return 1

@@ -161,7 +161,8 @@ def fuse(tape: Tape, order: list[int], wanted: set[int]) -> list[int | Fused]:
     """The order of a tape with its large elementwise steps gathered into loops.
 
     A step that depends on nothing in the open loop goes before it; another one closes it. A loop has the
-    rules of one layer, with what is made of their results: that makes the loops of equal layers equal.
+    rules of one layer, with what is made of their results, and none begins with a multiple of data: that
+    makes the loops of equal layers equal.
     """
     done: list[int | Fused] = []
     group = Fused(())
@@ -177,7 +178,7 @@ def fuse(tape: Tape, order: list[int], wanted: set[int]) -> list[int | Fused]:
         stays = _fits(tape, k, group) if joins else _reads(tape, k).isdisjoint(group.members)
         if group.members and not stays:
             close()
-        if joins and (group.members or not _is_multiple(tape, k)):
+        if joins and (group.members or not (_is_multiple(tape, k) and _is_of_data(tape, k))):
             group.shape = tape.shapes[k]
             group.members.append(k)
         else:
@@ -219,6 +220,10 @@ def _is_multiple(tape: Tape, k: int) -> bool:
     """Whether a step multiplies by a number."""
     fn, args, *_ = tape.steps[k]
     return fn is operator.mul and any(prod(getattr(a, "shape", ())) == 1 for a in args)
+
+
+def _is_of_data(tape: Tape, k: int) -> bool:
+    return any(a.step in tape.leaves for a in tape.steps[k].reads())
 
 
 def _connect(tape: Tape, done: list[int | Fused], wanted: set[int]) -> None:
