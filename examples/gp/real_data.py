@@ -126,7 +126,7 @@ def show(title: str, results: dict[str, dict[str, np.ndarray]]) -> None:
 
 def picture(results: dict[str, dict[str, np.ndarray]], folder: Path) -> None:
     """Means and standard errors, one panel per data set."""
-    from netsor.plots.style import save, style
+    from netsor.plots.style import COLOURS, plain_axes, save, style
 
     pyplot = style()
     heights = [len(found) for found in results.values()]
@@ -136,12 +136,11 @@ def picture(results: dict[str, dict[str, np.ndarray]], folder: Path) -> None:
     for ax, (title, found) in zip(np.atleast_1d(axes), results.items(), strict=True):
         for k, (name, values) in enumerate(found.items()):
             mean, error = summary(values)
-            colour = "#7a8190" if name.startswith(("RBF", "Matern")) else "#4269d0"
+            colour = COLOURS[6] if name.startswith(("RBF", "Matern")) else COLOURS[0]
             ax.errorbar(mean, -k, xerr=2 * error, fmt="o", color=colour, markersize=5, capsize=2.5)
         ax.set_yticks([-k for k in range(len(found))], list(found))
         ax.set_ylim(-len(found) + 0.4, 0.6)
-        ax.grid(axis="x", color="#d8dbe2", linewidth=0.6)
-        ax.spines[["top", "right"]].set_visible(False)
+        plain_axes(ax)
         ax.set_title(title)
     np.atleast_1d(axes)[-1].set_xlabel("mean over splits, with two standard errors")
     figure.tight_layout()

@@ -115,7 +115,7 @@ def errors(task: Task, matrices: Sequence[np.ndarray]) -> np.ndarray:
 
 def picture(horizons: Sequence[int], limit: np.ndarray, finites: dict[int, np.ndarray], folder: Path) -> None:
     """Error against horizon, for the infinite reservoir and for finite ones."""
-    from netsor.plots.style import COLOURS, save, style
+    from netsor.plots.style import COLOURS, plain_axes, save, style
 
     pyplot = style()
     figure, ax = pyplot.subplots(figsize=(6.4, 4.0))
@@ -138,8 +138,7 @@ def picture(horizons: Sequence[int], limit: np.ndarray, finites: dict[int, np.nd
     ax.set(xscale="log", yscale="log", xlabel="horizon", ylabel="normalised RMSE of the forecast")
     ax.set_xticks(horizons, [str(h) for h in horizons])
     ax.minorticks_off()
-    ax.grid(color="#d8dbe2", linewidth=0.6)
-    ax.spines[["top", "right"]].set_visible(False)
+    plain_axes(ax)
     ax.set_title("Mackey-Glass series, delay 17")
     ax.legend(frameon=False, fontsize=8)
     for path in save(figure, folder / "reservoir"):

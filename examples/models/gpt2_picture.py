@@ -64,7 +64,7 @@ def main(file: str = "models.png") -> None:
         panel.set_title(title)
         panel.set_xticks(range(len(labels)), labels, rotation=90)
         panel.set_yticks(range(len(labels)), labels)
-    figure.colorbar(image, ax=panels, shrink=0.8)
+    figure.colorbar(image, ax=panels, shrink=0.8, label="covariance of the outputs")
     figure.savefig(file, dpi=110)
 
 

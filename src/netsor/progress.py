@@ -68,10 +68,10 @@ class _Work:
     def told(self) -> str:
         """Title, steps and time left."""
         elapsed = time.monotonic() - self.start
-        steps = f"{self.done} of {self.total}" if self.total else f"{self.done} steps"
+        steps = f"{self.done} of {self.total}" if self.total else f"{self.done} steps" if self.done else ""
         left = time_left(self.done, self.total, elapsed) if self.total else None
-        if left is None and self.expected is not None:
-            left = max(self.expected() - elapsed, 0.0)
+        if left is None and self.expected is not None and self.expected() > elapsed:
+            left = self.expected() - elapsed
         parts = [steps, spoken(elapsed), f"{spoken(left)} left" if left is not None else "", self.note]
         return f"{self.title}: {', '.join(part for part in parts if part)}"
 

@@ -147,5 +147,5 @@ def test_under_jax():
     jax = pytest.importorskip("jax")
     make, x = CASES["pixels"]
     K = ns.kernel(make())
-    with jax.enable_x64(True):
+    with jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64():
         np.testing.assert_allclose(jax.jit(K)(jax.numpy.asarray(x)), K(x), rtol=1e-10)

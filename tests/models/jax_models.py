@@ -30,6 +30,11 @@ def heads(n: int) -> int:
     return HEADS or n // 2
 
 
+def double_precision(on: bool = True) -> Any:
+    """A context of JAX in double precision; versions differ in where it is."""
+    return jax.enable_x64(on) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64(on)
+
+
 def precision() -> dict[str, Any]:
     """Flax keeps its parameters in float32 unless told."""
     return {"param_dtype": jnp.result_type(float)}
@@ -142,7 +147,53 @@ def up_and_down() -> tuple[Any, Any]:
     return ns.from_jax(init, apply, WIDTH), SEQUENCE
 
 
+def plain_dropout() -> tuple[Any, Any]:
+    """Two masks, and one for all tokens."""
+
+    def init(key, n):
+        a, b, v = jax.random.split(key, 3)
+        return {"a": lecun(a, 5, n), "b": lecun(b, n, n), "v": lecun(v, n, 2)}
+
+    def apply(p, x):
+        one, two, three = jax.random.split(jax.random.key(7), 3)
+        h = jax.nn.relu(x @ p["a"])
+        h = jnp.where(jax.random.bernoulli(one, 0.7, h.shape), h / 0.7, 0) @ p["b"]
+        h = h * jax.random.bernoulli(two, 0.8, h.shape[-1:]) / 0.8
+        return (jnp.tanh(h) * jax.random.bernoulli(three, 0.5, h.shape)) @ p["v"]
+
+    return ns.from_jax(init, apply, WIDTH), SEQUENCE
+
+
 # Flax
+
+
+def nnx_dropout() -> tuple[Any, Any]:
+    from flax import nnx
+
+    class Net(nnx.Module):
+        def __init__(self, n, rngs):
+            self.a, self.b = (nnx.Linear(k, n, rngs=rngs, **precision()) for k in (5, n))
+            self.drop, self.more = nnx.Dropout(0.5, rngs=rngs), nnx.Dropout(0.1, rngs=rngs)
+            self.v = nnx.Linear(n, 1, rngs=rngs, **precision())
+
+        def __call__(self, x):
+            return self.v(self.more(nnx.relu(self.b(self.drop(nnx.relu(self.a(x)))))))
+
+    return ns.from_flax(Net, WIDTH, train=True), SEQUENCE
+
+
+def linen_dropout() -> tuple[Any, Any]:
+    import flax.linen as nn
+
+    class Net(nn.Module):
+        n: int
+
+        @nn.compact
+        def __call__(self, x):
+            h = nn.relu(nn.Dense(self.n, **precision())(x))
+            return nn.Dense(1, **precision())(nn.Dropout(0.3, deterministic=False)(h))
+
+    return ns.from_flax(Net, WIDTH, example=VECTOR, train=True), VECTOR
 
 
 def nnx_mlp() -> tuple[Any, Any]:
@@ -367,6 +418,21 @@ def equinox_lstm() -> tuple[Any, Any]:
     return ns.from_equinox(Net, WIDTH), SEQUENCE
 
 
+def equinox_dropout() -> tuple[Any, Any]:
+    import equinox as eqx
+
+    def make(n, key):
+        a, b, v = jax.random.split(key, 3)
+        return eqx.nn.Sequential(
+            [
+                *(eqx.nn.Linear(5, n, key=a), eqx.nn.Lambda(jax.nn.relu), eqx.nn.Dropout(0.4)),
+                *(eqx.nn.Linear(n, n, key=b), eqx.nn.Lambda(jnp.tanh), eqx.nn.Linear(n, 1, key=v)),
+            ]
+        )
+
+    return ns.from_equinox(make, WIDTH, train=True), VECTOR
+
+
 # Keras
 
 
@@ -406,7 +472,7 @@ def keras_transformer() -> tuple[Any, Any]:
         layers = keras.layers
         start = keras.Input((3, 5))
         h = layers.Dense(n)(start)
-        h = layers.LayerNormalization()(h + layers.MultiHeadAttention(2, n // 2)(h, h))
+        h = layers.LayerNormalization()(h + layers.MultiHeadAttention(heads(n), n // heads(n))(h, h))
         return keras.Model(start, layers.Dense(1)(h + layers.Dense(n)(layers.Dense(4 * n, "relu")(h))))
 
     return ns.from_keras(make, WIDTH, scales="width"), SEQUENCE
@@ -423,10 +489,11 @@ def keras_lstm() -> tuple[Any, Any]:
     return ns.from_keras(make, WIDTH), SEQUENCE
 
 
-PLAIN: list[Case] = [scanned_rnn, stacked_lstm, plain_transformer, plain_cnn, up_and_down]
+PLAIN: list[Case] = [scanned_rnn, stacked_lstm, plain_transformer, plain_cnn, up_and_down, plain_dropout]
 FLAX: list[Case] = [
     *(nnx_mlp, nnx_cnn, nnx_transformer, nnx_lstm),
     *(linen_mlp, linen_cnn, linen_transformer, linen_lstm),
+    *(nnx_dropout, linen_dropout),
 ]
-EQUINOX: list[Case] = [equinox_mlp, equinox_cnn, equinox_transformer, equinox_lstm]
+EQUINOX: list[Case] = [equinox_mlp, equinox_cnn, equinox_transformer, equinox_lstm, equinox_dropout]
 KERAS: list[Case] = [keras_mlp, keras_cnn, keras_transformer, keras_lstm]

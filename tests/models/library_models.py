@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,9 @@ TOKENS = np.array([1, 2, 3, 7])
 
 
 def declare_torchvision_operators() -> None:
-    """torchvision checks for its compiled operators, which models without boxes do not need."""
+    """torchvision checks for its compiled operators, which do not load beside a PyTorch without CUDA."""
+    if find_spec("torchvision") is None or torch.version.cuda or "+" in version("torchvision"):
+        return
     if not hasattr(torch.ops.torchvision, "nms"):
         library = torch.library.Library("torchvision", "DEF")
         for name in ("nms", "qnms"):

@@ -40,9 +40,28 @@ class SortedWidth(Layer):
         return torch.sort(h, -1).values
 
 
-class Dropout(Layer):
+class DropoutOfScores(Layer):
     def forward(self, h):
-        return F.dropout(h, 0.1, training=True)
+        scores = torch.softmax(h @ h.transpose(-1, -2) / self.n, -1)
+        return F.dropout(scores, 0.1, training=True) @ h
+
+
+class DropoutOfData(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.embed, self.head = nn.Linear(5, n), nn.Linear(n, 1)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.embed(F.dropout(x, 0.1, training=True))))
+
+
+class RecurrentDropout(Layer):
+    def __init__(self, n):
+        super().__init__(n)
+        self.rnn = nn.GRU(n, n, num_layers=2, dropout=0.1, batch_first=True)
+
+    def forward(self, h):
+        return self.rnn(h)[0]
 
 
 class Noise(Layer):
@@ -128,11 +147,11 @@ class LargestToken(Layer):
         return h[:, h.sum(-1).argmax(-1)[0]]
 
 
-class Sinusoids(Layer):
+class Ramps(Layer):
     """Fixed positions that differ from coordinate to coordinate."""
 
     def forward(self, h):
-        return h + torch.sin(torch.arange(3.0)[:, None] * torch.arange(float(self.n)))
+        return h + torch.arange(3.0)[:, None] * torch.arange(float(self.n))
 
 
 class MatrixWithMean(Layer):
@@ -203,7 +222,9 @@ REFUSED = {
     "softmax over the width": within(SoftmaxOverWidth),
     "maximum over the width": within(MaxOverWidth),
     "sorted width": within(SortedWidth),
-    "dropout": within(Dropout),
+    "dropout of scores": within(DropoutOfScores, SEQUENCE),
+    "dropout of data": Case(DropoutOfData, VECTOR),
+    "dropout inside a recurrent module": Case(lambda n: Body(n, RecurrentDropout), SEQUENCE, {"train": True}),
     "noise": within(Noise),
     "bottleneck": within(Bottleneck),
     "function of an output": Case(FunctionOfOutput, VECTOR),
@@ -217,7 +238,7 @@ REFUSED = {
     "readout that does not shrink": Case(WideReadout, VECTOR),
     "branch on values": within(Branch),
     "position of the largest token": within(LargestToken, SEQUENCE),
-    "sinusoidal positions": within(Sinusoids, SEQUENCE),
+    "numbers that grow along the width": within(Ramps, SEQUENCE),
     "matrix with a mean": within(MatrixWithMean),
     "random gain without a width": within(GainWithoutWidth, SEQUENCE),
     "no readout": Case(NoReadout, VECTOR),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
 
 jax = pytest.importorskip("jax")
+os.environ.setdefault("KERAS_BACKEND", "jax")
 
 import jax.numpy as jnp  # noqa: E402
 import jax_models  # noqa: E402
@@ -22,18 +24,22 @@ def needs(library: str):
     return pytest.mark.skipif(find_spec(library) is None, reason=f"{library} is not installed")
 
 
-def real_outputs(net, x) -> np.ndarray:
+def real_outputs(net, x, by_keras: bool) -> np.ndarray:
     """Outputs (samples, outputs) of the model itself, rows of the readout first as netsor has them."""
     front = net.front
     given = jnp.asarray(x, front.dtype)
     given = given[None] if front.batch else given
 
-    @jax.jit
-    def one(key):
-        return jax.tree_util.tree_leaves(front.apply[0](front.init(key, WIDTH), given))[0]
+    def draw(key):
+        return front.init(key, WIDTH)
 
+    def run(parameters):
+        return jax.tree_util.tree_leaves(front.apply[0](parameters, given))[0]
+
+    draw, run = draw if by_keras else jax.jit(draw), jax.jit(run)  # Keras keeps a seed of its own
+    outputs = [np.asarray(run(draw(jax.random.key(s)))) for s in range(SAMPLES)]
     (order,) = net.output_orders()
-    return np.array([np.asarray(one(jax.random.key(s))).transpose(order).ravel() for s in range(SAMPLES)])
+    return np.array([o.transpose(order).ravel() for o in outputs])
 
 
 @pytest.mark.parametrize(
@@ -42,6 +48,7 @@ def real_outputs(net, x) -> np.ndarray:
         *jax_models.PLAIN,
         *(pytest.param(case, marks=needs("flax")) for case in jax_models.FLAX),
         *(pytest.param(case, marks=needs("equinox")) for case in jax_models.EQUINOX),
+        *(pytest.param(case, marks=needs("keras")) for case in jax_models.KERAS),
     ],
 )
 def test_the_kernel_is_that_of_many_initialisations(case, monkeypatch):
@@ -49,7 +56,7 @@ def test_the_kernel_is_that_of_many_initialisations(case, monkeypatch):
     monkeypatch.setattr(jax_models, "HEADS", None)  # scores q.k/sqrt(d) have a limit if heads grow in number
     net, x = case()
     result = ns.kernel(net).evaluate([x])
-    outputs = real_outputs(net, x)
+    outputs = real_outputs(net, x, case in jax_models.KERAS)
     diagonal = np.diag(result.value)
     error = np.sqrt((np.outer(diagonal, diagonal) + result.value**2) / SAMPLES + result.error**2)
     z = (outputs.T @ outputs / SAMPLES - result.value) / error

@@ -12,7 +12,7 @@ os.environ.setdefault("KERAS_BACKEND", "jax")
 
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
-from jax_models import EQUINOX, FLAX, KERAS, PLAIN, SEQUENCE, VECTOR, lecun  # noqa: E402
+from jax_models import EQUINOX, FLAX, KERAS, PLAIN, SEQUENCE, VECTOR, double_precision, lecun  # noqa: E402
 
 import netsor as ns  # noqa: E402
 from netsor.errors import BuildError  # noqa: E402
@@ -25,8 +25,8 @@ IN_SINGLE = [*KERAS, FLAX[2], FLAX[5]]
 
 @pytest.fixture(autouse=True)
 def _double():
-    """The libraries' own precision is float32; theirs is tested once, by a plain function."""
-    with jax.enable_x64(True):
+    """The libraries' own precision is float32."""
+    with double_precision():
         if find_spec("keras"):
             import keras
 
@@ -45,18 +45,18 @@ def cases(models, library: str = "jax"):
 @pytest.mark.parametrize(
     "case", [*cases(PLAIN), *cases(FLAX, "flax"), *cases(EQUINOX, "equinox"), *cases(KERAS, "keras")]
 )
+@pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.filterwarnings("ignore")
-def test_own_weights_give_own_output(case):
-    net, x = case()
-    check = ns.check_import(net, x)
-    assert check.tolerance == (1e-5 if case in IN_SINGLE else 1e-12)
+def test_own_weights_give_own_output(case, precision):
+    with double_precision(precision == "float64"):
+        if find_spec("keras"):
+            import keras
+
+            keras.config.set_floatx(precision)
+        net, x = case()
+        check = ns.check_import(net, x)
+    assert check.tolerance == (1e-5 if precision == "float32" or case in IN_SINGLE else 1e-12)
     assert abs(check.outputs).max() > 0
-
-
-def test_single_precision():
-    with jax.enable_x64(False):
-        net, x = PLAIN[0]()
-        assert ns.check_import(net, x).tolerance == 1e-5
 
 
 def test_laws_of_initialisers():
@@ -112,6 +112,19 @@ def test_a_transformer_equals_the_one_written_with_netsor():
         return head @ ns.layernorm(h, eps=1e-5)
 
     np.testing.assert_allclose(ns.kernel(net)([x]), ns.kernel(by_hand)([x]), rtol=1e-8, atol=1e-12)
+
+
+def test_masks_without_a_width_are_refused():
+    def init(key, n):
+        a, v = jax.random.split(key)
+        return {"a": lecun(a, 5, n), "v": lecun(v, n, 1)}
+
+    def apply(p, x):
+        kept = jax.random.bernoulli(jax.random.key(0), 0.5, x.shape)
+        return jax.nn.relu(jnp.where(kept, x, 0) @ p["a"]) @ p["v"]
+
+    with pytest.raises(BuildError, match="random numbers without a width are drawn"):
+        ns.program(ns.from_jax(init, apply), VECTOR)
 
 
 def test_arguments_are_checked():

@@ -9,7 +9,7 @@ jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp  # noqa: E402
 from jax import lax, nn  # noqa: E402
-from jax_models import SEQUENCE, lecun  # noqa: E402
+from jax_models import SEQUENCE, double_precision, lecun  # noqa: E402
 
 import netsor as ns  # noqa: E402
 
@@ -53,7 +53,7 @@ def test_operations(fn):
         a, b, c = jax.random.split(key, 3)
         return {"a": lecun(a, 5, n), "b": lecun(b, n, n), "c": lecun(c, n, 1)}
 
-    with jax.enable_x64(True):
+    with double_precision():
         net = ns.from_jax(init, lambda p, x: jnp.tanh(fn(x @ p["a"]) @ p["b"]) @ p["c"], width=8)
         check = ns.check_import(net, SEQUENCE)
     assert check.tolerance == 1e-12

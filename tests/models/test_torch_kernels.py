@@ -47,6 +47,26 @@ def test_mlp():
     same(ns.from_torch(make, N), by_hand, rng.standard_normal((4, 5)))
 
 
+def test_dropout():
+    """Masks are drawn anew for each input, also for equal ones."""
+
+    def make(n):
+        return nn.Sequential(
+            *(nn.Linear(5, n, bias=False), nn.ReLU(), nn.Dropout(0.3), nn.Linear(n, n, bias=False)),
+            *(nn.ReLU(), nn.Dropout(0.5), nn.Linear(n, 1, bias=False)),
+        )
+
+    a, b, v = ns.Matrix(1 / 3), ns.Matrix(1 / 3), ns.Matrix(1 / 3, rows=1)
+    first, second = ns.Dropout(0.7), ns.Dropout(0.5)
+    by_hand = ns.network(lambda x: v @ second(ns.relu(b @ first(ns.relu(a @ x)))))
+    x = rng.standard_normal((3, 5))
+    net = ns.from_torch(make, N, train=True)
+    same(net, by_hand, [*x, x[0]])
+    K, plain = ns.kernel(net)([*x, x[0]]), ns.kernel(ns.from_torch(make, N))(x)
+    assert K[0, 0] == pytest.approx(plain[0, 0] / 0.35)  # E[mask^2] = 1 / keep
+    assert 0 < K[0, 3] < 0.9 * K[0, 0]
+
+
 def test_cnn_with_batchnorm():
     def make(n):
         return nn.Sequential(

@@ -20,6 +20,7 @@ import netsor as ns  # noqa: E402
 MESSAGES = Path(__file__).parent / "refused.txt"
 WITHOUT_MODULE = {  # the whole model does it, or torch.export itself stops
     *("function of an output", "softmax of an output", "no readout", "branch on values", "pixel shuffle"),
+    "dropout of data",
 }
 
 

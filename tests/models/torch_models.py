@@ -152,6 +152,110 @@ class Einsum(nn.Module):
         return self.head(mixed.flatten(2))
 
 
+class Stacked(nn.Module):
+    """Two recurrent layers, both directions, with dropout between them."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.first = nn.GRU(5, n, batch_first=True, bidirectional=True)
+        self.second = nn.LSTM(2 * n, n, batch_first=True, bidirectional=True)
+        self.drop, self.head = nn.Dropout(0.2), nn.Linear(2 * n, 1)
+
+    def forward(self, x):
+        return self.head(self.second(self.drop(self.first(x)[0]))[0])
+
+
+class Positions(nn.Module):
+    """Codes of sines and cosines are data: a matrix takes them to the width."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.embed, self.place = nn.Linear(5, n), nn.Linear(6, n, bias=False)
+        self.hidden, self.head = nn.Linear(n, n), nn.Linear(n, 1)
+
+    def forward(self, x):
+        angle = torch.arange(x.shape[1], dtype=x.dtype)[:, None] / 10 ** torch.arange(3, dtype=x.dtype)
+        h = self.embed(x) + self.place(torch.cat([angle.sin(), angle.cos()], -1))
+        return self.head(torch.relu(self.hidden(torch.relu(h))))
+
+
+class Sinusoids(nn.Module):
+    """Attention Is All You Need: sines and cosines along the width, added to the embedding."""
+
+    def __init__(self, n: int, length: int = 8) -> None:
+        super().__init__()
+        angle = torch.arange(float(length))[:, None] / 10000 ** (torch.arange(0.0, n, 2) / n)
+        codes = torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)
+        self.register_buffer("codes", codes.to(torch.get_default_dtype()))
+        self.embed, self.norm = nn.Embedding(11, n), nn.LayerNorm(n)
+        self.hidden, self.head = nn.Linear(n, n), nn.Linear(n, 1)
+
+    def forward(self, tokens):
+        h = self.embed(tokens) + self.codes[: tokens.shape[1]]
+        return self.head(torch.relu(self.hidden(self.norm(h))))
+
+
+class Joined(nn.Module):
+    """One matrix for queries, keys and values, taken apart by split, unbind and slices."""
+
+    def __init__(self, n: int, how: str) -> None:
+        super().__init__()
+        self.n, self.how = n, how
+        self.embed, self.qkv, self.head = nn.Linear(5, n), nn.Linear(n, 3 * n), nn.Linear(n, 1)
+
+    def parts(self, h):
+        n = self.n
+        match self.how:
+            case "split":
+                return h.split(n, -1)
+            case "split with sizes":
+                return h.split([n, n, n], -1)
+            case "slices":
+                return h[..., :n], h[..., n : 2 * n], h[..., 2 * n :]
+            case "unflatten":
+                return h.unflatten(-1, (3, n)).unbind(-2)
+            case "rearranged":
+                return h.reshape(*h.shape[:-1], 3, n).permute(2, 0, 1, 3)
+            case "tensor_split":
+                return h.tensor_split(3, -1)
+            case "tensor_split at places":
+                return h.tensor_split((n, 2 * n), -1)
+        return h.chunk(3, -1)
+
+    def forward(self, x):
+        q, k, v = self.parts(self.qkv(self.embed(x)))
+        weights = torch.softmax(q @ k.transpose(-1, -2) / self.n, -1)
+        return self.head(weights @ v)
+
+
+HOW = (
+    "chunk",
+    "split",
+    "split with sizes",
+    "slices",
+    "unflatten",
+    "rearranged",
+    "tensor_split",
+    "tensor_split at places",
+)
+
+
+def dropping(n: int) -> nn.Module:
+    return nn.Sequential(
+        *(nn.Linear(5, n), nn.ReLU(), nn.Dropout(0.3), nn.Linear(n, n), nn.Tanh(), nn.Dropout(0.1)),
+        nn.Linear(n, 2),
+    )
+
+
+def dropping_channels(n: int) -> nn.Module:
+    """Masks of whole channels, then of pixels."""
+    return nn.Sequential(
+        *(nn.Conv2d(3, n, 3, padding=1), nn.ReLU(), nn.Dropout2d(0.3)),
+        *(nn.Conv2d(n, n, 3), nn.ReLU(), nn.Dropout(0.2)),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(n, 1)),
+    )
+
+
 def convolutional(n: int) -> nn.Module:
     return nn.Sequential(
         *(nn.Conv2d(3, n, 3, padding=1), nn.BatchNorm2d(n), nn.ReLU(), nn.MaxPool2d(2)),
@@ -213,4 +317,15 @@ CASES: dict[str, Case] = {
     "gated unit": Case(Gated, VECTOR),
     "graph network": Case(GraphNetwork, (SEQUENCE, GRAPH), {"batch": False}),
     "unet": Case(UNet, IMAGE),
+    "sines and cosines of positions": Case(Positions, SEQUENCE),
+    "sines and cosines along the width": Case(Sinusoids, np.array([1, 5, 1]), {"tokens": True}),
+    **{f"joined matrices, {how}": Case(lambda n, how=how: Joined(n, how), SEQUENCE) for how in HOW},
+    "stacked gru and lstm, bidirectional, dropout": Case(Stacked, SEQUENCE, {"train": True}),
+    "dropout": Case(dropping, VECTOR, {"train": True}),
+    "dropout of channels": Case(dropping_channels, IMAGE, {"train": True}),
+    "encoder layer with dropout, heads that grow in number": Case(
+        lambda n: Read(n, nn.TransformerEncoderLayer(n, n // 2, 2 * n, dropout=0.2, batch_first=True)),
+        SEQUENCE,
+        {"train": True},
+    ),
 }

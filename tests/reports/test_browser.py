@@ -27,6 +27,11 @@ CASES = {
     "cnn": (lambda: ns.zoo.cnn(2), digits().images[:6, :, :, None]),
     "transformer": (lambda: ns.zoo.transformer(2), TEXTS),
 }
+PAGES = [
+    *("index", "gallery", "layers", "neural_tangents", "benchmarks", "models", "gp"),
+    *("reference/limit", "reference/functions", "reference/commands"),
+    *("notebooks/a_from_paper_to_kernel", "notebooks/e_phase_diagrams"),
+]
 FEW = {"widths": (16, 32), "samples": 4}
 
 
@@ -88,6 +93,21 @@ def test_the_pointer_shows_a_value(browser: Any, pages: dict[str, Path]) -> None
     assert [line for line in said if not line.startswith(("data:", "blob:"))] == []
 
 
+def test_paper_has_all_of_the_program_and_no_menu(browser: Any, pages: dict[str, Path]) -> None:
+    """What is folded on the screen is printed, the graph fits, and paper is white."""
+    shown, _ = opened(browser, pages["gru"], 1280, "dark")
+    shown.wait_for_selector("body[data-drawn=yes]", timeout=30_000)
+    shown.emulate_media(media="print", color_scheme="dark")
+    shown.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert not shown.is_visible("nav")
+    assert shown.locator("details:not([open])").count() == 0
+    graph, page = (shown.locator(f"{part}").first.bounding_box() for part in (".wide svg", "main"))
+    assert graph["width"] <= page["width"]
+    assert shown.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    shown.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert shown.locator("details:not([open])").count() > 0
+
+
 def test_twelve_layers_on_a_hundred_inputs(tmp_path: Path, browser: Any) -> None:
     x = np.random.default_rng(0).standard_normal((100, 5))
     start = time.process_time()
@@ -101,9 +121,7 @@ def test_twelve_layers_on_a_hundred_inputs(tmp_path: Path, browser: Any) -> None
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize(
-    "name", ["index", "gallery", "reference/limit", "reference/functions", "reference/commands"]
-)
+@pytest.mark.parametrize("name", PAGES)
 def test_pages_of_the_site(name: str, scheme: str, browser: Any) -> None:
     """Nothing is loaded from elsewhere, and nothing is wider than a narrow screen."""
     if not SITE.exists():

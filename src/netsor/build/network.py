@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import pickle
 import random
 import re
 import time
@@ -320,8 +321,8 @@ def _read(net: Network, trace: Trace, x: Any, name: str) -> list[Readout]:
 
 def _random_states(net: Network) -> list[Any]:
     """Where the random number generators stand that a network can reach."""
-    own = [repr(g.getstate() if isinstance(g, random.Random) else _bits(g).state) for g in generators(net.fn)]
-    return [random.getstate(), repr(np.random.get_state()), *own]
+    own = (g.getstate() if isinstance(g, random.Random) else _bits(g).state for g in generators(net.fn))
+    return [pickle.dumps(x) for x in (random.getstate(), np.random.get_state(legacy=False), *own)]
 
 
 def _bits(generator: Any) -> Any:

@@ -68,4 +68,4 @@ def _is_ours(frame: FrameType) -> bool:
     """Whether a frame runs code of netsor, also code that a dataclass or a decorator runs for it."""
     file, module = frame.f_code.co_filename, frame.f_globals.get("__name__", "")
     generated = file == "<string>" and module.startswith("netsor.")
-    return generated or file.startswith(PACKAGE) or module == "contextlib"
+    return generated or file.startswith(PACKAGE) or module in ("contextlib", "functools")

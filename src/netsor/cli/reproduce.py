@@ -36,9 +36,8 @@ def _report(out: Path, seed: int, figure: Callable[[Run], Iterator[str]]) -> Non
 
     run = Run(out, seed)
     try:
-        with run.showing():
-            for line in figure(run):
-                typer.echo(line)
+        for line in figure(run):
+            typer.echo(line)
     except KeyboardInterrupt:
         complain(f"interrupted; {run.drawn} new samples are kept in {out / 'samples'}: run it again", 130)
     if run.reused:

@@ -11,10 +11,11 @@ import numpy as np
 
 from netsor.display.html import TIES
 
-__all__ = ["Curve", "curves", "heat_map"]
+__all__ = ["Curve", "curves", "heat_map", "ticks"]
 
 MOST_CELLS = 48  # along an axis; larger matrices are shown as means of blocks
 SIDE = 300  # of a heat map, in pixels
+MOST_TICKS = 7  # numbers on an axis
 # viridis (Smith & van der Walt 2015) at twelve places
 VIRIDIS = [
     "440154",
@@ -151,7 +152,9 @@ def curves(lines: Sequence[Curve], title: str, xlabel: str, ylabel: str) -> str:
             height - bottom - 8
         )
 
-    parts = [_axis(place, (x0, x1), (y0, y1), height - bottom)]
+    points = sorted({x for c in lines for x in c.x})
+    marked = points if len(points) <= MOST_TICKS else ticks(x0, x1)
+    parts = [_axis(place, marked, (x0, x1), (y0, y1), height - bottom)]
     for k, c in enumerate(lines):
         parts.append(_curve(c, TIES[(k + 3) % len(TIES)] if not c.dashed else "#80868f", place))
     legend = "".join(
@@ -179,16 +182,18 @@ def _reach(values: np.ndarray) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _axis(place, across: tuple[float, float], up: tuple[float, float], floor: float) -> str:
-    """Grid lines and numbers at powers of ten, or of two where they span less than one."""
+def _axis(
+    place, marked: Sequence[float], across: tuple[float, float], up: tuple[float, float], floor: float
+) -> str:
+    """Grid lines and numbers: at those that are marked, and at round ones up the side."""
     parts = []
-    for tick in _ticks(*across):
+    for tick in marked:
         x, _ = place(tick, 10 ** up[0])
         parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="8" y2="{floor:.0f}" stroke="#80868f40"/>')
         parts.append(
             f'<text x="{x:.1f}" y="{floor + 14:.0f}" font-size="10" text-anchor="middle">{tick:g}</text>'
         )
-    for tick in _ticks(*up):
+    for tick in ticks(*up):
         x, y = place(10 ** across[0], tick)
         right, _ = place(10 ** across[1], tick)
         parts.append(f'<line x1="{x:.0f}" x2="{right:.0f}" y1="{y:.1f}" y2="{y:.1f}" stroke="#80868f40"/>')
@@ -198,14 +203,14 @@ def _axis(place, across: tuple[float, float], up: tuple[float, float], floor: fl
     return "".join(parts)
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def ticks(low: float, high: float) -> list[float]:
     """Round numbers between two powers of ten, at most about seven."""
     for steps in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 5), (1, 3), (1,)):
         found = [m * 10.0**e for e in range(math.floor(low), math.ceil(high) + 1) for m in steps]
         found = [t for t in found if low <= math.log10(t) <= high]
-        if len(found) <= 7:
+        if len(found) <= MOST_TICKS:
             return found
-    return found[:: -(-len(found) // 6)]
+    return found[:: -(-len(found) // (MOST_TICKS - 1))]
 
 
 def _curve(c: Curve, ink: str, place) -> str:

@@ -36,10 +36,11 @@ def panel(title: str, *parts: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; the cells of its rows are HTML."""
+    """A table; the cells of its rows are HTML. It may have no head."""
     top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    top = f"<thead><tr>{top}</tr></thead>" if top else ""
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<table>{top}<tbody>{body}</tbody></table>"
 
 
 def fold(summary: str, body: str) -> str:

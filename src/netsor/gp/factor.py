@@ -21,6 +21,7 @@ from scipy.linalg.lapack import dpotrf  # type: ignore[attr-defined]
 
 from netsor.arguments import shown
 from netsor.errors import DataError, NetsorError
+from netsor.progress import bar
 
 __all__ = [
     "InferenceError",
@@ -35,6 +36,7 @@ __all__ = [
 
 EPS = float(np.finfo(np.float64).eps)
 MOST = 2**14  # rows that are factorised at once
+RATE = 3e10  # operations of a factorisation in a second, about
 
 
 class InferenceError(NetsorError):
@@ -63,7 +65,13 @@ def _bad_noise(what: str) -> DataError:
     return DataError(what, remedy="The noise is a variance >= 0, or an array of them with one per target.")
 
 
-def cholesky(matrix: np.ndarray, nugget: np.ndarray | float, *, overwrite: bool = False) -> np.ndarray:
+def cholesky(
+    matrix: np.ndarray,
+    nugget: np.ndarray | float,
+    *,
+    overwrite: bool = False,
+    progress: bool | None = None,
+) -> np.ndarray:
     """The lower factor of K + diag(nugget); `overwrite` a matrix in double precision that is not needed."""
     kept = overwrite and matrix.dtype == np.float64 and matrix.flags.c_contiguous
     raised = matrix if kept else np.array(matrix, np.float64, order="C")
@@ -73,7 +81,10 @@ def cholesky(matrix: np.ndarray, nugget: np.ndarray | float, *, overwrite: bool 
         )
     diagonal = np.diagonal(raised).copy()
     raised[np.diag_indices_from(raised)] += nugget
-    if not _factorise(raised):
+    rows = len(raised)
+    with bar(progress, 0, f"factorising {rows} rows", lambda: rows**3 / 3 / RATE):
+        positive = _factorise(raised)
+    if not positive:
         above = np.triu(raised, 1)
         raise _not_positive(above + above.T + np.diag(diagonal), nugget)
     for k, row in enumerate(raised):

@@ -98,7 +98,7 @@ class GP:
             ("kernel", "exact" if self.exact else "sampled in part"),
         ]
         facts += [(f"variance of {name}", f"{value:.4g}") for name, value in self.params.items()]
-        return panel(repr(self)[1:-1], table(("", ""), facts))
+        return panel(repr(self)[1:-1], table((), facts))
 
     @property
     def nugget(self) -> np.ndarray:
@@ -293,7 +293,8 @@ def fit(
     used = arguments.mapping("params", params, '{"W1": 2.0}')
     result = kernel.evaluate(inputs, params=used)
     least = jitter_of(result) if jitter is None else float(check_noise(jitter))
-    lower = cholesky(result.value, np.maximum(level, least), overwrite=True)
+    nugget, shown = np.maximum(level, least), kernel.options.progress
+    lower = cholesky(result.value, nugget, overwrite=True, progress=shown)
     alpha = solve(lower, table - kernel.mean(inputs)[:, None])
     return GP(kernel, used, inputs, sizes, table, flat, level, least, result.plan.exact, lower, alpha)
 

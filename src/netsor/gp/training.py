@@ -67,7 +67,7 @@ class Trained:
         facts = [("rate", f"{self.rate:g}"), ("largest stable step", f"{self.max_rate:.4g}")]
         facts += [("ridge", f"{self.nugget:.3g}"), ("loss before training", f"{self.loss(0.0):.4g}")]
         chart = curves([curve], "expected loss in training", "time", "loss")
-        return panel(repr(self)[1:-1], f'<div class="row">{chart}{table(("", ""), facts)}</div>')
+        return panel(repr(self)[1:-1], f'<div class="row">{chart}{table((), facts)}</div>')
 
     @property
     def max_rate(self) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,21 +12,20 @@ from scipy.optimize import OptimizeResult, minimize
 
 from netsor import arguments
 from netsor.build.network import as_inputs
-from netsor.errors import DataError, LimitError
-from netsor.gp.factor import InferenceError, check_noise, cholesky, likelihood, needed_jitter, solve
+from netsor.errors import DataError
+from netsor.gp.factor import InferenceError, check_noise
 from netsor.gp.gradient import jax_runs
+from netsor.gp.objective import FAILED, Objective
 from netsor.gp.regression import GP, fit
+from netsor.gp.scoring import Scoring
 from netsor.gp.targets import arrange, as_kernel, output_sizes
-from netsor.lang.libraries import double_precision
 from netsor.limits.kernel import KernelFn
 from netsor.progress import bar
 
-__all__ = ["Objective", "Tuned", "tune"]
+__all__ = ["Tuned", "tune"]
 
 METHODS = ("auto", "jax", "differences", "nelder-mead")
-FAILED = 1e30  # in place of a likelihood that does not exist
 SPREAD = 2.0  # restarts begin within this many units of log variance
-FORWARD = 2.0**-24  # a step in log variance, near eps^(1/2): slopes have errors of about 1e-7
 
 Progress = Callable[[int, float], None]
 
@@ -54,136 +53,6 @@ class Tuned:
     message: str
 
 
-@dataclass(frozen=True, eq=False)
-class Place:
-    """Where a search is: minus the log likelihood, the kernel, and the factor of the covariance C.
-
-    alpha   C^-1 y
-    raised  whether the diagonal is raised by the jitter, and not by the noise
-    """
-
-    theta: np.ndarray
-    value: float
-    matrix: Any = None
-    lower: Any = None
-    alpha: Any = None
-    raised: bool = False
-
-
-@dataclass(eq=False)
-class Objective:
-    """Minus the log marginal likelihood as a function of theta, the logarithms of what is free.
-
-    Each entry of `groups` is a tuple of names that move by one common factor, and theta is the logarithm
-    of the first. The noise is the group ("noise",). As in `fit` the diagonal is raised by the noise, but
-    at least by the jitter, here as a fixed part of the trace so that it moves with the variances.
-    """
-
-    kernel: KernelFn
-    inputs: list[Any]
-    y: np.ndarray
-    values: dict[str, float]
-    groups: list[tuple[str, ...]]
-    jitter: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.y = self.y - self.kernel.mean(self.inputs)[:, None]
-        result = self.kernel.evaluate(self.inputs, params=self.network_part(self.values))
-        matrix = np.asarray(result.value, np.float64)
-        trace = float(np.trace(matrix))
-        self.jitter = needed_jitter(np.diagonal(matrix), result.bound.rms) / trace if trace > 0 else 0.0
-        self.exact = result.plan.exact
-        self.of_params = self.kernel.of_params(self.inputs)
-
-    @property
-    def start(self) -> np.ndarray:
-        return np.array([np.log(self.values[group[0]]) for group in self.groups])
-
-    def unpack(self, theta: Any, exp: Callable[[Any], Any] = np.exp) -> dict[str, Any]:
-        """All variances, and the noise, at theta."""
-        moved: dict[str, Any] = dict(self.values)
-        for k, group in enumerate(self.groups):
-            for name in group:
-                moved[name] = exp(theta[k]) * (self.values[name] / self.values[group[0]])
-        return moved
-
-    def network_part(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in values.items() if name != "noise"}
-
-    def value(self, theta: np.ndarray) -> float:
-        """With NumPy; a matrix that is not positive definite counts as very unlikely."""
-        return self.at(theta).value
-
-    def at(self, theta: np.ndarray) -> Place:
-        """The likelihood, and what its derivatives are made of."""
-        values = {name: float(value) for name, value in self.unpack(theta).items()}
-        try:
-            matrix = self.matrix(theta)
-            nugget = max(values["noise"], self.jitter * float(np.trace(matrix)))
-            lower = cholesky(matrix, nugget)
-        except (InferenceError, LimitError):
-            return Place(theta, FAILED)
-        alpha = solve(lower, self.y)
-        return Place(theta, -likelihood(lower, alpha, self.y), matrix, lower, alpha, nugget > values["noise"])
-
-    def matrix(self, theta: np.ndarray) -> np.ndarray:
-        values = {name: float(value) for name, value in self.unpack(theta).items()}
-        return np.asarray(self.of_params(self.network_part(values)), np.float64)
-
-    def differences(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
-        """Value and gradient, from the derivatives of the kernel by differences: one kernel for each.
-
-        With dC the derivative of the covariance C = K + noise of the m columns of y, and alpha = C^-1 y,
-
-            gradient = m/2 tr(C^-1 dC) - 1/2 tr(alpha^T dC alpha).
-        """
-        place = self.at(theta)
-        if place.value >= FAILED:
-            return FAILED, np.zeros(len(theta))
-        gradient, columns = np.zeros(len(theta)), self.y.shape[1]
-        for k, group in enumerate(self.groups):
-            change = self._change(place, k, group)
-            quadratic = float(np.sum(place.alpha * (change @ place.alpha)))
-            gradient[k] = (columns * float(np.trace(solve(place.lower, change))) - quadratic) / 2
-        return place.value, gradient
-
-    def _change(self, place: Place, k: int, group: tuple[str, ...]) -> np.ndarray:
-        """dC by theta_k; the noise needs no kernel."""
-        rows, noise = np.eye(len(self.y)), float(np.exp(place.theta[k]))
-        if group == ("noise",):
-            return np.zeros_like(rows) if place.raised else noise * rows
-        moved = place.theta.copy()
-        moved[k] += FORWARD
-        change = (self.matrix(moved) - place.matrix) / FORWARD
-        return change + self.jitter * float(np.trace(change)) * rows if place.raised else change
-
-    def with_jax(self) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
-        """Value and gradient by JAX, compiled."""
-        import jax  # type: ignore[import-not-found]
-        import jax.numpy as jnp  # type: ignore[import-not-found]
-        from jax.scipy.linalg import cho_solve  # type: ignore[import-not-found]
-
-        def negative(theta: Any) -> Any:
-            values = self.unpack(theta, jnp.exp)
-            matrix = jnp.asarray(self.kernel(self.inputs, params=self.network_part(values)))
-            nugget = jnp.maximum(values["noise"], self.jitter * jnp.trace(matrix))
-            lower = jnp.linalg.cholesky(matrix + nugget * jnp.eye(len(self.y)))
-            rows, targets = self.y.shape
-            constant = jnp.sum(jnp.log(jnp.diagonal(lower))) + rows / 2 * np.log(2 * np.pi)
-            return 0.5 * jnp.sum(self.y * cho_solve((lower, True), self.y)) + targets * constant
-
-        compiled = jax.jit(jax.value_and_grad(negative))
-
-        def run(theta: np.ndarray) -> tuple[float, np.ndarray]:
-            with double_precision():
-                value, slope = compiled(jnp.asarray(theta, jnp.float64))
-            if not (np.isfinite(value) and np.isfinite(slope).all()):
-                return FAILED, np.zeros(len(theta))
-            return float(value), np.asarray(slope, np.float64)
-
-        return run
-
-
 def tune(
     kernel: KernelFn,
     x: Any,
@@ -205,8 +74,8 @@ def tune(
     noise, params  where the search starts; variances of 0 stay 0
     fixed          names that do not move, among them "noise"
     tied           groups of names that move by one common factor, e.g. [["W1", "W2"], ["b1", "b2"]]
-    method         "jax": L-BFGS with compiled gradients; "differences": L-BFGS with differences of kernels,
-                   which with their seed fixed are smooth also where they are sampled;
+    method         "jax": L-BFGS with compiled gradients; "differences": scoring (`netsor.gp.scoring`) with
+                   differences of kernels, which with their seed fixed are smooth also where they are sampled;
                    "nelder-mead": without derivatives; "auto": "jax" if it is installed, the kernel has exact
                    methods and it compiles in seconds, else "differences"
     restarts       more searches from random places near the start, drawn from `seed`; the best one counts
@@ -274,22 +143,20 @@ class _Search:
         return found
 
     def function(self) -> Callable[[np.ndarray], Any]:
-        if self.method == "jax":
-            plain = self.objective.with_jax()
-        else:
-            plain = self.objective.differences if self.method == "differences" else self.objective.value
-        moved = sum(group != ("noise",) for group in self.objective.groups)
-        cost = 1 + moved if self.method == "differences" else 1
+        plain = self.objective.with_jax() if self.method == "jax" else self.objective.value
 
         def counted(theta: np.ndarray) -> Any:
             found = plain(theta)
-            self.evaluations += cost
-            value = found[0] if isinstance(found, tuple) else found
-            self.first = value if np.isnan(self.first) else self.first
-            self.tell(self.evaluations, -value)
+            self.count(1, found[0] if isinstance(found, tuple) else found)
             return found
 
         return counted
+
+    def count(self, kernels: int, value: float) -> None:
+        """So many kernels more, the last with that likelihood."""
+        self.evaluations += kernels
+        self.first = value if np.isnan(self.first) else self.first
+        self.tell(self.evaluations, -value)
 
     def run(self, function: Callable[[np.ndarray], Any], theta: np.ndarray) -> OptimizeResult:
         size = len(theta)
@@ -297,10 +164,13 @@ class _Search:
             value = self.objective.value(theta)
             self.first = value
             return OptimizeResult(x=theta, fun=value, success=True, message="nothing is free")
-        box = [self.limits] * size
-        if self.method != "nelder-mead":
+        if self.method == "differences":
             # Of a sampled kernel the likelihood is not known better than that.
-            options = {"maxiter": self.steps, "ftol": 1e-12 if self.objective.exact else 1e-5, "gtol": 1e-6}
+            enough = 1e-8 if self.objective.exact else 1e-2
+            return Scoring(self.objective, self.limits, self.steps, enough, self.count).search(theta)
+        box = [self.limits] * size
+        if self.method == "jax":
+            options = {"maxiter": self.steps, "ftol": 1e-12, "gtol": 1e-6}
             return minimize(function, theta, jac=True, method="L-BFGS-B", bounds=box, options=options)
         corners = np.vstack([theta, theta + np.eye(size)])  # a unit of log variance along each axis
         corners[1:][corners[1:] > self.limits[1]] -= 2.0

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import product
 from math import inf, isfinite, isnan, log, prod
 from typing import Any
@@ -61,6 +61,7 @@ class About:
         return self.kinks == ()
 
 
+@lru_cache(1024)
 def about(expr: Expr, name: str) -> About:
     """What is known of the expression as a function of the variable `name`; other names are constants."""
     return about_parts(expr, name)[expr]

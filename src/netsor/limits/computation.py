@@ -167,9 +167,9 @@ class Computation:
             def make(tape: Tape, most: int | None) -> Recorder:
                 return self.recorder(tape, most, errors)
 
-            found = record(
-                make, self.program, self.rows, options.memory, options.dtype, known is not None, self.cut
-            )
+            memory, compiled = options.memory, known is not None
+            with bar(options.progress, 0, "planning the kernel"):
+                found = record(make, self.program, self.rows, memory, options.dtype, compiled, self.cut)
             if isinstance(found, Missing):
                 self._sample(found)
                 return None

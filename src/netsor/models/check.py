@@ -13,6 +13,7 @@ from netsor.errors import BuildError, SimulationError
 from netsor.lang.program import Input, Output, Program
 from netsor.lang.types import A, G
 from netsor.models.network import ModelNetwork
+from netsor.models.operations.codes import cosines
 from netsor.models.operations.parameters import stored_numbers
 from netsor.models.reader import Use
 from netsor.simulation.forward import Values, forward, plan
@@ -50,8 +51,8 @@ def check_import(net: ModelNetwork, x: Any, tolerance: float | None = None) -> C
             "model.",
         )
     made = program(net, x)
-    mine = run_with(made, own_weights(net, made))
     own = model_outputs(net, x)
+    mine = run_with(made, own_weights(net, made) | own_masks(net))
     theirs = np.concatenate([np.ravel(a).astype(float) for a in own])
     size = float(np.abs(theirs).max()) or 1.0
     difference = float(np.abs(mine - theirs).max()) / size if mine.shape == theirs.shape else math.inf
@@ -84,6 +85,7 @@ def own_weights(net: ModelNetwork, made: Program) -> dict[str, np.ndarray]:
         if s.name in net.registry.uses:
             use = net.registry.uses[s.name]
             weights[s.name] = _numbers(use, arrays[use.parameter.name])
+    weights |= {v.name: cosines(n) for n, v in net.registry.waves.items() if v.name}
     sizes = _widths(made, weights)
     for s in made.inputs:
         if s.name not in weights and isinstance(s.type, G) and s.name.startswith("ones"):
@@ -93,6 +95,19 @@ def own_weights(net: ModelNetwork, made: Program) -> dict[str, np.ndarray]:
         for s in made.inputs
         if (w := weights.get(name := s.name)) is not None
     }
+
+
+def own_masks(net: ModelNetwork) -> dict[str, np.ndarray]:
+    """The masks of the model's last run, as vectors whose sign is positive where a coordinate is kept."""
+    drawn = iter(net.front.drawn)
+    found = {}
+    for one in net.masks:
+        kept = next(drawn) if one.numbers is None else one.numbers
+        factors = [f for axis in one.axes for f in axis]
+        order = sorted(range(len(factors)), key=lambda k: factors[k].is_vector)
+        assert one.vector.name is not None
+        found[one.vector.name] = 2.0 * kept.reshape([f.size[0] for f in factors]).transpose(order) - 1.0
+    return found
 
 
 def _numbers(use: Use, array: np.ndarray) -> np.ndarray:

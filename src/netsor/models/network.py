@@ -17,9 +17,10 @@ from netsor.models.axes import Axis, Cut, CutWidth, finite
 from netsor.models.laws import VALUES, Given, Row, override
 from netsor.models.operations.outputs import finish, rows_first
 from netsor.models.operations.parameters import parameter
-from netsor.models.reader import Reader, Registry
+from netsor.models.reader import Mask, Reader, Registry
 from netsor.models.scalars import Size
 from netsor.models.values import Constant, Output, Parameter, Traced, Value
+from netsor.progress import bar
 
 __all__ = ["Front", "ModelNetwork", "two_widths"]
 
@@ -33,6 +34,7 @@ class Front(ABC):
     widths: Size
     rows: list[Row]
     batch: bool
+    drawn: Sequence[np.ndarray] = ()  # the masks of dropout in the last run, if the model draws them itself
 
     @abstractmethod
     def walk(self, reader: Reader, parameters: Parameters, inputs: Sequence[Value]) -> list[Traced]:
@@ -68,6 +70,7 @@ class ModelNetwork(Network):
         self.notes: list[str] = []
         self.results: list[Output] = []
         self.latest: Any = None  # the trace that has used the registry last
+        self.masks: list[Mask] = []  # of dropout, for the input that was read last
         self.single = False  # whether the model computes something in less than double precision
         super().__init__(self.read, name)
 
@@ -79,6 +82,10 @@ class ModelNetwork(Network):
 
     def read(self, x: Any) -> list[Any]:
         """The model on one input, as readouts."""
+        with bar(None, 0, f"reading {self.name}"):
+            return self._read(x)
+
+    def _read(self, x: Any) -> list[Any]:
         trace = current_trace("a model")
         inputs = [self._input(part) for part in (x if isinstance(x, tuple) else (x,))]
         before = trace.copy()
@@ -95,7 +102,7 @@ class ModelNetwork(Network):
                 trace.rewind(before)  # the network is that of the last walk alone
                 continue
             self.latest = trace
-            self.single = reader.single
+            self.single, self.masks = reader.single, reader.masks
             self.notes += [note for note in reader.notes if note not in self.notes]
             self.results = [result for result in chosen if isinstance(result, Output)]
             return out

@@ -6,14 +6,18 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from statistics import NormalDist
+
+import numpy as np
 
 from netsor.build.nodes import Node
 from netsor.build.parameters import Matrix, Vector
 from netsor.errors import BuildError, NetsorError, Place
+from netsor.models.axes import Axes
 from netsor.models.scalars import NEAR, ONE, Size
 from netsor.models.values import Parameter, Value
 
-__all__ = ["Reader", "Registry", "Use", "Where"]
+__all__ = ["Mask", "Reader", "Registry", "Use", "Where"]
 
 GROWS = (
     "It has no limit. Attention scores q.k/sqrt(d) are such values: they stay random, where q.k/d "
@@ -49,6 +53,18 @@ class Use:
     contracted: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True)
+class Mask:
+    """A mask of dropout: its vector g, where step(g) is the mask, its axes in the model, and its numbers.
+
+    The numbers are zeros and ones at the model's own width; None if only a run of the model tells them.
+    """
+
+    vector: Vector
+    axes: Axes
+    numbers: np.ndarray | None
+
+
 @dataclass
 class Registry:
     """Matrices and vectors by parameter and piece; they are shared by all inputs that a network reads."""
@@ -56,6 +72,16 @@ class Registry:
     made: dict[tuple, Matrix | Vector] = field(default_factory=dict)
     uses: dict[str, Use] = field(default_factory=dict)
     ones: list[Vector] = field(default_factory=list)
+    masks: dict[tuple, Vector] = field(default_factory=dict)
+    waves: dict[int, Vector] = field(default_factory=dict)  # of fixed numbers along a width
+
+    def mask(self, number: int, keep: float, index: tuple[int, ...]) -> Vector:
+        """The vector of a model's first, second, ... mask, which is drawn anew for each input."""
+        key = number, keep, index
+        if key not in self.masks:
+            name, mean = f"mask{len(self.masks) + 1}", NormalDist().inv_cdf(keep)
+            self.masks[key] = Vector(1.0, mean, index=index, each=True, name=name)
+        return self.masks[key]
 
     def name(self, base: str) -> str:
         """A name for a program's text that no other parameter has."""
@@ -81,6 +107,7 @@ class Reader:
     refusal: NetsorError | None = None
     single: bool = False  # whether the model computes something in less than double precision
     ones_taken: int = 0
+    masks: list[Mask] = field(default_factory=list)  # in the order in which the model draws them
 
     def ones(self) -> Vector:
         """A vector whose coordinates are 1, of any width; the same ones whenever a model is walked."""

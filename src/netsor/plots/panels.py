@@ -28,8 +28,9 @@ def heat_map(
     low, high = limits or (None, None)
     image = ax.imshow(matrix, cmap=cmap, interpolation="nearest", vmin=low, vmax=high)
     if labels:
-        ax.set_xticks(range(len(labels)), labels, rotation=90, fontsize=7.5)
-        ax.set_yticks(range(len(labels)), labels, fontsize=7.5)
+        size = min(7.5, 250 / len(labels))  # points: what fits beside a row
+        ax.set_xticks(range(len(labels)), labels, rotation=90, fontsize=size)
+        ax.set_yticks(range(len(labels)), labels, fontsize=size)
     ax.tick_params(length=0 if labels else 3)
     for row in breaks:
         ax.axhline(row - 0.5, color=line, linewidth=1.3)

@@ -161,7 +161,9 @@ def phase_diagram(
             line = ax.contour(across, up, logs, levels=[0.0], colors=INK, linewidths=2.0)
             ax.clabel(line, fmt={0.0: "critical"}, fontsize=8)
         bar = ax.figure.colorbar(image, ax=ax, fraction=0.046, pad=0.03)
-        bar.set_label("log10 of chi", fontsize=8)
+        marked = [low, low / 2, 0.0, high / 2, high]
+        bar.set_ticks(marked, labels=[f"{10**tick:.2g}" for tick in marked])
+        bar.set_label("chi", fontsize=8)
         bar.ax.tick_params(labelsize=7.5)
         bar.outline.set_linewidth(0.5)
         ax.set(xlabel="var_w", ylabel="var_b", title=title)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from netsor.display.charts import ticks
 from netsor.reports.findings import Along
 from netsor.verify import Verification
 
 __all__ = ["along_chart", "convergence_chart", "matrix_chart", "spectrum_chart"]
 
 MOST_CELLS = 100  # along an axis; larger matrices are shown as means of blocks
+MOST_LABELS = 40  # beside rows and below columns
 HOVER = {"condition": {"param": "hover", "value": 2.5, "empty": False}, "value": 0}
 
 
@@ -30,12 +34,14 @@ def matrix_chart(value: np.ndarray, error: np.ndarray, labels: Sequence[str]) ->
             rows.append([i, j, _number(value[block].mean()), _number(error[block].max(), 2)])
     names = list(labels) if len(labels) == len(value) else []
     fields = [{"i": i, "j": j, "value": v, "error": e, **_named(names, i, j)} for i, j, v, e in rows]
-    axis = {
-        "labels": len(value) <= 40,
-        "ticks": False,
-        "title": "row" if step == 1 else f"row, {step} to a cell",
-    }
-    order = {"type": "ordinal", "sort": None, "axis": axis}
+    axis: dict[str, Any] = {"labels": len(value) <= MOST_LABELS, "ticks": False}
+    if names:
+        axis |= {"labelExpr": f"{json.dumps(names)}[datum.value]", "labelLimit": 70}
+    cells = "" if step == 1 else f", {step} to a cell"
+
+    def places_along(f: str, what: str) -> dict[str, Any]:
+        return {"field": f, "type": "ordinal", "sort": None, "axis": {**axis, "title": what + cells}}
+
     told = [{"field": f, "type": "quantitative"} for f in ("value", "error")]
     places = [{"field": f, "type": "nominal", "title": t} for f, t in (("i", "row"), ("j", "column"))]
     if names:
@@ -48,8 +54,8 @@ def matrix_chart(value: np.ndarray, error: np.ndarray, labels: Sequence[str]) ->
         ],
         "mark": {"type": "rect"},
         "encoding": {
-            "x": {**order, "field": "j"},
-            "y": {**order, "field": "i"},
+            "x": places_along("j", "column"),
+            "y": places_along("i", "row"),
             "color": {
                 "field": "value",
                 "type": "quantitative",
@@ -79,12 +85,13 @@ def spectrum_chart(kernels: dict[str, np.ndarray]) -> dict[str, Any]:
             for k, (s, v) in enumerate(zip(shares, found, strict=True))
             if s > 1e-15
         ]
+    whole = [n for n in _round([v["number"] for v in values]) if n == int(n)]
     return {
         "data": {"values": values},
         "mark": {"type": "line", "point": {"size": 28}},
         "encoding": {
-            "x": _log("number", "number of the eigenvalue"),
-            "y": _log("share", "share of the sum"),
+            "x": _log("number", "number of the eigenvalue", whole),
+            "y": _log("share", "share of the sum", _round([v["share"] for v in values])),
             "color": _series("kernel"),
             "tooltip": _told("kernel", "number", "eigenvalue", "share"),
         },
@@ -98,11 +105,12 @@ def along_chart(along: Sequence[Along]) -> dict[str, Any]:
             "place": k + 1,
             "variable": name,
             "correlation": _number(c),
-            "inputs": f"{a.inputs[0]} and {a.inputs[1]}",
+            "inputs": f"inputs {a.inputs[0]} and {a.inputs[1]}",
         }
         for a in along
         for k, (name, c) in enumerate(zip(a.names, a.values, strict=True))
     ]
+    places = max(len(a.values) for a in along)
     return {
         "data": {"values": values},
         "mark": {"type": "line", "point": {"size": 28}},
@@ -110,8 +118,8 @@ def along_chart(along: Sequence[Along]) -> dict[str, Any]:
             "x": {
                 "field": "place",
                 "type": "quantitative",
-                "title": "output or layer, in order",
-                "axis": {"tickMinStep": 1, "format": "d"},
+                "title": along[0].place,
+                "axis": {"values": list(range(1, places + 1, -(-places // 12)))},
             },
             "y": {"field": "correlation", "type": "quantitative", "scale": {"zero": False}},
             "color": _series("inputs"),
@@ -132,7 +140,11 @@ def convergence_chart(found: Verification) -> dict[str, Any]:
     theory = [
         {"width": w, "distance": _number(means[-1] * np.sqrt(found.widths[-1] / w))} for w in found.widths
     ]
-    x, y = _log("width", "width"), _log("distance", "relative distance to the limit")
+    shown = _round([r[end] for r in rows for end in ("low", "high")])
+    x, y, low = (
+        _log("width", "width", found.widths),
+        *(_log(field, "relative distance to the limit", shown) for field in ("distance", "low")),
+    )
     return {
         "layer": [
             {
@@ -143,11 +155,7 @@ def convergence_chart(found: Verification) -> dict[str, Any]:
             {
                 "data": {"values": rows},
                 "mark": {"type": "rule", "strokeWidth": 1.5},
-                "encoding": {
-                    "x": x,
-                    "y": _log("low", "relative distance to the limit"),
-                    "y2": {"field": "high"},
-                },
+                "encoding": {"x": x, "y": low, "y2": {"field": "high"}},
             },
             {
                 "data": {"values": rows},
@@ -158,9 +166,16 @@ def convergence_chart(found: Verification) -> dict[str, Any]:
     }
 
 
-def _log(field: str, title: str) -> dict[str, Any]:
+def _log(field: str, title: str, marked: Sequence[float]) -> dict[str, Any]:
+    """A logarithmic axis with these numbers on it."""
     scale = {"type": "log", "nice": False, "padding": 8}
-    return {"field": field, "type": "quantitative", "scale": scale, "title": title}
+    axis = {"values": list(marked), "labelExpr": "format(datum.value, datum.value < 0.001 ? '.0e' : '~g')"}
+    return {"field": field, "type": "quantitative", "scale": scale, "title": title, "axis": axis}
+
+
+def _round(values: Sequence[float]) -> list[float]:
+    """A few round numbers between the ends of positive ones."""
+    return ticks(math.log10(min(values)) - 0.02, math.log10(max(values)) + 0.02)
 
 
 def _series(field: str) -> dict[str, Any]:

@@ -26,8 +26,9 @@ MOST_VERIFIED = 3  # inputs that finite networks are run on
 
 @dataclass(frozen=True)
 class Along:
-    """The correlation of two inputs at the Gaussian vectors of a program, in order."""
+    """The correlation of two inputs at each of their outputs, or at each layer: what `place` says."""
 
+    place: str
     inputs: tuple[int, int]
     names: tuple[str, ...]
     values: tuple[float, ...]
@@ -108,7 +109,7 @@ def _over_outputs(K: np.ndarray, sizes: Sequence[int]) -> list[Along]:
         other = starts[j] + rows
         scale = np.sqrt(K[rows, rows] * K[other, other])
         values = np.where(scale > 0, K[rows, other] / np.where(scale > 0, scale, 1.0), 0.0)
-        found.append(Along((0, j), tuple(f"output {t + 1}" for t in rows), tuple(values.tolist())))
+        found.append(Along("output", (0, j), tuple(f"output {t + 1}" for t in rows), tuple(values.tolist())))
     return found
 
 
@@ -132,7 +133,7 @@ def _over_layers(net: Network, inputs: list[Any], seed: int) -> list[Along]:
             scale = np.sqrt(own[0][k] * own[j][k])
             cross = _diagonal(L.sigma(a, b))
             values.append(float(np.mean(np.where(scale > 0, cross / np.where(scale > 0, scale, 1.0), 0.0))))
-        found.append(Along((0, j), tuple(rows[0]), tuple(values)))
+        found.append(Along("layer", (0, j), tuple(rows[0]), tuple(values)))
     return found
 
 

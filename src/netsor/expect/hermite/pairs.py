@@ -32,7 +32,7 @@ def pair_sum(a: Series, b: Series, rho: Array, errors: bool = True) -> tuple[Arr
     xp = array_namespace(a.coefs, b.coefs, rho)
     rho = xp.clip(rho, -1.0, 1.0)
     fixed = is_traced(a.coefs, b.coefs, rho) or 0 in (*a.tail.shape, *b.tail.shape, *rho.shape)
-    blocks = [_whole(a, b, rho)] if fixed else _blocks(a, b, rho)
+    blocks = [_whole(a, b, rho)] if fixed else _blocks(a, b, rho, errors)
     parts = [_pair_block(*block, errors) for block in blocks]
     values, bounds = zip(*parts, strict=True)
     return _join(values), _join(bounds) if errors else 0.0
@@ -42,7 +42,9 @@ def _join(parts: Sequence[Array]) -> Array:
     return parts[0] if len(parts) == 1 else array_namespace(*parts).concat(list(parts), axis=0)
 
 
-def _blocks(a: Series, b: Series, rho: Array) -> Iterator[tuple[Series, Series, Array, Array | None]]:
+def _blocks(
+    a: Series, b: Series, rho: Array, tails: bool
+) -> Iterator[tuple[Series, Series, Array, Array | None]]:
     """Cut the first axis so that a block of pairs stays in the cache; each block takes the terms it needs.
 
     The last part says which pairs are `_identical`, or None if no correlation is 1.
@@ -58,7 +60,7 @@ def _blocks(a: Series, b: Series, rho: Array) -> Iterator[tuple[Series, Series, 
             same = _identical(left, right, r)
             top = float(xp.max(xp.where(same, 0.0, xp.abs(r))))
         terms = _enough(lengths, top, eps_of(rho))
-        yield cut(left, terms), cut(right, terms), r, same
+        yield cut(left, terms, tails), cut(right, terms, tails), r, same
 
 
 def _whole(a: Series, b: Series, rho: Array) -> tuple[Series, Series, Array, Array]:

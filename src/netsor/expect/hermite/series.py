@@ -450,21 +450,24 @@ def _on_line(fn: Function, m: Array, s: Array, t: np.ndarray) -> np.ndarray:
 # Shorter series.
 
 
-def cut(a: Series, terms: int) -> Series:
-    """The series with `terms` terms; the others go to the tails."""
+def cut(a: Series, terms: int, tails: bool = True) -> Series:
+    """The series with `terms` terms; the others go to the tails, unless nobody asks for these."""
     if terms >= a.coefs.shape[-1]:
         return a
-    a = replace(a, rests=())
-    if a.jumps is None:
-        return replace(a, coefs=a.coefs[..., :terms], tail=_longer_tail(a.tail, a.coefs[..., terms:]))
-    rest = _longer_tail(a.jumps.tail, a.coefs[..., terms:] - a.jumps.coefs[..., terms:])
-    jumps = replace(a.jumps, coefs=a.jumps.coefs[..., :terms], tail=rest)
-    return replace(cut(replace(a, jumps=None), terms), jumps=jumps)
+    tail, jumps = a.tail, a.jumps
+    if tails:
+        tail = _longer_tail(tail, a.coefs[..., terms:])
+    if jumps is not None:
+        rest = jumps.tail
+        if tails:
+            rest = _longer_tail(rest, a.coefs[..., terms:] - jumps.coefs[..., terms:])
+        jumps = replace(jumps, coefs=jumps.coefs[..., :terms], tail=rest)
+    return replace(a, coefs=a.coefs[..., :terms], tail=tail, jumps=jumps, rests=())
 
 
 def _longer_tail(tail: Array, omitted: Array) -> Array:
     xp = array_namespace(tail)
-    return xp.sqrt(tail**2 + xp.sum(omitted**2, axis=-1))
+    return xp.sqrt(tail**2 + xp.vecdot(omitted, omitted))
 
 
 def tails(a: Series) -> tuple[Array, Array | None]:

@@ -160,7 +160,8 @@ def fuse(tape: Tape, order: list[int], wanted: set[int]) -> list[int | Fused]:
     """The order of a tape with its large elementwise steps gathered into loops.
 
     A step that depends on nothing in the open loop goes before it; another one closes it. So does the end of
-    a rule, with a multiple of its result: that makes the loops of equal layers equal.
+    a rule, with a multiple of its result, and no loop begins with a multiple of data: that makes the loops of
+    equal layers equal.
     """
     done: list[int | Fused] = []
     group, ended = Fused(()), False
@@ -181,7 +182,7 @@ def fuse(tape: Tape, order: list[int], wanted: set[int]) -> list[int | Fused]:
         apart = (reads or ended) if not joins else ended or tape.shapes[k] != group.shape
         if group.members and apart and (joins or reads):
             close()
-        if joins and (group.members or not multiple):
+        if joins and (group.members or not (multiple and _is_of_data(tape, k))):
             group.shape = tape.shapes[k]
             group.members.append(k)
         else:
@@ -203,6 +204,10 @@ def _is_multiple(tape: Tape, k: int) -> bool:
     """Whether a step multiplies by a number."""
     fn, args, *_ = tape.steps[k]
     return fn is operator.mul and any(prod(getattr(a, "shape", ())) == 1 for a in args)
+
+
+def _is_of_data(tape: Tape, k: int) -> bool:
+    return any(a.step in tape.leaves for a in tape.steps[k].reads())
 
 
 def _connect(tape: Tape, done: list[int | Fused], wanted: set[int]) -> None:

@@ -13,7 +13,7 @@ import os
 import stat
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -221,7 +221,7 @@ def _distrust(folder: Path) -> str:
         problem = _open_to_others((*_above(whole), whole), stat.S_IWGRP | stat.S_IWOTH)
         if not problem:
             whole.chmod(0o700)  # closed, so that the modes of its files do not matter to a group
-            problem = _open_to_others(tuple(whole.rglob("*")), stat.S_IWOTH)
+            problem = _open_to_others(_below(whole), stat.S_IWOTH)
     except OSError as error:
         return f"{folder}: {error.strerror or error}"
     return problem
@@ -231,11 +231,16 @@ def _above(folder: Path) -> tuple[Path, ...]:
     return tuple(folder.parents)
 
 
-def _open_to_others(paths: tuple[Path, ...], writable: int) -> str:
+def _below(folder: Path) -> Iterator[str]:
+    for where, folders, files in os.walk(folder):
+        yield from (os.path.join(where, name) for name in (*folders, *files))
+
+
+def _open_to_others(paths: Iterable[str | Path], writable: int) -> str:
     """Which file or folder somebody else owns or can write, in words."""
     for path in paths:
-        state = path.lstat()
-        if state.st_uid not in (0, os.getuid()) or path.is_symlink():
+        state = os.lstat(path)
+        if state.st_uid not in (0, os.getuid()) or stat.S_ISLNK(state.st_mode):
             return f"{path} is a link or belongs to somebody else"
         if state.st_mode & writable:
             return f"others can write {path}"

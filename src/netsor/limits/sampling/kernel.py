@@ -54,11 +54,11 @@ class SampledKernel:
         while True:
             for some in self.repeats.kernels(given, points, numbers, shared):
                 average.add(finite(some))
+                exact = self.exact_error(given, shared, some[0]) if exact is None else exact
             value, share = average.mean, shared["carried"].share()
             scale, error = Scale.of(value, self.symmetric), average.error
             if share:
                 error = np.maximum(error, WORTH * share * scale.products())
-            exact = self.exact_error(given, shared) if exact is None else exact
             error = error + exact
             bound = scale.rounding(self.statements, options.dtype, error)
             more = options.further(points, average.count, bound.relative(scale.left, scale.right))
@@ -84,24 +84,19 @@ class SampledKernel:
 
     # What is not sampled
 
-    def exact_error(self, given: Values, shared: Mapping[str, Any]) -> Any:
-        """What the errors of exact methods come to: how far one repeat moves with them, twice."""
+    def exact_error(self, given: Values, shared: Mapping[str, Any], still: np.ndarray) -> Any:
+        """What the errors of exact methods come to: how far the first repeat moves with them, twice."""
         points = self.options.first_points
         if not self.repeats.recording(points).notes.inexact:
             return 0.0
         own = {name: kept for name, kept in shared.items() if name != "carried"}
         self._moving.recording(points).notes.errors.clear()
-        still, moved = (
-            np.concatenate(list(self._moving.kernels({**given, NUDGE: nudge}, points, range(1), own)))
-            for nudge in (0.0, 1.0)
-        )
-        return 2 * np.abs(finite(moved) - still)[0]
+        (moved,) = self._moving.kernels({**given, NUDGE: 1.0}, points, range(1), own)
+        return 2 * np.abs(finite(moved)[0] - still)
 
     @cached_property
     def _moving(self) -> Repeats:
-        """The same, but what is inexact can be moved."""
-        r = self.repeats
-        return Repeats(r.make, r.program, r.rows, r.options, r.families, errors=True)
+        return self.repeats.movable()
 
     # Landmarks
 
@@ -117,8 +112,10 @@ class SampledKernel:
         """The kernel of landmarks and others, each of which is drawn as with any others."""
         shared: dict[str, Any] = {"landmarks": landmarks}
         average, points = Averages(), self.options.first_points
+        exact: Any = None
         for some in self.repeats.kernels(given, points, range(self.options.repeats), shared):
             average.add(finite(some))
+            exact = self.exact_error(given, shared, some[0]) if exact is None else exact
         value, error = average.mean, average.error
         scale, outputs = (
             Scale.of(value, self.symmetric),
@@ -128,6 +125,6 @@ class SampledKernel:
         # slopes of f and g, which are at most 1 for gates and states: all of it counts.
         dropped = np.kron(shared["dropped"], np.ones((outputs, outputs)))
         error += (dropped + WORTH * shared["carried"].share()) * scale.products()
-        error += self.exact_error(given, shared)
+        error += exact
         bound = scale.rounding(self.statements, self.options.dtype, error)
         return Result(value, bound, self.plan(points, average.count))

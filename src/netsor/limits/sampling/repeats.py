@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +52,6 @@ class Repeats:
     make      makes a recorder of the program
     families  that are sampled
     question  what is asked for in place of the kernel
-    errors    whether what is exact can be moved by its errors; then one repeat at a time
     """
 
     def __init__(
@@ -62,10 +62,9 @@ class Repeats:
         options: Options,
         families: frozenset[str],
         question: tuple[Any, ...] | None = None,
-        errors: bool = False,
     ) -> None:
         self.make, self.program, self.rows, self.options = make, program, rows, options
-        self.families, self.question, self.errors = families, question, errors
+        self.families, self.question, self.errors = families, question, False
         size = 8 * rows.left_size * rows.right_size
         self.tables: Tables | None = (
             None
@@ -80,6 +79,12 @@ class Repeats:
         )
         self.dimensions = 0
         self._known: dict[int, AtOnce | Missing] = {}
+
+    def movable(self) -> Repeats:
+        """The same with exact parts that can be moved by their errors, one repeat at a time."""
+        made = copy(self)
+        made.errors, made._known = True, {}
+        return made
 
     # Recording
 

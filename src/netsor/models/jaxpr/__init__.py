@@ -71,24 +71,26 @@ def from_flax(
     *,
     example: Any = None,
     batch: bool = True,
+    train: bool = False,
     tokens: bool = False,
     name: str | None = None,
     laws: Given | None = None,
     scales: str = "shrinking",
     output: int | None = 0,
 ) -> ModelNetwork:
-    """A Flax module as a network, in evaluation mode.
+    """A Flax module as a network.
 
     NNX    `make(n, rngs)` builds the module
     Linen  `make(n)` builds it, and `example` is an input: Linen needs one to draw its parameters
+    train  with dropout; a Linen module says itself that it is in training (deterministic=False)
 
     For the other arguments see `ns.from_torch`.
     """
     required = [p for p in inspect.signature(make).parameters.values() if p.default is p.empty]
     if len(required) == 2:
-        init, apply_at = _nnx(make)
+        init, apply_at = _nnx(make, train)
     elif example is not None:
-        init, apply_at = _linen(make, example, tokens, batch)
+        init, apply_at = _linen(make, example, tokens, batch, train)
     else:
         raise BuildError(
             "no example of an input is given",
@@ -100,7 +102,7 @@ def from_flax(
     )
 
 
-def _nnx(make: Callable[..., Any]) -> tuple[Init, Callable[[int], Apply]]:
+def _nnx(make: Callable[..., Any], train: bool) -> tuple[Init, Callable[[int], Apply]]:
     from flax import nnx
 
     def init(key: Any, n: int) -> Any:
@@ -108,7 +110,7 @@ def _nnx(make: Callable[..., Any]) -> tuple[Init, Callable[[int], Apply]]:
 
     def apply_at(n: int) -> Apply:
         model = make(n, nnx.Rngs(0))
-        model.eval()
+        model.train() if train else model.eval()
         graph, parameters, rest = nnx.split(model, nnx.Param, ...)
 
         def apply(p: Any, *x: Any) -> Any:
@@ -122,19 +124,21 @@ def _nnx(make: Callable[..., Any]) -> tuple[Init, Callable[[int], Apply]]:
 
 
 def _linen(
-    make: Callable[..., Any], example: Any, tokens: bool, batch: bool
+    make: Callable[..., Any], example: Any, tokens: bool, batch: bool, train: bool
 ) -> tuple[Init, Callable[[int], Apply]]:
     parts = example if isinstance(example, tuple) else (example,)
     inputs = [jnp.asarray(x, jnp.int32 if tokens else float) for x in parts]
     inputs = [x[None] if batch else x for x in inputs]
+    rngs = {"dropout": jax.random.key(0)} if train else {}
 
     def init(key: Any, n: int) -> Any:
-        return make(n).init(key, *inputs)["params"]
+        return make(n).init({"params": key, **rngs}, *inputs)["params"]
 
     def apply_at(n: int) -> Apply:
         module = make(n)
-        rest = {k: v for k, v in module.init(jax.random.key(0), *inputs).items() if k != "params"}
-        return lambda p, *x: module.apply({"params": p, **rest}, *x)
+        made = module.init({"params": jax.random.key(0), **rngs}, *inputs)
+        rest = {k: v for k, v in made.items() if k != "params"}
+        return lambda p, *x: module.apply({"params": p, **rest}, *x, rngs=rngs)
 
     return init, apply_at
 
@@ -146,13 +150,15 @@ def from_equinox(
     laws: Given | None = None,
     tokens: bool = False,
     batch: bool = False,
+    train: bool = False,
     scales: str = "shrinking",
     output: int | None = 0,
     name: str | None = None,
 ) -> ModelNetwork:
     """An Equinox module as a network, in inference mode: `make(n, key)` builds it at width n.
 
-    For the other arguments see `ns.from_torch`.
+    With `train` it is called as it is, with a key for its dropout: model(x, key=...). For the other arguments
+    see `ns.from_torch`.
     """
     import equinox as eqx
 
@@ -161,6 +167,8 @@ def from_equinox(
 
     def apply_at(n: int) -> Apply:
         _, static = eqx.partition(make(n, jax.random.key(0)), eqx.is_inexact_array)
+        if train:
+            return lambda p, *x: eqx.combine(p, static)(*x, key=jax.random.key(0))
         return lambda p, *x: eqx.nn.inference_mode(eqx.combine(p, static))(*x)
 
     front = JaxFront(init, apply_at, width, tokens, batch)

@@ -14,7 +14,9 @@ import numpy as np
 from jax.extend import core as jex
 
 from netsor.errors import BuildError, Place
+from netsor.models.axes import Factor, WidthClass, finite
 from netsor.models.operations.elementwise import as_value, unary
+from netsor.models.operations.masks import NO_WIDTH, mask
 from netsor.models.operations.shapes import concatenate, reshape, slice_axis
 from netsor.models.reader import Reader, Where
 from netsor.models.values import Constant, Output, Value
@@ -158,9 +160,23 @@ def _closed(reader: Reader, a: Any, b: Any, ins: list[Any]) -> list[Any]:
 
 def _call(reader: Reader, e: Any, f: Any, ins: list[Any]) -> list[Any]:
     name = e.params.get("name")
+    if name == "_bernoulli" and all(isinstance(x, Constant) for x in ins):
+        return [_bernoulli(reader, _closed(reader, _inner(e.params), _inner(f.params), ins)[0], ins[-1])]
     if name in NAMED and len(ins) == 1 and isinstance(ins[0], Value):
         return [unary(reader, NAMED[name], ins[0])]
     return _closed(reader, _inner(e.params), _inner(f.params), ins)
+
+
+def _bernoulli(reader: Reader, drawn: Constant, keep: Constant) -> Value:
+    """The mask of dropout, which is drawn anew for every input whatever key it was traced with."""
+    widths = [a != b for a, b in drawn.shape]
+    if not any(widths) or keep.number is None:
+        raise reader.refuse("random numbers without a width are drawn", NO_WIDTH)
+    axes = tuple(
+        (Factor(size, WidthClass()),) if wide else finite(size[0])
+        for size, wide in zip(drawn.shape, widths, strict=True)
+    )
+    return mask(reader, keep.number, axes, np.asarray(drawn.one, float))
 
 
 # Loops

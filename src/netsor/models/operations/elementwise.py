@@ -39,13 +39,17 @@ def as_value(reader: Reader, x: Traced | float | int) -> Value:
 
 
 def _constant(reader: Reader, c: Constant) -> Value:
+    from netsor.models.operations.codes import code, width_of_code
+
+    axis = width_of_code(c)
+    if axis is not None:
+        return code(reader, c, axis)
     try:
         return constant_value(c)
     except ValueError as error:
         raise reader.refuse(
             str(error),
-            "Numbers that differ from coordinate to coordinate have no limit. Positions can be learned, "
-            "or rotary with heads of a fixed size that grow in number.",
+            "Numbers along a width have a limit if that is one axis, and their average products converge.",
         ) from error
 
 
@@ -225,5 +229,7 @@ def power(reader: Reader, x: Traced, k: float) -> Any:
 
 def select(reader: Reader, mask: Value, x: Traced | float, y: Traced | float) -> Value:
     """x where the mask is 1, y where it is 0."""
+    if as_value(reader, y).is_zero:
+        return mul(reader, mask, as_value(reader, x))
     other = add(reader, number(1.0), mask, -1)
     return add(reader, mul(reader, mask, as_value(reader, x)), mul(reader, other, as_value(reader, y)))

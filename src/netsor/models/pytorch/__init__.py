@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from netsor.models.laws import Given
@@ -43,7 +44,7 @@ def from_torch(
             with entries of variance var / fan_in, ns.Vector(var, mean), or "width": as it is at this width
     tokens  inputs are integers, for an embedding
     batch   an input is one member, and the model gets it with a batch axis of length 1; False: as it is
-    train   training mode (batchnorm over a batch) instead of evaluation mode
+    train   training mode (batchnorm over a batch, dropout) instead of evaluation mode
     scales  a power of the width that vanishes is kept as it is at this width, and one that grows is refused
             ("shrinking"); both are kept ("width"), or both refused ("strict")
     output  which of several results; None: all
@@ -101,9 +102,24 @@ class TorchFront(Front):
         return {name: p.detach().double().numpy() for name, p in self.models[0].named_parameters()}
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        with torch.no_grad():
+        with torch.no_grad(), Masks() as masks:
             found = copy.deepcopy(self.models[0])(*self.tensors(inputs))
+        self.drawn = masks.drawn
         return [t.numpy() for t in _tensors(found)]
+
+
+class Masks(TorchDispatchMode):
+    """Keeps the zeros and ones that dropout draws while a model runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn: list[np.ndarray] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.bernoulli_.float:
+            self.drawn.append(found.double().numpy().copy())
+        return found
 
 
 def _tensors(found: Any) -> list[Any]:

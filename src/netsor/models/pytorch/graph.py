@@ -50,9 +50,22 @@ def export(model: Any, inputs: tuple[Any, ...]) -> Any:
             exported = torch.export.export(model, inputs)
         except (RuntimeError, ValueError, TypeError, UserError) as error:
             raise _not_exported(error) from error
-        if RECURRENT & {str(n.target) for n in exported.graph.nodes}:
-            exported = exported.run_decompositions()
-    return exported
+        recurrent = [n for n in exported.graph.nodes if str(n.target) in RECURRENT]
+        for node in recurrent:
+            _check_recurrent(node)
+        return exported.run_decompositions() if recurrent else exported
+
+
+def _check_recurrent(node: Any) -> None:
+    """PyTorch's decomposition of recurrent modules leaves their dropout out, in silence."""
+    share, train = node.args[5:7]
+    if share and train:
+        at = where(node)
+        raise BuildError(
+            f"{at}: dropout with p = {share:g} between the layers of a recurrent module, in training mode",
+            place=at.place,
+            remedy="Write a module of one layer for each, with nn.Dropout between them; or give train=False.",
+        )
 
 
 def _not_exported(error: Exception) -> BuildError:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from netsor.models.operations import elementwise as each
+from netsor.models.operations.masks import dropped
 from netsor.models.operations.products import einsum, lookup
 from netsor.models.operations.reductions import batchnorm, normalise, softmax
 from netsor.models.operations.shapes import pad as pad_axis
@@ -335,12 +336,6 @@ def _attention(
     enable_gqa: bool,
     result: Any,
 ) -> Any:
-    if plain(dropout_p):
-        raise reader.refuse(
-            f"dropout with p = {plain(dropout_p):g} in attention",
-            "Its mask is drawn anew for every input, and is not part of the network's law. Give "
-            "train=False, or p = 0.",
-        )
     q, k, v = (each.as_value(reader, x) for x in (query, key, value))
     n = len(q.shape) - 2
     if enable_gqa and q.shape[n - 1] != k.shape[n - 1]:
@@ -356,6 +351,8 @@ def _attention(
     )
     masked = _masked(reader, each.mul(reader, scores, factor), attn_mask, is_causal)
     weights = softmax(reader, masked, n + 1)
+    if plain(dropout_p):
+        weights = dropped(reader, weights, 1 - plain(dropout_p))
     return einsum(reader, weights, v, ([n + 1], [n]), (along, along))
 
 

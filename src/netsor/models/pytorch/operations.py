@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from netsor.lang.functions import maximum, minimum
 from netsor.models.operations import elementwise as each
 from netsor.models.operations import reductions, shapes
+from netsor.models.operations.masks import dropped
 from netsor.models.operations.products import einsum as einsum_values
 from netsor.models.operations.products import gather, multiply
 from netsor.models.pytorch.graph import Pair, rule
@@ -133,13 +135,28 @@ def _glu(reader: Reader, self: Traced, dim: Pair, result: Any) -> Any:
     return each.mul(reader, a, each.unary(reader, "sigmoid", b))
 
 
-@rule("dropout", "dropout_", "feature_dropout", "alpha_dropout")
+@rule("dropout", "dropout_")
 def _dropout(reader: Reader, input: Traced, p: Pair, train: bool, result: Any) -> Any:
+    return dropped(reader, input, 1 - plain(p)) if train and plain(p) else input
+
+
+@rule("feature_dropout")
+def _feature_dropout(reader: Reader, input: Traced, p: Pair, train: bool, result: Any) -> Any:
+    """One mask for all pixels of a channel."""
+    return dropped(reader, input, 1 - plain(p), over=2) if train and plain(p) else input
+
+
+@rule("native_dropout")
+def _native_dropout(reader: Reader, input: Traced, p: Pair, train: bool, result: Any) -> Any:
+    return [_dropout(reader, input, p, train, result), None]
+
+
+@rule("alpha_dropout", "feature_alpha_dropout")
+def _alpha_dropout(reader: Reader, input: Traced, p: Pair, train: bool, result: Any) -> Any:
     if train and plain(p):
         raise reader.refuse(
-            f"dropout with p = {plain(p):g} in training mode",
-            "Its mask is drawn anew for every input, and is not part of the network's law. Give "
-            "train=False, or p = 0.",
+            f"alpha dropout with p = {plain(p):g} in training mode",
+            "Plain dropout has a limit, this has no rule. Give train=False, or p = 0.",
         )
     return input
 
@@ -150,7 +167,6 @@ def _dropout(reader: Reader, input: Traced, p: Pair, train: bool, result: Any) -
     "randn_like",
     "rand",
     "randn",
-    "native_dropout",
     "bernoulli_",
     "normal_",
     "uniform_",
@@ -158,8 +174,8 @@ def _dropout(reader: Reader, input: Traced, p: Pair, train: bool, result: Any) -
 def _random(reader: Reader, result: Any, **_: Any) -> Any:
     raise reader.refuse(
         "the forward pass draws random numbers",
-        "They are drawn anew for every input, and are not part of the network's law. Give train=False, or "
-        "take them out.",
+        "They are drawn anew for every input. Dropout has a limit (F.dropout, nn.Dropout); other random "
+        "numbers are not part of the network's law: give train=False, or take them out.",
     )
 
 
@@ -436,6 +452,19 @@ def _chunk(reader: Reader, self: Any, chunks: Pair, dim: Pair, result: Any) -> A
     (d,) = axes_of(self, dim)
     size = tuple(-(-n // plain(chunks)) for n in self.shape[d])
     return _split(reader, self, dim, result, split_size=size)
+
+
+@rule("tensor_split")
+def _tensor_split(
+    reader: Reader, self: Any, dim: Pair, result: Any, sections: Any = None, indices: Any = None
+) -> Any:
+    """At these places, or into so many parts, of which the first ones are longer by one."""
+    (d,) = axes_of(self, dim)
+    ends = [(0, 0), *(indices or ()), self.shape[d]]
+    if indices is None:
+        count = plain(sections)
+        ends = [tuple(k * (n // count) + min(k, n % count) for n in self.shape[d]) for k in range(count + 1)]
+    return pieces(reader, self, d, [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(ends)])
 
 
 @rule("unbind")

@@ -1,0 +1,48 @@
+"""Masks of dropout: zeros and ones that are drawn anew for every input, coordinate by coordinate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from netsor.build.trace import current_trace
+from netsor.lang.functions import step
+from netsor.models.axes import Axes
+from netsor.models.operations import elementwise as each
+from netsor.models.reader import Mask, Reader
+from netsor.models.values import Output, Traced, Value
+
+__all__ = ["dropped", "mask"]
+
+NO_WIDTH = (
+    "A mask is part of the limit where it has the width, one number for each coordinate. Of data, of outputs "
+    "and of attention scores it stays random at any width, and the network is no Gaussian process. Give "
+    "train=False, or p = 0 here."
+)
+
+
+def dropped(reader: Reader, x: Traced, keep: float, over: int | None = None) -> Any:
+    """x times a mask, divided by the probability to be kept; one mask for all but the first `over` axes."""
+    if isinstance(x, Output):
+        raise reader.refuse("dropout of an output", NO_WIDTH)
+    v = each.as_value(reader, x)
+    if not v.is_vector:
+        raise reader.refuse("dropout of what has no width", NO_WIDTH)
+    if keep == 0:
+        return each.mul(reader, v, 0.0)
+    axes = v.axes if over is None else v.axes[:over] + ((),) * (len(v.axes) - over)
+    return each.div(reader, each.mul(reader, v, mask(reader, keep, axes)), keep)
+
+
+def mask(reader: Reader, keep: float, axes: Axes, numbers: np.ndarray | None = None) -> Value:
+    """Ones with probability `keep`, else zeros; `numbers` are those of the model itself, where it knows them.
+
+    step(g) with a Gaussian g of mean Phi^-1(keep), as in `ns.Dropout`.
+    """
+    real = tuple(tuple(replace(f, real=True) for f in axis) for axis in axes)
+    index = tuple(f.size[0] for axis in real for f in axis if f.is_index)
+    vector = reader.registry.mask(len(reader.masks), keep, index)
+    reader.masks.append(Mask(vector, real, numbers))
+    return Value(real, step(current_trace("a model").leaf(vector)))
