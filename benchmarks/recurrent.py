@@ -1,6 +1,6 @@
 """Stores of kernels that are sampled: time, error and positivity, and how they grow with inputs and tokens.
 
-python benchmarks/recurrent.py --cell gru --inputs 50,100,200 --tokens 20 --points 512 --repeats 8
+python benchmarks/recurrent.py --cell gru --inputs 50,100,200 --tokens 20 --points 256 --repeats 16
 python benchmarks/recurrent.py --cell lstm --inputs 50 --tokens 5,10,20
 
 The last state of a recurrent network on random sequences. Exponents are fitted to processor times, which
@@ -45,13 +45,11 @@ def main() -> None:
     parser.add_argument("--cell", choices=list(CELLS), default="gru")
     parser.add_argument("--inputs", default="12,25,50")
     parser.add_argument("--tokens", default="10")
-    parser.add_argument("--points", type=int, default=512)
-    parser.add_argument("--repeats", type=int, default=8)
-    parser.add_argument("--memory", type=int, default=8, help="GB: states of recursions take most of it")
+    parser.add_argument("--points", type=int, default=256)
+    parser.add_argument("--repeats", type=int, default=16)
     given = parser.parse_args()
     sizes = [(b, t) for b in _numbers(given.inputs) for t in _numbers(given.tokens)]
-    options = {"points": given.points, "repeats": given.repeats, "memory": given.memory * 2**30}
-    spent = [row(given.cell, b, t, **options) for b, t in sizes]
+    spent = [row(given.cell, b, t, points=given.points, repeats=given.repeats) for b, t in sizes]
     for axis, name in enumerate(("inputs", "tokens")):
         grows = [size[axis] for size in sizes]
         if len(set(grows)) > 1:
