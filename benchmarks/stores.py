@@ -3,9 +3,9 @@
 python benchmarks/stores.py --inputs 20000 --rounds 5     # relu MLP of depth 5
 python benchmarks/stores.py --inputs 2000                 # a try
 
-Each row is a process of its own, so that its peak is its own. Kernels are made in rounds, one of each kind, and
-the best time of each counts: on a machine that others use, too, all are slowed down at times. Imports are not
-counted.
+Each row is a process of its own, so that its peak is its own. Kernels are made in rounds, one of each kind,
+and the best time of each counts: on a machine that others use, too, all are slowed down at times. Imports are
+not counted.
 """
 
 from __future__ import annotations

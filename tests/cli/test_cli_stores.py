@@ -74,6 +74,17 @@ def test_from_the_network_to_predictions() -> None:
             np.testing.assert_allclose(found["std"], wanted.predict(NEW).std, rtol=1e-5)
 
 
+def test_both_kernels_of_a_tangent_store() -> None:
+    run("kernel net.py:other x.npy -o T.zarr --tile 16 --ntk")
+    for flag, K in (("", ns.ntk(ns.zoo.mlp(1))), (" --nngp", ns.kernel(ns.zoo.mlp(1)))):
+        run(f"fit T.zarr --labels y.npy --noise 0.1{flag}")
+        run(f"predict net.py:other T.zarr new.npy{flag} -o found.npz")
+        with np.load("found.npz") as found:
+            wanted = ns.gp.fit(K, X, Y, noise=0.1).predict(NEW)
+            np.testing.assert_allclose(found["mean"], wanted.mean, rtol=0, atol=1e-9)
+            np.testing.assert_allclose(found["std"], wanted.std, rtol=1e-7)
+
+
 def test_workers_and_parts_and_going_on() -> None:
     """The file of the network cannot be imported by the workers: its code travels."""
     run("kernel net.py:net x.npy -o A.zarr --tile 16 --workers 2")

@@ -28,6 +28,7 @@ class Notes:
     """What a recording notes: expectations as they are recorded, errors as they are computed.
 
     inexact   whether some numbers have errors beyond rounding
+    diagonal  whether an input with itself is to be computed apart, as it is more exact than a pair
     steep     whether some functions are so steep that covariances of nearly equal inputs have too few digits
     """
 
@@ -36,6 +37,7 @@ class Notes:
     errors: dict[tuple[str, str], float] = field(default_factory=dict)
     remarks: dict[str, None] = field(default_factory=dict)
     inexact: bool = False
+    diagonal: bool = False
     steep: bool = False
     _lock: Any = field(default_factory=Lock, repr=False)
 

@@ -15,6 +15,7 @@ from netsor.errors import LimitError
 __all__ = ["SIGMAS", "Options"]
 
 START, FIRST, GOOD = 2**12, 2**10, 5e-4  # points without a tolerance, and first ones with one
+MORE = 4  # how many times the points a second try has at most
 RATE = 0.8  # errors of scrambled Sobol points fall about like points^-0.8 here
 SIGMAS = 2.0  # standard errors that a tolerance covers
 AIM, MOST_REPEATS = 0.8, 4  # what part of a tolerance to aim at, and how many times the repeats to take
@@ -115,6 +116,11 @@ class Options:
         """Sample points to begin with."""
         return self.points or min(self.max_points, FIRST if self.tol else START)
 
+    @property
+    def most_points(self) -> int:
+        """Sample points that are likely to be enough: errors decide."""
+        return self.points or min(self.max_points, MORE * self.first_points)
+
     def further(self, points: int, repeats: int, reached: float) -> tuple[int, int] | None:
         """How many points and repeats to take next, or None if the error is good enough.
 
@@ -124,7 +130,7 @@ class Options:
         if self.tol is None:
             if self.points is not None or reached <= GOOD or points > START or 2 * points > self.max_points:
                 return None
-            return min((2 if reached <= 2 * GOOD else 4) * points, self.max_points), self.repeats
+            return min((2 if reached <= 2 * GOOD else MORE) * points, self.max_points), self.repeats
         if SIGMAS * reached <= self.tol:
             return None
         missing = SIGMAS * reached / (AIM * self.tol)

@@ -88,13 +88,23 @@ def test_more_landmarks_have_smaller_errors(tmp_path: Path) -> None:
     assert many < few
 
 
-def test_a_fit_of_a_sampled_store(tmp_path: Path) -> None:
-    K = ns.kernel(NETWORKS["gru"], points=2**8)
-    store = ns.gp.store(K, X, tmp_path / "K.zarr", tile=5, landmarks=4)
-    model = ns.gp.fit(store, np.arange(14.0), noise=0.5)
+@pytest.mark.parametrize("landmarks", [4, 10])
+def test_predictions_from_a_sampled_store(landmarks: int, tmp_path: Path) -> None:
+    """New inputs are drawn with the landmarks of the store, so all of it is one positive matrix."""
+    K, y = ns.kernel(NETWORKS["gru"], points=2**8, repeats=8), np.sin(X[:10, 0, 0])
+    store = ns.gp.store(K, X[:10], tmp_path / "K.zarr", tile=5, landmarks=landmarks)
+    model = ns.gp.fit(store, y, noise=0.5)
     assert model.residual < 1e-10
-    with pytest.raises(DataError, match="new inputs were not drawn"):
-        model.predict(X[:1])
+    new = list(X[10:])
+    cross = np.concatenate([block for _, block in model._cross(new)], axis=1)
+    whole = np.block([[store.read(), cross.T], [cross, model._sampled(new, None)]])
+    assert np.linalg.eigvalsh(whole)[0] > -1e-9
+    wanted, found = ns.gp.fit(ns.kernel(NETWORKS["gru"]), X[:10], y, noise=0.5), model.predict(X[10:])
+    off = 10 * store.largest_error() * np.abs(model.alpha).sum()
+    np.testing.assert_allclose(found.mean, wanted.predict(X[10:]).mean, rtol=0, atol=off)
+    np.testing.assert_allclose(found.std, wanted.predict(X[10:]).std, rtol=0.05)
+    with pytest.raises(DataError, match="of one shape"):
+        model.predict([X[0], X[1][:2]])
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,23 @@ def test_two_sets(tmp_path: Path) -> None:
     assert len(found.grid.tiles()) == found.grid.rows.count * found.grid.cols.count
     with pytest.raises(DataError, match="is between two sets"):
         ns.gp.fit(found, np.ones(30), noise=0.1)
+
+
+def test_a_store_of_a_tangent_kernel_keeps_both(tmp_path: Path) -> None:
+    T, params = ns.ntk(zoo.mlp(2)), {"W1": 2.0, "W1.rate": 3.0}
+    found = ns.gp.store(T, VECTORS, tmp_path / "T.zarr", tile=8, params=params)
+    np.testing.assert_array_equal(found.read(), T(VECTORS, params=params))
+    own = ns.kernel(zoo.mlp(2))(VECTORS, params={"W1": 2.0})
+    np.testing.assert_allclose(found.nngp.read(), own, rtol=0, atol=found.nngp.largest_error())
+    model = ns.gp.fit(pickle.loads(pickle.dumps(found.nngp)), VECTORS[:, 0], noise=0.1)
+    np.testing.assert_allclose(
+        model.alpha[:, 0], np.linalg.solve(own + 0.1 * np.eye(50), VECTORS[:, 0]), rtol=1e-9
+    )
+    assert ns.gp.fit(found, VECTORS[:, 0], noise=0.1).residual < 1e-12  # a factor of its own
+    found.nngp.remove(0, 1)
+    assert found.missing() == [(0, 1)]
+    with pytest.raises(DataError, match="holds no other kernel"):
+        ns.gp.store(ns.kernel(zoo.mlp(2)), VECTORS, tmp_path / "K.zarr", tile=8).nngp  # noqa: B018
 
 
 def test_params_are_those_of_the_kernel(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_against_written_out_sums(name: str, case: str, monkeypatch: pytest.Monk
     """The same points, so the same values but for rounding."""
     inputs = INPUTS[case]
     found = ns.kernel(NETWORKS[name], points=2**6, repeats=5).evaluate(inputs)
-    monkeypatch.setattr(scheduling, "find_recursions", lambda _: {})
+    monkeypatch.setattr(scheduling, "find_recursions", lambda *_: {})
     wanted = ns.kernel(NETWORKS[name], points=2**6, repeats=5).evaluate(inputs)
     size = np.abs(wanted.value).max()
     np.testing.assert_allclose(found.value, wanted.value, rtol=0, atol=1e-10 * size)
@@ -99,8 +99,8 @@ def test_in_little_memory(name: str) -> None:
         memory = memory * 5 // 4
 
 
-def schedule_of(inputs: np.ndarray) -> Schedule:
-    made = schedule(zoo.gru(), list(inputs))
+def schedule_of(inputs: np.ndarray, **options: Any) -> Schedule:
+    made = schedule(zoo.gru(), list(inputs), **options)
     assert made is not None
     return made
 
@@ -108,8 +108,10 @@ def schedule_of(inputs: np.ndarray) -> Schedule:
 def test_where_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """For long sequences, unless there are so many that keeping all pairs of them takes more memory."""
     tokens = np.random.default_rng(0).standard_normal((30, 14, 3))
-    for inputs, expected in ((tokens[:2], True), (tokens[:2, :6], False), (tokens, False)):
-        assert [g.recursion is not None for g in schedule_of(inputs).groups] == [expected]
+    for inputs, expected in ((tokens[:2], True), (tokens[:2, :6], False), (tokens, True)):
+        assert [g.recursion is not None for g in schedule_of(inputs, points=2**6).groups] == [expected]
+    for memory, expected in ((2**29, True), (2**27, False)):
+        assert (schedule_of(tokens, points=2**10, memory=memory).groups[0].recursion is not None) == expected
     assert "compiled by Numba" in ns.kernel(zoo.gru(), points=2**6).evaluate(list(tokens[:2])).explain()
     monkeypatch.setattr(recursions_module, "is_available", lambda: False)
     assert schedule_of(tokens[:2]).groups[0].recursion is None

@@ -14,7 +14,7 @@ from math import ceil, pi, sqrt
 import numpy as np
 from numpy.polynomial.legendre import leggauss
 
-__all__ = ["Frame", "Rule", "ball_rule", "cut_rule", "frame_of"]
+__all__ = ["MOST_PLANES", "Frame", "Rule", "ball_rule", "cut_rule", "frame_of"]
 
 Array = np.ndarray
 Rule = tuple[Array, Array]  # nodes e (r, points), and weights with the Gaussian density

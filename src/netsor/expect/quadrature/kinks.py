@@ -11,7 +11,7 @@ from numpy.polynomial.chebyshev import chebpts1, chebpts2, chebvander
 
 from netsor.expect.quadrature.nodes import Function, call
 
-__all__ = ["find_kinks"]
+__all__ = ["CELL", "find_kinks"]
 
 CELL, MOST_CELLS = 0.5, 2**14
 MOST_KINKS, MOST_FAILURES = 48, 24  # beyond, the search is given up: a wave is rough, but has no kinks

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from netsor.expect.quadrature.kinks import find_kinks
+from netsor.expect.quadrature.frames import MOST_PLANES
+from netsor.expect.quadrature.kinks import CELL, find_kinks
 from netsor.expect.quadrature.nodes import call
 
 __all__ = ["Planes", "find_planes"]
@@ -40,7 +41,8 @@ def find_planes(fn: Function, centre: Array, spread: Array, known: Planes | None
     """The planes near a point on which fn, or one of its first derivatives, jumps, with the known ones.
 
     `centre` and `spread` (d,) are a mean and standard deviations. Kinks are looked for on a few lines, random
-    and along the axes; each is followed to parallel lines, where it must be on the same plane.
+    and along the axes; each is followed to parallel lines, where it must be on the same plane. The search
+    ends where there are more planes than rules can be cut at.
     """
     d, moving = len(centre), np.flatnonzero(spread > 0)
     rng = np.random.default_rng(0)
@@ -57,15 +59,16 @@ def find_planes(fn: Function, centre: Array, spread: Array, known: Planes | None
         return f
 
     points, failed, lost = [], 0, known is not None and known.curved
+    most = MOST_PLANES[min(len(moving), len(MOST_PLANES)) - 1]
     for v in [*np.repeat(np.eye(len(moving)), 2, axis=0), *rng.standard_normal((LINES, len(moving)))]:
         p, v = rng.standard_normal(len(moving)), v / np.linalg.norm(v)
-        if failed >= TRIES:  # kinks that are on no plane: further lines would find more of them
+        if failed >= TRIES or len(planes) > most:  # on no plane, or on too many: more lines would find more
             lost = True
             break
         for t in find_kinks(along(p, v), -10.0, 10.0):
             x = p + t * v
             points.append(z(x[:, None])[:, 0])
-            if failed < TRIES and not _explained(points[-1], planes, spread):
+            if failed < TRIES and len(planes) <= most and not _explained(points[-1], planes, spread):
                 new = _plane(along, x, v, centre, spread, moving)
                 planes, failed = planes + new, failed + (not new)
     lost = lost or not all(_explained(point, planes, spread) for point in points)
@@ -90,7 +93,7 @@ def _plane(
         for j, w in enumerate(across):
             for side in (far, -far):
                 f, guess = along(x + side * w, v), side * slopes[j]
-                kinks = [t for t in find_kinks(f, guess - 1, guess + 1) if abs(t - guess) < near]
+                kinks = [t for t in find_kinks(f, guess - CELL, guess + CELL) if abs(t - guess) < near]
                 if kinks:
                     t = min(kinks, key=lambda t: abs(t - guess))
                     slopes[j] = t / side

@@ -8,6 +8,7 @@
 | which rows and inputs a tile has | grid |
 | inputs of any shapes in a Zarr group | inputs |
 | what decides every number of a store, and how another kernel is refused | identity |
+| kernels that are sampled: parts with the landmarks of a store | landmarks |
 | clusters of Dask | dask |
 | one writer, or several that have divided the work | lock |
 """

@@ -76,8 +76,8 @@ def completed(client: Any, task: Callable[..., Any], items: Iterable[tuple[Any, 
 def keep_memory() -> None:
     """Let a worker use freed memory again, as any other process does.
 
-    Dask starts workers with a low MALLOC_TRIM_THRESHOLD_, and glibc with any value of it maps every larger array
-    anew, page by page: tiles took three times as long.
+    Dask starts workers with a low MALLOC_TRIM_THRESHOLD_, and glibc with any value of it maps every larger
+    array anew, page by page: tiles took three times as long.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # there is none on other systems
     if mallopt is not None:

@@ -19,6 +19,7 @@ from netsor.gp.factor import check_noise, needed_jitter
 from netsor.gp.regression import Prediction, checked_variance
 from netsor.gp.stores.cholesky import Factor
 from netsor.gp.stores.gradients import Gradients
+from netsor.gp.stores.landmarks import with_landmarks
 from netsor.gp.stores.store import Store
 from netsor.gp.targets import arrange, check_consistent, output_sizes
 from netsor.progress import bar
@@ -89,13 +90,13 @@ class StoredGP:
 
         New inputs go together as far as their covariances with all data fit into memory.
         """
-        kernel, params = self.store.kernel, self.store.params
+        kernel = self.store.kernel
         inputs = as_inputs(x)
         means, variances = [], []
         for some in self._batches(inputs):
             cross = np.concatenate([k.T for _, k in self._cross(some)])
             means.append(kernel.mean(some)[:, None] + cross.T @ self.alpha)
-            prior = np.asarray(kernel.diag(some, params=params), np.float64)
+            prior = self._prior(some)
             variances.append(checked_variance(prior - self._explained(cross), prior, self.jitter))
         variance = np.concatenate(variances)
         if observed:
@@ -130,22 +131,41 @@ class StoredGP:
         """New inputs, as many at a time as memory has room for."""
         rows = max(output_sizes(self.store.kernel.net, inputs))
         step = max(1, self.memory // (4 * 8 * len(self.y) * rows))
+        if self.store.landmarks:  # what is sampled goes together as in tiles
+            step = min(step, max(1, self.store.grid.rows.chunk // rows))
         return (inputs[a : a + step] for a in range(0, len(inputs), step))
 
     def _cross(self, inputs: list[Any]) -> Iterator[tuple[slice, np.ndarray]]:
         """Covariances of new inputs with the data, some of these at a time, and their rows."""
-        if self.store.landmarks:
-            raise DataError(
-                "the kernel is sampled, and new inputs were not drawn with those of the store",
-                remedy="Store all inputs together, and read their block: store.read(new, old) @ weights.",
-            )
         kernel, params, sizes = self.store.kernel, self.store.params, self.store.grid.rows.sizes
         stops = np.cumsum(sizes)
         step = max(1, self.store.grid.rows.chunk // int(sizes.max()))
         for a in range(0, len(sizes), step):
-            some = self.store.inputs(0, a, min(a + step, len(sizes)))
-            rows = slice(int(stops[a] - sizes[a]), int(stops[min(a + step, len(sizes)) - 1]))
-            yield rows, np.asarray(kernel(_like(inputs), some, params=params), np.float64)
+            b = min(a + step, len(sizes))
+            rows = slice(int(stops[a] - sizes[a]), int(stops[b - 1]))
+            if self.store.landmarks:
+                yield rows, self._sampled(inputs, np.arange(a, b))
+            else:
+                some = self.store.inputs(0, a, b)
+                yield rows, np.asarray(kernel(_like(inputs), some, params=params), np.float64)
+
+    def _prior(self, inputs: list[Any]) -> np.ndarray:
+        """The variances of new inputs."""
+        if self.store.landmarks:
+            return np.diagonal(self._sampled(inputs, None))
+        return np.asarray(self.store.kernel.diag(inputs, params=self.store.params), np.float64)
+
+    def _sampled(self, inputs: list[Any], data: np.ndarray | None) -> np.ndarray:
+        """Covariances of new inputs with some of the data, or with each other, drawn as the store was."""
+        new = _like(inputs)
+        if not isinstance(new, np.ndarray):
+            raise DataError(
+                "the kernel of the store is sampled, with inputs of one shape",
+                remedy="Predict at inputs of that shape.",
+            )
+        own = len(self.store.grid.rows.sizes) + np.arange(len(new))
+        found, rows, columns = with_landmarks(self.store, own, own if data is None else data, new)
+        return np.asarray(found.value[np.ix_(rows, columns)], np.float64)
 
     def _cross_times(self, inputs: list[Any]) -> np.ndarray:
         return sum((k @ self.alpha[rows] for rows, k in self._cross(inputs)), np.zeros(()))

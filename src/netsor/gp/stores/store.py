@@ -97,7 +97,7 @@ class Store:
         if self.name not in self.identity["kernels"]:
             raise DataError(
                 f"{path} holds no other kernel of the network",
-                remedy="Stores of tangent kernels do, unless they are sampled: ns.gp.store(ns.ntk(net), x, path).",
+                remedy="Stores of tangent kernels do, unless they are sampled: store ns.ntk(net).",
             )
         if kernel is not None:
             facts = of_kernel(kernel, as_inputs(self.inputs(0, 0, 1)))

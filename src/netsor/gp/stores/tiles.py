@@ -26,10 +26,10 @@ import numpy as np
 
 from netsor import arguments
 from netsor.errors import DataError, LimitError, NetsorError
-from netsor.expect.points.landmarks import Landmarks
 from netsor.gp.stores.dask import completed, connected, is_dask, keep_memory
 from netsor.gp.stores.grid import Axis, Grid
 from netsor.gp.stores.identity import check_same, identity
+from netsor.gp.stores.landmarks import with_landmarks
 from netsor.gp.stores.lock import writing
 from netsor.gp.stores.store import NNGP, Store
 from netsor.gp.targets import as_kernel, output_sizes
@@ -44,7 +44,8 @@ __all__ = ["compute_tile", "compute_tiles", "opened", "packed", "store"]
 ROWS = 2048  # of a tile, if nothing is said and that is not too much work
 WORK = 2**36  # multiply-adds of a tile, if nothing is said: some minutes
 POLL = 0.2  # seconds
-LANDMARKS, SAMPLED = 32, 64  # of a sampled kernel: inputs that all tiles share, and those of a tile
+ALL, LANDMARKS, SAMPLED = 256, 32, 64  # of sampled kernels: inputs that are drawn jointly if there are no
+# more, else those that all tiles share, and those of a tile
 
 Tile = tuple[int, int]
 Advance = Callable[[], None]
@@ -111,19 +112,9 @@ def _exact_tile(held: Store, i: int, j: int) -> tuple[np.ndarray, float]:
 
 def _sampled_tile(held: Store, i: int, j: int) -> tuple[np.ndarray, float]:
     """A tile of a kernel that is sampled: landmarks come first, and all others of the tile after them."""
-    axis, marks = held.grid.rows, held.landmark_numbers
-    ((a, b), at), ((c, d), to) = axis.inputs(i), axis.inputs(j)
-    others = np.setdiff1d(np.union1d(np.arange(a, b), np.arange(c, d)), marks)
-    order = np.concatenate([marks, others])
-    x = np.concatenate([held.inputs(0, int(k), int(k) + 1) for k in order])
-    result = held.kernel.landmark_part(x, Landmarks(len(marks), others), params=held.params)
-    where = np.argsort(order)[np.searchsorted(np.sort(order), np.arange(order.max() + 1))]
-    size = int(axis.sizes[0])
-    rows, cols = (
-        (where[np.arange(first, last), None] * size + np.arange(size)).reshape(-1)[slice(*span)]
-        for (first, last), span in (((a, b), at), ((c, d), to))
-    )
-    block = np.ix_(rows, cols)
+    ((a, b), at), ((c, d), to) = held.grid.rows.inputs(i), held.grid.rows.inputs(j)
+    result, rows, cols = with_landmarks(held, np.arange(a, b), np.arange(c, d))
+    block = np.ix_(rows[slice(*at)], cols[slice(*to)])
     return result.value[block], float(result.error[block].max())
 
 
@@ -158,7 +149,7 @@ def store(
     engine    None: this process; a number of processes; a Dask client, or the address of a scheduler
     part      (k, N): the k-th of N equal parts, for processes that know nothing of each other
     params    variances in place of the network's own
-    landmarks  inputs that sampled tiles have in common, 32 by default: more of them, smaller errors
+    landmarks  inputs that sampled tiles have in common: all up to 256, else 32. More of them, smaller errors
     verify    read all tiles that are there, and compute damaged ones again
 
     Needs the extra `scale`. A store of another kernel is refused. `ns.gp.fit(store, y)` goes on with it.
@@ -171,10 +162,7 @@ def store(
     cut, marks = kernel.cut(x, y, params=used), 0
     if cut is None:
         _require_landmarks(kernel, x, y)
-        cut, marks = (
-            Cut(1, 1, len(x), False),
-            min(len(x), LANDMARKS if landmarks is None else arguments.whole("landmarks", landmarks, 1)),
-        )
+        cut, marks = Cut(1, 1, len(x), False), _landmarks(len(x), landmarks)
     there = (path / "zarr.json").exists()
     cut = Store(path).cut if there else cut  # numbers depend on it: all tiles have that of the first run
     grid = _grid(kernel, x, y, cut, tile)
@@ -195,6 +183,13 @@ def store(
         with bar(progress, len(todo), f"computing {path.name}") as advance:
             _run(held, todo, engine, advance)
     return held
+
+
+def _landmarks(count: int, given: int | None) -> int:
+    """How many inputs all tiles share."""
+    if given is None:
+        return count if count <= ALL else LANDMARKS
+    return min(count, arguments.whole("landmarks", given, 1))
 
 
 def _require_landmarks(kernel: KernelFn, x: Any, y: Any) -> None:
@@ -270,7 +265,7 @@ def _side(kernel: KernelFn, x: Any, rows: float) -> int:
     """How many inputs a tile has if nothing is said."""
     plan = kernel.plan(x[:2])
     if plan.sampling:
-        return SAMPLED
+        return len(x) if len(x) <= ALL else SAMPLED
     pair = plan.work / 3
     return max(1, min(int(ROWS / rows), isqrt(int(WORK / max(1.0, pair)))))
 

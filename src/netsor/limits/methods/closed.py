@@ -72,7 +72,7 @@ def aligned_pair(r: Recorder, c: Component, parallel: NearParallel | None) -> As
     array = block.ranked(*ranks)
     sides = [x.ranked(*ranks) for x in (pair.left(m1), pair.right(m2), pair.left(q1), pair.right(q2))]
     if parallel is not None and not (pair.same and pair.tied and a.forms == b.forms):
-        r.notes.inexact = r.notes.steep = True
+        r.notes.inexact = r.notes.steep = r.notes.diagonal = True
         if r.nudge is not None:
             nudge = r.nudge if array.tape is r.tape else array.tape.shared(r.nudge)
             array = array.tape.rule(parallel, array, *sides[2:])

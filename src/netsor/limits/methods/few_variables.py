@@ -5,21 +5,22 @@ The variables of a product of atoms are the forms of its left atoms and those of
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from netsor.lang.expr import refs
+from netsor.lang.expr import Expr, refs
 from netsor.limits.methods.component import Component
 from netsor.limits.recursion.forms import HOLE, Atom, replace_exprs
 from netsor.limits.recursion.pairs import PerPair
 from netsor.limits.recursion.recorder import Asking, Recorder
 
-__all__ = ["entries", "is_plain", "over_entries"]
+__all__ = ["Variable", "entries", "is_plain", "over_entries"]
 
 Integral = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+Variable = tuple[int, Expr]  # the side of a form, and that
 
 
 def is_plain(r: Recorder, atom: Atom) -> bool:
@@ -37,21 +38,23 @@ def entries(r: Recorder, c: Component) -> int:
     return (max(inputs) if c.pair.same else prod(inputs)) * (max(index) if c.pair.tied else prod(index))
 
 
-def over_entries(r: Recorder, c: Component, method: str, integral: Integral) -> Asking:
+def over_entries(
+    r: Recorder, c: Component, variables: Sequence[Variable], method: str, integral: Integral
+) -> Asking:
     """An integral (value and error) at the means and covariances of the variables."""
     blocks: list[PerPair] = []
     places: list[tuple[int, ...]] = []
-    for i, (side, form) in enumerate(c.variables):
+    for i, (side, form) in enumerate(variables):
         blocks.append((yield from c.mean(side, form)))
         places.append((i,))
         for j in range(i + 1):
-            found = yield from c.cov(c.variables[i], c.variables[j])
+            found = yield from c.cov(variables[i], variables[j])
             if found is not None:
                 blocks.append(found)
                 places.append((i, j))
     ranks = max(b.left for b in blocks), max(b.right for b in blocks)
     arrays = tuple(b.ranked(*ranks) for b in blocks)
-    shape, d = np.broadcast_shapes(*(a.shape for a in arrays)), len(c.variables)
+    shape, d = np.broadcast_shapes(*(a.shape for a in arrays)), len(variables)
 
     def total(*values: Any) -> tuple[np.ndarray, np.ndarray]:
         mean, cov = np.zeros((*shape, d)), np.zeros((*shape, d, d))

@@ -50,7 +50,7 @@ class Orthants:
                     value = value + weight
             return value, error
 
-        return (yield from over_entries(r, c, self.name, integral))
+        return (yield from over_entries(r, c, c.variables, self.name, integral))
 
 
 def _gate(atom: Atom) -> Gate | None:

@@ -209,7 +209,7 @@ def _recorded(
             if recorder.missing:
                 return recorder.missing
     sources = {k: x for t in found for k, x in t.prepared.tape.sources.items()}
-    own = _own(recorder) if rows.symmetric and recorder.notes.steep and recorder.samples is None else {}
+    own = _own(recorder) if rows.symmetric and recorder.notes.diagonal and recorder.samples is None else {}
     noisy = _noisy(recorder, rows) if rows.symmetric and recorder.program.noise else {}
     if recorder.missing:
         return recorder.missing

@@ -64,7 +64,9 @@ class Moments:
         nudge: float = 0.0,
     ) -> None:
         self.nudge = nudge
-        self.r, self.schedule, self.numbers, self.learning = r, schedule, numbers, axes is None
+        landmarks = shared.get("landmarks")
+        self.r, self.schedule, self.numbers = r, schedule, numbers
+        self.learning = axes is None or landmarks is not None  # with landmarks no small run comes first
         self.models = models
         repeats = len(points)
         sizes = [0 if f.drawn else f.size for f in schedule.families]
@@ -75,7 +77,6 @@ class Moments:
             table[:, 0, 0] = 1.0
         self.cores = [np.zeros((repeats, g.size, g.size)) for g in schedule.groups]
         self.series: dict[Any, list[hermite.Series]] = {}
-        landmarks = shared.get("landmarks")
         loadings: list[Any] = [
             Loadings(axes, learn=axes is None, held=held_choices(shared, own))
             if landmarks is None

@@ -26,7 +26,7 @@ from netsor.limits.sampling.schedule import Core, Group
 
 __all__ = ["Follows", "find_recursions", "recursive_sums"]
 
-AT_ONCE = 512  # points: what a loop works on stays in the cache
+AT_ONCE = 64  # points: what a loop works on stays in the cache
 GAIN = 8  # how many products of written-out parts cost as much as one step of the loop
 
 CoreKey = tuple[tuple[tuple[Any, ...], ...], int]  # of each part its constants, row and atoms; the inputs
@@ -41,8 +41,11 @@ class Follows:
     own: tuple[int, ...]
 
 
-def find_recursions(cores: Sequence[CoreKey]) -> dict[CoreKey, Follows]:
-    """Which cores of a group follow which, if it is worth it; no two follow the same one."""
+def find_recursions(cores: Sequence[CoreKey], room: int) -> dict[CoreKey, Follows]:
+    """Which cores of a group follow which, if it is worth it; no two follow the same one.
+
+    room   numbers that may be kept for each sample point, if that takes more than written-out parts
+    """
     if not is_available():
         return {}
     known: dict[Hashable, CoreKey] = {(frozenset(parts), n): (parts, n) for parts, n in cores}
@@ -53,7 +56,7 @@ def find_recursions(cores: Sequence[CoreKey]) -> dict[CoreKey, Follows]:
         if options:
             found[core] = min(options, key=lambda f: len(f.own))
             followed.add(found[core].before)
-    return found if _is_worth_it(cores, found) else {}
+    return found if _is_worth_it(cores, found, room) else {}
 
 
 def _options(core: CoreKey, known: dict[Hashable, CoreKey]) -> list[Follows]:
@@ -71,13 +74,13 @@ def _options(core: CoreKey, known: dict[Hashable, CoreKey]) -> list[Follows]:
     return options
 
 
-def _is_worth_it(cores: Sequence[CoreKey], found: dict[CoreKey, Follows]) -> bool:
-    """Whether a loop over rows takes less time, and no more memory, than products of all parts."""
+def _is_worth_it(cores: Sequence[CoreKey], found: dict[CoreKey, Follows], room: int) -> bool:
+    """Whether a loop over rows takes less time than products of all parts, and has the memory."""
     rows = sum(n for _, n in cores)
     parts = sum(n * len(p) for p, n in cores)
     own = sum(n * len(found[p, n].own if (p, n) in found else p) for p, n in cores)
     chains = rows - sum(n for _, n in found)
-    return parts**2 > GAIN * (rows + own) ** 2 and chains * rows <= parts
+    return parts**2 > GAIN * (rows + own) ** 2 and chains * rows <= max(parts, room)
 
 
 def recursive_sums(

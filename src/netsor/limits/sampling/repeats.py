@@ -69,7 +69,13 @@ class Repeats:
         self.tables: Tables | None = (
             None
             if program.noise
-            else tables_of(make(Tape(), samples=Samples(families, 1, 1)), families, size, options.memory)
+            else tables_of(
+                make(Tape(), samples=Samples(families, 1, 1)),
+                families,
+                size,
+                options.memory,
+                options.most_points,
+            )
         )
         self.dimensions = 0
         self._known: dict[int, AtOnce | Missing] = {}

@@ -30,12 +30,15 @@ from netsor.limits.sampling.vectors import Part, RowKey, Vector, Vectors
 __all__ = ["schedule_of"]
 
 
-def schedule_of(r: Recorder, drawn: frozenset[str]) -> Schedule | None:
-    """The schedule of the vectors that outputs need, or None if it has nothing to sample."""
+def schedule_of(r: Recorder, drawn: frozenset[str], room: int = 0) -> Schedule | None:
+    """The schedule of the vectors that outputs need, or None if it has nothing to sample.
+
+    room   numbers that recursions may keep for each sample point
+    """
     vectors = Vectors(r, drawn)
     if not any(part.row for vector in vectors.found.values() for part in vector.parts):
         return None
-    return _Scheduler(vectors).schedule()
+    return _Scheduler(vectors, room).schedule()
 
 
 @dataclass
@@ -60,8 +63,8 @@ class _Lists:
 
 
 class _Scheduler:
-    def __init__(self, vectors: Vectors) -> None:
-        self.vectors, self.r = vectors, vectors.r
+    def __init__(self, vectors: Vectors, room: int) -> None:
+        self.vectors, self.r, self.room = vectors, vectors.r, room
         self.states: dict[Expr, State] = {}
         self.variables = Variables(vectors, self.states)
         self.group_of: dict[CoreKey, int] = {}
@@ -120,7 +123,7 @@ class _Scheduler:
         self.group_of = {core: k for k, cores in enumerate(sets) for core in cores}
         pool_of = {k: pool for pool, members in enumerate(pools) for k in members}
         self.groups = [Group(pool_of[k]) for k in range(len(sets))]
-        self.follows = {core: f for cores in sets for core, f in find_recursions(cores).items()}
+        self.follows = {core: f for cores in sets for core, f in find_recursions(cores, self.room).items()}
         self.lists = [_Lists() for _ in sets]
         self.pools = [0] * len(pools)
         return pieces

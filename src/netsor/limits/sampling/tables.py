@@ -23,22 +23,27 @@ from netsor.limits.sampling.numbers import Numbers, numbers_of
 from netsor.limits.sampling.schedule import Schedule
 from netsor.limits.sampling.scheduling import schedule_of
 from netsor.limits.sampling.values import Drawing, drawing_leaf
-from netsor.limits.sampling.workspace import Needs, Workspace, pilot_workspace, workspace
+from netsor.limits.sampling.workspace import NUMBER, Needs, Workspace, pilot_workspace, workspace
 from netsor.limits.tape.tape import Span
 from netsor.limits.tape.traced import Traced
 from netsor.threads import one_blas_thread
 
 __all__ = ["Tables", "tables_of"]
 
+STATES = 2**31  # bytes of the states of recursions, if nothing is said: they save most of the time
 PILOT, NEVER = 2**9, 2**31  # points of the run that comes first, and a number that no repeat has
 
 
-def tables_of(r: Recorder, families: frozenset[str], result: int, memory: int | None) -> Tables | None:
+def tables_of(
+    r: Recorder, families: frozenset[str], result: int, memory: int | None, points: int
+) -> Tables | None:
     """The tables of the vectors that outputs need, or None if there is nothing to sample in them.
 
     result   bytes of what is computed for each repeat
+    points   of a repeat, at most
     """
-    schedule = schedule_of(r, families)
+    allowed = STATES if memory is None else memory // 2
+    schedule = schedule_of(r, families, allowed // (NUMBER * points))
     return schedule and Tables(schedule, Needs.of(schedule, result), memory)
 
 

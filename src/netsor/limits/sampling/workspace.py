@@ -14,7 +14,7 @@ from netsor.expect.points.normal import BLOCK_DIMENSIONS
 from netsor.limits.sampling.schedule import Schedule, Step
 from netsor.threads import cores
 
-__all__ = ["Needs", "Workspace", "pilot_workspace", "workspace"]
+__all__ = ["NUMBER", "Needs", "Workspace", "pilot_workspace", "workspace"]
 
 AT_ONCE = 2**17  # sample points of all repeats that are computed together
 MEMORY = 2**28  # bytes for them, if nothing is said and one repeat does not need more
