@@ -20,7 +20,7 @@ from netsor.models.values import Constant, Value
 
 __all__ = ["code", "cosines", "width_of_code"]
 
-MOST_CHANGE = 0.2  # of average products from one width to twice that: with a limit it is of order 1/n
+MOST_CHANGE = 0.5  # of average products from one width to twice that: of order 1/n, or there is no limit
 
 
 def width_of_code(c: Constant) -> int | None:
