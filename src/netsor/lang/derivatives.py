@@ -105,7 +105,9 @@ def _difference(value: Callable[[int], np.ndarray], step: np.ndarray) -> np.ndar
     near = np.where(centre <= SMOOTH * np.minimum(left, right) + rounding, slopes[0], side)
     wide = sum(w * (values[k] - values[-k]) for k, w in enumerate(WIDE, 1))
     finer = [abs(sum(w * values[k + first] for k, w in enumerate(SEVENTH))) for first in (-4, -3)]
-    smooth = np.maximum(*finer) <= FALLING * np.maximum(np.maximum(left, right), centre) + 2 * rounding
+    smooth = (
+        np.maximum(finer[0], finer[1]) <= FALLING * np.maximum(np.maximum(left, right), centre) + 2 * rounding
+    )
     return np.where(smooth, wide, near) / step
 
 
