@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -15,6 +15,8 @@ __all__ = ["Case", "Startup", "cases", "cnn", "gru", "mlp", "rnn", "startup_case
 # closed forms, a Hermite series of 60 terms for tanh. They only serve the column "limit".
 MULTIPLY_ADDS = {"relu": 30, "erf": 30, "gelu": 60, "tanh": 60}
 WINDOW = 6  # sliding sums of a 3 x 3 convolution, one addition and one subtraction per axis, and the bias
+TANH = 2e-3  # the error of the peer's 25 x 25 nodes
+KINKED = 1e-7  # the rounding of the peer's E[relu' relu'] of an input with itself
 SUBSET = 6  # inputs on which a slow reference is computed
 
 
@@ -93,7 +95,7 @@ def tanh(count: int, dimension: int, depth: int, **settings: Any) -> Case:
 
         return np.arange(len(x)), mlp_quadrature(x, np.tanh, depth)
 
-    return mlp("tanh", count, dimension, depth, difference=2e-3, error=1e-9, reference=reference, **settings)
+    return mlp("tanh", count, dimension, depth, difference=TANH, error=1e-9, reference=reference, **settings)
 
 
 def cnn(count: int, side: int, depth: int, readout: str, **settings: Any) -> Case:
@@ -187,6 +189,35 @@ def transformer(count: int, length: int, depth: int) -> Case:
     )
 
 
+def tangents(quick: bool) -> list[Case]:
+    """Tangent kernels beside neural-tangents, and beside our own kernel of the network itself.
+
+    Of the latter a tangent kernel should take at most 2.5 times the time; the two are not to agree.
+    """
+    count, dimension, depth = (200, 20, 4) if quick else (2000, 100, 20)
+    images, side, layers = (4, 6, 2) if quick else (20, 16, 5)
+    few = 60 if quick else 2000
+    peers: list[tuple[Case, float]] = [
+        (mlp("relu", count, dimension, depth, difference=KINKED), 5.0),
+        (mlp("erf", count, dimension, depth), 5.0),
+        (mlp("gelu", count, dimension, depth), 1.0),
+        (mlp("tanh", few, dimension, 3, difference=10 * TANH), 100.0),
+        (cnn(images, side, layers, "gap", difference=KINKED, name="cnn-gap"), 4.0),
+        (cnn(images, side, layers, "flatten", difference=KINKED, name="cnn-flatten"), 1.0),
+    ]
+    found = []
+    for case, target in peers:
+        moved = replace(case, title=f"NTK of {case.title}", options={**case.options, "tangent": True})
+        moved = replace(moved, work=None)
+        found.append(replace(moved, name=f"ntk-{case.name}", target=target))
+        found.append(
+            replace(
+                moved, name=f"ntk-nngp-{case.name}", peer="netsor-nngp", target=0.4, difference=float("inf")
+            )
+        )
+    return found
+
+
 def startup_case() -> Startup:
     ours = "import netsor as ns\nfrom netsor.data import sentences\n"
     ours += "ns.kernel(ns.zoo.simple_rnn())([s.vectors for s in sentences()])\n"
@@ -222,6 +253,7 @@ def cases(quick: bool = False) -> list[Case]:
         gru(3 if quick else 9, target=30.0),
         batchnorm(8 if quick else 64, 100, target=10.0),
         transformer(4 if quick else 40, 6 if quick else 25, 2),
+        *tangents(quick),
         mlp("relu", count, dimension, depth, dtype="float32", difference=1e-4, name="mlp-relu-float32"),
         cnn(images, side, layers, "gap", dtype="float32", difference=1e-4, name="cnn-gap-float32"),
         mlp(

@@ -16,13 +16,19 @@ __all__ = ["MODULES", "SIDES", "load", "make"]
 
 Spec = Mapping[str, Any]
 Inputs = Mapping[str, np.ndarray]
-MODULES = {"netsor": "netsor", "netsor-jax": "netsor", "neural-tangents": "neural_tangents", "plain": "plain"}
+MODULES = {
+    "netsor": "netsor",
+    "netsor-jax": "netsor",
+    "netsor-nngp": "netsor",
+    "neural-tangents": "neural_tangents",
+    "plain": "plain",
+}
 
 
 def load(side: str) -> None:
     """Import the side's library, and the compiler that it uses: JAX comes with its own."""
     import_module(MODULES[side])
-    if side == "netsor" and find_spec("numba"):
+    if side in ("netsor", "netsor-nngp") and find_spec("numba"):
         import_module("numba")
 
 
@@ -39,12 +45,18 @@ def netsor_side(kind: str, options: dict[str, Any], data: Any, dtype: np.dtype) 
     import netsor as ns
 
     settings = {key: options.pop(key) for key in ("tol",) if key in options}
+    of = ns.ntk if options.pop("tangent", False) else ns.kernel
     if "phi" in options:
         options["phi"] = getattr(ns, options["phi"])
     options.pop("degree", None)
     net = getattr(ns.zoo, kind)(**options)
-    K = ns.kernel(net, dtype=dtype, **settings)
+    K = of(net, dtype=dtype, **settings)
     return lambda: np.asarray(K(data))
+
+
+def nngp_side(kind: str, options: dict[str, Any], data: Any, dtype: np.dtype) -> Callable[[], np.ndarray]:
+    """The kernel of the network itself, where the other side computes its tangent kernel."""
+    return netsor_side(kind, {**options, "tangent": False}, data, dtype)
 
 
 def netsor_jax_side(
@@ -81,7 +93,7 @@ def neural_tangents_side(
         layers = [stax.Conv(1, (3, 3), padding="SAME", W_std=1.0, b_std=1.0), phi()] * options["depth"]
         layers.append(stax.GlobalAvgPool() if options["readout"] == "gap" else stax.Flatten())
     kernel = stax.serial(*layers, readout)[2]
-    compiled = jax.jit(lambda x: kernel(x, None, "nngp"))
+    compiled = jax.jit(lambda x: kernel(x, None, "ntk" if options.get("tangent") else "nngp"))
     return lambda: np.asarray(compiled(data))
 
 
@@ -96,6 +108,7 @@ def plain_side(kind: str, options: dict[str, Any], data: Any, dtype: np.dtype) -
 SIDES: dict[str, Callable[..., Callable[[], np.ndarray]]] = {
     "netsor": netsor_side,
     "netsor-jax": netsor_jax_side,
+    "netsor-nngp": nngp_side,
     "neural-tangents": neural_tangents_side,
     "plain": plain_side,
 }

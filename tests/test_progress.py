@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import netsor as ns
 from netsor import progress
 from netsor.progress import bar
+from netsor.reproduce import Run
 
 
 @pytest.fixture
@@ -114,7 +116,21 @@ def test_one_thread_watches_all_work() -> None:
 @pytest.mark.usefixtures("quick")
 def test_kernels_and_simulations_tell(capsys: pytest.CaptureFixture[str]) -> None:
     ns.simulate(ns.zoo.mlp(2), np.eye(3), width=300, samples=200, seed=0, progress=True)
-    ns.kernel(ns.zoo.mlp(2), progress=True)(np.eye(3))
+    ns.gp.fit(ns.kernel(ns.zoo.mlp(2), progress=True), np.eye(3), np.ones(3), noise=0.1)
     told = capsys.readouterr().err
     assert "simulating, width 300" in told
+    assert "planning the kernel" in told
     assert "computing the kernel" in told
+    assert "factorising 3 rows" in told
+
+
+@pytest.mark.usefixtures("quick")
+def test_figures_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Samples that are kept in a folder, in a log."""
+
+    def draw(count: int, seed: np.random.SeedSequence) -> np.ndarray:
+        time.sleep(0.1)
+        return np.ones(count)
+
+    Run(tmp_path).samples("net", "mark", 32, 6, draw, chunk=1)
+    assert "drawing net, width 32: " in capsys.readouterr().err

@@ -118,11 +118,11 @@ def bert(n: int) -> nn.Module:
     return Headed(BertModel(BertConfig(**sizes(n)), add_pooling_layer=False), n)
 
 
-def llama(n: int) -> nn.Module:
-    """Rotary positions turn pairs of coordinates, so heads have a fixed size and grow in number."""
+def llama(n: int, **heads: int) -> nn.Module:
+    """Heads of size 2 that grow in number, or others."""
     from transformers import LlamaConfig, LlamaModel
 
-    heads = {"head_dim": 2, "num_attention_heads": n // 2, "num_key_value_heads": n // 4}
+    heads = heads or {"head_dim": 2, "num_attention_heads": n // 2, "num_key_value_heads": n // 4}
     return Headed(LlamaModel(LlamaConfig(**(sizes(n) | heads), use_cache=False)), n)
 
 
@@ -151,6 +151,7 @@ TRANSFORMERS = {
     "gpt2": Case(gpt2, TOKENS, WIDTH_LAWS),
     "bert": Case(bert, TOKENS, WIDTH_LAWS),
     "llama": Case(llama, TOKENS, WIDTH_LAWS),
+    "llama, two wide heads": Case(lambda n: llama(n, num_key_value_heads=1), TOKENS, WIDTH_LAWS),
     "t5 encoder": Case(
         t5_encoder,
         TOKENS,

@@ -144,7 +144,7 @@ class Branch(Layer):
 
 class LargestToken(Layer):
     def forward(self, h):
-        return h[:, h.sum(-1).argmax(-1)[0]]
+        return torch.gather(h, 1, h.argmax(1, keepdim=True))
 
 
 class Ramps(Layer):

@@ -15,7 +15,11 @@ from test_torch_exact import precision  # noqa: E402
 
 import netsor as ns  # noqa: E402
 
-IN_SINGLE = {"llama", "t5 encoder"}  # they compute their norms in float32 whatever they are told
+IN_SINGLE = {
+    "llama",
+    "llama, two wide heads",
+    "t5 encoder",
+}  # they compute their norms in float32 whatever they are told
 
 
 def needs(library: str):
@@ -40,7 +44,7 @@ def test_own_weights_give_own_output(name, case, dtype):
     with precision(dtype):
         net = ns.from_torch(case.make, width=16, **case.options)
         check = ns.check_import(net, case.x)
-    assert check.tolerance == (1e-12 if dtype == torch.float64 and name not in IN_SINGLE else 1e-5)
+    assert check.difference <= (1e-12 if dtype == torch.float64 and name not in IN_SINGLE else 1e-5)
     assert abs(check.outputs).max() > 0
 
 

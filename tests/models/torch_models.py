@@ -195,6 +195,28 @@ class Sinusoids(nn.Module):
         return self.head(torch.relu(self.hidden(self.norm(h))))
 
 
+class Rotary(nn.Module):
+    """Queries, which are keys too, turn in pairs of coordinates, by angles that differ along the head."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.n, self.embed, self.head = n, nn.Linear(5, n), nn.Linear(n, 1)
+        self.q = nn.Parameter(2 * torch.randn(n, n) / n**0.5)
+
+    def turned(self, q, places):
+        half = self.n // 2
+        angle = places[:, None] / 100 ** (torch.arange(half, dtype=q.dtype) / half)
+        cos, sin = (torch.cat([f(angle), f(angle)], -1) for f in (torch.cos, torch.sin))
+        a, b = q.chunk(2, -1)
+        return q * cos + torch.cat([-b, a], -1) * sin
+
+    def forward(self, x):
+        h = self.embed(x)
+        places = torch.arange(x.shape[1], dtype=x.dtype)
+        q = self.turned(h @ self.q, places)
+        return self.head(torch.softmax(q @ q.transpose(-1, -2) / self.n, -1) @ h)
+
+
 class Joined(nn.Module):
     """One matrix for queries, keys and values, taken apart by split, unbind and slices."""
 
@@ -318,6 +340,7 @@ CASES: dict[str, Case] = {
     "graph network": Case(GraphNetwork, (SEQUENCE, GRAPH), {"batch": False}),
     "unet": Case(UNet, IMAGE),
     "sines and cosines of positions": Case(Positions, SEQUENCE),
+    "rotary positions along a head that grows": Case(Rotary, SEQUENCE),
     "sines and cosines along the width": Case(Sinusoids, np.array([1, 5, 1]), {"tokens": True}),
     **{f"joined matrices, {how}": Case(lambda n, how=how: Joined(n, how), SEQUENCE) for how in HOW},
     "stacked gru and lstm, bidirectional, dropout": Case(Stacked, SEQUENCE, {"train": True}),

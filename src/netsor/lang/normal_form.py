@@ -10,8 +10,9 @@ by numbers and C-vars belong to the form.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from netsor.lang.blocks import broadcast_index
@@ -191,12 +192,40 @@ class NormalForm:
             form, sign = term.form, add
             if total is not None and isinstance(form, Apply) and form.op is neg:
                 form, sign = form.args[0], sub
-            part = form if term.coef is None else Apply(mul, (term.coef, form))
+            part = form if term.coef is None else self._product(term.coef, form)
             if term.axes:
                 part = Apply(sum_, (part,), (("axis", term.axes),))
             total = part if total is None else Apply(sign, (total, part))
         assert total is not None
         return total
+
+    def _product(self, coef: Expr, form: Expr) -> Expr:
+        """coef * form; copies of members, if both have the same ones, are made of the product."""
+        match form:
+            case Apply(op, (number, rest)) if op is mul and self.constant(number):
+                inner = self._product(coef, rest)
+                copied = isinstance(inner, Apply) and inner.op in SELECTIONS
+                return Apply(mul, (number, inner)) if copied else Apply(mul, (coef, form))
+            case Apply(op, (rest,), attrs) if op in SELECTIONS:
+                own = self.index(rest)
+                leaves = [e for e in _leaves(coef) if self.index(e)]
+                copies = [e for e in leaves if isinstance(e, Apply) and (e.op, e.attrs) == (op, attrs)]
+                before: dict[Expr, Expr] = {e: e.args[0] for e in copies}
+                alike = len(before) == len(leaves) > 0 and all(self.index(e) == own for e in before.values())
+                if alike and prod(self.index(form)) > prod(own):
+                    return Apply(op, (self._product(_with_leaves(coef, before), rest),), attrs)
+        return Apply(mul, (coef, form))
+
+
+def _with_leaves(e: Expr, leaves: Mapping[Expr, Expr]) -> Expr:
+    """A function with others in place of some of its parts."""
+    found = dict(leaves)
+    for node in subtrees(e, found):
+        if isinstance(node, Apply) and isinstance(node.op, Function):
+            found[node] = Apply(node.op, tuple(found[a] for a in node.args), node.attrs)
+        else:
+            found[node] = node
+    return found[e]
 
 
 def _leaves(e: Expr) -> list[Expr]:

@@ -431,7 +431,10 @@ class _Tangents:
 
     def remark_differences(self, op: Function | Mixing, *slopes: Function | Mixing) -> None:
         if any(map(by_differences, slopes)):
-            self.remark(f"the derivative of {op.name} is by differences, with an error of about 1e-12")
+            self.remark(
+                f"the derivative of {op.name} is by differences, with an error of about 1e-12 if it varies "
+                "over lengths of 0.1 and more"
+            )
 
     def remark(self, text: str) -> None:
         self.remarks[text] = None

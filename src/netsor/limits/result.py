@@ -106,6 +106,11 @@ def finite(value: Any) -> Any:
 
 
 def _is_finite(value: np.ndarray, rows: int = 256) -> bool:
-    """Whether all entries are finite, a few rows at a time: a large kernel fills the memory already."""
+    """Whether all entries are finite, a few rows at a time: a large kernel fills the memory already.
+
+    If their sum is, they are, which takes half the time.
+    """
     parts = value if value.ndim > 1 else value[None]
-    return all(bool(np.isfinite(parts[a : a + rows]).all()) for a in range(0, len(parts), rows))
+    with np.errstate(over="ignore", invalid="ignore"):
+        some = (parts[a : a + rows] for a in range(0, len(parts), rows))
+        return all(bool(np.isfinite(np.sum(part)) or np.isfinite(part).all()) for part in some)

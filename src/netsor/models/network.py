@@ -90,7 +90,7 @@ class ModelNetwork(Network):
         inputs = [self._input(part) for part in (x if isinstance(x, tuple) else (x,))]
         before = trace.copy()
         while True:
-            reader = Reader(self.front.widths, self.scales, self.registry)
+            reader = Reader(self.front.widths, self.scales, self.registry, self.cuts)
             try:
                 parameters = {row.name: self._parameter(row) for row in self.rows}
                 found = self.front.walk(reader, parameters, inputs)
@@ -140,9 +140,10 @@ class ModelNetwork(Network):
             new = (
                 replace(old, inner=old.inner * parts) if cut.inner else replace(old, outer=old.outer * parts)
             )
-            if sizes[origin][0] < 2 * new.outer * new.inner:
+            size, _ = sizes.get(origin, (origin[1], None))  # fixed numbers are known by their size
+            if size < 2 * new.outer * new.inner:
                 raise reader.refuse(
-                    f"a width of {sizes[origin][0]} is cut into {new.outer * new.inner} parts, as if two "
+                    f"a width of {size} is cut into {new.outer * new.inner} parts, as if two "
                     "vectors met whose coordinates are in different order",
                     "Blocks of a width must come together again in the order in which they were cut. If "
                     f"they do, give a larger width: width={2 * self.front.widths[0]}.",

@@ -13,7 +13,7 @@ import numpy as np
 from netsor.build.nodes import Node
 from netsor.build.parameters import Matrix, Vector
 from netsor.errors import BuildError, NetsorError, Place
-from netsor.models.axes import Axes
+from netsor.models.axes import Axes, Cut, Origin
 from netsor.models.scalars import NEAR, ONE, Size
 from netsor.models.values import Parameter, Value
 
@@ -101,6 +101,7 @@ class Reader:
     widths: Size
     scales: str
     registry: Registry
+    cuts: dict[Origin, Cut] = field(default_factory=dict)  # how widths are laid out
     notes: list[str] = field(default_factory=list)
     where: Where = field(default_factory=Where)
     last: Where = field(default_factory=Where)  # the last operation, for errors of the result

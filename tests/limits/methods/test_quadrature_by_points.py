@@ -65,7 +65,7 @@ def test_rare_events_of_two_variables_have_honest_errors() -> None:
 
 def test_a_function_with_more_planes_than_rules_can_be_cut_at() -> None:
     """The search for planes ends, and the value is that of E[(a + b mod 1/3)^2] within its error."""
-    planes = find_planes(lambda z: np.mod(z[0] + z[1], 1 / 3), np.zeros(2), np.ones(2))
+    planes = find_planes(lambda z: np.mod(z[0] + z[1], 1 / 3), np.zeros(2), np.ones(2), most=MOST_PLANES[1])
     assert planes.curved
     assert len(planes) <= 2 * MOST_PLANES[1]
     values = np.mod(np.sqrt(2) * normal_points(1, 2**20, (0, 0))[0], 1 / 3) ** 2

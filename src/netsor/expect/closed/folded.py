@@ -18,7 +18,7 @@ from array_api_compat import array_namespace
 from netsor.expect.closed.arrays import Array, determinant, ratio, root
 from netsor.lang.terms import Inner, Term, Terms
 
-__all__ = ["Fold", "fold_of", "folded", "folded_slopes", "slope_of"]
+__all__ = ["Fold", "fold_of", "folded", "folded_slopes", "parallel_jumps", "slope_of"]
 
 ALIKE = 1e-14  # relative difference of two numbers that are one
 
@@ -77,6 +77,14 @@ def folded(f: Fold, g: Fold) -> Callable[..., Array] | None:
     quadrant = {(0, 0): _no_power, (1, 0): _one_power, (1, 1): _two_powers}[f.degree, g.degree]
 
     return lambda m1, m2, q1, q2, c: quadrant(even, odd, q1, q2, c, f.noise, g.noise)
+
+
+def parallel_jumps(f: Fold, g: Fold) -> Callable[..., Array] | None:
+    """The same at correlation 1 or -1, the sign of c, for two jumps; for others None."""
+    if f.degree or g.degree or f.noise or g.noise:
+        return None
+    up, down = f.up * g.up + f.down * g.down, f.up * g.down + f.down * g.up
+    return lambda m1, m2, q1, q2, c: array_namespace(c).where(c < 0, down / 2, up / 2)
 
 
 def slope_of(terms: Terms) -> Fold | None:

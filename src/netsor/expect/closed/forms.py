@@ -24,7 +24,7 @@ from array_api_compat import array_namespace
 
 from netsor.expect.closed import bivariate, master
 from netsor.expect.closed.arrays import Array, as_floats, determinant, nowhere
-from netsor.expect.closed.folded import fold_of, folded, folded_slopes, slope_of
+from netsor.expect.closed.folded import fold_of, folded, folded_slopes, parallel_jumps, slope_of
 from netsor.expect.closed.polynomials import polynomial_of, polynomials
 from netsor.expect.closed.waves import mean_of_wave, product_of_waves, wave_of
 from netsor.lang import functions as fn
@@ -46,11 +46,13 @@ class Rule:
     formula      the same for floating arrays of one type
     elementary   whether the formula is made of operations of the array API alone and looks at no values, so
                  that it can be recorded on arrays without values and written into a compiled loop
+    parallel     where it is known, the value at correlation 1 or -1, whichever has the sign of c
     """
 
     what: str
     formula: Formula
     elementary: bool
+    parallel: Formula | None = None
 
     def __call__(self, *law: Any) -> Array:
         return self.formula(*as_floats(*law))
@@ -110,7 +112,7 @@ def find(
         return Rule(_what(f, g), polynomials(powers[0], powers[1], zero_mean), True)
     folds = (fold_of(s), fold_of(t)) if zero_mean else (None, None)
     if folds[0] and folds[1] and (formula := folded(folds[0], folds[1])):
-        return Rule(_what(f, g), formula, True)
+        return Rule(_what(f, g), formula, True, parallel_jumps(folds[0], folds[1]))
     slopes = (slope_of(s), slope_of(t)) if zero_mean else (None, None)
     if slopes[0] and slopes[1]:
         return Rule(_what(f, g), folded_slopes(slopes[0], slopes[1]), True)

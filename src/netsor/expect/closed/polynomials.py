@@ -7,8 +7,11 @@ E[f g] = sum_k k! a_k b_k c^k with a_k = E[f^(k)(x)] / k!, a polynomial in mean 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from math import comb, factorial
 from typing import Any
+
+import numpy as np
 
 from netsor.expect.closed.arrays import Array
 from netsor.lang.terms import Term, Terms
@@ -32,20 +35,34 @@ def polynomials(f: Coefs, g: Coefs, zero_mean: bool) -> Callable[..., Array]:
     def formula(m1: Array, m2: Array, q1: Array, q2: Array, c: Array) -> Array:
         sides = zip((f, g), (0.0, 0.0) if zero_mean else (m1, m2), (q1, q2), strict=True)
         a, b = (_derivatives(*side) for side in sides)
-        total = 0.0 * (q1 + q2 + c)
+        total: Any = 0.0
         for k in reversed(range(min(len(a), len(b)))):
-            total = total * c + factorial(k) * a[k] * b[k]
-        return total
+            total = _plus(_times(total, c), _times(_times(a[k], b[k]), float(factorial(k))))
+        whole = np.broadcast_shapes(q1.shape, q2.shape, c.shape)
+        return total if getattr(total, "shape", None) == whole else total + 0.0 * (q1 + q2 + c)
 
     return formula
+
+
+def _times(x: Any, y: Any) -> Any:
+    """x y; numbers that are 0 or 1 take no operation."""
+    for a, b in ((x, y), (y, x)):
+        if isinstance(a, float) and a in (0.0, 1.0):
+            return b if a else 0.0
+    return x * y
+
+
+def _plus(x: Any, y: Any) -> Any:
+    return y if isinstance(x, float) and x == 0 else x if isinstance(y, float) and y == 0 else x + y
 
 
 def _derivatives(f: Coefs, m: Any, q: Array) -> list[Any]:
     """E[f^(k)(x)] / k! = sum_i C(i, k) f_i E[x^(i - k)] for every k."""
     moments: list[Any] = [1.0, m]
     for n in range(2, len(f)):
-        moments.append(m * moments[-1] + (n - 1) * q * moments[-2])
-    return [
-        sum((comb(i, k) * f[i] * moments[i - k] for i in range(k, len(f)) if f[i]), 0.0)
-        for k in range(len(f))
-    ]
+        moments.append(_plus(_times(m, moments[-1]), _times(_times(q, moments[-2]), n - 1.0)))
+    found = []
+    for k in range(len(f)):
+        terms = (_times(moments[i - k], comb(i, k) * f[i]) for i in range(k, len(f)))
+        found.append(reduce(_plus, terms, 0.0))
+    return found

@@ -1,8 +1,14 @@
-"""Closed forms of waves under a bell: f(x) = Re(a exp(i w x)) exp(-b x^2), as are sin, cos and gabor.
+"""Closed forms of waves under a bell: f(x) = Re((a + a' x) exp(i w x)) exp(-b x^2), as are sin, cos, gabor
+and their derivatives.
 
 With b = 0, u = w v c for the frequencies w and v, X = a exp(i w m1) and Y the same of y,
 
-    E[f(x) g(y)] = exp(-(w^2 q1 + v^2 q2) / 2) (Re X Re Y cosh u + Im X Im Y sinh u).
+    E[f(x) g(y)] = exp(-(w^2 q1 + v^2 q2) / 2) (Re X Re Y cosh u + Im X Im Y sinh u)
+
+where a' = 0. Otherwise Re A Re B = (Re(A B) + Re(A conj B)) / 2 for the two waves, and by Stein's lemma, for
+(x, y) less their means, G = E[exp(i w x + i v y)], s = w q1 + v c and t = v q2 + w c,
+
+    E[x exp(..)] = i s G,      E[y exp(..)] = i t G,      E[x y exp(..)] = (c - s t) G.
 
 Bells change the law of (x, y) to another Gaussian one, and its weight.
 """
@@ -20,12 +26,15 @@ from netsor.lang.terms import Term, Terms
 
 __all__ = ["Wave", "mean_of_wave", "product_of_waves", "wave_of"]
 
+Pair = tuple[Any, Any]  # a real and an imaginary part
+
 
 @dataclass(frozen=True)
 class Wave:
-    """Re(height exp(i frequency x)) exp(-bend x^2)."""
+    """Re((height + growth x) exp(i frequency x)) exp(-bend x^2)."""
 
     height: complex
+    growth: complex
     frequency: float
     bend: float
 
@@ -33,8 +42,10 @@ class Wave:
 def wave_of(terms: Terms) -> Wave | None:
     """The function as one wave, or None; one of frequency 0 is a bell, which has rules of its own."""
     match terms:
-        case (Term((height,), rate, knot=None, bend=bend),) if rate and not complex(rate).real and bend >= 0:
-            return Wave(complex(height), complex(rate).imag, bend)
+        case (Term((height, *growth), rate, knot=None, bend=bend),) if (
+            rate and not complex(rate).real and bend >= 0 and len(growth) < 2
+        ):
+            return Wave(complex(height), complex(sum(growth)), complex(rate).imag, bend)
     return None
 
 
@@ -44,7 +55,8 @@ def mean_of_wave(f: Wave) -> Callable[[Array, Array], Array]:
     def formula(m: Array, q: Array) -> Array:
         xp, spread = array_namespace(m, q), 1 + 2 * f.bend * q
         peak = xp.exp(-f.bend * m * m / spread - f.frequency**2 * q / (2 * spread)) / xp.sqrt(spread)
-        return peak * _turned(f.height, f.frequency, m / spread)[0]
+        height, growth = _heights(f, m / spread)
+        return peak * (height[0] - growth[1] * (f.frequency * q / spread))
 
     return formula
 
@@ -62,11 +74,33 @@ def product_of_waves(f: Wave, g: Wave, zero_mean: bool) -> Callable[..., Array]:
         size = xp.abs(w * v * c)
         peak = weight * xp.exp(-((w * w * q1 - size) + (v * v * q2 - size)) / 2) / 2
         less = xp.expm1(-2 * size)
-        (x, x_turned), (y, y_turned) = _turned(f.height, w, m1), _turned(g.height, v, m2)
+        x, y = _heights(f, m1), _heights(g, m2)
+        if f.growth or g.growth:
+            one, other = (_both(x, y, w, side * v, q1, q2, c, side) for side in (1, -1))
+            first = c < 0 if w * v > 0 else c > 0  # whose G is the larger one
+            return peak * (one + other + xp.where(first, other, one) * less)
+        (x, x_turned), (y, y_turned) = x[0], y[0]
         sign = xp.sign(c) if w * v > 0 else -xp.sign(c)
         return peak * (x * y * (2 + less) - x_turned * y_turned * sign * less)
 
     return formula
+
+
+def _heights(f: Wave, m: Any) -> tuple[Pair, Pair]:
+    """Real and imaginary part of the height and the growth of f at m."""
+    growth = _turned(f.growth, f.frequency, m)
+    height = _turned(f.height, f.frequency, m)
+    return (height if m is None else (height[0] + growth[0] * m, height[1] + growth[1] * m)), growth
+
+
+def _both(
+    x: tuple[Pair, Pair], y: tuple[Pair, Pair], w: float, v: float, q1: Array, q2: Array, c: Array, side: int
+) -> Array:
+    """Re E[A B] / G, or with side -1 that of A conj B."""
+    (a, a1), (b, b1) = x, y
+    s, t = w * q1 + v * c, v * q2 + w * c
+    total = a[0] * b[0] - side * a[1] * b[1] + (a1[0] * b1[0] - side * a1[1] * b1[1]) * (c - s * t)
+    return total - (a1[1] * b[0] + side * a1[0] * b[1]) * s - (a[1] * b1[0] + side * a[0] * b1[1]) * t
 
 
 def _turned(height: complex, frequency: float, m: Any) -> tuple[Any, Any]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from netsor.expect.quadrature.frames import MOST_PLANES
 from netsor.expect.quadrature.kinks import CELL, find_kinks
 from netsor.expect.quadrature.nodes import call
 
@@ -37,12 +36,14 @@ class Planes:
         return len(self.offsets)
 
 
-def find_planes(fn: Function, centre: Array, spread: Array, known: Planes | None = None) -> Planes:
+def find_planes(
+    fn: Function, centre: Array, spread: Array, known: Planes | None = None, most: int = 128
+) -> Planes:
     """The planes near a point on which fn, or one of its first derivatives, jumps, with the known ones.
 
     `centre` and `spread` (d,) are a mean and standard deviations. Kinks are looked for on a few lines, random
     and along the axes; each is followed to parallel lines, where it must be on the same plane. The search
-    ends where there are more planes than rules can be cut at.
+    ends where there are more than `most` planes.
     """
     d, moving = len(centre), np.flatnonzero(spread > 0)
     rng = np.random.default_rng(0)
@@ -59,7 +60,6 @@ def find_planes(fn: Function, centre: Array, spread: Array, known: Planes | None
         return f
 
     points, failed, lost = [], 0, known is not None and known.curved
-    most = MOST_PLANES[min(len(moving), len(MOST_PLANES)) - 1]
     for v in [*np.repeat(np.eye(len(moving)), 2, axis=0), *rng.standard_normal((LINES, len(moving)))]:
         p, v = rng.standard_normal(len(moving)), v / np.linalg.norm(v)
         if failed >= TRIES or len(planes) > most:  # on no plane, or on too many: more lines would find more

@@ -18,7 +18,7 @@ from math import log, sqrt
 import numpy as np
 
 from netsor.errors import DataError
-from netsor.expect.quadrature.frames import Rule, ball_rule, cut_rule, frame_of
+from netsor.expect.quadrature.frames import MOST_PLANES, Rule, ball_rule, cut_rule, frame_of
 from netsor.expect.quadrature.nodes import BLOCK, call
 from netsor.expect.quadrature.planes import Planes, find_planes
 
@@ -227,7 +227,8 @@ class _Problem:
 
     def planes_near(self, entry: int, known: Planes) -> Planes:
         """The known planes, and those that are found where the entry is."""
-        return find_planes(self.fn, self.mean[entry], np.linalg.norm(self.factor[entry], axis=1), known)
+        spread = np.linalg.norm(self.factor[entry], axis=1)
+        return find_planes(self.fn, self.mean[entry], spread, known, MOST_PLANES[self.rank[entry] - 1])
 
     def smooth(self, group: Group, limit: int, rough: bool) -> Estimate:
         """Trapezoid rules, the same for all entries."""

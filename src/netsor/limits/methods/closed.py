@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from netsor.expect.closed.arrays import as_floats
 from netsor.expect.closed.forms import Rule, find, find_mean
 from netsor.expect.quadrature.nodes import eps_of
 from netsor.lang.analysis import about
@@ -39,7 +40,13 @@ class ClosedPair:
         return self.rule.elementary
 
     def __call__(self, m1: Array, m2: Array, q1: Array, q2: Array, c: Array) -> Array:
-        return self.rule(m1, m2, q1, q2, c if self.parallel is None else self.parallel(c, q1, q2))
+        if self.parallel is None:
+            return self.rule(m1, m2, q1, q2, c)
+        if self.rule.parallel is None:
+            return self.rule(m1, m2, q1, q2, self.parallel(c, q1, q2))
+        m1, m2, q1, q2, c = as_floats(m1, m2, q1, q2, c)
+        found, known = self.rule(m1, m2, q1, q2, c), self.rule.parallel(m1, m2, q1, q2, c)
+        return array_namespace(found).where(self.parallel.holds(c, q1, q2), known, found)
 
 
 @cache

@@ -45,11 +45,15 @@ class NearParallel:
             return None
         return cls(2.0 if closed and all(f.jumps for f in found) else 0.0)
 
+    def holds(self, cov: Array, q1: Array, q2: Array) -> Array:
+        """Whether they count as parallel."""
+        info = array_namespace(cov, q1, q2).finfo(cov.dtype)
+        eps, product = float(info.eps), q1 * q2
+        near = array_namespace(cov, q1, q2).abs(product - cov * cov) <= UNITS * eps * product
+        return near & (product > float(info.smallest_normal) / eps)
+
     def __call__(self, cov: Array, q1: Array, q2: Array) -> Array:
         cov, q1, q2 = as_floats(cov, q1, q2)
-        xp = array_namespace(cov, q1, q2)
-        eps, tiny = (float(getattr(xp.finfo(cov.dtype), name)) for name in ("eps", "smallest_normal"))
-        product = q1 * q2
-        near = (xp.abs(product - cov * cov) <= UNITS * eps * product) & (product > tiny / eps)
-        most = xp.sqrt(xp.where(near, product, 1.0)) * (1.0 + self.beyond * eps)
+        xp, near = array_namespace(cov, q1, q2), self.holds(cov, q1, q2)
+        most = xp.sqrt(xp.where(near, q1 * q2, 1.0)) * (1.0 + self.beyond * float(xp.finfo(cov.dtype).eps))
         return xp.where(near, xp.where(cov < 0, -most, most), cov)

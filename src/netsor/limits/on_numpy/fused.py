@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Fused", "fuse"]
 
 FEWEST_STEPS, LEAST_ELEMENTS = 3, 1024
+MANY = 16  # operations of a rule, about, each of which would be a call of NumPy
 TEMPLATES: dict[Any, str] = {
     operator.add: "{0} + {1}",
     operator.sub: "{0} - {1}",
@@ -159,41 +160,56 @@ def _text(formula: Formula) -> str:
 def fuse(tape: Tape, order: list[int], wanted: set[int]) -> list[int | Fused]:
     """The order of a tape with its large elementwise steps gathered into loops.
 
-    A step that depends on nothing in the open loop goes before it; another one closes it. So does the end of
-    a rule, with a multiple of its result, and no loop begins with a multiple of data: that makes the loops of
-    equal layers equal.
+    A step that depends on nothing in the open loop goes before it; another one closes it. A loop has the
+    rules of one layer, with what is made of their results, and none begins with a multiple of data: that
+    makes the loops of equal layers equal.
     """
     done: list[int | Fused] = []
-    group, ended = Fused(()), False
+    group = Fused(())
 
     def close() -> None:
-        nonlocal group, ended
+        nonlocal group
         many = len(group.members) >= FEWEST_STEPS or any(_is_formula(tape, k) for k in group.members)
         done.extend([group] if many else group.members)
-        group, ended = Fused(()), False
+        group = Fused(())
 
     for k in order:
-        joins, multiple = _is_fusable(tape, k), _is_multiple(tape, k)
-        reads = any(a.step in group.members for a in tape.steps[k].reads())
-        if ended and reads and joins and multiple and tape.shapes[k] == group.shape:
-            group.members.append(k)
+        joins = _is_fusable(tape, k)
+        stays = _fits(tape, k, group) if joins else _reads(tape, k).isdisjoint(group.members)
+        if group.members and not stays:
             close()
-            continue
-        apart = (reads or ended) if not joins else ended or tape.shapes[k] != group.shape
-        if group.members and apart and (joins or reads):
-            close()
-        if joins and (group.members or not (multiple and _is_of_data(tape, k))):
+        if joins and (group.members or not (_is_multiple(tape, k) and _is_of_data(tape, k))):
             group.shape = tape.shapes[k]
             group.members.append(k)
         else:
             done.append(k)
-        ended = ended or k in tape.cuts
     close()
     _connect(tape, done, wanted)
     for part in done:
         if isinstance(part, Fused):
             part.prepare(tape)
     return done
+
+
+def _reads(tape: Tape, k: int) -> set[int]:
+    return {a.step for a in tape.steps[k].reads()}
+
+
+def _fits(tape: Tape, k: int, group: Fused) -> bool:
+    """Whether a step belongs to the layer of an open loop.
+
+    After its first rule these are rules of the same arrays, and what reads results of them.
+    """
+    if tape.shapes[k] != group.shape:
+        return False
+    rules = [m for m in group.members if m in tape.cuts]
+    if not rules:
+        return True
+    before, reads = group.members[: group.members.index(rules[0])], _reads(tape, k)
+    if k not in tape.cuts:
+        return not reads.isdisjoint(group.members)
+    full = {a for m in rules for a in _reads(tape, m) if tape.shapes[a] == group.shape}
+    return not reads.isdisjoint(full) and reads.isdisjoint(set(group.members) - set(before))
 
 
 def _is_formula(tape: Tape, k: int) -> bool:
@@ -231,7 +247,8 @@ def _is_fusable(tape: Tape, k: int) -> bool:
     fn, args, options, _ = tape.steps[k]
     shape = tape.shapes[k]
     share = tape.share if len(shape) > 1 and shape[1] > 1 else 1.0
-    if options or k in tape.leaves or prod(shape) < LEAST_ELEMENTS * share:
+    work = prod(shape) * (MANY if _is_formula(tape, k) else 1)
+    if options or k in tape.leaves or work < LEAST_ELEMENTS * share:
         return False
     if not (all(f in TEMPLATES for f, _ in fn.lines) if isinstance(fn, Formula) else fn in TEMPLATES):
         return False

@@ -11,6 +11,7 @@ from math import prod
 from typing import Any
 
 from netsor.limits.on_numpy.fused import Fused, fuse
+from netsor.limits.on_numpy.ordering import ordered
 from netsor.limits.tape.tape import Span, Tape
 from netsor.limits.tape.traced import Traced
 
@@ -25,7 +26,7 @@ class Prepared:
     def __init__(self, tape: Tape, outputs: Iterable[Traced]) -> None:
         self.tape, self.outputs = tape, {x.step for x in outputs}
         needed = tape.needed(self.outputs)
-        order = [k for k in needed if k not in tape.constants]
+        order = ordered(tape, [k for k in needed if k not in tape.constants], self.outputs)
         self.order: list[int | Fused] = fuse(tape, order, self.outputs) if tape.compiled else [*order]
         last: dict[int, int] = {}
         for at, part in enumerate(self.order):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from netsor.lang.evaluate import evaluate
-from netsor.lang.expr import refs
+from netsor.lang.expr import Expr, refs
 from netsor.lang.index_maps import window_options
 from netsor.lang.program import Embedding, Input, Normal
 from netsor.lang.sampling import input_covariance
@@ -78,13 +78,19 @@ def embedded_second(r: Recorder, s: Input, t: Input, pair: Pair) -> PerPair:
     if pair.same:
         dots = _dots(x[0, ...], y[0, ...], pair.tied)
     elif pair.is_tile:
-        return PerPair(_recorded_dots(pair, s.name, t.name, x, y), pair, left, right)
+        return PerPair(_recorded_dots(pair, _data(s), _data(t), x, y), pair, left, right)
     else:
         dots = _cross_dots(x[0, ...], y[0, ...], pair.tied)
     return PerPair(dots[None, ...] / m, pair, left, right)
 
 
-def _recorded_dots(pair: Pair, g: str, k: str, x: Array, y: Array) -> Array:
+def _data(s: Input) -> Expr:
+    """What is embedded: the directions of a tangent have the data of their matrices."""
+    assert isinstance(s.law, Embedding)
+    return s.law.data
+
+
+def _recorded_dots(pair: Pair, e: Expr, f: Expr, x: Array, y: Array) -> Array:
     """The products of a tile, which are read from the data of all inputs."""
     rows, cols, tape, tied = pair.rows, pair.cols, pair.tape, pair.tied
     assert rows is not None
@@ -96,12 +102,12 @@ def _recorded_dots(pair: Pair, g: str, k: str, x: Array, y: Array) -> Array:
 
     def read(given: Any, spans: Mapping[Span, Span]) -> Array:
         parts = _part(left(given), spans[rows]), _part(right(given), spans[cols])
-        return _cross_dots(*parts, tied)[None, ...] / m
+        return _cross_dots(*parts, tied)[None, ...]
 
-    key, kind = ("dots", g, k, rows, cols, tied), ("dots", rows, cols, tied)
+    key, kind = ("dots", e, f, rows, cols, tied), ("dots", rows, cols, tied)
     made = tape.leaf(key, (*batch, *index), x.dtype, read, kind, (x, y))
     tape.costs[made.step] = m
-    return made
+    return made / m  # a step, which compiled loops take in
 
 
 def _sum_of_products(x: Array, y: Array, pair: Pair) -> PerPair:

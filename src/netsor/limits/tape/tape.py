@@ -244,6 +244,10 @@ class Tape:
     def side_of(self, x: Traced) -> Side:
         return self._sides[x.step]
 
+    def is_side(self, k: int) -> bool:
+        """Whether a step reads a quantity of one side."""
+        return k in self._sides
+
     def origin(self, k: int) -> tuple[int, int]:
         """Of a leaf: the side and the array that it reads there, or (FULL, the number that is its name)."""
         side = self._sides.get(k)

@@ -13,14 +13,14 @@ import numpy as np
 from netsor.build.functions import contract
 from netsor.build.parameters import Vector
 from netsor.build.trace import current_trace
-from netsor.models.axes import Factor, WidthClass, finite
+from netsor.models.axes import Cut, Factor, WidthClass, finite
 from netsor.models.operations.nodes import reshape_node
 from netsor.models.reader import Reader
 from netsor.models.values import Constant, Value
 
 __all__ = ["code", "cosines", "width_of_code"]
 
-MOST_CHANGE = 0.2  # of average products from one width to twice that: with a limit it is of order 1/n
+MOST_CHANGE = 0.5  # of average products from one width to twice that: of order 1/n, or there is no limit
 
 
 def width_of_code(c: Constant) -> int | None:
@@ -33,7 +33,13 @@ def width_of_code(c: Constant) -> int | None:
 
 def code(reader: Reader, c: Constant, axis: int) -> Value:
     """The numbers as Gaussian vectors with their average products at the model's own width."""
-    one, two = (np.moveaxis(np.asarray(a, float), axis, -1) for a in (c.one, c.two))
+    origin = ("fixed numbers", c.one.shape[axis])
+    cut = reader.cuts.get(origin, Cut())
+    before, after = c.one.shape[:axis], c.one.shape[axis + 1 :]
+    one, two = (
+        np.moveaxis(np.asarray(a, float).reshape(*before, cut.outer, -1, cut.inner, *after), axis + 1, -1)
+        for a in (c.one, c.two)
+    )
     n, shape = one.shape[-1], one.shape[:-1]
     products = [a.reshape(-1, a.shape[-1]) @ a.reshape(-1, a.shape[-1]).T / a.shape[-1] for a in (one, two)]
     change = float(np.abs(products[1] - products[0]).max() / np.abs(products[0]).max())
@@ -52,9 +58,9 @@ def code(reader: Reader, c: Constant, axis: int) -> Value:
     shares = one.reshape(-1, n) @ cosines(n).T / n
     node = contract(shares, current_trace("a model").leaf(_waves(reader, n)))
     sizes = tuple(s for s in shape if s != 1)
-    axes = [finite(s) for s in shape]
-    axes.insert(axis, (Factor(c.shape[axis], WidthClass()),))
-    return Value(tuple(axes), reshape_node(node, sizes))
+    width = Factor((n, two.shape[-1]), WidthClass(origin))
+    axes = [finite(s) for s in before] + [(*finite(cut.outer), width, *finite(cut.inner))]
+    return Value((*axes, *(finite(s) for s in after)), reshape_node(node, sizes))
 
 
 def cosines(n: int) -> np.ndarray:

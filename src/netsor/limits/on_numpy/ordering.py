@@ -1,0 +1,79 @@
+"""The order in which the steps of a tape run.
+
+A recording goes through a recursion depth first: a tangent kernel has all layers of the network before the
+first of its derivatives, and would keep a block of every layer until then. So rules of the same array run one
+after the other, which is one loop where loops are compiled, and any step as soon as it takes no more memory
+than it sets free. That is layer by layer, with the arrays of one layer at a time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod
+
+from netsor.limits.tape.tape import Tape
+
+__all__ = ["ordered"]
+
+
+def ordered(tape: Tape, steps: list[int], outputs: set[int]) -> list[int]:
+    """The steps, given in the order of recording, in the one above."""
+    return _Order(tape, steps, outputs).found
+
+
+class _Order:
+    """found   the steps so far
+    left    for each step, how many others have yet to read it
+    """
+
+    def __init__(self, tape: Tape, steps: list[int], outputs: set[int]) -> None:
+        self.tape, self.outputs = tape, outputs
+        self.reads = {k: {a.step for a in tape.steps[k].reads()} - tape.constants.keys() for k in steps}
+        self.readers: dict[int, list[int]] = {k: [] for k in steps}
+        for k, reads in self.reads.items():
+            for a in reads:
+                self.readers[a].append(k)
+        self.left = Counter({k: len(readers) for k, readers in self.readers.items()})
+        self.found: list[int] = []
+        self.done: set[int] = set()
+        for k in steps:
+            self.place(k)
+
+    def place(self, first: int) -> None:
+        """A step, and those that it makes worth while."""
+        waiting = [(first, True)]
+        while waiting:
+            k, sure = waiting.pop()
+            if k in self.done or not self.can_run(k) or not (sure or self.pays(k)):
+                continue
+            for a in sorted(self.reads[k] - self.done):
+                self.add(a)  # of one side, which takes no room
+            self.add(k)
+            near = {u for a in self.reads[k] if self.left[a] == 1 for u in self.readers[a]}
+            near = sorted(near.union(self.readers[k]) - self.done, reverse=True)
+            waiting += [(u, False) for u in near] + [(u, True) for u in self.rules_beside(k)]
+
+    def add(self, k: int) -> None:
+        self.found.append(k)
+        self.done.add(k)
+        self.left.subtract(self.reads[k])
+
+    def rules_beside(self, k: int) -> list[int]:
+        """Rules of the arrays that a rule reads."""
+        if k not in self.tape.cuts:
+            return []
+        shape = self.tape.shapes[k]
+        full = [a for a in self.reads[k] if self.tape.shapes[a] == shape]
+        found = {u for a in full for u in self.readers[a] if u in self.tape.cuts} - self.done
+        return sorted((u for u in found if self.tape.shapes[u] == shape), reverse=True)
+
+    def can_run(self, k: int) -> bool:
+        return all(a in self.done or self.tape.is_side(a) for a in self.reads[k])
+
+    def pays(self, k: int) -> bool:
+        """Whether a step makes no more than it sets free."""
+        alone = (a for a in self.reads[k] if self.left[a] == 1 and a not in self.outputs)
+        return self.size(k) <= sum(map(self.size, alone))
+
+    def size(self, k: int) -> int:
+        return 0 if self.tape.is_side(k) else prod(self.tape.shapes[k]) * self.tape.dtypes[k].itemsize
