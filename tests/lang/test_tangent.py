@@ -166,6 +166,14 @@ def test_names_that_are_taken_get_others() -> None:
     assert tangent(program).directions["g"] == "d_g_"
 
 
+def test_copies_are_made_of_products() -> None:
+    """A transposed convolution reads copies of pixels: functions are not evaluated at each of them."""
+    conv, up, v = ns.Conv1d(2), ns.Conv1d(3, 2, transposed=True), ns.Matrix(rows=1)
+    net = ns.network(lambda x: v @ ns.flatten(ns.relu(up(ns.relu(conv(x)))), dims=1))
+    text = str(ns.program(ns.tangent(net), np.ones((3, 1))))
+    assert "take(step(h1)*d_h1" in text
+
+
 # Users' functions
 
 
@@ -184,6 +192,8 @@ def test_differences_of_smooth_functions() -> None:
     slope = Slope(lambda x, c: x / (1 + np.exp(-c * x)), 0, by_jax=False)
     gate = 1 / (1 + np.exp(-1.5 * x))
     np.testing.assert_allclose(slope(x, 1.5), gate * (1 + 1.5 * x * (1 - gate)), atol=1e-11)
+    wave = Slope(lambda x: np.sin(9 * x), 0, by_jax=False)
+    np.testing.assert_allclose(wave(x), 9 * np.cos(9 * x), atol=1e-11)
     large = 1e6 * x
     np.testing.assert_allclose(Slope(np.square, 0, by_jax=False)(large), 2 * large, rtol=1e-10)
 

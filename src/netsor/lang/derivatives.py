@@ -30,7 +30,7 @@ STENCILS = (  # positions of the points in steps, and weights of their values
 )
 FOURTH = (1.0, -4.0, 6.0, -4.0, 1.0)
 SEVENTH = (1.0, -7.0, 21.0, -35.0, 35.0, -21.0, 7.0, -1.0)
-WIDE = (1 / 280, -4 / 105, 1 / 5, -4 / 5, 0.0, 4 / 5, -1 / 5, 4 / 105, -1 / 280)  # on the points -4, ..., 4
+WIDE = (4 / 5, -1 / 5, 4 / 105, -1 / 280)  # of f(x + k step) - f(x - k step) for k = 1, ..., 4
 FALLING = 1 / 8  # of the fourth differences: next to a kink one of two seventh ones is half of these or more
 SMOOTH = 4.0  # times the roughness on either side that the symmetric stencil may have
 
@@ -103,7 +103,7 @@ def _difference(value: Callable[[int], np.ndarray], step: np.ndarray) -> np.ndar
     rounding = 64 * np.finfo(float).eps * np.abs(values[0])
     side = np.where(left <= right, slopes[1], slopes[2])
     near = np.where(centre <= SMOOTH * np.minimum(left, right) + rounding, slopes[0], side)
-    wide = sum(w * values[k - 4] for k, w in enumerate(WIDE))
+    wide = sum(w * (values[k] - values[-k]) for k, w in enumerate(WIDE, 1))
     finer, other = (np.abs(sum(w * values[k + first] for k, w in enumerate(SEVENTH))) for first in (-4, -3))
     smooth = np.maximum(finer, other) <= FALLING * np.maximum(np.maximum(left, right), centre) + 2 * rounding
     return np.where(smooth, wide, near) / step
