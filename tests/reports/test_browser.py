@@ -130,3 +130,13 @@ def test_pages_of_the_site(name: str, scheme: str, browser: Any) -> None:
     shown.wait_for_load_state("load")
     assert said == []
     assert shown.evaluate("document.documentElement.scrollWidth") <= 400
+
+
+def test_the_search_finds_in_a_site_of_files(browser: Any) -> None:
+    if not SITE.exists():
+        pytest.skip("the site is not built: python website/build.py")
+    shown, said = opened(browser, SITE / "index.html", 1280, "light")
+    shown.locator(".md-search__input").fill("phase diagram")
+    found = shown.wait_for_selector(".md-search-result__link", timeout=30_000)
+    assert found.get_attribute("href")
+    assert said == []

@@ -104,10 +104,8 @@ def _difference(value: Callable[[int], np.ndarray], step: np.ndarray) -> np.ndar
     side = np.where(left <= right, slopes[1], slopes[2])
     near = np.where(centre <= SMOOTH * np.minimum(left, right) + rounding, slopes[0], side)
     wide = sum(w * (values[k] - values[-k]) for k, w in enumerate(WIDE, 1))
-    finer = [abs(sum(w * values[k + first] for k, w in enumerate(SEVENTH))) for first in (-4, -3)]
-    smooth = (
-        np.maximum(finer[0], finer[1]) <= FALLING * np.maximum(np.maximum(left, right), centre) + 2 * rounding
-    )
+    finer, other = (np.abs(sum(w * values[k + first] for k, w in enumerate(SEVENTH))) for first in (-4, -3))
+    smooth = np.maximum(finer, other) <= FALLING * np.maximum(np.maximum(left, right), centre) + 2 * rounding
     return np.where(smooth, wide, near) / step
 
 
