@@ -198,7 +198,8 @@ def _reads(tape: Tape, k: int) -> set[int]:
 def _fits(tape: Tape, k: int, group: Fused) -> bool:
     """Whether a step belongs to the layer of an open loop.
 
-    After its first rule these are rules of the same arrays, and what reads results of them.
+    After its first rule these are rules of the same arrays, and what reads results of them, up to the bias
+    of the next layer.
     """
     if tape.shapes[k] != group.shape:
         return False
@@ -207,7 +208,7 @@ def _fits(tape: Tape, k: int, group: Fused) -> bool:
         return True
     before, reads = group.members[: group.members.index(rules[0])], _reads(tape, k)
     if k not in tape.cuts:
-        return not reads.isdisjoint(group.members)
+        return not reads.isdisjoint(group.members) and not _is_shift(tape, k)
     full = {a for m in rules for a in _reads(tape, m) if tape.shapes[a] == group.shape}
     return not reads.isdisjoint(full) and reads.isdisjoint(set(group.members) - set(before))
 
@@ -217,13 +218,20 @@ def _is_formula(tape: Tape, k: int) -> bool:
 
 
 def _is_multiple(tape: Tape, k: int) -> bool:
-    """Whether a step multiplies by a number."""
+    """Whether a step multiplies or divides by a number."""
     fn, args, *_ = tape.steps[k]
-    return fn is operator.mul and any(prod(getattr(a, "shape", ())) == 1 for a in args)
+    return fn in (operator.mul, operator.truediv) and any(prod(getattr(a, "shape", ())) == 1 for a in args)
+
+
+def _is_shift(tape: Tape, k: int) -> bool:
+    """Whether a step adds a number."""
+    fn, args, *_ = tape.steps[k]
+    return fn is operator.add and any(prod(getattr(a, "shape", ())) == 1 for a in args)
 
 
 def _is_of_data(tape: Tape, k: int) -> bool:
-    return any(a.step in tape.leaves for a in tape.steps[k].reads())
+    """Whether a step is of data, or of multiples of data."""
+    return any(a in tape.leaves or (_is_multiple(tape, a) and _is_of_data(tape, a)) for a in _reads(tape, k))
 
 
 def _connect(tape: Tape, done: list[int | Fused], wanted: set[int]) -> None:
