@@ -28,7 +28,9 @@ class _Order:
 
     def __init__(self, tape: Tape, steps: list[int], outputs: set[int]) -> None:
         self.tape, self.outputs = tape, outputs
-        self.reads = {k: {a.step for a in tape.steps[k].reads()} - tape.constants.keys() for k in steps}
+        self.reads = {
+            k: {a.step for a in tape.steps[k].reads() if a.step not in tape.constants} for k in steps
+        }
         self.readers: dict[int, list[int]] = {k: [] for k in steps}
         for k, reads in self.reads.items():
             for a in reads:
