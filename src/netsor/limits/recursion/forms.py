@@ -115,8 +115,10 @@ def of_parts(rule: Callable[..., Generator[Expr, Any, Any]]) -> Callable[[Any, E
                 answer = known[asked] = done.value
                 path.pop()
                 continue
-            answer = known.get(wanted)
-            if wanted not in known:
+            if wanted in known:  # asked once: another thread may find it at any time
+                answer = known[wanted]
+            else:
+                answer = None
                 path.append((wanted, rule(self, wanted)))
         return answer
 
