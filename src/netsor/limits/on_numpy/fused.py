@@ -165,7 +165,7 @@ def fuse(tape: Tape, order: list[int], wanted: set[int]) -> list[int | Fused]:
     makes the loops of equal layers equal.
     """
     done: list[int | Fused] = []
-    group = Fused(())
+    group, data = Fused(()), set(tape.leaves)
 
     def close() -> None:
         nonlocal group
@@ -174,11 +174,13 @@ def fuse(tape: Tape, order: list[int], wanted: set[int]) -> list[int | Fused]:
         group = Fused(())
 
     for k in order:
-        joins = _is_fusable(tape, k)
+        joins, of_data = _is_fusable(tape, k), _is_multiple(tape, k) and not _reads(tape, k).isdisjoint(data)
         stays = _fits(tape, k, group) if joins else _reads(tape, k).isdisjoint(group.members)
         if group.members and not stays:
             close()
-        if joins and (group.members or not (_is_multiple(tape, k) and _is_of_data(tape, k))):
+        if of_data:
+            data.add(k)
+        if joins and (group.members or not of_data):
             group.shape = tape.shapes[k]
             group.members.append(k)
         else:
@@ -227,11 +229,6 @@ def _is_shift(tape: Tape, k: int) -> bool:
     """Whether a step adds a number."""
     fn, args, *_ = tape.steps[k]
     return fn is operator.add and any(prod(getattr(a, "shape", ())) == 1 for a in args)
-
-
-def _is_of_data(tape: Tape, k: int) -> bool:
-    """Whether a step is of data, or of multiples of data."""
-    return any(a in tape.leaves or (_is_multiple(tape, a) and _is_of_data(tape, a)) for a in _reads(tape, k))
 
 
 def _connect(tape: Tape, done: list[int | Fused], wanted: set[int]) -> None:
