@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-import time
-import tracemalloc
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
 
 import netsor as ns
+from effort import calls, peak
 
 U, W, b, v = ns.Matrix(1.0), ns.Matrix(1.0), ns.Vector(0.1), ns.Matrix(1.0, rows=1)
 rng = np.random.default_rng(0)
@@ -54,26 +55,20 @@ def test_deep_networks(net: ns.Network) -> None:
     assert np.all(np.isfinite(K))
 
 
+def first_call(kind: str, length: int) -> np.ndarray:
+    if kind == "sentence":
+        return ns.kernel(last_state)(list(rng.standard_normal((2, length, 3))))
+    return ns.kernel(ns.zoo.mlp(depth=length))(rng.standard_normal((2, 3)))
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("measure", [calls, peak])
 @pytest.mark.parametrize("kind", ["sentence", "layers"])
-def test_cost_is_linear(kind: str) -> None:
-    """CPU time and memory of plan and first call, fitted to the last two of three lengths."""
-    lengths, seconds, peaks = (100, 1000, 10_000), [], []
-    for length in lengths:
-        net, x = (
-            (last_state, list(rng.standard_normal((2, length, 3))))
-            if kind == "sentence"
-            else (ns.zoo.mlp(depth=length), rng.standard_normal((2, 3)))
-        )
-        start = time.process_time()
-        ns.kernel(net)(x)
-        seconds.append(time.process_time() - start)
-        tracemalloc.start()
-        ns.kernel(net)(x)
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    for costs in (seconds, peaks):
-        assert np.log(costs[2] / costs[1]) / np.log(10) <= 1.1
+def test_cost_is_linear(kind: str, measure: Callable[[Callable[[], object]], int]) -> None:
+    """Calls of functions and memory of plan and first call."""
+    first_call(kind, 10)
+    short, long = (measure(partial(first_call, kind, length)) for length in (1000, 10_000))
+    assert np.log10(long / short) <= 1.1
 
 
 @pytest.mark.slow

@@ -23,7 +23,6 @@ CASES = {
     ),
     "gru": (ns.zoo.gru(), [RNG.standard_normal((t, 3)) for t in (3, 4)]),
 }
-SLOW = 10.0  # seconds that a busy machine may take to stop
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -89,7 +88,5 @@ def test_an_interrupt_stops_it(name: str) -> None:
     time.sleep(2.0)
     assert run.poll() is None, "too short to be interrupted"
     run.send_signal(signal.SIGINT)
-    start = time.monotonic()
     _, errors = run.communicate(timeout=60)
-    assert time.monotonic() - start < SLOW
     assert "KeyboardInterrupt" in errors

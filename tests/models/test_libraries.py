@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from time import perf_counter
 
 import numpy as np
 import pytest
@@ -51,18 +50,14 @@ def test_own_weights_give_own_output(name, case, dtype):
 @needs("transformers")
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_gpt2_is_read_in_ten_seconds_and_its_kernel_takes_thirty():
-    """Two layers; two sentences of 8 tokens."""
+def test_the_kernel_of_gpt2():
+    """Two layers; two sentences of 8 tokens. `examples/models/gpt2_picture.py` prints the times."""
     case = TRANSFORMERS["gpt2"]
-    case.make(16)  # imports are not counted
-    start = perf_counter()
     net = ns.from_torch(case.make, width=64, **case.options)
     sentences = [np.arange(8), np.array([3, 3, 4, 9, 1, 2, 2, 8])]
-    ns.program(net, sentences[0])
-    read = perf_counter()
-    assert ns.kernel(net)(sentences).shape == (16, 16)
-    assert read - start < 10
-    assert perf_counter() - read < 30
+    K = ns.kernel(net)(sentences)
+    assert K.shape == (16, 16)
+    assert np.linalg.eigvalsh(K).min() >= -1e-10 * np.trace(K)
 
 
 @needs("transformers")

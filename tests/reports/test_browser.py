@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -110,9 +109,7 @@ def test_paper_has_all_of_the_program_and_no_menu(browser: Any, pages: dict[str,
 
 def test_twelve_layers_on_a_hundred_inputs(tmp_path: Path, browser: Any) -> None:
     x = np.random.default_rng(0).standard_normal((100, 5))
-    start = time.process_time()
     html = ns.report(ns.zoo.mlp(12, ns.tanh), x)
-    assert time.process_time() - start < 30
     assert len(html.encode()) < 5_000_000
     (tmp_path / "r.html").write_text(html)
     shown, said = opened(browser, tmp_path / "r.html", 1280, "light")
