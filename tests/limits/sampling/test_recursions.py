@@ -11,7 +11,7 @@ import netsor as ns
 from netsor import zoo
 from netsor.limits.sampling import recursions as recursions_module
 from netsor.limits.sampling import scheduling
-from netsor.limits.sampling.recursions import recursive_sums
+from netsor.limits.sampling.recursions import new_states, recursive_sums
 from netsor.limits.sampling.schedule import Core, Group, Recursion, Schedule
 from sampled_networks import LONG, NETWORKS, SETS, SHORT, TOKENS, schedule
 
@@ -38,7 +38,7 @@ def test_sums_by_brute_force(count: int) -> None:
     rng = np.random.default_rng(count)
     repeats, rows = 3, 9
     before = np.array([-1, -1, 0, 1, -1, 3, 2, 4, 6])
-    chain, sizes = np.array([0, 1, 0, 1, 2, 1, 0, 2, 0]), np.array([1, 2, 1, 1, 3, 2, 1, 1, 1])
+    sizes = np.array([1, 2, 1, 1, 3, 2, 1, 1, 1])
     starts = np.concatenate([[0], np.cumsum(sizes)])
     pool = rng.standard_normal((repeats, 12, count))
     sampled, factor = (
@@ -48,18 +48,21 @@ def test_sums_by_brute_force(count: int) -> None:
     factor[3] = factor[2]  # two chains with the same factor
     weights = rng.standard_normal((repeats, starts[-1], starts[-1]))
     weights = weights + weights.swapaxes(1, 2)
-    group = Group(0, rows, sampled, starts=starts[:-1], recursion=Recursion(before, factor, chain, 3))
-    state = np.full((repeats, 3, rows, count), np.nan)
+    recursion = Recursion.of(before, factor)
+    assert recursion.chain.tolist() == [0, 1, 0, 1, 2, 1, 0, 2, 0]
+    group = Group(0, rows, sampled, starts=starts[:-1], recursion=recursion)
+    states = new_states(group, repeats, count)
+    states[:] = np.nan
     parts: list[np.ndarray] = []  # of each row, (repeats, all parts, points)
     for x in range(rows):
         own = np.zeros((repeats, starts[-1], count))
         own[:, starts[x] : starts[x + 1]] = pool[:, sampled[starts[x] : starts[x + 1]]]
         parts.append(own if before[x] < 0 else own + pool[:, factor[x], None] * parts[before[x]])
     wanted = np.array([[np.einsum("kpn,kpq,kqn->k", a, weights, b) for b in parts] for a in parts])
-    for first, last in ((0, 2), (2, 4), (4, 5), (5, 9)):
+    for first, last in ((0, 2), (2, 4), (4, 5), (5, 8), (8, 9)):
         new = slice(int(starts[first]), int(starts[last]))
         core = Core(0, slice(first, last), new, 0, False)
-        found = recursive_sums(group, core, pool, weights[:, new, : new.stop], state)
+        found = recursive_sums(group, core, pool, weights[:, new, : new.stop], states)
         size = np.abs(wanted).max()
         np.testing.assert_allclose(
             found, np.moveaxis(wanted[first:last, :last], -1, 0), rtol=0, atol=1e-12 * size

@@ -20,7 +20,7 @@ from math import sqrt
 from typing import Any
 
 import numpy as np
-from scipy.linalg import eigh_tridiagonal, solve_triangular, svd
+from scipy.linalg import eigh, eigh_tridiagonal, solve_triangular
 
 from netsor.gp.factor import EPS, InferenceError, cholesky
 from netsor.gp.stores.dask import completed, connected
@@ -68,12 +68,15 @@ class Gradients:
         self.rank = min(rows, rank or RANK, max(1, memory // (4 * 8 * rows)))
         self.seed, self.engine = seed, engine
         chosen = np.sort(np.random.default_rng(seed).permutation(rows)[: self.rank])
-        columns = store.columns(chosen)
-        corner = columns[chosen]
+        half = store.columns(chosen)
+        corner = half[chosen]
         lower = cholesky(corner, 4 * EPS * float(np.trace(corner)))
-        half = solve_triangular(lower, columns.T, lower=True, check_finite=False).T / self.root
-        self.vectors, singular, _ = svd(half, full_matrices=False, overwrite_a=True, check_finite=False)
-        self.values = singular**2
+        half = solve_triangular(lower, half.T, lower=True, overwrite_b=True, check_finite=False).T
+        half /= self.root
+        values, turn = eigh(half.T @ half, overwrite_a=True, check_finite=False)
+        kept = values > len(values) * EPS * values[-1]
+        self.values = values[kept]
+        self.vectors = half @ (turn[:, kept] / np.sqrt(self.values))
 
     def times(self, v: np.ndarray) -> np.ndarray:
         """A v."""

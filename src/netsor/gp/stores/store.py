@@ -17,6 +17,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -367,26 +368,36 @@ class Store:
         )
 
     def columns(self, chosen: np.ndarray) -> np.ndarray:
-        """(rows, chosen) of some columns, as float64; every tile is read at most once."""
+        """(rows, chosen) of some columns, as float64, with one pass over the tiles."""
         out = np.empty((self.shape[0], len(chosen)))
-        owners = chosen // self.grid.cols.chunk
-        for j in np.unique(owners):
-            own = np.flatnonzero(owners == j)
-            local = chosen[own] - j * self.grid.cols.chunk
-            for i in range(self.grid.rows.count):
-                out[slice(*self.grid.rows.span(i)), own] = self.tile(i, int(j))[:, local]
+        for rows, cols, tile in self.blocks():
+            own = np.flatnonzero((cols.start <= chosen) & (chosen < cols.stop))
+            out[rows, own] = tile[:, chosen[own] - cols.start]
         return out
 
     def times(self, vectors: np.ndarray) -> np.ndarray:
         """K @ vectors, with one pass over the tiles."""
         out = np.zeros((self.shape[0], vectors.shape[1]))
-        for i, j in self.grid.tiles():
-            rows, cols = slice(*self.grid.rows.span(i)), slice(*self.grid.cols.span(j))
-            tile = self.tile(i, j)
+        for rows, cols, tile in self.blocks():
             out[rows] += tile @ vectors[cols]
-            if self.symmetric and i != j:
-                out[cols] += tile.T @ vectors[rows]
         return out
+
+    def blocks(self) -> Iterator[tuple[slice, slice, np.ndarray]]:
+        """All blocks of the matrix as float64, both halves of a symmetric one; each tile is read once.
+
+        The next tile is read while this one is used.
+        """
+        tiles = list(self.grid.tiles())
+        with ThreadPoolExecutor(1) as reader:
+            ahead = reader.submit(self.tile, *tiles[0])
+            for k, (i, j) in enumerate(tiles):
+                tile = ahead.result().astype(np.float64, copy=False)
+                if k + 1 < len(tiles):
+                    ahead = reader.submit(self.tile, *tiles[k + 1])
+                rows, cols = slice(*self.grid.rows.span(i)), slice(*self.grid.cols.span(j))
+                yield rows, cols, tile
+                if self.symmetric and i != j:
+                    yield cols, rows, tile.T
 
 
 def _opened(path: Path, kernel: KernelFn | None, nngp: bool) -> Store:

@@ -14,7 +14,7 @@ from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, subtrees
 from netsor.limits.sampling.carried import Carried, reaching
 from netsor.limits.sampling.numbers import Numbers
-from netsor.limits.sampling.recursions import recursive_sums
+from netsor.limits.sampling.recursions import new_states, recursive_sums
 from netsor.limits.sampling.schedule import Core, Form, Row, Schedule, Step
 
 __all__ = ["Draws"]
@@ -48,8 +48,7 @@ class Draws:
         self.states: dict[int, np.ndarray] = {}
         for number, group in enumerate(schedule.groups):
             if group.recursion:
-                size = (len(points), group.recursion.chains, group.size, self.count)
-                self.states[number] = np.empty(size)
+                self.states[number] = new_states(group, len(points), self.count)
 
     def advance(self, steps: list[Step], mixtures: Mixtures) -> None:
         """Draw and evaluate what is new at some steps of one depth."""

@@ -24,9 +24,9 @@ from netsor.limits.on_numpy.loops import is_available
 from netsor.limits.recursion.forms import Atom
 from netsor.limits.sampling.schedule import Core, Group
 
-__all__ = ["Follows", "find_recursions", "recursive_sums"]
+__all__ = ["Follows", "find_recursions", "new_states", "recursive_sums"]
 
-AT_ONCE = 64  # points: what a loop works on stays in the cache
+AT_ONCE = 128  # points of a block: few enough for the cache, many for each start of a loop
 GAIN = 8  # how many products of written-out parts cost as much as one step of the loop
 
 CoreKey = tuple[tuple[tuple[Any, ...], ...], int]  # of each part its constants, row and atoms; the inputs
@@ -83,22 +83,37 @@ def _is_worth_it(cores: Sequence[CoreKey], found: dict[CoreKey, Follows], room: 
     return parts**2 > GAIN * (rows + own) ** 2 and chains * rows <= max(parts, room)
 
 
+def new_states(group: Group, repeats: int, count: int) -> np.ndarray:
+    """Room for M: (repeats, blocks of points, pairs of a chain and a row, points); see `Recursion`."""
+    assert group.recursion is not None
+    size = min(AT_ONCE, count)
+    return np.empty((repeats, -(-count // size), group.recursion.chains * group.size, size))
+
+
 def recursive_sums(
-    group: Group, core: Core, pool: np.ndarray, weights: np.ndarray, state: np.ndarray
+    group: Group, core: Core, pool: np.ndarray, weights: np.ndarray, states: np.ndarray
 ) -> np.ndarray:
     """Sums over the points of a new core times each one so far: (repeats, inputs, rows so far).
 
     weights  (repeats, new parts, parts so far): C times the constants of the parts
-    state    (repeats, chains, rows, points): M for the last row of each chain, which is brought up to date
+    states   M for the last row of each chain and every row, which are brought up to date
     """
     recursion, first, last = group.recursion, core.rows.start, core.rows.stop
     assert recursion is not None
-    heads = np.full(recursion.chains, -1)
-    heads[recursion.chain[:first]] = np.arange(first)
+    assert (recursion.before[first:last] < first).all()
+    chain, place, begin = recursion.chain[:last], recursion.place, recursion.begin
+    known = np.bincount(chain[:first], minlength=recursion.chains)
+    fresh = np.full(recursion.chains, -1)
+    fresh[chain[first:]] = np.arange(first, last)
     starts = np.append(group.starts[:last], core.parts.stop)
-    sums = np.zeros((len(pool), last - first, last))
-    tables = (recursion.before, recursion.factor, recursion.chain, starts, group.sampled, heads)
-    _loop()(sums, state, pool, weights, *tables, AT_ONCE)
+    parts = np.zeros(group.size + 1, int)
+    parts[place[:last] + 1] = np.diff(starts)
+    order = np.argsort(np.repeat(place[:last], np.diff(starts)), kind="stable")
+    sums = np.zeros((len(pool), last - first, group.size))
+    chains = (chain, begin, known, fresh, place, recursion.room)
+    rows = (recursion.before, recursion.factor, starts, group.sampled, np.cumsum(parts))
+    _loop()(sums, states, pool, weights[:, :, order], first, chains, rows)
+    sums = sums[:, :, place[:last]]
     for x in range(first, last):
         sums[:, x - first, x + 1 :] = sums[:, x + 1 - first :, x]
     return sums
@@ -109,64 +124,82 @@ def _loop() -> Callable[..., Any]:
     import numba  # type: ignore[import-not-found]
 
     @numba.njit(cache=True, error_model="numpy", nogil=True, fastmath={"contract", "reassoc", "nsz"})
-    def loop(sums, state, pool, weights, before, factor, chain, starts, sampled, heads, size):
-        repeats, chains, _, count = state.shape
-        new, last = sums.shape[1:]
-        first = last - new
-        most = 0
-        for x in range(first, last):
+    def loop(sums, states, pool, weights, first, chains, rows):
+        chain, begin, known, fresh, place, room = chains
+        before, factor, starts, sampled, column = rows
+        repeats, blocks, _, size = states.shape
+        last, most = first + sums.shape[1], 1
+        for x in range(last):
             most = max(most, starts[x + 1] - starts[x])
-        inner, tops = np.empty((most, last, size)), np.empty_like(heads)
+        inner = np.empty((most, size))  # N(y, row) for each new part of y, as row goes along a chain
+        a, b = np.empty((place.size, size)), np.empty((starts[last], size))  # of all rows, and all parts
         for k in range(repeats):
-            for start in range(0, count, size):
-                stop = min(start + size, count)
-                length = stop - start
-                tops[:] = heads
+            for block in range(blocks):
+                start, state = block * size, states[k, block]
+                length = min(size, pool.shape[2] - start)
+                for x in range(last):
+                    i, j = place[x], factor[x]
+                    if before[x] >= 0:
+                        for n in range(length):
+                            a[i, n] = pool[k, j, start + n]
+                    for p in range(starts[x + 1] - starts[x]):
+                        i, j = column[place[x]] + p, sampled[starts[x] + p]
+                        for n in range(length):
+                            b[i, n] = pool[k, j, start + n]
                 for x in range(first, last):
-                    own = chain[x]
-                    for r in range(x + 1):
-                        # N(x, r) for each new part of x
-                        for o in range(starts[x + 1] - starts[x]):
-                            row, to = starts[x] - starts[first] + o, inner[o, r]
-                            q = starts[r]
-                            w, b = weights[k, row, q], pool[k, sampled[q], start:stop]
-                            if before[r] >= 0:
-                                a, old = pool[k, factor[r], start:stop], inner[o, before[r]]
+                    for c in range(len(begin)):
+                        r = fresh[c]
+                        if r > x:  # comes when it is the turn of r
+                            continue
+                        for turn in range(2):  # r with the known rows of x's chain, x with all of chain c
+                            if turn == 0 and (r < 0 or r == x):
+                                continue
+                            y, d = (r, chain[x]) if turn == 0 else (x, c)
+                            here, new, after = place[y], starts[y] - starts[first], before[y] >= 0
+                            there = room[chain[y], d] - begin[d]
+                            stop = begin[d] + known[d]
+                            for at in range(begin[d], stop + (turn == 1 and r >= 0)):
+                                m, q, total = there + at, column[at], 0.0
+                                if most == 1 and after and begin[d] < at < stop:  # the usual case, in one go
+                                    w, mine = weights[k, new, q], column[here]
+                                    for n in range(length):
+                                        value = a[at, n] * inner[0, n] + w * b[q, n]
+                                        inner[0, n] = value
+                                        value = a[here, n] * state[m, n] + b[mine, n] * value
+                                        state[m, n] = value
+                                        total += value
+                                    sums[k, y - first, at] += total
+                                    continue
+                                if after and at == stop:  # M(y', row), which is M(row, y')
+                                    state[m] = state[room[c, chain[y]] + known[chain[y]] - 1]
+                                for o in range(starts[y + 1] - starts[y]):
+                                    for p in range(column[at + 1] - q):
+                                        w = weights[k, new + o, q + p]
+                                        if p:
+                                            for n in range(length):
+                                                inner[o, n] += w * b[q + p, n]
+                                        elif at > begin[d]:
+                                            for n in range(length):
+                                                inner[o, n] = a[at, n] * inner[o, n] + w * b[q, n]
+                                        else:
+                                            for n in range(length):
+                                                inner[o, n] = w * b[q, n]
+                                    mine = column[here] + o
+                                    if o:
+                                        for n in range(length):
+                                            state[m, n] += b[mine, n] * inner[o, n]
+                                    elif after:
+                                        for n in range(length):
+                                            value = a[here, n] * state[m, n]
+                                            state[m, n] = value + b[mine, n] * inner[o, n]
+                                    else:
+                                        for n in range(length):
+                                            state[m, n] = b[mine, n] * inner[o, n]
                                 for n in range(length):
-                                    to[n] = a[n] * old[n] + w * b[n]
-                            else:
-                                for n in range(length):
-                                    to[n] = w * b[n]
-                            for p in range(q + 1, starts[r + 1]):
-                                w, b = weights[k, row, p], pool[k, sampled[p], start:stop]
-                                for n in range(length):
-                                    to[n] += w * b[n]
-                        # M(x, r); M(x', x) is M(x, x')
-                        here, total = state[k, own, r, start:stop], 0.0
-                        b, to = pool[k, sampled[starts[x]], start:stop], inner[0, r]
-                        if before[x] >= 0:
-                            a = pool[k, factor[x], start:stop]
-                            if r == x:
-                                here[:] = state[k, own, before[x], start:stop]
-                            for n in range(length):
-                                value = a[n] * here[n] + b[n] * to[n]
-                                here[n] = value
-                                total += value
-                        else:
-                            for n in range(length):
-                                value = b[n] * to[n]
-                                here[n] = value
-                                total += value
-                        for o in range(1, starts[x + 1] - starts[x]):
-                            b, to = pool[k, sampled[starts[x] + o], start:stop], inner[o, r]
-                            for n in range(length):
-                                value = b[n] * to[n]
-                                here[n] += value
-                                total += value
-                        sums[k, x - first, r] += total
-                    for c in range(chains):
-                        if c != own and tops[c] >= 0:
-                            state[k, c, x, start:stop] = state[k, own, tops[c], start:stop]
-                    tops[own] = x
+                                    total += state[m, n]
+                                sums[k, y - first, at] += total
+                        if c != chain[x] and (r >= 0 or known[c]):  # M(last of c, x) is M(x, last of c)
+                            top = room[chain[x], c] + known[c] - (r < 0)
+                            state[room[c, chain[x]] + known[chain[x]]] = state[top]
 
     return loop

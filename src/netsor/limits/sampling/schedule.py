@@ -159,12 +159,35 @@ class Recursion:
     before   the row that is multiplied, or -1
     factor   the sampled row that multiplies it, or -1
     chain    the number of the chain that a row belongs to
+    place    of a row, where all rows are in the order of their chains
+    begin    the place of the first row of each chain
+    room     (chains, chains): where the numbers begin that the last row of one has with the rows of another;
+             those of two chains with each other are side by side
     """
 
     before: np.ndarray
     factor: np.ndarray
     chain: np.ndarray
-    chains: int
+    place: np.ndarray
+    begin: np.ndarray
+    room: np.ndarray
+
+    @property
+    def chains(self) -> int:
+        return len(self.begin)
+
+    @classmethod
+    def of(cls, before: np.ndarray, factor: np.ndarray) -> Recursion:
+        """Rows that follow each other, as chains."""
+        chain = np.cumsum(before < 0) - 1
+        for row in np.flatnonzero(before >= 0):
+            chain[row] = chain[before[row]]
+        sizes = np.bincount(chain)
+        both = np.tril(sizes[:, None] + sizes, -1) + np.diag(sizes)
+        first = np.reshape(np.cumsum(both) - both.ravel(), both.shape)
+        room = np.tril(first) + np.triu((first + sizes).T, 1)
+        place = np.argsort(np.argsort(chain, kind="stable"))
+        return cls(before, factor, chain, place, np.cumsum(sizes) - sizes, room)
 
 
 @dataclass

@@ -215,16 +215,7 @@ def _finish(group: Group, lists: _Lists, families: list[Family]) -> None:
         group.atoms[number] = np.concatenate(columns)
         families[number].means |= bool(np.any(group.atoms[number] == 0))
     before, factors = np.concatenate(lists.before), np.concatenate(lists.factors)
-    group.recursion = _recursion(before, factors) if np.any(before >= 0) else None
-
-
-def _recursion(before: np.ndarray, factors: np.ndarray) -> Recursion:
-    """Rows that follow each other, as chains."""
-    first = before < 0
-    chain = np.cumsum(first) - 1
-    for row in np.flatnonzero(~first):
-        chain[row] = chain[before[row]]
-    return Recursion(before, factors, chain, int(first.sum()))
+    group.recursion = Recursion.of(before, factors) if np.any(before >= 0) else None
 
 
 def _is_common(vector: Vector, family: str) -> bool:
