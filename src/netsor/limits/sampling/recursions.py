@@ -27,7 +27,7 @@ from netsor.limits.sampling.schedule import Core, Group
 __all__ = ["Follows", "find_recursions", "new_states", "recursive_sums"]
 
 AT_ONCE = 128  # points of a block: few enough for the cache, many for each start of a loop
-GAIN = 8  # how many products of written-out parts cost as much as one step of the loop
+GAIN = 6  # how many products of written-out parts cost as much as one step of the loop
 
 CoreKey = tuple[tuple[tuple[Any, ...], ...], int]  # of each part its constants, row and atoms; the inputs
 
