@@ -15,9 +15,9 @@ from math import pi, prod
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from netsor.errors import DataError
+from netsor.lang.libraries import array_namespace
 
 __all__ = ["erf_gates", "orthant"]
 

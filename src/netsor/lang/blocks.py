@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from array_api_compat import array_namespace
+from netsor.lang.libraries import array_namespace
 
 __all__ = ["Block", "align", "broadcast_index"]
 

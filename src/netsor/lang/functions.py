@@ -13,10 +13,9 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from array_api_compat import array_namespace
-
 from netsor.lang import special
 from netsor.lang.facts import UNKNOWN, Facts, Far, Growth, facts_of_pieces, smooth
+from netsor.lang.libraries import array_namespace
 from netsor.lang.ops import Function, IndexMap, Mixing, Op
 from netsor.lang.pieces import Pieces
 from netsor.lang.terms import Term

@@ -9,10 +9,10 @@ from math import prod
 from typing import Any, cast
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from netsor.lang.blocks import Block, align, broadcast_index
 from netsor.lang.expr import Attr, Slice
+from netsor.lang.libraries import array_namespace
 from netsor.lang.ops import IndexMap, axes_of
 from netsor.lang.types import Index
 

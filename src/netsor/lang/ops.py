@@ -17,13 +17,12 @@ from inspect import Parameter, Signature, signature
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from netsor.errors import FunctionError
 from netsor.lang.blocks import Block, align, broadcast_index
 from netsor.lang.expr import Attr
 from netsor.lang.facts import UNKNOWN, Facts
-from netsor.lang.libraries import is_traced
+from netsor.lang.libraries import array_namespace, is_traced
 
 __all__ = ["Function", "IndexMap", "Kind", "Mixing", "Op", "axes_of"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,12 +30,14 @@ from netsor.limits.recursion.pairs import Pair, PerInput
 from netsor.limits.recursion.recorder import NUDGE, Missing, Recorder, Rules
 from netsor.limits.result import Result, Scale, finite, plan_of
 from netsor.limits.sampling.averages import Averages
-from netsor.limits.sampling.kernel import SampledKernel
-from netsor.limits.sampling.repeats import Repeats
 from netsor.limits.sampling.values import Samples, sampled_mean
 from netsor.limits.tape.tape import Tape
 from netsor.limits.tiling import Cut
 from netsor.progress import bar
+
+if TYPE_CHECKING:
+    from netsor.limits.sampling.kernel import SampledKernel
+    from netsor.limits.sampling.repeats import Repeats
 
 __all__ = ["Computation"]
 
@@ -193,11 +195,15 @@ class Computation:
         if self._sampled is None:
             repeats = self._repeats_of(None)
             assert self.missing is not None
+            from netsor.limits.sampling.kernel import SampledKernel  # most kernels need none
+
             self._sampled = SampledKernel(repeats, self.missing.families, self.reasons)
         return self._sampled
 
     def _repeats_of(self, question: tuple[Any, ...] | None) -> Repeats:
         """The kernel, or what a question asks for, with all families sampled that must be."""
+        from netsor.limits.sampling.repeats import Repeats
+
         while True:
             assert self.missing is not None
             families = self.missing.families

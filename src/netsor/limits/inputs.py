@@ -9,11 +9,11 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, is_array_api_obj, is_jax_array, is_numpy_array
+from array_api_compat import is_array_api_obj, is_jax_array, is_numpy_array
 
 from netsor.build.network import Joint, Network, as_inputs, data_of, joint
 from netsor.errors import DataError, LimitError
-from netsor.lang.libraries import is_traced
+from netsor.lang.libraries import array_namespace, is_traced
 from netsor.limits.computation import Computation
 
 __all__ = ["Inputs"]

@@ -30,10 +30,10 @@ from math import ceil, log2, pi, sqrt
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from netsor.errors import DataError
 from netsor.expect.batchnorm.rules import Batch, Rule, batch_of, reciprocal_rule, relative, root_rule
+from netsor.lang.libraries import array_namespace
 
 __all__ = [
     "EPS",

@@ -7,7 +7,9 @@ from functools import wraps
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, is_jax_array
+from array_api_compat import is_jax_array
+
+from netsor.lang.libraries import array_namespace
 
 __all__ = ["Array", "as_floats", "determinant", "nowhere", "product_error", "ratio", "root"]
 

@@ -17,10 +17,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from array_api_compat import array_namespace
-
 from netsor.expect.closed.legendre import integrate
 from netsor.expect.closed.special import tail, with_derivative
+from netsor.lang.libraries import array_namespace
 
 __all__ = ["LARGEST", "covariance", "orthant", "standardized"]
 

@@ -13,9 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from array_api_compat import array_namespace
-
 from netsor.expect.closed.arrays import Array, determinant, ratio, root
+from netsor.lang.libraries import array_namespace
 from netsor.lang.terms import Inner, Term, Terms
 
 __all__ = ["Fold", "fold_of", "folded", "folded_slopes", "parallel_jumps", "slope_of"]

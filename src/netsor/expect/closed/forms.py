@@ -20,8 +20,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from array_api_compat import array_namespace
-
 from netsor.expect.closed import bivariate, master
 from netsor.expect.closed.arrays import Array, as_floats, determinant, nowhere
 from netsor.expect.closed.folded import fold_of, folded, folded_slopes, parallel_jumps, slope_of
@@ -29,6 +27,7 @@ from netsor.expect.closed.polynomials import polynomial_of, polynomials
 from netsor.expect.closed.waves import mean_of_wave, product_of_waves, wave_of
 from netsor.lang import functions as fn
 from netsor.lang import special
+from netsor.lang.libraries import array_namespace
 from netsor.lang.ops import Function
 from netsor.lang.terms import Inner, Term, Terms
 

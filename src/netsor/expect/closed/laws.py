@@ -15,11 +15,10 @@ import math
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from array_api_compat import array_namespace
-
 from netsor.expect.closed.arrays import Array, ratio, root
 from netsor.expect.closed.bivariate import orthant, standardized
 from netsor.expect.closed.special import tail
+from netsor.lang.libraries import array_namespace
 
 __all__ = ["HalfPlane", "Law", "Plane", "Quadrant"]
 

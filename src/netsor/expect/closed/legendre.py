@@ -7,9 +7,10 @@ from decimal import Decimal
 from functools import cache
 
 import numpy as np
-from array_api_compat import array_namespace, is_jax_array
+from array_api_compat import is_jax_array
 
 from netsor.expect.closed.arrays import Array
+from netsor.lang.libraries import array_namespace
 
 __all__ = ["integrate"]
 

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from array_api_compat import array_namespace
-
 from netsor.expect.closed.arrays import Array, determinant, nowhere, ratio, root
 from netsor.expect.closed.bivariate import LARGEST
 from netsor.expect.closed.laws import HalfPlane, Law, Plane, Quadrant
 from netsor.expect.closed.legendre import integrate
+from netsor.lang.libraries import array_namespace
 from netsor.lang.terms import Inner, Term, Terms
 
 __all__ = ["mean", "product"]

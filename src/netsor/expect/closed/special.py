@@ -8,7 +8,9 @@ from collections.abc import Callable
 from functools import cache, wraps
 from typing import Any
 
-from array_api_compat import array_namespace, is_jax_array, is_numpy_array, is_torch_array
+from array_api_compat import is_jax_array, is_numpy_array, is_torch_array
+
+from netsor.lang.libraries import array_namespace
 
 __all__ = ["erfcx", "tail", "with_derivative", "wofz"]
 

@@ -19,9 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from array_api_compat import array_namespace
-
 from netsor.expect.closed.arrays import Array, determinant
+from netsor.lang.libraries import array_namespace
 from netsor.lang.terms import Term, Terms
 
 __all__ = ["Wave", "mean_of_wave", "product_of_waves", "wave_of"]

@@ -10,10 +10,10 @@ from operator import mul
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
 from numpy.polynomial import chebyshev
 
 from netsor.expect.quadrature.nodes import Array, Function, call, eps_of, hermite_functions, like
+from netsor.lang.libraries import array_namespace
 
 __all__ = ["Jumps"]
 

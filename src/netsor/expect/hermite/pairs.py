@@ -7,13 +7,13 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, is_jax_array
+from array_api_compat import is_jax_array
 
 from netsor.expect.hermite.compiled import horner
 from netsor.expect.hermite.jumps import at_index, singular_pair
 from netsor.expect.hermite.series import Series, cut, rest_of_pair, rests_of, tails
 from netsor.expect.quadrature.nodes import eps_of
-from netsor.lang.libraries import is_traced
+from netsor.lang.libraries import array_namespace, is_traced
 
 __all__ = ["pair_sum"]
 

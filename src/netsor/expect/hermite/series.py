@@ -20,7 +20,6 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from netsor.expect.hermite.jumps import (
     JUMP_ORDERS,
@@ -47,7 +46,7 @@ from netsor.expect.quadrature.line import (
 )
 from netsor.expect.quadrature.nodes import Array, Function, call, eps_of, like, norm
 from netsor.expect.quadrature.splits import kink_places
-from netsor.lang.libraries import is_traced
+from netsor.lang.libraries import array_namespace, is_traced
 
 __all__ = ["Series", "concat", "series", "series_like", "singular_part", "within_reach"]
 

@@ -17,7 +17,6 @@ from math import ceil, log2, pi, prod
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from netsor.expect.quadrature.nodes import (
     BLOCK,
@@ -33,6 +32,7 @@ from netsor.expect.quadrature.nodes import (
     like,
 )
 from netsor.expect.quadrature.splits import Split, kink_places, replaced, splits_at
+from netsor.lang.libraries import array_namespace
 
 __all__ = ["Sums", "any_above", "choose_reach", "last_level", "least_level", "trapezoid", "two_levels"]
 

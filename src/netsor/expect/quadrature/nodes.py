@@ -8,8 +8,10 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import device
 from numpy.polynomial.legendre import leggauss
+
+from netsor.lang.libraries import array_namespace
 
 __all__ = [
     "BLOCK",

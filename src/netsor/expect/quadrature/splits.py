@@ -9,7 +9,6 @@ from itertools import pairwise
 from operator import add
 
 import numpy as np
-from array_api_compat import array_namespace
 from numpy.polynomial.legendre import legvander
 
 from netsor.expect.quadrature.nodes import (
@@ -24,7 +23,7 @@ from netsor.expect.quadrature.nodes import (
     density_root,
     like,
 )
-from netsor.lang.libraries import is_traced
+from netsor.lang.libraries import array_namespace, is_traced
 
 __all__ = ["Split", "kink_places", "replaced", "splits_at"]
 

@@ -16,7 +16,6 @@ from itertools import groupby
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-import array_api_compat.numpy as numpy_api
 import numpy as np
 
 from netsor.expect.closed.arrays import product_error
@@ -50,14 +49,14 @@ TEMPLATES: dict[Any, str] = {
     np.log: "log({0})",
     np.sin: "sin({0})",
     np.cos: "cos({0})",
-    numpy_api.sign: "number({0} > 0) - number({0} < 0)",
+    np.sign: "number({0} > 0) - number({0} < 0)",
     np.abs: "abs({0})",
     np.where: "{1} if {0} else {2}",
     np.arctan2: "atan2({0}, {1})",
     np.minimum: "min({0}, {1})",
     np.maximum: "max({0}, {1})",
     inspect.unwrap(product_error): "fma({0}, {1}, -{2})",
-    numpy_api.astype: "number(1.0) if {0} else number(0.0)",
+    np.astype: "number(1.0) if {0} else number(0.0)",
 }
 FLOATS, BOOL = {np.dtype(np.float64), np.dtype(np.float32)}, np.dtype(bool)
 
@@ -119,7 +118,7 @@ class Fused:
         arguments, so that layers of different variances share a loop.
         """
         words = []
-        for a in args[:1] if fn is numpy_api.astype else args:
+        for a in args[:1] if fn is np.astype else args:
             if hasattr(a, "step"):
                 words.append(names[a.step])
             elif float(a).is_integer():
@@ -152,7 +151,7 @@ def _text(formula: Formula) -> str:
 
     lines = []
     for k, (fn, words) in enumerate(formula.lines):
-        own = words[:1] if fn is numpy_api.astype else words
+        own = words[:1] if fn is np.astype else words
         lines.append(f"{{p}}{k} = {TEMPLATES[fn].format(*map(word, own))}")
     return "\n".join(lines)
 
@@ -257,7 +256,7 @@ def _is_fusable(tape: Tape, k: int) -> bool:
         return False
     if not (all(f in TEMPLATES for f, _ in fn.lines) if isinstance(fn, Formula) else fn in TEMPLATES):
         return False
-    if fn is numpy_api.astype:
+    if fn is np.astype:
         return tape.dtypes[args[0].step] == BOOL and tape.dtypes[k] in FLOATS
     kinds = {tape.dtypes[a.step] for a in tape.steps[k].reads()} - {BOOL}
     plain = all(hasattr(a, "step") or isinstance(a, int | float) for a in args)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import array_api_compat.numpy as numpy_api
 import numpy as np
 
 from netsor.limits.tape.tape import Step, Tape, hashable
@@ -61,9 +60,9 @@ def in_library(operation: Operation, xp: Any, real: Any) -> Operation:
         return real if isinstance(x, np.dtype | type) and np.dtype(x).kind == "f" else x
 
     fn, name = operation.fn, getattr(operation.fn, "__name__", "")
-    if fn is numpy_api.linalg.diagonal:
+    if fn is np.linalg.diagonal:
         fn = xp.linalg.diagonal
-    elif fn in (getattr(np, name, None), getattr(numpy_api, name, None)):
+    elif fn is getattr(np, name, None):
         fn = getattr(xp, NAMES.get(name, name))
     options = {name: dtype(x) if name == "dtype" else x for name, x in operation.options.items()}
     pattern = tuple(dtype(x) if isinstance(x, np.dtype) else x for x in operation.pattern)

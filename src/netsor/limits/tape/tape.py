@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple, Protocol
 
-import array_api_compat.numpy as numpy_api
 import numpy as np
 
 from netsor.limits.tape.formulas import FULL, LEFT, RIGHT, formula_of
@@ -402,7 +401,7 @@ def hashable(x: Any) -> Any:
 
 
 def _namespace(array: Any) -> Any:
-    return array.tape.namespace if isinstance(array, Traced) else numpy_api
+    return array.tape.namespace if isinstance(array, Traced) else np
 
 
 def _nothing() -> None:

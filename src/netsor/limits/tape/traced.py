@@ -7,9 +7,9 @@ from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-import array_api_compat
-import array_api_compat.numpy as numpy_api
 import numpy as np
+
+from netsor.lang import libraries
 
 if TYPE_CHECKING:
     from netsor.limits.tape.tape import Tape
@@ -80,7 +80,7 @@ def array_namespace(*arrays: Any) -> Any:
     """The namespace of arrays; at once for traced ones, of which a recording asks thousands of times."""
     if type(arrays[0]) is Traced:
         return arrays[0].tape.namespace
-    return array_api_compat.array_namespace(*arrays)
+    return libraries.array_namespace(*arrays)
 
 
 def _binary(fn: Callable[[Any, Any], Any], dtype: Any = None) -> tuple[Callable, Callable]:
@@ -109,7 +109,7 @@ class Namespace:
         self._tape = tape
 
     def __getattr__(self, name: str) -> Any:
-        found = _lookup(name)
+        found = getattr(np, name)
         if name in CONSTANT:
             return lambda *args, **options: self._constant(found(*args, **options))
         if name in ("zeros_like", "ones_like", "full_like"):
@@ -131,7 +131,7 @@ class Namespace:
     def astype(self, x: Any, dtype: Any) -> Any:
         if x.dtype == dtype:
             return x
-        return self._tape.elementwise(numpy_api.astype, x, dtype, dtype=dtype)
+        return self._tape.elementwise(np.astype, x, dtype, dtype=dtype)
 
     def broadcast_to(self, x: Any, shape: Shape) -> Any:
         if tuple(shape) == x.shape:
@@ -178,8 +178,4 @@ class _Linalg:
         self._tape = tape
 
     def diagonal(self, x: Any) -> Any:
-        return self._tape.structural(numpy_api.linalg.diagonal, x)
-
-
-def _lookup(name: str) -> Any:
-    return getattr(numpy_api if hasattr(numpy_api, name) else np, name)
+        return self._tape.structural(np.linalg.diagonal, x)

@@ -14,9 +14,10 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, is_jax_array
+from array_api_compat import is_jax_array
 
 from netsor.lang.index_maps import AROUND, window_extent, window_positions
+from netsor.lang.libraries import array_namespace
 from netsor.limits.tape.traced import Traced
 from netsor.limits.windows.sliding import sliding_sum
 
