@@ -27,4 +27,12 @@ def search_put_off() -> Iterator[None]:
         with _lock:
             _waiting -= 1
             if _waiting == 0 and _enabled:
+                _make_old()
                 gc.enable()
+
+
+def _make_old() -> None:
+    """Count all that is there as old, as it will be after three searches, each of which visits all of it."""
+    if gc.get_freeze_count() == 0:  # else somebody keeps objects frozen, and they shall stay so
+        gc.freeze()
+        gc.unfreeze()

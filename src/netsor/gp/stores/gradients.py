@@ -65,7 +65,7 @@ class Gradients:
             raise InferenceError(
                 "conjugate gradients need a noise > 0", remedy='Give one, or solver="cholesky".'
             )
-        self.rank = min(rows, rank or RANK, max(1, memory // (4 * 8 * rows)))
+        self.rank = min(rows, rank or RANK, max(1, memory // (3 * 8 * rows)))
         self.seed, self.engine = seed, engine
         chosen = np.sort(np.random.default_rng(seed).permutation(rows)[: self.rank])
         half = store.columns(chosen)
