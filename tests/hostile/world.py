@@ -56,6 +56,14 @@ def relu_kernel(inputs: np.ndarray, var: float = 1.0) -> np.ndarray:
     return norms * (np.sqrt(1 - c**2) + (np.pi - np.arccos(c)) * c) / (2 * np.pi)
 
 
+def step_kernel(inputs: np.ndarray) -> np.ndarray:
+    """P(g > 0, h > 0) for covariance x.y / m (Sheppard 1899)."""
+    q = inputs @ inputs.T
+    return 0.25 + np.arcsin(np.clip(q / np.sqrt(np.outer(np.diagonal(q), np.diagonal(q))), -1, 1)) / (
+        2 * np.pi
+    )
+
+
 def sine(frequency: float) -> np.ndarray:
     """E[sin(a g) sin(a h)] = exp(-a^2 (q + q') / 2) sinh(a^2 c)."""
     c = linear(X)

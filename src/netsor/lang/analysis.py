@@ -11,7 +11,7 @@ as of a user's function.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import product
@@ -133,7 +133,7 @@ def _kept(f: Pieces) -> bool:
 def _unary(op: Callable[..., Any], facts: Facts, x: About) -> About:
     """f(x) where x is an expression."""
     if facts.pieces and x.pieces and facts.pieces.degree * x.pieces.degree <= MOST_DEGREE:
-        composed = x.pieces.then(facts.pieces)
+        composed = x.pieces.then(facts.pieces, op)
         if _kept(composed):
             return _of_pieces(composed)
     if _leaves(x.range, facts.domain) or any(x.range[0] <= pole <= x.range[1] for pole in facts.poles or ()):
@@ -174,11 +174,13 @@ def _through(places: Places, x: About, own: Places) -> Places:
         return own
     if x.pieces is None:
         return None
-    return tuple(sorted({*own, *(k for place in met for k in x.pieces.then(_step(place)).knots)}))
+    return tuple(sorted({*own, *(k for place in met for k in _crossings(x.pieces, place))}))
 
 
-def _step(place: float) -> Pieces:
-    return Pieces((place,), ((0.0,), (1.0,)))
+def _crossings(x: Pieces, place: float) -> Iterator[float]:
+    """Where x goes above a number or below it, or stays there."""
+    for f, at in ((x, place), (-x, -place)):
+        yield from f.then(Pieces((at,), ((0.0,), (1.0,)))).knots
 
 
 def _composed_growth(f: Growth, x: Growth) -> Growth:

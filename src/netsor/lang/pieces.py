@@ -68,14 +68,24 @@ class Pieces:
     def scaled(self, factor: float) -> Pieces:
         return Pieces(self.knots, tuple(tuple(factor * c for c in p) for p in self.pieces))
 
-    def then(self, outer: Pieces) -> Pieces:
-        """x -> outer(self(x)): the knots of `outer` are looked for in every piece."""
+    def then(self, outer: Pieces, value: Callable[[float], float] | None = None) -> Pieces:
+        """x -> outer(self(x)): the knots of `outer` are looked for in every piece.
+
+        value   of the outer function at a number: where this one is constant, a value at a knot counts
+
+        >>> relu, sign = Pieces((0.0,), ((0.0,), (0.0, 1.0))), Pieces((0.0,), ((-1.0,), (1.0,)))
+        >>> relu.then(sign, np.sign).pieces  # sign(0) = 0, though it is -1 and 1 beside it
+        ((0.0,), (1.0,))
+        """
         cuts = list(self.knots)
         for (low, high), piece in zip(self.spans, self.pieces, strict=True):
             cuts += [x for knot in outer.knots for x in _roots(piece, knot) if low < x < high]
         fine = self._cut(_distinct(cuts))
         inner = [_between(low, high) for low, high in fine.spans]
-        composed = [_composed(outer.at(_value(p, x)), p) for p, x in zip(fine.pieces, inner, strict=True)]
+        composed = [
+            (float(value(p[0])),) if value and len(p) == 1 else _composed(outer.at(_value(p, x)), p)
+            for p, x in zip(fine.pieces, inner, strict=True)
+        ]
         return Pieces(fine.knots, tuple(composed))._simplified()
 
     def larger(self, other: Pieces) -> Pieces:
