@@ -11,7 +11,7 @@ from array_api_compat import is_jax_array
 
 __all__ = ["array_namespace", "double_precision", "is_traced"]
 
-OURS = (np.ndarray, np.generic, int, float, complex, type(None))
+NUMBERS = int | float | complex | None
 
 
 def array_namespace(*arrays: Any) -> Any:
@@ -20,9 +20,13 @@ def array_namespace(*arrays: Any) -> Any:
     NumPy has them itself. What array-api-compat would give for it loads all that NumPy has, its tests and
     its Fortran compiler too, which takes as long as all else of ours.
     """
-    if all(isinstance(a, OURS) for a in arrays) and any(isinstance(a, OURS[:2]) for a in arrays):
-        return np
-    return array_api_compat.array_namespace(*arrays)
+    found = False
+    for a in arrays:
+        if isinstance(a, np.ndarray | np.generic):
+            found = True
+        elif not isinstance(a, NUMBERS):
+            return array_api_compat.array_namespace(*arrays)
+    return np if found else array_api_compat.array_namespace(*arrays)
 
 
 def is_traced(*arrays: Any) -> bool:

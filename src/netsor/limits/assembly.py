@@ -159,8 +159,10 @@ class Writer:
     def _part(self, repeats: int, block: np.ndarray, o: int, p: int, place: Place) -> np.ndarray:
         """The new part of a block, (repeats, left inputs, left index, right inputs, right index)."""
         left, right = self.rows.left[o].shape[1:], self.rows.right[p].shape[1:]
-        full = np.broadcast_to(block, (repeats, *place.counts, *left, *right))
-        full = np.moveaxis(full[:, place.done[0] :, place.done[1] :], 2, 2 + len(left))
+        shape = (repeats, *place.counts, *left, *right)
+        full = block if block.shape == shape else np.broadcast_to(block, shape)
+        full = full[:, place.done[0] :, place.done[1] :]
+        full = np.moveaxis(full, 2, 2 + len(left)) if left else full
         return full.reshape(*full.shape[:2], prod(left), place.counts[1] - place.done[1], prod(right))
 
 

@@ -22,7 +22,13 @@ def as_floats(*values: Any) -> list[Array]:
     xp = array_namespace(*arrays)
     floats = [a for a in arrays if xp.isdtype(a.dtype, "real floating")]
     dtype = xp.result_type(*floats) if floats else xp.asarray(0.0).dtype
-    return [xp.astype(v, dtype) if hasattr(v, "dtype") else xp.asarray(v, dtype=dtype) for v in values]
+    return [_of_type(xp, v, dtype) for v in values]
+
+
+def _of_type(xp: Any, value: Any, dtype: Any) -> Array:
+    if not hasattr(value, "dtype"):
+        return xp.asarray(value, dtype=dtype)
+    return value if value.dtype == dtype else xp.astype(value, dtype)
 
 
 def nowhere(condition: Array) -> bool:

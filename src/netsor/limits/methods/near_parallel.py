@@ -47,9 +47,10 @@ class NearParallel:
 
     def holds(self, cov: Array, q1: Array, q2: Array) -> Array:
         """Whether they count as parallel."""
-        info = array_namespace(cov, q1, q2).finfo(cov.dtype)
-        eps, product = float(info.eps), q1 * q2
-        near = array_namespace(cov, q1, q2).abs(product - cov * cov) <= UNITS * eps * product
+        xp, product = array_namespace(cov, q1, q2), q1 * q2
+        info = xp.finfo(cov.dtype)
+        eps = float(info.eps)
+        near = xp.abs(product - cov * cov) <= UNITS * eps * product
         return near & (product > float(info.smallest_normal) / eps)
 
     def __call__(self, cov: Array, q1: Array, q2: Array) -> Array:
