@@ -9,6 +9,8 @@ NEED = {
         "tests/models/refused_models.py",
         "tests/models/torch_models.py",
     ],
+    "jax": ["src/netsor/models/jaxpr/*", "tests/models/jax_models.py"],
+    "sklearn": ["src/netsor/sklearn/*"],
     "matplotlib": ["src/netsor/plots/*"],
     "vl_convert": ["src/netsor/reports/*"],
 }

@@ -13,11 +13,13 @@ import netsor as ns
 from netsor import zoo
 from netsor.errors import DataError
 from netsor.gp import regression
+from netsor.limits.on_numpy.loops import is_available
 
 RNG = np.random.default_rng(2)
 X = RNG.standard_normal((1400, 5))
 MATRIX = 8 * len(X) ** 2
 TARGETS = np.sin(X[:, 0])
+TILES = 0.5 if is_available() else 1.0  # without compiled loops a tile has an array for each step
 
 
 def peak(run: Callable[[], Any]) -> float:
@@ -34,13 +36,13 @@ def peak(run: Callable[[], Any]) -> float:
 def test_evaluate_keeps_the_kernel_and_what_its_errors_need(phi: Any, copies: int) -> None:
     K = ns.kernel(zoo.mlp(2, phi))
     K.evaluate(X[:1200])  # what is compiled and remembered
-    assert copies <= peak(lambda: K.evaluate(X)) < copies + 0.5
+    assert copies <= peak(lambda: K.evaluate(X)) < copies + TILES
 
 
 def test_a_fit_keeps_one_copy() -> None:
     K = ns.kernel(zoo.mlp(2))
     ns.gp.fit(K, X[:1200], TARGETS[:1200], noise=0.1)
-    assert peak(lambda: ns.gp.fit(K, X, TARGETS, noise=0.1)) < 1.5
+    assert peak(lambda: ns.gp.fit(K, X, TARGETS, noise=0.1)) < 1 + TILES
 
 
 def test_errors_are_written_out_when_they_are_asked_for() -> None:
