@@ -160,9 +160,8 @@ def state_moment(z: np.ndarray, h: np.ndarray, start: int, t: int, begin: int, s
 
 def orthant(covariance: np.ndarray, error: float) -> float:
     """P(X >= 0) of a centred Gaussian vector: its distribution function at 0, by symmetry."""
-    size = len(covariance)
-    law = multivariate_normal(np.zeros(size), covariance, seed=0, abseps=error, releps=0.0)  # type: ignore
-    return float(law.cdf(np.zeros(size)))
+    zeros, law = np.zeros(len(covariance)), type(multivariate_normal)(seed=0)
+    return float(law.cdf(zeros, zeros, covariance, abseps=error, releps=0.0))
 
 
 # Transformer

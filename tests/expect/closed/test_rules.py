@@ -35,7 +35,7 @@ class Abstract:
         return len(self.shape)
 
     def __array_namespace__(self, api_version=None):
-        return Namespace()
+        return NAMESPACE
 
     def _refuse(self, *_, **__):
         raise TypeError("an abstract array has no values")
@@ -80,6 +80,9 @@ class Namespace:
 
     def astype(self, x, dtype):
         return recorded(numpy_api.astype, x, dtype)
+
+
+NAMESPACE = Namespace()
 
 
 def agrees(rule, law):
