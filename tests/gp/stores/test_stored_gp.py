@@ -53,6 +53,33 @@ def test_a_stored_process_is_the_one_in_memory(options: dict[str, Any], noise: A
     assert abs(evidence.value - direct.log_marginal_likelihood()) <= evidence.error + 1e-6
 
 
+DEGENERATE = {
+    "repeated": np.repeat(X[:6], 5, axis=0),
+    "one": X[:1],
+    "zero": np.zeros((9, 4)),
+    "huge": 1e6 * X,
+}
+
+
+@pytest.mark.parametrize("options", SOLVERS[:2], ids=lambda o: " ".join(map(str, o.values())))
+@pytest.mark.parametrize("case", DEGENERATE)
+def test_degenerate_kernels(case: str, options: dict[str, Any], tmp_path: Path) -> None:
+    """Against a solve by NumPy: singular kernels, one input, a kernel that is 0, a large one."""
+    x = DEGENERATE[case]
+    y = np.cos(np.arange(len(x)))
+    store = stored(tmp_path, zoo.mlp(1, var_b=0.0), x)
+    model = ns.gp.fit(store, y, noise=0.1, **options)
+    matrix = store.read() + np.diag(np.broadcast_to(model.nugget, len(x)))
+    assert np.linalg.norm(matrix @ model.alpha[:, 0] - y) <= max(2 * model.residual, 1e-11) * np.linalg.norm(
+        y
+    )
+    evidence = model.log_marginal_likelihood()
+    sign, size = np.linalg.slogdet(matrix)
+    wanted = -0.5 * (y @ np.linalg.solve(matrix, y) + size + len(x) * np.log(2 * np.pi))
+    assert sign == 1
+    assert abs(evidence.value - wanted) <= evidence.error + 1e-9 * abs(wanted)
+
+
 @pytest.mark.filterwarnings("ignore")  # of Dask
 @pytest.mark.parametrize("options", SOLVERS[:3], ids=lambda o: " ".join(map(str, o.values())))
 def test_solves_on_a_cluster(options: dict[str, Any], tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ class Gradients:
         chosen = np.sort(np.random.default_rng(seed).permutation(rows)[: self.rank])
         half = store.columns(chosen)
         corner = half[chosen]
-        lower = cholesky(corner, 4 * EPS * float(np.trace(corner)))
+        lower = cholesky(corner, 4 * EPS * float(np.trace(corner)) or 1.0)  # of a kernel that is 0 any factor
         half = solve_triangular(lower, half.T, lower=True, overwrite_b=True, check_finite=False).T
         half /= self.root
         values, turn = eigh(half.T @ half, overwrite_a=True, check_finite=False)
