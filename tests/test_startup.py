@@ -16,6 +16,7 @@ ns.kernel(ns.zoo.simple_rnn())([s.vectors for s in sentences()])
 print(json.dumps(sorted(sys.modules)))
 """
 HEAVY = (
+    "array_api_compat.numpy",
     "jax",
     "lark",
     "matplotlib",
@@ -23,11 +24,13 @@ HEAVY = (
     "netsor.display",
     "netsor.gp",
     "netsor.lang.reader",
+    "netsor.limits.sampling.repeats",
     "netsor.plots",
     "netsor.reports",
     "netsor.reproduce",
     "netsor.sklearn",
     "numba",
+    "numpy.f2py",
     "pandas",
     "rich",
     "scipy",

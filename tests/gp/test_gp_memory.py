@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 
 import netsor as ns
+from effort import peak
 from netsor import zoo
 from netsor.errors import DataError
 from netsor.gp import regression
@@ -22,27 +22,22 @@ TARGETS = np.sin(X[:, 0])
 TILES = 0.5 if is_available() else 1.0  # without compiled loops a tile has an array for each step
 
 
-def peak(run: Callable[[], Any]) -> float:
+def matrices(run: Callable[[], Any]) -> float:
     """Bytes at the highest, in kernel matrices."""
-    tracemalloc.start()
-    try:
-        run()
-        return tracemalloc.get_traced_memory()[1] / MATRIX
-    finally:
-        tracemalloc.stop()
+    return peak(run) / MATRIX
 
 
 @pytest.mark.parametrize(("phi", "copies"), [(ns.relu, 1), (ns.erf, 2)], ids=["exact", "inexact"])
 def test_evaluate_keeps_the_kernel_and_what_its_errors_need(phi: Any, copies: int) -> None:
     K = ns.kernel(zoo.mlp(2, phi))
     K.evaluate(X[:1200])  # what is compiled and remembered
-    assert copies <= peak(lambda: K.evaluate(X)) < copies + TILES
+    assert copies <= matrices(lambda: K.evaluate(X)) < copies + TILES
 
 
 def test_a_fit_keeps_one_copy() -> None:
     K = ns.kernel(zoo.mlp(2))
     ns.gp.fit(K, X[:1200], TARGETS[:1200], noise=0.1)
-    assert peak(lambda: ns.gp.fit(K, X, TARGETS, noise=0.1)) < 1 + TILES
+    assert matrices(lambda: ns.gp.fit(K, X, TARGETS, noise=0.1)) < 1 + TILES
 
 
 def test_errors_are_written_out_when_they_are_asked_for() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-import tracemalloc
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from scipy import stats
 
 import netsor as ns
+from effort import peak
 from limit_cases import assert_agree
 from netsor import zoo
 from netsor.limits.on_numpy import recording
@@ -26,12 +26,7 @@ TWO = [TOKENS[0][:4], TOKENS[1][:3]]
 
 def peak_bytes(kernel: Any, inputs: Any) -> int:
     kernel(inputs)  # modules that are loaded at the first run do not count
-    tracemalloc.start()
-    try:
-        kernel(inputs)
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    return peak(lambda: kernel(inputs))
 
 
 @pytest.mark.parametrize("net", [zoo.gru(), zoo.lstm()], ids=["GRU", "LSTM"])

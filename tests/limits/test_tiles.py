@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import tracemalloc
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -12,6 +11,7 @@ import pytest
 
 import netsor as ns
 from computations import recording
+from effort import peak
 from limit_cases import CASES, SAMPLED, SEQUENCES, VECTORS, Case
 from netsor import zoo
 from netsor.limits import computation
@@ -94,11 +94,7 @@ def peak_bytes(length: int) -> int:
 
     kernel = ns.kernel(last_state)
     kernel(x[:2])
-    tracemalloc.start()
-    kernel(x)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return peak
+    return peak(lambda: kernel(x))
 
 
 def test_memory_does_not_grow_with_the_length_of_a_sequence() -> None:
