@@ -67,7 +67,7 @@ def row(cell: str, inputs: int, tokens: int, **options: int) -> float:
     least, scale = np.linalg.eigvalsh(matrix)[0], np.diagonal(matrix).max()
     print(
         f"{cell}, {inputs} sequences of {tokens} tokens: {spent:.0f} s of processor, {wall:.0f} s, "
-        f"{1e3 * spent / (inputs * (inputs + 1) / 2):.1f} ms a pair, largest error {error / scale:.1e}, "
+        f"{1e3 * spent / (inputs * (inputs + 1) / 2):.1f} ms a pair, largest error {error:.1e} ({error / scale:.1e} of the largest variance), "
         f"least eigenvalue {least / scale:.1e}, "
         f"peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GB",
         flush=True,

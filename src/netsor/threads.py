@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
-__all__ = ["THREADS", "cores", "one_blas_thread"]
+__all__ = ["THREADS", "cores", "in_parts", "one_blas_thread"]
 
 THREADS = "NETSOR_THREADS"  # the variable of the environment that says how many threads a process may have
 
@@ -17,6 +19,23 @@ def cores() -> int:
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     said = os.environ.get(THREADS, "")
     return min(allowed, max(1, int(said))) if said.isdecimal() else allowed
+
+
+def in_parts(threads: Executor | None, count: int, size: int, work: Callable[[slice], Any]) -> None:
+    """Work on `count` things, `size` at a time, on threads if there are any: the parts are always the same.
+
+    >>> in_parts(None, 5, 2, print)
+    slice(0, 2, None)
+    slice(2, 4, None)
+    slice(4, 5, None)
+    """
+    parts = [slice(k, min(k + size, count)) for k in range(0, count, size)]
+    if threads is None or len(parts) == 1:
+        for part in parts:
+            work(part)
+    else:
+        for job in [threads.submit(work, part) for part in parts]:
+            job.result()
 
 
 def one_blas_thread() -> AbstractContextManager[Any]:

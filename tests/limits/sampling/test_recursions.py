@@ -11,7 +11,7 @@ import netsor as ns
 from netsor import zoo
 from netsor.limits.sampling import recursions as recursions_module
 from netsor.limits.sampling import scheduling
-from netsor.limits.sampling.recursions import new_states, recursive_sums
+from netsor.limits.sampling.recursions import in_order, recursive_sums, states_shape
 from netsor.limits.sampling.schedule import Core, Group, Recursion, Schedule
 from sampled_networks import LONG, NETWORKS, SETS, SHORT, TOKENS, schedule
 
@@ -51,8 +51,7 @@ def test_sums_by_brute_force(count: int) -> None:
     recursion = Recursion.of(before, factor)
     assert recursion.chain.tolist() == [0, 1, 0, 1, 2, 1, 0, 2, 0]
     group = Group(0, rows, sampled, starts=starts[:-1], recursion=recursion)
-    states = new_states(group, repeats, count)
-    states[:] = np.nan
+    states = np.full(states_shape(group, repeats, count), np.nan)
     parts: list[np.ndarray] = []  # of each row, (repeats, all parts, points)
     for x in range(rows):
         own = np.zeros((repeats, starts[-1], count))
@@ -62,7 +61,7 @@ def test_sums_by_brute_force(count: int) -> None:
     for first, last in ((0, 2), (2, 4), (4, 5), (5, 8), (8, 9)):
         new = slice(int(starts[first]), int(starts[last]))
         core = Core(0, slice(first, last), new, 0, False)
-        found = recursive_sums(group, core, pool, weights[:, new, : new.stop], states)
+        found = recursive_sums(group, core, pool, weights[:, new][:, :, in_order(group, core)], states)
         size = np.abs(wanted).max()
         np.testing.assert_allclose(
             found, np.moveaxis(wanted[first:last, :last], -1, 0), rtol=0, atol=1e-12 * size

@@ -7,17 +7,20 @@ then. Covariances are semidefinite as a rule: repeated inputs, and more variable
 
 from __future__ import annotations
 
+from concurrent.futures import Executor
 from functools import cache
 from typing import Any, cast
 
 import numpy as np
 
 from netsor.errors import DataError
+from netsor.threads import in_parts
 
-__all__ = ["Chosen", "GrowingFactor", "grow_factor"]
+__all__ = ["Chosen", "GrowingFactor", "forward", "grow_factor"]
 
 TIE = 1e-6  # relative differences of conditional variances that do not decide which variable comes first
-
+BLOCK = 128  # rows of a triangular matrix that are solved at once
+RIGHT = 64  # right-hand sides that a thread takes
 
 Chosen = tuple[np.ndarray, np.ndarray]  # pivots, and principal axes
 
@@ -35,6 +38,7 @@ def grow_factor(
     cov_new: np.ndarray,
     tol: float = 1e-12,
     held: np.ndarray | None = None,
+    threads: Executor | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rows [L21 L22] of a covariance factor for new variables, and the new pivots among them.
 
@@ -57,14 +61,27 @@ def grow_factor(
         )
     scale = np.sqrt(np.maximum(np.diagonal(cov_new), 0.0))
     inverse = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0)
-    rows = _lapack("trtrs")(L, (cov_new_old * inverse[:, None]).T, lower=1)[0].T if len(L) else cov_new_old
+    rows = cov_new_old * inverse[:, None]
+    in_parts(threads, len(rows), RIGHT, lambda some: forward(L, rows[some]))
     norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    rows = rows / np.maximum(norms, 1.0)[:, None]
+    rows /= np.maximum(norms, 1.0)[:, None]
     schur = cov_new * inverse[:, None] * inverse - rows @ rows.T
     kept = None if held is None else _with_pivots(schur, held, tol)
     factor, pivots = _pivoted_cholesky(schur, tol) if kept is None else (kept, held)
     assert pivots is not None
     return rows * scale[:, None], factor * scale[:, None], pivots
+
+
+def forward(L: np.ndarray, rows: np.ndarray) -> None:
+    """Replace rows by X with X L^T = rows, for a lower triangular L, which may be part of a larger array.
+
+    Block by block, so that nearly all of it is products of matrices, and L is not copied.
+    """
+    for start in range(0, len(L), BLOCK):
+        own = slice(start, start + BLOCK)
+        if start:
+            rows[:, own] -= rows[:, :start] @ L[own, :start].T
+        rows[:, own] = _lapack("trtrs")(L[own, own], rows[:, own].T, lower=1)[0].T
 
 
 def _pivoted_cholesky(matrix: np.ndarray, tol: float) -> tuple[np.ndarray, np.ndarray]:
@@ -98,12 +115,12 @@ class GrowingFactor:
     """The factor L of a covariance C = L L^T that is extended, variable by variable or block by block.
 
     Only the rows of L at the pivots (a maximal set of independent variables) are kept: all the others are
-    fixed combinations of those. `most` is how many variables there will be, if that is known. `chosen` are
-    the pivots and axes of the last extension.
+    fixed combinations of those. `most` is how many variables there will be, if that is known; work is
+    divided among `threads`. `chosen` are the pivots and axes of the last extension.
     """
 
-    def __init__(self, tol: float = 1e-12, most: int | None = None) -> None:
-        self.tol, self.most, self.size, self.rank = tol, most, 0, 0
+    def __init__(self, tol: float = 1e-12, most: int | None = None, threads: Executor | None = None) -> None:
+        self.tol, self.most, self.threads, self.size, self.rank = tol, most, threads, 0, 0
         self._pivots = np.zeros(0, int)
         self._rows = np.zeros((0, 0))
         self.chosen: Chosen | None = None
@@ -126,8 +143,8 @@ class GrowingFactor:
                 remedy="They are (new, old) and (new, new), old counting all variables so far.",
             )
         old = self.rank
-        own = self._rows[:old, :old], cross[:, self._pivots], cov_new
-        L21, L22, pivots = grow_factor(*own, self.tol, held and held[0])
+        own = self._rows[:old, :old], np.take(cross, self._pivots, axis=1), cov_new
+        L21, L22, pivots = grow_factor(*own, self.tol, held and held[0], self.threads)
         rows = np.concatenate([L21, L22], axis=1)
         self.size, self.rank = self.size + len(cov_new), old + len(pivots)
         if len(pivots):

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from netsor.errors import DataError
+from netsor.expect.points.gaussian import forward
 from netsor.expect.points.loadings import Family, Loadings
 
 __all__ = ["LandmarkLoadings", "Landmarks"]
@@ -129,10 +130,8 @@ class LandmarkLoadings(Loadings):
         m, factor = self.landmarks.count, self.joint.factors[family]
         columns = np.array(state.columns, int)[factor._pivots]
         cov = np.concatenate([old[m:], new[m:]], axis=1)[:, columns]
-        lower = factor._rows[: factor.rank, : factor.rank]
-        from scipy.linalg import solve_triangular  # takes time to load, and only stores need it
-
-        found = solve_triangular(lower, cov.T, lower=True).T if factor.rank else np.zeros((len(cov), 0))
+        found = np.array(cov)
+        forward(factor._rows[: factor.rank, : factor.rank], found)
         room = np.sqrt(np.maximum(np.diagonal(new)[m:], 0.0))
         size = np.linalg.norm(found, axis=1)
         return found * np.divide(room, size, out=np.ones_like(size), where=size > room)[:, None]

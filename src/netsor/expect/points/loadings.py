@@ -8,7 +8,10 @@ needed to compute the values of a variable at any of the points, at any time.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
+from concurrent.futures import Executor
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +32,8 @@ class Loadings:
     dimensions  for each family, which dimensions of the points its columns are
     trails      for each family, how its variables were drawn, if somebody wants to learn the axes from it
     held        what was chosen at each step of a run like this one, or will be in the first
+    sizes       of families, as far as they are known
+    threads     for the work on one repeat
 
     >>> found = Loadings()
     >>> x = found.extend("a", np.zeros((1, 0)), np.eye(1))
@@ -37,7 +42,13 @@ class Loadings:
     """
 
     def __init__(
-        self, axes: Axes | None = None, taken: int = 0, learn: bool = False, held: Held | None = None
+        self,
+        axes: Axes | None = None,
+        taken: int = 0,
+        learn: bool = False,
+        held: Held | None = None,
+        sizes: Mapping[Any, int] = MappingProxyType({}),
+        threads: Executor | None = None,
     ) -> None:
         turns = axes.turns if axes else {}
         self.turns: dict[Family, np.ndarray] = {family: turn for family, (turn, _) in turns.items()}
@@ -47,11 +58,14 @@ class Loadings:
         self.blocks: dict[Family, list[np.ndarray]] = {}
         self.taken = axes.dimensions if axes else taken
         self.trails: dict[Family, Trail] | None = {} if learn else None
-        self.drawn, self.held = 0, held
+        self.drawn, self.held, self.sizes, self.threads = 0, held, sizes, threads
 
     def extend(self, family: Family, cov_with_old: np.ndarray, cov_new: np.ndarray) -> np.ndarray:
         """Rows (new, dimensions of the family so far), from covariances (new, old) and (new, new)."""
-        factor, blocks = self.factors.setdefault(family, GrowingFactor()), self.blocks.setdefault(family, [])
+        if family not in self.factors:
+            self.factors[family] = GrowingFactor(most=self.sizes.get(family), threads=self.threads)
+            self.blocks[family] = []
+        factor, blocks = self.factors[family], self.blocks[family]
         turned = len(self.turns.get(family, ()))
         old = max(factor.rank, turned)
         held = None if self.held is None else self.held.get(self.drawn)

@@ -14,10 +14,11 @@ from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, subtrees
 from netsor.limits.sampling.carried import Carried, reaching
 from netsor.limits.sampling.numbers import Numbers
-from netsor.limits.sampling.recursions import new_states, recursive_sums
-from netsor.limits.sampling.schedule import Core, Form, Row, Schedule, Step
+from netsor.limits.sampling.recursions import recursive_sums, states_shape
+from netsor.limits.sampling.schedule import Core, Form, Group, Row, Schedule, Step
+from netsor.limits.sampling.workspace import Rooms
 
-__all__ = ["Draws"]
+__all__ = ["Draws", "multiply"]
 
 Mixtures = dict[Expr, list[np.ndarray]]  # for each form and repeat, its rows of loadings
 
@@ -28,6 +29,7 @@ class Draws:
     places   which of the points
     table    the most products of parts at a time, for each repeat
     carried  by how few points, if somebody wants to know
+    rooms    where the states of recursions are
     """
 
     def __init__(
@@ -39,16 +41,18 @@ class Draws:
         places: slice,
         table: int,
         carried: Carried | None,
+        rooms: Rooms,
     ) -> None:
         self.schedule, self.numbers, self.table, self.carried = schedule, numbers, table, carried
         self.count, self.noise = places.stop - places.start, Noise(points, loadings, places)
         self.pools = [np.empty((len(points), size, self.count)) for size in schedule.pools]
         self.values: dict[Expr, Block] = {}
         self.forms: set[Expr] = set()
-        self.states: dict[int, np.ndarray] = {}
-        for number, group in enumerate(schedule.groups):
-            if group.recursion:
-                self.states[number] = new_states(group, len(points), self.count)
+        self.states = {
+            number: rooms.zeros(("states", number), states_shape(group, len(points), self.count))
+            for number, group in enumerate(schedule.groups)
+            if group.recursion
+        }
 
     def advance(self, steps: list[Step], mixtures: Mixtures) -> None:
         """Draw and evaluate what is new at some steps of one depth."""
@@ -112,16 +116,15 @@ class Draws:
             self.values[node] = node.op.run(*args, **node.options) if known else evaluate(node, {})
         return self.values[node]
 
-    def moments(self, core: Core, pairs: list[np.ndarray]) -> np.ndarray:
+    def moments(self, core: Core, pairs: list[np.ndarray], weights: np.ndarray | None) -> np.ndarray:
         """Sums over the points of a new core times each one so far: (repeats, inputs, rows so far).
 
-        Where a core follows another one, it comes after it.
+        pairs     the expectations of exact atoms, by family
+        weights   for a recursion, those of its parts
         """
         group, new = self.schedule.groups[core.group], core.parts
         pool = self.pools[group.pool]
-        if group.recursion:
-            weights = np.ones((len(pool), new.stop - new.start, new.stop))
-            self._multiply(weights, core, new, pairs)
+        if weights is not None:
             return recursive_sums(group, core, pool, weights, self.states[core.group])
         inputs = core.rows.stop - core.rows.start
         count = (new.stop - new.start) // inputs
@@ -142,21 +145,24 @@ class Draws:
         table = pool[:, used] @ pool[:, : stop if core.plain else core.upto].swapaxes(1, 2)
         if not core.plain:
             table = table[:, :, group.sampled[:stop]]
-        self._multiply(table, core, parts, pairs)
+        multiply(table, group, self.numbers.constants[core.group], parts, slice(stop), pairs)
         if stop > core.rows.stop:
             count = (core.parts.stop - core.parts.start) // (core.rows.stop - core.rows.start)
             table = np.add.reduceat(table, group.starts[: core.rows.stop], axis=2)
             table = table.reshape(len(table), -1, count, core.rows.stop).sum(2)
         return table
 
-    def _multiply(self, table: np.ndarray, core: Core, parts: slice, pairs: list[np.ndarray]) -> None:
-        """Multiply (repeats, parts, parts so far) by the expectations of exact atoms and by constants."""
-        group, stop, constants = (
-            self.schedule.groups[core.group],
-            core.parts.stop,
-            self.numbers.constants[core.group],
-        )
-        for family, atoms in group.atoms.items():
-            table *= np.take(pairs[family][:, atoms[parts]], atoms[:stop], axis=2)  # faster than both at once
-        if constants is not None:
-            table *= constants[parts, None] * constants[:stop]
+
+def multiply(
+    table: np.ndarray,
+    group: Group,
+    constants: np.ndarray | None,
+    parts: slice,
+    others: slice | np.ndarray,
+    pairs: list[np.ndarray],
+) -> None:
+    """Multiply (repeats, parts, others) by the expectations of exact atoms, and by constants."""
+    for family, atoms in group.atoms.items():
+        table *= np.take(pairs[family][:, atoms[parts]], atoms[others], axis=2)  # faster than both at once
+    if constants is not None:
+        table *= constants[parts, None] * constants[others]

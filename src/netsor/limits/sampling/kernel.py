@@ -63,6 +63,7 @@ class SampledKernel:
             bound = scale.rounding(self.statements, options.dtype, error)
             more = options.further(points, average.count, bound.relative(scale.left, scale.right))
             if more is None:
+                shared.pop("rooms", None)
                 return Result.of(
                     value, bound, self._explained(self.plan(points, average.count), share, exact)
                 )

@@ -1,14 +1,15 @@
 """Second moments of all vectors of a schedule, with independent repeats of the sample points.
 
 Everything small (covariances, expectations of exact atoms, second moments) is computed for all repeats at
-once; the work on sample points is divided among threads, by repeats or, where there is memory for a single
-one, by points. No number depends on how many threads there are.
+once, some rows at a time; the work on sample points is divided by repeats or, where there is memory for a
+single one, by points. All of it is done by threads, and no number depends on how many there are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -29,16 +30,18 @@ from netsor.limits.recursion.forms import Atom
 from netsor.limits.recursion.recorder import Recorder
 from netsor.limits.sampling.carried import Carried
 from netsor.limits.sampling.numbers import Numbers
-from netsor.limits.sampling.schedule import ExactAtom, Form, Peer, Schedule, State, Step
+from netsor.limits.sampling.schedule import ExactAtom, Form, Peer, Schedule, State, Step, Table
 from netsor.limits.sampling.shares import Share
 from netsor.limits.sampling.values import held_choices
-from netsor.limits.sampling.workspace import Workspace
+from netsor.limits.sampling.workspace import Rooms, Workspace
 from netsor.limits.tape.tape import Span
+from netsor.threads import in_parts
 
 __all__ = ["Moments"]
 
 TERMS = (64, 128, 256, 512, 1024, 2048)
 SMALL = 1e-11  # what a series may leave out, of E[f^2]: sampling errors are far larger
+ENTRIES = 2**18  # of a table that a thread computes at a time
 HEADROOM = 1.5  # how much larger than the first ones the variances may be that a model series is for
 
 
@@ -63,33 +66,47 @@ class Moments:
         shared: dict[str, Any],
         nudge: float = 0.0,
     ) -> None:
-        self.nudge = nudge
+        self.nudge, self.threads = nudge, threads
         landmarks = shared.get("landmarks")
         self.r, self.schedule, self.numbers = r, schedule, numbers
         self.learning = axes is None or landmarks is not None  # with landmarks no small run comes first
         self.models = models
         repeats = len(points)
         sizes = [0 if f.drawn else f.size for f in schedule.families]
-        self.sigma = [np.zeros((repeats, n, n)) for n in sizes]
+        rooms = shared.setdefault("rooms", Rooms())
+        self.sigma = [rooms.zeros(("sigma", k), (repeats, n, n)) for k, n in enumerate(sizes)]
         self.new: dict[Expr, np.ndarray] = {}  # the covariances of forms to draw with those so far
-        self.pairs = [np.zeros((repeats, f.atoms, f.atoms)) for f in schedule.families]
+        atoms, cores = [f.atoms for f in schedule.families], [g.size for g in schedule.groups]
+        self.pairs = [rooms.zeros(("pairs", k), (repeats, n, n)) for k, n in enumerate(atoms)]
         for table in self.pairs:
             table[:, 0, 0] = 1.0
-        self.cores = [np.zeros((repeats, g.size, g.size)) for g in schedule.groups]
+        self.cores = [rooms.zeros(("cores", k), (repeats, n, n)) for k, n in enumerate(cores)]
         self.series: dict[Any, list[hermite.Series]] = {}
+        cuts = np.linspace(0, repeats, min(workspace.workers, repeats) + 1, dtype=int)
+        known = {"sizes": dict(enumerate(f.size for f in schedule.families))}
+        if repeats == 1:  # else each thread has repeats of its own
+            known["threads"] = threads
         loadings: list[Any] = [
-            Loadings(axes, learn=axes is None, held=held_choices(shared, own))
+            Loadings(axes, learn=axes is None, held=held_choices(shared, own), **known)
             if landmarks is None
             else LandmarkLoadings(landmarks, len(schedule.families))
             for own in points
         ]
-        cuts = np.linspace(0, repeats, min(workspace.workers, repeats) + 1, dtype=int)
         shares = [
-            Share(schedule, numbers, slice(a, b), points[a:b], loadings[a:b], workspace, carried)
+            Share(
+                schedule,
+                numbers,
+                slice(a, b),
+                points[a:b],
+                loadings[a:b],
+                workspace,
+                carried,
+                rooms.inner(a),
+            )
             for a, b in pairwise(cuts)
         ]
         for steps in schedule.stages:
-            self.advance(steps, shares, threads)
+            self.advance(steps, shares)
             advance()
         for own, made in zip(points, loadings, strict=True):
             own.taken = made.taken
@@ -98,7 +115,7 @@ class Moments:
             shared["dropped"] = np.maximum(shared.get("dropped", 0.0), dropped)
         self.trails, self.sigma, self.series, self.new = loadings[0].trails, [], {}, {}
 
-    def advance(self, steps: list[Step], shares: list[Share], threads: Executor) -> None:
+    def advance(self, steps: list[Step], shares: list[Share]) -> None:
         """Steps that need nothing of each other; the sums over points come in the order of the points."""
         self.new.clear()
         for step in steps:
@@ -109,9 +126,8 @@ class Moments:
         cores = [step.core for step in steps if step.core is not None]
         if not cores:  # all forms that are drawn come with a core
             return
-        for job in [threads.submit(share.extend, steps, self.new) for share in shares]:
-            job.result()
-        jobs = [(share, threads.submit(share.sums, k, self.pairs)) for share in shares for k in share.parts]
+        in_parts(self.threads, len(shares), 1, lambda k: shares[k.start].extend(steps, self.new, self.pairs))
+        jobs = [(share, self.threads.submit(share.sums, k)) for share in shares for k in share.parts]
         totals = [np.zeros((len(self.cores[0]), c.rows.stop - c.rows.start, c.rows.stop)) for c in cores]
         while jobs:
             share, job = jobs.pop(0)
@@ -120,48 +136,78 @@ class Moments:
         for core, total in zip(cores, totals, strict=True):
             total /= shares[0].count
             _symmetrise(total, core.rows)
-            _enter(self.cores[core.group], core.rows, total)
+            self.enter(self.cores[core.group], core.rows, slice(core.rows.stop), total)
 
     def cover(self, form: Form) -> None:
         """The covariances of a form with all those of its family so far."""
         sigma, family = self.sigma[form.family], self.schedule.families[form.family]
         block = np.repeat(self.numbers.static[form.family].rows(form.rows)[None], len(sigma), 0)
-        for link in form.links:
-            value = self.cores[link.group][:, link.own[:, None], link.other]
-            for f in link.factors:
-                value = value * self.pairs[f.family][:, f.own[:, None], f.other]
-            own, other = self.numbers.scales[id(link)]
-            block[:, :, link.columns] += own[:, None] * value * other
+
+        def add(some: slice) -> None:
+            for link in form.links:
+                value = self.cores[link.group][:, link.own[some, None], link.other]
+                for f in link.factors:
+                    value *= self.pairs[f.family][:, f.own[some, None], f.other]
+                own, other = self.numbers.scales[id(link)]
+                value *= own[some, None]
+                value *= other
+                block[:, some, link.columns] += value
+
+        self.by_rows(block, add)
         _symmetrise(block, form.rows)
         if family.drawn:
             self.new[form.expr] = block
         else:
-            _enter(sigma, form.rows, block)
+            self.enter(sigma, form.rows, slice(form.rows.stop), block)
 
     # Exact atoms
 
     def meet(self, atom: ExactAtom) -> None:
         """E of a new atom times all those of its family so far."""
         sigma, table = self.sigma[atom.family], self.pairs[atom.family]
-        mean, variance = self.numbers.means[atom.family], self.variance(atom.family)
-        m, q = mean[None, atom.forms, None], variance[:, atom.forms, None]
         for peer in atom.peers:
-            cov, its_q = sigma[:, atom.forms, peer.forms], variance[:, None, peer.forms]
-            if peer.parallel is not None:
-                cov = peer.parallel(cov, q, its_q)
-                cov = cov * (1.0 - self.nudge * self.r.rounding * np.finfo(cov.dtype).eps)
-            if peer.rule:
-                value = peer.rule(m, mean[None, None, peer.forms], q, its_q, cov)
-            else:
-                left, right = self.own_series(atom)[:, :, None], self.series_of(peer)[:, None]
-                value, error = pair_sum(left, right, correlation(cov, q * its_q), errors=self.nudge != 0)
-                if self.nudge:
-                    self.r.notes.report(peer.what(atom), "Hermite series", float(np.max(error)))
-                    value = value + self.nudge * error
-            table[:, atom.rows, peer.rows] = value
-            table[:, peer.rows, atom.rows] = value.swapaxes(1, 2)
+            if peer.rule is None:  # what is kept of series is made by one thread
+                self.series_of(atom.own), self.series_of(peer)
+            values = np.empty(sigma[:, atom.forms, peer.forms].shape)
+            self.by_rows(values, partial(self.meet_peer, atom, peer, values))
+            self.enter(table, atom.rows, peer.rows, values)
         if self.schedule.families[atom.family].means:
             table[:, 0, atom.rows] = table[:, atom.rows, 0] = self.mean(atom)
+
+    def meet_peer(self, atom: ExactAtom, peer: Peer, values: np.ndarray, some: slice) -> None:
+        """Some rows of E of a new atom times atoms of one kind."""
+        mean, variance = self.numbers.means[atom.family], self.variance(atom.family)
+        m, q = mean[None, atom.forms, None][:, some], variance[:, atom.forms, None][:, some]
+        its_m, its_q = mean[None, None, peer.forms], variance[:, None, peer.forms]
+        cov = self.sigma[atom.family][:, atom.forms][:, some, peer.forms]
+        if peer.parallel is not None:
+            cov = peer.parallel(cov, q, its_q)
+            cov = cov * (1.0 - self.nudge * self.r.rounding * np.finfo(cov.dtype).eps)
+        if peer.rule:
+            values[:, some] = peer.rule(m, its_m, q, its_q, cov)
+            return
+        left, right = self.own_series(atom)[:, some, None], self.series_of(peer)[:, None]
+        value, error = pair_sum(left, right, correlation(cov, q * its_q), errors=self.nudge != 0)
+        if self.nudge:
+            self.r.notes.report(peer.what(atom), "Hermite series", float(np.max(error)))
+            value = value + self.nudge * error
+        values[:, some] = value
+
+    def enter(self, table: np.ndarray, rows: slice, others: Table, block: np.ndarray) -> None:
+        """Write new rows (repeats, rows, others), and the columns that mirror them."""
+        table[:, rows, others] = block
+        mirrored = block.swapaxes(1, 2)
+        places = np.arange(table.shape[1])[others]
+
+        def write(some: slice) -> None:
+            table[:, places[some], rows] = mirrored[:, some]
+
+        self.by_rows(mirrored, write)
+
+    def by_rows(self, table: np.ndarray, work: Callable[[slice], None]) -> None:
+        """Work on all rows of a table (repeats, rows, columns), some at a time."""
+        repeats, rows, columns = table.shape
+        in_parts(self.threads, rows, max(1, ENTRIES // max(1, repeats * columns)), work)
 
     def variance(self, family: int) -> np.ndarray:
         return np.maximum(np.einsum("kii->ki", self.sigma[family]), 0.0)
@@ -262,12 +308,6 @@ def _symmetrise(block: np.ndarray, rows: slice) -> None:
     """The new rows among (repeats, rows, all so far), in place."""
     own = block[:, :, rows]
     block[:, :, rows] = (own + own.swapaxes(1, 2)) / 2
-
-
-def _enter(table: np.ndarray, rows: slice, block: np.ndarray) -> None:
-    """Write new rows (repeats, rows, all so far) and the columns that mirror them."""
-    table[:, rows, : rows.stop] = block
-    table[:, : rows.stop, rows] = block.swapaxes(1, 2)
 
 
 def _long_enough(

@@ -24,7 +24,7 @@ from netsor.limits.on_numpy.loops import is_available
 from netsor.limits.recursion.forms import Atom
 from netsor.limits.sampling.schedule import Core, Group
 
-__all__ = ["Follows", "find_recursions", "new_states", "recursive_sums"]
+__all__ = ["Follows", "find_recursions", "in_order", "recursive_sums", "states_shape"]
 
 AT_ONCE = 128  # points of a block: few enough for the cache, many for each start of a loop
 GAIN = 6  # how many products of written-out parts cost as much as one step of the loop
@@ -83,11 +83,19 @@ def _is_worth_it(cores: Sequence[CoreKey], found: dict[CoreKey, Follows], room: 
     return parts**2 > GAIN * (rows + own) ** 2 and chains * rows <= max(parts, room)
 
 
-def new_states(group: Group, repeats: int, count: int) -> np.ndarray:
-    """Room for M: (repeats, blocks of points, pairs of a chain and a row, points); see `Recursion`."""
+def states_shape(group: Group, repeats: int, count: int) -> tuple[int, ...]:
+    """Of M: (repeats, blocks of points, pairs of a chain and a row, points); see `Recursion`."""
     assert group.recursion is not None
     size = min(AT_ONCE, count)
-    return np.empty((repeats, -(-count // size), group.recursion.chains * group.size, size))
+    return repeats, -(-count // size), group.recursion.chains * group.size, size
+
+
+def in_order(group: Group, core: Core) -> np.ndarray:
+    """The parts so far chain by chain, as the loop meets them."""
+    assert group.recursion is not None
+    last = core.rows.stop
+    counts = np.diff(np.append(group.starts[:last], core.parts.stop))
+    return np.argsort(np.repeat(group.recursion.place[:last], counts), kind="stable")
 
 
 def recursive_sums(
@@ -95,7 +103,7 @@ def recursive_sums(
 ) -> np.ndarray:
     """Sums over the points of a new core times each one so far: (repeats, inputs, rows so far).
 
-    weights  (repeats, new parts, parts so far): C times the constants of the parts
+    weights  (repeats, new parts, parts so far `in_order`): C times the constants of the parts
     states   M for the last row of each chain and every row, which are brought up to date
     """
     recursion, first, last = group.recursion, core.rows.start, core.rows.stop
@@ -108,11 +116,10 @@ def recursive_sums(
     starts = np.append(group.starts[:last], core.parts.stop)
     parts = np.zeros(group.size + 1, int)
     parts[place[:last] + 1] = np.diff(starts)
-    order = np.argsort(np.repeat(place[:last], np.diff(starts)), kind="stable")
     sums = np.zeros((len(pool), last - first, group.size))
     chains = (chain, begin, known, fresh, place, recursion.room)
     rows = (recursion.before, recursion.factor, starts, group.sampled, np.cumsum(parts))
-    _loop()(sums, states, pool, weights[:, :, order], first, chains, rows)
+    _loop()(sums, states, pool, weights, first, chains, rows)
     sums = sums[:, :, place[:last]]
     for x in range(first, last):
         sums[:, x - first, x + 1 :] = sums[:, x + 1 - first :, x]

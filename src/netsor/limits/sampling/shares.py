@@ -9,10 +9,11 @@ from netsor.expect.points.loadings import Loadings
 from netsor.expect.points.normal import NormalPoints
 from netsor.lang.expr import Expr
 from netsor.limits.sampling.carried import Carried
-from netsor.limits.sampling.draws import Draws, Mixtures
+from netsor.limits.sampling.draws import Draws, Mixtures, multiply
 from netsor.limits.sampling.numbers import Numbers, Static
-from netsor.limits.sampling.schedule import Form, Schedule, Step
-from netsor.limits.sampling.workspace import Workspace
+from netsor.limits.sampling.recursions import in_order
+from netsor.limits.sampling.schedule import Core, Form, Schedule, Step
+from netsor.limits.sampling.workspace import Rooms, Workspace
 
 __all__ = ["Share"]
 
@@ -29,18 +30,32 @@ class Share:
         loadings: list[Loadings],
         workspace: Workspace,
         carried: Carried | None,
+        rooms: Rooms,
     ) -> None:
-        self.span, self.loadings, self.count, self.numbers = span, loadings, points[0].count, numbers
+        self.schedule, self.numbers = schedule, numbers
+        self.span, self.loadings, self.count = span, loadings, points[0].count
+        self.pairs: list[np.ndarray] = []
+        self.weights: dict[tuple[int, int], np.ndarray] = {}  # by group and first row
         self.parts = []
         for k in range(0, self.count, workspace.points):
             places = slice(k, min(k + workspace.points, self.count))
-            self.parts.append(Draws(schedule, numbers, points, loadings, places, workspace.table, carried))
+            own = rooms.inner(k)
+            self.parts.append(
+                Draws(schedule, numbers, points, loadings, places, workspace.table, carried, own)
+            )
         self.mixtures: Mixtures = {}
         self.steps: list[Step] = []
 
-    def extend(self, steps: list[Step], covariances: dict[Expr, np.ndarray]) -> None:
-        """The loadings of the variables that are new at some steps of one depth."""
+    def extend(self, steps: list[Step], covariances: dict[Expr, np.ndarray], pairs: list[np.ndarray]) -> None:
+        """What all points have in common: the loadings of the variables that are new at some steps of one
+        depth, and for recursions the weights of new parts."""
         self.steps, self.mixtures = steps, {}
+        self.pairs = [table[self.span] for table in pairs]
+        self.weights = {
+            (core.group, core.rows.start): self.weights_of(core)
+            for core in self.cores
+            if self.schedule.groups[core.group].recursion
+        }
         for form in (form for step in steps for form in step.forms if form.expr in covariances):
             own, rows = covariances[form.expr][self.span], form.rows
             static = self.numbers.static[form.family]
@@ -51,11 +66,25 @@ class Share:
                 for loadings, cov in zip(self.loadings, own, strict=True)
             ]
 
-    def sums(self, part: Draws, pairs: list[np.ndarray]) -> list[np.ndarray]:
+    def weights_of(self, core: Core) -> np.ndarray:
+        """What a recursion multiplies products of new parts and all so far with, these in its order."""
+        group, order = self.schedule.groups[core.group], in_order(self.schedule.groups[core.group], core)
+        made = np.ones((self.span.stop - self.span.start, core.parts.stop - core.parts.start, len(order)))
+        multiply(made, group, self.numbers.constants[core.group], core.parts, order, self.pairs)
+        return made
+
+    @property
+    def cores(self) -> list[Core]:
+        """Those that are new."""
+        return [step.core for step in self.steps if step.core]
+
+    def sums(self, part: Draws) -> list[np.ndarray]:
         """For each new core, sums over a part of the points of its products with those so far."""
         part.advance(self.steps, self.mixtures)
-        tables = [table[self.span] for table in pairs]
-        return [part.moments(step.core, tables) for step in self.steps if step.core]
+        return [
+            part.moments(core, self.pairs, self.weights.get((core.group, core.rows.start)))
+            for core in self.cores
+        ]
 
 
 def _drawn(loadings: LandmarkLoadings, form: Form, static: Static, cov: np.ndarray) -> np.ndarray:

@@ -6,7 +6,10 @@ into parts, so that threads have work. Nothing but rounding depends on it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from netsor.errors import LimitError
 from netsor.expect.points.axes import LARGEST_TURN
@@ -14,14 +17,15 @@ from netsor.expect.points.normal import BLOCK_DIMENSIONS
 from netsor.limits.sampling.schedule import Schedule, Step
 from netsor.threads import cores
 
-__all__ = ["NUMBER", "Needs", "Workspace", "pilot_workspace", "workspace"]
+__all__ = ["NUMBER", "Needs", "Rooms", "Workspace", "pilot_workspace", "workspace"]
 
 AT_ONCE = 2**17  # sample points of all repeats that are computed together
 MEMORY = 2**28  # bytes for them, if nothing is said and one repeat does not need more
 LARGEST_TABLE = 2**18  # products of parts at a time, for each repeat
 SMALL_PART = 2**19  # bytes of a part of the points of the pilot run
 LEAST_TABLE = 2**13  # products at a time in that run, unless one input needs more
-PARTS, FEWEST = 4, 64  # parts of the points of one repeat; the points of the smallest part
+PARTS, LEAST_PART = 4, 128  # parts of the points of one repeat; the points of one, unless there are fewer
+FEWEST = 64  # the points of the smallest part of the pilot run
 NUMBER = 8  # bytes
 OBJECTS, STEP = 2**20, 2**16  # bytes of the program, its expressions, points as they are made, and the like
 
@@ -42,6 +46,28 @@ class Workspace:
     workers: int
 
 
+@dataclass
+class Rooms:
+    """Large arrays of one run that serve the next one: memory that is new takes time.
+
+    Every run writes the same entries before it reads them, and the others stay zero.
+    """
+
+    known: dict[Any, np.ndarray] = field(default_factory=dict)
+    within: tuple[Any, ...] = ()
+
+    def zeros(self, key: Any, shape: tuple[int, ...]) -> np.ndarray:
+        place = (*self.within, key)
+        if place not in self.known or self.known[place].shape != shape:
+            self.known.pop(place, None)  # before there is another one
+            self.known[place] = np.zeros(shape)
+        return self.known[place]
+
+    def inner(self, key: Any) -> Rooms:
+        """The same rooms for a part of the work."""
+        return Rooms(self.known, (*self.within, key))
+
+
 @dataclass(frozen=True)
 class Needs:
     """Bytes that a schedule needs; `result` is the size of what is computed for each repeat.
@@ -50,6 +76,7 @@ class Needs:
     repeat    tables of a repeat, and what is computed of them at a time
     assembly  of a repeat, when its second moments are known
     point     values and noise of a repeat at a point
+    states    of recursions, among these, which stay
     least, most   entries of the smallest table of products, and of the largest
     """
 
@@ -57,6 +84,7 @@ class Needs:
     repeat: int
     assembly: int
     point: int
+    states: int
     least: int
     most: int
 
@@ -80,15 +108,17 @@ class Needs:
         return cls(
             fixed=OBJECTS + STEP * len(schedule.steps) + _bytes(schedule) + NUMBER * turning + 2 * result,
             repeat=NUMBER * tables,
-            assembly=NUMBER * moments + 6 * result,
+            assembly=NUMBER * (moments + covariances) + 6 * result,
             point=NUMBER * values + 4 * -(-sum(drawn) // BLOCK_DIMENSIONS),
+            states=NUMBER * states,
             least=max(rows),
             most=max(n * (c.rows.stop - c.rows.start) for n, c in zip(rows, cores, strict=True)),
         )
 
     def whole(self, points: int, table: int) -> int:
         """Bytes of a repeat with all its values."""
-        return max(self.repeat + points * self.point + 3 * NUMBER * table, self.assembly)
+        working = self.repeat + points * self.point + 3 * NUMBER * table
+        return max(working, self.assembly + points * self.states)
 
 
 def workspace(memory: int | None, points: int, needs: Needs) -> Workspace:
@@ -112,7 +142,8 @@ def workspace(memory: int | None, points: int, needs: Needs) -> Workspace:
 def _parted(repeats: int, points: int, table: int) -> Workspace:
     if repeats > 1:
         return Workspace(repeats, points, table, _cores(repeats))
-    return Workspace(1, -(-points // PARTS), table, _cores(PARTS))
+    part = min(points, max(LEAST_PART, -(-points // PARTS)))
+    return Workspace(1, part, table, _cores(-(-points // part)))
 
 
 def pilot_workspace(points: int, needs: Needs) -> Workspace:
