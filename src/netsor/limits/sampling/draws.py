@@ -81,7 +81,7 @@ class Draws:
         pool = self.pools[number]
         pool[:, row.rows] = self.product(row, pool)
         if self.carried is not None and row.exprs:
-            key = number, row.rows.start
+            key = self.schedule.together[number], (number, row.rows.start)
             self.carried.add(key, row.exprs, pool[:, row.rows], lambda: self.further(row, pool))
 
     def product(self, row: Row, pool: np.ndarray) -> np.ndarray | float:

@@ -83,11 +83,10 @@ class Moments:
         self.cores = [rooms.zeros(("cores", k), (repeats, n, n)) for k, n in enumerate(cores)]
         self.series: dict[Any, list[hermite.Series]] = {}
         cuts = np.linspace(0, repeats, min(workspace.workers, repeats) + 1, dtype=int)
-        known = {"sizes": dict(enumerate(f.size for f in schedule.families))}
-        if repeats == 1:  # else each thread has repeats of its own
-            known["threads"] = threads
+        families = dict(enumerate(f.size for f in schedule.families))
+        within = threads if repeats == 1 else None  # else each thread has repeats of its own
         loadings: list[Any] = [
-            Loadings(axes, learn=axes is None, held=held_choices(shared, own), **known)
+            Loadings(axes, 0, axes is None, held_choices(shared, own), families, within)
             if landmarks is None
             else LandmarkLoadings(landmarks, len(schedule.families))
             for own in points
@@ -167,7 +166,8 @@ class Moments:
         sigma, table = self.sigma[atom.family], self.pairs[atom.family]
         for peer in atom.peers:
             if peer.rule is None:  # what is kept of series is made by one thread
-                self.series_of(atom.own), self.series_of(peer)
+                for kind in (atom.own, peer):
+                    self.series_of(kind)
             values = np.empty(sigma[:, atom.forms, peer.forms].shape)
             self.by_rows(values, partial(self.meet_peer, atom, peer, values))
             self.enter(table, atom.rows, peer.rows, values)
@@ -298,10 +298,17 @@ class Moments:
         def theirs(table: np.ndarray) -> np.ndarray:
             return table if cols is None or len(table) == 1 else table[slice(*cols)]
 
-        value = self.cores[left.group][:, ours(left.core), theirs(right.core)]
-        for family, own in left.factors.items():
-            value = value * self.pairs[family][:, ours(own), theirs(right.factors[family])]
-        return value
+        shape = np.broadcast_shapes(ours(np.empty(left.inputs)).shape, theirs(np.empty(right.inputs)).shape)
+        total = np.zeros((len(self.cores[0]), *shape))
+        for odd, one in left.pieces.items():
+            if odd not in right.pieces:
+                continue
+            two = right.pieces[odd]
+            value = self.cores[one.group][:, ours(one.core), theirs(two.core)]
+            for family, own in one.factors.items():
+                value *= self.pairs[family][:, ours(own), theirs(two.factors[family])]
+            total += value
+        return total
 
 
 def _symmetrise(block: np.ndarray, rows: slice) -> None:

@@ -39,6 +39,7 @@ __all__ = [
     "Group",
     "Link",
     "Peer",
+    "Piece",
     "Recursion",
     "Row",
     "Schedule",
@@ -209,16 +210,25 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Piece:
+    """A core times factors: rows of its group, and of the tables of pairs of families."""
+
+    group: int
+    core: np.ndarray
+    factors: dict[int, np.ndarray]
+
+
+@dataclass(frozen=True)
 class State:
-    """A vector that matrices multiply or outputs read: a core times factors.
+    """A vector that matrices multiply or outputs read: a sum of pieces, by the families in which they are
+    odd; those of different ones have no second moments with each other.
 
     cluster   vectors that share a matrix, directly or through others; only these have second moments
     """
 
     cluster: int
-    group: int
-    core: np.ndarray
-    factors: dict[int, np.ndarray]
+    inputs: int
+    pieces: dict[frozenset[str], Piece]
 
 
 @dataclass(frozen=True)
@@ -243,6 +253,7 @@ class Schedule:
     families: list[Family]
     groups: list[Group]
     pools: list[int]  # the number of sampled rows of each
+    together: list[int]  # for each pool a number, the same where vectors have parts in several
     steps: list[Step]
     states: dict[Expr, State]
     alive: int  # the most rows of values of expressions that are there at once, within a step

@@ -18,6 +18,7 @@ from netsor.limits.sampling.schedule import (
     Family,
     Form,
     Group,
+    Piece,
     Recursion,
     Row,
     Schedule,
@@ -42,9 +43,11 @@ def schedule_of(r: Recorder, drawn: frozenset[str], room: int = 0) -> Schedule |
 
 
 @dataclass
-class _Pieces:
-    """A vector as the factors of its cluster (None is 1) and a core."""
+class _Piece:
+    """Parts of a vector that are odd in the same families, as common factors (None is 1) and a core."""
 
+    odd: frozenset[str]
+    parts: list[Part]
     factors: dict[str, Atom | None]
     core: CoreKey
 
@@ -72,6 +75,7 @@ class _Scheduler:
         self.groups: list[Group] = []
         self.lists: list[_Lists] = []
         self.pools: list[int] = []
+        self.together: list[int] = []
         self.rows: dict[tuple[int, RowKey], slice] = {}
         self.cores: dict[CoreKey, Core] = {}
         self.steps: list[Step] = []
@@ -89,7 +93,8 @@ class _Scheduler:
         for expr, step in self.last_use.items():
             expired[step].append(expr)
         steps = [replace(step, expired=tuple(e)) for step, e in zip(self.steps, expired, strict=True)]
-        return Schedule(families, self.groups, self.pools, steps, self.states, *self.most_alive())
+        tables = families, self.groups, self.pools, self.together
+        return Schedule(*tables, steps, self.states, *self.most_alive())
 
     def most_alive(self) -> tuple[int, int]:
         """The most rows of values of expressions that are there at once: within a step, and after one."""
@@ -104,18 +109,24 @@ class _Scheduler:
 
     # Factors and cores
 
-    def cut(self, vectors: list[Vector]) -> dict[Expr, _Pieces]:
-        """Each vector as factors and a core, and which cores have second moments with each other."""
-        pieces: dict[Expr, _Pieces] = {}
-        used: dict[CoreKey, set[int]] = {}
+    def cut(self, vectors: list[Vector]) -> dict[Expr, list[_Piece]]:
+        """Each vector as factors times cores, and which cores have second moments with each other."""
+        pieces: dict[Expr, list[_Piece]] = {v.expr: [] for v in vectors}
+        used: dict[CoreKey, set[Any]] = {}
         for k, cluster in enumerate(components(vectors, lambda v: v.uses)):
-            names = {f for v in cluster for part in v.parts for f in part.exact}
-            common = sorted(f for f in names if all(_is_common(v, f) for v in cluster))
+            alike: dict[frozenset[str], dict[Expr, list[Part]]] = {}
             for v in cluster:
                 v.cluster = k
-                core = (tuple(_without(part, common) for part in v.parts), v.inputs)
-                pieces[v.expr] = _Pieces({f: v.parts[0].exact.get(f) for f in common}, core)
-                used.setdefault(core, set()).add(k)
+                for part in v.parts:
+                    alike.setdefault(self.vectors.odd_families(part), {}).setdefault(v.expr, []).append(part)
+            for odd, sums in alike.items():
+                names = {f for parts in sums.values() for part in parts for f in part.exact}
+                common = sorted(f for f in names if all(_is_common(parts, f) for parts in sums.values()))
+                for expr, parts in sums.items():
+                    core = (tuple(_without(part, common) for part in parts), self.vectors.found[expr].inputs)
+                    factors = {f: parts[0].exact.get(f) for f in common}
+                    pieces[expr].append(_Piece(odd, parts, factors, core))
+                    used.setdefault(core, set()).add((k, odd))
         sets = components(list(used), lambda core: used[core])
         pools = components(
             list(range(len(sets))), lambda k: {row for core in sets[k] for _, row, _ in core[0]}
@@ -126,37 +137,44 @@ class _Scheduler:
         self.follows = {core: f for cores in sets for core, f in find_recursions(cores, self.room).items()}
         self.lists = [_Lists() for _ in sets]
         self.pools = [0] * len(pools)
+        clusters = [{k for n in pool for core in sets[n] for k, _ in used[core]} for pool in pools]
+        together = components(list(range(len(pools))), lambda pool: clusters[pool])
+        self.together = [next(k for k, some in enumerate(together) if p in some) for p in range(len(pools))]
         return pieces
 
     # Rows
 
-    def add(self, vector: Vector, pieces: _Pieces) -> None:
-        """One step: the forms, atoms and sampled rows that this vector is the first to need, and its core."""
+    def add(self, vector: Vector, pieces: list[_Piece]) -> None:
+        made = {piece.odd: self.add_piece(piece, vector.inputs, vector.depth) for piece in pieces}
+        self.states[vector.expr] = State(vector.cluster, vector.inputs, made)
+
+    def add_piece(self, piece: _Piece, n: int, depth: int) -> Piece:
+        """One step: the forms, atoms and sampled rows that this piece is the first to need, and its core."""
         forms: list[Form] = []
         atoms: list[ExactAtom] = []
         rows: list[Row] = []
-        for part in vector.parts:
+        for part in piece.parts:
             for atom in part.exact.values():
                 self.variables.add_atom(atom, forms, atoms)
-        core = self.cores.get(pieces.core)
+        core = self.cores.get(piece.core)
         known = core is not None
         if core is None:
-            core = self.cores[pieces.core] = self.add_core(vector, pieces.core, forms, rows)
-        new = None if known else core
-        self.steps.append(Step(tuple(forms), tuple(atoms), tuple(rows), new, vector.depth))
-        n, factors = vector.inputs, {}
-        for name, atom in pieces.factors.items():
+            core = self.cores[piece.core] = self.add_core(piece, n, forms, rows)
+        self.steps.append(Step(tuple(forms), tuple(atoms), tuple(rows), None if known else core, depth))
+        factors = {}
+        for name, atom in piece.factors.items():
             number = self.variables.number(name)
             factors[number] = spread(self.variables.atoms[atom], n) if atom else np.zeros(n, int)
             self.variables.families[number].means |= atom is None
-        self.states[vector.expr] = State(vector.cluster, core.group, spread(core.rows, n), factors)
+        return Piece(core.group, spread(core.rows, n), factors)
 
-    def add_core(self, vector: Vector, key: CoreKey, forms: list[Form], rows: list[Row]) -> Core:
-        number, n = self.group_of[key], vector.inputs
+    def add_core(self, piece: _Piece, n: int, forms: list[Form], rows: list[Row]) -> Core:
+        key = piece.core
+        number = self.group_of[key]
         group, lists, follows = self.groups[number], self.lists[number], self.follows.get(key)
         if follows and follows.before not in self.cores:  # it comes later
             follows = None
-        own = [vector.parts[k] for k in follows.own] if follows else vector.parts
+        own = [piece.parts[k] for k in follows.own] if follows else piece.parts
         exact = [key[0][k][2] for k in follows.own] if follows else [e for _, _, e in key[0]]
         before, factor = np.full((2, n), -1)
         if follows:
@@ -218,8 +236,8 @@ def _finish(group: Group, lists: _Lists, families: list[Family]) -> None:
     group.recursion = Recursion.of(before, factors) if np.any(before >= 0) else None
 
 
-def _is_common(vector: Vector, family: str) -> bool:
-    return len({part.exact.get(family) for part in vector.parts}) == 1
+def _is_common(parts: list[Part], family: str) -> bool:
+    return len({part.exact.get(family) for part in parts}) == 1
 
 
 def _without(part: Part, common: list[str]) -> tuple[Any, ...]:

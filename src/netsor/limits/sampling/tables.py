@@ -146,7 +146,7 @@ class RecordedTables:
         left, right = (self.schedule.states.get(x) for x in (e, f))
         if left is None or right is None or left.cluster != right.cluster:
             return None
-        sizes, repeats = (len(left.core), len(right.core)), self.r.samples.repeats
+        sizes, repeats = (left.inputs, right.inputs), self.r.samples.repeats
         same, rows, cols, tape = pair.same, pair.rows, pair.cols, pair.tape
         if tape is None or rows is None or cols is None:
             shape = (repeats, max(sizes)) if same else (repeats, *sizes)

@@ -68,7 +68,10 @@ class Variables:
                 self._terms.setdefault((family, source.matrix), []).append(term)
         for matrix, term in own:
             for others in _without_repeats(self._terms[family, matrix]):
-                yield _link(matrix, term, others)
+                for odd in term[1].pieces:
+                    alike = [other for other in others if odd in other[1].pieces]
+                    if alike:
+                        yield _link(matrix, term, alike, odd)
 
     def add_atom(self, atom: Atom, forms: list[Form], new: list[ExactAtom]) -> slice:
         """The rows of an exact atom; if it has none yet, it is one of the new ones."""
@@ -124,23 +127,24 @@ def _without_repeats(terms: list[Term]) -> list[list[Term]]:
     return lists
 
 
-def _link(matrix: str, term: Term, others: list[Term]) -> Link:
-    """The covariances of a form with others, all with the same matrix."""
-    rows, state, coef = term
+def _link(matrix: str, term: Term, others: list[Term], odd: frozenset[str]) -> Link:
+    """The covariances of a form with others, all with the same matrix, of pieces that are odd in the same
+    families."""
+    rows, piece, coef = term[0], term[1].pieces[odd], term[2]
     n, sizes = rows.stop - rows.start, [r.stop - r.start for r, _, _ in others]
 
     def joined(parts: list[np.ndarray]) -> np.ndarray:
         return np.concatenate([np.broadcast_to(x, m) for x, m in zip(parts, sizes, strict=True)])
 
     factors = []
-    for family, own in state.factors.items():  # the same families for all vectors that one matrix multiplies
-        other = joined([s.factors[family] for _, s, _ in others])
+    for family, own in piece.factors.items():  # the same families for all vectors that one matrix multiplies
+        other = joined([s.pieces[odd].factors[family] for _, s, _ in others])
         factors.append(Factor(family, np.broadcast_to(own, n), other))
     return Link(
         matrix,
-        state.group,
-        np.broadcast_to(state.core, n),
-        joined([s.core for _, s, _ in others]),
+        piece.group,
+        np.broadcast_to(piece.core, n),
+        joined([s.pieces[odd].core for _, s, _ in others]),
         tuple(factors),
         coef,
         tuple((c, m) for (_, _, c), m in zip(others, sizes, strict=True)),

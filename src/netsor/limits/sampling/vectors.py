@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from netsor.lang.analysis import about
 from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees
 from netsor.lang.functions import add, div, mul, neg, sub
 from netsor.lang.ops import Function
@@ -63,6 +64,28 @@ class Vectors:
                 vector.parts, vector.depth = parts, self._depth(parts, vector.expr)
                 self.found[vector.expr] = vector
         self.found = dict(sorted(self.found.items(), key=lambda item: item[1].depth))
+        self._symmetric = self._symmetric_families()
+
+    def _symmetric_families(self) -> set[str]:
+        """Exact families whose variables are centred, and whose atoms are all odd or even."""
+        exact = [item for v in self.found.values() for part in v.parts for item in part.exact.items()]
+        return {f for f, _ in exact} - {
+            f
+            for f, atom in dict.fromkeys(exact)
+            if not (self.forms.is_centred(atom.forms[0]) and about(atom.body, HOLE.name).parity)
+        }
+
+    def odd_families(self, part: Part) -> frozenset[str]:
+        """The families in which a part is odd.
+
+        E of a product is 0 if it is odd in a family: its variables could all change their sign. So parts that
+        are odd in different families have no second moment, as the share of each matrix in a tangent.
+        """
+        return frozenset(
+            f
+            for f, atom in part.exact.items()
+            if f in self._symmetric and about(atom.body, HOLE.name).parity == -1
+        )
 
     def _parts(self, e: Expr) -> list[Part] | None:
         """The vector as a sum of parts, or None if it does not fit."""
