@@ -75,6 +75,17 @@ def several_functions() -> ns.Network:
     return sequence(step, last)
 
 
+def odd_and_even(mean: float) -> ns.Network:
+    """An exact family with odd and even functions, which have moments with each other if there is a mean."""
+    cell_z, cell_h = (ns.RNNCell(lambda h: h, name=name) for name in "zh")
+
+    def step(state, token):
+        z, h = ns.erf_gate(cell_z(state, token)), cell_h(state, token) + mean
+        return z * state + (1 - z) * (ns.sin(h) + 0.5 * ns.cos(h))
+
+    return sequence(step, last)
+
+
 def independent_of_the_input() -> ns.Network:
     """The first steps are the same for all inputs."""
     cell, h0 = ns.GRUCell(ns.erf, ns.erf_gate), ns.Vector(0.8)
@@ -115,6 +126,8 @@ NETWORKS: dict[str, ns.Network] = {
     "two GRU layers": two_layers(),
     "scaled and repeated": scaled_and_repeated(),
     "several functions": several_functions(),
+    "odd and even functions": odd_and_even(0.0),
+    "odd and even functions, with a mean": odd_and_even(0.7),
     "independent of the input": independent_of_the_input(),
     "products of states": products_of_states(),
 }

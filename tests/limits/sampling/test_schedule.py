@@ -11,10 +11,13 @@ import netsor as ns
 from computations import computation
 from limit_cases import assert_agree, scale_of
 from netsor import zoo
+from netsor.expect.points import gaussian as gaussian_module
 from netsor.expect.points.axes import Axes, Trail
+from netsor.limits.sampling import moments as moments_module
 from netsor.limits.sampling import repeats as repeats_module
 from netsor.limits.sampling import workspace as workspace_module
 from netsor.limits.sampling.tables import Tables
+from netsor.limits.sampling.vectors import Vectors
 from oracle import oracle
 from sampled_networks import LONG, NETWORKS, SETS, SHORT, TOKENS, last, schedule, sequence, tables, v
 
@@ -54,6 +57,25 @@ def test_the_number_of_threads_changes_nothing(name: str, monkeypatch: pytest.Mo
         results.append(ns.kernel(NETWORKS[name], points=2**6, repeats=7)(SETS))
     np.testing.assert_array_equal(results[1], results[0])
     np.testing.assert_array_equal(results[2], results[0])
+
+
+@each
+def test_the_number_of_threads_changes_nothing_within_a_repeat(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One repeat at a time, and rows of tables and right-hand sides that are shared out one by one."""
+    monkeypatch.setattr(workspace_module, "MEMORY", 1)
+    wanted = ns.kernel(NETWORKS[name], points=2**8, repeats=2).evaluate(SETS).value
+    monkeypatch.setattr(moments_module, "ENTRIES", 1)
+    monkeypatch.setattr(gaussian_module, "RIGHT", 1)
+    monkeypatch.setattr(workspace_module, "LEAST_PART", 64)
+    results = []
+    for cores in (1, 2, 5):
+        monkeypatch.setattr(workspace_module, "cores", lambda cores=cores: cores)
+        results.append(ns.kernel(NETWORKS[name], points=2**8, repeats=2)(SETS))
+    np.testing.assert_array_equal(results[1], results[0])
+    np.testing.assert_array_equal(results[2], results[0])
+    np.testing.assert_allclose(results[0], wanted, rtol=0, atol=1e-12 * np.abs(wanted).max())
 
 
 @each
@@ -185,7 +207,32 @@ def test_a_value_that_is_not_finite_is_refused() -> None:
         ns.kernel(net, points=2**6)([LONG])
 
 
+@each
+@pytest.mark.parametrize("kernel", [ns.kernel, ns.ntk])
+def test_parts_that_are_odd_in_different_families(
+    name: str, kernel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have no moments with each other: with the same points, all products of parts are the same."""
+    options = {"points": 2**6, "repeats": 3}
+    found = kernel(NETWORKS[name], **options).evaluate(SETS)
+    monkeypatch.setattr(Vectors, "odd_families", lambda *_: frozenset())
+    wanted = kernel(NETWORKS[name], **options).evaluate(SETS)
+    size = np.abs(wanted.value).max()
+    np.testing.assert_allclose(found.value, wanted.value, rtol=0, atol=1e-11 * size)
+    np.testing.assert_allclose(found.error, wanted.error, rtol=0, atol=1e-11 * size)
+
+
 # Cost
+
+
+def test_tables_of_the_tangent_of_a_gru() -> None:
+    """The state, and the tangents of update gate and candidate; a reset gate has no moments of its own."""
+    for length in (3, 5, 6):
+        made = schedule(ns.tangent(zoo.gru()), [TOKENS[0][:length]])
+        assert made is not None
+        assert [g.size for g in made.groups] == [length] * 3
+        parts = [length * (length + 1) // 2, length * (length + 1) * (length + 2) // 6]
+        assert sorted({len(g.sampled) for g in made.groups}) == sorted(parts)
 
 
 def test_rows_and_steps_of_a_gru() -> None:

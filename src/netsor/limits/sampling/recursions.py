@@ -24,7 +24,7 @@ from netsor.limits.on_numpy.loops import is_available
 from netsor.limits.recursion.forms import Atom
 from netsor.limits.sampling.schedule import Core, Group
 
-__all__ = ["Follows", "find_recursions", "in_order", "recursive_sums", "states_shape"]
+__all__ = ["Follows", "find_recursions", "in_order", "joined", "recursive_sums", "states_shape"]
 
 AT_ONCE = 128  # points of a block: few enough for the cache, many for each start of a loop
 GAIN = 6  # how many products of written-out parts cost as much as one step of the loop
@@ -59,17 +59,38 @@ def find_recursions(cores: Sequence[CoreKey], room: int) -> dict[CoreKey, Follow
     return found if _is_worth_it(cores, found, room) else {}
 
 
+def joined(sets: Sequence[list[CoreKey]], room: int) -> list[list[CoreKey]]:
+    """Sets of cores with second moments, each with those that go on where it ends: one recursion serves both.
+
+    As the last state, which only outputs read.
+    """
+    made = [list(cores) for cores in sets]
+    home = {core: cores for cores in made for core in cores}
+    known: dict[Hashable, CoreKey] = {(frozenset(parts), n): (parts, n) for parts, n in home}
+    for cores in list(made):
+        other = next((home[f.before] for f in _options(cores[0], known) if home[f.before] is not cores), None)
+        if other is None:
+            continue
+        follows = find_recursions([*other, *cores], room)
+        if all(core in follows and home[follows[core].before] is other for core in cores):
+            made = [some for some in made if some is not cores]
+            other += cores
+            home.update(dict.fromkeys(cores, other))
+    return made
+
+
 def _options(core: CoreKey, known: dict[Hashable, CoreKey]) -> list[Follows]:
     """Every way to see a core as a factor times another one and something new."""
     parts, n = core
-    firsts = {row[0]: None for _, row, _ in parts if isinstance(row, tuple) and row}
+    multiples: dict[Atom, dict[int, Any]] = {}
+    for k, (constants, row, exact) in enumerate(parts):
+        if isinstance(row, tuple) and row:
+            multiples.setdefault(row[0], {})[k] = constants, row[1:], exact
     options = []
-    for factor in firsts:
-        inside = [isinstance(row, tuple) and row[:1] == (factor,) for _, row, _ in parts]
-        own = tuple(k for k, is_in in enumerate(inside) if not is_in)
-        rest = [(c, row[1:], e) for (c, row, e), is_in in zip(parts, inside, strict=True) if is_in]
-        before = known.get((frozenset(rest), n))
-        if before is not None and own:
+    for factor, rest in multiples.items():
+        before = known.get((frozenset(rest.values()), n))
+        if before is not None and len(rest) < len(parts):
+            own = tuple(k for k in range(len(parts)) if k not in rest)
             options.append(Follows(before, factor, own))
     return options
 

@@ -11,7 +11,7 @@ from netsor.lang.expr import Apply, Expr
 from netsor.limits.recursion.components import components
 from netsor.limits.recursion.forms import Atom
 from netsor.limits.recursion.recorder import Recorder
-from netsor.limits.sampling.recursions import CoreKey, Follows, find_recursions
+from netsor.limits.sampling.recursions import CoreKey, Follows, find_recursions, joined
 from netsor.limits.sampling.schedule import (
     Core,
     ExactAtom,
@@ -127,7 +127,7 @@ class _Scheduler:
                     factors = {f: parts[0].exact.get(f) for f in common}
                     pieces[expr].append(_Piece(odd, parts, factors, core))
                     used.setdefault(core, set()).add((k, odd))
-        sets = components(list(used), lambda core: used[core])
+        sets = joined(components(list(used), lambda core: used[core]), self.room)
         pools = components(
             list(range(len(sets))), lambda k: {row for core in sets[k] for _, row, _ in core[0]}
         )
