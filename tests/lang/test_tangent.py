@@ -247,3 +247,17 @@ def test_a_derivative_of_ones_own_is_used_and_checked() -> None:
         ns.ntk(ns.zoo.mlp(1, lambda h: ns.nonlin(swish, h, derivative=swish)))(x)
     with pytest.raises(FunctionError, match="one for each of the 1 vectors"):
         ns.ntk(ns.zoo.mlp(1, lambda h: ns.nonlin(swish, h, derivative=(swish, swish))))(x)
+
+
+@pytest.mark.parametrize("frequency", [1.0, 10.0, pytest.param(150.0, marks=pytest.mark.slow)])
+def test_the_error_of_differences_counts(frequency: float) -> None:
+    """The slope of a wave that differences follow well, hardly, and not at all."""
+    x = np.random.default_rng(1).standard_normal((4, 3))
+    wave = ns.ntk(ns.zoo.mlp(1, lambda h: ns.nonlin(lambda t: np.sin(frequency * t), h, name="wave")))
+    known = ns.ntk(ns.zoo.mlp(1, lambda h: ns.sin(frequency * h))).evaluate(x)
+    found = wave.evaluate(x)
+    assert np.all(np.abs(found.value - known.value) <= found.error + known.error)
+    if frequency == 150:
+        assert found.error.max() > 1e-9 * known.value.max()
+        with pytest.raises(ns.NetsorError, match="Differences"):
+            ns.ntk(wave.net.net, tol=1e-12).evaluate(x)

@@ -19,11 +19,14 @@ __all__ = ["TangentNetwork", "tangent"]
 
 
 class TangentNetwork(Network):
-    """The derivative of `net` along a random direction; made by `ns.tangent`."""
+    """The derivative of `net` along a random direction; made by `ns.tangent`.
 
-    def __init__(self, net: Network, rates: Rates) -> None:
+    coarser   with differences over twice the step, where users' functions have no other derivatives
+    """
+
+    def __init__(self, net: Network, rates: Rates, coarser: bool = False) -> None:
         super().__init__(net.fn, f"tangent of {net.name}")
-        self.net, self.rates = net, rates
+        self.net, self.rates, self.coarser = net, rates, coarser
 
     def parameters(self, *inputs: Any) -> dict[Any, str]:
         """The matrices and vectors of the network itself."""
@@ -37,7 +40,8 @@ class TangentNetwork(Network):
 
     def tangent_of(self, made: Program, parameters: Mapping[str, Any], finite: bool) -> Tangent:
         """The tangent of a program of the network; at finite width, with all that vanishes in the limit."""
-        return tangent_of(made, self.rates_of(parameters), tied=finite, scalars=finite)
+        rates = self.rates_of(parameters)
+        return tangent_of(made, rates, tied=finite, scalars=finite, coarser=self.coarser)
 
     def rates_of(self, parameters: Mapping[str, Matrix | Vector]) -> Rates:
         """The rates of the inputs of a program, from those of its parameters and those that are given."""

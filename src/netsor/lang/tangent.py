@@ -74,6 +74,7 @@ class Tangent:
     directions  for each parameter that moves, its direction
     copies      for each matrix, the fresh copy that stands for it
     remarks     what derivatives were taken to be, where there is something to say
+    differences whether there are derivatives of users' functions by differences
     """
 
     program: Program
@@ -82,6 +83,7 @@ class Tangent:
     directions: Mapping[str, str]
     copies: Mapping[str, str]
     remarks: tuple[str, ...]
+    differences: bool = False
 
     def variances(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Variances of inputs of the tangent program, from those of parameters and from rates (`W.rate`)."""
@@ -97,22 +99,26 @@ class Tangent:
         return found
 
 
-def tangent(program: Program, rates: Any = None, *, tied: bool = False, scalars: bool = False) -> Tangent:
+def tangent(
+    program: Program, rates: Any = None, *, tied: bool = False, scalars: bool = False, coarser: bool = False
+) -> Tangent:
     """The tangent program; see the module's first lines.
 
     rates    of the parameters by name, or a convention: see `netsor.lang.rates`
     tied     W itself in place of its fresh copy, as at finite width
     scalars  with the tangents of C-vars, which vanish in the limit
+    coarser  with differences over twice the step, to see their error
     """
     program.check()
-    return _Tangents(program, Rates.given(rates), tied, scalars).tangent()
+    return _Tangents(program, Rates.given(rates), tied, scalars, coarser).tangent()
 
 
 class _Tangents:
     """The statements of a tangent program, one rule after the other."""
 
-    def __init__(self, program: Program, rates: Rates, tied: bool, scalars: bool) -> None:
-        self.program, self.tied, self.scalars = program, tied, scalars
+    def __init__(self, program: Program, rates: Rates, tied: bool, scalars: bool, coarser: bool) -> None:
+        self.program, self.tied, self.scalars, self.coarser = program, tied, scalars, coarser
+        self.differences = False
         self.rates = replace(rates, biases=rates.biases | readouts_of_constants(program))
         self.readouts = {t.readout for s in program.outputs for t in s.terms}
         self.statements: list[Statement] = []
@@ -154,6 +160,7 @@ class _Tangents:
             {p: d for p, d in self.directions.items() if d in names},
             {p: t for p, t in self.copies.items() if t in names},
             tuple(self.remarks),
+            self.differences,
         )
 
     # Statements
@@ -299,7 +306,7 @@ class _Tangents:
     def slopes(self, e: Apply, op: Function) -> tuple[Expr, ...]:
         if op.about(e.options).derivative is not None:
             return partial_derivatives(op, e.args, e.options)
-        found = [partial_of(op, k) for k in range(op.arity)]
+        found = [partial_of(op, k, self.coarser) for k in range(op.arity)]
         self.remark_differences(op, *found)
         return tuple(Apply(f, e.args, e.attrs) for f in found)
 
@@ -360,8 +367,9 @@ class _Tangents:
         index, terms = self.index(x), self.opened(self.terms[x])
         axes = tuple(sorted(axes_of(e.options["axis"], len(index))))
         if op.user:
-            self.remark_differences(op, directional(op))
-            return (Term(Apply(directional(op), (x, self.form.expr(terms)), e.attrs)),)
+            slope = directional(op, self.coarser)
+            self.remark_differences(op, slope)
+            return (Term(Apply(slope, (x, self.form.expr(terms)), e.attrs)),)
         match op.name:
             case "max" | "min":
                 chosen = Apply(MIXINGS["argmax"], (x if op.name == "max" else Apply(neg, (x,)),), e.attrs)
@@ -431,9 +439,10 @@ class _Tangents:
 
     def remark_differences(self, op: Function | Mixing, *slopes: Function | Mixing) -> None:
         if any(map(by_differences, slopes)):
+            self.differences = True
             self.remark(
                 f"the derivative of {op.name} is by differences, with an error of about 1e-12 if it varies "
-                "over lengths of 0.1 and more"
+                "over lengths of 0.1 and more; what a step twice as long changes counts as error"
             )
 
     def remark(self, text: str) -> None:

@@ -220,6 +220,30 @@ class TangentKernelFn(KernelFn):
         super().__setstate__(state)
         self.nngp = state["nngp"]
 
+    def evaluate(self, x: Any, y: Any = None, *, params: Mapping[str, Any] | None = None) -> Result:
+        """The kernel matrix with its error estimate and plan.
+
+        Where derivatives are differences, the error has what a step twice as long changes.
+        """
+        found = super().evaluate(x, y, params=params)
+        if not self._tangent(Inputs(x, y, _named(params)).in_numpy()).differences:
+            return found
+        other = self._coarser.evaluate(x, y, params=params)
+        return found.moved(other.value, symmetric=y is None, tol=self.options.tol)
+
+    def part(self, x: Any, y: Any, cut: Cut, *, params: Mapping[str, Any] | None = None) -> Result:
+        """A part of a kernel that is cut so: the numbers that the whole has there, to the last bit."""
+        found = super().part(x, y, cut, params=params)
+        if not self._tangent(Inputs(x, y, params or {}).in_numpy(), cut).differences:
+            return found
+        other = self._coarser.part(x, y, cut, params=params)
+        return found.moved(other.value, symmetric=y is None, tol=None)
+
+    @property
+    def _coarser(self) -> KernelFn:
+        """With differences over twice the step."""
+        return KernelFn(TangentNetwork(self.net.net, self.net.rates, True), self.options)
+
     def parts(self, x: Any, y: Any = None, *, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The part of each parameter that is trained; they add up to the kernel, linear in the rates.
 
@@ -257,8 +281,8 @@ class TangentKernelFn(KernelFn):
                 return inputs.in_its_library(found[0]), inputs.in_its_library(found[1])
         return self.nngp(x, y, params=params), self(x, y, params=params)
 
-    def _tangent(self, inputs: Inputs) -> Tangent:
-        tangent = self._computation(inputs)[0].made.tangent
+    def _tangent(self, inputs: Inputs, cut: Cut | None = None) -> Tangent:
+        tangent = self._computation(inputs, cut)[0].made.tangent
         assert tangent is not None
         return tangent
 

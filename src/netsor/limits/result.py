@@ -36,6 +36,21 @@ class Result:
         """(rows, columns): written out when it is first asked for, as it is as large as the kernel."""
         return self.bound.full()
 
+    def moved(self, other: np.ndarray, symmetric: bool, tol: float | None) -> Result:
+        """With a further error: the largest change to another value, in units of the scale of the entries."""
+        scale = Scale.of(self.value, symmetric)
+        change = Bound(0 * scale.left, 0 * scale.right, np.abs(other - self.value))
+        more = change.relative(scale.left, scale.right) * scale.products()
+        more = more if self.bound.more is None else more + self.bound.more
+        bound = replace(self.bound, more=more)
+        if tol is not None and (reached := bound.relative(scale.left, scale.right)) > tol:
+            raise LimitError(
+                f"the tolerance {tol:g} is not reached",
+                remedy=f"Differences in place of derivatives have an error of {reached:.2g} here. Give "
+                "derivatives (ns.nonlin(..., derivative=...)), or use a larger tol.",
+            )
+        return Result.of(self.value, bound, self.plan)
+
     def explain(self) -> str:
         """Which expectation was computed by which method, with which error."""
         return str(self.plan)

@@ -24,19 +24,20 @@ ALIKE = 1e-14  # relative difference of two numbers that are one
 
 @dataclass(frozen=True)
 class Fold:
-    """up x^degree 1[u > 0] + down (-x)^degree 1[u < 0], with u = x + noise of the given variance."""
+    """up x^degree 1[u > 0] + down (-x)^degree 1[u < 0], with u = x + noise of the given variance.
+
+    middle   the value at 0, which a jump may have, as the slope of leaky_relu
+    """
 
     degree: int
     up: float
     down: float
     noise: float = 0.0
+    middle: float = 0.0
 
 
 def fold_of(terms: Terms) -> Fold | None:
-    """The function as a fold, or None if it is none.
-
-    At degree 0 it must vanish at 0 unless there is noise: folds take a variable that is known for 0.
-    """
+    """The function as a fold, or None if it is none."""
     degrees, noises = set(), {t.noise for t in terms if isinstance(t, Term) and t.knot is not None}
     up = down = middle = 0.0
     for t in terms:
@@ -53,17 +54,21 @@ def fold_of(terms: Terms) -> Fold | None:
     if len(degrees) != 1 or len(noises) > 1:
         return None
     degree, noise = degrees.pop(), max(noises, default=0.0)
-    if (degree > 1 and noise) or (degree == 0 and noise == 0 and middle):
+    if degree > 1 and noise:
         return None
-    return Fold(degree, up, down, noise)
+    return Fold(degree, up, down, noise, middle if degree == 0 and noise == 0 else 0.0)
 
 
 def folded(f: Fold, g: Fold) -> Callable[..., Array] | None:
     """The formula (m1, m2, q1, q2, c) -> E[f(x) g(y)] at means 0 (its first two arguments are ignored).
 
-    None where one has noise, and the other is a power.
+    None where one has noise, and the other is a power, and for a jump with a value and what is no jump.
     """
     if max(f.degree, g.degree) > 1 and (f.noise or g.noise):
+        return None
+    if f.degree == g.degree == 0:
+        return lambda m1, m2, q1, q2, c: _no_power(f, g, q1, q2, c)
+    if f.middle or g.middle:
         return None
     if f.degree < g.degree:
         turned = folded(g, f)
@@ -73,7 +78,7 @@ def folded(f: Fold, g: Fold) -> Callable[..., Array] | None:
     odd = (f.up - f.down) * (g.up - g.down)
     if f.degree > 1:
         return lambda m1, m2, q1, q2, c: _powers(even, odd, f.degree, g.degree, q1, q2, c)
-    quadrant = {(0, 0): _no_power, (1, 0): _one_power, (1, 1): _two_powers}[f.degree, g.degree]
+    quadrant = {(1, 0): _one_power, (1, 1): _two_powers}[f.degree, g.degree]
 
     return lambda m1, m2, q1, q2, c: quadrant(even, odd, q1, q2, c, f.noise, g.noise)
 
@@ -134,10 +139,18 @@ def folded_slopes(f: Fold, g: Fold) -> Callable[..., Array]:
     return formula
 
 
-def _no_power(even: float, odd: float, q1: Array, q2: Array, c: Array, t1: float, t2: float) -> Array:
-    """P(u > 0, v > 0) = 1/4 + arcsin(corr(u, v)) / (2 pi) (Sheppard 1899)."""
-    angle = _angle(c, root(_noisy(determinant(q1, q2, c), q1, q2, t1, t2)))
-    return _known(q1, t1) * _known(q2, t2) * (even / 4) + odd / (2 * math.pi) * angle
+def _no_power(f: Fold, g: Fold, q1: Array, q2: Array, c: Array) -> Array:
+    """P(u > 0, v > 0) = 1/4 + arcsin(corr(u, v)) / (2 pi) (Sheppard 1899): E[f] E[g] and the odd part."""
+    odd = (f.up - f.down) * (g.up - g.down)
+    angle = _angle(c, root(_noisy(determinant(q1, q2, c), q1, q2, f.noise, g.noise)))
+    return _level(f, q1) * _level(g, q2) + odd / (2 * math.pi) * angle
+
+
+def _level(f: Fold, q: Array) -> Array:
+    """E[f(x)] of a jump."""
+    there = _known(q, f.noise)
+    mean = there * ((f.up + f.down) / 2)
+    return mean + (1.0 - there) * f.middle if f.middle else mean
 
 
 def _one_power(even: float, odd: float, q1: Array, q2: Array, c: Array, t1: float, t2: float) -> Array:
