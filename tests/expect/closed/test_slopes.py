@@ -37,6 +37,34 @@ def test_pairs_of_slopes(f: str, g: str, law: tuple[float, float, float]) -> Non
     assert float(rule(0.0, 0.0, *map(np.float64, (q1, q2, c)))) == pytest.approx(wanted, abs=1e-13, rel=1e-12)
 
 
+JUMPS = {  # with their value at 0
+    "step(x)": (1.0, 0.0, 0.0),
+    "sign(x)": (1.0, -1.0, 0.0),
+    "0.2 + 0.8*step(x)": (1.0, 0.2, 0.2),
+    "2.5 + 2*step(x)": (4.5, 2.5, 2.5),
+}
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("g", JUMPS)
+@pytest.mark.parametrize("f", JUMPS)
+def test_pairs_of_jumps(f: str, g: str, law: tuple[float, float, float]) -> None:
+    """By the probabilities of quadrants (Sheppard 1899); a variable without variance is 0."""
+    (one, two), (q1, q2, rho) = (recognised(parse_expr(text), "x") for text in (f, g)), law
+    assert one is not None
+    assert two is not None
+    rule = find(*one, *two, zero_mean=True)
+    assert rule is not None
+    assert rule.elementary
+    (up, down, middle), (high, low, centre) = JUMPS[f], JUMPS[g]
+    same = 1 / 4 + np.arcsin(rho) / (2 * np.pi)
+    wanted = same * (up * high + down * low) + (0.5 - same) * (up * low + down * high)
+    wanted = wanted if q1 else middle * (high + low) / 2
+    wanted = wanted if q2 else (middle if q1 == 0 else (up + down) / 2) * centre
+    c = rho * np.sqrt(q1 * q2)
+    assert float(rule(0.0, 0.0, *map(np.float64, (q1, q2, c)))) == pytest.approx(wanted, abs=1e-13)
+
+
 @pytest.mark.parametrize(
     "text",
     [
