@@ -102,12 +102,14 @@ def _recorded_dots(pair: Pair, e: Expr, f: Expr, x: Array, y: Array) -> Array:
 
     def read(given: Any, spans: Mapping[Span, Span]) -> Array:
         parts = _part(left(given), spans[rows]), _part(right(given), spans[cols])
-        return _cross_dots(*parts, tied)[None, ...]
+        dots = _cross_dots(*parts, tied)
+        dots /= m
+        return dots[None, ...]
 
     key, kind = ("dots", e, f, rows, cols, tied), ("dots", rows, cols, tied)
     made = tape.leaf(key, (*batch, *index), x.dtype, read, kind, (x, y))
     tape.costs[made.step] = m
-    return made / m  # a step, which compiled loops take in
+    return made
 
 
 def _sum_of_products(x: Array, y: Array, pair: Pair) -> PerPair:
