@@ -172,3 +172,18 @@ def test_there_and_back_through_a_narrower_width() -> None:
         return v @ (ns.tanh(up @ narrow) + wide / ns.sqrt(ns.mean(wide * wide)))
 
     against_oracle(net, [A, B])
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_later_calls_read_arrays_as_the_first_one(count: int) -> None:
+    """One input and several, one set and two, rows and columns first, whole numbers, and single ones."""
+    images = np.random.default_rng(count).standard_normal((2 * count, 4, 5, 2))
+    K = ns.kernel(ns.zoo.cnn(1))
+    K(images[:count]), K(images[:count], images[count:])
+    for x in (images, np.asfortranarray(images), images.round().astype(int), images.astype(np.float32)):
+        first, second = x[:count], x[count:]
+        new = ns.kernel(ns.zoo.cnn(1))
+        np.testing.assert_allclose(K(first), new(list(first)), rtol=1e-13)
+        np.testing.assert_allclose(K(first, second), new(list(first), list(second)), rtol=1e-13)
+    with pytest.raises(ns.NetsorError, match="NaN"):
+        K(np.where(images[:count] == images[0, 0, 0, 0], np.nan, images[:count]))

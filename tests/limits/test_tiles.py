@@ -183,3 +183,18 @@ def test_a_part_has_the_numbers_of_the_whole(net: ns.Network, monkeypatch: pytes
     np.testing.assert_array_equal(parts[1].value, whole[a * rows : b * rows, a * rows : b * rows])
     ends = K.part(x[a:b], x[-cut.rows :], cut).value
     np.testing.assert_array_equal(ends, whole[a * rows : b * rows, -cut.rows * rows :])
+
+
+def test_tiles_of_small_steps_are_larger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A convolution with few results, many steps of which are small: the same numbers in fewer calls."""
+    net = zoo.cnn(2, padding="valid")
+    images = np.random.default_rng(0).standard_normal((14, 10, 10, 2))
+    monkeypatch.setattr(recording_module, "SMALL_STEPS", 0)
+    small = ns.kernel(net)
+    wanted, count = small(images), small.plan(images).tiles
+    monkeypatch.undo()
+    large = ns.kernel(net)
+    np.testing.assert_allclose(large(images), wanted, rtol=1e-12)
+    assert count > recording_module.FEW_TILES
+    assert large.plan(images).tiles < count / 2
+    assert ns.kernel(net, memory=2**19).plan(images).bytes <= 2**19

@@ -110,14 +110,14 @@ class Inputs:
 
     @property
     def _whole(self) -> np.ndarray | None:
-        """All inputs as one array, if they are plain arrays of numbers: it need not be stacked again."""
+        """All inputs as one array, if they are several in plain arrays: it is not stacked again."""
         arrays = [z for z in (self.x, self.y) if z is not None]
         if not all(type(z) is np.ndarray and z.ndim > 1 and z.size and z.dtype == float for z in arrays):
             return None
         if len({z.shape[1:] for z in arrays}) > 1 or not all(z.flags.c_contiguous for z in arrays):
             return None
         whole = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-        return whole if np.isfinite(whole).all() else None
+        return whole if len(whole) > 1 and np.isfinite(whole).all() else None
 
     def in_numpy(self) -> Inputs:
         """The same as NumPy arrays."""

@@ -71,6 +71,13 @@ class Prepared:
         shapes, costs = self.tape.shapes, self.tape.costs
         return sum(prod(shapes[k]) * costs.get(k, 1) for part in self.order for k in _members(part))
 
+    @property
+    def elements(self) -> float:
+        """Of the result of a step, on average."""
+        shapes = self.tape.shapes
+        sizes = [prod(part.shape if isinstance(part, Fused) else shapes[part]) for part in self.order]
+        return sum(sizes) / max(1, len(sizes))
+
     def peak(self) -> int:
         """The largest number of bytes that a run holds at one time, without inputs and constants."""
         shapes, dtypes = self.tape.shapes, self.tape.dtypes

@@ -32,6 +32,8 @@ from netsor.threads import cores
 __all__ = ["MEMORY", "Between", "Maker", "Recording", "Tiles", "record"]
 
 Maker = Callable[[Tape, int | None], Recorder]
+LARGER, FEW_TILES = 4, 16  # how much larger tiles of small steps are, and how many are left as they are
+SMALL_STEPS = 1 / 8  # elements of a step, on average, beside those of a tile: calling it takes as long
 MEMORY = 2**28  # bytes of workspace, if nothing is said and one pair of inputs does not need more
 FEWEST_FOR_THREADS = (
     2**17
@@ -141,13 +143,16 @@ def record(
         return betweens
     compiled = cut.compiled if cut else _pays(betweens, FEWEST_AGAIN if again else FEWEST_ENTRIES)
     allowed, size, most = MEMORY if memory is None else memory, TILE, None
+    larger = cut is None
     while True:
         single = Tape(compiled, dtype, rows.count / cut.inputs if cut else 1.0)
         made = _recorded(make, rows, betweens, single, size, most, cut)
         if isinstance(made, Missing):
             return made
         peak, own = max((t.prepared.peak() for t in made.tiles), default=0), made.single.peak()
-        if peak > allowed and size > 1 and cut is None:
+        if larger and any(_has_small_steps(tiles, size) for tiles in made.tiles):
+            size, larger = LARGER * size, False
+        elif peak > allowed and size > 1 and cut is None:
             size = max(1, min(size // 2, size * allowed // peak))
         elif peak > allowed and memory is not None:
             raise _no_room(peak, memory)
@@ -158,6 +163,11 @@ def record(
             threads = cores() if total >= FEWEST_FOR_THREADS else 1
             made.workers = max(1, min(threads, allowed // max(1, peak)))
             return made
+
+
+def _has_small_steps(tiles: Tiles, size: int) -> bool:
+    """Whether there are many tiles with steps so small that calling them takes most of the time."""
+    return len(tiles.places) > FEW_TILES and tiles.prepared.elements < SMALL_STEPS * size
 
 
 def _no_room(peak: int, memory: int) -> LimitError:
