@@ -168,7 +168,8 @@ class Moments:
             if peer.rule is None:  # what is kept of series is made by one thread
                 for kind in (atom.own, peer):
                     self.series_of(kind)
-            values = np.empty(sigma[:, atom.forms, peer.forms].shape)
+            repeats, columns = len(sigma), len(np.arange(sigma.shape[1])[peer.forms])
+            values = np.empty((repeats, atom.forms.stop - atom.forms.start, columns))
             self.by_rows(values, partial(self.meet_peer, atom, peer, values))
             self.enter(table, atom.rows, peer.rows, values)
         if self.schedule.families[atom.family].means:
@@ -207,7 +208,12 @@ class Moments:
     def by_rows(self, table: np.ndarray, work: Callable[[slice], None]) -> None:
         """Work on all rows of a table (repeats, rows, columns), some at a time."""
         repeats, rows, columns = table.shape
-        in_parts(self.threads, rows, max(1, ENTRIES // max(1, repeats * columns)), work)
+
+        def quietly(some: slice) -> None:  # each thread has warnings of its own
+            with np.errstate(all="ignore"):
+                work(some)
+
+        in_parts(self.threads, rows, max(1, ENTRIES // max(1, repeats * columns)), quietly)
 
     def variance(self, family: int) -> np.ndarray:
         return np.maximum(np.einsum("kii->ki", self.sigma[family]), 0.0)
