@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import netsor as ns
+from effort import peak
 from netsor import zoo
 from netsor.limits.sampling import recursions as recursions_module
 from netsor.limits.sampling import scheduling
@@ -118,3 +119,15 @@ def test_where_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recursions_module, "is_available", lambda: False)
     assert schedule_of(tokens[:2]).groups[0].recursion is None
     assert "compiled by Numba" not in ns.kernel(zoo.gru(), points=2**6).evaluate(list(tokens[:2])).explain()
+
+
+def test_the_memory_of_a_tangent() -> None:
+    """A step of the tangent has many parts, all of which have weights with all parts so far."""
+    tokens = np.random.default_rng(0).standard_normal((8, 10, 3))
+    options = {"points": 2**7, "repeats": 3}
+    whole = ns.ntk(zoo.gru(ns.tanh, ns.sigmoid), **options).evaluate(tokens)  # compiles loops
+    for memory in (2**24, 2**25):
+        K = ns.ntk(zoo.gru(ns.tanh, ns.sigmoid), memory=memory, **options)
+        K.plan(tokens)
+        assert peak(lambda K=K: K.evaluate(tokens)) <= memory
+        np.testing.assert_allclose(K(tokens), whole.value, rtol=0, atol=1e-12 * np.abs(whole.value).max())

@@ -102,8 +102,11 @@ class Needs:
         counts = [(c.parts.stop - c.parts.start) // (c.rows.stop - c.rows.start) for c in cores]
         rows = [count * c.parts.stop for count, c in zip(counts, cores, strict=True)]
         states = sum(g.recursion.chains * g.size for g in groups if g.recursion)
+        recursive = [c for c in cores if groups[c.group].recursion]
+        weights = max(((c.parts.stop - c.parts.start) * c.parts.stop for c in recursive), default=0)
         values = sum(schedule.pools) + states + schedule.alive + 4 * inputs + sum(drawn)
         tables = moments + covariances + 2 * sum(n**2 for n in drawn) + series + 12 * inputs * largest
+        tables += 2 * weights
         turning = 2 * sum(turns) + 8 * max(turns, default=0)
         return cls(
             fixed=OBJECTS + STEP * len(schedule.steps) + _bytes(schedule) + NUMBER * turning + 2 * result,
