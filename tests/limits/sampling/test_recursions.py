@@ -123,11 +123,8 @@ def test_where_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_memory_of_a_tangent() -> None:
     """A step of the tangent has many parts, all of which have weights with all parts so far."""
-    tokens = np.random.default_rng(0).standard_normal((8, 10, 3))
-    options = {"points": 2**7, "repeats": 3}
-    whole = ns.ntk(zoo.gru(ns.tanh, ns.sigmoid), **options).evaluate(tokens)  # compiles loops
-    for memory in (2**24, 2**25):
-        K = ns.ntk(zoo.gru(ns.tanh, ns.sigmoid), memory=memory, **options)
-        K.plan(tokens)
-        assert peak(lambda K=K: K.evaluate(tokens)) <= memory
-        np.testing.assert_allclose(K(tokens), whole.value, rtol=0, atol=1e-12 * np.abs(whole.value).max())
+    tokens, allowed = np.random.default_rng(0).standard_normal((12, 11, 3)), 2**26
+    K = ns.ntk(zoo.gru(), points=2**6, repeats=2, memory=allowed)
+    told = K.plan(tokens).bytes
+    K.evaluate(tokens)  # compiles loops
+    assert peak(lambda: K.evaluate(tokens)) <= told <= allowed
