@@ -330,12 +330,8 @@ class Computation:
             statements, scale = len(self.program.statements), Scale.of(value, self.rows.symmetric)
             plan = plan_of(recording, statements, value.shape)
             bound = scale.rounding(statements, self.options.dtype, more)
-        tol = self.options.tol
-        if tol is not None and (reached := bound.relative(scale.left, scale.right)) > tol:
-            raise LimitError(
-                f"the tolerance {tol:g} is not reached",
-                remedy=f"The exact methods have an error of {reached:.2g} here. Use a larger tol.",
-            )
+        remedy = "The exact methods have an error of {:.2g} here. Use a larger tol."
+        scale.require(bound, self.options.tol, remedy)
         return Result.of(value, bound, plan)
 
     def landmark_part(self, data: Values, params: Values, landmarks: Landmarks) -> Result:

@@ -102,8 +102,9 @@ class Inputs:
 
     def data(self, made: Joint) -> dict[str, Any]:
         """The data of a joint program that was made for other inputs of the same shapes."""
-        (group, *more), whole = made.groups, self._whole
-        if whole is not None and not more and not made.requirements and group.data == ("x1",):
+        group, *more = made.groups
+        plain = not more and not made.requirements and group.data == ("x1",)
+        if plain and (whole := self._whole) is not None:
             return {**made.program.data, "x1": whole}
         every = self.members[0] + self.members[1]
         return data_of(made, [_concrete(z) for z in every] if self.foreign else every)

@@ -229,17 +229,25 @@ class TangentKernelFn(KernelFn):
         if not self._tangent(Inputs(x, y, _named(params)).in_numpy()).differences:
             return found
         other = self._coarser.evaluate(x, y, params=params)
-        return found.moved(other.value, symmetric=y is None, tol=self.options.tol)
+        return found.moved(other.value, y is None, self.options.tol)
 
     def part(self, x: Any, y: Any, cut: Cut, *, params: Mapping[str, Any] | None = None) -> Result:
         """A part of a kernel that is cut so: the numbers that the whole has there, to the last bit."""
         found = super().part(x, y, cut, params=params)
         if not self._tangent(Inputs(x, y, params or {}).in_numpy(), cut).differences:
             return found
-        other = self._coarser.part(x, y, cut, params=params)
-        return found.moved(other.value, symmetric=y is None, tol=None)
+        return found.moved(self._coarser.part(x, y, cut, params=params).value, y is None)
 
-    @property
+    def landmark_part(
+        self, x: Any, landmarks: Landmarks, *, params: Mapping[str, Any] | None = None
+    ) -> Result:
+        """The sampled kernel of landmarks and others; each of them is drawn as it is with any others."""
+        found = super().landmark_part(x, landmarks, params=params)
+        if not self._tangent(Inputs(x, None, params or {}).in_numpy()).differences:
+            return found
+        return found.moved(self._coarser.landmark_part(x, landmarks, params=params).value, True)
+
+    @cached_property
     def _coarser(self) -> KernelFn:
         """With differences over twice the step."""
         return KernelFn(TangentNetwork(self.net.net, self.net.rates, True), self.options)

@@ -36,19 +36,18 @@ class Result:
         """(rows, columns): written out when it is first asked for, as it is as large as the kernel."""
         return self.bound.full()
 
-    def moved(self, other: np.ndarray, symmetric: bool, tol: float | None) -> Result:
+    def moved(self, other: np.ndarray, symmetric: bool, tol: float | None = None) -> Result:
         """With a further error: the largest change to another value, in units of the scale of the entries."""
-        scale = Scale.of(self.value, symmetric)
-        change = Bound(0 * scale.left, 0 * scale.right, np.abs(other - self.value))
-        more = change.relative(scale.left, scale.right) * scale.products()
-        more = more if self.bound.more is None else more + self.bound.more
-        bound = replace(self.bound, more=more)
-        if tol is not None and (reached := bound.relative(scale.left, scale.right)) > tol:
-            raise LimitError(
-                f"the tolerance {tol:g} is not reached",
-                remedy=f"Differences in place of derivatives have an error of {reached:.2g} here. Give "
-                "derivatives (ns.nonlin(..., derivative=...)), or use a larger tol.",
-            )
+        scale, change = Scale.of(self.value, symmetric), np.abs(other - self.value)
+        largest = Bound(0 * scale.left, 0 * scale.right, change).relative(scale.left, scale.right)
+        more = np.maximum(largest * scale.products(), change)  # where the scale is 0, too
+        bound = replace(self.bound, more=more if self.bound.more is None else more + self.bound.more)
+        scale.require(
+            bound,
+            tol,
+            "Differences in place of derivatives have an error of {:.2g} here. Give derivatives "
+            "(ns.nonlin(..., derivative=...)), or use a larger tol.",
+        )
         return Result.of(self.value, bound, self.plan)
 
     def explain(self) -> str:
@@ -87,6 +86,11 @@ class Scale:
     def products(self) -> np.ndarray:
         """(rows, columns)."""
         return self.left[:, None] * self.right
+
+    def require(self, bound: Bound, tol: float | None, remedy: str) -> None:
+        """Refuse an error beyond a tolerance; the remedy has a place for it."""
+        if tol is not None and (reached := bound.relative(self.left, self.right)) > tol:
+            raise LimitError(f"the tolerance {tol:g} is not reached", remedy=remedy.format(reached))
 
     def rounding(self, statements: int, dtype: Any, more: np.ndarray | None = None) -> Bound:
         """An allowance for floating-point rounding, a few units for each statement, and further errors."""

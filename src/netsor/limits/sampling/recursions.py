@@ -13,7 +13,7 @@ where there is little to gain, vectors are written out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -48,7 +48,7 @@ def find_recursions(cores: Sequence[CoreKey], room: int) -> dict[CoreKey, Follow
     """
     if not is_available():
         return {}
-    known: dict[Hashable, CoreKey] = {(frozenset(parts), n): (parts, n) for parts, n in cores}
+    known = _by_parts(cores)
     found: dict[CoreKey, Follows] = {}
     followed: set[CoreKey] = set()
     for core in cores:
@@ -66,7 +66,7 @@ def joined(sets: Sequence[list[CoreKey]], room: int) -> list[list[CoreKey]]:
     """
     made = [list(cores) for cores in sets]
     home = {core: cores for cores in made for core in cores}
-    known: dict[Hashable, CoreKey] = {(frozenset(parts), n): (parts, n) for parts, n in home}
+    known = _by_parts(home)
     for cores in list(made):
         other = next((home[f.before] for f in _options(cores[0], known) if home[f.before] is not cores), None)
         if other is None:
@@ -77,6 +77,11 @@ def joined(sets: Sequence[list[CoreKey]], room: int) -> list[list[CoreKey]]:
             other += cores
             home.update(dict.fromkeys(cores, other))
     return made
+
+
+def _by_parts(cores: Iterable[CoreKey]) -> dict[Hashable, CoreKey]:
+    """Cores by what they are sums of, in any order."""
+    return {(frozenset(parts), n): (parts, n) for parts, n in cores}
 
 
 def _options(core: CoreKey, known: dict[Hashable, CoreKey]) -> list[Follows]:
