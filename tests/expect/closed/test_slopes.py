@@ -9,7 +9,7 @@ from scipy.special import erf
 from brute_force import pair_moment
 from netsor.expect.closed.bodies import recognised
 from netsor.expect.closed.folded import slope_of
-from netsor.expect.closed.forms import find
+from netsor.expect.closed.forms import Rule, find
 from netsor.lang import parse_expr
 
 SLOPES = {
@@ -22,16 +22,22 @@ SLOPES = {
 LAWS = [(1, 2, 0.3), (0.5, 0.7, -0.9), (4, 4, 1.0), (0, 1, 0.0), (3, 3, -1.0), (1e-8, 2, 0.5), (0, 0, 0.0)]
 
 
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("g", SLOPES)
-@pytest.mark.parametrize("f", SLOPES)
-def test_pairs_of_slopes(f: str, g: str, law: tuple[float, float, float]) -> None:
-    (one, two), (q1, q2, rho) = (recognised(parse_expr(text), "x") for text in (f, g)), law
+def rule_of(f: str, g: str) -> Rule:
+    """The rule of a pair at means 0, which compiled loops can have."""
+    one, two = (recognised(parse_expr(text), "x") for text in (f, g))
     assert one is not None
     assert two is not None
     rule = find(*one, *two, zero_mean=True)
     assert rule is not None
     assert rule.elementary
+    return rule
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("g", SLOPES)
+@pytest.mark.parametrize("f", SLOPES)
+def test_pairs_of_slopes(f: str, g: str, law: tuple[float, float, float]) -> None:
+    rule, (q1, q2, rho) = rule_of(f, g), law
     c = rho * np.sqrt(q1 * q2)
     wanted = pair_moment(SLOPES[f], SLOPES[g], np.array([[q1, c], [c, q2]]))
     assert float(rule(0.0, 0.0, *map(np.float64, (q1, q2, c)))) == pytest.approx(wanted, abs=1e-13, rel=1e-12)
@@ -50,12 +56,7 @@ JUMPS = {  # with their value at 0
 @pytest.mark.parametrize("f", JUMPS)
 def test_pairs_of_jumps(f: str, g: str, law: tuple[float, float, float]) -> None:
     """By the probabilities of quadrants (Sheppard 1899); a variable without variance is 0."""
-    (one, two), (q1, q2, rho) = (recognised(parse_expr(text), "x") for text in (f, g)), law
-    assert one is not None
-    assert two is not None
-    rule = find(*one, *two, zero_mean=True)
-    assert rule is not None
-    assert rule.elementary
+    rule, (q1, q2, rho) = rule_of(f, g), law
     (up, down, middle), (high, low, centre) = JUMPS[f], JUMPS[g]
     same = 1 / 4 + np.arcsin(rho) / (2 * np.pi)
     wanted = same * (up * high + down * low) + (0.5 - same) * (up * low + down * high)
