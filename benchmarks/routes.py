@@ -103,7 +103,7 @@ def routes() -> Iterator[Route]:
     sentences = [RNG.standard_normal((t, 4)) for t in (8, 9)]
     yield Route("tables of moments", ns.zoo.gru(), sentences, repeats, "tables_of", lambda *_: None)
     long = [RNG.standard_normal((t, 4)) for t in (20, 20)]
-    yield Route("linear recursions", ns.zoo.gru(), long, scheduling, "find_recursions", lambda _: {})
+    yield Route("linear recursions", ns.zoo.gru(), long, scheduling, "find_recursions", lambda *_: {})
 
 
 @contextmanager

@@ -14,7 +14,19 @@ from netsor import zoo
 from netsor.limits.sampling.schedule import Schedule
 from netsor.limits.sampling.tables import Tables
 
-__all__ = ["LONG", "NETWORKS", "SETS", "SHORT", "TOKENS", "last", "schedule", "sequence", "tables", "v"]
+__all__ = [
+    "INPUTS",
+    "LONG",
+    "NETWORKS",
+    "SETS",
+    "SHORT",
+    "TOKENS",
+    "last",
+    "schedule",
+    "sequence",
+    "tables",
+    "v",
+]
 
 TOKENS = np.random.default_rng(11).standard_normal((5, 6, 3))
 LONG, SHORT = TOKENS[0][:4], TOKENS[1][:3]
@@ -132,6 +144,13 @@ NETWORKS: dict[str, ns.Network] = {
     "products of states": products_of_states(),
 }
 SETS = [LONG, SHORT, TOKENS[2][:4], TOKENS[3][:3], LONG]
+INPUTS: dict[str, Any] = {
+    "two lengths": SETS,
+    "one length, and one of them twice": [*TOKENS[:3], TOKENS[0]],
+    "one input": [LONG],
+    "a single token": [SHORT[:1], LONG],
+    "zeros": [0 * LONG, LONG],
+}
 
 
 def schedule(net: ns.Network, inputs: Any, **options: Any) -> Schedule | None:

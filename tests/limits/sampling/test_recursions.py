@@ -10,27 +10,18 @@ import pytest
 import netsor as ns
 from effort import peak
 from netsor import zoo
-from netsor.limits.sampling import recursions as recursions_module
-from netsor.limits.sampling import scheduling
+from netsor.limits.sampling import chains, scheduling
 from netsor.limits.sampling.recursions import in_order, recursive_sums, states_shape
 from netsor.limits.sampling.schedule import Core, Group, Recursion, Schedule
-from sampled_networks import LONG, NETWORKS, SETS, SHORT, TOKENS, schedule
+from sampled_networks import INPUTS, NETWORKS, SETS, schedule
 
 pytest.importorskip("numba")
-
-INPUTS: dict[str, Any] = {
-    "two lengths": SETS,
-    "one length, and one of them twice": [*TOKENS[:3], TOKENS[0]],
-    "one input": [LONG],
-    "a single token": [SHORT[:1], LONG],
-    "zeros": [0 * LONG, LONG],
-}
 
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Recursions wherever there are any."""
-    monkeypatch.setattr(recursions_module, "_is_worth_it", lambda *_: True)
+    monkeypatch.setattr(chains, "_is_worth_it", lambda *_: True)
 
 
 @pytest.mark.parametrize("count", [1, 7, 512, 1300])
@@ -51,7 +42,7 @@ def test_sums_by_brute_force(count: int) -> None:
     weights = weights + weights.swapaxes(1, 2)
     recursion = Recursion.of(before, factor)
     assert recursion.chain.tolist() == [0, 1, 0, 1, 2, 1, 0, 2, 0]
-    group = Group(0, rows, sampled, starts=starts[:-1], recursion=recursion)
+    group = Group(pool=0, size=rows, sampled=sampled, starts=starts[:-1], recursion=recursion)
     states = np.full(states_shape(group, repeats, count), np.nan)
     parts: list[np.ndarray] = []  # of each row, (repeats, all parts, points)
     for x in range(rows):
@@ -116,7 +107,7 @@ def test_where_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for memory, expected in ((2**29, True), (2**27, False)):
         assert (schedule_of(tokens, points=2**10, memory=memory).groups[0].recursion is not None) == expected
     assert "compiled by Numba" in ns.kernel(zoo.gru(), points=2**6).evaluate(list(tokens[:2])).explain()
-    monkeypatch.setattr(recursions_module, "is_available", lambda: False)
+    monkeypatch.setattr(chains, "is_available", lambda: False)
     assert schedule_of(tokens[:2]).groups[0].recursion is None
     assert "compiled by Numba" not in ns.kernel(zoo.gru(), points=2**6).evaluate(list(tokens[:2])).explain()
 

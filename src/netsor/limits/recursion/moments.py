@@ -59,7 +59,7 @@ def second(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
     families = forms.families_in(e), forms.families_in(f)
     if not families[0] & families[1] - _apart_families(r, pair) and r.samples is None:
         return (yield from _apart(r, e, f, pair, first, first))
-    for side in _sides(e, f, families, pair):
+    for side in _sides(r, e, f, families, pair):
         x = (e, f)[side]
         if forms.is_linear_head(x) and not forms.is_affine(x):
             return (yield from _linear(r, side, e, f, pair))
@@ -90,10 +90,21 @@ def _of_sampled_batchnorm(
     return block
 
 
-def _sides(e: Expr, f: Expr, families: tuple[frozenset[str], frozenset[str]], pair: Pair) -> list[int]:
-    """The order in which sides come apart; of a tied pair index maps last, which then meet each other."""
-    maps = [pair.tied and isinstance(x, Apply) and isinstance(x.op, IndexMap) for x in (e, f)]
-    return sorted(longer_first(*families), key=maps.__getitem__)
+def _sides(
+    r: Recorder, e: Expr, f: Expr, families: tuple[frozenset[str], frozenset[str]], pair: Pair
+) -> list[int]:
+    """The order in which sides come apart: one that tables have after one that they do not have, and of a
+    tied pair index maps last, which then meet each other.
+    """
+    tables = r.samples.tables if r.samples is not None else None
+    late = [
+        (
+            tables is not None and tables.has(x),
+            pair.tied and isinstance(x, Apply) and isinstance(x.op, IndexMap),
+        )
+        for x in (e, f)
+    ]
+    return sorted(longer_first(*families), key=late.__getitem__)
 
 
 def _independent_parts(r: Recorder, e: Expr, f: Expr, apart: frozenset[str]) -> list[tuple[Expr, Expr]]:

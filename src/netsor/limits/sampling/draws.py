@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import mul
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, subtrees
 from netsor.limits.sampling.carried import Carried, reaching
+from netsor.limits.sampling.nested import nested_sums
 from netsor.limits.sampling.numbers import Numbers
 from netsor.limits.sampling.recursions import recursive_sums, states_shape
 from netsor.limits.sampling.schedule import Core, Form, Group, Row, Schedule, Step
@@ -116,7 +118,7 @@ class Draws:
             self.values[node] = node.op.run(*args, **node.options) if known else evaluate(node, {})
         return self.values[node]
 
-    def moments(self, core: Core, pairs: list[np.ndarray], weights: np.ndarray | None) -> np.ndarray:
+    def moments(self, core: Core, pairs: list[np.ndarray], weights: Any) -> np.ndarray:
         """Sums over the points of a new core times each one so far: (repeats, inputs, rows so far).
 
         pairs     the expectations of exact atoms, by family
@@ -125,7 +127,8 @@ class Draws:
         group, new = self.schedule.groups[core.group], core.parts
         pool = self.pools[group.pool]
         if weights is not None:
-            return recursive_sums(group, core, pool, weights, self.states[core.group])
+            sums = nested_sums if group.inner else recursive_sums
+            return sums(group, core, pool, weights, self.states[core.group])
         inputs = core.rows.stop - core.rows.start
         count = (new.stop - new.start) // inputs
         made = np.empty((len(pool), inputs, core.rows.stop))

@@ -18,7 +18,7 @@ from netsor.limits.recursion.leaves import embedded_data
 from netsor.limits.recursion.pairs import Pair
 from netsor.limits.recursion.recorder import Recorder
 from netsor.limits.recursion.values import constant, mean
-from netsor.limits.sampling.schedule import Family, Group, Link, Schedule
+from netsor.limits.sampling.schedule import Family, Link, Parts, Schedule
 from netsor.limits.tape.traced import Traced
 
 __all__ = ["Numbers", "Static", "numbers_of"]
@@ -57,12 +57,14 @@ class Numbers:
     means      for each family, of its variables
     static     for each family, see `Static`
     constants  for each group, of its parts; None if all are 1
+    inner      the same for the parts of cores within these
     scales     for each link, var_W times the coefficient of its form, and the coefficients of the others
     """
 
     means: list[np.ndarray]
     static: list[Static]
     constants: list[np.ndarray | None]
+    inner: list[np.ndarray | None]
     scales: dict[int, tuple[np.ndarray, np.ndarray]]
 
 
@@ -91,7 +93,7 @@ def numbers_of(r: Recorder, schedule: Schedule) -> Traced:
             for other in names:
                 ask(("cov", name, other), cov, Ref(name), Ref(other), ALL)
     for group in schedule.groups:
-        for parts, _ in group.factors:
+        for parts, _ in (*group.factors, *(group.inner.factors if group.inner else ())):
             for constants in parts:
                 for c in constants:
                     _ask_for_constant(ask, c)
@@ -132,6 +134,7 @@ class _Filling:
             [self.mean(family) for family in self.schedule.families],
             [self.static(family) for family in self.schedule.families],
             [self.constants(group) for group in self.schedule.groups],
+            [self.constants(group.inner) if group.inner else None for group in self.schedule.groups],
             {id(link): self.scales(link) for link in links},
         )
 
@@ -149,13 +152,13 @@ class _Filling:
         own = np.broadcast_to(self.values["var", link.matrix] * self.number(link.coef), len(link.own))
         return own, _joined([(self.number(c), size) for c, size in link.others])
 
-    def constants(self, group: Group) -> np.ndarray | None:
-        if not any(constants for parts, _ in group.factors for constants in parts):
+    def constants(self, parts: Parts) -> np.ndarray | None:
+        if not any(constants for own, _ in parts.factors for constants in own):
             return None
         made = []
-        for parts, n in group.factors:
-            columns = [np.broadcast_to(self._product(constants), n) for constants in parts]
-            made.append(np.stack(columns, axis=1).ravel())
+        for own, n in parts.factors:
+            columns = [np.broadcast_to(self._product(constants), n) for constants in own]
+            made.append(np.stack(columns, axis=1).ravel() if columns else np.zeros(0))
         joined = np.concatenate(made)
         return None if np.all(joined == 1) else joined
 

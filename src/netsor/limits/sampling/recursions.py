@@ -7,113 +7,29 @@ at each sample point. At one point, though, with C = E[e e'] and everything else
     M(x, r) = a_x M(x', r) + b_x N(x, r)        x with r, where x follows x' and r follows r'
 
 for all rows x and r <= x, which are T^2 products. E[h_x h_r] is the mean of M(x, r) over the points. Only M
-for the last row of every chain is kept. The loop is compiled by Numba (the extra `fast`); without it, and
-where there is little to gain, vectors are written out.
+for the last row of every chain is kept. The loop is compiled by Numba (the extra `fast`). Which rows follow
+which is found in `netsor.limits.sampling.chains`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from netsor.limits.on_numpy.loops import is_available
-from netsor.limits.recursion.forms import Atom
 from netsor.limits.sampling.schedule import Core, Group
 
-__all__ = ["Follows", "find_recursions", "in_order", "joined", "recursive_sums", "states_shape"]
+__all__ = ["AT_ONCE", "in_order", "recursive_sums", "states_shape"]
 
 AT_ONCE = 128  # points of a block: few enough for the cache, many for each start of a loop
-GAIN = 6  # how many products of written-out parts cost as much as one step of the loop
-
-CoreKey = tuple[tuple[tuple[Any, ...], ...], int]  # of each part its constants, row and atoms; the inputs
-
-
-@dataclass(frozen=True)
-class Follows:
-    """A core is `factor` times the core `before`, and its `own` parts (by their numbers)."""
-
-    before: CoreKey
-    factor: Atom
-    own: tuple[int, ...]
-
-
-def find_recursions(cores: Sequence[CoreKey], room: int) -> dict[CoreKey, Follows]:
-    """Which cores of a group follow which, if it is worth it; no two follow the same one.
-
-    room   numbers that may be kept for each sample point, if that takes more than written-out parts
-    """
-    if not is_available():
-        return {}
-    known = _by_parts(cores)
-    found: dict[CoreKey, Follows] = {}
-    followed: set[CoreKey] = set()
-    for core in cores:
-        options = [f for f in _options(core, known) if f.before not in followed]
-        if options:
-            found[core] = min(options, key=lambda f: len(f.own))
-            followed.add(found[core].before)
-    return found if _is_worth_it(cores, found, room) else {}
-
-
-def joined(sets: Sequence[list[CoreKey]], room: int) -> list[list[CoreKey]]:
-    """Sets of cores with second moments, each with those that go on where it ends: one recursion serves both.
-
-    As the last state, which only outputs read.
-    """
-    made = [list(cores) for cores in sets]
-    home = {core: cores for cores in made for core in cores}
-    known = _by_parts(home)
-    for cores in list(made):
-        other = next((home[f.before] for f in _options(cores[0], known) if home[f.before] is not cores), None)
-        if other is None:
-            continue
-        follows = find_recursions([*other, *cores], room)
-        if all(core in follows and home[follows[core].before] is other for core in cores):
-            made = [some for some in made if some is not cores]
-            other += cores
-            home.update(dict.fromkeys(cores, other))
-    return made
-
-
-def _by_parts(cores: Iterable[CoreKey]) -> dict[Hashable, CoreKey]:
-    """Cores by what they are sums of, in any order."""
-    return {(frozenset(parts), n): (parts, n) for parts, n in cores}
-
-
-def _options(core: CoreKey, known: dict[Hashable, CoreKey]) -> list[Follows]:
-    """Every way to see a core as a factor times another one and something new."""
-    parts, n = core
-    multiples: dict[Atom, dict[int, Any]] = {}
-    for k, (constants, row, exact) in enumerate(parts):
-        if isinstance(row, tuple) and row:
-            multiples.setdefault(row[0], {})[k] = constants, row[1:], exact
-    options = []
-    for factor, rest in multiples.items():
-        before = known.get((frozenset(rest.values()), n))
-        if before is not None and len(rest) < len(parts):
-            own = tuple(k for k in range(len(parts)) if k not in rest)
-            options.append(Follows(before, factor, own))
-    return options
-
-
-def _is_worth_it(cores: Sequence[CoreKey], found: dict[CoreKey, Follows], room: int) -> bool:
-    """Whether a loop over rows takes less time than products of all parts, and has the memory."""
-    rows = sum(n for _, n in cores)
-    parts = sum(n * len(p) for p, n in cores)
-    own = sum(n * len(found[p, n].own if (p, n) in found else p) for p, n in cores)
-    chains = rows - sum(n for _, n in found)
-    return parts**2 > GAIN * (rows + own) ** 2 and chains * rows <= max(parts, room)
 
 
 def states_shape(group: Group, repeats: int, count: int) -> tuple[int, ...]:
-    """Of M: (repeats, blocks of points, pairs of a chain and a row, points); see `Recursion`."""
-    assert group.recursion is not None
+    """(repeats, blocks of points, states, points): M for pairs of a chain and a row; see `Recursion`."""
     size = min(AT_ONCE, count)
-    return repeats, -(-count // size), group.recursion.chains * group.size, size
+    return repeats, -(-count // size), group.states, size
 
 
 def in_order(group: Group, core: Core) -> np.ndarray:

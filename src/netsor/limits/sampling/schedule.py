@@ -37,7 +37,9 @@ __all__ = [
     "Family",
     "Form",
     "Group",
+    "Inner",
     "Link",
+    "Parts",
     "Peer",
     "Piece",
     "Recursion",
@@ -144,13 +146,19 @@ class Row:
 
 @dataclass(frozen=True)
 class Core:
-    """A sum of parts: its rows in its group, and its parts (inputs by parts) among the group's."""
+    """A sum of parts: its rows in its group, and its parts (inputs by parts) among the group's.
+
+    inner   parts of what it holds, among those of the group's `Inner`
+    """
 
     group: int
     rows: slice
     parts: slice
     upto: int  # sampled rows so far
     plain: bool  # whether the parts of the group so far are the sampled rows so far
+    inner: slice = field(
+        default_factory=lambda: slice(0, 0)
+    )  # its parts among those of the cores within the group's
 
 
 @dataclass(frozen=True)
@@ -191,22 +199,55 @@ class Recursion:
         return cls(before, factor, chain, place, np.cumsum(sizes) - sizes, room)
 
 
-@dataclass
-class Group:
-    """Cores whose second moments are needed: the parts of all of them, and where each row begins.
+@dataclass(kw_only=True)
+class Parts:
+    """The parts of some rows, row by row.
 
+    sampled   the sampled row of each
+    atoms     by family, the row of each in the table of its pairs
     factors   for each core the constants of its parts, and its inputs
+    starts    where each row begins
+    """
+
+    sampled: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
+    atoms: dict[int, np.ndarray] = field(default_factory=dict)
+    factors: list[tuple[list[tuple[Expr, ...]], int]] = field(default_factory=list)
+    starts: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
+
+
+@dataclass(kw_only=True)
+class Inner(Parts):
+    """The parts of cores that are within parts of a group; see `netsor.limits.sampling.nested`.
+
+    families   of the atoms that multiply these cores
+    factor     for each row of the group the sampled row that multiplies the core of the row before, or -1
+    holds      for each part of the group whether it holds a core
+    """
+
+    families: frozenset[int] = frozenset()
+    factor: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
+    holds: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+
+
+@dataclass(kw_only=True)
+class Group(Parts):
+    """Cores whose second moments are needed, and the parts of all of them.
 
     With a recursion, the parts are those that a row does not have from the row before it.
     """
 
     pool: int  # where the sampled rows are
     size: int = 0
-    sampled: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
-    atoms: dict[int, np.ndarray] = field(default_factory=dict)
-    factors: list[tuple[list[tuple[Expr, ...]], int]] = field(default_factory=list)
-    starts: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
     recursion: Recursion | None = None
+    inner: Inner | None = None
+
+    @property
+    def states(self) -> int:
+        """The numbers that a recursion keeps at each sample point."""
+        if self.recursion is None:
+            return 0
+        each = 2 * self.size + len(self.sampled) if self.inner else self.size
+        return self.recursion.chains * each
 
 
 @dataclass(frozen=True)
@@ -269,7 +310,8 @@ class Schedule:
             total += sum((form.rows.stop - form.rows.start) * form.rows.stop for form in drawn)
             if step.core:
                 new, group = step.core.parts.stop - step.core.parts.start, self.groups[step.core.group]
-                total += new * (2 * step.core.rows.stop if group.recursion else step.core.parts.stop)
+                loop = (6 if group.inner else 2) * step.core.rows.stop
+                total += new * (loop if group.recursion else step.core.parts.stop)
         return total
 
     @cached_property

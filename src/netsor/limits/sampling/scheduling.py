@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,13 +12,15 @@ from netsor.lang.expr import Apply, Expr
 from netsor.limits.recursion.components import components
 from netsor.limits.recursion.forms import Atom
 from netsor.limits.recursion.recorder import Recorder
-from netsor.limits.sampling.recursions import CoreKey, Follows, find_recursions, joined
+from netsor.limits.sampling.chains import CoreKey, Follows, PartKey, find_recursions, joined
 from netsor.limits.sampling.schedule import (
     Core,
     ExactAtom,
     Family,
     Form,
     Group,
+    Inner,
+    Parts,
     Piece,
     Recursion,
     Row,
@@ -53,15 +56,23 @@ class _Piece:
 
 
 @dataclass
-class _Lists:
-    """The parts of a group as they are collected."""
+class _PartLists:
+    """The parts of some rows as they are collected; `factors` are of the rows that others follow."""
 
     sampled: list[np.ndarray] = field(default_factory=list)
-    atoms: list[list[dict[int, np.ndarray]]] = field(default_factory=list)
+    atoms: list[tuple[int, list[dict[int, np.ndarray]]]] = field(default_factory=list)
     starts: list[np.ndarray] = field(default_factory=list)
-    before: list[np.ndarray] = field(default_factory=list)
     factors: list[np.ndarray] = field(default_factory=list)
     count: int = 0
+
+
+@dataclass
+class _Lists(_PartLists):
+    """The parts of a group, and of cores within them."""
+
+    before: list[np.ndarray] = field(default_factory=list)
+    holds: list[np.ndarray] = field(default_factory=list)
+    inner: _PartLists = field(default_factory=_PartLists)
     plain: bool = True
 
 
@@ -122,6 +133,9 @@ class _Scheduler:
             for odd, sums in alike.items():
                 names = {f for parts in sums.values() for part in parts for f in part.exact}
                 common = sorted(f for f in names if all(_is_common(parts, f) for parts in sums.values()))
+                self.variables.meet(
+                    (f, a) for parts in sums.values() for f, a in parts[0].exact.items() if f in common
+                )
                 for expr, parts in sums.items():
                     core = (tuple(_without(part, common) for part in parts), self.vectors.found[expr].inputs)
                     factors = {f: parts[0].exact.get(f) for f in common}
@@ -133,8 +147,15 @@ class _Scheduler:
         )
         self.group_of = {core: k for k, cores in enumerate(sets) for core in cores}
         pool_of = {k: pool for pool, members in enumerate(pools) for k in members}
-        self.groups = [Group(pool_of[k]) for k in range(len(sets))]
-        self.follows = {core: f for cores in sets for core, f in find_recursions(cores, self.room).items()}
+        self.groups = [Group(pool=pool_of[k]) for k in range(len(sets))]
+        for group, cores in zip(self.groups, sets, strict=True):
+            self.variables.meet(item for parts, _ in cores for _, _, exact in parts for item in exact)
+            found = find_recursions(cores, self.room, used)
+            self.follows |= found
+            nests = [f.nest for f in found.values() if f.nest]
+            if nests:
+                names = {family for nest in nests for family, _ in nest.part[2]}
+                group.inner = Inner(families=frozenset(map(self.variables.number, names)))
         self.lists = [_Lists() for _ in sets]
         self.pools = [0] * len(pools)
         clusters = [{k for n in pool for core in sets[n] for k, _ in used[core]} for pool in pools]
@@ -174,24 +195,51 @@ class _Scheduler:
         group, lists, follows = self.groups[number], self.lists[number], self.follows.get(key)
         if follows and follows.before not in self.cores:  # it comes later
             follows = None
-        own = [piece.parts[k] for k in follows.own] if follows else piece.parts
-        exact = [key[0][k][2] for k in follows.own] if follows else [e for _, _, e in key[0]]
-        before, factor = np.full((2, n), -1)
+        nest = follows.nest if follows else None
+        own = [key[0][k] for k in follows.own] if follows else list(key[0])
+        before, factor, scale = np.full((3, n), -1)
         if follows:
             before = spread(self.cores[follows.before].rows, n)
             factor = spread(self.add_row((follows.factor,), group.pool, forms, rows), n)
-        sampled = [spread(self.add_row(part.row, group.pool, forms, rows), n) for part in own]
-        places, atoms = np.stack(sampled, axis=1).ravel(), self.variables.atoms
-        parts = slice(lists.count, lists.count + len(places))
-        lists.plain &= np.array_equal(places, np.arange(parts.start, parts.stop))
-        lists.sampled.append(places)
-        group.factors.append(([part.constants for part in own], n))
-        lists.atoms.append([{self.variables.number(f): spread(atoms[a], n) for f, a in e} for e in exact])
-        lists.starts.append(np.arange(parts.start, parts.stop, len(own)))
+        if nest and nest.factor:
+            scale = spread(self.add_row((nest.factor,), group.pool, forms, rows), n)
+
+        def add(lists: _PartLists, parts: Parts, keys: Sequence[PartKey], factor: np.ndarray) -> slice:
+            sampled = [spread(self.add_row(row, group.pool, forms, rows), n) for _, row, _ in keys]
+            return self.add_parts(lists, parts, keys, sampled, factor)
+
+        keys = [nest.part, *own] if nest else own
+        parts = add(lists, group, keys, factor)
+        inner = slice(0, 0)
+        if group.inner:
+            inner = add(lists.inner, group.inner, nest.own if nest else (), scale)
+        lists.plain &= np.array_equal(lists.sampled[-1], np.arange(parts.start, parts.stop))
         lists.before.append(before)
+        lists.holds.append(np.tile([nest is not None and k == 0 for k in range(len(keys))], n))
+        group.size += n
+        rows_of = slice(group.size - n, group.size)
+        return Core(number, rows_of, parts, self.pools[group.pool], lists.plain, inner)
+
+    def add_parts(
+        self,
+        lists: _PartLists,
+        parts: Parts,
+        keys: Sequence[PartKey],
+        sampled: list[np.ndarray],
+        factor: np.ndarray,
+    ) -> slice:
+        """The parts of some rows, for as many inputs as there are factors."""
+        n, atoms = len(factor), self.variables.atoms
+        places = np.stack(sampled, axis=1).ravel() if sampled else np.zeros(0, int)
+        lists.sampled.append(places)
+        lists.atoms.append(
+            (n, [{self.variables.number(f): spread(atoms[a], n) for f, a in exact} for _, _, exact in keys])
+        )
+        lists.starts.append(lists.count + len(keys) * np.arange(n))
         lists.factors.append(factor)
-        lists.count, group.size = parts.stop, group.size + n
-        return Core(number, slice(group.size - n, group.size), parts, self.pools[group.pool], lists.plain)
+        parts.factors.append(([constants for constants, _, _ in keys], n))
+        lists.count += len(places)
+        return slice(lists.count - len(places), lists.count)
 
     def add_row(self, key: RowKey, pool: int, forms: list[Form], rows: list[Row]) -> slice:
         """The place of sampled values in their pool; a new product is an atom times a row if it can be."""
@@ -224,16 +272,24 @@ class _Scheduler:
 
 
 def _finish(group: Group, lists: _Lists, families: list[Family]) -> None:
-    group.sampled, group.starts = np.concatenate(lists.sampled), np.concatenate(lists.starts)
-    for number in sorted({f for atoms in lists.atoms for part in atoms for f in part}):
+    _join(group, lists, families)
+    before = np.concatenate(lists.before)
+    group.recursion = Recursion.of(before, np.concatenate(lists.factors)) if np.any(before >= 0) else None
+    if group.inner:
+        _join(group.inner, lists.inner, families)
+        group.inner.factor = np.concatenate(lists.inner.factors)
+        group.inner.holds = np.concatenate(lists.holds)
+
+
+def _join(parts: Parts, lists: _PartLists, families: list[Family]) -> None:
+    parts.sampled, parts.starts = np.concatenate(lists.sampled), np.concatenate(lists.starts)
+    for number in sorted({f for _, atoms in lists.atoms for part in atoms for f in part}):
         columns = []
-        for atoms, sampled in zip(lists.atoms, lists.sampled, strict=True):
-            none = np.zeros(len(sampled) // len(atoms), int)
-            columns.append(np.stack([part.get(number, none) for part in atoms], axis=1).ravel())
-        group.atoms[number] = np.concatenate(columns)
-        families[number].means |= bool(np.any(group.atoms[number] == 0))
-    before, factors = np.concatenate(lists.before), np.concatenate(lists.factors)
-    group.recursion = Recursion.of(before, factors) if np.any(before >= 0) else None
+        for n, atoms in lists.atoms:
+            none = np.zeros(n, int)
+            columns += [np.stack([part.get(number, none) for part in atoms], axis=1).ravel()] if atoms else []
+        parts.atoms[number] = np.concatenate(columns)
+        families[number].means |= bool(np.any(parts.atoms[number] == 0))
 
 
 def _is_common(parts: list[Part], family: str) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from netsor.expect.points.landmarks import LandmarkLoadings
@@ -10,6 +12,7 @@ from netsor.expect.points.normal import NormalPoints
 from netsor.lang.expr import Expr
 from netsor.limits.sampling.carried import Carried
 from netsor.limits.sampling.draws import Draws, Mixtures, multiply
+from netsor.limits.sampling.nested import NestedWeights, nested_weights
 from netsor.limits.sampling.numbers import Numbers, Static
 from netsor.limits.sampling.recursions import in_order
 from netsor.limits.sampling.schedule import Core, Form, Schedule, Step
@@ -35,7 +38,7 @@ class Share:
         self.schedule, self.numbers = schedule, numbers
         self.span, self.loadings, self.count = span, loadings, points[0].count
         self.pairs: list[np.ndarray] = []
-        self.weights: dict[tuple[int, int], np.ndarray] = {}  # by group and first row
+        self.weights: dict[tuple[int, int], Any] = {}  # by group and first row
         self.parts = []
         for k in range(0, self.count, workspace.points):
             places = slice(k, min(k + workspace.points, self.count))
@@ -66,11 +69,14 @@ class Share:
                 for loadings, cov in zip(self.loadings, own, strict=True)
             ]
 
-    def weights_of(self, core: Core) -> np.ndarray:
+    def weights_of(self, core: Core) -> np.ndarray | NestedWeights:
         """What a recursion multiplies products of new parts and all so far with, these in its order."""
-        group, order = self.schedule.groups[core.group], in_order(self.schedule.groups[core.group], core)
+        group, constants = self.schedule.groups[core.group], self.numbers.constants[core.group]
+        if group.inner:
+            return nested_weights(group, core, (constants, self.numbers.inner[core.group]), self.pairs)
+        order = in_order(group, core)
         made = np.ones((self.span.stop - self.span.start, core.parts.stop - core.parts.start, len(order)))
-        multiply(made, group, self.numbers.constants[core.group], core.parts, order, self.pairs)
+        multiply(made, group, constants, core.parts, order, self.pairs)
         return made
 
     @property

@@ -141,6 +141,10 @@ class RecordedTables:
     def __init__(self, r: Recorder, schedule: Schedule, step: Traced) -> None:
         self.r, self.schedule, self.step = r, schedule, step
 
+    def has(self, e: Expr) -> bool:
+        """Whether the schedule has second moments of a vector."""
+        return e in self.schedule.states
+
     def block(self, e: Expr, f: Expr, pair: Pair) -> PerPair | None:
         """E[e f], or None if the schedule does not have it."""
         left, right = (self.schedule.states.get(x) for x in (e, f))

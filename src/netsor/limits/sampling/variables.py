@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from netsor.limits.sampling.vectors import Vectors
 __all__ = ["Variables", "spread"]
 
 Term = tuple[slice, State, Expr]  # the rows of a form, a vector in it behind a matrix, its coefficient
+Kind = tuple[Expr, bool]  # the function of an atom, and whether its variable is centred
 
 
 class Variables:
@@ -29,7 +31,8 @@ class Variables:
         self.forms: dict[Expr, slice] = {}
         self.atoms: dict[Atom, slice] = {}
         self._numbers: dict[str, int] = {}
-        self._kinds: list[dict[tuple[Expr, bool], tuple[Atom, list[slice], list[slice]]]] = []
+        self._kinds: list[dict[Kind, tuple[Atom, list[slice], list[slice]]]] = []
+        self._meetings: set[tuple[int, Kind, Kind]] = set()
         self._terms: dict[tuple[int, str], list[Term]] = {}
 
     def number(self, family: str) -> int:
@@ -73,6 +76,16 @@ class Variables:
                     if alike:
                         yield _link(matrix, term, alike, odd)
 
+    def meet(self, atoms: Iterable[tuple[str, Atom]]) -> None:
+        """Note that the expectations of products of these atoms, each with its family, are needed."""
+        kinds: dict[int, set[Kind]] = {}
+        for family, atom in atoms:
+            kinds.setdefault(self.number(family), set()).add(self._kind(atom))
+        self._meetings.update((n, a, b) for n, some in kinds.items() for a, b in product(some, repeat=2))
+
+    def _kind(self, atom: Atom) -> Kind:
+        return atom.body, self.r.forms.is_centred(atom.forms[0])
+
     def add_atom(self, atom: Atom, forms: list[Form], new: list[ExactAtom]) -> slice:
         """The rows of an exact atom; if it has none yet, it is one of the new ones."""
         if atom not in self.atoms:
@@ -81,16 +94,16 @@ class Variables:
             family, kinds = self.families[number], self._kinds[number]
             self.atoms[atom] = rows = slice(family.atoms, family.atoms + places.stop - places.start)
             family.atoms = rows.stop
-            centred = self.r.forms.is_centred(form)
-            _, its_rows, its_forms = kinds.setdefault((atom.body, centred), (atom, [], []))
+            own = self._kind(atom)
+            _, its_rows, its_forms = kinds.setdefault(own, (atom, [], []))
             its_rows.append(rows)
             its_forms.append(places)
             peers = {
-                kind: self._peer(number, kind, atom, centred, *members) for kind, members in kinds.items()
+                kind: self._peer(number, kind, atom, own[1], *members)
+                for kind, members in kinds.items()
+                if (number, own, kind) in self._meetings
             }
-            new.append(
-                ExactAtom(atom, number, rows, places, tuple(peers.values()), peers[atom.body, centred])
-            )
+            new.append(ExactAtom(atom, number, rows, places, tuple(peers.values()), peers[own]))
         return self.atoms[atom]
 
     def _peer(

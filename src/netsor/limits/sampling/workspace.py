@@ -14,7 +14,7 @@ import numpy as np
 from netsor.errors import LimitError
 from netsor.expect.points.axes import LARGEST_TURN
 from netsor.expect.points.normal import BLOCK_DIMENSIONS
-from netsor.limits.sampling.schedule import Schedule, Step
+from netsor.limits.sampling.schedule import Core, Schedule, Step
 from netsor.threads import cores
 
 __all__ = ["NUMBER", "Needs", "Rooms", "Workspace", "pilot_workspace", "workspace"]
@@ -101,9 +101,9 @@ class Needs:
         cores = [step.core for step in schedule.steps if step.core]
         counts = [(c.parts.stop - c.parts.start) // (c.rows.stop - c.rows.start) for c in cores]
         rows = [count * c.parts.stop for count, c in zip(counts, cores, strict=True)]
-        states = sum(g.recursion.chains * g.size for g in groups if g.recursion)
+        states = sum(g.states for g in groups)
         recursive = [c for c in cores if groups[c.group].recursion]
-        weights = max(((c.parts.stop - c.parts.start) * c.parts.stop for c in recursive), default=0)
+        weights = max(map(_weights, recursive), default=0)
         values = sum(schedule.pools) + states + schedule.alive + 4 * inputs + sum(drawn)
         tables = moments + covariances + 2 * sum(n**2 for n in drawn) + series + 12 * inputs * largest
         tables += 2 * weights
@@ -165,9 +165,16 @@ def _new(step: Step) -> int:
     return max([form.rows.stop - form.rows.start for form in step.forms], default=0)
 
 
+def _weights(core: Core) -> int:
+    """Entries of the tables that a recursion weighs new parts with: products of parts, and of atoms."""
+    new, held = (some.stop - some.start for some in (core.parts, core.inner))
+    return new * core.parts.stop + (held and (new + held) * (core.parts.stop + core.inner.stop))
+
+
 def _bytes(schedule: Schedule) -> int:
     """Of the numbers of rows in a schedule, and of what is known of inputs."""
-    arrays = [x for g in schedule.groups for x in (g.sampled, g.starts, *g.atoms.values())]
+    lists = [parts for g in schedule.groups for parts in (g, g.inner) if parts]
+    arrays = [x for parts in lists for x in (parts.sampled, parts.starts, *parts.atoms.values())]
     for link in (link for step in schedule.steps for form in step.forms for link in form.links):
         arrays += [link.other, link.other, link.columns, *(f.other for f in link.factors)]
     static = sum(2 * family.size**2 for family in schedule.families)
