@@ -24,6 +24,7 @@ __all__ = [
     "Ref",
     "Slice",
     "count_terms",
+    "once",
     "refs",
     "rename",
     "subtrees",
@@ -49,8 +50,8 @@ Attr = Any  # None, bool, int, float, str, Slice, or a tuple of these
 _KNOWN: WeakValueDictionary[Any, Any] = WeakValueDictionary()
 
 
-def _once(cls: type, key: tuple[Any, ...], **fields: Any) -> Any:
-    """The one node with this key, made now if there is none."""
+def once(cls: type, key: tuple[Any, ...], **fields: Any) -> Any:
+    """The one object with this key, made now if there is none."""
     found = _KNOWN.get(key)
     if found is None:
         made = object.__new__(cls)
@@ -76,7 +77,7 @@ class Ref(_Node):
     name: str
 
     def __new__(cls, name: str) -> Ref:
-        return _once(cls, (Ref, name), name=name)
+        return once(cls, (Ref, name), name=name)
 
     def __reduce__(self):
         return Ref, (self.name,)
@@ -90,7 +91,7 @@ class Const(_Node):
 
     def __new__(cls, value: float) -> Const:
         number = float(value)
-        return _once(cls, (Const, repr(number)), value=number)
+        return once(cls, (Const, repr(number)), value=number)
 
     def __reduce__(self):
         return Const, (self.value,)
@@ -115,7 +116,7 @@ class Apply(_Node):
         attrs = op.canonical(attrs) if attrs else ()
         # The text of the options tells 0 from 0.0, False and -0.0, which are equal keys of a dictionary.
         key = (op, args, repr(attrs) if attrs else "", pick)
-        return _once(cls, key, op=op, args=args, attrs=attrs, pick=pick)
+        return once(cls, key, op=op, args=args, attrs=attrs, pick=pick)
 
     def __reduce__(self):
         """All nodes in order, so that an expression of any depth travels."""

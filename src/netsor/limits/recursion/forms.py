@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from netsor.lang.check import Inferred
-from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees, transform
+from netsor.lang.expr import Apply, Const, Expr, Ref, once, refs, subtrees, transform
 from netsor.lang.functions import add, d_batchnorm, div, mul, neg, pow_, sub
 from netsor.lang.index_maps import contract
 from netsor.lang.ops import Function, IndexMap
@@ -38,20 +38,22 @@ __all__ = ["HOLE", "Asking", "Atom", "Forms", "Product", "of_parts", "replace_ex
 HOLE = Ref("@")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, init=False)
 class Atom:
-    """A function of Gaussian forms: `body` with its forms, or with HOLE in place of the only one."""
+    """A function of Gaussian forms: `body` with its forms, or with HOLE in place of the only one.
+
+    As of expressions, there is one object for each value: sums of many products compare their atoms often.
+    """
 
     body: Expr
     forms: tuple[Expr, ...]
     unary: bool
 
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.body, self.forms, self.unary))
+    def __new__(cls, body: Expr, forms: tuple[Expr, ...], unary: bool) -> Atom:
+        return once(cls, (Atom, body, forms, unary), body=body, forms=forms, unary=unary)
 
-    def __hash__(self) -> int:
-        return self._hash
+    def __reduce__(self):
+        return Atom, (self.body, self.forms, self.unary)
 
     @cached_property
     def expr(self) -> Expr:

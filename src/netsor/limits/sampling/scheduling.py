@@ -137,20 +137,21 @@ class _Scheduler:
                     (f, a) for parts in sums.values() for f, a in parts[0].exact.items() if f in common
                 )
                 for expr, parts in sums.items():
-                    core = (tuple(_without(part, common) for part in parts), self.vectors.found[expr].inputs)
+                    own = tuple(_without(part, common) for part in parts)
+                    core = CoreKey(own, self.vectors.found[expr].inputs)
                     factors = {f: parts[0].exact.get(f) for f in common}
                     pieces[expr].append(_Piece(odd, parts, factors, core))
                     used.setdefault(core, set()).add((k, odd))
-        sets = joined(components(list(used), lambda core: used[core]), self.room)
-        pools = components(
-            list(range(len(sets))), lambda k: {row for core in sets[k] for _, row, _ in core[0]}
-        )
+        known = {core.whole: core for core in used}
+        sets = joined(components(list(used), lambda core: used[core]), self.room, known)
+        rows = [{row for core in cores for _, row, _ in core.parts} for cores in sets]
+        pools = components(list(range(len(sets))), lambda k: rows[k])
         self.group_of = {core: k for k, cores in enumerate(sets) for core in cores}
         pool_of = {k: pool for pool, members in enumerate(pools) for k in members}
         self.groups = [Group(pool=pool_of[k]) for k in range(len(sets))]
         for group, cores in zip(self.groups, sets, strict=True):
-            self.variables.meet(item for parts, _ in cores for _, _, exact in parts for item in exact)
-            found = find_recursions(cores, self.room, used)
+            self.variables.meet(item for core in cores for _, _, exact in core.parts for item in exact)
+            found = find_recursions(cores, self.room, known)
             self.follows |= found
             nests = [f.nest for f in found.values() if f.nest]
             if nests:
@@ -180,7 +181,7 @@ class _Scheduler:
         core = self.cores.get(piece.core)
         known = core is not None
         if core is None:
-            core = self.cores[piece.core] = self.add_core(piece, n, forms, rows)
+            core = self.cores[piece.core] = self.add_core(piece.core, forms, rows)
         self.steps.append(Step(tuple(forms), tuple(atoms), tuple(rows), None if known else core, depth))
         factors = {}
         for name, atom in piece.factors.items():
@@ -189,14 +190,14 @@ class _Scheduler:
             self.variables.families[number].means |= atom is None
         return Piece(core.group, spread(core.rows, n), factors)
 
-    def add_core(self, piece: _Piece, n: int, forms: list[Form], rows: list[Row]) -> Core:
-        key = piece.core
+    def add_core(self, key: CoreKey, forms: list[Form], rows: list[Row]) -> Core:
+        n = key.inputs
         number = self.group_of[key]
         group, lists, follows = self.groups[number], self.lists[number], self.follows.get(key)
         if follows and follows.before not in self.cores:  # it comes later
             follows = None
         nest = follows.nest if follows else None
-        own = [key[0][k] for k in follows.own] if follows else list(key[0])
+        own = [key.parts[k] for k in follows.own] if follows else list(key.parts)
         before, factor, scale = np.full((3, n), -1)
         if follows:
             before = spread(self.cores[follows.before].rows, n)

@@ -20,6 +20,7 @@ __all__ = ["Part", "Vector", "Vectors"]
 RowKey = tuple[Atom, ...] | Expr  # a product of sampled atoms, or an expression of sampled forms alone
 Combination = dict[str, Expr]  # the coefficients of inputs and of products with matrices, by name
 ONE = Const(1.0)
+SAMPLED = ""  # in place of the family of an atom
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Vectors:
         self.r, self.forms, self.drawn = r, r.forms, drawn
         self.found: dict[Expr, Vector] = {}
         self._linear: dict[Expr, Combination | None] = {}
-        self._plain: dict[Atom, bool] = {}
+        self._homes: dict[Atom, str | None] = {}
         self.answers: dict[str, dict[Expr, Any]] = {}
         for vector in _needed_vectors(r):
             parts = self._parts(vector.expr)
@@ -125,29 +126,33 @@ class Vectors:
         sampled: list[Atom] = []
         exact: dict[str, Atom] = {}
         for atom in product.atoms:
-            families = self.forms.families_of(atom)
-            if not self._is_plain(atom):
+            home = self._homes[atom] if atom in self._homes else self._home(atom)
+            if home is None or home in exact:
                 return None
-            if families <= self.drawn:
+            if home == SAMPLED:
                 sampled.append(atom)
-            elif len(families) == 1 and atom.unary and not families & exact.keys():
-                exact[next(iter(families))] = atom
             else:
-                return None
+                exact[home] = atom
         known = all(map(self._is_number, product.constants))
         return Part(product.constants, tuple(sampled), exact) if known else None
 
+    def _home(self, atom: Atom) -> str | None:
+        """The exact family of an atom, SAMPLED if all of it is drawn, or None if it does not fit."""
+        families = self.forms.families_of(atom)
+        alone = len(families) == 1 and atom.unary
+        home = SAMPLED if families <= self.drawn else next(iter(families)) if alone else None
+        self._homes[atom] = home if self._is_plain(atom) else None
+        return self._homes[atom]
+
     def _is_plain(self, atom: Atom) -> bool:
         """Coordinatewise functions without parameters of Gaussian variables without index."""
-        if atom not in self._plain:
-            nodes = (node for node in subtrees(atom.expr) if isinstance(node, Apply))
-            names = {HOLE.name} if atom.unary else {name for form in atom.forms for name in refs(form)}
-            self._plain[atom] = (
-                all(isinstance(node.op, Function) and node.pick is None for node in nodes)
-                and names.issuperset(refs(atom.body))
-                and all(self.combination(form) is not None for form in atom.forms)
-            )
-        return self._plain[atom]
+        nodes = (node for node in subtrees(atom.expr) if isinstance(node, Apply))
+        names = {HOLE.name} if atom.unary else {name for form in atom.forms for name in refs(form)}
+        return (
+            all(isinstance(node.op, Function) and node.pick is None for node in nodes)
+            and names.issuperset(refs(atom.body))
+            and all(self.combination(form) is not None for form in atom.forms)
+        )
 
     def _is_number(self, c: Expr) -> bool:
         """A constant for each input, or for all of them, that is no limit of a C-var."""
