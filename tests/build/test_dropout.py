@@ -88,11 +88,18 @@ def gaussian():
     return ns.network(lambda x: v @ ns.relu(W @ x + noise))
 
 
+def biased():
+    W, v, bias = ns.Matrix(), ns.Matrix(rows=1), ns.Vector(0.4, 0.1)
+    noise = ns.Vector(0.5, 0.2, each=True)
+    return ns.network(lambda x: v @ ns.relu(W @ x + bias + noise))
+
+
 CASES = {
     "pixels": (pixels, RNG.standard_normal((3, 3, 2, 2))),
     "tokens": (tokens, [RNG.standard_normal((3, 2)), RNG.standard_normal((2, 2))]),
     "inside": (inside, VECTORS),
     "gaussian": (gaussian, VECTORS),
+    "biased": (biased, VECTORS),  # the covariance of the noise was taken for that of noise and bias
 }
 
 
@@ -106,7 +113,7 @@ def test_limit_and_simulation(name):
     assert np.abs((found.value - mean) / np.hypot(error, found.error)).max() < 4.5
 
 
-@pytest.mark.parametrize("name", ["pixels", "gaussian"])
+@pytest.mark.parametrize("name", ["pixels", "gaussian", "biased"])
 def test_all_sampled_is_the_same(name):
     make, x = CASES[name]
     net = make()

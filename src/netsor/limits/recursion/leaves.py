@@ -40,7 +40,7 @@ def normal_covariance(r: Recorder, g: str, k: str, pair: Pair) -> PerPair | None
         return None
     left, right, ones = r.ref_index(g), r.ref_index(k), (1,) * pair.batch
     if isinstance(s.law, Normal) and s.law.each and not pair.same:
-        return None if pair.is_tile else _of_noise(r, g, pair)
+        return None if pair.is_tile else _of_noise(r, g, k, pair)
     if g == k and isinstance(s.law, Normal) and isinstance(s.law.cov, float):
         if pair.tied:
             full = r.xp.ones((*ones, *(1,) * len(left)))
@@ -59,10 +59,11 @@ def normal_covariance(r: Recorder, g: str, k: str, pair: Pair) -> PerPair | None
     return PerPair(pair.shared(block.array), pair, len(left), len(right))
 
 
-def _of_noise(r: Recorder, g: str, pair: Pair) -> PerPair:
+def _of_noise(r: Recorder, g: str, k: str, pair: Pair) -> PerPair | None:
     """The covariance of what is drawn anew for each input, over all pairs of inputs."""
-    own = normal_covariance(r, g, g, Pair(True, pair.tied))
-    assert own is not None
+    own = normal_covariance(r, g, k, Pair(True, pair.tied))
+    if own is None:
+        return None
     n = r.inputs[g]
     same = r.xp.asarray(np.eye(n).reshape((1, n, n, *(1,) * (own.array.ndim - 2))))
     return PerPair(same * own.array[:, :, None, ...], pair, own.left, own.right)
