@@ -94,12 +94,18 @@ def biased():
     return ns.network(lambda x: v @ ns.relu(W @ x + bias + noise))
 
 
+def masked_and_biased():
+    W, v, bias, drop = ns.Matrix(), ns.Matrix(rows=1), ns.Vector(0.4, 0.1), ns.Dropout(KEEP)
+    return ns.network(lambda x: v @ ns.sigmoid(drop(W @ x) + bias))
+
+
 CASES = {
     "pixels": (pixels, RNG.standard_normal((3, 3, 2, 2))),
     "tokens": (tokens, [RNG.standard_normal((3, 2)), RNG.standard_normal((2, 2))]),
     "inside": (inside, VECTORS),
     "gaussian": (gaussian, VECTORS),
     "biased": (biased, VECTORS),  # the covariance of the noise was taken for that of noise and bias
+    "masked_and_biased": (masked_and_biased, VECTORS),
 }
 
 
@@ -113,13 +119,77 @@ def test_limit_and_simulation(name):
     assert np.abs((found.value - mean) / np.hypot(error, found.error)).max() < 4.5
 
 
-@pytest.mark.parametrize("name", ["pixels", "gaussian", "biased"])
+@pytest.mark.parametrize("name", ["pixels", "gaussian", "biased", "masked_and_biased"])
 def test_all_sampled_is_the_same(name):
     make, x = CASES[name]
     net = make()
     exact = ns.kernel(net)(x)
     sampled = ns.kernel(net, method="sample", seed=0).evaluate(x)
     assert np.abs((sampled.value - exact) / sampled.error).max() < 6
+
+
+def over_masks(f, g, x, shared):
+    """E[f(m h) g(m' h')] of two inputs: all masks, with quadrature over h and h' for each."""
+    nodes = np.linspace(-9, 9, 401)
+    weights = np.exp(-(nodes**2) / 2)
+    weights /= weights.sum()
+    root = np.linalg.cholesky(x @ x.T / x.shape[1] + 1e-14 * np.eye(2))
+    h = root[0, 0] * nodes[:, None] + 0 * nodes
+    k = root[1, 0] * nodes[:, None] + root[1, 1] * nodes
+    total, chances = 0.0, (1 - KEEP, KEEP)
+    for m in (0, 1):
+        for n in (m,) if shared else (0, 1):
+            chance = chances[m] * (1.0 if shared else chances[n])
+            total += chance * (weights @ (f(m, h * m / KEEP) * g(n, k * n / KEEP)) @ weights)
+    return total
+
+
+SMOOTH = {
+    "sigmoid": (ns.sigmoid, lambda z: 1 / (1 + np.exp(-z)), lambda z: np.exp(-z) / (1 + np.exp(-z)) ** 2),
+    "tanh": (ns.tanh, np.tanh, lambda z: 1 / np.cosh(z) ** 2),
+    "quotient": (lambda h: h / (1 + h * h), lambda z: z / (1 + z**2), lambda z: (1 - z**2) / (1 + z**2) ** 2),
+    "user": (
+        lambda h: ns.nonlin(lambda z: np.cos(z) + 0.1, h),
+        lambda z: np.cos(z) + 0.1,
+        lambda z: -np.sin(z),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_functions_of_masked_vectors_are_exact(name):
+    """phi(m h) is m phi(h) + (1 - m) phi(0)."""
+    phi, value, slope = SMOOTH[name]
+    W, v, drop = ns.Matrix(), ns.Matrix(rows=1), ns.Dropout(KEEP)
+    net, x = ns.network(lambda x: v @ phi(drop(W @ x))), 0.5 * VECTORS[:2]
+    found = ns.ntk(net).evaluate(x)
+    assert found.plan.exact
+    for i, j in ((0, 0), (0, 1)):
+        both = x[[i, j]]
+        kernel = over_masks(lambda m, z: value(z), lambda m, z: value(z), both, i == j)
+        slopes = over_masks(lambda m, z: m * slope(z), lambda m, z: m * slope(z), both, i == j) / KEEP**2
+        theta = kernel + slopes * (both[0] @ both[1]) / x.shape[1]
+        assert ns.kernel(net)(x)[i, j] == pytest.approx(kernel, rel=1e-9)
+        assert found.value[i, j] == pytest.approx(theta, rel=1e-9)
+
+
+def test_masks_pass_relu():
+    W, v, drop = ns.Matrix(2.0), ns.Matrix(rows=1), ns.Dropout(KEEP)
+    before, after = (
+        ns.network(f) for f in (lambda x: v @ ns.relu(drop(W @ x)), lambda x: v @ drop(ns.relu(W @ x)))
+    )
+    for make in (ns.kernel, ns.ntk):
+        np.testing.assert_allclose(make(before)(VECTORS), make(after)(VECTORS), rtol=1e-13)
+
+
+def test_many_masks_are_sampled():
+    """Each mask doubles the terms of a function: beyond a few of them they stay inside."""
+    matrices, v = [ns.Matrix() for _ in range(4)], ns.Matrix(rows=1)
+    drops = [ns.Dropout(KEEP) for _ in matrices]
+    net = ns.network(lambda x: v @ ns.tanh(sum(d(W @ x) for d, W in zip(drops, matrices, strict=True))))
+    found = ns.kernel(net, seed=0).evaluate(VECTORS[:2])
+    assert not found.plan.exact
+    assert_simulated(found.value, ns.empirical_kernel(net, VECTORS[:2], 300, 60, seed=0))
 
 
 def test_noise_by_hand():

@@ -32,6 +32,7 @@ from netsor.lang.program import (
 from netsor.lang.sampling import input_mean
 from netsor.lang.types import C, G
 from netsor.limits.recursion.components import components
+from netsor.limits.recursion.masks import masks_of, masks_outside
 
 __all__ = ["HOLE", "Asking", "Atom", "Forms", "Product", "of_parts", "replace_exprs"]
 
@@ -238,13 +239,18 @@ class Forms:
 
     @of_parts
     def unwound(self, expr: Expr) -> Asking:
-        """The expression as a function of G-vars and constants."""
+        """The expression as a function of G-vars and constants, with masks in front of functions."""
         known: dict[Expr, Expr] = {}
         for name in refs(expr):
             source = self.program.definitions.get(name)
             if isinstance(source, Nonlin):
                 known[Ref(name)] = yield source.expr
-        return replace_exprs(expr, known)
+        return masks_outside(replace_exprs(expr, known), self.masks)
+
+    @cached_property
+    def masks(self) -> frozenset[Expr]:
+        """Vectors of zeros and ones that are independent of all others."""
+        return masks_of(self.program)
 
     def resolved(self, e: Expr) -> Expr:
         """A vector by its name as a function of G-vars; anything else as it is."""
