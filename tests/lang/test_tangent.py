@@ -16,6 +16,7 @@ from netsor.lang.functions import MIXINGS, d_batchnorm
 from netsor.lang.normal_form import NormalForm
 from netsor.lang.ops import Function
 from netsor.lang.tangent import tangent
+from netsor.limits import KernelFn
 
 LAYER = """
 Input g :: G(n) ~ N(0, 1)
@@ -261,3 +262,23 @@ def test_the_error_of_differences_counts(frequency: float) -> None:
         assert found.error.max() > 1e-9 * known.value.max()
         with pytest.raises(ns.NetsorError, match="Differences"):
             ns.ntk(wave.net.net, tol=1e-6).evaluate(x)
+
+
+def test_differences_are_looked_at_no_closer_than_their_step() -> None:
+    """They were evaluated twenty times as often as the function itself, which may have narrower spikes."""
+    W, v, x = ns.Matrix(1.5), ns.Matrix(rows=1), np.random.default_rng(0).standard_normal((2, 3))
+    seen = []
+
+    def cube(z: np.ndarray) -> np.ndarray:
+        seen.append(np.size(z))
+        return np.asarray(np.tanh(z)) ** 3
+
+    def evaluations(K: KernelFn) -> int:
+        seen.clear()
+        K(x)
+        return sum(seen)
+
+    net = ns.network(lambda x: v @ ns.nonlin(cube, W @ x))
+    slopes, known = ns.ntk(net, {"v": 0.0}), ns.ntk(ns.network(lambda x: v @ ns.tanh(W @ x) ** 3), {"v": 0.0})
+    assert evaluations(slopes) < evaluations(ns.kernel(net))
+    np.testing.assert_allclose(slopes(x), known(x), rtol=1e-11)

@@ -20,7 +20,7 @@ import numpy as np
 from netsor.lang.libraries import double_precision, is_traced
 from netsor.lang.ops import Function, Mixing
 
-__all__ = ["Along", "Slope", "by_differences", "directional", "partial_of"]
+__all__ = ["STEP", "Along", "Slope", "by_differences", "directional", "partial_of"]
 
 STEP = 2.0**-10
 STENCILS = (  # positions of the points in steps, and weights of their values

@@ -29,21 +29,26 @@ TOLERANCE = 1e-13  # relative to the smallest norm, in units that follow the dty
 
 
 def series_of_many(
-    fn: Callable[[Any], Any], m: Any, q: Any, kinks: Sequence[float] = (), trusted: bool = False
+    fn: Callable[[Any], Any],
+    m: Any,
+    q: Any,
+    kinks: Sequence[float] = (),
+    trusted: bool = False,
+    finest: float = 0.0,
 ) -> Series:
     """The Hermite series of f at inputs of mean m and variance q, arrays of one shape.
 
-    `fn` is elementwise and the same for all inputs, `kinks` are its kinks; see `series` for `trusted`.
+    `fn` is elementwise and the same for all inputs, `kinks` are its kinks; see `series` for the others.
     Where interpolation does not apply or does not converge, every input is integrated.
     """
-    found = None
+    found, known = None, {"trusted": trusted, "finest": finest}
     if isinstance(m, np.ndarray) and m.size >= MANY and m.min() == m.max() and (q > 0).all():
-        found = _interpolated(fn, m, q, kinks, trusted)
-    return series(fn, m, q, kinks=kinks, alone=True, trusted=trusted) if found is None else found
+        found = _interpolated(fn, m, q, kinks, known)
+    return series(fn, m, q, kinks=kinks, alone=True, **known) if found is None else found
 
 
 def _interpolated(
-    fn: Callable[[Any], Any], m: np.ndarray, q: np.ndarray, kinks: Sequence[float], trusted: bool
+    fn: Callable[[Any], Any], m: np.ndarray, q: np.ndarray, kinks: Sequence[float], known: dict[str, Any]
 ) -> Series | None:
     """The series from as few variances as suffice; None if none of `NODES` does."""
     logs = np.log(q.reshape(-1))
@@ -51,7 +56,7 @@ def _interpolated(
     for count in NODES:
         nodes = np.exp(middle + half * chebpts2(count)).astype(q.dtype)
         mean = np.full(count, m.flat[0], m.dtype)
-        model = series(fn, mean, nodes, kinks=kinks, inputs=q.size, alone=True, trusted=trusted)
+        model = series(fn, mean, nodes, kinks=kinks, inputs=q.size, alone=True, **known)
         table = _from_values(count) @ np.column_stack([model.square, model.coefs]).astype(float, copy=False)
         norms, tol = np.sqrt(model.square), max(TOLERANCE, 32 * eps_of(q))
         last = np.abs(table[-count // 4 :])

@@ -132,6 +132,7 @@ def series(
     alone: bool = False,
     inputs: int | None = None,
     trusted: bool = False,
+    finest: float = 0.0,
 ) -> Series:
     """The Hermite series of f at inputs of mean m and variance q, arrays of shape (...,).
 
@@ -145,7 +146,8 @@ def series(
     only if E[f^2] is right. So a function of which nothing is known is taken apart into cells where it is a
     polynomial, and looked at down to a scale of 2e-5 standard deviations (see `cells`). Functions whose
     finest structure is known to be of order 1 may be `trusted`: they take equal steps, and cells only if
-    the variance is so large that these do not settle.
+    the variance is so large that these do not settle. Nothing of f but jumps and kinks is narrower than
+    `finest`: it need not be looked at more closely.
     """
     xp = array_namespace(m, q)
     m, q = xp.broadcast_arrays(m, q)
@@ -155,7 +157,7 @@ def series(
         found = _at_level(target, m, s, terms or TRACED_TERMS, TRACED_LEVEL, REACHES[1])[0]
     else:
         kinks = within_reach(kinks, m, s)
-        target = Target(fn, tuple(sorted(set(kinks))), max(tol, 32 * eps_of(m)), alone)
+        target = Target(fn, tuple(sorted(set(kinks))), max(tol, 32 * eps_of(m)), alone, finest)
         rungs = _rungs(inputs or prod(m.shape), kinks) if terms is None else (terms,)
         if trusted or not m.size:
             found = _adaptive(target, m, s, rungs)
@@ -206,6 +208,7 @@ class Target:
     kinks: tuple[float, ...]
     tol: float = 0.0
     alone: bool = False
+    finest: float = 0.0
 
 
 def within_reach(kinks: Sequence[float], m: Array, s: Array) -> tuple[float, ...]:
@@ -420,6 +423,7 @@ class OnCells:
     @classmethod
     def of(cls, target: Target, m: Array, s: Array, reach: int, scale: float) -> OnCells:
         mean, deviation = (np.asarray(x, float).reshape(-1, 1) for x in (m, s))
+        scale = max(scale, target.finest / deviation.max())
         places = ((np.array(target.kinks) - mean) / deviation).reshape(-1)
         line = partial(_on_line, target.fn, m, s)
         return cls(

@@ -16,8 +16,10 @@ from netsor.expect.hermite.many import series_of_many
 from netsor.expect.hermite.pairs import pair_sum
 from netsor.expect.quadrature.cells import scale_for
 from netsor.lang.analysis import about, has_user_function
-from netsor.lang.expr import Ref, refs
+from netsor.lang.derivatives import STEP, by_differences
+from netsor.lang.expr import Apply, Ref, refs, subtrees
 from netsor.lang.libraries import is_traced
+from netsor.lang.ops import Function
 from netsor.limits.methods.closed import aligned_pair
 from netsor.limits.methods.component import Component, callable_of, kinks_of, name_of, statistics
 from netsor.limits.methods.near_parallel import NearParallel
@@ -156,7 +158,7 @@ def series(r: Recorder, atom: Atom) -> Asking:
     """The step that computes the Hermite series of an atom at all inputs."""
     mean, var = yield from statistics(r, atom)
     names, rank, kinks = [n for n in refs(atom.body) if n != HOLE.name], r.rank(atom.expr), kinks_of(r, atom)
-    trusted = not has_user_function(atom.body)
+    trusted, finest = not has_user_function(atom.body), _finest(atom)
     blocks = yield from values_of(r, names)
     constants = list(blocks.values())
     arrays = (mean.array, var.array, *(b.array for b in constants))
@@ -170,9 +172,9 @@ def series(r: Recorder, atom: Atom) -> Asking:
         both = xp.broadcast_to(mean, shape), xp.broadcast_to(var, shape)
         fn = callable_of(atom, known, rank)
         expand = hermite.series if names else series_of_many
-        return settled(atom, expand(fn, *both, kinks=kinks, trusted=trusted))
+        return settled(atom, expand(fn, *both, kinks=kinks, trusted=trusted, finest=finest))
 
-    if not trusted:
+    if not trusted and not finest:
         r.notes.remark(
             f"`{name_of(atom)}` is looked at down to {scale_for(prod(shape)):.0e} standard deviations of its "
             "argument; what is narrower may be overlooked"
@@ -181,6 +183,15 @@ def series(r: Recorder, atom: Atom) -> Asking:
     body = replace_exprs(atom.body, {Ref(n): Ref(f"@{k}") for k, n in enumerate(names)})
     kind = ("series", body, tuple((b.rank, b.vector) for b in constants), shape, kinks)
     return r.tape.call(make, arrays, shape, var.array.dtype, kind)
+
+
+def _finest(atom: Atom) -> float:
+    """What is not narrower, but for jumps, if the user's functions in an atom are differences; else 0."""
+    users = [e for e in subtrees(atom.body) if isinstance(e, Apply) and getattr(e.op, "user", False)]
+    differences = all(
+        isinstance(e.op, Function) and by_differences(e.op) and e.args == (HOLE,) for e in users
+    )
+    return STEP if users and differences else 0.0
 
 
 def settled(atom: Atom, series: hermite.Series) -> hermite.Series:
