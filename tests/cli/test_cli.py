@@ -266,6 +266,12 @@ def test_tangents_and_their_kernels(networks: str, vectors: Path, tmp_path: Path
     run("kernel", f"{networks}:perceptron", vectors, "--ntk", "-o", tmp_path / "K.npz")
     with np.load(tmp_path / "K.npz") as stored:
         np.testing.assert_array_equal(stored["K"], ns.ntk(ns.zoo.mlp(1)).evaluate(np.load(vectors)).value)
+    run("kernel", f"{networks}:perceptron", vectors, "--ntk", "--rates", "v=0", "-o", tmp_path / "K.npz")
+    with np.load(tmp_path / "K.npz") as stored:
+        frozen = ns.ntk(ns.zoo.mlp(1), {"v": 0.0}).evaluate(np.load(vectors)).value
+        np.testing.assert_array_equal(stored["K"], frozen)
+    assert "--ntk" in run("kernel", f"{networks}:perceptron", vectors, "--rates", "unit", code=1).output
+    assert "[[" in run("kernel", PROGRAMS / "mlp.netsor", "--ntk", "--rates", "standard:64").output
     limit = ns.limit(ns.parse((PROGRAMS / "mlp.netsor").read_text()).tangent()).kernel().value
     assert f"{limit[0, 0]:.5f}"[:6] in run("kernel", PROGRAMS / "mlp.netsor", "--ntk").output
     assert "E[step step]" in run("plan", f"{networks}:perceptron", vectors, "--ntk").output

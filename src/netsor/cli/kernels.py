@@ -13,7 +13,7 @@ from netsor.build.network import Network, program
 from netsor.build.tangent import tangent
 from netsor.cli.app import app, complain, reporting
 from netsor.cli.loading import is_program, load_inputs, load_network, load_program
-from netsor.cli.programs import NetworkTarget
+from netsor.cli.programs import NetworkTarget, RatesOption, rates_of
 from netsor.errors import DataError
 from netsor.files import write_npz
 from netsor.lang import Program
@@ -82,6 +82,7 @@ def kernel(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a store that is there.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Make damaged tiles again.")] = False,
     ntk: Ntk = False,
+    rates: RatesOption = "ntk",
 ) -> None:
     """The infinite-width kernel of a network on a set of inputs, or between the sets x and y."""
     from netsor.limits import kernel as kernel_of
@@ -89,19 +90,22 @@ def kernel(
 
     options: dict[str, Any] = {"method": method, "tol": tol, "seed": seed}
     if output is not None and output.suffix == ".zarr":
-        net = load_network(target)
-        made = kernel_of(tangent(net) if ntk else net, **options)
+        if rates != "ntk":
+            raise DataError(
+                "--rates for a store", remedy="Give rates to the network: ns.Matrix(var, rate=0.5)."
+            )
+        made = kernel_of(_chosen(load_network(target), ntk, rates), **options)
         into = {"tile": tile, "engine": _engine(workers, scheduler), "part": _part(part), "verify": verify}
         _store(made, data, output, resume or part is not None, into)
         return
     if any((tile, workers, scheduler, part, resume, verify)):
         raise DataError("tiles, workers and parts are for stores", remedy="Give a store: -o K.zarr.")
     if is_program(target):
-        made = _program(target, data)
-        found, labels, starts = limit(made.tangent() if ntk else made, **options).kernel(), [], []
+        made = _chosen(_program(target, data), ntk, rates)
+        found, labels, starts = limit(made, **options).kernel(), [], []
     else:
         net, (x, y, names) = load_network(target), inputs_of(data)
-        found = kernel_of(tangent(net) if ntk else net, **options).evaluate(x, y)
+        found = kernel_of(_chosen(net, ntk, rates), **options).evaluate(x, y)
         labels, starts = ([], []) if y is not None else labels_of(net, x, names, len(found.value))
     if output is not None:
         write_npz(
@@ -156,17 +160,18 @@ def plan(
         float | None, typer.Option(help="Sample until the relative error is below this.", show_default=False)
     ] = None,
     ntk: Ntk = False,
+    rates: RatesOption = "ntk",
 ) -> None:
     """What the kernel takes, without computing it: which method for what, samples, work and memory."""
     from netsor.limits import kernel as kernel_of
     from netsor.limits import limit
 
     if is_program(target):
-        made = _program(target, data)
-        typer.echo(str(limit(made.tangent() if ntk else made, method=method, tol=tol).plan()))
+        made = _chosen(_program(target, data), ntk, rates)
+        typer.echo(str(limit(made, method=method, tol=tol).plan()))
         return
-    net, (x, y, _) = load_network(target), inputs_of(data)
-    typer.echo(str(kernel_of(tangent(net) if ntk else net, method=method, tol=tol).plan(x, y)))
+    net, (x, y, _) = _chosen(load_network(target), ntk, rates), inputs_of(data)
+    typer.echo(str(kernel_of(net, method=method, tol=tol).plan(x, y)))
 
 
 @app.command()
@@ -205,15 +210,25 @@ def verify(
     samples: Annotated[int, typer.Option(help="Networks at each width.", min=2)] = 30,
     seed: Seed = 0,
     ntk: Ntk = False,
+    rates: RatesOption = "ntk",
 ) -> None:
     """Compare a network with its limit at several widths; exit code 3 if they do not agree."""
     from netsor.verify import verify as compare
 
-    net = load_network(target)
-    found = compare(tangent(net) if ntk else net, inputs_of(data)[0], widths_of(widths), samples, seed)
+    net = _chosen(load_network(target), ntk, rates)
+    found = compare(net, inputs_of(data)[0], widths_of(widths), samples, seed)
     typer.echo(str(found))
     if not found.ok:
         complain("the network does not agree with its limit", 3)
+
+
+def _chosen(given: Any, ntk: bool, rates: str) -> Any:
+    """A network or a program, or its tangent."""
+    if not ntk:
+        if rates != "ntk":
+            raise DataError(f"--rates {rates}", remedy="Rates belong to tangent kernels: give --ntk, too.")
+        return given
+    return given.tangent(rates_of(rates)) if isinstance(given, Program) else tangent(given, rates_of(rates))
 
 
 def _program(target: str, data: Path | None) -> Program:

@@ -19,11 +19,15 @@ from netsor.files import write_npz, write_text
 from netsor.lang import Program
 from netsor.lang.types import C, G
 
-__all__ = ["NetworkTarget", "check", "limit", "show", "tangent"]
+__all__ = ["NetworkTarget", "RatesOption", "check", "limit", "rates_of", "show", "tangent"]
 
 ProgramFile = Annotated[Path, typer.Argument(help="A program in text form (.netsor).", metavar="FILE.netsor")]
 NetworkTarget = Annotated[
     str, typer.Argument(help="A network in a Python file.", metavar="FILE.py:NETWORK", show_default=False)
+]
+RatesOption = Annotated[
+    str,
+    typer.Option(help="What a parameter is: ntk, unit, or standard:512; or rates by name: W=0,b=0.5."),
 ]
 
 
@@ -82,21 +86,18 @@ def check(path: ProgramFile) -> None:
 @reporting
 def tangent(
     path: ProgramFile,
-    rates: Annotated[
-        str,
-        typer.Option(help="What a parameter is: ntk, unit, or standard:512; or rates by name: W=0,b=0.5."),
-    ] = "ntk",
+    rates: RatesOption = "ntk",
     finite: Annotated[bool, typer.Option("--finite", help="As it is at finite width.")] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write to a file, with all data.")
     ] = None,
 ) -> None:
     """The derivative of a program along a random direction of its parameters, whose kernel is the NTK."""
-    made = load_program(path).tangent(_rates(rates), tied=finite, scalars=finite)
+    made = load_program(path).tangent(rates_of(rates), tied=finite, scalars=finite)
     _write(made, output)
 
 
-def _rates(text: str) -> Any:
+def rates_of(text: str) -> Any:
     """Rates from a text: a convention, or numbers by name."""
     convention, _, width = text.partition(":")
     if convention == "standard" and width.isdecimal():

@@ -11,7 +11,7 @@ import typer
 
 from netsor.cli.app import app, reporting
 from netsor.cli.loading import load_network, load_npz
-from netsor.cli.programs import NetworkTarget
+from netsor.cli.programs import NetworkTarget, RatesOption, rates_of
 from netsor.errors import DataError
 from netsor.files import write_npz
 
@@ -29,6 +29,7 @@ def train(
     rate: Annotated[float, typer.Option(help="Rate of gradient flow.")] = 1.0,
     noise: Annotated[float, typer.Option(help="The ridge.", min=0)] = 0.0,
     times: Annotated[str, typer.Option(help="Times, divided by commas.")] = "0,1,10,100,1000,inf",
+    rates: RatesOption = "ntk",
 ) -> None:
     """The ensemble of infinitely wide networks in training: its loss, mean and deviation over time."""
     from netsor import gp
@@ -40,7 +41,8 @@ def train(
             raise DataError(f"{data} has no array `{name}`", remedy="Training takes inputs x and targets y.")
     moments = _times(times)
     new = stored.get("new", stored["x"])
-    model = gp.train(load_network(target), stored["x"], stored["y"], rate=rate, noise=noise)
+    net, given = load_network(target), rates_of(rates)
+    model = gp.train(net, stored["x"], stored["y"], rate=rate, noise=noise, rates=given)
     losses = model.loss(moments)
     for time, loss in zip(moments, losses, strict=True):
         typer.echo(f"time {time:<10g} loss {loss:.6g}")
