@@ -264,7 +264,8 @@ def test_the_error_of_differences_counts(frequency: float) -> None:
             ns.ntk(wave.net.net, tol=1e-6).evaluate(x)
 
 
-def test_differences_are_looked_at_no_closer_than_their_step() -> None:
+@pytest.mark.parametrize("outer", [lambda h: h, ns.softplus], ids=["alone", "inside"])
+def test_differences_are_looked_at_no_closer_than_their_step(outer) -> None:
     """They were evaluated twenty times as often as the function itself, which may have narrower spikes."""
     W, v, x = ns.Matrix(1.5), ns.Matrix(rows=1), np.random.default_rng(0).standard_normal((2, 3))
     seen = []
@@ -278,7 +279,8 @@ def test_differences_are_looked_at_no_closer_than_their_step() -> None:
         K(x)
         return sum(seen)
 
-    net = ns.network(lambda x: v @ ns.nonlin(cube, W @ x))
-    slopes, known = ns.ntk(net, {"v": 0.0}), ns.ntk(ns.network(lambda x: v @ ns.tanh(W @ x) ** 3), {"v": 0.0})
+    net = ns.network(lambda x: v @ outer(ns.nonlin(cube, W @ x)))
+    by_name = ns.network(lambda x: v @ outer(ns.tanh(W @ x) ** 3))
+    slopes, known = (ns.ntk(n, {"v": 0.0}) for n in (net, by_name))
     assert evaluations(slopes) < evaluations(ns.kernel(net))
     np.testing.assert_allclose(slopes(x), known(x), rtol=1e-11)

@@ -16,7 +16,7 @@ from netsor.expect.hermite.many import series_of_many
 from netsor.expect.hermite.pairs import pair_sum
 from netsor.expect.quadrature.cells import scale_for
 from netsor.lang.analysis import about, has_user_function
-from netsor.lang.derivatives import STEP, by_differences
+from netsor.lang.derivatives import STEP, Slope, by_differences
 from netsor.lang.expr import Apply, Ref, refs, subtrees
 from netsor.lang.libraries import is_traced
 from netsor.lang.ops import Function
@@ -186,12 +186,15 @@ def series(r: Recorder, atom: Atom) -> Asking:
 
 
 def _finest(atom: Atom) -> float:
-    """What is not narrower, but for jumps, if the user's functions in an atom are differences; else 0."""
+    """What is not narrower, but for jumps, if the user's functions in an atom are differences; else 0.
+
+    The function that differences are of may stand beside them: what is narrower in it they have lost.
+    """
     users = [e for e in subtrees(atom.body) if isinstance(e, Apply) and getattr(e.op, "user", False)]
-    differences = all(
-        isinstance(e.op, Function) and by_differences(e.op) and e.args == (HOLE,) for e in users
-    )
-    return STEP if users and differences else 0.0
+    ops = [e.op for e in users if isinstance(e.op, Function) and e.args == (HOLE,)]
+    differences = [op.fn for op in ops if isinstance(op.fn, Slope) and by_differences(op)]
+    known = {*differences, *(slope.fn for slope in differences)}
+    return STEP if differences and len(ops) == len(users) and all(op.fn in known for op in ops) else 0.0
 
 
 def settled(atom: Atom, series: hermite.Series) -> hermite.Series:
