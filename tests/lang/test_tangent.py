@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -262,6 +264,42 @@ def test_the_error_of_differences_counts(frequency: float) -> None:
         assert found.error.max() > 1e-9 * known.value.max()
         with pytest.raises(ns.NetsorError, match="Differences"):
             ns.ntk(wave.net.net, tol=1e-6).evaluate(x)
+
+
+def spike(width: float) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda t: np.tanh(t) + 0.01 * np.exp(-(((t - 0.3) / width) ** 2))
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda t: np.sqrt(np.abs(np.asarray(t))),  # E[f'^2] is infinite
+        lambda t: np.abs(np.asarray(t)) ** 0.9,  # half of the step leaves more than half of the error
+        spike(1e-3),
+        spike(1e-4),
+    ],
+)
+def test_differences_that_do_not_settle_are_refused(fn: Callable[[np.ndarray], np.ndarray]) -> None:
+    net = ns.zoo.mlp(1, lambda h: ns.nonlin(lambda t: np.asarray(fn(np.asarray(t))), h, name="rough"))
+    for inputs in (np.eye(2), np.eye(2)[:1]):
+        with pytest.raises(ns.NetsorError, match=r"d_rough.* do not settle|not finite, or too singular"):
+            ns.ntk(net)(inputs)
+
+
+def test_differences_of_a_spike_that_is_wide_enough() -> None:
+    """E[f'^2] of a Gaussian of width w in front of a line, by quadrature on its own scale."""
+    w, q = 3e-3, 0.625
+    W, v, x = ns.Matrix(), ns.Matrix(rows=1), np.array([[1.0, 0.5]])
+
+    def fn(t):
+        return np.asarray(t) + np.exp(-(((np.asarray(t) - 0.3) / w) ** 2))
+
+    found = ns.ntk(ns.network(lambda x: v @ ns.nonlin(fn, W @ x)), {"v": 0.0}).evaluate(x)
+    z = np.linspace(0.3 - 10 * w, 0.3 + 10 * w, 20_001)
+    slope = -2 * (z - 0.3) / w**2 * np.exp(-(((z - 0.3) / w) ** 2))
+    density = np.exp(-z * z / (2 * q)) / np.sqrt(2 * np.pi * q)
+    known = q * (1 + np.sum((slope**2 + 2 * slope) * density) * (z[1] - z[0]))
+    assert abs(found.value[0, 0] - known) <= found.error[0, 0]
 
 
 @pytest.mark.parametrize("outer", [lambda h: h, ns.softplus], ids=["alone", "inside"])

@@ -17,7 +17,7 @@ from netsor.expect.hermite.pairs import pair_sum
 from netsor.expect.quadrature.cells import scale_for
 from netsor.lang.analysis import about, has_user_function
 from netsor.lang.derivatives import STEP, Slope, by_differences
-from netsor.lang.expr import Apply, Ref, refs, subtrees
+from netsor.lang.expr import Apply, Expr, Ref, refs, subtrees
 from netsor.lang.libraries import is_traced
 from netsor.lang.ops import Function
 from netsor.limits.methods.closed import aligned_pair
@@ -35,6 +35,8 @@ __all__ = ["HermiteSeries", "correlation", "settled"]
 Array = Any
 POOR = 1e-12  # of sqrt(E[f^2] E[g^2]): what series may leave out before pairs are refined
 MOST_REFINED = 256  # pairs of a tile: each takes about 10 ms at a deviation of 100
+UNSETTLED = 1e-6  # of E[f'^2]: what the step of differences may change without further questions
+FALLS = 2.0  # how many times less it changes with half of the step: then what is left is not more than that
 LARGE, SMALL = 1e-4, 1e-10  # an error that the plan explains is above both, the second relative to E[f^2]
 
 
@@ -172,7 +174,10 @@ def series(r: Recorder, atom: Atom) -> Asking:
         both = xp.broadcast_to(mean, shape), xp.broadcast_to(var, shape)
         fn = callable_of(atom, known, rank)
         expand = hermite.series if names else series_of_many
-        return settled(atom, expand(fn, *both, kinks=kinks, trusted=trusted, finest=finest))
+        found = settled(atom, expand(fn, *both, kinks=kinks, trusted=trusted, finest=finest))
+        if finest and not names:
+            _check_differences(atom, found, *both, kinks)
+        return found
 
     if not trusted and not finest:
         r.notes.remark(
@@ -195,6 +200,40 @@ def _finest(atom: Atom) -> float:
     differences = [op.fn for op in ops if isinstance(op.fn, Slope) and by_differences(op)]
     known = {*differences, *(slope.fn for slope in differences)}
     return STEP if differences and len(ops) == len(users) and all(op.fn in known for op in ops) else 0.0
+
+
+def _check_differences(
+    atom: Atom, found: hermite.Series, mean: np.ndarray, var: np.ndarray, kinks: tuple[float, ...]
+) -> None:
+    """Refuse a derivative that has no limit as the step of its differences goes to 0, as that of sqrt|x|.
+
+    With half of the step the change of E[f'^2] must be half or less, so that all further changes together are
+    not more than the last one, which counts as error. Seen at the largest variance.
+    """
+    most = np.argmax(var)
+    law = mean.reshape(-1)[most : most + 1], var.reshape(-1)[most : most + 1]
+
+    def square(times: int) -> float:
+        fn = callable_of(_coarser(atom, times), {}, 0)
+        return float(hermite.series(fn, *law, kinks=kinks, finest=STEP).square[0])
+
+    fine, coarse = float(found.square.reshape(-1)[most]), square(1)
+    change = abs(coarse - fine)
+    if change > UNSETTLED * fine and abs(square(2) - coarse) < FALLS * change:
+        raise LimitError(
+            f"the differences that stand for the derivative in `{name_of(atom)}` do not settle",
+            remedy="Its square has no expectation, or it is singular, or varies over lengths below 0.01. "
+            "Give the derivative: ns.nonlin(fn, h, derivative=...).",
+        )
+
+
+def _coarser(atom: Atom, times: int) -> Atom:
+    """The same with the step of its differences doubled so many times."""
+    wider: dict[Expr, Expr] = {}
+    for e in subtrees(atom.body):
+        if isinstance(e, Apply) and isinstance(e.op, Function) and isinstance(e.op.fn, Slope):
+            wider[e] = Apply(replace(e.op, fn=replace(e.op.fn, coarser=times)), e.args, e.attrs)
+    return Atom(replace_exprs(atom.body, wider), atom.forms, atom.unary)
 
 
 def settled(atom: Atom, series: hermite.Series) -> hermite.Series:
