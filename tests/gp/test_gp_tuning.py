@@ -11,6 +11,7 @@ import netsor as ns
 from netsor import zoo
 from netsor.errors import DataError
 from netsor.gp import gradient
+from netsor.gp.exploring import Exploring, Interpolated
 from netsor.gp.objective import Objective
 from netsor.gp.scoring import gradient_and_information
 from netsor.limits import KernelFn, Plan, Result
@@ -188,6 +189,54 @@ def test_a_sampled_kernel_is_smooth_in_its_variances() -> None:
         assert fine < 0.05 * coarse + 1e-10
 
 
+def test_gradient_of_the_likelihood_of_an_interpolated_kernel() -> None:
+    """At a place that was seen the kernel itself, elsewhere with the gradient that differences have."""
+    made = objective("mlp")
+    explored = Exploring(made, (-3.0, 3.0), 5, lambda kernels, value: None)
+    _, added = explored.surround(explored.at(made.start))
+    assert added == len(made.moving)
+    found = Interpolated(made, explored.seen)
+    assert found(made.start)[0] == pytest.approx(made.value(made.start), rel=1e-9)
+    for noise in (0.1, 1e-20):  # the second is less than the jitter
+        theta = made.start + 0.1 * np.cos(np.arange(len(made.groups)))
+        theta[-1] = np.log(noise)
+        differences = gradient.central_differences(lambda at: found(at)[0], theta)
+        scale = np.abs(differences).max()
+        np.testing.assert_allclose(found(theta)[1], differences, rtol=1e-5, atol=1e-5 * scale)
+
+
+def test_the_size_of_a_kernel_is_interpolated_exactly() -> None:
+    """The variance of the readout is linear in the logarithm of the diagonal: so also far away."""
+    made = objective("mlp")
+    explored = Exploring(made, (-9.0, 9.0), 5, lambda kernels, value: None)
+    explored.surround(explored.at(made.start))
+    theta = made.start.copy()
+    theta[list(made.values).index("v")] += 3.0
+    assert Interpolated(made, explored.seen)(theta)[0] == pytest.approx(made.value(theta), rel=1e-9)
+
+
+def test_inputs_of_zeros_are_explored() -> None:
+    """Their diagonal has no logarithm."""
+    K = ns.kernel(zoo.mlp(1, ns.erf, var_b=0.0))
+    x = np.vstack([VECTORS[:5], np.zeros(3)])
+    values = {**K.params, "noise": 0.1}
+    made = Objective(K, list(x), np.ones((6, 1)), values, [(n,) for n in values if values[n]])
+    found = Exploring(made, (-5.0, 5.0), 20, lambda kernels, value: None).search(made.start)
+    assert found.fun < made.value(made.start)
+
+
+def test_sampled_kernels_have_a_restart_and_repeat() -> None:
+    K, x = SAMPLED["gru"]
+    y = np.sin(np.arange(len(K(x))))
+    options: dict[str, Any] = {"fixed": ["W_r", "W_z", "W_h", "b_r", "U_r"], "progress": False}
+    one, again, none, other = (
+        ns.gp.tune(K, x, y, **options, **more)
+        for more in ({"restarts": 1}, {}, {"restarts": 0}, {"restarts": 1, "seed": 5})
+    )
+    assert (one.params, one.evaluations) == (again.params, again.evaluations)
+    assert one.evaluations not in (none.evaluations, other.evaluations)
+
+
 def test_auto_takes_differences_where_something_is_sampled() -> None:
     K, x = SAMPLED["gru"]
     y = np.sin(np.arange(len(K(x))))
@@ -301,6 +350,7 @@ def test_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
         ({"noise": np.ones(12)}, "noise"),
         ({"bounds": (1.0, 1.0)}, "bounds="),
         ({"steps": 0}, "steps=0"),
+        ({"restarts": -1}, "restarts=-1"),
         ({"method": "guess"}, "method='guess'"),
     ],
 )

@@ -82,15 +82,31 @@ class Objective:
 
     def at(self, theta: np.ndarray) -> Place:
         """The likelihood, and what its derivatives are made of."""
-        values = {name: float(value) for name, value in self.unpack(theta).items()}
         try:
             matrix = self.matrix(theta)
-            nugget = max(values["noise"], self.jitter * float(np.trace(matrix)))
+        except LimitError:
+            return Place(theta, FAILED)
+        return self.place(theta, matrix)
+
+    def place(self, theta: np.ndarray, matrix: np.ndarray) -> Place:
+        """The same for a kernel that is known."""
+        noise = float(self.unpack(theta)["noise"])
+        nugget = max(noise, self.jitter * float(np.trace(matrix)))
+        try:
             lower = cholesky(matrix, nugget)
-        except (InferenceError, LimitError):
+        except InferenceError:
             return Place(theta, FAILED)
         alpha = solve(lower, self.y)
-        return Place(theta, -likelihood(lower, alpha, self.y), matrix, lower, alpha, nugget > values["noise"])
+        return Place(theta, -likelihood(lower, alpha, self.y), matrix, lower, alpha, nugget > noise)
+
+    def gradient(self, place: Place) -> tuple[np.ndarray, float]:
+        """By the entries of the kernel, (rows, rows), and by the logarithm of the noise."""
+        rows, columns = np.eye(len(self.y)), self.y.shape[1]
+        found = (columns * solve(place.lower, rows) - place.alpha @ place.alpha.T) / 2
+        trace = float(np.trace(found))
+        if place.raised:
+            return found + self.jitter * trace * rows, 0.0
+        return found, float(self.unpack(place.theta)["noise"]) * trace
 
     def matrix(self, theta: np.ndarray) -> np.ndarray:
         values = {name: float(value) for name, value in self.unpack(theta).items()}

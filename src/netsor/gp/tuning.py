@@ -13,6 +13,7 @@ from scipy.optimize import OptimizeResult, minimize
 from netsor import arguments
 from netsor.build.network import as_inputs
 from netsor.errors import DataError
+from netsor.gp.exploring import Exploring
 from netsor.gp.factor import InferenceError, check_noise
 from netsor.gp.gradient import jax_runs
 from netsor.gp.objective import FAILED, Objective
@@ -26,6 +27,7 @@ __all__ = ["Tuned", "tune"]
 
 METHODS = ("auto", "jax", "differences", "nelder-mead")
 SPREAD = 2.0  # restarts begin within this many units of log variance
+EXPLORED = 1  # restarts where the kernel is sampled: with two, more than a tenth of Nelder and Mead's kernels
 
 Progress = Callable[[int, float], None]
 
@@ -64,7 +66,7 @@ def tune(
     tied: Sequence[Sequence[str]] = (),
     bounds: tuple[float, float] = (1e-5, 1e5),
     method: str = "auto",
-    restarts: int = 0,
+    restarts: int | None = None,
     seed: int = 0,
     steps: int = 200,
     progress: bool | Progress | None = None,
@@ -75,10 +77,13 @@ def tune(
     fixed          names that do not move, among them "noise"
     tied           groups of names that move by one common factor, e.g. [["W1", "W2"], ["b1", "b2"]]
     method         "jax": L-BFGS with compiled gradients; "differences": scoring (`netsor.gp.scoring`) with
-                   differences of kernels, which with their seed fixed are smooth also where they are sampled;
+                   differences of kernels, which with their seed fixed are smooth also where they are sampled,
+                   there after searches on interpolated kernels (`netsor.gp.exploring`);
                    "nelder-mead": without derivatives; "auto": "jax" if it is installed, the kernel has exact
                    methods and it compiles in seconds, else "differences"
-    restarts       more searches from random places near the start, drawn from `seed`; the best one counts
+    restarts       more searches from random places near the start, drawn from `seed`; the best one counts.
+                   None: 1 where "differences" are of a sampled kernel, whose likelihood has several optima
+                   and whose searches share what they have seen; else 0
     steps          iterations of each search
     progress       as for `ns.kernel`, or a function of (evaluation, log marginal likelihood)
 
@@ -96,7 +101,8 @@ def tune(
     low, high = _bounds(bounds)
     how = _method(method, objective)
     search = _Search(objective, how, (low, high), arguments.whole("steps", steps, 1))
-    restarts = arguments.whole("restarts", restarts, 0)
+    if restarts is not None:
+        restarts = arguments.whole("restarts", restarts, 0)
     with _shown(progress) as tell:
         search.tell = tell
         best = search.best(restarts, arguments.seed(seed))
@@ -127,14 +133,24 @@ class _Search:
     evaluations: int = 0
     first: float = np.nan
 
-    def best(self, restarts: int, seed: int) -> OptimizeResult:
+    @property
+    def explores(self) -> bool:
+        """Whether searches run on interpolated kernels first: sampled ones have long valleys, many optima."""
+        return self.method == "differences" and not self.objective.exact and bool(self.objective.moving)
+
+    def best(self, restarts: int | None, seed: int) -> OptimizeResult:
         rng, start = np.random.default_rng(seed), self.objective.start
+        more = (EXPLORED if self.explores else 0) if restarts is None else restarts
+        others = start + rng.uniform(-SPREAD, SPREAD, (more, len(start)))
         function = self.function()
-        runs = []
-        for k in range(1 + restarts):
-            theta = start if k == 0 else start + rng.uniform(-SPREAD, SPREAD, len(start))
-            runs.append(self.run(function, np.clip(theta, *self.limits)))
+        search = Exploring(self.objective, self.limits, self.steps, self.count).search
+        runs = [
+            search(theta) if self.explores else self.run(function, theta)
+            for theta in np.clip([start, *others], *self.limits)
+        ]
         found = min(runs, key=lambda run: run.fun)
+        if self.explores and found.fun < FAILED:
+            found = self.run(function, found.x)
         if found.fun >= FAILED:
             raise InferenceError(
                 "the marginal likelihood exists nowhere the search went",
@@ -165,8 +181,8 @@ class _Search:
             self.first = value
             return OptimizeResult(x=theta, fun=value, success=True, message="nothing is free")
         if self.method == "differences":
-            # Of a sampled kernel the likelihood is not known better than that.
-            enough = 1e-8 if self.objective.exact else 1e-2
+            # Of a sampled kernel the likelihood is known less well, but its valleys are long and flat.
+            enough = 1e-8 if self.objective.exact else 1e-3
             return Scoring(self.objective, self.limits, self.steps, enough, self.count).search(theta)
         box = [self.limits] * size
         if self.method == "jax":
