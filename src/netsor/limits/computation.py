@@ -13,6 +13,7 @@ from netsor.errors import LimitError
 from netsor.expect.points.landmarks import Landmarks
 from netsor.lang.program import Program
 from netsor.limits.assembly import Rows
+from netsor.limits.finite import finite
 from netsor.limits.methods.ladder import expectation
 from netsor.limits.near.gaps import second_of_twins
 from netsor.limits.near.twins import Entries, NearPairs
@@ -28,7 +29,7 @@ from netsor.limits.recursion.moments import first, second
 from netsor.limits.recursion.outputs import output_index, output_second
 from netsor.limits.recursion.pairs import Pair, PerInput
 from netsor.limits.recursion.recorder import NUDGE, Missing, Recorder, Rules
-from netsor.limits.result import Result, Scale, finite, plan_of
+from netsor.limits.result import Result, Scale, plan_of
 from netsor.limits.sampling.averages import Averages
 from netsor.limits.sampling.values import Samples, sampled_mean
 from netsor.limits.tape.tape import Tape
@@ -269,9 +270,7 @@ class Computation:
         given, dtype = self.given(data, params), self.options.dtype
         table = {name: np.array([[v[name]] for v in varied], dtype) for name in self.varied}
         recording.ran = True
-        value = finite(
-            on_numpy.run(recording, {**prepare(given), **table}, dtype, self.versions, lambda: None)
-        )
+        value = on_numpy.run(recording, {**prepare(given), **table}, dtype, self.versions, lambda: None)
         for matrix, own in zip(value, varied, strict=True):
             for entries in self._near(recording, {**given, **self.given({}, own)}, {0.0: matrix}):
                 matrix[entries.rows, entries.cols] = entries.values[0]
@@ -299,11 +298,10 @@ class Computation:
             self.options.progress, work, "computing the kernel", lambda: recording.work / RATE
         ) as advance:
             recording.ran = True
-            runs = (
+            return [
                 on_numpy.run(recording, {**given, NUDGE: nudge}, self.options.dtype, 1, advance)[0]
                 for nudge in nudges
-            )
-            return [finite(run) for run in runs]
+            ]
 
     def result(self, data: Values, params: Values) -> Result:
         """The kernel with errors and plan."""

@@ -13,7 +13,7 @@ from netsor.limits.bounds import Bound
 from netsor.limits.on_numpy.recording import Recording
 from netsor.limits.plan import Plan, largest_entry
 
-__all__ = ["Result", "Scale", "finite", "plan_of"]
+__all__ = ["Result", "Scale", "plan_of"]
 
 UNITS = 8  # of the last place for each statement: an allowance for rounding
 
@@ -111,25 +111,3 @@ def plan_of(recording: Recording, statements: int, shape: tuple[int, ...]) -> Pl
         None,
         tuple(notes.remarks),
     )
-
-
-def finite(value: Any) -> Any:
-    """The value, unless it has a NaN or an infinity: then there is no limit."""
-    if not _is_finite(np.asarray(value)):
-        raise LimitError(
-            "this program has no limit on these inputs: an expectation is not finite",
-            remedy="Either a variance that is divided by is 0 (layernorm or batchnorm of equal values), "
-            "or a nonlinearity has a pole, grows too fast, or is not defined where its argument goes.",
-        )
-    return value
-
-
-def _is_finite(value: np.ndarray, rows: int = 256) -> bool:
-    """Whether all entries are finite, a few rows at a time: a large kernel fills the memory already.
-
-    If their sum is, they are, which takes half the time.
-    """
-    parts = value if value.ndim > 1 else value[None]
-    with np.errstate(over="ignore", invalid="ignore"):
-        some = (parts[a : a + rows] for a in range(0, len(parts), rows))
-        return all(bool(np.isfinite(np.sum(part)) or np.isfinite(part).all()) for part in some)

@@ -1,6 +1,7 @@
 """A kernel matrix in NumPy, tile by tile.
 
-A run computes what belongs to single inputs, then the tiles on all cores.
+A run computes what belongs to single inputs, then the tiles on all cores. Whether a tile is finite is seen
+while it is in the cache.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from netsor.limits.assembly import Place
+from netsor.limits.finite import finite, is_finite
 from netsor.limits.on_numpy.prepared import Prepared
 from netsor.limits.on_numpy.recording import Recording, Tiles
 from netsor.threads import one_blas_thread
@@ -24,7 +26,7 @@ __all__ = ["run", "single_values"]
 def run(
     recording: Recording, given: Mapping[str, Any], dtype: Any, repeats: int, advance: Callable[[], None]
 ) -> np.ndarray:
-    """(repeats, rows, columns) of the kernel of a recording."""
+    """(repeats, rows, columns) of the kernel of a recording, all of them finite, or there is no limit."""
     shape = (repeats, recording.rows.left_size, recording.rows.right_size)
     filled = all(between.writer.corner for between in recording.betweens)  # each entry is one of a tile
     out = np.empty(shape, dtype) if filled else np.zeros(shape, dtype)
@@ -32,16 +34,11 @@ def run(
     workers = min(recording.workers, len(jobs))
     with one_blas_thread():
         singles = single_values(recording.single, given)
-        if workers == 1:
-            for job in jobs:
-                _run(out, singles, *job)
-                advance()
-        else:
-            _run_all(out, singles, jobs, workers, advance)
+        sure = _run_all(out, singles, jobs, workers, advance)
     for o, array in recording.own.items():
         rows = recording.rows.left[o]
         values, there = np.broadcast_to(singles[array.step], (repeats, *rows.shape)), rows >= 0
-        out[:, rows[there], rows[there]] = values[:, there]
+        out[:, rows[there], rows[there]] = finite(values[:, there])
     for (o, p), array in recording.noisy.items():
         left, right = recording.rows.left[o], recording.rows.right[p]
         sides = left.reshape(len(left), -1, 1), right.reshape(len(right), 1, -1)
@@ -49,8 +46,8 @@ def run(
         shape = (repeats, len(left), *left.shape[1:], *right.shape[1:])
         values = np.broadcast_to(singles[array.step], shape).reshape(repeats, *lines.shape)
         there = (lines >= 0) & (columns >= 0)
-        out[:, lines[there], columns[there]] = values[:, there]
-    return out
+        out[:, lines[there], columns[there]] = finite(values[:, there])
+    return out if sure else finite(out)  # what was not may have been written over
 
 
 def single_values(prepared: Prepared, given: Mapping[str, Any]) -> dict[int, Any]:
@@ -80,47 +77,55 @@ def single_values(prepared: Prepared, given: Mapping[str, Any]) -> dict[int, Any
 
 def _run_all(
     out: np.ndarray, singles: Mapping[int, Any], jobs: list[Any], workers: int, advance: Any
-) -> None:
-    """All tiles on threads, this one among them; after an error or interrupt no further tile begins."""
+) -> bool:
+    """All tiles on threads, this one among them, and whether they are finite.
+
+    After an error or interrupt no further tile begins.
+    """
     waiting, lock = deque(jobs), Lock()
 
-    def work() -> None:
+    def work() -> bool:
+        sure = True
         try:
             while job := taken():
-                _run(out, singles, *job)
+                sure &= _run(out, singles, *job)
                 with lock:
                     advance()
         finally:
             waiting.clear()
+        return sure
 
     def taken() -> Any:
         with lock:
             return waiting.popleft() if waiting else None
 
+    if workers == 1:
+        return work()
     pool = ThreadPoolExecutor(workers - 1)
     try:
         others = [pool.submit(work) for _ in range(workers - 1)]
-        work()
-        for other in others:
-            other.result()
+        sure = work()
+        return all([sure, *(other.result() for other in others)])
     finally:
         pool.shutdown()
 
 
-def _run(out: np.ndarray, singles: Mapping[int, Any], tiles: Tiles, place: Place) -> None:
-    """Compute one tile and write it into the matrix, all columns of an Output at once."""
+def _run(out: np.ndarray, singles: Mapping[int, Any], tiles: Tiles, place: Place) -> bool:
+    """Compute one tile and write it into the matrix, all columns of an Output at once; is it finite?"""
     writer, rows, cols = tiles.between.writer, tiles.pair.rows, tiles.pair.cols
     assert rows is not None
     assert cols is not None
     missing = Counter(o for pairs in tiles.results.values() for o, _ in pairs)
     waiting: dict[int, dict[int, np.ndarray]] = {o: {} for o in missing}
-    values = tiles.prepared.run(singles, {cols: place.cols, rows: place.rows})
+    values, sure = tiles.prepared.run(singles, {cols: place.cols, rows: place.rows}), True
     for step, block in _quietly(values):
+        sure &= is_finite(block)
         for o, p in tiles.results[step]:
             waiting[o][p] = block
             missing[o] -= 1
             if not missing[o]:
                 writer.write(out, o, waiting.pop(o), place)
+    return sure
 
 
 def _quietly(results: Iterator[Any]) -> Iterator[Any]:

@@ -12,7 +12,7 @@ import numpy as np
 from netsor.expect.points.landmarks import Landmarks
 from netsor.limits.plan import Plan, Sampling
 from netsor.limits.recursion.recorder import NUDGE
-from netsor.limits.result import Result, Scale, finite, plan_of
+from netsor.limits.result import Result, Scale, plan_of
 from netsor.limits.sampling.averages import Averages
 from netsor.limits.sampling.carried import WORTH
 from netsor.limits.sampling.repeats import Repeats
@@ -53,7 +53,7 @@ class SampledKernel:
         exact: Any = 0.0 if not errors and options.tol is None else None
         while True:
             for some in self.repeats.kernels(given, points, numbers, shared):
-                average.add(finite(some))
+                average.add(some)
                 exact = self.exact_error(given, shared, some[0]) if exact is None else exact
             value, share = average.mean, shared["carried"].share()
             scale, error = Scale.of(value, self.symmetric), average.error
@@ -93,7 +93,7 @@ class SampledKernel:
         own = {name: kept for name, kept in shared.items() if name != "carried"}
         self._moving.recording(points).notes.errors.clear()
         (moved,) = self._moving.kernels({**given, NUDGE: 1.0}, points, range(1), own)
-        return 2 * np.abs(finite(moved)[0] - still)
+        return 2 * np.abs(moved[0] - still)
 
     @cached_property
     def _moving(self) -> Repeats:
@@ -115,7 +115,7 @@ class SampledKernel:
         average, points = Averages(), self.options.first_points
         exact: Any = None
         for some in self.repeats.kernels(given, points, range(self.options.repeats), shared):
-            average.add(finite(some))
+            average.add(some)
             exact = self.exact_error(given, shared, some[0]) if exact is None else exact
         value, error = average.mean, average.error
         scale, outputs = (
