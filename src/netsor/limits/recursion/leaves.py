@@ -99,13 +99,12 @@ def _recorded_dots(pair: Pair, e: Expr, f: Expr, x: Array, y: Array) -> Array:
     assert tape is not None
     batch = (1, *(1 if a.shape[1] == 1 else b - c for a, (c, b) in ((x, rows), (y, cols))))
     index = np.broadcast_shapes(x.shape[2:-1], y.shape[2:-1]) if tied else (*x.shape[2:-1], *y.shape[2:-1])
-    left, right, m = tape.reader(x), tape.reader(y), x.shape[-1]
+    m = x.shape[-1]
+    x = x / m  # once for each input, which is less than once for each pair
+    left, right = tape.reader(x), tape.reader(y)
 
     def read(given: Any, spans: Mapping[Span, Span]) -> Array:
-        parts = _part(left(given), spans[rows]), _part(right(given), spans[cols])
-        dots = _cross_dots(*parts, tied)
-        dots /= m
-        return dots[None, ...]
+        return _cross_dots(_part(left(given), spans[rows]), _part(right(given), spans[cols]), tied)[None, ...]
 
     key, kind = ("dots", e, f, rows, cols, tied), ("dots", rows, cols, tied)
     made = tape.leaf(key, (*batch, *index), x.dtype, read, kind, (x, y))
