@@ -70,8 +70,8 @@ class Fused:
     inputs: list[int] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
 
-    def prepare(self, tape: Tape) -> None:
-        """Write the loop; axes on which all inputs agree in being broadcast or not are one axis."""
+    def write(self, tape: Tape) -> None:
+        """Its source; axes on which all inputs agree in being broadcast or not are one axis."""
         shapes = [tape.shapes[k] for k in self.inputs]
         padded = [(1,) * (len(self.shape) - len(shape)) + shape for shape in shapes]
         patterns = [tuple(s[d] > 1 for s in padded) for d in range(len(self.shape))]
@@ -82,7 +82,10 @@ class Fused:
         self.dtypes = [tape.dtypes[k] for k in self.outputs]
         self.scalars: list[Any] = []
         self.dtype = next(d for d in (tape.dtypes[k] for k in (*self.inputs, *self.members)) if d.kind == "f")
-        self.loop = compiled_loop(self._source(tape), self.dtype)
+        self.source = self._source(tape)
+
+    def compile(self) -> None:
+        self.loop = compiled_loop(self.source, self.dtype)
 
     def _source(self, tape: Tape) -> str:
         depth = len(self.loops)
@@ -159,9 +162,23 @@ def _text(formula: Formula) -> str:
 def fuse(tape: Tape, order: list[int], wanted: set[int]) -> list[int | Fused]:
     """The order of a tape with its large elementwise steps gathered into loops.
 
-    A step that depends on nothing in the open loop goes before it; another one closes it. A loop has the
-    rules of one layer, with what is made of their results, and none begins with a multiple of data: that
-    makes the loops of equal layers equal.
+    The loops of equal layers are equal, and compiled once. Where no two are, they take in all they can.
+    """
+    done = _gathered(tape, order, wanted, alike=True)
+    loops = [part for part in done if isinstance(part, Fused)]
+    if len({part.source for part in loops}) == len(loops):
+        done = _gathered(tape, order, wanted, alike=False)
+    for part in done:
+        if isinstance(part, Fused):
+            part.compile()
+    return done
+
+
+def _gathered(tape: Tape, order: list[int], wanted: set[int], alike: bool) -> list[int | Fused]:
+    """Steps and loops; a step that depends on nothing in the open loop goes before it, another closes it.
+
+    A loop has the rules of one layer, with what is made of their results. With `alike`, none begins with a
+    multiple of data or ends with the bias of the next layer: that makes the loops of equal layers equal.
     """
     done: list[int | Fused] = []
     group, data = Fused(()), set(tape.leaves)
@@ -173,8 +190,9 @@ def fuse(tape: Tape, order: list[int], wanted: set[int]) -> list[int | Fused]:
         group = Fused(())
 
     for k in order:
-        joins, of_data = _is_fusable(tape, k), _is_multiple(tape, k) and not _reads(tape, k).isdisjoint(data)
-        stays = _fits(tape, k, group) if joins else _reads(tape, k).isdisjoint(group.members)
+        of_data = alike and _is_multiple(tape, k) and not _reads(tape, k).isdisjoint(data)
+        joins = _is_fusable(tape, k)
+        stays = _fits(tape, k, group, alike) if joins else _reads(tape, k).isdisjoint(group.members)
         if group.members and not stays:
             close()
         if of_data:
@@ -188,7 +206,7 @@ def fuse(tape: Tape, order: list[int], wanted: set[int]) -> list[int | Fused]:
     _connect(tape, done, wanted)
     for part in done:
         if isinstance(part, Fused):
-            part.prepare(tape)
+            part.write(tape)
     return done
 
 
@@ -196,11 +214,11 @@ def _reads(tape: Tape, k: int) -> set[int]:
     return {a.step for a in tape.steps[k].reads()}
 
 
-def _fits(tape: Tape, k: int, group: Fused) -> bool:
+def _fits(tape: Tape, k: int, group: Fused, alike: bool) -> bool:
     """Whether a step belongs to the layer of an open loop.
 
-    After its first rule these are rules of the same arrays, and what reads results of them, up to the bias
-    of the next layer.
+    After its first rule these are rules of the same arrays, and what reads results of them; of loops that are
+    to be alike up to the bias of the next layer.
     """
     if tape.shapes[k] != group.shape:
         return False
@@ -209,7 +227,7 @@ def _fits(tape: Tape, k: int, group: Fused) -> bool:
         return True
     before, reads = group.members[: group.members.index(rules[0])], _reads(tape, k)
     if k not in tape.cuts:
-        return not reads.isdisjoint(group.members) and not _is_shift(tape, k)
+        return not reads.isdisjoint(group.members) and not (alike and _is_shift(tape, k))
     full = {a for m in rules for a in _reads(tape, m) if tape.shapes[a] == group.shape}
     return not reads.isdisjoint(full) and reads.isdisjoint(set(group.members) - set(before))
 
