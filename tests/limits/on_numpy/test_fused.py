@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import computations
 import netsor as ns
 from limit_cases import CASES, SAMPLED, Case
 from netsor import zoo
@@ -83,6 +84,25 @@ def test_equal_layers_are_compiled_once(always: None) -> None:
     before = loops.compiled_loop.cache_info().currsize
     ns.kernel(zoo.mlp(6, ns.gelu, var_b=0.3))(RNG.standard_normal((5, 3)))
     assert loops.compiled_loop.cache_info().currsize - before <= 3
+
+
+@pytest.mark.parametrize(("depth", "outside"), [(1, 0), (3, 1)])
+def test_what_stands_around_the_loops(depth: int, outside: int, always: None) -> None:
+    """One layer is one loop; before those of equal layers stands the multiple of data."""
+    K = ns.kernel(zoo.mlp(depth, ns.relu, var_w=1.7, var_b=0.3))
+    prepared = computations.recording(K, RNG.standard_normal((6, 3))).tiles[0].prepared
+    alone = [k for k in prepared.order if isinstance(k, int) and k not in prepared.tape.leaves]
+    assert len(alone) == outside
+
+
+@pytest.mark.parametrize("gamma", [0.3, 5.0])
+def test_waves_of_known_phase(gamma: float, always: None) -> None:
+    """One exponential of the squared distance, also where it is far below the rounding of 1."""
+    x = np.concatenate([RNG.standard_normal((6, 3)), np.full((1, 3), 4.0), np.full((1, 3), -4.0)])
+    U, v = ns.Matrix(1.2), ns.Matrix(rows=1)
+    found = ns.kernel(ns.network(lambda x: v @ ns.rbf(U @ x, gamma)))(x)
+    squares = 1.2 * np.sum((x[:, None] - x) ** 2, axis=-1) / 3
+    np.testing.assert_allclose(found, np.exp(-gamma * squares), rtol=1e-13, atol=0)
 
 
 def test_a_loop_with_several_outputs_and_axes() -> None:
