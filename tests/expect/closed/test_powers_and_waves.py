@@ -63,6 +63,8 @@ FUNCTIONS = [
     "x*sin(x)*gaussian(x)",
     "(x - 0.4)*cos(0.3 - 2*x)",
 ]
+FUNCTIONS += ["gaussian(x, rate=0.6)", "x*gaussian(x)", "(x^2 - 0.4)*gaussian(x, rate=0.3)"]
+FUNCTIONS += ["cos(1.3*x + 0.7853981633974483)", "sin(x + 0.7853981633974483)*gaussian(x)"]
 FUNCTIONS += ["polynomial(x, coefs=[0.3, -1, 0.5, 0.2])", "polynomial(x, coefs=[0, 0, 0, 0, 0, 1])", "exp(x)"]
 
 

@@ -11,7 +11,7 @@ from array_api_compat import is_jax_array
 
 from netsor.lang.libraries import array_namespace
 
-__all__ = ["Array", "as_floats", "determinant", "nowhere", "product_error", "ratio", "root"]
+__all__ = ["Array", "as_floats", "determinant", "nowhere", "number_of", "product_error", "ratio", "root"]
 
 Array = Any
 
@@ -57,6 +57,12 @@ def one_step(fn: Callable[..., Array]) -> Callable[..., Array]:
         return tape.elementwise(fn, *args) if tape else fn(*args)
 
     return either
+
+
+def number_of(x: Array) -> Any:
+    """The number that an array is known to be when it is recorded; any other array as it is."""
+    value = x.tape.constants.get(x.step) if hasattr(x, "tape") else None
+    return float(value.item()) if value is not None and value.size == 1 else x
 
 
 def _split(x: Array) -> tuple[Array, Array]:

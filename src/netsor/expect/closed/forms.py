@@ -10,6 +10,7 @@ new function needs no entry here. A faster or more exact formula for one pair is
 | at means 0, both with their only kink at 0     | `folded`                                             |
 | at means 0, both derivatives of smooth ones    | `folded_slopes`                                      |
 | both are waves cos(w x + p) exp(-b x^2)        | `product_of_waves`                                   |
+| both are bells p(x) exp(-b x^2)                | `bells`                                              |
 | one is an exponential exp(a x - b x^2)         | `_tilted`: the mean of the other under another law   |
 | both are sums of terms                         | `master.product`                                     |
 """
@@ -23,7 +24,7 @@ from typing import Any
 from netsor.expect.closed import bivariate, master
 from netsor.expect.closed.arrays import Array, as_floats, determinant, nowhere
 from netsor.expect.closed.folded import fold_of, folded, folded_slopes, parallel_jumps, slope_of
-from netsor.expect.closed.polynomials import polynomial_of, polynomials
+from netsor.expect.closed.polynomials import bell_of, bells, polynomial_of, polynomials
 from netsor.expect.closed.waves import mean_of_wave, product_of_waves, wave_of
 from netsor.lang import functions as fn
 from netsor.lang import special
@@ -118,6 +119,9 @@ def find(
     waves = wave_of(s), wave_of(t)
     if waves[0] and waves[1]:
         return Rule(_what(f, g), product_of_waves(waves[0], waves[1], zero_mean), True)
+    under = bell_of(s), bell_of(t)
+    if under[0] and under[1]:
+        return Rule(_what(f, g), bells(under[0], under[1], zero_mean), True)
     rule = _PAIRS.get((f, g)) or _tilted(f, s, g, g_options)
     if rule is None and (turned := _tilted(g, t, f, f_options)):
         rule = turned.turned()

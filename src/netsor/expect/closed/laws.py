@@ -14,13 +14,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
-from netsor.expect.closed.arrays import Array, ratio, root
+from netsor.expect.closed.arrays import Array, determinant, ratio, root
 from netsor.expect.closed.bivariate import orthant, standardized
 from netsor.expect.closed.special import tail
 from netsor.lang.libraries import array_namespace
 
-__all__ = ["HalfPlane", "Law", "Plane", "Quadrant"]
+__all__ = ["HalfPlane", "Law", "Plane", "Quadrant", "bent"]
 
 Gains = tuple[Array, Array]
 
@@ -157,3 +158,20 @@ class Quadrant(Law):
 def on(log_weight: Array, h: Array) -> Array:
     """The log weight of the edge u = h: times the standard normal density at h."""
     return log_weight - h * h / 2 - math.log(2 * math.pi) / 2
+
+
+def bent(a: float, b: float, m1: Any, m2: Any, q1: Array, q2: Array, c: Array) -> tuple[Any, ...]:
+    """The weight, means, variances and covariance of the law times exp(-a x^2 - b y^2).
+
+    Its covariances are S (I + 2 B S)^-1 and its means (I + 2 S B)^-1 m, with B = diag(a, b). Means
+    that are None are 0.
+    """
+    xp, det = array_namespace(q1, q2, c), determinant(q1, q2, c)
+    spread = 1 + 2 * a * q1 + 2 * b * q2 + 4 * a * b * det
+    weight = 1 / xp.sqrt(spread)
+    if m1 is not None:
+        old = m1, m2
+        m1 = ((1 + 2 * b * q2) * old[0] - 2 * b * c * old[1]) / spread
+        m2 = ((1 + 2 * a * q1) * old[1] - 2 * a * c * old[0]) / spread
+        weight = weight * xp.exp(-(a * old[0] * m1 + b * old[1] * m2))
+    return weight, m1, m2, (q1 + 2 * b * det) / spread, (q2 + 2 * a * det) / spread, c / spread

@@ -1,7 +1,8 @@
 """E[f(x) g(y)] of two polynomials: Mehler's series, which ends.
 
 E[f g] = sum_k k! a_k b_k c^k with a_k = E[f^(k)(x)] / k!, a polynomial in mean and variance of x alone
-(Mehler 1866). So a pair of inputs costs two operations for each degree.
+(Mehler 1866). So a pair of inputs costs two operations for each degree. Bells, polynomials times exp(-b x^2),
+are polynomials under another law.
 """
 
 from __future__ import annotations
@@ -14,18 +15,25 @@ from typing import Any
 import numpy as np
 
 from netsor.expect.closed.arrays import Array
+from netsor.expect.closed.laws import bent
 from netsor.lang.terms import Term, Terms
 
-__all__ = ["polynomial_of", "polynomials"]
+__all__ = ["bell_of", "bells", "polynomial_of", "polynomials"]
 
 Coefs = tuple[float, ...]
 
 
 def polynomial_of(terms: Terms) -> Coefs | None:
     """The ascending coefficients of a polynomial, or None if it is none."""
+    bell = bell_of(terms)
+    return bell[0] if bell and not bell[1] else None
+
+
+def bell_of(terms: Terms) -> tuple[Coefs, float] | None:
+    """The coefficients p and b >= 0 of p(x) exp(-b x^2), or None if it is none."""
     match terms:
-        case (Term(coefs, knot=None) as term,) if not (term.is_complex or term.rate or term.bend):
-            return tuple(float(c.real) for c in coefs)
+        case (Term(coefs, knot=None) as term,) if not (term.is_complex or term.rate or term.bend < 0):
+            return tuple(float(c.real) for c in coefs), term.bend
     return None
 
 
@@ -40,6 +48,18 @@ def polynomials(f: Coefs, g: Coefs, zero_mean: bool) -> Callable[..., Array]:
             total = _plus(_times(total, c), _times(_times(a[k], b[k]), float(factorial(k))))
         whole = np.broadcast_shapes(q1.shape, q2.shape, c.shape)
         return total if getattr(total, "shape", None) == whole else total + 0.0 * (q1 + q2 + c)
+
+    return formula
+
+
+def bells(f: tuple[Coefs, float], g: tuple[Coefs, float], zero_mean: bool) -> Callable[..., Array]:
+    """The same for polynomials under bells, of which one at least is bent."""
+    inner = polynomials(f[0], g[0], zero_mean)
+
+    def formula(m1: Array, m2: Array, q1: Array, q2: Array, c: Array) -> Array:
+        means = (None, None) if zero_mean else (m1, m2)
+        weight, *law = bent(f[1], g[1], *means, q1, q2, c)
+        return weight * inner(*law)
 
     return formula
 

@@ -5,8 +5,9 @@ With b = 0, u = w v c for the frequencies w and v, X = a exp(i w m1) and Y the s
 
     E[f(x) g(y)] = exp(-(w^2 q1 + v^2 q2) / 2) (Re X Re Y cosh u + Im X Im Y sinh u)
 
-where a' = 0. Otherwise Re A Re B = (Re(A B) + Re(A conj B)) / 2 for the two waves, and by Stein's lemma, for
-(x, y) less their means, G = E[exp(i w x + i v y)], s = w q1 + v c and t = v q2 + w c,
+where a' = 0, which is one exponential if X and Y are known to be at 45 degrees, as those of rbf are.
+Otherwise Re A Re B = (Re(A B) + Re(A conj B)) / 2 for the two waves, and by Stein's lemma, for (x, y) less
+their means, G = E[exp(i w x + i v y)], s = w q1 + v c and t = v q2 + w c,
 
     E[x exp(..)] = i s G,      E[y exp(..)] = i t G,      E[x y exp(..)] = (c - s t) G.
 
@@ -15,17 +16,20 @@ Bells change the law of (x, y) to another Gaussian one, and its weight.
 
 from __future__ import annotations
 
+import cmath
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from netsor.expect.closed.arrays import Array, determinant
+from netsor.expect.closed.arrays import Array, number_of
+from netsor.expect.closed.laws import bent
 from netsor.lang.libraries import array_namespace
 from netsor.lang.terms import Term, Terms
 
 __all__ = ["Wave", "mean_of_wave", "product_of_waves", "wave_of"]
 
 Pair = tuple[Any, Any]  # a real and an imaginary part
+ALIKE = 1e-14  # relative difference of two numbers that are one
 
 
 @dataclass(frozen=True)
@@ -68,12 +72,16 @@ def product_of_waves(f: Wave, g: Wave, zero_mean: bool) -> Callable[..., Array]:
         if zero_mean:
             m1 = m2 = None
         if f.bend or g.bend:
-            weight, m1, m2, q1, q2, c = _bent(f.bend, g.bend, m1, m2, q1, q2, c)
+            weight, m1, m2, q1, q2, c = bent(f.bend, g.bend, m1, m2, q1, q2, c)
         xp, w, v = array_namespace(q1, q2, c), f.frequency, g.frequency
+        x, y = _heights(f, number_of(m1)), _heights(g, number_of(m2))
+        if not (f.growth or g.growth) and (only := _one_exponential(x[0], y[0])):
+            height, side = only
+            u = side * w * v * c
+            return weight * height * xp.exp(-((w * w * q1 - u) + (v * v * q2 - u)) / 2)
         size = xp.abs(w * v * c)
         peak = weight * xp.exp(-((w * w * q1 - size) + (v * v * q2 - size)) / 2) / 2
         less = xp.expm1(-2 * size)
-        x, y = _heights(f, m1), _heights(g, m2)
         if f.growth or g.growth:
             one, other = (_both(x, y, w, side * v, q1, q2, c, side) for side in (1, -1))
             first = c < 0 if w * v > 0 else c > 0  # whose G is the larger one
@@ -83,6 +91,15 @@ def product_of_waves(f: Wave, g: Wave, zero_mean: bool) -> Callable[..., Array]:
         return peak * (x * y * (2 + less) - x_turned * y_turned * sign * less)
 
     return formula
+
+
+def _one_exponential(x: Pair, y: Pair) -> tuple[float, int] | None:
+    """(h, 1) or (h, -1), if Re X Re Y cosh u + Im X Im Y sinh u is known to be h exp(u) or h exp(-u)."""
+    if not all(isinstance(part, float) for part in (*x, *y)):
+        return None
+    even, odd = x[0] * y[0], x[1] * y[1]
+    sides = (side for side in (1, -1) if abs(even - side * odd) <= ALIKE * abs(even))
+    return next((((even + side * odd) / 2, side) for side in sides), None)
 
 
 def _heights(f: Wave, m: Any) -> tuple[Pair, Pair]:
@@ -104,24 +121,9 @@ def _both(
 
 def _turned(height: complex, frequency: float, m: Any) -> tuple[Any, Any]:
     """The real and the imaginary part of height exp(i frequency m)."""
-    if m is None:
-        return height.real, height.imag
+    if m is None or isinstance(m, float):
+        turned = height * cmath.exp(1j * frequency * (m or 0.0))
+        return turned.real, turned.imag
     xp = array_namespace(m)
     cos, sin = xp.cos(frequency * m), xp.sin(frequency * m)
     return height.real * cos - height.imag * sin, height.real * sin + height.imag * cos
-
-
-def _bent(a: float, b: float, m1: Any, m2: Any, q1: Array, q2: Array, c: Array) -> tuple[Any, ...]:
-    """The weight, means, variances and covariance of the law times exp(-a x^2 - b y^2).
-
-    Its covariances are S (I + 2 B S)^-1 and its means (I + 2 S B)^-1 m, with B = diag(a, b).
-    """
-    xp, det = array_namespace(q1, q2, c), determinant(q1, q2, c)
-    spread = 1 + 2 * a * q1 + 2 * b * q2 + 4 * a * b * det
-    weight = 1 / xp.sqrt(spread)
-    if m1 is not None:
-        old = m1, m2
-        m1 = ((1 + 2 * b * q2) * old[0] - 2 * b * c * old[1]) / spread
-        m2 = ((1 + 2 * a * q1) * old[1] - 2 * a * c * old[0]) / spread
-        weight = weight * xp.exp(-(a * old[0] * m1 + b * old[1] * m2))
-    return weight, m1, m2, (q1 + 2 * b * det) / spread, (q2 + 2 * a * det) / spread, c / spread
