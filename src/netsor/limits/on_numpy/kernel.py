@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from threading import Lock
 from typing import Any
 
@@ -22,11 +23,14 @@ from netsor.threads import one_blas_thread
 
 __all__ = ["run", "single_values"]
 
+KEPT = 2**24  # bytes of an array whose memory stays with the process, more than those of a tile have
+
 
 def run(
     recording: Recording, given: Mapping[str, Any], dtype: Any, repeats: int, advance: Callable[[], None]
 ) -> np.ndarray:
     """(repeats, rows, columns) of the kernel of a recording, all of them finite, or there is no limit."""
+    _keep_memory()
     shape = (repeats, recording.rows.left_size, recording.rows.right_size)
     filled = all(between.writer.corner for between in recording.betweens)  # each entry is one of a tile
     out = np.empty(shape, dtype) if filled else np.zeros(shape, dtype)
@@ -126,6 +130,16 @@ def _run(out: np.ndarray, singles: Mapping[int, Any], tiles: Tiles, place: Place
             if not missing[o]:
                 writer.write(out, o, waiting.pop(o), place)
     return sure
+
+
+@cache
+def _keep_memory() -> None:
+    """Let the arrays of the next tile have the memory of the last one's.
+
+    The malloc of Linux gives the memory of large arrays back to the system, which clears its pages before it
+    gives them again: half the time of some kernels. Large are those above the largest that was ever freed.
+    """
+    np.empty(KEPT, np.uint8)
 
 
 def _quietly(results: Iterator[Any]) -> Iterator[Any]:

@@ -30,6 +30,7 @@ __all__ = [
 
 Array = Any
 FEW = 4  # channels of data whose products are added one by one
+LARGE = 2**10  # products of a pair of inputs that are worth a product of matrices of their own
 
 
 def normal_covariance(r: Recorder, g: str, k: str, pair: Pair) -> PerPair | None:
@@ -156,8 +157,12 @@ def _cross_dots(x: Array, y: Array, tied: bool) -> Array:
         a, b = (xp.moveaxis(padded(z, 1, z.ndim - 2, rank), 0, -2) for z in (x, y))
         out = xp.matmul(a, xp.matrix_transpose(b))
         return xp.moveaxis(out, (-2, -1), (0, 1))
-    a = xp.reshape(x, (prod(x.shape[:-1]), x.shape[-1]))
-    b = xp.reshape(y, (prod(y.shape[:-1]), y.shape[-1]))
+    m, left, right = x.shape[-1], prod(x.shape[1:-1]), prod(y.shape[1:-1])
+    if left * right >= LARGE:  # as they are to stand
+        a, b = xp.reshape(x, (x.shape[0], 1, left, m)), xp.reshape(y, (1, y.shape[0], right, m))
+        out = xp.matmul(a, xp.matrix_transpose(b))
+        return xp.reshape(out, (x.shape[0], y.shape[0], *x.shape[1:-1], *y.shape[1:-1]))
+    a, b = xp.reshape(x, (x.shape[0] * left, m)), xp.reshape(y, (y.shape[0] * right, m))
     out = xp.reshape(xp.matmul(a, b.T), (*x.shape[:-1], *y.shape[:-1]))
     return xp.moveaxis(out, x.ndim - 1, 1)
 
