@@ -197,6 +197,15 @@ def test_the_state_of_a_network_changes_with_what_it_mentions() -> None:
     assert net.state() != before
 
 
+def test_the_state_of_a_network_changes_with_any_number_of_a_mean() -> None:
+    b = ns.Vector(0.1, mean=np.zeros(3000), index=(3000,))
+    net = ns.network(lambda x: v @ ns.relu(U @ x + b))
+    before = net.state()
+    assert net.state() == before
+    b.mean[1500] = 1.0
+    assert net.state() != before
+
+
 # Functions of the user's own
 
 

@@ -158,5 +158,11 @@ def _summary(value: Any, leaves: tuple[type, ...]) -> Any:
         content = array.tobytes() if array.dtype != object else repr(array.tolist()).encode()
         return array.shape, array.dtype.str, hashlib.sha256(content).digest()
     if isinstance(value, leaves):
-        return id(value), repr(sorted(vars(value).items(), key=lambda item: item[0]))
+        parts = sorted(vars(value).items(), key=lambda item: item[0])
+        return id(value), tuple((name, _summary_of_part(part)) for name, part in parts)
     return type(value).__name__, id(value)
+
+
+def _summary_of_part(part: Any) -> Any:
+    """Of an attribute of a parameter; the text of an array would take long and leave out most of it."""
+    return _summary(part, ()) if isinstance(part, np.ndarray) else repr(part)

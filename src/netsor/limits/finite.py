@@ -8,14 +8,14 @@ import numpy as np
 
 from netsor.errors import LimitError
 
-__all__ = ["finite", "is_finite"]
+__all__ = ["finite"]
 
 ROWS = 256  # that are looked at at a time: a large kernel fills the memory already
 
 
 def finite(value: Any) -> Any:
     """The value, unless it has a NaN or an infinity: then there is no limit."""
-    if not is_finite(np.asarray(value)):
+    if not _is_finite(np.asarray(value)):
         raise LimitError(
             "this program has no limit on these inputs: an expectation is not finite",
             remedy="Either a variance that is divided by is 0 (layernorm or batchnorm of equal values), "
@@ -24,7 +24,7 @@ def finite(value: Any) -> Any:
     return value
 
 
-def is_finite(value: np.ndarray) -> bool:
+def _is_finite(value: np.ndarray) -> bool:
     """Whether all entries are finite. If their sum is, they are, which takes half the time."""
     parts = value if value.ndim > 1 else value[None]
     with np.errstate(over="ignore", invalid="ignore"):

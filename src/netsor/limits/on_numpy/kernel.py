@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from netsor.limits.assembly import Place
-from netsor.limits.finite import finite, is_finite
+from netsor.limits.finite import finite
 from netsor.limits.on_numpy.prepared import Prepared
 from netsor.limits.on_numpy.recording import Recording, Tiles
 from netsor.threads import one_blas_thread
@@ -82,7 +82,7 @@ def single_values(prepared: Prepared, given: Mapping[str, Any]) -> dict[int, Any
 def _run_all(
     out: np.ndarray, singles: Mapping[int, Any], jobs: list[Any], workers: int, advance: Any
 ) -> bool:
-    """All tiles on threads, this one among them, and whether they are finite.
+    """All tiles on threads, this one among them, and whether they are surely finite.
 
     After an error or interrupt no further tile begins.
     """
@@ -115,7 +115,7 @@ def _run_all(
 
 
 def _run(out: np.ndarray, singles: Mapping[int, Any], tiles: Tiles, place: Place) -> bool:
-    """Compute one tile and write it into the matrix, all columns of an Output at once; is it finite?"""
+    """Compute one tile and write it into the matrix, all columns of an Output at once: is it finite?"""
     writer, rows, cols = tiles.between.writer, tiles.pair.rows, tiles.pair.cols
     assert rows is not None
     assert cols is not None
@@ -123,7 +123,7 @@ def _run(out: np.ndarray, singles: Mapping[int, Any], tiles: Tiles, place: Place
     waiting: dict[int, dict[int, np.ndarray]] = {o: {} for o in missing}
     values, sure = tiles.prepared.run(singles, {cols: place.cols, rows: place.rows}), True
     for step, block in _quietly(values):
-        sure &= is_finite(block)
+        sure &= bool(np.isfinite(block.sum()))  # then all its numbers are
         for o, p in tiles.results[step]:
             waiting[o][p] = block
             missing[o] -= 1

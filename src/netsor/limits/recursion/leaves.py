@@ -164,7 +164,7 @@ def _cross_dots(x: Array, y: Array, tied: bool) -> Array:
         return xp.reshape(out, (x.shape[0], y.shape[0], *x.shape[1:-1], *y.shape[1:-1]))
     a, b = xp.reshape(x, (x.shape[0] * left, m)), xp.reshape(y, (y.shape[0] * right, m))
     out = xp.reshape(xp.matmul(a, b.T), (*x.shape[:-1], *y.shape[:-1]))
-    return xp.moveaxis(out, x.ndim - 1, 1)
+    return xp.moveaxis(out, x.ndim - 1, 1) if x.ndim > 2 else out
 
 
 def independent_matrices(inner: PerPair, index: Index, aligned: int, left: Index, right: Index) -> PerPair:
