@@ -88,9 +88,9 @@ def test_equal_layers_are_compiled_once(always: None) -> None:
     assert loops.compiled_loop.cache_info().currsize == before
 
 
-@pytest.mark.parametrize(("depth", "outside"), [(1, 0), (3, 1)])
+@pytest.mark.parametrize(("depth", "outside"), [(1, 0), (3, 2)])
 def test_what_stands_around_the_loops(depth: int, outside: int, always: None) -> None:
-    """One layer is one loop; before those of equal layers stands the multiple of data."""
+    """One layer is one loop; before those of equal layers stand the multiples of data."""
     K = ns.kernel(zoo.mlp(depth, ns.relu, var_w=1.7, var_b=0.3))
     prepared = computations.recording(K, RNG.standard_normal((6, 3))).tiles[0].prepared
     alone = [k for k in prepared.order if isinstance(k, int) and k not in prepared.tape.leaves]

@@ -80,7 +80,7 @@ def embedded_second(r: Recorder, s: Input, t: Input, pair: Pair) -> PerPair:
     if pair.same:
         dots = _dots(x[0, ...], y[0, ...], pair.tied)
     elif pair.is_tile:
-        return PerPair(_recorded_dots(pair, _data(s), _data(t), x, y), pair, left, right)
+        return PerPair(_recorded_dots(pair, _data(s), _data(t), x, y) / m, pair, left, right)
     else:
         dots = _cross_dots(x[0, ...], y[0, ...], pair.tied)
     return PerPair(dots[None, ...] / m, pair, left, right)
@@ -100,8 +100,6 @@ def _recorded_dots(pair: Pair, e: Expr, f: Expr, x: Array, y: Array) -> Array:
     assert tape is not None
     batch = (1, *(1 if a.shape[1] == 1 else b - c for a, (c, b) in ((x, rows), (y, cols))))
     index = np.broadcast_shapes(x.shape[2:-1], y.shape[2:-1]) if tied else (*x.shape[2:-1], *y.shape[2:-1])
-    m = x.shape[-1]
-    x = x / m  # once for each input, which is less than once for each pair
     left, right = tape.reader(x), tape.reader(y)
 
     def read(given: Any, spans: Mapping[Span, Span]) -> Array:
@@ -109,7 +107,7 @@ def _recorded_dots(pair: Pair, e: Expr, f: Expr, x: Array, y: Array) -> Array:
 
     key, kind = ("dots", e, f, rows, cols, tied), ("dots", rows, cols, tied)
     made = tape.leaf(key, (*batch, *index), x.dtype, read, kind, (x, y))
-    tape.costs[made.step] = m
+    tape.costs[made.step] = x.shape[-1]
     return made
 
 
