@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -28,6 +29,7 @@ FUNCTIONS = (
 OFTEN = (0.3, 0.25, 0.15, 0.1, 0.05, 0.1, 0.05)  # each kind of step is drawn
 WIDTH, SAMPLES, TANGENTS = 192, 240, 30
 SIGMAS = 6.0
+SLOWEST = 5  # networks that are named
 SMALL_WIDTH = 0.35  # of the scale: what a width of 192 may change, beside the spread of samples
 
 
@@ -125,20 +127,25 @@ def _compare(seed: int, exact: ns.Result, sampled: ns.Result, simulated: np.ndar
     )
 
 
-def main(count: int, first: int, check: Callable[[int], str]) -> None:
-    found: dict[str, int] = {}
-    start, slow = time.process_time(), (0.0, -1)
+def main(count: int, first: int, check: Callable[[int], str]) -> int:
+    """Check them all, say which failed and which took longest; how many failed."""
+    found: Counter[str] = Counter()
+    spent: list[tuple[float, int]] = []
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for seed in range(first, first + count):
             began = time.process_time()
-            how = check(seed).split(":")[0]
-            found[how] = found.get(how, 0) + 1
-            slow = max(slow, (time.process_time() - began, seed))
-    spent = time.process_time() - start
-    print(f"{count} networks: {found}, {spent:.0f} s; slowest {slow[0]:.1f} s (seed {slow[1]})")
+            try:
+                found[check(seed).split(":")[0]] += 1
+            except AssertionError as failure:
+                found["failed"] += 1
+                print(failure, flush=True)
+            spent.append((time.process_time() - began, seed))
+    slowest = ", ".join(f"{s:.0f} s (seed {seed})" for s, seed in sorted(spent, reverse=True)[:SLOWEST])
+    print(f"{count} networks: {dict(found)}, {sum(s for s, _ in spent):.0f} s; slowest {slowest}")
+    return found["failed"]
 
 
 if __name__ == "__main__":
     given = [int(a) for a in sys.argv[1:3]]
-    main(*(given + [2000, 0][len(given) :]), check_tangent if "ntk" in sys.argv else check)
+    sys.exit(main(*(given + [2000, 0][len(given) :]), check_tangent if "ntk" in sys.argv else check) > 0)
