@@ -65,6 +65,9 @@ class Prepared:
         fn, args, options, _ = self.tape.steps[k]
         return fn(*[_filled(a, values) for a in args], **options)
 
+    def _is_side(self, part: int | Fused) -> bool:
+        return isinstance(part, int) and self.tape.is_side(part)
+
     @property
     def work(self) -> int:
         """Multiply-adds of a run, about."""
@@ -73,9 +76,9 @@ class Prepared:
 
     @property
     def elements(self) -> float:
-        """Of the result of a step, on average."""
-        shapes = self.tape.shapes
-        sizes = [prod(part.shape if isinstance(part, Fused) else shapes[part]) for part in self.order]
+        """Of the result of a step, on average; what is read of single inputs does not count."""
+        shapes, parts = self.tape.shapes, (part for part in self.order if not self._is_side(part))
+        sizes = [prod(part.shape if isinstance(part, Fused) else shapes[part]) for part in parts]
         return sum(sizes) / max(1, len(sizes))
 
     def peak(self) -> int:

@@ -33,7 +33,7 @@ __all__ = ["MEMORY", "Between", "Maker", "Recording", "Tiles", "record"]
 
 Maker = Callable[[Tape, int | None], Recorder]
 LARGER, FEW_TILES = 4, 16  # how much larger tiles of small steps are, and how many are left as they are
-SMALL_STEPS = 1 / 8  # elements of a step, on average, beside those of a tile: calling it takes as long
+SMALL_STEPS = 1 / 2  # elements of a step, on average, beside those of a tile: threads wait for each other
 MEMORY = 2**28  # bytes of workspace, if nothing is said and one pair of inputs does not need more
 FEWEST_FOR_THREADS = (
     2**17
