@@ -97,7 +97,7 @@ def test_sums_by_brute_force(count: int, constants: bool) -> None:
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * np.abs(wanted).max())
 
 
-@pytest.mark.parametrize("case", INPUTS)
+@pytest.mark.parametrize("case", ["two lengths", "a single token", "zeros"])
 @pytest.mark.parametrize("name", TANGENTS)
 def test_against_written_out_sums(name: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same points, so the same values but for rounding."""
