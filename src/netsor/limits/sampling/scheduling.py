@@ -89,6 +89,7 @@ class _Scheduler:
         self.together: list[int] = []
         self.rows: dict[tuple[int, RowKey], slice] = {}
         self.cores: dict[CoreKey, Core] = {}
+        self.holding: set[CoreKey] = set()  # cores that hold others
         self.steps: list[Step] = []
         self.first_use: dict[Expr, int] = {}
         self.last_use: dict[Expr, int] = {}
@@ -197,6 +198,8 @@ class _Scheduler:
         if follows and follows.before not in self.cores:  # it comes later
             follows = None
         nest = follows.nest if follows else None
+        if nest and follows and follows.before not in self.holding:  # what it holds goes on from nothing
+            nest = replace(nest, factor=None, own=nest.core.parts)
         own = [key.parts[k] for k in follows.own] if follows else list(key.parts)
         before, factor, scale = np.full((3, n), -1)
         if follows:
@@ -215,6 +218,8 @@ class _Scheduler:
         if group.inner:
             inner = add(lists.inner, group.inner, nest.own if nest else (), scale)
         lists.plain &= np.array_equal(lists.sampled[-1], np.arange(parts.start, parts.stop))
+        if nest:
+            self.holding.add(key)
         lists.before.append(before)
         lists.holds.append(np.tile([nest is not None and k == 0 for k in range(len(keys))], n))
         group.size += n
