@@ -113,6 +113,32 @@ def test_against_written_out_sums(name: str, case: str, monkeypatch: pytest.Monk
     np.testing.assert_allclose(found.error, wanted.error, rtol=0, atol=1e-10 * size)
 
 
+class Forgetful(set):
+    """A set that has nothing."""
+
+    def __contains__(self, _: object) -> bool:
+        return False
+
+
+def test_what_is_held_may_begin_anew_at_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the row before holds nothing: all parts of a held core are its own then."""
+    options = {"points": 2**7, "repeats": 2}
+    monkeypatch.setattr(chains, "_is_worth_it", lambda *_: True)
+    monkeypatch.setattr(chains, "_is_less", lambda *_: True)
+    wanted = ns.ntk(NETWORKS["GRU"], **options)(SETS)
+    made, begun = scheduling._Scheduler.__init__, []
+
+    def forget(own: Any, *given: Any) -> None:
+        made(own, *given)
+        own.holding = Forgetful()
+        begun.append(own.holding)
+
+    monkeypatch.setattr(scheduling._Scheduler, "__init__", forget)
+    found = ns.ntk(NETWORKS["GRU"], **options)(SETS)
+    assert any(map(len, begun)), "nothing is held"
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12 * np.abs(wanted).max())
+
+
 @pytest.mark.parametrize("name", ["GRU", "two GRU layers", "gates of a leaky state"])
 def test_the_update_gate_holds_the_state(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step of a recursion has as many parts at the end as at the beginning, not one for each token.
