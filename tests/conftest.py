@@ -26,4 +26,5 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     from netsor.limits.on_numpy import recording
 
     monkeypatch.setattr(recording, "TILE", 64)
+    monkeypatch.setattr(recording, "LITTLE_WORK", 0)
     monkeypatch.setattr(recording, "FEWEST_FOR_THREADS", 0)

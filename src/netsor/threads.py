@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
-__all__ = ["THREADS", "cores", "in_parts", "one_blas_thread"]
+__all__ = ["THREADS", "cores", "helpers", "in_parts", "one_blas_thread"]
 
 THREADS = "NETSOR_THREADS"  # the variable of the environment that says how many threads a process may have
 
@@ -19,6 +19,18 @@ def cores() -> int:
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     said = os.environ.get(THREADS, "")
     return min(allowed, max(1, int(said))) if said.isdecimal() else allowed
+
+
+@cache
+def helpers(count: int) -> Executor:
+    """Threads beside the one that asks, which stay for the next one: to start them takes a tenth of a
+    millisecond.
+    """
+    return ThreadPoolExecutor(count, "netsor")
+
+
+if hasattr(os, "register_at_fork"):  # a process that is forked has none of them
+    os.register_at_fork(after_in_child=helpers.cache_clear)
 
 
 def in_parts(threads: Executor | None, count: int, size: int, work: Callable[[slice], Any]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -20,6 +22,7 @@ from netsor.limits.on_numpy import recording as recording_module
 from netsor.limits.on_numpy.prepared import Prepared
 from netsor.limits.tape.tape import Tape
 from netsor.limits.tape.traced import Traced
+from netsor.threads import helpers
 
 EXACT = [case for case in CASES if case.name not in SAMPLED]
 RNG = np.random.default_rng(8)
@@ -131,27 +134,55 @@ def test_an_interrupt_or_error_ends_all_threads(
     error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever thread it meets, no further tile begins. There are some 1,300 tiles."""
-    begun, workers = [], set()
+    begun, x, honest = [], RNG.standard_normal((200, 3)), computation.bar
 
     @contextmanager
     def interrupted(*_):
         def advance() -> None:
             begun.append(1)
-            workers.add(threading.active_count())
             raise error
 
         yield advance
 
-    monkeypatch.setattr(computation, "bar", interrupted)
     monkeypatch.setattr(recording_module, "TILE", 16)
+    monkeypatch.setattr(recording_module, "LITTLE_WORK", 0)
     monkeypatch.setattr(recording_module, "FEWEST_FOR_THREADS", 0)
     monkeypatch.setattr(recording_module, "cores", lambda: 3)
-    before = threading.active_count()
+    K = ns.kernel(zoo.mlp(2))
+    K(x)
+    before = threading.active_count()  # those that help stay, and serve the next kernel
+    monkeypatch.setattr(computation, "bar", interrupted)
     with pytest.raises(error):
-        ns.kernel(zoo.mlp(2))(RNG.standard_normal((200, 3)))
-    assert threading.active_count() == before
-    assert max(workers) > before
+        K(x)
     assert len(begun) <= 3
+    monkeypatch.setattr(computation, "bar", honest)
+    assert np.isfinite(K(x)).all()
+    assert threading.active_count() == before
+
+
+def test_kernels_share_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels at the same time have the same helpers, and none waits for another's tiles."""
+    monkeypatch.setattr(recording_module, "TILE", 16)
+    monkeypatch.setattr(recording_module, "LITTLE_WORK", 0)
+    monkeypatch.setattr(recording_module, "FEWEST_FOR_THREADS", 0)
+    monkeypatch.setattr(recording_module, "cores", lambda: 3)
+    x = RNG.standard_normal((60, 3))
+    wanted = ns.kernel(zoo.mlp(2))(x)
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: ns.kernel(zoo.mlp(2))(x), range(8)):
+            np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_has_helpers_of_its_own() -> None:
+    mine = helpers(1)
+    assert mine.submit(lambda: 1).result() == 1
+    child = os.fork()
+    if child == 0:
+        done = helpers(1) is not mine and helpers(1).submit(lambda: 1).result(timeout=60) == 1
+        os._exit(0 if done else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_failure_in_a_tile_is_reported() -> None:
@@ -185,14 +216,17 @@ def test_a_part_has_the_numbers_of_the_whole(net: ns.Network, monkeypatch: pytes
     np.testing.assert_array_equal(ends, whole[a * rows : b * rows, -cut.rows * rows :])
 
 
-def test_tiles_of_small_steps_are_larger(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rule", ["SMALL_STEPS", "LITTLE_WORK"])
+def test_light_tiles_are_larger(monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
     """A convolution with few results, many steps of which are small: the same numbers in fewer calls."""
     net = zoo.cnn(2, padding="valid")
     images = np.random.default_rng(0).standard_normal((14, 10, 10, 2))
-    monkeypatch.setattr(recording_module, "SMALL_STEPS", 0)
+    for name in ("SMALL_STEPS", "LITTLE_WORK"):
+        monkeypatch.setattr(recording_module, name, 0)
     small = ns.kernel(net)
     wanted, count = small(images), small.plan(images).tiles
     monkeypatch.undo()
+    monkeypatch.setattr(recording_module, "SMALL_STEPS" if rule == "LITTLE_WORK" else "LITTLE_WORK", 0)
     large = ns.kernel(net)
     np.testing.assert_allclose(large(images), wanted, rtol=1e-12)
     assert count > recording_module.FEW_TILES

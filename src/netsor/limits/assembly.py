@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -136,10 +137,11 @@ class Writer:
         out[:, a:b, c:d] = new
         if self.rows.symmetric:
             right = max(b, c)
-            out[:, right:d, a:b] = new[:, :, right - c :].swapaxes(1, 2)
+            if right < d:
+                out[:, right:d, a:b] = new[:, :, right - c :].swapaxes(1, 2)
             if c < b:  # to the last bit
-                own = out[:, a:b, a:b]
-                np.copyto(own, own.swapaxes(1, 2), where=np.tri(b - a, k=-1, dtype=bool))
+                own = new[:, :, : b - c].swapaxes(1, 2)
+                np.copyto(out[:, a:b, c:b], own, where=_below_diagonal(b - a))
 
     def _blocks(self, out: np.ndarray, o: int, blocks: dict[int, np.ndarray], place: Place) -> None:
         """Blocks of any shape, all columns at once."""
@@ -164,6 +166,11 @@ class Writer:
         full = full[:, place.done[0] :, place.done[1] :]
         full = np.moveaxis(full, 2, 2 + len(left)) if left else full
         return full.reshape(*full.shape[:2], prod(left), place.counts[1] - place.done[1], prod(right))
+
+
+@lru_cache(maxsize=8)
+def _below_diagonal(n: int) -> np.ndarray:
+    return np.tri(n, k=-1, dtype=bool)
 
 
 def _first_in_order(tables: list[np.ndarray], outputs: tuple[int, ...], span: Span) -> int | None:

@@ -94,7 +94,7 @@ class KernelFn:
         >>> print(ns.kernel(ns.zoo.mlp(depth=1)).plan(np.ones((3, 2))))
         A program of 7 statements, a kernel of 3 x 3.
           E[relu relu]: closed form, 1 block
-          462 multiply-adds in 1 tile, 288 bytes of workspace
+          459 multiply-adds in 1 tile, 288 bytes of workspace
         """
         computation, _, _ = self._computation(Inputs(x, y, _named(params)).in_numpy())
         return computation.plan()

@@ -7,8 +7,8 @@ while it is in the cache.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
+from concurrent.futures import wait
 from functools import cache
 from threading import Lock
 from typing import Any
@@ -19,7 +19,7 @@ from netsor.limits.assembly import Place
 from netsor.limits.finite import finite
 from netsor.limits.on_numpy.prepared import Prepared
 from netsor.limits.on_numpy.recording import Recording, Tiles
-from netsor.threads import one_blas_thread
+from netsor.threads import helpers, one_blas_thread
 
 __all__ = ["run", "single_values"]
 
@@ -35,6 +35,7 @@ def run(
     filled = all(between.writer.corner for between in recording.betweens)  # each entry is one of a tile
     out = np.empty(shape, dtype) if filled else np.zeros(shape, dtype)
     jobs = [(tiles, place) for tiles in recording.tiles for place in tiles.places]
+    jobs.sort(key=lambda job: job[1].rows == job[1].cols)  # those without a mirror image take less, so last
     workers = min(recording.workers, len(jobs))
     with one_blas_thread():
         singles = single_values(recording.single, given)
@@ -61,21 +62,24 @@ def single_values(prepared: Prepared, given: Mapping[str, Any]) -> dict[int, Any
     cut = {name: shape[0] for name, shape in names.items() if shape != np.shape(given[name])}
     parts = {name: -(-len(given[name]) // size) for name, size in cut.items()}
     if not parts:
-        return dict(_quietly(prepared.run(given)))
+        with np.errstate(all="ignore"):
+            return dict(prepared.run(given))
     whose, found = tape.dependence(parts.keys()), {}
     for k in range(max(parts.values())):
         some, starts = dict(given), {}
         for name, size in cut.items():
             starts[name] = min(k * size, len(given[name]) - size)
             some[name] = given[name][starts[name] : starts[name] + size]
-        for step, value in _quietly(prepared.run(some)):
-            name = whose.get(step)
-            if name is None or value.shape[1] == 1:
-                found[step] = value
-                continue
-            if step not in found:
-                found[step] = np.empty((value.shape[0], len(given[name]), *value.shape[2:]), value.dtype)
-            found[step][:, starts[name] : starts[name] + value.shape[1]] = value
+        with np.errstate(all="ignore"):
+            for step, value in prepared.run(some):
+                name = whose.get(step)
+                if name is None or value.shape[1] == 1:
+                    found[step] = value
+                    continue
+                if step not in found:
+                    shape = (value.shape[0], len(given[name]), *value.shape[2:])
+                    found[step] = np.empty(shape, value.dtype)
+                found[step][:, starts[name] : starts[name] + value.shape[1]] = value
     return found
 
 
@@ -91,10 +95,11 @@ def _run_all(
     def work() -> bool:
         sure = True
         try:
-            while job := taken():
-                sure &= _run(out, singles, *job)
-                with lock:
-                    advance()
+            with np.errstate(all="ignore"):  # what is not finite is refused in the end
+                while job := taken():
+                    sure &= _run(out, singles, *job)
+                    with lock:
+                        advance()
         finally:
             waiting.clear()
         return sure
@@ -103,15 +108,13 @@ def _run_all(
         with lock:
             return waiting.popleft() if waiting else None
 
-    if workers == 1:
-        return work()
-    pool = ThreadPoolExecutor(workers - 1)
+    others = [helpers(workers - 1).submit(work) for _ in range(workers - 1)] if workers > 1 else []
     try:
-        others = [pool.submit(work) for _ in range(workers - 1)]
         sure = work()
-        return all([sure, *(other.result() for other in others)])
     finally:
-        pool.shutdown()
+        begun = [other for other in others if not other.cancel()]  # they work for another kernel, else
+        wait(begun)
+    return all([sure, *(other.result() for other in begun)])
 
 
 def _run(out: np.ndarray, singles: Mapping[int, Any], tiles: Tiles, place: Place) -> bool:
@@ -122,7 +125,7 @@ def _run(out: np.ndarray, singles: Mapping[int, Any], tiles: Tiles, place: Place
     missing = Counter(o for pairs in tiles.results.values() for o, _ in pairs)
     waiting: dict[int, dict[int, np.ndarray]] = {o: {} for o in missing}
     values, sure = tiles.prepared.run(singles, {cols: place.cols, rows: place.rows}), True
-    for step, block in _quietly(values):
+    for step, block in values:
         sure &= bool(np.isfinite(block.sum()))  # then all its numbers are
         for o, p in tiles.results[step]:
             waiting[o][p] = block
@@ -140,9 +143,3 @@ def _keep_memory() -> None:
     gives them again: half the time of some kernels. Large are those above the largest that was ever freed.
     """
     np.empty(KEPT, np.uint8)
-
-
-def _quietly(results: Iterator[Any]) -> Iterator[Any]:
-    """Without warnings, also in the threads of a pool: what is not finite is refused in the end."""
-    with np.errstate(all="ignore"):
-        yield from results

@@ -32,8 +32,9 @@ from netsor.threads import cores
 __all__ = ["MEMORY", "Between", "Maker", "Recording", "Tiles", "record"]
 
 Maker = Callable[[Tape, int | None], Recorder]
-LARGER, FEW_TILES = 4, 16  # how much larger tiles of small steps are, and how many are left as they are
+LARGER, FEW_TILES = 4, 16  # how much larger light tiles are, and how many are left as they are
 SMALL_STEPS = 1 / 2  # elements of a step, on average, beside those of a tile: threads wait for each other
+LITTLE_WORK = 2**7  # multiply-adds of a tile, beside its elements: likewise
 MEMORY = 2**28  # bytes of workspace, if nothing is said and one pair of inputs does not need more
 FEWEST_FOR_THREADS = (
     2**17
@@ -150,7 +151,7 @@ def record(
         if isinstance(made, Missing):
             return made
         peak, own = max((t.prepared.peak() for t in made.tiles), default=0), made.single.peak()
-        if larger and any(_has_small_steps(tiles, size) for tiles in made.tiles):
+        if larger and any(_is_light(tiles, size) for tiles in made.tiles):
             size, larger = LARGER * size, False
         elif peak > allowed and size > 1 and cut is None:
             size = max(1, min(size // 2, size * allowed // peak))
@@ -165,9 +166,11 @@ def record(
             return made
 
 
-def _has_small_steps(tiles: Tiles, size: int) -> bool:
-    """Whether there are many tiles with steps so small that calling them takes most of the time."""
-    return len(tiles.places) > FEW_TILES and tiles.prepared.elements < SMALL_STEPS * size
+def _is_light(tiles: Tiles, size: int) -> bool:
+    """Whether there are many tiles with so little to do that calling their steps takes much of the time."""
+    small, little = SMALL_STEPS * size, LITTLE_WORK * size
+    made = tiles.prepared
+    return len(tiles.places) > FEW_TILES and (made.elements < small or made.work < little)
 
 
 def _no_room(peak: int, memory: int) -> LimitError:

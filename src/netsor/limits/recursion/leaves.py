@@ -140,7 +140,7 @@ def _dots(x: Array, y: Array, tied: bool) -> Array:
     xp = array_namespace(x, y)
     if tied:
         rank = max(x.ndim, y.ndim) - 2
-        return xp.sum(padded(x, 1, x.ndim - 2, rank) * padded(y, 1, y.ndim - 2, rank), axis=-1)
+        return xp.vecdot(padded(x, 1, x.ndim - 2, rank), padded(y, 1, y.ndim - 2, rank))
     a = xp.reshape(x, (x.shape[0], prod(x.shape[1:-1]), x.shape[-1]))
     b = xp.reshape(y, (y.shape[0], prod(y.shape[1:-1]), y.shape[-1]))
     out = xp.matmul(a, xp.matrix_transpose(b))

@@ -162,6 +162,12 @@ class Namespace:
         self._tape.costs[product.step] = x.shape[-1]
         return product
 
+    def vecdot(self, x: Any, y: Any) -> Any:
+        made = np.broadcast_shapes(x.shape, y.shape)[:-1]
+        product = self._tape.structural(np.vecdot, x, y, made=made)
+        self._tape.costs[product.step] = x.shape[-1]
+        return product
+
     def sum(self, x: Any, axis: Any = None, keepdims: bool = False) -> Any:
         axes = range(x.ndim) if axis is None else [axis] if isinstance(axis, int) else axis
         gone = {a % x.ndim for a in axes}
