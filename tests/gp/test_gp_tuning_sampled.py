@@ -13,20 +13,18 @@ from netsor.gp.objective import Objective
 def test_a_tenth_of_the_kernels_of_nelder_and_mead() -> None:
     """Four sets of 60 short sequences, ten variances and the noise: beside the search without derivatives.
 
-    A sampled likelihood depends on what sampling chooses by the numbers. With that chosen at what `tune`
-    finds, all four are as likely as what the other search finds. With that chosen at the start, which is the
-    function that both maximise, three are: on the set of seed 1 the other one ends 0.2 higher, at variances
-    that with sixteen times the points are 0.9 less likely than ours.
+    A sampled likelihood has optima of its own, which belong to its sample points and not to the limit. So
+    what both searches found is compared at points that neither of them saw, in units of the error of that.
     """
-    found = [tuned(seed) for seed in range(4)]
-    assert all(ours < theirs / 10 for *_, ours, theirs in found)  # kernels, those for slopes among them
-    assert all(here > -0.02 for here, *_ in found)
-    assert sum(start > -0.02 for _, start, *_ in found) >= 3
+    for seed in range(4):
+        gains, ours, theirs = tuned(seed)
+        assert ours < theirs / 10  # kernels, those for slopes among them
+        assert np.mean(gains) > -2 * np.std(gains, ddof=1) / np.sqrt(len(gains))
 
 
-def tuned(seed: int) -> tuple[float, float, int, int]:
-    """By how much the log likelihood is above that of Nelder and Mead, with what sampling chooses chosen here
-    and at the start, and the kernels of both."""
+def tuned(seed: int) -> tuple[list[float], int, int]:
+    """By how much the log likelihood is above that of Nelder and Mead, at twelve sets of other sample points;
+    and the kernels of both."""
     cell, v = ns.GRUCell(ns.erf, ns.erf_gate), ns.Matrix(rows=1, name="v")
 
     @ns.network
@@ -47,9 +45,9 @@ def tuned(seed: int) -> tuple[float, float, int, int]:
     values = {**K.params, "noise": options["noise"]}
     places = [np.log([*(found.params[n] for n in K.params), found.noise]) for found in (slopes, plain)]
     gains = []
-    for first in (places[0], np.log(list(values.values()))):
-        likelihood = Objective(K, sequences, y[:, None], values, [(name,) for name in values])
-        likelihood.value(first)
-        ours, theirs = (-likelihood.value(theta) for theta in places)
-        gains.append(ours - theirs)
-    return gains[0], gains[1], slopes.evaluations, plain.evaluations
+    for other in range(1, 13):
+        fresh = ns.kernel(reader, points=256, repeats=4, seed=other)
+        likelihood = Objective(fresh, sequences, y[:, None], values, [(name,) for name in values])
+        likelihood.value(np.log(list(values.values())))  # chooses what sampling chooses by the numbers
+        gains.append(likelihood.value(places[1]) - likelihood.value(places[0]))
+    return gains, slopes.evaluations, plain.evaluations
