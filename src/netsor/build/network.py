@@ -28,7 +28,17 @@ from netsor.garbage import search_put_off
 from netsor.lang.program import Program
 from netsor.lang.tangent import Tangent
 
-__all__ = ["Group", "Joint", "Network", "as_inputs", "data_of", "joint", "network", "program"]
+__all__ = [
+    "Group",
+    "Joint",
+    "Network",
+    "as_inputs",
+    "data_of",
+    "joint",
+    "network",
+    "program",
+    "require_network",
+]
 
 
 class Network:
@@ -360,12 +370,20 @@ def _check_same(net: Network, trace: Trace, other: Trace, first: int) -> None:
     raise error
 
 
+def require_network(net: Any) -> None:
+    if isinstance(net, Network):
+        return
+    if isinstance(net, Program):
+        remedy = "It has its inputs: ns.limit(program) is its limit, program.tangent() its derivative."
+        raise fail("a program is not a network", remedy)
+    what = f"the function `{net.__name__}`" if inspect.isfunction(net) else f"{a_type(net)}"
+    raise fail(
+        f"{what} is not a network", "Decorate a function with @ns.network, or take a network from ns.zoo."
+    )
+
+
 def _check_network(net: Any) -> None:
-    if not isinstance(net, Network):
-        what = f"the function `{net.__name__}`" if inspect.isfunction(net) else f"{a_type(net)}"
-        raise fail(
-            f"{what} is not a network", "Decorate a function with @ns.network, or take a network from ns.zoo."
-        )
+    require_network(net)
     try:
         inspect.signature(net.fn).bind("x")
     except (ValueError, NetsorError):  # a function without a signature

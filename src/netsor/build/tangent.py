@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from netsor.build.network import Network
+from netsor.build.network import Network, require_network
 from netsor.build.nodes import fail
 from netsor.build.parameters import Matrix, Vector
 from netsor.errors import DataError
@@ -80,11 +80,7 @@ def tangent(net: Network, rates: Any = None) -> TangentNetwork:
     Output d_v^T a1 / sqrt(n) + v^T d_a1 / sqrt(n)
     <BLANKLINE>
     """
-    if not isinstance(net, Network):
-        raise fail(
-            f"{net!r:.60} is not a network",
-            "Decorate the function with @ns.network, or take one from ns.zoo.",
-        )
+    require_network(net)
     if isinstance(net, TangentNetwork):
         raise fail(
             "the tangent of a tangent",

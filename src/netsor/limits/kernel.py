@@ -11,7 +11,7 @@ import numpy as np
 from array_api_compat import is_array_api_obj
 
 from netsor import arguments
-from netsor.build.network import Joint, Network, as_inputs
+from netsor.build.network import Joint, Network, as_inputs, require_network
 from netsor.build.tangent import TangentNetwork, tangent
 from netsor.errors import LimitError
 from netsor.expect.points.landmarks import Landmarks
@@ -354,11 +354,7 @@ def kernel(
     array([[0.25  , 0.1592],
            [0.1592, 1.    ]])
     """
-    if not isinstance(net, Network):
-        raise LimitError(
-            f"{net!r} is not a network",
-            remedy="Decorate the function with @ns.network, or take one from ns.zoo.",
-        )
+    require_network(net)
     options = Options.of(
         method=method,
         tol=tol,
