@@ -26,7 +26,7 @@ from netsor.lang.facts import Facts, Growth
 from netsor.lang.ops import Function
 from netsor.lang.pieces import Pieces
 
-__all__ = ["About", "about", "about_parts", "has_user_function", "is_smooth"]
+__all__ = ["About", "about", "about_parts", "has_user_function", "is_smooth", "is_smooth_node"]
 
 Interval = tuple[float, float]
 Places = tuple[float, ...] | None
@@ -82,8 +82,15 @@ def about_parts(expr: Expr, name: str) -> dict[Expr, About]:
 
 def is_smooth(expr: Expr) -> bool:
     """Whether an expression of any number of variables is made of smooth functions alone."""
-    nodes = [node for node in subtrees(expr) if isinstance(node, Apply)]
-    return all(isinstance(n.op, Function) and n.op.about(n.options).is_smooth for n in nodes)
+    return all(is_smooth_node(node) for node in subtrees(expr) if isinstance(node, Apply))
+
+
+def is_smooth_node(node: Apply) -> bool:
+    """Whether the function of a node is, for any arguments."""
+    match node:
+        case Apply(op, (_, Const(power))) if op is fn.pow_:
+            return power >= 0 and float(power).is_integer()
+    return isinstance(node.op, Function) and node.op.about(node.options).is_smooth
 
 
 def has_user_function(expr: Expr) -> bool:

@@ -43,15 +43,19 @@ def ball_rule(r: int, step: float, level: int, reach: float, limit: int = 2**31)
     return cut_rule(Frame(np.eye(r), cuts), step, level, reach, limit)
 
 
-def cut_rule(frame: Frame, step: float, level: int, reach: float, limit: int) -> Rule | None:
+def cut_rule(
+    frame: Frame, step: float, level: int, reach: float, limit: int, ball: bool = True
+) -> Rule | None:
     """Coordinate by coordinate from the outermost: trapezoid, or pieces between cuts; None if too large.
+
+    The rule is in a ball, or in the cube around it, where lines that are cut alike have the same nodes.
 
     The trapezoid rules of every level and coordinate are shifted differently: a jump that is between the
     same nodes at all levels would not show in their differences.
     """
     x, w = np.zeros((0, 1)), np.ones(1)
     for slopes, intercepts in frame.cuts:
-        half = np.sqrt(np.maximum(reach**2 - np.sum(x**2, axis=0), 0.0))
+        half = np.sqrt(np.maximum(reach**2 - ball * np.sum(x**2, axis=0), 0.0))
         shift = SHIFTS[len(x)] * (level + 1) % 1
         cuts = intercepts[:, None] + slopes @ x
         parts = _pieces(cuts, half, step, limit) if len(cuts) else _equal(half, step, shift, limit)

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from functools import reduce
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
 from operator import mul
 from typing import Any
 
 import numpy as np
 
 from netsor.errors import LimitError
+from netsor.expect.hermite.planar import PlanarFunction, planar_expectation
 from netsor.expect.points.normal import normal_points
+from netsor.expect.quadrature.kinks import find_kinks
 from netsor.expect.quadrature.planes import Planes
 from netsor.expect.quadrature.space import gaussian_expectation
-from netsor.lang.analysis import is_smooth
+from netsor.lang.analysis import about, has_user_function, is_smooth_node
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
-from netsor.lang.expr import Expr, Ref
+from netsor.lang.expr import Apply, Expr, Ref, refs
 from netsor.limits.methods.component import Component
 from netsor.limits.methods.few_variables import Variable, entries, is_plain, over_entries
 from netsor.limits.recursion.forms import replace_exprs
 from netsor.limits.recursion.recorder import Asking, Recorder
+from netsor.threads import one_blas_thread
 
 __all__ = ["Quadrature"]
 
@@ -29,6 +34,7 @@ SAMPLED, REPEATS = 2**22, 16  # evaluations in a repeat, and repeats
 HEAVIEST = 0.01  # of a sum over samples: what one of them may carry
 STUDENT = 3.3  # standard errors of so many repeats that one in 200 is beyond
 TOL, POINTS = 1e-8, 2**18  # asked for, and allowed per entry
+MOST_SEEN = 2**14  # entries whose values are remembered
 
 
 class Quadrature:
@@ -46,24 +52,132 @@ class Quadrature:
 
     def value(self, r: Recorder, c: Component) -> Asking:
         r.notes.diagonal = True
-        known, bodies = _variables(r, c), []
+        known = _variables(r, c)
         variables = tuple(dict.fromkeys(known.values()))
-        names = {x: Ref(f"@{k}") for k, x in enumerate(variables)}
-        for side, atoms in enumerate((c.left, c.right)):
-            own: dict[Expr, Expr] = {form: names[x] for (s, form), x in known.items() if s == side}
-            bodies += [replace_exprs(atom.expr, own) for atom in atoms]
-        planes = Planes.none(len(names)) if all(map(is_smooth, bodies)) else None
-
-        def integrand(z: np.ndarray) -> np.ndarray:
-            values = {f"@{k}": Block(z[k], 0, True) for k in range(len(z))}
-            with np.errstate(all="ignore"):
-                return reduce(mul, (evaluate(body, values).array for body in bodies))
+        product = Product(c.what, tuple(_side(r, c, k, known, variables) for k in (0, 1)))
+        seen: dict[bytes, tuple[float, float]] = {}
 
         def integral(mean: np.ndarray, cov: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            found = gaussian_expectation(integrand, mean, cov, tol=TOL, max_points=POINTS, planes=planes)
-            return _sampled_where_unsettled(c.what, integrand, mean, cov, *found)
+            means, covs = mean.reshape(-1, *mean.shape[-1:]), cov.reshape(-1, *cov.shape[-2:])
+            if len(means) > MOST_SEEN:
+                found = np.stack(product.expectation(means, covs))
+            else:
+                keys = [m.tobytes() + C.tobytes() for m, C in zip(means, covs, strict=True)]
+                if len(seen) + len(keys) > MOST_SEEN:
+                    seen.clear()
+                new = {key: i for i, key in enumerate(keys) if key not in seen}
+                if new:
+                    at = list(new.values())
+                    seen.update(
+                        zip(new, zip(*product.expectation(means[at], covs[at]), strict=True), strict=True)
+                    )
+                found = np.array([seen[key] for key in keys]).reshape(-1, 2).T
+            return found[0].reshape(mean.shape[:-1]), found[1].reshape(mean.shape[:-1])
 
         return (yield from over_entries(r, c, variables, self.name, integral))
+
+
+@dataclass(frozen=True)
+class Side:
+    """The product of the atoms of one side, as a function of its own variables @0, @1, ..."""
+
+    bodies: tuple[Expr, ...]
+    columns: tuple[int, ...]  # which these are of all variables
+    plane: PlanarFunction  # the same
+
+    def __call__(self, z: np.ndarray) -> np.ndarray:
+        return _product(self.bodies, z[list(self.columns)])
+
+
+@dataclass(frozen=True)
+class Product:
+    """The product of two sides, a function of z (d, entries, points)."""
+
+    what: str
+    sides: tuple[Side, ...]
+
+    def __call__(self, z: np.ndarray) -> np.ndarray:
+        return self.sides[0](z) * self.sides[1](z)
+
+    def expectation(self, mean: np.ndarray, cov: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The value and the error of entries with mean (entries, d) and cov (entries, d, d).
+
+        A series takes three or four variables of two sides; what it leaves is integrated, and then sampled.
+        """
+        d, known = mean.shape[1], all(side.plane.known for side in self.sides)
+        value, error, size = np.zeros(len(mean)), np.full(len(mean), np.inf), np.zeros(len(mean))
+        if d > 2 and max(len(side.columns) for side in self.sides) <= 2:
+            value, error, size = self._series(mean, cov)
+        left = np.flatnonzero(~(error <= WORST * size))
+        if not len(left):
+            return value, error
+        planes = self._planes(d) if known else None
+        found = gaussian_expectation(self, mean[left], cov[left], tol=TOL, max_points=POINTS, planes=planes)
+        better = ~(found[1] >= error[left])
+        for old, new in zip((value, error), found, strict=True):
+            old[left] = np.where(better, new, old[left])
+        return _sampled_where_unsettled(self.what, self, mean, cov, value, error, float(size.max()))
+
+    def _series(self, mean: np.ndarray, cov: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """With a constant for each variable that a side has less than two."""
+        places = [k for side in self.sides for k in (*side.columns, -1, -1)[:2]]
+        mean, cov = np.pad(mean, ((0, 0), (0, 1))), np.pad(cov, ((0, 0), (0, 1), (0, 1)))
+        f, g = (side.plane for side in self.sides)
+        with one_blas_thread():
+            return planar_expectation(f, g, mean[:, places], cov[:, places][:, :, places], TOL)
+
+    def _planes(self, d: int) -> Planes:
+        """Those of the sides, as planes of all variables."""
+        found = [side.plane.planes for side in self.sides]
+        normals = [np.zeros((len(own), d)) for own in found]
+        for side, own, n in zip(self.sides, found, normals, strict=True):
+            n[:, side.columns] = own.normals[:, : len(side.columns)]
+        offsets, slack = (
+            np.concatenate([getattr(own, name) for own in found]) for name in ("offsets", "slack")
+        )
+        return Planes(np.concatenate(normals), offsets, slack)
+
+
+def _side(
+    r: Recorder, c: Component, side: int, known: Mapping[Variable, Variable], variables: Sequence[Variable]
+) -> Side:
+    place = {form: variables.index(x) for (s, form), x in known.items() if s == side}
+    columns = tuple(sorted(set(place.values())))
+    own: dict[Expr, Expr] = {form: Ref(f"@{columns.index(k)}") for form, k in place.items()}
+    bodies = tuple(replace_exprs(atom.expr, own) for atom in (c.left, c.right)[side])
+    key = Side, bodies
+    if key not in r.facts:
+        r.facts[key] = PlanarFunction(partial(_product, bodies), _known_planes(bodies, max(2, len(columns))))
+    return Side(bodies, columns, r.facts[key])
+
+
+def _known_planes(bodies: Sequence[Expr], d: int) -> Planes | None:
+    """The planes with kinks, where these are all kinks of functions of one variable; None if not."""
+    found: dict[tuple[int, float], None] = {}
+    nodes = list(bodies)
+    while nodes:
+        node = nodes.pop()
+        names = refs(node)
+        if len(names) == 1 and not has_user_function(node):
+            found |= dict.fromkeys((int(names[0][1:]), kink) for kink in _kinks(node, names[0]))
+        elif isinstance(node, Apply) and names:
+            if not is_smooth_node(node):
+                return None
+            nodes += node.args
+    offsets = np.array([kink for _, kink in found])
+    return Planes(np.eye(d)[[k for k, _ in found]].reshape(-1, d), offsets, 0 * offsets)
+
+
+def _kinks(expr: Expr, name: str) -> tuple[float, ...]:
+    """Where a function of one variable is not smooth."""
+    known = about(expr, name).kinks
+    return find_kinks(lambda x: evaluate(expr, {name: Block(x, 0, True)}).array) if known is None else known
+
+
+def _product(bodies: Sequence[Expr], z: np.ndarray) -> np.ndarray:
+    values = {f"@{k}": Block(z[k], 0, True) for k in range(len(z))}
+    with np.errstate(all="ignore"):
+        return reduce(mul, (evaluate(body, values).array for body in bodies), np.ones(z.shape[1:]))
 
 
 def _variables(r: Recorder, c: Component) -> dict[Variable, Variable]:
@@ -76,14 +190,20 @@ def _variables(r: Recorder, c: Component) -> dict[Variable, Variable]:
 
 
 def _sampled_where_unsettled(
-    what: str, integrand: Any, mean: np.ndarray, cov: np.ndarray, value: np.ndarray, error: np.ndarray
+    what: str,
+    integrand: Any,
+    mean: np.ndarray,
+    cov: np.ndarray,
+    value: np.ndarray,
+    error: np.ndarray,
+    scale: float = 0.0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Values and errors, better ones for the entries whose error is large.
 
     A few points that carry the sum, or none that differ from 0, say nothing about how far off it is; if then
     the error of the quadrature is larger than all values, there may be no such moment, as of a / b.
     """
-    rough = np.isfinite(value) & (error > WORST * np.abs(value).max(initial=0.0))
+    rough = np.isfinite(value) & (error > WORST * max(scale, np.abs(value).max(initial=0.0)))
     count, d = int(rough.sum()), mean.shape[-1]
     if not count:
         return value, error
