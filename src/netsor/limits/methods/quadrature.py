@@ -34,6 +34,9 @@ SAMPLED, REPEATS = 2**22, 16  # evaluations in a repeat, and repeats
 HEAVIEST = 0.01  # of a sum over samples: what one of them may carry
 STUDENT = 3.3  # standard errors of so many repeats that one in 200 is beyond
 TOL, POINTS = 1e-8, 2**18  # asked for, and allowed per entry
+BUDGET, FEWEST = 2**25, 2**13  # allowed for all entries, if more than so many remain for each
+FEW = 2**15  # allowed where a series was not enough: for those of lower rank
+BY_SAMPLES = 3e-5  # of sqrt(E[f^2] E[g^2]): about what samples are off by
 MOST_SEEN = 2**14  # entries whose values are remembered
 
 
@@ -112,11 +115,12 @@ class Product:
         if not len(left):
             return value, error
         planes = self._planes(d) if known else None
-        found = gaussian_expectation(self, mean[left], cov[left], tol=TOL, max_points=POINTS, planes=planes)
+        limit = FEW if size.any() else int(np.clip(BUDGET // len(left), FEWEST, POINTS))
+        found = gaussian_expectation(self, mean[left], cov[left], tol=TOL, max_points=limit, planes=planes)
         better = ~(found[1] >= error[left])
         for old, new in zip((value, error), found, strict=True):
             old[left] = np.where(better, new, old[left])
-        return _sampled_where_unsettled(self.what, self, mean, cov, value, error, float(size.max()))
+        return _sampled_where_unsettled(self.what, self, mean, cov, value, error, BY_SAMPLES * size)
 
     def _series(self, mean: np.ndarray, cov: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """With a constant for each variable that a side has less than two."""
@@ -196,14 +200,14 @@ def _sampled_where_unsettled(
     cov: np.ndarray,
     value: np.ndarray,
     error: np.ndarray,
-    scale: float = 0.0,
+    least: np.ndarray | float = 0.0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Values and errors, better ones for the entries whose error is large.
+    """Values and errors, better ones for the entries whose error is large, and more than `least`.
 
     A few points that carry the sum, or none that differ from 0, say nothing about how far off it is; if then
     the error of the quadrature is larger than all values, there may be no such moment, as of a / b.
     """
-    rough = np.isfinite(value) & (error > WORST * max(scale, np.abs(value).max(initial=0.0)))
+    rough = np.isfinite(value) & (error > np.maximum(least, WORST * np.abs(value).max(initial=0.0)))
     count, d = int(rough.sum()), mean.shape[-1]
     if not count:
         return value, error
