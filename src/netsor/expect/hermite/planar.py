@@ -99,6 +99,14 @@ class Series:
     def norm(self) -> Array:
         return np.linalg.norm(self.coefs, axis=(1, 2))
 
+    @property
+    def by_degree(self) -> Array:
+        """The norms of the coefficients of each degree, shape (entries, DEGREE + 1)."""
+        k = np.arange(DEGREE + 1)
+        return np.stack(
+            [np.linalg.norm(self.coefs[:, k[: n + 1], n - k[: n + 1]], axis=1) for n in k], axis=1
+        )
+
     def turned(self, n: int, angle: Array) -> Array:
         """The coefficients of degree n in coordinates that are turned by an angle (entries,)."""
         k = np.arange(n + 1)
@@ -173,6 +181,8 @@ def _sums(fn: Function, mean: Array, factor: Array, rule: Rule) -> tuple[Array, 
             square += float(terms[-1] @ f)
             edge += float(terms[-1] @ (f * (np.abs(e).max(axis=0) > REACH - 1)))
     values = np.concatenate(terms)
+    if not np.isfinite(square):
+        return np.zeros((DEGREE + 1, DEGREE + 1)), square, edge
     if len(x) * len(y) <= DENSE * len(values):
         table = np.zeros((len(x), len(y)))
         table[line, node] = values
@@ -195,12 +205,15 @@ def _paired(f: Series, g: Series, across: Array, least: Array) -> tuple[Array, A
     s, turns = np.minimum(s, 1.0), (U, np.swapaxes(V, 1, 2))
     angles = [np.arctan2(Q[:, 1, 0], Q[:, 0, 0]) for Q in turns]
     signed = s[:, 1] * np.prod([np.sign(np.linalg.det(Q)) for Q in turns], axis=0)
-    value, slope = np.zeros(len(s)), np.zeros(len(s))
-    for n in range(DEGREE + 1):
+    size = np.hypot(f.norm, f.rest) * np.hypot(g.norm, g.rest)
+    value, norms, degrees = np.zeros(len(s)), f.by_degree * g.by_degree, np.arange(DEGREE + 1)
+    most = (norms * s[:, :1] ** degrees)[:, ::-1].cumsum(axis=1)[
+        :, ::-1
+    ]  # of what a degree and those above give
+    for n in map(int, np.flatnonzero(np.any(most > EPS * size[:, None], axis=0))):
         k, a, b = np.arange(n + 1), f.turned(n, angles[0]), g.turned(n, angles[1])
         value += np.sum(a * b * s[:, :1] ** k * signed[:, None] ** (n - k), axis=1)
-        slope += n * np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-    size = np.hypot(f.norm, f.rest) * np.hypot(g.norm, g.rest)
+    slope = norms @ degrees
     with np.errstate(all="ignore"):
         error = f.error * (g.norm + g.error) + g.error * f.norm + s[:, 0] ** (DEGREE + 1) * f.rest * g.rest
         error += ROUNDING * (size + slope / least)

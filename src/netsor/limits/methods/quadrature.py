@@ -1,4 +1,10 @@
-"""Quadrature for functions of up to four dependent variables, of a few inputs."""
+"""Quadrature for functions of up to four dependent variables, of a few inputs.
+
+Three or four variables, at most two of them on either side, are taken by Hermite series in the plane; what
+these leave, and all others, by tensor rules with a budget of points; and what does not settle then is
+sampled, entry by entry. Functions of three or four variables with kinks on curves are left to the next
+method: no rule settles there. Equal entries are integrated once.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +22,15 @@ from netsor.expect.points.normal import normal_points
 from netsor.expect.quadrature.kinks import find_kinks
 from netsor.expect.quadrature.planes import Planes
 from netsor.expect.quadrature.space import gaussian_expectation
+from netsor.lang import functions as fn
 from netsor.lang.analysis import about, has_user_function, is_smooth_node
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
-from netsor.lang.expr import Apply, Expr, Ref, refs
+from netsor.lang.expr import Apply, Expr, Ref, refs, subtrees
+from netsor.lang.ops import Function
 from netsor.limits.methods.component import Component
 from netsor.limits.methods.few_variables import Variable, entries, is_plain, over_entries
-from netsor.limits.recursion.forms import replace_exprs
+from netsor.limits.recursion.forms import Atom, replace_exprs
 from netsor.limits.recursion.recorder import Asking, Recorder
 from netsor.threads import one_blas_thread
 
@@ -41,7 +49,7 @@ MOST_SEEN = 2**14  # entries whose values are remembered
 
 
 class Quadrature:
-    """Tensor rules in independent coordinates; entries where they do not settle are sampled one by one."""
+    """Series and rules in independent coordinates; entries where they do not settle are sampled alone."""
 
     name = "quadrature"
     cost = 2**14
@@ -50,6 +58,8 @@ class Quadrature:
     def applies(self, r: Recorder, c: Component) -> bool:
         count = len(set(_variables(r, c).values()))
         if r.traced or count > 4 or not all(is_plain(r, atom) for atom in c.atoms):
+            return False
+        if count > 2 and any(map(_has_curved_kinks, c.atoms)):
             return False
         return entries(r, c) <= MOST_ENTRIES[count]
 
@@ -107,17 +117,18 @@ class Product:
 
         A series takes three or four variables of two sides; what it leaves is integrated, and then sampled.
         """
-        d, known = mean.shape[1], all(side.plane.known for side in self.sides)
         value, error, size = np.zeros(len(mean)), np.full(len(mean), np.inf), np.zeros(len(mean))
-        if d > 2 and max(len(side.columns) for side in self.sides) <= 2:
+        tried = mean.shape[1] > 2 and max(len(side.columns) for side in self.sides) <= 2
+        if tried:
             value, error, size = self._series(mean, cov)
         left = np.flatnonzero(~(error <= WORST * size))
         if not len(left):
             return value, error
-        planes = self._planes(d) if known else None
-        limit = FEW if size.any() else int(np.clip(BUDGET // len(left), FEWEST, POINTS))
+        known = tried or all(side.plane.known for side in self.sides)
+        planes = self._planes(mean.shape[1]) if known else None
+        limit = FEW if tried else int(np.clip(BUDGET // len(left), FEWEST, POINTS))
         found = gaussian_expectation(self, mean[left], cov[left], tol=TOL, max_points=limit, planes=planes)
-        better = ~(found[1] >= error[left])
+        better = ~(error[left] < found[1])
         for old, new in zip((value, error), found, strict=True):
             old[left] = np.where(better, new, old[left])
         return _sampled_where_unsettled(self.what, self, mean, cov, value, error, BY_SAMPLES * size)
@@ -139,7 +150,7 @@ class Product:
         offsets, slack = (
             np.concatenate([getattr(own, name) for own in found]) for name in ("offsets", "slack")
         )
-        return Planes(np.concatenate(normals), offsets, slack)
+        return Planes(np.concatenate(normals), offsets, slack, any(own.curved for own in found))
 
 
 def _side(
@@ -153,6 +164,29 @@ def _side(
     if key not in r.facts:
         r.facts[key] = PlanarFunction(partial(_product, bodies), _known_planes(bodies, max(2, len(columns))))
     return Side(bodies, columns, r.facts[key])
+
+
+def _has_curved_kinks(atom: Atom) -> bool:
+    """Whether a function with kinks has several variables that it does not meet in straight pieces."""
+    names: dict[Expr, Expr] = {form: Ref(f"@{k}") for k, form in enumerate(atom.forms)}
+    nodes = [
+        n for n in subtrees(replace_exprs(atom.expr, names)) if isinstance(n, Apply) and len(refs(n)) > 1
+    ]
+    kinked = [n for n in nodes if not is_smooth_node(n) and not has_user_function(n)]
+    return not all(_is_straight(part) for n in kinked for part in subtrees(n))
+
+
+def _is_straight(node: Expr) -> bool:
+    """Whether the function of a node is linear between kinks."""
+    match node:
+        case Apply(op, args) if op is fn.mul or op is fn.div:
+            return sum(bool(refs(arg)) for arg in args) < 2
+        case Apply(op) if op in (fn.add, fn.sub, fn.neg, fn.maximum, fn.minimum):
+            return True
+        case Apply(op, (_,)) if isinstance(op, Function):
+            pieces = op.about(node.options).pieces
+            return pieces is not None and max(map(len, pieces.pieces)) <= 2
+    return not isinstance(node, Apply)
 
 
 def _known_planes(bodies: Sequence[Expr], d: int) -> Planes | None:

@@ -1,0 +1,69 @@
+"""Products over two variables of each of two inputs: which way they are taken, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import netsor as ns
+from netsor.limits.methods import quadrature
+
+X = np.random.default_rng(0).standard_normal((3, 4))
+
+
+def network(body: Callable) -> ns.Network:
+    U, V, v = ns.Matrix(2.0), ns.Matrix(1.0), ns.Matrix(1.0, rows=1)
+
+    @ns.network
+    def net(x):
+        return v @ ns.tanh(body(U @ x, V @ x))
+
+    return net
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda a, b: ns.tanh(a) * ns.erf(b),
+        lambda a, b: ns.relu(a) * ns.tanh(b),
+        lambda a, b: ns.maximum(a, b),
+    ],
+)
+def test_they_are_exact_and_agree_with_samples(body: Callable) -> None:
+    found = ns.kernel(network(body)).evaluate(X)
+    sampled = ns.kernel(network(body), method="sample", seed=1, points=4096).evaluate(X)
+    assert found.error.max() <= 1e-8
+    assert np.all(np.abs(found.value - sampled.value) <= 5 * (found.error + sampled.error))
+
+
+def test_equal_entries_are_integrated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    integrate = quadrature.Product.expectation
+
+    def counted(self, mean, cov):
+        taken.append(len(mean))
+        return integrate(self, mean, cov)
+
+    monkeypatch.setattr(quadrature.Product, "expectation", counted)
+    K = ns.kernel(network(lambda a, b: ns.tanh(a) * ns.erf(b)))
+    K.evaluate(X[[0, 1, 0]])
+    assert sum(taken) <= 2 + 4  # inputs with themselves, and pairs
+    first = sum(taken)
+    K.evaluate(X[[0, 1, 0]])
+    assert sum(taken) == first
+
+
+@pytest.mark.parametrize(
+    ("body", "exact"),
+    [
+        (lambda a, b: ns.maximum(ns.tanh(a), b), False),
+        (lambda a, b: ns.sign(ns.sin(a) - b), False),
+        (lambda a, b: ns.maximum(ns.relu(a), 1 - b), True),
+    ],
+)
+def test_kinks_on_curves_are_sampled_and_the_plan_says_so(body: Callable, exact: bool) -> None:
+    K = ns.kernel(network(body))
+    assert K.plan(X).exact is exact
+    assert K.evaluate(X).plan.exact is exact
