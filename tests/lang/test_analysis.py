@@ -85,6 +85,9 @@ def test_smooth_expressions_of_several_variables():
     assert is_smooth(parse_expr("tanh(x) * y + sin(x - y)"))
     assert not is_smooth(parse_expr("relu(x) * y"))
     assert not is_smooth(parse_expr("x / y"))
+    assert is_smooth(parse_expr("(1 - tanh(x)^2) * y^3"))
+    assert not is_smooth(parse_expr("x^0.5 * y"))
+    assert not is_smooth(parse_expr("x^y"))
 
 
 numbers = st.integers(-4, 4).map(lambda n: Const(n / 2))
