@@ -18,8 +18,8 @@ def finite(value: Any) -> Any:
     if not _is_finite(np.asarray(value)):
         raise LimitError(
             "this program has no limit on these inputs: an expectation is not finite",
-            remedy="Either what is divided by is 0 (layernorm or batchnorm of equal values, a mask without "
-            "any 1), or a nonlinearity has a pole, grows too fast, or is not defined where its argument goes.",
+            remedy="Either what is divided by is 0 (layernorm or batchnorm of equal values, a mask with no "
+            "1), or a nonlinearity has a pole, grows too fast, or is not defined where its argument goes.",
         )
     return value
 
