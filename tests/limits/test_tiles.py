@@ -24,7 +24,6 @@ from netsor.limits.on_numpy import recording as recording_module
 from netsor.limits.on_numpy.prepared import Prepared
 from netsor.limits.tape.tape import Tape
 from netsor.limits.tape.traced import Traced
-from netsor.threads import helpers
 
 EXACT = [case for case in CASES if case.name not in SAMPLED]
 RNG = np.random.default_rng(8)
