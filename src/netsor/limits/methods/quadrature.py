@@ -68,24 +68,12 @@ class Quadrature:
         known = _variables(r, c)
         variables = tuple(dict.fromkeys(known.values()))
         product = Product(c.what, tuple(_side(r, c, k, known, variables) for k in (0, 1)))
-        seen: dict[bytes, tuple[float, float]] = {}
+        seen: dict[bytes, Any] = {}
 
         def integral(mean: np.ndarray, cov: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             means, covs = mean.reshape(-1, *mean.shape[-1:]), cov.reshape(-1, *cov.shape[-2:])
-            if len(means) > MOST_SEEN:
-                found = np.stack(product.expectation(means, covs))
-            else:
-                keys = [m.tobytes() + C.tobytes() for m, C in zip(means, covs, strict=True)]
-                if len(seen) + len(keys) > MOST_SEEN:
-                    seen.clear()
-                new = {key: i for i, key in enumerate(keys) if key not in seen}
-                if new:
-                    at = list(new.values())
-                    seen.update(
-                        zip(new, zip(*product.expectation(means[at], covs[at]), strict=True), strict=True)
-                    )
-                found = np.array([seen[key] for key in keys]).reshape(-1, 2).T
-            return found[0].reshape(mean.shape[:-1]), found[1].reshape(mean.shape[:-1])
+            value, error = _once(product, means, covs, seen)
+            return value.reshape(mean.shape[:-1]), error.reshape(mean.shape[:-1])
 
         return (yield from over_entries(r, c, variables, self.name, integral))
 
@@ -151,6 +139,22 @@ class Product:
             np.concatenate([getattr(own, name) for own in found]) for name in ("offsets", "slack")
         )
         return Planes(np.concatenate(normals), offsets, slack, any(own.curved for own in found))
+
+
+def _once(product: Product, mean: np.ndarray, cov: np.ndarray, seen: dict[bytes, Any]) -> Any:
+    """The values and errors of entries, of equal ones and of those seen before without integrals."""
+    if len(mean) > MOST_SEEN:
+        return product.expectation(mean, cov)
+    keys = [m.tobytes() + C.tobytes() for m, C in zip(mean, cov, strict=True)]
+    known = {key: seen.get(key) for key in keys}
+    new = {key: i for i, key in enumerate(keys) if known[key] is None}
+    if new:
+        at = list(new.values())
+        known.update(zip(new, zip(*product.expectation(mean[at], cov[at]), strict=True), strict=True))
+        if len(seen) + len(new) > MOST_SEEN:
+            seen.clear()
+        seen.update((key, known[key]) for key in new)
+    return np.array([known[key] for key in keys]).reshape(-1, 2).T
 
 
 def _side(
