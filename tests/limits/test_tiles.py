@@ -162,7 +162,7 @@ def test_an_interrupt_or_error_ends_all_threads(
 
 
 def test_kernels_share_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels at the same time have the same helpers, and none waits for another's tiles."""
+    """Kernels at the same time have the same helpers, and all are finished."""
     monkeypatch.setattr(recording_module, "TILE", 16)
     monkeypatch.setattr(recording_module, "LITTLE_WORK", 0)
     monkeypatch.setattr(recording_module, "FEWEST_FOR_THREADS", 0)

@@ -371,6 +371,7 @@ def _check_same(net: Network, trace: Trace, other: Trace, first: int) -> None:
 
 
 def require_network(net: Any) -> None:
+    """Refuse what is not a network, with what it has instead."""
     if isinstance(net, Network):
         return
     if isinstance(net, Program):

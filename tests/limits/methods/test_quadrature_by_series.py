@@ -13,12 +13,13 @@ from netsor.limits.methods import quadrature
 X = np.random.default_rng(0).standard_normal((3, 4))
 
 
-def network(body: Callable) -> ns.Network:
+def network(body: Callable, mean: float = 0.0) -> ns.Network:
     U, V, v = ns.Matrix(2.0), ns.Matrix(1.0), ns.Matrix(1.0, rows=1)
+    bias = ns.Vector(0.3, mean)
 
     @ns.network
     def net(x):
-        return v @ ns.tanh(body(U @ x, V @ x))
+        return v @ ns.tanh(body(U @ x + bias if mean else U @ x, V @ x))
 
     return net
 
@@ -36,6 +37,17 @@ def test_they_are_exact_and_agree_with_samples(body: Callable) -> None:
     sampled = ns.kernel(network(body), method="sample", seed=1, points=4096).evaluate(X)
     assert found.error.max() <= 1e-8
     assert np.all(np.abs(found.value - sampled.value) <= 5 * (found.error + sampled.error))
+
+
+@pytest.mark.parametrize("mean", [0.0, 1.5])
+@pytest.mark.parametrize("body", [lambda a, b: ns.relu(a) * ns.tanh(b), lambda a, b: ns.maximum(a, b)])
+def test_equal_opposite_zero_tiny_and_large_inputs(body: Callable, mean: float) -> None:
+    x = np.stack([X[0], X[0], -X[0], 0 * X[0], 1e-6 * X[0], 30 * X[0]])
+    found = ns.kernel(network(body, mean)).evaluate(x)
+    sampled = ns.kernel(network(body, mean), method="sample", seed=1, points=4096).evaluate(x)
+    assert found.plan.exact
+    assert np.all(np.abs(found.value - sampled.value) <= 5 * (found.error + sampled.error))
+    assert np.all(np.abs(found.value[0] - found.value[1]) <= found.error[0] + found.error[1])
 
 
 def test_equal_entries_are_integrated_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,7 @@ class Side:
 
     bodies: tuple[Expr, ...]
     columns: tuple[int, ...]  # which these are of all variables
-    plane: PlanarFunction  # the same
+    plane: PlanarFunction  # the same function, with its kinks
 
     def __call__(self, z: np.ndarray) -> np.ndarray:
         return _product(self.bodies, z[list(self.columns)])
