@@ -112,7 +112,7 @@ def _run_all(
     try:
         sure = work()
     finally:
-        begun = [other for other in others if not other.cancel()]  # those have no free thread
+        begun = [other for other in others if not other.cancel()]  # others found no thread free
         wait(begun)
     return all([sure, *(other.result() for other in begun)])
 
