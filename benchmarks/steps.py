@@ -50,7 +50,11 @@ class Watch:
     def kind(own: Prepared, k: int) -> str:
         if k in own.tape.leaves:
             return "products of inputs, parts of what belongs to one side"
-        return "sums over windows" if "shifts" in own.tape.steps[k].fn.__module__ else "other steps"
+        return (
+            "sums over windows"
+            if "shifts" in getattr(own.tape.steps[k].fn, "__module__", "")
+            else "other steps"
+        )
 
 
 def profile(case: Case) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from netsor.limits.methods.ladder import expectation
 from netsor.limits.near.gaps import second_of_twins
 from netsor.limits.near.twins import Entries, NearPairs
 from netsor.limits.notes import Notes
+from netsor.limits.nudges import NUDGE, STILL, TURN, Nudge, changes, farthest
 from netsor.limits.on_numpy import kernel as on_numpy
 from netsor.limits.on_numpy.prepared import Prepared
 from netsor.limits.on_numpy.recording import Recording, record
@@ -28,7 +30,7 @@ from netsor.limits.recursion.forms import Forms
 from netsor.limits.recursion.moments import first, second
 from netsor.limits.recursion.outputs import output_index, output_second
 from netsor.limits.recursion.pairs import Pair, PerInput
-from netsor.limits.recursion.recorder import NUDGE, Missing, Recorder, Rules
+from netsor.limits.recursion.recorder import Missing, Recorder, Rules
 from netsor.limits.result import Result, Scale, plan_of
 from netsor.limits.sampling.averages import Averages
 from netsor.limits.sampling.values import Samples, sampled_mean
@@ -134,10 +136,10 @@ class Computation:
                 if forms is self.forms
                 else tape.input(name, (), dtype)
             )
-        nudge = tape.input(NUDGE, (), dtype) if errors else None
+        nudge, turn = (tape.input(name, (), dtype) if errors else None for name in (NUDGE, TURN))
         notes = Notes(remarks=dict.fromkeys(self.made.tangent.remarks if self.made.tangent else ()))
         return Recorder(
-            program, forms, tape, data, params, RULES, notes, nudge, self.is_padded, traced, samples
+            program, forms, tape, data, params, RULES, notes, nudge, turn, self.is_padded, traced, samples
         )
 
     @property
@@ -253,8 +255,8 @@ class Computation:
             return self.sampled.result(self.given(data, params), False, held).value
         prepare, recording = exact
         given = self.given(data, params)
-        (value,) = self._runs(recording, prepare(given), 0.0)
-        for entries in self._near(recording, given, {0.0: value}):
+        value = self._run(recording, prepare(given), STILL, "computing the kernel")
+        for entries in self._near(recording, given, [STILL], [np.diagonal(value)]):
             value[entries.rows, entries.cols] = entries.values[0]
         return value
 
@@ -272,36 +274,32 @@ class Computation:
         recording.ran = True
         value = on_numpy.run(recording, {**prepare(given), **table}, dtype, self.versions, lambda: None)
         for matrix, own in zip(value, varied, strict=True):
-            for entries in self._near(recording, {**given, **self.given({}, own)}, {0.0: matrix}):
+            for entries in self._near(
+                recording, {**given, **self.given({}, own)}, [STILL], [np.diagonal(matrix)]
+            ):
                 matrix[entries.rows, entries.cols] = entries.values[0]
         return value
 
-    def _near(self, recording: Recording, given: Values, kernels: Mapping[float, Any]) -> Iterator[Entries]:
+    def _near(
+        self, recording: Recording, given: Values, nudges: list[Nudge], diagonals: list[np.ndarray]
+    ) -> Iterator[Entries]:
         """The entries of nearly equal inputs at some nudges, where functions are steep."""
         if not recording.notes.steep or self.program.noise:  # equal inputs differ in their noise
             return iter(())
         names = (self.shapes, (*self.params, *self.varied))
         data, params = ({name: given[name] for name in own} for own in names)
-        diagonals = {nudge: np.diagonal(kernel) for nudge, kernel in kernels.items()}
-        return NearPairs(self.program, self.rows, data, params, self._twins, diagonals).entries()
+        return NearPairs(self.program, self.rows, data, params, self._twins, nudges, diagonals).entries()
 
     def _twins(self, program: Program, shapes: Mapping[str, tuple[int, ...]]) -> Recorder:
         """A recorder of a program of two inputs."""
         made = self._recorder_of(program, Forms(program), shapes, Tape(dtype=self.options.dtype), errors=True)
         return replace(made, rules=replace(RULES, second=second_of_twins))
 
-    def _runs(self, recording: Recording, given: Values, *nudges: float) -> list[np.ndarray]:
+    def _run(self, recording: Recording, given: Values, nudge: Nudge, what: str) -> np.ndarray:
         """The kernel, moved by so many of its error bounds."""
-        count = sum(len(tiles.places) for tiles in recording.tiles)
-        work = count * len(nudges)
-        with bar(
-            self.options.progress, work, "computing the kernel", lambda: recording.work / RATE
-        ) as advance:
-            recording.ran = True
-            return [
-                on_numpy.run(recording, {**given, NUDGE: nudge}, self.options.dtype, 1, advance)[0]
-                for nudge in nudges
-            ]
+        recording.ran, count = True, sum(len(tiles.places) for tiles in recording.tiles)
+        with bar(self.options.progress, count, what, lambda: recording.work / RATE) as advance:
+            return on_numpy.run(recording, {**given, **nudge}, self.options.dtype, 1, advance)[0]
 
     def result(self, data: Values, params: Values) -> Result:
         """The kernel with errors and plan."""
@@ -309,23 +307,30 @@ class Computation:
         if exact is None:
             return self.sampled.result(self.given(data, params), errors=True)
         prepare, recording = exact
-        own = self.given(data, params)
+        own, statements = self.given(data, params), len(self.program.statements)
         given = prepare(own)
         with recording.lock:
             recording.notes.errors.clear()
-            nudges = (0.0, 1.0) if recording.notes.inexact else (0.0,)
-            value, *moved = self._runs(recording, given, *nudges)
-            near = list(self._near(recording, own, dict(zip(nudges, (value, *moved), strict=True))))
-            for entries in near:
-                value[entries.rows, entries.cols] = entries.values[0]
-            more = moved[0] if moved else None
-            if more is not None:  # in place: it is as large as the kernel
-                more -= value
-                np.abs(more, out=more)
-                for entries in near:
-                    more[entries.rows, entries.cols] = abs(entries.values[1] - entries.values[0])
-                more *= 2
-            statements, scale = len(self.program.statements), Scale.of(value, self.rows.symmetric)
+            value = self._run(recording, given, STILL, "computing the kernel")
+            nudges, diagonals = [STILL], [np.diagonal(value).copy()]
+            scale = Scale.of(value, self.rows.symmetric)
+
+            def change(nudge: Nudge) -> np.ndarray:
+                moved = self._run(recording, given, nudge, "computing its errors")
+                nudges.append(nudge)
+                diagonals.append(np.diagonal(moved).copy())
+                moved -= value  # in place: it is as large as the kernel
+                return moved
+
+            counts = partial(scale.counts, statements, self.options.dtype)
+            more = farthest(changes(change, recording.notes, counts))
+            for entries in self._near(recording, own, nudges, diagonals):
+                still, *moved = entries.values
+                value[entries.rows, entries.cols] = still
+                if more is not None:
+                    near = zip(nudges[1:], (x - still for x in moved), strict=True)
+                    more[entries.rows, entries.cols] = farthest(near)
+            scale = Scale.of(value, self.rows.symmetric)
             plan = plan_of(recording, statements, value.shape)
             bound = scale.rounding(statements, self.options.dtype, more)
         remedy = "The exact methods have an error of {:.2g} here. Use a larger tol."

@@ -29,6 +29,7 @@ class Notes:
 
     inexact   whether some numbers have errors beyond rounding
     diagonal  whether an input with itself is to be computed apart, as it is more exact than a pair
+    cancels   whether sums may be much smaller than their terms, whose rounding then counts
     steep     whether some functions are so steep that covariances of nearly equal inputs have too few digits
     """
 
@@ -39,6 +40,7 @@ class Notes:
     inexact: bool = False
     diagonal: bool = False
     steep: bool = False
+    cancels: bool = False
     _lock: Any = field(default_factory=Lock, repr=False)
 
     def add(self, what: str, method: str, otherwise: str = "") -> None:
@@ -57,6 +59,10 @@ class Notes:
         key = what, method
         with self._lock:
             self.errors[key] = max(error, self.errors.get(key, 0.0))
+
+    @property
+    def largest_error(self) -> float:
+        return max(self.errors.values(), default=0.0)
 
     def expectations(self) -> tuple[Expectation, ...]:
         return tuple(

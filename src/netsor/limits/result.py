@@ -92,9 +92,21 @@ class Scale:
         if tol is not None and (reached := bound.relative(self.left, self.right)) > tol:
             raise LimitError(f"the tolerance {tol:g} is not reached", remedy=remedy.format(reached))
 
+    def counts(self, statements: int, dtype: Any, error: Any) -> bool:
+        """Whether an error of entries, or of anything that counts like the largest, is above rounding."""
+        allowed = _rounding(statements, dtype)
+        if isinstance(error, float):
+            return error > allowed * self.left.max(initial=0.0) * self.right.max(initial=0.0)
+        rows = zip(error, self.left, strict=True)
+        return any(bool(np.any(np.abs(row) > allowed * own * self.right)) for row, own in rows)
+
     def rounding(self, statements: int, dtype: Any, more: np.ndarray | None = None) -> Bound:
-        """An allowance for floating-point rounding, a few units for each statement, and further errors."""
-        return Bound(UNITS * float(np.finfo(dtype).eps) * statements * self.left, self.right, more)
+        """An allowance for floating-point rounding, and further errors."""
+        return Bound(_rounding(statements, dtype) * self.left, self.right, more)
+
+
+def _rounding(statements: int, dtype: Any) -> float:
+    return UNITS * float(np.finfo(dtype).eps) * statements
 
 
 def plan_of(recording: Recording, statements: int, shape: tuple[int, ...]) -> Plan:

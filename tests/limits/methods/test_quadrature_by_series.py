@@ -79,3 +79,28 @@ def test_kinks_on_curves_are_sampled_and_the_plan_says_so(body: Callable, exact:
     K = ns.kernel(network(body))
     assert K.plan(X).exact is exact
     assert K.evaluate(X).plan.exact is exact
+
+
+def test_errors_do_not_cancel_where_a_program_subtracts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """E[(a_0 - a_1) (a_0' - a_1')] of expectations that are all too large, or too small, by 1e-4."""
+    U, V, v = ns.Matrix(2.0), ns.Matrix(1.0), ns.Matrix(1.0, rows=1)
+
+    @ns.network
+    def difference(tokens):
+        a = ns.tanh(ns.tanh(U @ tokens) * ns.erf(V @ tokens))
+        return v @ (a[0] - a[1])
+
+    integrate, rng = quadrature.Product.expectation, np.random.default_rng(0)
+    tokens = np.random.default_rng(1).standard_normal((3, 2, 4))
+    wanted = ns.kernel(difference)(tokens)
+
+    def rough(self, mean, cov):
+        value, error = integrate(self, mean, cov)
+        return value + 1e-4 * rng.choice([-1.0, 1.0], len(value)), error + 1e-4
+
+    monkeypatch.setattr(quadrature.Product, "expectation", rough)
+    found = ns.kernel(difference).evaluate(tokens)
+    off = np.abs(found.value - wanted)
+    assert off.max() > 1e-5
+    assert np.all(off <= 2 * found.error)
+    assert found.error.max() < 1e-2

@@ -81,8 +81,8 @@ def aligned_pair(r: Recorder, c: Component, parallel: NearParallel | None) -> As
     if parallel is not None and not (pair.same and pair.tied and a.forms == b.forms):
         r.notes.inexact = r.notes.steep = r.notes.diagonal = True
         if r.nudge is not None:
-            nudge = r.nudge if array.tape is r.tape else array.tape.shared(r.nudge)
             array = array.tape.rule(parallel, array, *sides[2:])
+            nudge = r.shares(array, down=False)
             array = array * (1.0 - nudge * _others(r, c, array) * (r.rounding * eps_of(array)))
     return _with_rounding(r, c, (*sides, array))
 
@@ -99,8 +99,8 @@ def _with_rounding(r: Recorder, c: Component, law: tuple[Any, ...]) -> tuple[Any
         return law
     moved = []
     for array in law:
-        nudge = r.nudge if array.tape is r.tape else array.tape.shared(r.nudge)
-        moved.append(array + array_namespace(array).abs(array) * (nudge * (r.rounding * eps_of(array))))
+        size = array_namespace(array).abs(array) * (r.rounding * eps_of(array))
+        moved.append(array + size * r.shares(array, down=True))
     return tuple(moved)
 
 

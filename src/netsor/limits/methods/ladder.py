@@ -81,7 +81,7 @@ def expectation(r: Recorder, left: tuple[Atom, ...], right: tuple[Atom, ...], pa
     if value is not None:
         r.notes.add(c.what, method.name, getattr(method, "otherwise", ""))
         value.array.tape.costs.setdefault(value.array.step, method.cost)
-        return value
+        return r.rounded(value)
     sides = []  # the forms have no source in common
     for atom in c.atoms:
         alone = yield expectation, (atom,), (), OWN

@@ -7,7 +7,7 @@ Var(v^T y - v^T y') / n.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +18,12 @@ from netsor.lang.program import Output, Program, Statement, rename_statement, us
 from netsor.limits.assembly import Rows
 from netsor.limits.near.gaps import second_gap
 from netsor.limits.near.search import Place, close_places
+from netsor.limits.nudges import Nudge
 from netsor.limits.on_numpy.kernel import single_values
 from netsor.limits.on_numpy.prepared import Prepared
 from netsor.limits.recursion.outputs import output_own, output_tied
 from netsor.limits.recursion.pairs import Pair
-from netsor.limits.recursion.recorder import NUDGE, Asking, Recorder
+from netsor.limits.recursion.recorder import Asking, Recorder
 
 __all__ = ["Entries", "NearPairs"]
 
@@ -94,7 +95,8 @@ class NearPairs:
     """The entries of a kernel between outputs whose data are nearly equal, or equal.
 
     make        a recorder of a program of two inputs, for data of given shapes
-    diagonals   of the kernel at each nudge: equal outputs have their variance as covariance
+    nudges      of runs of the kernel, and
+    diagonals   of these: equal outputs have their variance as covariance
     """
 
     program: Program
@@ -102,7 +104,8 @@ class NearPairs:
     data: Mapping[str, Array]
     params: Mapping[str, Array]
     make: Callable[[Program, Mapping[str, tuple[int, ...]]], Recorder]
-    diagonals: Mapping[float, Array]
+    nudges: Sequence[Nudge]
+    diagonals: Sequence[Array]
 
     def entries(self) -> Iterator[Entries]:
         jobs: dict[tuple[int, int], Wanted] = {}
@@ -112,7 +115,7 @@ class NearPairs:
                 for p, theirs in _by_output(right).items():
                     equal = left is right and o == p
                     if equal and self.rows.symmetric:
-                        variances = [d[self.rows.left[o][ours[0]]] for d in self.diagonals.values()]
+                        variances = [d[self.rows.left[o][ours[0]]] for d in self.diagonals]
                         yield from self._placed(o, p, ours, theirs, np.stack(variances))
                     elif left is not right or o <= p:
                         asked = jobs.setdefault((owner[o], owner[p]), {})
@@ -134,7 +137,7 @@ class NearPairs:
         if recorder.missing or (mixed and any(type_.index for type_ in twins.program.types.values())):
             return
         prepared = Prepared(recorder.tape, [block.array for block in blocks if block is not None])
-        runs = [single_values(prepared, {**given, NUDGE: nudge}) for nudge in self.diagonals]
+        runs = [single_values(prepared, {**given, **nudge}) for nudge in self.nudges]
         place = {pair: k for k, pair in enumerate(pairs)}
         for block, ((o, p, _), some) in zip(blocks, wanted.items(), strict=True):
             if block is not None:

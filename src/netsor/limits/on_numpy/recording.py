@@ -167,10 +167,13 @@ def record(
 
 
 def _is_light(tiles: Tiles, size: int) -> bool:
-    """Whether there are many tiles with so little to do that calling their steps takes much of the time."""
-    small, little = SMALL_STEPS * size, LITTLE_WORK * size
+    """Whether there are many tiles with so little to do that calling their steps takes much of the time.
+
+    Without compiled loops there is an array for each step: larger ones would win little and need more memory.
+    """
     made = tiles.prepared
-    return len(tiles.places) > FEW_TILES and (made.elements < small or made.work < little)
+    little = made.tape.compiled and made.work < LITTLE_WORK * size
+    return len(tiles.places) > FEW_TILES and (little or made.elements < SMALL_STEPS * size)
 
 
 def _no_room(peak: int, memory: int) -> LimitError:
@@ -222,7 +225,7 @@ def _recorded(
             if recorder.missing:
                 return recorder.missing
     sources = {k: x for t in found for k, x in t.prepared.tape.sources.items()}
-    own = _own(recorder) if rows.symmetric and recorder.notes.diagonal and recorder.samples is None else {}
+    own = _own(recorder) if rows.symmetric and recorder.notes.diagonal else {}
     noisy = _noisy(recorder, rows) if rows.symmetric and recorder.program.noise else {}
     if recorder.missing:
         return recorder.missing

@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from netsor.lang.expr import Apply, Expr, Ref
 from netsor.lang.index_maps import sum_, window, windows
 from netsor.lang.program import Embedding, Input, LinComb, MatMul
@@ -217,7 +219,7 @@ def _second(r: Recorder, g: str, k: str, pair: Pair) -> Asking:
     asked = replace(pair, tied=True) if whole else pair  # different members meet different matrices
     s, t = r.program.definitions[g], r.program.definitions[k]
     if isinstance(s, Input) and isinstance(t, Input):
-        block = embedded_second(r, s, t, asked)
+        block = _with_rounding(r, embedded_second(r, s, t, asked), s, t)
     else:
         assert isinstance(s, MatMul)
         assert isinstance(t, MatMul)
@@ -227,6 +229,15 @@ def _second(r: Recorder, g: str, k: str, pair: Pair) -> Asking:
     elif any(aligned) and not pair.tied:
         block = _diagonal_of(block, left, right, aligned)
     return block
+
+
+def _with_rounding(r: Recorder, block: PerPair, s: Input, t: Input) -> PerPair:
+    """Products of data, moved by their rounding where it counts, in units of their lengths."""
+    if r.nudge is None or not r.notes.cancels:
+        return block
+    squares = [embedded_second(r, x, x, OWN) for x in (s, t)]
+    sizes = [block.pair.side(k, PerInput(x.array, x.left)) for k, x in enumerate(squares)]
+    return r.rounded(block, tuple(size.ranked(block.left, block.right) for size in sizes))
 
 
 def _diagonal_of(block: PerPair, left: Index, right: Index, aligned: tuple[int, int]) -> PerPair:
@@ -241,10 +252,17 @@ def _diagonal_of(block: PerPair, left: Index, right: Index, aligned: tuple[int, 
     return PerPair(full, block.pair, max(aligned) + len(left) - aligned[0], len(right) - aligned[1])
 
 
+def _as_large(turn: Any, variance: Any) -> Any:
+    """Variances as they are; one that rounding made negative may be as large as it is, by turns."""
+    return np.abs(variance) if turn else variance
+
+
 def variance(r: Recorder, form: Expr) -> Asking:
     """Var of a form for every input."""
     found, rank = (yield cov, form, form, OWN), r.rank(form)
     if found is None:
         return PerInput(r.xp.zeros((1, 1, *(1,) * rank)), rank)
     array = found.ranked(rank, rank)
+    if r.nudge is not None and r.notes.cancels:
+        array = r.tape.call(_as_large, (r.turn, array), array.shape)
     return PerInput(r.tape.call(Variance(form, r.padded), (array,), array.shape, kind="variance"), rank)

@@ -16,7 +16,8 @@ import numpy as np
 from netsor.lang.check import Inferred
 from netsor.lang.expr import Apply, Const, Expr, Ref, once, refs, subtrees, transform
 from netsor.lang.functions import add, d_batchnorm, div, mul, neg, pow_, sub
-from netsor.lang.index_maps import contract
+from netsor.lang.index_maps import contract, sum_
+from netsor.lang.index_maps import mean as average
 from netsor.lang.ops import Function, IndexMap
 from netsor.lang.program import (
     Embedding,
@@ -246,6 +247,20 @@ class Forms:
             if isinstance(source, Nonlin):
                 known[Ref(name)] = yield source.expr
         return masks_outside(replace_exprs(expr, known), self.masks)
+
+    @cached_property
+    def may_cancel(self) -> bool:
+        """Whether there are sums of what is not independent, which may be much smaller than their terms."""
+        return any(self._may_cancel(e) for expr in self.program.expressions() for e in subtrees(expr))
+
+    def _may_cancel(self, e: Expr) -> bool:
+        if not isinstance(e, Apply) or (refs(e) and all(name in self.program.data for name in refs(e))):
+            return False
+        if e.op in (add, sub):
+            a, b = e.args
+            gaussian = self.is_affine(e) and self.is_centred(a) and self.is_centred(b)
+            return not gaussian or bool(self.sources(a) & self.sources(b))
+        return e.op in (sum_, average, contract)
 
     @cached_property
     def masks(self) -> frozenset[Expr]:

@@ -13,7 +13,7 @@ number is computed: what a `Recorder` makes are steps on tapes, of arrays that h
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from types import GeneratorType
@@ -28,16 +28,17 @@ from netsor.lang.libraries import is_traced
 from netsor.lang.program import Input, MatrixLaw, Output, Program, used_by
 from netsor.lang.types import A, C, G, Index
 from netsor.limits.notes import Notes
+from netsor.limits.nudges import nudged, phases
 from netsor.limits.recursion.forms import Forms
-from netsor.limits.recursion.pairs import Pair, PerInput
+from netsor.limits.recursion.pairs import Pair, PerInput, PerPair
 from netsor.limits.tape.tape import Tape
 from netsor.limits.tape.traced import Traced
 
-__all__ = ["NUDGE", "Asking", "Missing", "Recorder", "Rules"]
+__all__ = ["Asking", "Missing", "Recorder", "Rules"]
 
 Asking = Generator[tuple[Any, ...], Any, Any]  # what a rule is that asks for other quantities
-NUDGE = "nudge"  # the number that says by how many of its error bounds every inexact number is moved
 NOTHING = object()
+ROUNDING = 8  # units of the last place of an expectation
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Recorder:
              of all inputs, (values, 1)
     rules    see `Rules`
     notes    which expectations there are, and by which method
-    errors   whether error bounds are computed, and added `nudge` times to every inexact number
+    nudge, turn   by how many of its error bounds every inexact number is moved, and how; None without errors
     samples  how some families are sampled, if they are
     missing  set where something must be sampled that is not; then the recording is of no use
     """
@@ -86,6 +87,7 @@ class Recorder:
     rules: Rules
     notes: Notes
     nudge: Any = None
+    turn: Any = None
     padded: bool = False  # inputs of different lengths are one group: some of what is computed nobody reads
     traced: bool = False  # by JAX: functions of NumPy arrays cannot be steps
     samples: Any = None
@@ -98,6 +100,7 @@ class Recorder:
     def __post_init__(self) -> None:
         self.xp = self.tape.namespace
         self.inputs = self._count_inputs()
+        self.notes.cancels = self.forms.may_cancel
         self.zero = self.tape.constant(np.zeros((1, 1)))
 
     # Asking
@@ -176,14 +179,46 @@ class Recorder:
         if self.nudge is None:
             return tape.call(lambda *x: fn(*x)[0], args, shape, kind=kind)
 
-        def moved(nudge: Any, *arrays: Any) -> Any:
+        def moved(nudge: Any, turn: Any, *arrays: Any) -> Any:
             value, error = fn(*arrays)
             if not is_traced(error):
                 notes.report(what, method, float(np.max(error, initial=0.0)))
-            return value + nudge * error
+            return nudged(value, error, nudge, turn)
 
-        nudge = self.nudge if tape is self.tape else tape.shared(self.nudge)
-        return tape.call(moved, (nudge, *args), shape, kind=kind and (kind, "errors"))
+        return tape.call(moved, (*self.how(tape), *args), shape, kind=kind and (kind, "errors"))
+
+    def rounded(self, block: PerPair, scale: tuple[Any, ...] = ()) -> PerPair:
+        """A block moved by its rounding, if that counts; in units of itself, or of the root of a product."""
+        if self.nudge is None or not self.notes.cancels:
+            return block
+        units = self.rounding / 3 if scale else ROUNDING
+
+        def moved(nudge: Any, turn: Any, value: Any, *scale: Any) -> Any:
+            if not turn:
+                return value
+            size = np.sqrt(scale[0] * scale[1]) if scale else np.abs(value)
+            return value + nudge * units * np.finfo(value.dtype).eps * size * phases(value, turn)
+
+        array = block.array
+        made = array.tape.call(moved, (*self.how(array.tape), array, *scale), array.shape)
+        return replace(block, array=made)
+
+    def shares(self, array: Any, down: bool) -> Any:
+        """By how many of its error bounds each number of an array is moved; by turns `down`, too, or less."""
+        how = self.how(array.tape)
+        if not self.notes.cancels:
+            return how[0]
+
+        def share(nudge: Any, turn: Any, value: Any) -> Any:
+            found = phases(value, turn) if turn else np.ones_like(value)
+            return nudge * (found if down else (1 + found) / 2)
+
+        return array.tape.call(share, (*how, array), array.shape)
+
+    def how(self, tape: Tape) -> tuple[Any, Any]:
+        """The nudge and its turn on a tape."""
+        own = self.nudge, self.turn
+        return own if tape is self.tape else (tape.shared(own[0]), tape.shared(own[1]))
 
     # Shapes and numbers
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from netsor.expect.points.landmarks import Landmarks
+from netsor.limits.nudges import Nudge, changes, farthest
 from netsor.limits.plan import Plan, Sampling
-from netsor.limits.recursion.recorder import NUDGE
 from netsor.limits.result import Result, Scale, plan_of
 from netsor.limits.sampling.averages import Averages
 from netsor.limits.sampling.carried import WORTH
@@ -86,14 +86,22 @@ class SampledKernel:
     # What is not sampled
 
     def exact_error(self, given: Values, shared: Mapping[str, Any], still: np.ndarray) -> Any:
-        """What the errors of exact methods come to: how far the first repeat moves with them, twice."""
+        """What the errors of exact methods come to: how far the first repeat moves with them."""
         points = self.options.first_points
-        if not self.repeats.recording(points).notes.inexact:
+        notes = self.repeats.recording(points).notes
+        if not notes.inexact and not notes.cancels:
             return 0.0
         own = {name: kept for name, kept in shared.items() if name != "carried"}
-        self._moving.recording(points).notes.errors.clear()
-        (moved,) = self._moving.kernels({**given, NUDGE: 1.0}, points, range(1), own)
-        return 2 * np.abs(moved[0] - still)
+        notes = self._moving.recording(points).notes
+        notes.errors.clear()
+
+        def change(nudge: Nudge) -> np.ndarray:
+            (moved,) = self._moving.kernels({**given, **nudge}, points, range(1), own)
+            return moved[0] - still
+
+        counts = partial(Scale.of(still, self.symmetric).counts, self.statements, self.options.dtype)
+        found = farthest(changes(change, notes, counts))
+        return 0.0 if found is None else found
 
     @cached_property
     def _moving(self) -> Repeats:

@@ -26,6 +26,7 @@ from netsor.lang.expr import Expr
 from netsor.limits.methods.closed import closed_mean
 from netsor.limits.methods.component import callable_of, kinks_of
 from netsor.limits.methods.series import correlation, settled
+from netsor.limits.nudges import NUDGE, STILL, Nudge, nudged
 from netsor.limits.recursion.forms import Atom
 from netsor.limits.recursion.recorder import Recorder
 from netsor.limits.sampling.carried import Carried
@@ -64,7 +65,7 @@ class Moments:
         models: dict[Expr, Any],
         carried: Carried | None,
         shared: dict[str, Any],
-        nudge: float = 0.0,
+        nudge: Nudge = STILL,
     ) -> None:
         self.nudge, self.threads = nudge, threads
         landmarks = shared.get("landmarks")
@@ -183,15 +184,15 @@ class Moments:
         cov = self.sigma[atom.family][:, atom.forms][:, some, peer.forms]
         if peer.parallel is not None:
             cov = peer.parallel(cov, q, its_q)
-            cov = cov * (1.0 - self.nudge * self.r.rounding * np.finfo(cov.dtype).eps)
+            cov = cov * (1.0 - self.nudge[NUDGE] * self.r.rounding * np.finfo(cov.dtype).eps)
         if peer.rule:
             values[:, some] = peer.rule(m, its_m, q, its_q, cov)
             return
         left, right = self.own_series(atom)[:, some, None], self.series_of(peer)[:, None]
-        value, error = pair_sum(left, right, correlation(cov, q * its_q), errors=self.nudge != 0)
-        if self.nudge:
+        value, error = pair_sum(left, right, correlation(cov, q * its_q), errors=self.nudge != STILL)
+        if self.nudge != STILL:
             self.r.notes.report(peer.what(atom), "Hermite series", float(np.max(error)))
-            value = value + self.nudge * error
+            value = nudged(value, error, **self.nudge)
         values[:, some] = value
 
     def enter(self, table: np.ndarray, rows: slice, others: Table, block: np.ndarray) -> None:
@@ -224,7 +225,7 @@ class Moments:
             mean = self.numbers.means[atom.family][None, atom.forms]
             return rule(mean, self.variance(atom.family)[:, atom.forms])
         series = self.own_series(atom)
-        return series.coefs[..., 0] + self.nudge * series.error
+        return nudged(series.coefs[..., 0], series.error, **self.nudge)
 
     # Hermite series
 

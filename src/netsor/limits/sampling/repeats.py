@@ -12,11 +12,12 @@ import numpy as np
 from netsor.errors import LimitError
 from netsor.lang.program import Program
 from netsor.limits.assembly import Rows
+from netsor.limits.nudges import STILL
 from netsor.limits.on_numpy import kernel as on_numpy
 from netsor.limits.on_numpy.prepared import Prepared
 from netsor.limits.on_numpy.recording import MEMORY, Recording, record
 from netsor.limits.options import Options
-from netsor.limits.recursion.recorder import NUDGE, Missing, Recorder
+from netsor.limits.recursion.recorder import Missing, Recorder
 from netsor.limits.sampling.tables import Tables, tables_of
 from netsor.limits.sampling.values import DRAWING, Drawing, Samples
 from netsor.limits.tape.tape import Tape
@@ -204,7 +205,7 @@ class Repeats:
         with bar(self.options.progress, total, "sampling the kernel") as advance:
             while done < len(numbers):
                 some = range(numbers.start + done, numbers.start + done + size)
-                nudge = given.get(NUDGE, 0.0)
+                nudge = {name: given.get(name, none) for name, none in STILL.items()}
                 drawing = Drawing(self.options.seed, at.points, some, shared, advance, nudge)
                 value = run({**given, DRAWING: drawing})
                 self.dimensions = drawing.dimensions

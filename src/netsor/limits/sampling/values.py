@@ -24,6 +24,7 @@ from netsor.expect.points.normal import NormalPoints
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Expr, Ref, refs
+from netsor.limits.nudges import STILL, Nudge
 from netsor.limits.recursion.covariances import cov
 from netsor.limits.recursion.forms import HOLE, Atom, replace_exprs
 from netsor.limits.recursion.pairs import Pair, PerInput, PerPair, padded
@@ -62,7 +63,7 @@ class Drawing:
     shared   what all repeats of a run have in common
     carried  by how few points
     advance  to be called after each stage of work
-    nudge    by how many of its error bounds every inexact number is moved
+    nudge    how every inexact number is moved by its error bound
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Drawing:
         repeats: range,
         shared: dict[str, Any],
         advance: Callable[[], None],
-        nudge: float = 0.0,
+        nudge: Nudge = STILL,
     ) -> None:
         self.seed, self.count, self.repeats, self.shared, self.advance = seed, count, repeats, shared, advance
         self.nudge = nudge

@@ -1,0 +1,81 @@
+"""How far the errors of a kernel's parts move it: those of methods, and rounding where sums may cancel.
+
+It is computed again with all errors of methods added, and, where these are above the rounding, a few more
+times with some of them added and some subtracted: where a program subtracts, errors that all go upwards
+cancel. Where it adds up what is not independent, the result may be smaller than its parts, and their rounding
+counts, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from netsor.lang.libraries import is_traced
+from netsor.limits.notes import Notes
+
+__all__ = ["NUDGE", "STILL", "TURN", "Nudge", "changes", "farthest", "nudged", "phases"]
+
+NUDGE = "nudge"  # the number that says by how many of its error bounds every inexact number is moved
+TURN = "turn"  # and the one that says which go up and which down; all go up if it is 0
+Nudge = dict[str, float]
+STILL: Nudge = {NUDGE: 0.0, TURN: 0.0}
+UP: Nudge = {NUDGE: 1.0, TURN: 0.0}
+BY_TURNS: tuple[Nudge, ...] = tuple({NUDGE: 1.0, TURN: turn} for turn in (1e4, 1.3e4, 1.7e4, 2.3e4))
+
+
+def nudged(value: Any, error: Any, nudge: Any, turn: Any) -> Any:
+    """Numbers moved by their error bounds.
+
+    How far and where to depends on their first digits: equal numbers move alike, wherever they are computed,
+    opposite ones oppositely, and others as if by chance.
+    """
+    if is_traced(error) or not turn:
+        return value + nudge * error
+    sizes = np.where(value == 0, 1.0, np.abs(value))
+    return value + nudge * np.sign(value) * np.cos(turn * np.log(sizes)) * error
+
+
+def phases(value: Any, turn: Any) -> Any:
+    """Numbers between -1 and 1 by the last digits of others, as rounding is; opposite for opposite ones."""
+    sizes = np.abs(value)
+    return np.sign(value) * np.cos(turn * (sizes / np.spacing(sizes)).astype(float))
+
+
+def changes(
+    change: Callable[[Nudge], np.ndarray], notes: Notes, counts: Callable[[Any], bool]
+) -> Iterator[tuple[Nudge, np.ndarray]]:
+    """The changes of a kernel that are needed to know its error, one at a time.
+
+    change  of the kernel by a nudge
+    counts  whether an error of a number, or of entries, is above the allowance for rounding
+    """
+    if notes.inexact:
+        yield UP, change(UP)
+    methods = counts(notes.largest_error)
+    if methods or notes.cancels:
+        first, *others = BY_TURNS
+        found = change(first)
+        if methods or counts(found):
+            yield first, found
+            del found  # it is as large as the kernel
+            for nudge in others:
+                yield nudge, change(nudge)
+
+
+def farthest(some: Iterable[tuple[Nudge, np.ndarray]]) -> np.ndarray | None:
+    """An error from changes: twice the one upwards, or three deviations of those by turns; in place."""
+    error = total = None
+    count = 0
+    for nudge, change in some:
+        if not nudge[TURN]:
+            error = np.abs(change, out=change)
+            error *= 2
+        else:
+            total, count = np.hypot(0.0 if total is None else total, change, out=change), count + 1
+    if total is None:
+        return error
+    total *= 3 * np.sqrt(2 / count)  # the square of a cosine is a half on average
+    return total if error is None else np.maximum(error, total, out=error)

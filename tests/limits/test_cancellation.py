@@ -1,0 +1,83 @@
+"""Sums that are much smaller than their terms: the rounding of these is part of the error.
+
+Kernels in single precision are compared with those in double precision, whose rounding is 5e8 times smaller.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import netsor as ns
+
+U, W, v = ns.Matrix(1.5), ns.Matrix(1.0), ns.Matrix(1.0, rows=1)
+
+
+def difference(phi: Callable) -> ns.Network:
+    @ns.network
+    def net(tokens):
+        a = phi(U @ tokens)
+        return v @ (a[0] - a[1])
+
+    return net
+
+
+def centred(phi: Callable) -> ns.Network:
+    @ns.network
+    def net(tokens):
+        a = phi(U @ tokens)
+        return v @ (a[0] - ns.mean(a, axis=0))
+
+    return net
+
+
+def above_a_difference(phi: Callable) -> ns.Network:
+    @ns.network
+    def net(tokens):
+        a = phi(U @ tokens)
+        return v @ phi(W @ (a[0] - a[1]))
+
+    return net
+
+
+def pooled(phi: Callable) -> ns.Network:
+    @ns.network
+    def net(tokens):
+        return v @ ns.mean(phi(U @ tokens), axis=0)
+
+    return net
+
+
+def sentences(seed: int, sign: float = 1.0) -> np.ndarray:
+    """Six of three tokens that differ from each other by 1e-5 to 1 of their length; one has another sign."""
+    rng = np.random.default_rng(seed)
+    base, sizes = rng.standard_normal((1, 1, 6)), 10.0 ** rng.uniform(-5, 0, (6, 1, 1))
+    return (base + sizes * rng.standard_normal((6, 3, 6))) * np.array([1.0, 1.0, sign])[:, None]
+
+
+@pytest.mark.parametrize("kernel", [ns.kernel, ns.ntk], ids=["nngp", "ntk"])
+@pytest.mark.parametrize("phi", [ns.relu, ns.tanh, ns.erf, ns.exp, ns.step], ids=str)
+@pytest.mark.parametrize("make", [difference, centred, above_a_difference, pooled])
+def test_rounding_of_terms_counts(make: Callable, phi: Callable, kernel: Callable) -> None:
+    shares, net = [], make(phi)
+    for seed in range(4):
+        x = sentences(seed, -1.0 if make is pooled else 1.0)
+        found = kernel(net, dtype="float32").evaluate(x)
+        shares.append(np.abs(found.value - kernel(net)(x)) / found.error)
+    assert np.mean(np.array(shares) <= 1) >= 0.98
+    assert np.max(shares) <= 3
+
+
+def test_what_cancels_to_nothing_has_an_error() -> None:
+    """Tokens that are equal but for rounding: the kernel is 0, and nobody can say so from its terms."""
+    x = np.random.default_rng(0).standard_normal((3, 1, 5)) * np.array([1.0, 1.0 + 1e-15])[:, None]
+    found = ns.kernel(difference(ns.relu)).evaluate(x)
+    assert np.all(np.abs(found.value) <= found.error)
+    assert 0 < found.error.max() < 1e-13
+
+
+def test_programs_whose_sums_are_independent_are_run_once() -> None:
+    """A bias, a residual: their variances add up, and the allowance for rounding is enough."""
+    h = np.random.default_rng(0).standard_normal((4, 3))
+    assert ns.kernel(ns.zoo.mlp(3)).evaluate(h).bound.more is None
+    assert ns.kernel(ns.zoo.resnet(2)).evaluate(h).bound.more is None
