@@ -16,7 +16,7 @@ import numpy as np
 from netsor.lang.libraries import is_traced
 from netsor.limits.notes import Notes
 
-__all__ = ["NUDGE", "STILL", "TURN", "Nudge", "changes", "farthest", "nudged", "phases"]
+__all__ = ["NUDGE", "STILL", "TURN", "Nudge", "chances", "changes", "farthest", "nudged"]
 
 NUDGE = "nudge"  # the number that says by how many of its error bounds every inexact number is moved
 TURN = "turn"  # and the one that says which go up and which down; all go up if it is 0
@@ -24,6 +24,8 @@ Nudge = dict[str, float]
 STILL: Nudge = {NUDGE: 0.0, TURN: 0.0}
 UP: Nudge = {NUDGE: 1.0, TURN: 0.0}
 BY_TURNS: tuple[Nudge, ...] = tuple({NUDGE: 1.0, TURN: turn} for turn in (1e4, 1.3e4, 1.7e4, 2.3e4))
+
+MIX = 0x9E3779B97F4A7C15  # an odd number whose products have all digits mixed in their highest
 
 
 def nudged(value: Any, error: Any, nudge: Any, turn: Any) -> Any:
@@ -38,10 +40,11 @@ def nudged(value: Any, error: Any, nudge: Any, turn: Any) -> Any:
     return value + nudge * np.sign(value) * np.cos(turn * np.log(sizes)) * error
 
 
-def phases(value: Any, turn: Any) -> Any:
-    """Numbers between -1 and 1 by the last digits of others, as rounding is; opposite for opposite ones."""
-    sizes = np.abs(value)
-    return np.sign(value) * np.cos(turn * (sizes / np.spacing(sizes)).astype(float))
+def chances(value: np.ndarray, turn: Any) -> np.ndarray:
+    """Numbers of variance 1/2 by all digits of others, as rounding is; the same for opposite ones."""
+    bits = value.view(np.uint64 if value.itemsize == 8 else np.uint32) << np.uint8(1)  # without the sign
+    mixed = bits.astype(np.uint64, copy=False) * np.uint64(MIX * (2 * int(turn) + 1) % 2**64)
+    return (mixed >> np.uint64(11)).astype(value.dtype) * (6**0.5 * 2.0**-53) - 1.5**0.5
 
 
 def changes(

@@ -28,7 +28,7 @@ from netsor.lang.libraries import is_traced
 from netsor.lang.program import Input, MatrixLaw, Output, Program, used_by
 from netsor.lang.types import A, C, G, Index
 from netsor.limits.notes import Notes
-from netsor.limits.nudges import nudged, phases
+from netsor.limits.nudges import chances, nudged
 from netsor.limits.recursion.forms import Forms
 from netsor.limits.recursion.pairs import Pair, PerInput, PerPair
 from netsor.limits.tape.tape import Tape
@@ -196,8 +196,9 @@ class Recorder:
         def moved(nudge: Any, turn: Any, value: Any, *scale: Any) -> Any:
             if not turn:
                 return value
-            size = np.sqrt(scale[0] * scale[1]) if scale else np.abs(value)
-            return value + nudge * units * np.finfo(value.dtype).eps * size * phases(value, turn)
+            size = np.sqrt(scale[0] * scale[1]) if scale else value
+            bound = float(nudge) * units * float(np.finfo(value.dtype).eps)
+            return value + bound * size * chances(value, turn)
 
         array = block.array
         made = array.tape.call(moved, (*self.how(array.tape), array, *scale), array.shape)
@@ -210,8 +211,8 @@ class Recorder:
             return how[0]
 
         def share(nudge: Any, turn: Any, value: Any) -> Any:
-            found = phases(value, turn) if turn else np.ones_like(value)
-            return nudge * (found if down else (1 + found) / 2)
+            found = chances(value, turn) if turn else np.ones_like(value)
+            return nudge * (found if down else np.abs(found))
 
         return array.tape.call(share, (*how, array), array.shape)
 
