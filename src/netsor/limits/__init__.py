@@ -8,6 +8,7 @@
 | by which method: the ladder | methods/ |
 | nearly equal inputs of steep functions | near/ |
 | or sampled | sampling/ |
+| its errors: how far those of its parts move it | nudges, bounds, result |
 | what is recorded: steps of arrays without values | tape/ |
 | on what it runs | on_numpy/ (and Numba), on_jax/, on_arrays (any other library) |
 | a matrix from its blocks, in tiles | assembly, tiling |
