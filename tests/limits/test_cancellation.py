@@ -48,6 +48,17 @@ def pooled(phi: Callable) -> ns.Network:
     return net
 
 
+def normalised(phi: Callable) -> ns.Network:
+    """Its variance is the difference of two numbers that are a thousand times larger."""
+    b = ns.Vector(0.1, mean=30.0)
+
+    @ns.network
+    def net(tokens):
+        return v @ phi(W @ ns.layernorm(ns.relu(U @ tokens[0] + b)))
+
+    return net
+
+
 def sentences(seed: int, sign: float = 1.0) -> np.ndarray:
     """Six of three tokens that differ from each other by 1e-5 to 1 of their length; one has another sign."""
     rng = np.random.default_rng(seed)
@@ -57,7 +68,7 @@ def sentences(seed: int, sign: float = 1.0) -> np.ndarray:
 
 @pytest.mark.parametrize("kernel", [ns.kernel, ns.ntk], ids=["nngp", "ntk"])
 @pytest.mark.parametrize("phi", [ns.relu, ns.tanh, ns.erf, ns.exp, ns.step], ids=str)
-@pytest.mark.parametrize("make", [difference, centred, above_a_difference, pooled])
+@pytest.mark.parametrize("make", [difference, centred, above_a_difference, pooled, normalised])
 def test_rounding_of_terms_counts(make: Callable, phi: Callable, kernel: Callable) -> None:
     shares, net = [], make(phi)
     for seed in range(4):

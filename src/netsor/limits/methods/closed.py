@@ -81,10 +81,21 @@ def aligned_pair(r: Recorder, c: Component, parallel: NearParallel | None) -> As
     if parallel is not None and not (pair.same and pair.tied and a.forms == b.forms):
         r.notes.inexact = r.notes.steep = r.notes.diagonal = True
         if r.nudge is not None:
+            if r.notes.cancels:
+                _, turn = r.how(array.tape)
+                array = array.tape.call(_within, (turn, array, *sides[2:]), array.shape)
             array = array.tape.rule(parallel, array, *sides[2:])
             nudge = r.shares(array, down=False)
             array = array * (1.0 - nudge * _others(r, c, array) * (r.rounding * eps_of(array)))
     return _with_rounding(r, c, (*sides, array))
+
+
+def _within(turn: Array, cov: Array, q1: Array, q2: Array) -> Array:
+    """Covariances; one that rounding put beyond its range may be as far within it, by turns."""
+    if not turn:
+        return cov
+    most = np.sqrt(q1 * q2)
+    return np.where(np.abs(cov) > most, np.sign(cov) * np.maximum(2 * most - np.abs(cov), 0.0), cov)
 
 
 def _with_rounding(r: Recorder, c: Component, law: tuple[Any, ...]) -> tuple[Any, ...]:
