@@ -274,9 +274,8 @@ class Computation:
         recording.ran = True
         value = on_numpy.run(recording, {**prepare(given), **table}, dtype, self.versions, lambda: None)
         for matrix, own in zip(value, varied, strict=True):
-            for entries in self._near(
-                recording, {**given, **self.given({}, own)}, [STILL], [np.diagonal(matrix)]
-            ):
+            at = {**given, **self.given({}, own)}
+            for entries in self._near(recording, at, [STILL], [np.diagonal(matrix)]):
                 matrix[entries.rows, entries.cols] = entries.values[0]
         return value
 

@@ -29,7 +29,7 @@ class Notes:
 
     inexact   whether some numbers have errors beyond rounding
     diagonal  whether an input with itself is to be computed apart, as it is more exact than a pair
-    cancels   whether sums may be much smaller than their terms, whose rounding then counts
+    cancels   whether errors are asked for, and sums may be so small that the rounding of their terms counts
     steep     whether some functions are so steep that covariances of nearly equal inputs have too few digits
     """
 

@@ -233,7 +233,7 @@ def _second(r: Recorder, g: str, k: str, pair: Pair) -> Asking:
 
 def _with_rounding(r: Recorder, block: PerPair, s: Input, t: Input) -> PerPair:
     """Products of data, moved by their rounding where it counts, in units of their lengths."""
-    if r.nudge is None or not r.notes.cancels:
+    if not r.notes.cancels:
         return block
     squares = [embedded_second(r, x, x, OWN) for x in (s, t)]
     sizes = [block.pair.side(k, PerInput(x.array, x.left)) for k, x in enumerate(squares)]
@@ -263,6 +263,6 @@ def variance(r: Recorder, form: Expr) -> Asking:
     if found is None:
         return PerInput(r.xp.zeros((1, 1, *(1,) * rank)), rank)
     array = found.ranked(rank, rank)
-    if r.nudge is not None and r.notes.cancels:
+    if r.notes.cancels:
         array = r.tape.call(_as_large, (r.turn, array), array.shape)
     return PerInput(r.tape.call(Variance(form, r.padded), (array,), array.shape, kind="variance"), rank)

@@ -254,13 +254,15 @@ class Forms:
         return any(self._may_cancel(e) for expr in self.program.expressions() for e in subtrees(expr))
 
     def _may_cancel(self, e: Expr) -> bool:
-        if not isinstance(e, Apply) or (refs(e) and all(name in self.program.data for name in refs(e))):
+        if not isinstance(e, Apply) or e.op not in (add, sub, sum_, average, contract):
             return False
-        if e.op in (add, sub):
-            a, b = e.args
-            gaussian = self.is_affine(e) and self.is_centred(a) and self.is_centred(b)
-            return not gaussian or bool(self.sources(a) & self.sources(b))
-        return e.op in (sum_, average, contract)
+        if (names := refs(e)) and all(name in self.program.data for name in names):
+            return False
+        if e.op not in (add, sub):
+            return True
+        a, b = e.args
+        gaussian = self.is_affine(e) and self.is_centred(a) and self.is_centred(b)
+        return not gaussian or bool(self.sources(a) & self.sources(b))
 
     @cached_property
     def masks(self) -> frozenset[Expr]:

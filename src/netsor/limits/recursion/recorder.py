@@ -100,7 +100,7 @@ class Recorder:
     def __post_init__(self) -> None:
         self.xp = self.tape.namespace
         self.inputs = self._count_inputs()
-        self.notes.cancels = self.forms.may_cancel
+        self.notes.cancels = self.nudge is not None and self.forms.may_cancel
         self.zero = self.tape.constant(np.zeros((1, 1)))
 
     # Asking
@@ -189,7 +189,7 @@ class Recorder:
 
     def rounded(self, block: PerPair, scale: tuple[Any, ...] = ()) -> PerPair:
         """A block moved by its rounding, if that counts; in units of itself, or of the root of a product."""
-        if self.nudge is None or not self.notes.cancels:
+        if not self.notes.cancels:
             return block
         units = self.rounding / 3 if scale else ROUNDING
 

@@ -88,8 +88,8 @@ class SampledKernel:
     def exact_error(self, given: Values, shared: Mapping[str, Any], still: np.ndarray) -> Any:
         """What the errors of exact methods come to: how far the first repeat moves with them."""
         points = self.options.first_points
-        notes = self.repeats.recording(points).notes
-        if not notes.inexact and not notes.cancels:
+        plain = self.repeats.recording(points).recorder
+        if not plain.notes.inexact and not plain.forms.may_cancel:
             return 0.0
         own = {name: kept for name, kept in shared.items() if name != "carried"}
         notes = self._moving.recording(points).notes
