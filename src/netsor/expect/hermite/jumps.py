@@ -117,21 +117,21 @@ def singular_coefs(places: Array, size: Array, terms: int) -> Array:
     density(c) h_{k-p-1}(c) / sqrt(k (k-1) ... (k-p)): k derivatives move from h_k to the other factor.
     """
     xp = array_namespace(places, size)
-    smooth = list(hermite_functions(places, _density(places), terms))
-    means = _one_sided_moments(places, xp.ones_like(places), JUMP_ORDERS)
-    columns = []
-    for k in range(terms):
-        column = 0 * places
-        for p in range(JUMP_ORDERS):
-            top = smooth[k - p - 1] if k > p else means[p - k]
-            column = column + size[..., p] * top / _falling(k, p + 1) ** 0.5
-        columns.append(xp.sum(column, axis=-1))
-    return xp.stack(columns, axis=-1)
+    smooth = xp.stack(list(hermite_functions(places, _density(places), terms)))
+    means = xp.stack(_one_sided_moments(places, xp.ones_like(places), JUMP_ORDERS))
+    total = 0 * smooth
+    for p in range(JUMP_ORDERS):
+        tops = xp.concat([xp.flip(means[: p + 1, ...], axis=0), smooth], axis=0)[:terms, ...]
+        total = total + size[..., p] * tops / xp.reshape(
+            like(_falling(terms, p + 1), size), (-1, *(1,) * places.ndim)
+        )
+    return xp.moveaxis(xp.sum(total, axis=-1), 0, -1)
 
 
-def _falling(k: int, count: int) -> int:
-    """k (k - 1) ..., `count` factors but none below 1."""
-    return prod(range(max(1, k - count + 1), k + 1))
+@lru_cache(maxsize=64)
+def _falling(terms: int, count: int) -> np.ndarray:
+    """The roots of k (k - 1) ..., `count` factors but none below 1, for all k < terms."""
+    return np.array([prod(range(max(1, k - count + 1), k + 1)) ** 0.5 for k in range(terms)])
 
 
 def _density(t: Array) -> Array:
