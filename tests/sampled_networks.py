@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 import netsor as ns
 from computations import computation
@@ -17,6 +18,7 @@ from netsor.limits.sampling.tables import Tables
 __all__ = [
     "INPUTS",
     "LONG",
+    "NAMES",
     "NETWORKS",
     "SETS",
     "SHORT",
@@ -76,13 +78,13 @@ def scaled_and_repeated() -> ns.Network:
     return sequence(step, last)
 
 
-def several_functions() -> ns.Network:
+def several_functions(kinked: Callable[[Any], Any]) -> ns.Network:
     """One exact family with a closed form, a smooth function and kinks, not all of them in all parts."""
     cell_z, cell_h = (ns.RNNCell(lambda h: h, name=name) for name in "zh")
 
     def step(state, token):
         z, h = ns.erf_gate(cell_z(state, token)), cell_h(state, token)
-        return z * state + (1 - z) * ns.erf(h) + 0.5 * z * ns.tanh(h) - 0.25 * ns.nonlin(hinge, h) + 0.1 * z
+        return z * state + (1 - z) * ns.erf(h) + 0.5 * z * ns.tanh(h) - 0.25 * kinked(h) + 0.1 * z
 
     return sequence(step, last)
 
@@ -137,12 +139,14 @@ NETWORKS: dict[str, ns.Network] = {
     "mean of a GRU": sequence(GRU, lambda states: v @ ns.mean(ns.stack(states), axis=0)),
     "two GRU layers": two_layers(),
     "scaled and repeated": scaled_and_repeated(),
-    "several functions": several_functions(),
+    "several functions": several_functions(ns.relu),
+    "a function of a user": several_functions(lambda h: ns.nonlin(hinge, h)),
     "odd and even functions": odd_and_even(0.0),
     "odd and even functions, with a mean": odd_and_even(0.7),
     "independent of the input": independent_of_the_input(),
     "products of states": products_of_states(),
 }
+NAMES = [pytest.param(name, marks=pytest.mark.slow if "user" in name else ()) for name in NETWORKS]
 SETS = [LONG, SHORT, TOKENS[2][:4], TOKENS[3][:3], LONG]
 INPUTS: dict[str, Any] = {
     "two lengths": SETS,

@@ -14,7 +14,7 @@ from netsor.limits.sampling import chains, scheduling
 from netsor.limits.sampling.nested import nested_sums, nested_weights
 from netsor.limits.sampling.recursions import states_shape
 from netsor.limits.sampling.schedule import Core, Group, Inner, Recursion
-from sampled_networks import INPUTS, NETWORKS, SETS, last, schedule, sequence
+from sampled_networks import INPUTS, NAMES, NETWORKS, SETS, last, schedule, sequence
 
 pytest.importorskip("numba")
 
@@ -98,7 +98,7 @@ def test_sums_by_brute_force(count: int, constants: bool) -> None:
 
 
 @pytest.mark.parametrize("case", ["two lengths", "a single token", "zeros"])
-@pytest.mark.parametrize("name", TANGENTS)
+@pytest.mark.parametrize("name", [*NAMES, "gates of a leaky state"])
 def test_against_written_out_sums(name: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same points, so the same values but for rounding."""
     inputs, options = INPUTS[case], {"points": 2**8, "repeats": 2}
@@ -165,7 +165,7 @@ def test_work_grows_like_the_square_of_the_tokens() -> None:
     assert work(48) <= 4.5 * work(24)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", NAMES)
 def test_all_moments_of_a_tangent_are_in_tables(name: str) -> None:
     """Also where an average over states meets a single one, which is a sum that could come apart first."""
     made = computation(ns.kernel(ns.tangent(NETWORKS[name]), points=2**6), SETS)

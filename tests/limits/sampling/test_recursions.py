@@ -13,7 +13,7 @@ from netsor import zoo
 from netsor.limits.sampling import chains, scheduling
 from netsor.limits.sampling.recursions import in_order, recursive_sums, states_shape
 from netsor.limits.sampling.schedule import Core, Group, Recursion, Schedule
-from sampled_networks import INPUTS, NETWORKS, SETS, schedule
+from sampled_networks import INPUTS, NAMES, NETWORKS, SETS, schedule
 
 pytest.importorskip("numba")
 
@@ -62,7 +62,7 @@ def test_sums_by_brute_force(count: int) -> None:
 
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("case", INPUTS)
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", NAMES)
 def test_against_written_out_sums(name: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same points, so the same values but for rounding."""
     inputs = INPUTS[case]

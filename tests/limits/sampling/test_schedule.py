@@ -19,9 +19,9 @@ from netsor.limits.sampling import workspace as workspace_module
 from netsor.limits.sampling.tables import Tables
 from netsor.limits.sampling.vectors import Vectors
 from oracle import oracle
-from sampled_networks import LONG, NETWORKS, SETS, SHORT, TOKENS, last, schedule, sequence, tables, v
+from sampled_networks import LONG, NAMES, NETWORKS, SETS, SHORT, TOKENS, last, schedule, sequence, tables, v
 
-each = pytest.mark.parametrize("name", NETWORKS)
+each = pytest.mark.parametrize("name", NAMES)
 
 
 # Values

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -37,6 +36,7 @@ Function = Callable[[Array], Array]
 BLOCK = 2**17  # elements of one temporary array: 1 MB in float64
 ORDER = 28  # Gauss-Legendre nodes per panel
 XI, OMEGA = leggauss(ORDER)
+TABLES = 2**27  # bytes of tables of Hermite functions that are kept
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,25 @@ def hermite_functions(t: Array, first: Array, terms: int) -> Iterator[Array]:
         before, now = now, (t * now - k**0.5 * before) / (k + 1) ** 0.5
 
 
-@lru_cache(maxsize=8)
+_tables: dict[tuple[Grid | Panels, int], np.ndarray] = {}  # those used last are last
+
+
 def hermite_table(block: Grid | Panels, terms: int) -> np.ndarray:
-    """h_k(t) sqrt(density(t)) at the nodes of a block, shape (nodes, terms)."""
-    t = block.nodes
-    return np.stack(list(hermite_functions(t, density_root(t), terms))).T
+    """h_k(t) sqrt(density(t)) at the nodes of a block, shape (nodes, terms).
+
+    A series that is refined takes some forty tables in turns, so they are kept, up to `TABLES` bytes.
+    """
+    table = _tables.pop((block, terms), None)
+    if table is None:
+        t = block.nodes
+        table = np.stack(list(hermite_functions(t, density_root(t), terms))).T
+        size = table.nbytes + sum(kept.nbytes for kept in [*_tables.values()])
+        for oldest in [*_tables]:  # lists, as other threads may change them meanwhile
+            if size <= TABLES:
+                break
+            size -= _tables.pop(oldest, table).nbytes
+    _tables[block, terms] = table
+    return table
 
 
 def like(table: Any, x: Array) -> Array:
