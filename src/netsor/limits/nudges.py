@@ -25,6 +25,8 @@ STILL: Nudge = {NUDGE: 0.0, TURN: 0.0}
 UP: Nudge = {NUDGE: 1.0, TURN: 0.0}
 BY_TURNS: tuple[Nudge, ...] = tuple({NUDGE: 1.0, TURN: turn} for turn in (1e4, 1.3e4, 1.7e4, 2.3e4))
 
+SILENT = 2  # of them that must change nothing if the others are not to: one may be 0 by chance
+
 MIX = 0x9E3779B97F4A7C15  # an odd number whose products have all digits mixed in their highest
 
 
@@ -57,15 +59,16 @@ def changes(
     """
     if notes.inexact:
         yield UP, change(UP)
-    methods = counts(notes.largest_error)
-    if methods or notes.cancels:
-        first, *others = BY_TURNS
-        found = change(first)
-        if methods or counts(found):
-            yield first, found
+    some = counts(notes.largest_error)
+    if some or notes.cancels:
+        for k, nudge in enumerate(BY_TURNS):
+            found = change(nudge)
+            some = some or counts(found)
+            if some:
+                yield nudge, found
+            elif k + 1 == SILENT:
+                return
             del found  # it is as large as the kernel
-            for nudge in others:
-                yield nudge, change(nudge)
 
 
 def farthest(some: Iterable[tuple[Nudge, np.ndarray]]) -> np.ndarray | None:

@@ -26,6 +26,7 @@ from netsor.limits.tape.traced import array_namespace
 __all__ = ["ClosedForm", "ClosedPair", "aligned_pair", "closed_mean", "closed_pair"]
 
 Array = Any
+NONE = 0.0
 
 
 @dataclass(frozen=True)
@@ -78,24 +79,29 @@ def aligned_pair(r: Recorder, c: Component, parallel: NearParallel | None) -> As
     pair, ranks = c.pair, (r.rank(a.expr), r.rank(b.expr))
     array = block.ranked(*ranks)
     sides = [x.ranked(*ranks) for x in (pair.left(m1), pair.right(m2), pair.left(q1), pair.right(q2))]
-    if parallel is not None and not (pair.same and pair.tied and a.forms == b.forms):
+    others = _others(r, c, array)
+    if r.notes.cancels:
+        _, turn = r.how(array.tape)
+        array = array.tape.call(_within, (turn, others, array, *sides[2:]), array.shape)
+    if parallel is not None and others is not NONE:
         r.notes.inexact = r.notes.steep = r.notes.diagonal = True
         if r.nudge is not None:
-            if r.notes.cancels:
-                _, turn = r.how(array.tape)
-                array = array.tape.call(_within, (turn, array, *sides[2:]), array.shape)
             array = array.tape.rule(parallel, array, *sides[2:])
             nudge = r.shares(array, down=False)
-            array = array * (1.0 - nudge * _others(r, c, array) * (r.rounding * eps_of(array)))
+            array = array * (1.0 - nudge * others * (r.rounding * eps_of(array)))
     return _with_rounding(r, c, (*sides, array))
 
 
-def _within(turn: Array, cov: Array, q1: Array, q2: Array) -> Array:
-    """Covariances; one that rounding put beyond its range may be as far within it, by turns."""
+def _within(turn: Array, others: Array, cov: Array, q1: Array, q2: Array) -> Array:
+    """Covariances; one that rounding put beyond its range may be as far within it, by turns.
+
+    That of a form with itself is its variance, which is not negative.
+    """
     if not turn:
         return cov
     most = np.sqrt(q1 * q2)
-    return np.where(np.abs(cov) > most, np.sign(cov) * np.maximum(2 * most - np.abs(cov), 0.0), cov)
+    inside = np.where(np.abs(cov) > most, np.sign(cov) * np.maximum(2 * most - np.abs(cov), 0.0), cov)
+    return np.where(np.equal(others, 0.0), most, inside)
 
 
 def _with_rounding(r: Recorder, c: Component, law: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -116,9 +122,13 @@ def _with_rounding(r: Recorder, c: Component, law: tuple[Any, ...]) -> tuple[Any
 
 
 def _others(r: Recorder, c: Component, array: Array) -> Array:
-    """1, and 0 for a member of the index with itself."""
+    """1, and 0 for a form, or a member of its index, with itself; `NONE` if there are no others."""
     (a, b), index = c.atoms, r.index(c.atoms[0].forms[0])
-    if not c.pair.same or c.pair.tied or a.forms != b.forms or array.shape[2:] != (*index, *index):
+    if not c.pair.same or a.forms != b.forms:
+        return 1.0
+    if c.pair.tied:
+        return NONE
+    if array.shape[2:] != (*index, *index):
         return 1.0
     return 1.0 - array.tape.constant(np.eye(prod(index)).reshape(1, 1, *index, *index))
 

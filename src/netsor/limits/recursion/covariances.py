@@ -19,6 +19,7 @@ from netsor.lang.program import Embedding, Input, LinComb, MatMul
 from netsor.lang.types import Index
 from netsor.limits.recursion.forms import LinearTerm
 from netsor.limits.recursion.leaves import (
+    embedded_mark,
     embedded_second,
     independent_matrices,
     normal_covariance,
@@ -232,12 +233,16 @@ def _second(r: Recorder, g: str, k: str, pair: Pair) -> Asking:
 
 
 def _with_rounding(r: Recorder, block: PerPair, s: Input, t: Input) -> PerPair:
-    """Products of data, moved by their rounding where it counts, in units of their lengths."""
+    """Products of data, moved by their rounding where it counts, in units of their lengths.
+
+    Equal data have equal moves, but others do not: products that are equal by rounding alone are not equal.
+    """
     if not r.notes.cancels:
         return block
     squares = [embedded_second(r, x, x, OWN) for x in (s, t)]
-    sizes = [block.pair.side(k, PerInput(x.array, x.left)) for k, x in enumerate(squares)]
-    return r.rounded(block, tuple(size.ranked(block.left, block.right) for size in sizes))
+    facts = [*(PerInput(x.array, x.left) for x in squares), *(embedded_mark(r, x) for x in (s, t))]
+    sides = (block.pair.side(k % 2, fact) for k, fact in enumerate(facts))
+    return r.rounded(block, tuple(side.ranked(block.left, block.right) for side in sides))
 
 
 def _diagonal_of(block: PerPair, left: Index, right: Index, aligned: tuple[int, int]) -> PerPair:

@@ -101,6 +101,9 @@ class Recorder:
         self.xp = self.tape.namespace
         self.inputs = self._count_inputs()
         self.notes.cancels = self.nudge is not None and self.forms.may_cancel
+        self.notes.diagonal |= (
+            self.notes.cancels
+        )  # a variance that rounding made negative is seen there alone
         self.zero = self.tape.constant(np.zeros((1, 1)))
 
     # Asking
@@ -187,21 +190,27 @@ class Recorder:
 
         return tape.call(moved, (*self.how(tape), *args), shape, kind=kind and (kind, "errors"))
 
-    def rounded(self, block: PerPair, scale: tuple[Any, ...] = ()) -> PerPair:
-        """A block moved by its rounding, if that counts; in units of itself, or of the root of a product."""
+    def rounded(self, block: PerPair, products: tuple[Any, ...] = ()) -> PerPair:
+        """A block moved by its rounding, if that counts: in units of itself, as its digits say.
+
+        Of `products` of two sides the unit is the root of their squares, and the digits are those of their
+        marks, which tell the sides apart: (square, square, mark, mark).
+        """
         if not self.notes.cancels:
             return block
-        units = self.rounding / 3 if scale else ROUNDING
+        units = self.rounding / 3 if products else ROUNDING
 
-        def moved(nudge: Any, turn: Any, value: Any, *scale: Any) -> Any:
+        def moved(nudge: Any, turn: Any, value: Any, *products: Any) -> Any:
             if not turn:
                 return value
-            size = np.sqrt(scale[0] * scale[1]) if scale else value
+            size, digits = value, value
+            if products:
+                size, digits = np.sqrt(products[0] * products[1]), products[2] * products[3]
             bound = float(nudge) * units * float(np.finfo(value.dtype).eps)
-            return value + bound * size * chances(value, turn)
+            return value + bound * size * chances(digits, turn)
 
         array = block.array
-        made = array.tape.call(moved, (*self.how(array.tape), array, *scale), array.shape)
+        made = array.tape.call(moved, (*self.how(array.tape), array, *products), array.shape)
         return replace(block, array=made)
 
     def shares(self, array: Any, down: bool) -> Any:
