@@ -23,9 +23,10 @@ TURN = "turn"  # and the one that says which go up and which down; all go up if 
 Nudge = dict[str, float]
 STILL: Nudge = {NUDGE: 0.0, TURN: 0.0}
 UP: Nudge = {NUDGE: 1.0, TURN: 0.0}
-BY_TURNS: tuple[Nudge, ...] = tuple({NUDGE: 1.0, TURN: turn} for turn in (1e4, 1.3e4, 1.7e4, 2.3e4))
-
-SILENT = 2  # of them that must change nothing if the others are not to: one may be 0 by chance
+BY_TURNS: tuple[Nudge, ...] = tuple(  # the second is the first backwards: a variance near 0 is positive once
+    {NUDGE: nudge, TURN: turn} for nudge, turn in ((1.0, 1e4), (-1.0, 1e4), (1.0, 1.3e4), (1.0, 1.7e4))
+)
+SILENT = 2  # of these change nothing, then the others are left out; one of them may by chance
 
 MIX = 0x9E3779B97F4A7C15  # an odd number whose products have all digits mixed in their highest
 

@@ -93,12 +93,15 @@ class Scale:
             raise LimitError(f"the tolerance {tol:g} is not reached", remedy=remedy.format(reached))
 
     def counts(self, statements: int, dtype: Any, error: Any) -> bool:
-        """Whether an error of entries, or of anything that counts like the largest, is above rounding."""
+        """Whether an error of entries, or of anything that counts like the largest, is above rounding.
+
+        One of entries of scale 0 counts in any case: a change by 0 may be chance.
+        """
         allowed = _rounding(statements, dtype)
         if isinstance(error, float):
             return error > allowed * self.left.max(initial=0.0) * self.right.max(initial=0.0)
         rows = zip(error, self.left, strict=True)
-        return any(bool(np.any(np.abs(row) > allowed * own * self.right)) for row, own in rows)
+        return not all(bool(np.all(np.abs(row) < allowed * own * self.right)) for row, own in rows)
 
     def rounding(self, statements: int, dtype: Any, more: np.ndarray | None = None) -> Bound:
         """An allowance for floating-point rounding, and further errors."""

@@ -101,9 +101,6 @@ class Recorder:
         self.xp = self.tape.namespace
         self.inputs = self._count_inputs()
         self.notes.cancels = self.nudge is not None and self.forms.may_cancel
-        self.notes.diagonal |= (
-            self.notes.cancels
-        )  # a variance that rounding made negative is seen there alone
         self.zero = self.tape.constant(np.zeros((1, 1)))
 
     # Asking
@@ -221,7 +218,7 @@ class Recorder:
 
         def share(nudge: Any, turn: Any, value: Any) -> Any:
             found = chances(value, turn) if turn else np.ones_like(value)
-            return nudge * (found if down else np.abs(found))
+            return nudge * found if down else np.abs(nudge * found)
 
         return array.tape.call(share, (*how, array), array.shape)
 
