@@ -147,8 +147,11 @@ def own_sign(h: Any) -> Any:
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("phi", [ns.sign, own_sign], ids=["sign", "own"])
-@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize(
+    ("depth", "phi"),
+    [(1, ns.sign), (3, ns.sign), (1, own_sign), pytest.param(3, own_sign, marks=slow)],
+    ids=["1-sign", "3-sign", "1-own", "3-own"],
+)
 def test_parallel_inputs_of_functions_with_jumps(depth: int, phi: Phi, dtype: Any) -> None:
     """However BLAS rounds their products: of any length, and images. A series says how far it may be off."""
     rng = np.random.default_rng(6)
