@@ -122,9 +122,8 @@ def singular_coefs(places: Array, size: Array, terms: int) -> Array:
     total = 0 * smooth
     for p in range(JUMP_ORDERS):
         tops = xp.concat([xp.flip(means[: p + 1, ...], axis=0), smooth], axis=0)[:terms, ...]
-        total = total + size[..., p] * tops / xp.reshape(
-            like(_falling(terms, p + 1), size), (-1, *(1,) * places.ndim)
-        )
+        roots = xp.reshape(like(_falling(terms, p + 1), size), (-1, *(1,) * places.ndim))
+        total = total + size[..., p] * tops / roots
     return xp.moveaxis(xp.sum(total, axis=-1), 0, -1)
 
 

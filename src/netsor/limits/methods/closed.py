@@ -26,7 +26,7 @@ from netsor.limits.tape.traced import array_namespace
 __all__ = ["ClosedForm", "ClosedPair", "aligned_pair", "closed_mean", "closed_pair"]
 
 Array = Any
-NONE = 0.0
+NONE = 0.0  # no others: what `_others` says of a form with itself alone
 
 
 @dataclass(frozen=True)
