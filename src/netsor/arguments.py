@@ -12,7 +12,19 @@ import numpy as np
 
 from netsor.errors import DataError, NetsorError
 
-__all__ = ["a_type", "choice", "file", "flag", "mapping", "names", "number", "seed", "shown", "whole"]
+__all__ = [
+    "a_type",
+    "array",
+    "choice",
+    "file",
+    "flag",
+    "mapping",
+    "names",
+    "number",
+    "seed",
+    "shown",
+    "whole",
+]
 
 
 def shown(value: Any) -> str:
@@ -105,6 +117,22 @@ def mapping(name: str, value: Any, example: str, *, error: type[NetsorError] = D
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return dict(value)
     raise error(f"{name}={shown(value)}", remedy=f"Give values by name, as in {name}={example}.")
+
+
+def array(what: str, value: Any, *, error: type[NetsorError] = DataError) -> np.ndarray:
+    """A NumPy array of what another array library holds."""
+    if getattr(value, "requires_grad", False):
+        raise error(
+            f"{what} is a tensor that requires gradients",
+            remedy="netsor computes without PyTorch's gradients: give x.detach().",
+        )
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as reason:
+        raise error(
+            f"{what} is {a_type(value)} that cannot become a NumPy array: {str(reason).splitlines()[0]:.200}",
+            remedy="Give a NumPy array of real numbers, or a dense array in the processor's memory.",
+        ) from None
 
 
 def file(name: str, value: Any) -> Path:

@@ -92,6 +92,35 @@ def power_kernel(power: int) -> np.ndarray:
     return found / (2 * np.pi)
 
 
+ROWS = """Input W :: A(n, n) ~ N(0, 1/n)
+Input g :: G(n)[2, 4] ~ N(0, 1)
+y := relu(g)
+h := MatMul(W, y)
+"""
+
+
+def sums_of_products() -> np.ndarray:
+    """Sigma of the row sums of `h` in ROWS: 4 E[y^2] + 12 E[y]^2 within a row, 16 E[y]^2 between two."""
+    square, product = 1 / 2, 1 / (2 * np.pi)
+    return 16 * product + 4 * (square - product) * np.eye(2)
+
+
+def tangent_of_taken(axis: str) -> Any:
+    """The tangent kernel of a readout of the first column of `h` in ROWS."""
+    lines = f"u := take(h, axis={axis}, indices=[0])\nz := tanh(u)\nOutput v^T z / sqrt(n)"
+    program = ns.parse("Input v :: G(n) ~ N(0, 1)\n" + ROWS + lines)
+    return ns.limit(program.tangent()).kernel().value
+
+
+class Unconvertible:
+    """What another library calls an array, although NumPy cannot read it."""
+
+    shape, ndim = (4, 3), 2
+
+    def __array__(self, *args: Any, **options: Any) -> np.ndarray:
+        raise RuntimeError("cannot become a NumPy array")
+
+
 def _by_quadrature(fn: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     c, (nodes, weights) = linear(X), np.polynomial.hermite_e.hermegauss(40)
     weights = weights / weights.sum()

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from netsor import arguments
 from netsor.build.nodes import Node, Outputs, Readout, fail
 from netsor.errors import DataError
 from netsor.lang.program import RESERVED
@@ -20,10 +21,11 @@ __all__ = ["Matrix", "Vector"]
 
 def _variance(var: Any, what: str) -> float:
     try:
+        var = arguments.array(f"the variance of a {what}", var) if hasattr(var, "requires_grad") else var
         if isinstance(var, str | bytes | bool | np.bool_) or np.ndim(var) or np.ma.is_masked(var):
             raise TypeError
         value = float(var)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         raise fail(
             f"the variance of a {what} is {var!r:.60}", "Rule Input: a variance is a number >= 0.", DataError
         ) from None

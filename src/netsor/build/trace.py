@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from netsor import arguments
 from netsor.arguments import a_type
 from netsor.build.nodes import (
     Average,
@@ -365,8 +366,8 @@ def _operation(op: Op) -> Any:
 def numbers(x: Any, what: str) -> np.ndarray:
     """Data as an array of finite numbers."""
     try:
-        values = _real_array(x)
-    except (TypeError, ValueError, OverflowError):
+        values = _real_array(x, what)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         kind = f"an array of {x.dtype}" if isinstance(x, np.ndarray) else f"{a_type(x)}"
         raise fail(
             f"{what} is not an array of real numbers, but {kind}",
@@ -388,16 +389,16 @@ def numbers(x: Any, what: str) -> np.ndarray:
     return values
 
 
-def _real_array(x: Any) -> np.ndarray:
+def _real_array(x: Any, what: str) -> np.ndarray:
     """A new array of float64; TypeError for what is not made of real numbers, or has entries masked out."""
-    array = np.asarray(x)
+    array = arguments.array(what, x) if hasattr(x, "requires_grad") else np.asarray(x)
     if array.dtype.kind == "O":
         real = all(isinstance(v, Real | np.bool_) for v in array.ravel())
     else:
         real = array.dtype.kind in "biuf"
     if x is None or not real or isinstance(x, Matrix | Vector) or _is_masked(x):
         raise TypeError
-    return np.array(x, float)
+    return np.array(array, float)
 
 
 def _is_finite(x: Any) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from netsor import arguments
 from netsor.arguments import shown
 from netsor.build.network import Network, joint
 from netsor.errors import DataError
@@ -90,11 +91,11 @@ def _part(y: Any, size: int, position: int) -> np.ndarray:
 def reals(y: Any, what: str) -> np.ndarray:
     """An array of double precision."""
     try:
-        array = np.asarray(y)
+        array = arguments.array(what, y) if hasattr(y, "requires_grad") else np.asarray(y)
         if array.dtype.kind not in "biuf":
             array = array.astype(np.float64, casting="same_kind" if array.dtype.kind == "c" else "unsafe")
         return array.astype(np.float64)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         raise DataError(
             f"{what} are not real numbers in an array",
             remedy="Give numbers; for targets of different lengths a list with one array per input.",

@@ -19,7 +19,7 @@ from netsor.lang.blocks import broadcast_index
 from netsor.lang.expr import Apply, Attr, Const, Expr, Slice, subtrees
 from netsor.lang.functions import add, mul, neg, sub
 from netsor.lang.index_maps import at, patches, reshape, sum_, take, transpose
-from netsor.lang.ops import Function, IndexMap
+from netsor.lang.ops import Function, IndexMap, axes_of
 from netsor.lang.types import Index
 
 __all__ = ["SELECTIONS", "NormalForm", "Term", "Terms", "negative"]
@@ -264,5 +264,5 @@ def _on_first_axes(op: IndexMap, attrs: Attrs, index: Index, rest: Index) -> Att
     elif op is transpose:
         options["axes"] = (*options["axes"], *range(rank, rank + len(rest)))
     elif op is take:
-        options["axis"] = options["axis"] % rank
+        (options["axis"],) = axes_of(options["axis"], rank)
     return tuple(options.items())

@@ -1,21 +1,30 @@
-"""Whether a limit exists: all its numbers are finite."""
+"""Whether a limit exists: its numbers are finite, and of a size that can be squared."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from netsor.errors import LimitError
 
-__all__ = ["finite"]
+__all__ = ["can_be_squared", "finite", "in_range", "sound_range"]
 
-ROWS = 256  # that are looked at at a time: a large kernel fills the memory already
+MARGIN = 1e5  # the largest factor by which a formula multiplies a product of two variances
+ROWS = 256  # rows checked at a time, because a large kernel fills the memory already
+
+
+@cache
+def sound_range(dtype: str) -> tuple[float, float]:
+    """The least and the largest variance whose products with others are numbers of this type."""
+    limits = np.finfo("float32" if dtype == "bfloat16" else dtype)
+    return float(limits.smallest_normal) ** 0.5 * MARGIN, float(limits.max) ** 0.5 / MARGIN
 
 
 def finite(value: Any) -> Any:
     """The value, unless it has a NaN or an infinity: then there is no limit."""
-    if not _is_finite(np.asarray(value)):
+    if not all(bool(np.isfinite(part).all()) for part in _parts(np.asarray(value))):
         raise LimitError(
             "this program has no limit on these inputs: an expectation is not finite",
             remedy="Either what is divided by is 0 (layernorm or batchnorm of equal values, a mask with no "
@@ -24,9 +33,26 @@ def finite(value: Any) -> Any:
     return value
 
 
-def _is_finite(value: np.ndarray) -> bool:
-    """Whether all entries are finite. If their sum is, they are, which takes half the time."""
-    parts = value if value.ndim > 1 else value[None]
-    with np.errstate(over="ignore", invalid="ignore"):
-        some = (parts[a : a + ROWS] for a in range(0, len(parts), ROWS))
-        return all(bool(np.isfinite(np.sum(part)) or np.isfinite(part).all()) for part in some)
+def in_range(kernel: np.ndarray) -> np.ndarray:
+    """The kernel, unless it is not finite, or too large or too small for the squares of its errors."""
+    peak = max((float(np.abs(part).max(initial=0.0)) for part in _parts(finite(kernel))), default=0.0)
+    least, most = sound_range(kernel.dtype.name)
+    if peak and not least <= peak <= most:
+        raise LimitError(
+            f"the largest covariance of the outputs is {peak:.1e}, which is out of range",
+            remedy=f"It is 0 or between {least:.0e} and {most:.0e} in {kernel.dtype.name}: scale the inputs "
+            "or the variance of the readout.",
+        )
+    return kernel
+
+
+def can_be_squared(block: np.ndarray) -> bool:
+    """Whether a block surely is in range, from the sum of its squares."""
+    flat = block.ravel()
+    least, most = sound_range(block.dtype.name)
+    return bool(least**2 < np.vdot(flat, flat) < most**2)
+
+
+def _parts(value: np.ndarray) -> Any:
+    rows = value.reshape(-1, value.shape[-1] if value.ndim else 1)
+    return (rows[a : a + ROWS] for a in range(0, len(rows), ROWS))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import is_array_api_obj, is_jax_array, is_numpy_array
 
+from netsor import arguments
 from netsor.build.network import Joint, Network, as_inputs, data_of, joint
 from netsor.errors import DataError, LimitError
 from netsor.lang.libraries import array_namespace, is_traced
@@ -66,7 +67,10 @@ class Inputs:
         """What decides how a kernel is computed, or None where that may be more than shapes."""
         if not self.runs_on_numpy:
             return None
-        return _shape(self.x), None if self.y is None else _shape(self.y), tuple(self.params)
+        try:
+            return _shape(self.x), None if self.y is None else _shape(self.y), tuple(self.params)
+        except (TypeError, ValueError, RuntimeError):  # no array: `members` says so
+            return None
 
     def joint(self, net: Network) -> Joint:
         """The joint program of all inputs."""
@@ -81,7 +85,8 @@ class Inputs:
                 "jit.",
             )
         xp = array_namespace(*self.foreign)
-        data = {name: xp.asarray(array) for name, array in made.data.items()}
+        # Copies, because PyTorch warns of arrays that it may not write to.
+        data = {name: xp.asarray(np.array(array)) for name, array in made.data.items()}
         for k, group in enumerate(made.groups):
             data |= _named(f"x{k + 1}", [every[i] for i in group.members], xp, data)
         return replace(made, data=data)
@@ -193,7 +198,7 @@ def _concrete(x: Any) -> Any:
         return tuple(_concrete(part) for part in x)
     if not _is_foreign(x):
         return x
-    return np.ones(x.shape) if is_traced(x) else np.asarray(x)
+    return np.ones(x.shape) if is_traced(x) else arguments.array("the input", x)
 
 
 def _named(name: str, inputs: list[Any], xp: Any, data: Mapping[str, Array]) -> dict[str, Array]:

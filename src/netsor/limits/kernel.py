@@ -321,6 +321,8 @@ def _named(params: Any) -> Mapping[str, Any]:
 
 def _require_variance(name: str, value: Any) -> None:
     """One real number that is finite and not negative, as far as can be seen: JAX may trace it."""
+    if hasattr(value, "requires_grad"):
+        value = arguments.array(f"the variance `{name}`", value, error=LimitError)
     array: Any = value if is_array_api_obj(value) else np.asarray(value)
     real = array.ndim == 0 and str(array.dtype).startswith(("float", "int", "uint", "bfloat"))
     if real and (is_traced(array) or (np.isfinite(float(array)) and float(array) >= 0)):

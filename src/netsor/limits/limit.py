@@ -69,10 +69,12 @@ class Limit:
 
     def kernel(self) -> Result:
         """The covariance of the outputs, with errors and plan."""
+        self._require_outputs()
         return self.computation.result(self.program.data, {})
 
     def plan(self) -> Plan:
         """What the kernel of the outputs takes, without computing it."""
+        self._require_outputs()
         return self.computation.plan()
 
     def explain(self) -> str:
@@ -81,6 +83,14 @@ class Limit:
 
     def _index(self, name: str) -> tuple[int, ...]:
         return self.program.types[name].index
+
+    def _require_outputs(self) -> None:
+        if not self.program.outputs:
+            raise LimitError(
+                "the program has no output",
+                remedy="A kernel is the covariance of outputs: add a line `Output v^T x / sqrt(n)`, or ask "
+                "for mu, sigma, moment or scalar of a variable.",
+            )
 
     def _require(self, name: str, kind: type, why: str) -> None:
         if name not in self.program.types:

@@ -70,11 +70,11 @@ def empirical_ntk(
     return out
 
 
+@np.errstate(all="ignore")  # what is not finite is refused in the end
 def _ntk(run: Run, weights: Weights, rates: Rates) -> np.ndarray:
     """The products of the gradients, parameter by parameter."""
-    with np.errstate(all="ignore"):
-        values = forward(run.program, weights, run.data, keep=True)
-        gradients = [_Gradients(run, weights, values, o) for o in range(len(run.program.outputs))]
+    values = forward(run.program, weights, run.data, keep=True)
+    gradients = [_Gradients(run, weights, values, o) for o in range(len(run.program.outputs))]
     total = np.zeros((run.rows, run.rows), run.dtype)
     readouts = {t.readout for s in run.program.outputs for t in s.terms}
     vectors: dict[str, tuple[Input, np.ndarray]] = {}

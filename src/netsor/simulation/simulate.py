@@ -195,10 +195,11 @@ class Run:
             found |= dict.fromkeys(seen & self.program.noise, len(group.members))
         return found
 
+    @np.errstate(all="ignore")  # what is not finite is refused in the end
     def values(self, weights: Weights) -> Values:
-        with np.errstate(all="ignore"):
-            return forward(self.program, weights, self.data, self.steps)
+        return forward(self.program, weights, self.data, self.steps)
 
+    @np.errstate(all="ignore")
     def outputs(self, weights: Weights) -> np.ndarray:
         values = self.values(weights)
         out = np.zeros(self.rows, self.data_dtype(weights))
@@ -214,6 +215,7 @@ class Run:
     def data_dtype(weights: Weights) -> Any:
         return next(iter(weights.values())).dtype
 
+    @np.errstate(all="ignore")
     def kernel(self, weights: Weights) -> np.ndarray:
         """sum over pairs of readout members of Cov(v, v') h.h' / n."""
         values = self.values(weights)

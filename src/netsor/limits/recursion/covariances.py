@@ -15,6 +15,7 @@ import numpy as np
 
 from netsor.lang.expr import Apply, Expr, Ref
 from netsor.lang.index_maps import sum_, window, windows
+from netsor.lang.ops import axes_of
 from netsor.lang.program import Embedding, Input, LinComb, MatMul
 from netsor.lang.types import Index
 from netsor.limits.recursion.forms import LinearTerm
@@ -121,7 +122,7 @@ def fused(r: Recorder, e: Expr, f: Expr, pair: Pair, inner_of: Any = None) -> As
                 kernel = r.ref_index(g)[: options["dims"]]
                 made = window_both_sides(inner, _operand_index(r, g), _operand_index(r, k), kernel, options)
                 return made if inner_of else made * r.factor(matrix, pair)
-            axes, both = options["axis"] if op is sum_ else (), min(aligned)
+            axes, both = axes_of(options["axis"], r.rank(e.args[0])) if op is sum_ else (), min(aligned)
             if axes and axes == tuple(range(len(axes))) and len(axes) <= both == max(aligned):
                 x, y = _windows_of(r, g, len(axes)), _windows_of(r, k, len(axes))
                 if x and y and x.attrs == y.attrs and inner_of is None:

@@ -154,7 +154,11 @@ def _factor_outside(r: Recorder, e: Expr) -> Expr:
 
 def _narrow(r: Recorder, e: Expr) -> Expr:
     """Without copies along an axis of length 1."""
-    while isinstance(e, Apply) and e.op is take and r.index(e.args[0])[e.options["axis"]] == 1:
+    while isinstance(e, Apply) and e.op is take:
+        index = r.index(e.args[0])
+        (axis,) = axes_of(e.options["axis"], len(index))
+        if index[axis] != 1:
+            break
         (e,) = e.args
     return e
 

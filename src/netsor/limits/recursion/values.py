@@ -8,7 +8,6 @@ mean(e)       E of a form (affine in G-vars): the form at the means of its G-var
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from netsor.lang.program import Input, LinComb, Moment, Normal, Scalar
 from netsor.lang.sampling import input_mean
 from netsor.lang.show import show_expr
 from netsor.lang.types import C
+from netsor.limits.finite import sound_range
 from netsor.limits.recursion.forms import replace_exprs
 from netsor.limits.recursion.pairs import Pair, PerInput
 from netsor.limits.recursion.recorder import Asking, Recorder
@@ -32,7 +32,6 @@ from netsor.limits.tape.traced import array_namespace
 __all__ = ["Variance", "constant", "mean", "scalar", "values_of"]
 
 OWN = Pair(True, tied=True)
-MARGIN = 1e5  # what a formula multiplies a product of two variances by, at most
 PLAIN = frozenset(ARITHMETIC.values())
 
 
@@ -93,12 +92,6 @@ def scalar(r: Recorder, name: str) -> Asking:
     return PerInput(array, value.rank)
 
 
-@cache
-def _sound_range(dtype: str) -> tuple[float, float]:
-    limits = np.finfo("float32" if dtype == "bfloat16" else dtype)
-    return float(limits.smallest_normal) ** 0.5 * MARGIN, float(limits.max) ** 0.5 / MARGIN
-
-
 class Variance:
     """Var of a form: 0 where rounding made it negative, refused where products of two are no numbers."""
 
@@ -106,7 +99,7 @@ class Variance:
         self.form, self.padded = form, padded
 
     def __call__(self, q: Any) -> Any:
-        least, most = _sound_range(str(q.dtype).rpartition(".")[2])
+        least, most = sound_range(str(q.dtype).rpartition(".")[2])
         if isinstance(q, np.ndarray) and q.size and least <= q.min() and q.max() <= most:
             return q
         xp = array_namespace(q)
