@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -93,3 +94,81 @@ def test_files_of_somebody_else_are_not_used(cache: Path) -> None:
     os.chown(cache / "netsor", 12345, 12345)
     with pytest.warns(UserWarning, match="belongs to somebody else"):
         assert loops._kept_in() is None
+
+
+def test_without_a_home_folder_nothing_is_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # what it does for a user without a home
+    with pytest.warns(UserWarning, match="there is no home folder"):
+        assert loops._kept_in() is None
+    pytest.importorskip("numba")
+    assert loops.compiled_loop.__wrapped__(SOURCE, np.dtype(float))(1.0) == 2.0
+
+
+def _flipped(at: float) -> Callable[[Path], None]:
+    """Change one byte of a file, so far from its beginning."""
+
+    def damage(path: Path) -> None:
+        content = bytearray(path.read_bytes())
+        content[int(at * (len(content) - 1))] ^= 1
+        path.write_bytes(bytes(content))
+
+    return damage
+
+
+def _as_old(damage: Callable[[Path], None]) -> Callable[[Path], None]:
+    """The same, and the file looks as if nobody had written it."""
+
+    def unseen(path: Path) -> None:
+        before = path.stat()
+        damage(path)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    return unseen
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    **{f"flipped at {at}": _as_old(_flipped(at)) for at in (0.0, 0.03, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)},
+    "empty": lambda path: path.write_bytes(b""),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-40]),
+    "another pickle": lambda path: path.write_bytes(b"\x80\x04]\x94."),
+    "no pickle": lambda path: path.write_bytes(b"\xff\xfe nothing"),
+    "an unknown class": lambda path: path.write_bytes(b"cnumba\nno_such_class\n."),
+    "removed": lambda path: path.unlink(),
+}
+
+
+@pytest.mark.parametrize("suffix", [".py", ".nbi", ".nbc"])
+def test_a_damaged_file_is_replaced(cache: Path, suffix: str) -> None:
+    pytest.importorskip("numba")
+
+    def run() -> tuple[float, int]:
+        loop = loops.compiled_loop.__wrapped__(SOURCE, np.dtype(float))
+        value = loop(1.0)
+        return value, sum(loop.stats.cache_hits.values())
+
+    assert run() == (2.0, 0)
+    assert run() == (2.0, 1)  # from the disk
+    for name, damage in DAMAGES.items():
+        (file,) = (p for p in (cache / "netsor" / "loops").rglob(f"loop_*{suffix}"))
+        before = file.read_bytes()
+        damage(file)
+        value, hits = run()
+        assert value == 2.0, name
+        if suffix == ".py":
+            assert file.read_bytes() == before, name
+        else:
+            assert hits == 0, name
+        assert run() == (2.0, 1), name
+
+
+def test_machine_code_of_another_loop_is_not_run(cache: Path) -> None:
+    pytest.importorskip("numba")
+    folder, other = cache / "netsor" / "loops", SOURCE.replace("1)", "5)")
+    assert loops.compiled_loop.__wrapped__(SOURCE, np.dtype(float))(1.0) == 2.0
+    (old,) = folder.rglob("*.nbc")
+    code = old.read_bytes()
+    assert loops.compiled_loop.__wrapped__(other, np.dtype(float))(1.0) == 6.0
+    (new,) = set(folder.rglob("*.nbc")) - {old}
+    new.write_bytes(code)
+    assert loops.compiled_loop.__wrapped__(other, np.dtype(float))(1.0) == 6.0

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from netsor.machine_code import compiled
+
 __all__ = ["horner"]
 
 LEAST_ELEMENTS = 2**13  # smaller blocks are left to NumPy, which need not compile
@@ -63,9 +65,7 @@ def _vanish(left: np.ndarray, right: np.ndarray, parity: int) -> bool:
 @cache
 def _loop() -> Callable[..., Any]:
     """Horner's rule, eight terms in one pass over a row of pairs: a loop that processors run on vectors."""
-    import numba  # type: ignore[import-not-found]
 
-    @numba.njit(cache=True, error_model="numpy", nogil=True, fastmath={"contract"})
     def loop(left, right, rho, step, start, out):
         rows, terms = left.shape
         cols = rho.shape[1]
@@ -91,4 +91,4 @@ def _loop() -> Callable[..., Any]:
             for j in range(cols):
                 out[i, j] = total[j] * (rho[i, j] if start == 1 else 1.0)
 
-    return loop
+    return compiled(loop, error_model="numpy", nogil=True, fastmath={"contract"})

@@ -15,13 +15,15 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from netsor.files import write_text
+from netsor.machine_code import compiled
 
 __all__ = ["compiled_loop", "is_available", "make_atan2"]
 
@@ -178,8 +180,8 @@ def compiled_loop(source: str, dtype: np.dtype) -> Callable[..., Any]:
     folder = _kept_in()
     if folder is not None:
         try:
-            return numba.njit(_imported(text, folder).loop, cache=True, **options)
-        except (OSError, RuntimeError):  # the folder cannot be written
+            return compiled(_imported(text, folder).loop, **options)
+        except OSError:  # the folder cannot be written
             pass
     scope: dict[str, Any] = {}
     exec(text, scope)
@@ -193,12 +195,12 @@ def _kept_in() -> Path | None:
     What is kept is code that the next process runs, so the folder, all that is in it and all folders above
     must belong to the user (or to the system), and be writable for nobody else.
     """
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folders = [base / "netsor" / "loops"]
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folders = [Path(base) / "netsor" / "loops"]
     if os.environ.get("NUMBA_CACHE_DIR"):  # where Numba then keeps its files
         folders.append(Path(os.environ["NUMBA_CACHE_DIR"]))
     for folder in folders:
-        problem = _distrust(folder)
+        problem = "there is no home folder" if base.startswith("~") else _distrust(folder)
         if problem:
             warnings.warn(
                 f"compiled loops are not kept for the next process: {problem}. They are code, so they are "
@@ -248,18 +250,20 @@ def _open_to_others(paths: Iterable[str | Path], writable: int) -> str:
 
 
 def _imported(text: str, folder: Path) -> Any:
-    """The module of a text, from a file whose name says what it depends on."""
+    """The module of a text, with a file whose name says what it depends on.
+
+    What is executed is the text. The file is for Numba, which keeps machine code only of functions that have
+    one; a file that says something else is replaced.
+    """
     import numba  # type: ignore[import-not-found]
 
     own = inspect.getsource(sys.modules[__name__])
     name = "loop_" + hashlib.sha256("\n".join((numba.__version__, own, text)).encode()).hexdigest()[:24]
     path = folder / f"{name}.py"
-    if not path.exists():
+    if not path.is_file() or path.read_text(encoding="utf-8", errors="replace") != text:
         write_text(path, text)
-    spec = spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
+    module = ModuleType(name)
+    module.__file__ = str(path)
     sys.modules[name] = module  # Numba looks its functions up by module
-    spec.loader.exec_module(module)
+    exec(compile(text, str(path), "exec"), vars(module))
     return module

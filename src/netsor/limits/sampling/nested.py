@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from netsor.limits.sampling.schedule import Core, Group
+from netsor.machine_code import compiled
 
 __all__ = ["NestedWeights", "nested_sums", "nested_weights"]
 
@@ -94,9 +95,6 @@ def nested_sums(
 
 @cache
 def _loop() -> Callable[..., Any]:
-    import numba  # type: ignore[import-not-found]
-
-    @numba.njit(cache=True, error_model="numpy", nogil=True, fastmath={"contract", "reassoc", "nsz"})
     def loop(sums, states, pool, outside, inside, first, rows, held, chains):
         before, factor, starts, sampled = rows
         scale, within, atoms, holds = held  # of K: its factors, where its parts begin, their sampled rows
@@ -196,4 +194,4 @@ def _loop() -> Callable[..., Any]:
                                 for i in range(n):
                                     state[its + d * len(holds) + p, i] = with_k[p - starts[x], i]
 
-    return loop
+    return compiled(loop, error_model="numpy", nogil=True, fastmath={"contract", "reassoc", "nsz"})

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from netsor.limits.sampling.schedule import Core, Group
+from netsor.machine_code import compiled
 
 __all__ = ["AT_ONCE", "in_order", "recursive_sums", "states_shape"]
 
@@ -70,9 +71,6 @@ def recursive_sums(
 
 @cache
 def _loop() -> Callable[..., Any]:
-    import numba  # type: ignore[import-not-found]
-
-    @numba.njit(cache=True, error_model="numpy", nogil=True, fastmath={"contract", "reassoc", "nsz"})
     def loop(sums, states, pool, weights, first, chains, rows):
         chain, begin, known, fresh, place, room = chains
         before, factor, starts, sampled, column = rows
@@ -151,4 +149,4 @@ def _loop() -> Callable[..., Any]:
                             top = room[chain[x], c] + known[c] - (r < 0)
                             state[room[c, chain[x]] + known[chain[x]]] = state[top]
 
-    return loop
+    return compiled(loop, error_model="numpy", nogil=True, fastmath={"contract", "reassoc", "nsz"})

@@ -20,6 +20,7 @@ from netsor.lang.index_maps import AROUND, window_extent, window_positions
 from netsor.lang.libraries import array_namespace
 from netsor.limits.tape.traced import Traced
 from netsor.limits.windows.sliding import sliding_sum
+from netsor.machine_code import compiled
 
 __all__ = ["Window", "sum_of_shifts", "sum_over_windows"]
 
@@ -220,9 +221,6 @@ def _in_one_pass(
 
 @cache
 def _loop() -> Callable[..., Any]:
-    import numba  # type: ignore[import-not-found]
-
-    @numba.njit(cache=True, nogil=True, fastmath={"contract"})
     def loop(source, rows, shifts, mask, out):
         length = out.shape[3]
         for a in range(out.shape[0]):
@@ -246,7 +244,7 @@ def _loop() -> Callable[..., Any]:
                     if first:
                         out[a, i, b, :] = 0.0
 
-    return loop
+    return compiled(loop, nogil=True, fastmath={"contract"})
 
 
 # Images
@@ -283,11 +281,8 @@ def _image(block: Traced, windows: list[list[Window]]) -> Callable[[np.ndarray],
 
 @cache
 def _image_loop() -> Callable[..., Any]:
-    import numba  # type: ignore[import-not-found]
-
     whole = np.uint64  # of indices: those with a sign may count from the end, which is not vectorised
 
-    @numba.njit(cache=True, nogil=True, fastmath={"contract"})
     def loop(source, rows, columns, inside, out):
         length = whole(source.shape[1])
         summed = np.empty(length, source.dtype)
@@ -305,4 +300,4 @@ def _image_loop() -> Callable[..., Any]:
                 for j in range(length - read - write):
                     out[a, write + j] += inside[k, write + j] * summed[read + j]
 
-    return loop
+    return compiled(loop, nogil=True, fastmath={"contract"})
