@@ -54,7 +54,7 @@ def _checked_files() -> Any:
             return super()._load_data(name)
 
         @contextmanager
-        def _open_for_write(self, filepath: str) -> Iterator[BytesIO]:
+        def _open_for_write(self, filepath: str) -> Iterator[Any]:
             content = BytesIO()
             yield content
             with super()._open_for_write(filepath) as file:

@@ -23,7 +23,7 @@ from netsor.build.nodes import (
     index_axes,
     outputs,
 )
-from netsor.build.probes import UserFunction, probe, probe_derivatives, probe_direction, probe_mixing
+from netsor.build.probes import probe, probe_derivatives, probe_direction, probe_mixing
 from netsor.build.trace import current_trace, numbers
 from netsor.errors import DataError, FunctionError
 from netsor.lang import index_maps as maps
@@ -344,7 +344,8 @@ def nonlin(
         raise fail(f"name={name!r}", "A name has letters, digits and `_` only, as in `swish`.", FunctionError)
     if hasattr(fn, "__netsor_apply__"):
         raise fail(f"ns.nonlin is given {fn!r}", "It takes a function of arrays: ns.nonlin(np.tanh, h).")
-    own, given = UserFunction(fn, _derivatives(derivative, len(nodes))), name or _label(fn)
+    takes = (len(nodes), len(params), 0) if axes is None else (0, 0, 1)
+    own, given = trace.user_function(fn, _derivatives(derivative, len(nodes)), takes), name or _label(fn)
     label = trace.function_name(own, given if _NAME.fullmatch(given) else "fn", set(named()))
     if axes is not None:
         if len(nodes) != 1 or params:
@@ -364,7 +365,7 @@ def nonlin(
     return out
 
 
-def _derivatives(given: Any, count: int) -> tuple[UserFunction, ...]:
+def _derivatives(given: Any, count: int) -> tuple[Callable[..., Any], ...]:
     """The derivatives of a user's function: none, or one for each of its vectors."""
     if given is None:
         return ()
@@ -375,7 +376,7 @@ def _derivatives(given: Any, count: int) -> tuple[UserFunction, ...]:
             f"Give a function, or a tuple of functions, one for each of the {count} vectors.",
             FunctionError,
         )
-    return tuple(map(UserFunction, functions))
+    return tuple(functions)
 
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)

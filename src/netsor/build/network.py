@@ -19,8 +19,9 @@ from netsor.arguments import a_type
 from netsor.build.emit import emit
 from netsor.build.nodes import Leaf, Node, Readout, fail
 from netsor.build.parameters import Matrix, Vector
-from netsor.build.reachable import generators, reachable, state_of, users_code
+from netsor.build.reachable import generators, reachable, users_code
 from netsor.build.source import Spot
+from netsor.build.states import state_of
 from netsor.build.trace import Requirement, Trace, numbers, tracing
 from netsor.build.travel import arrived, portable
 from netsor.errors import DataError, NetsorError, Place
@@ -62,7 +63,7 @@ class Network:
 
     def __getstate__(self) -> dict[str, Any]:
         """What travels: all but what `functools` and `cached_property` add, and the laws as a check."""
-        added = {*functools.WRAPPER_ASSIGNMENTS, "__wrapped__", "_users_code", "example"}
+        added = {*functools.WRAPPER_ASSIGNMENTS, "__wrapped__", "_roots", "example"}
         own = {key: value for key, value in vars(self).items() if key not in added}
         return {**own, "fn": portable(self.fn), "laws": self._laws()}
 
@@ -126,16 +127,19 @@ class Network:
     def state(self) -> tuple[Any, ...]:
         """A summary of everything that the function depends on: equal as long as no global, closure
         variable, attribute or parameter that it can reach has changed."""
-        return tuple(state_of(fn, (Matrix, Vector)) for fn in self._users_code)
+        return state_of(*self._roots)
 
     def tangent_of(self, made: Program, parameters: Mapping[str, Any], finite: bool) -> Tangent | None:
         """What a tangent network makes of a program; any other network takes it as it is."""
         return None
 
     @functools.cached_property
-    def _users_code(self) -> list[Callable[..., Any]]:
-        """The function, if it is a user's; of one of our own, the users' functions that it holds."""
-        return users_code(self.fn, (Matrix, Vector))
+    def _roots(self) -> list[Any]:
+        """The function, if it is a user's; of one of our own, the users' functions and the parameters."""
+        code, leaves = users_code(self.fn, (Matrix, Vector)), (Matrix, Vector)
+        if any(fn is self.fn for fn in code):
+            return code
+        return [*code, *(value for _, value in reachable(self.fn, leaves) if isinstance(value, leaves))]
 
 
 def network(fn: Callable[..., Any]) -> Network:
@@ -181,6 +185,7 @@ def program(net: Network, *inputs: Any) -> Program:
     net.example = _plain(inputs[0])
     made, _, parameters = emit(trace, outputs, net.parameters())
     made.check()
+    made.refuse_changed()
     tangent = net.tangent_of(made, parameters, finite=False)
     return tangent.program if tangent else made
 
@@ -254,6 +259,7 @@ def joint(net: Network, inputs: list[Any], finite: bool = False) -> Joint:
     net.example = _plain(inputs[0])
     made, counts, parameters = emit(trace, outputs, net.parameters())
     made.check()
+    made.refuse_changed()
     tangent = net.tangent_of(made, parameters, finite)
     made = tangent.program if tangent else made
     data = {name: stacked.get(name, array) for name, array in made.data.items()}

@@ -1,19 +1,23 @@
 """The user's own functions: each gets arrays of its own, and is tried before it is believed.
 
 A function acts on each coordinate by itself if it gives the same numbers on part of an array, on one of
-another shape or size, and whenever it is called again.
+another shape or size, and whenever it is called again. Two are the same if all that they can reach is the same
+(`build.states`), and their values at fixed points are, bit for bit: these show what no look at objects does.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from netsor.arguments import a_type
 from netsor.build.nodes import fail
+from netsor.build.states import content_of, state_of
 from netsor.errors import FunctionError
 from netsor.lang.derivatives import Along, Slope
 
@@ -35,16 +39,27 @@ CALLS, SECONDS = 500, 0.05  # how often it is called again, and for how long at 
 class UserFunction:
     """A function of arrays that may change its arguments: it works on copies, and returns real numbers.
 
-    Two are equal if they wrap one function, or the same code with the same variables. `derivatives` are those
-    that the user gives with it.
+    derivatives  those that the user gives with it
+    takes        the numbers of vectors, of parameters, and of blocks whose members it mixes
+    values       a digest of its values at fixed points, when it was met
     """
 
-    def __init__(self, fn: Callable[..., Any], derivatives: tuple[UserFunction, ...] = ()) -> None:
-        self.fn, self.derivatives = fn, derivatives
-        self.key = _key(fn), *(d.key for d in derivatives)
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        derivatives: tuple[UserFunction, ...] = (),
+        takes: tuple[int, int, int] = (1, 0, 0),
+    ) -> None:
+        self.fn, self.derivatives, self.takes = fn, derivatives, takes
         self.__name__ = getattr(fn, "__name__", type(fn).__name__)
+        self.values = self._values()
+        self.key = state_of(fn), self.values, takes, tuple(d.key for d in derivatives)
+        self._hash = hash(self.key)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
+        empty = next((a for a in args if isinstance(a, np.ndarray) and a.size == 0), None)
+        if empty is not None:
+            return self._of_nothing(empty, [np.shape(a) for a in args])
         own = [a.copy() if isinstance(a, np.ndarray) else a for a in args]
         out = self.fn(*own, **options)
         if hasattr(out, "dtype") and all(isinstance(a, np.ndarray | float | np.generic) for a in args):
@@ -55,32 +70,85 @@ class UserFunction:
         return out
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, UserFunction) and self.key == other.key
+        if self is other:
+            return True
+        return isinstance(other, UserFunction) and self._hash == other._hash and self.key == other.key
 
     def __hash__(self) -> int:
-        return hash(self.key)
+        return self._hash
 
     def __reduce__(self):
-        return UserFunction, (self.fn,)  # its key belongs to this process
+        return _arrived, (self.fn, self.derivatives, self.takes, self.values)
 
     def __repr__(self) -> str:
         return f"<function {self.__name__}>"
 
+    def _of_nothing(self, like: np.ndarray, shapes: list[tuple[int, ...]]) -> np.ndarray:
+        """Its value on arrays without entries, which many functions cannot take."""
+        shape = np.broadcast_shapes(*shapes)
+        if self.takes[2] and np.ndim(self(*(np.ones((*s[:1], *(1,) * len(s[1:]))) for s in shapes))) < len(shape):
+            shape = shape[1:]
+        return np.empty(shape, like.dtype)
 
-def _key(fn: Any) -> Any:
-    """The same for functions that are made anew from one code with equal variables."""
-    code, closure = getattr(fn, "__code__", None), getattr(fn, "__closure__", None) or ()
-    try:
-        cells = tuple(cell.cell_contents for cell in closure)
-        plain = (*cells, *(fn.__defaults__ or ())) if code is not None else ()
-        if code is None or not all(isinstance(c, int | float | str | tuple) for c in plain):
-            key: Any = fn
-        else:
-            key = (code, id(fn.__globals__), repr(plain))
-        hash(key)
-    except (TypeError, ValueError):  # an object that cannot be hashed is equal to itself alone
-        return "object", id(fn)
-    return key
+    def _values(self) -> str:
+        """A digest of its values at fixed points, bit for bit (but all NaN are one), and of its errors."""
+        digest = hashlib.sha256()
+        for args in _points(*self.takes):
+            try:
+                with np.errstate(all="ignore"):
+                    out = np.asarray(self(*args))
+            except Exception as error:  # whatever the user's function raises; `probe` tells the user
+                digest.update(type(error).__name__.encode())
+                continue
+            digest.update(f"{out.dtype} {out.shape}".encode())
+            if out.dtype.kind in "biufc":
+                digest.update(np.where(np.isnan(out), np.nan, out).tobytes())
+        return digest.hexdigest()
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether it gives other values than when it was met."""
+        return self._values() != self.values or any(d.has_changed for d in self.derivatives)
+
+    @property
+    def likeness(self) -> tuple[Any, ...]:
+        """The same for functions that are made anew, in any way, whenever a network is read."""
+        return getattr(self.fn, "__code__", type(self.fn)), self.values, *(d.likeness for d in self.derivatives)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What tells it from others in another process: what it is made of, and what it does."""
+        code = content_of(self.fn, *(d.fn for d in self.derivatives))
+        return {"code": code, "values": [self.values, *(d.values for d in self.derivatives)]}
+
+
+def _arrived(
+    fn: Callable[..., Any], derivatives: tuple[UserFunction, ...], takes: tuple[int, int, int], values: str
+) -> UserFunction:
+    """A function from another process, which must do here what it does there."""
+    made = UserFunction(fn, derivatives, takes)
+    if made.values != values:
+        raise FunctionError(
+            f"`{made.__name__}` gives other values here than where it was pickled",
+            remedy="A global or an object that it reads differs, or its library rounds otherwise. Pass such "
+            "values as arguments (functools.partial), or let its module travel, too: "
+            "cloudpickle.register_pickle_by_value(module).",
+        )
+    return made
+
+
+@cache
+def _points(vectors: int, params: int, blocks: int) -> list[list[Any]]:
+    """Fixed arguments of a function: near, at usual parameters, and far, where it may fail."""
+    rng = np.random.default_rng(28)
+    if blocks:
+        return [list(rng.standard_normal((blocks, members, 64))) for members in (3, 2, 5)]
+    near = rng.standard_normal((vectors, 128)) * np.repeat([1.0, 30.0], 64)
+    near[:, :4] = [0.0, -0.0, 1.0, -1.0]
+    sizes = np.geomspace(1e-9, 1e9, 128)
+    far = np.stack([rng.permutation(np.concatenate([sizes, -sizes])) for _ in range(vectors)])
+    at = [rng.random(params) + 0.5, 10 * rng.random(params)]
+    return [[*x, *c] for x, c in zip((near, far), at, strict=True)]
 
 
 _TRIED: dict[Any, Any] = {}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import inspect
 import random
+import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -14,21 +15,18 @@ import numpy as np
 
 from netsor.lang.ops import Op
 
-__all__ = ["generators", "mentioned", "reachable", "state_of", "users_code"]
+__all__ = [
+    "GENERATORS",
+    "generators",
+    "is_foreign",
+    "is_opaque",
+    "mentioned",
+    "names_in",
+    "reachable",
+    "users_code",
+]
 
-# Code of these packages holds no parameters of a network.
-FOREIGN = (
-    "netsor",
-    "numpy",
-    "scipy",
-    "jax",
-    "torch",
-    "builtins",
-    "functools",
-    "math",
-    "itertools",
-    "operator",
-)
+FOREIGN = ("netsor", "numpy", "scipy", "jax", "torch")  # their code holds no parameters of a network
 MOST = 100_000  # objects; what a network mentions is small
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
@@ -44,10 +42,10 @@ def mentioned(fn: Callable[..., Any]) -> dict[str, Any]:
     if not isinstance(fn, FunctionType):
         return {"self": fn}
     found: dict[str, Any] = {}
-    names = list(_names(fn.__code__))
+    names = names_in(fn.__code__)
     for name in names:
         value = fn.__globals__.get(name, fn)
-        if isinstance(value, ModuleType) and not _is_foreign(value.__name__):
+        if isinstance(value, ModuleType) and not is_foreign(value.__name__):
             found.update((n, getattr(value, n)) for n in names if hasattr(value, n))
         elif value is not fn:
             found[name] = value
@@ -66,15 +64,27 @@ def _parts_of_function(fn: Any) -> dict[str, Any]:
     return mentioned(fn) if isinstance(fn, FunctionType | MethodType | functools.partial) else {"self": fn}
 
 
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for part in code.co_consts:
-        if isinstance(part, CodeType):
-            yield from _names(part)
+@functools.lru_cache(maxsize=4096)
+def names_in(code: CodeType) -> tuple[str, ...]:
+    """The globals and attributes that code mentions, that of inner functions too."""
+    inner = (name for part in code.co_consts if isinstance(part, CodeType) for name in names_in(part))
+    return tuple(dict.fromkeys((*code.co_names, *inner)))
 
 
-def _is_foreign(module: str | None) -> bool:
-    return (module or "").partition(".")[0] in FOREIGN
+@functools.lru_cache(maxsize=4096)
+def is_foreign(module: str | None) -> bool:
+    """Whether a module is none of the user's."""
+    return (module or "").partition(".")[0] in FOREIGN or is_opaque(module)
+
+
+@functools.lru_cache(maxsize=4096)
+def is_opaque(module: str | None) -> bool:
+    """Whether objects of a module hold nothing of the user's: it is Numba's, or one of Python's own."""
+    name = (module or "").partition(".")[0]
+    if name not in sys.stdlib_module_names:
+        return name in ("numba", "llvmlite")
+    file = getattr(sys.modules.get(name), "__file__", None)  # a user's module may have such a name
+    return file is None or file.startswith(sysconfig.get_path("stdlib"))
 
 
 def reachable(fn: Callable[..., Any], leaves: tuple[type, ...]) -> Iterator[tuple[str, Any]]:
@@ -104,7 +114,7 @@ def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, list | tuple | set | frozenset):
         yield from ((f"{name}_{i}", part) for i, part in enumerate(value))
     elif isinstance(value, FunctionType | MethodType | functools.partial):
-        if not _is_foreign(getattr(value, "__module__", None)) or isinstance(value, functools.partial):
+        if not is_foreign(getattr(value, "__module__", None)) or isinstance(value, functools.partial):
             yield from mentioned(value).items()
     elif isinstance(getattr(value, "fn", None), FunctionType | MethodType | functools.partial):
         yield from mentioned(value.fn).items()  # a network inside a network
@@ -117,10 +127,10 @@ def _parts_of_object(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     prefix = "" if name == "self" else f"{name}_"
     yield from ((f"{prefix}{key}", part) for key, part in getattr(value, "__dict__", {}).items())
     kind = type(value)
-    if _is_foreign(kind.__module__):
+    if is_foreign(kind.__module__):
         return
     for cls in kind.__mro__:
-        if not _is_foreign(cls.__module__):
+        if not is_foreign(cls.__module__):
             for slot in (
                 getattr(cls, "__slots__", ()) if not isinstance(cls.__dict__.get("__slots__"), str) else ()
             ):
@@ -138,31 +148,8 @@ def generators(fn: Callable[..., Any]) -> list[Any]:
 
 def users_code(fn: Callable[..., Any], leaves: tuple[type, ...]) -> list[Callable[..., Any]]:
     """The function itself, or, if it is our own, the functions of others among what it holds."""
-    if not _is_foreign(getattr(fn, "__module__", None)):
+    if not is_foreign(getattr(fn, "__module__", None)):
         return [fn]
     held = (value for _, value in reachable(fn, leaves))
     kinds = (FunctionType, MethodType, functools.partial)
-    return [f for f in held if isinstance(f, kinds) and not _is_foreign(getattr(f, "__module__", None))]
-
-
-def state_of(fn: Callable[..., Any], leaves: tuple[type, ...]) -> tuple[Any, ...]:
-    """A summary of all that a function depends on; it changes when a global or a closure variable does."""
-    return tuple((name, _summary(value, leaves)) for name, value in reachable(fn, leaves))
-
-
-def _summary(value: Any, leaves: tuple[type, ...]) -> Any:
-    if isinstance(value, PLAIN):
-        return type(value).__name__, repr(value)
-    if isinstance(value, np.ndarray | np.generic):
-        array = np.asarray(value)
-        content = array.tobytes() if array.dtype != object else repr(array.tolist()).encode()
-        return array.shape, array.dtype.str, hashlib.sha256(content).digest()
-    if isinstance(value, leaves):
-        parts = sorted(vars(value).items(), key=lambda item: item[0])
-        return id(value), tuple((name, _summary_of_part(part)) for name, part in parts)
-    return type(value).__name__, id(value)
-
-
-def _summary_of_part(part: Any) -> Any:
-    """Of an attribute of a parameter; the text of an array would take long and leave out most of it."""
-    return _summary(part, ()) if isinstance(part, np.ndarray) else repr(part)
+    return [f for f in held if isinstance(f, kinds) and not is_foreign(getattr(f, "__module__", None))]

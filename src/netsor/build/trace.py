@@ -29,6 +29,8 @@ from netsor.build.nodes import (
     fail,
 )
 from netsor.build.parameters import Matrix, Vector
+from netsor.build.probes import UserFunction
+from netsor.build.states import state_of
 from netsor.errors import DataError
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
@@ -91,6 +93,7 @@ class Trace:
     leaves: dict[Any, Leaf] = field(default_factory=dict)
     widths: dict[str, Width] = field(default_factory=dict)
     functions: dict[Callable, str] = field(default_factory=dict)
+    users: dict[Any, UserFunction] = field(default_factory=dict)  # by their states
     constants: dict[tuple[Index, bytes], str] = field(default_factory=dict)
     concrete: bool = False  # whether the network looked at the values of its data
     requirements: list[Requirement] = field(default_factory=list)
@@ -198,6 +201,16 @@ class Trace:
             return tuple(self.input(part, f"{name}_{i}") for i, part in enumerate(x))
         self.data[name] = numbers(x, "the input")
         return Known(self, "K", self.data[name].shape, None, Ref(name))
+
+    def user_function(
+        self, fn: Callable[..., Any], derivatives: tuple[Callable[..., Any], ...], takes: tuple[int, int, int]
+    ) -> UserFunction:
+        """A function of the user's, which may be written anew wherever it is applied."""
+        key = state_of(fn, *derivatives), len(derivatives), takes
+        if key not in self.users:
+            along = (0, 0, 2) if takes[2] else takes
+            self.users[key] = UserFunction(fn, tuple(UserFunction(d, (), along) for d in derivatives), takes)
+        return self.users[key]
 
     def function_name(self, fn: Callable, label: str, reserved: set[str]) -> str:
         """A name for a user's function that nothing else in the program has."""
@@ -349,18 +362,9 @@ def _signature(node: Node, numbers: dict[Node, Any], constants: dict[str, str]) 
 
 
 def _operation(op: Op) -> Any:
-    """An operation; a user's function that is made anew whenever the network is read, by its code."""
-    if not getattr(op, "user", False):
-        return op
-    fn = getattr(op.fn, "fn", op.fn)  # type: ignore[attr-defined]
-    code = getattr(fn, "__code__", None)
-    if code is None:
-        return type(op), fn
-    cells = tuple(cell.cell_contents for cell in fn.__closure__ or ())
-    plain = [
-        repr(c) if isinstance(c, int | float | str | tuple) else type(c) for c in (*cells, fn.__defaults__)
-    ]
-    return type(op), code, *plain
+    """An operation; a user's function may be made anew whenever the network is read."""
+    fn = getattr(op, "fn", None)
+    return (type(op), fn.likeness) if isinstance(fn, UserFunction) else op
 
 
 def numbers(x: Any, what: str) -> np.ndarray:

@@ -65,6 +65,11 @@ class Slope:
     by_jax: bool
     coarser: int = 0
 
+    @property
+    def has_changed(self) -> bool:
+        """Whether the function has changed since a program was made with it."""
+        return getattr(self.fn, "has_changed", False)
+
     def __call__(self, *args: Any, **options: Any) -> Any:
         shape = np.broadcast_shapes(*(np.shape(a) for a in args))
 
@@ -88,6 +93,11 @@ class Along:
     fn: Callable[..., Any]
     by_jax: bool
     coarser: int = 0
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the function has changed since a program was made with it."""
+        return getattr(self.fn, "has_changed", False)
 
     def __call__(self, members: Any, directions: Any) -> Any:
         if self.by_jax:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from netsor.errors import Place
+from netsor.errors import FunctionError, Place
 from netsor.lang.expr import Apply, Expr, refs, rename, subtrees
 from netsor.lang.ops import Op
 from netsor.lang.types import A, H, Type
@@ -237,12 +237,28 @@ class Program:
     @cached_property
     def functions(self) -> dict[str, Op]:
         """The user's own functions that the program calls, by name."""
-        found: dict[str, Op] = {}
-        for expr in self.expressions():
-            for node in subtrees(expr):
-                if isinstance(node, Apply) and getattr(node.op, "user", False):
-                    found[node.op.name] = node.op
-        return found
+        return {op.name: op for op in self.user_operations}
+
+    @cached_property
+    def user_operations(self) -> tuple[Op, ...]:
+        """The user's own functions that the program calls, and derivatives of them."""
+        nodes = (node for expr in self.expressions() for node in subtrees(expr) if isinstance(node, Apply))
+        return tuple(dict.fromkeys(node.op for node in nodes if getattr(node.op, "user", False)))
+
+    @property
+    def changed(self) -> list[str]:
+        """The user's own functions that give other values than when the program was made."""
+        return [op.name for op in self.user_operations if getattr(op.fn, "has_changed", False)]  # type: ignore[attr-defined]
+
+    def refuse_changed(self) -> None:
+        """Raise a FunctionError where a user's function has changed since the program was made."""
+        for name in self.changed:
+            raise FunctionError(
+                f"`{name}` gives other values than when it was applied",
+                remedy="A program holds functions, not copies of them, so none may change afterwards, as one "
+                "does that reads a global or an attribute. Make a function for each value, or read the "
+                "network again.",
+            )
 
     def expressions(self) -> Iterator[Expr]:
         for s in self.statements:

@@ -159,7 +159,7 @@ class KernelFn:
                 self.net.state(),
             )  # what the network reads besides its input may change
             known = self._known.pop(key, None)
-        if known is None:
+        if known is None or known.program.changed:
             made = inputs.joint(self.net)
             used = self.check_params(inputs.params, made)
             known = Computation(made, self.options, tuple(used), inputs.split, cut)
@@ -305,7 +305,7 @@ class TangentKernelFn(KernelFn):
         scalars = {name: value for name, value in used.items() if name not in names}
         key = (inputs.shapes, self.net.state(), varied, len(variances))
         several = self._known.pop(key, None)
-        if several is None:
+        if several is None or several.program.changed:
             made = replace(plain.made, data=data)
             several = Computation(
                 made, self.options, tuple(scalars), inputs.split, varied=varied, versions=len(variances)

@@ -70,6 +70,7 @@ class Limit:
     def kernel(self) -> Result:
         """The covariance of the outputs, with errors and plan."""
         self._require_outputs()
+        self.program.refuse_changed()
         return self.computation.result(self.program.data, {})
 
     def plan(self) -> Plan:
@@ -99,6 +100,7 @@ class Limit:
             raise LimitError(f"`{name}` is {self.program.types[name]}", remedy=f"Here {why}.")
 
     def _quantity(self, shape: tuple[int, ...], *question: Any) -> Any:
+        self.program.refuse_changed()
         value = self.computation.measure(self.program.data, {}, *question)
         value = np.zeros(shape) if value is None else np.broadcast_to(np.asarray(value)[0, 0], shape)
         return float(value) if not shape else value

@@ -121,6 +121,7 @@ class Run:
     def __init__(self, net: Network | Program, x: Any, width: int | Mapping[str, int], dtype: Any) -> None:
         if isinstance(net, Program):
             net.check()
+            net.refuse_changed()
             if x is not None:
                 raise fail(
                     "a set of inputs is given with a Program, which has its own data",
