@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import os
+import struct
 import tempfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
-__all__ = ["replacing", "write_csv", "write_npz", "write_text"]
+__all__ = ["DAMAGED", "replacing", "write_csv", "write_npz", "write_text"]
+
+DAMAGED = (  # what NumPy and zipfile raise on a damaged .npz file
+    *(ValueError, KeyError, OSError, EOFError, NotImplementedError, RuntimeError),
+    *(BadZipFile, struct.error, zlib.error),
+)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from netsor.build.nodes import Leaf, Node, Readout, fail
 from netsor.build.parameters import Matrix, Vector
 from netsor.build.reachable import generators, reachable, users_code
 from netsor.build.source import Spot
-from netsor.build.states import state_of
+from netsor.build.states import content_of, state_of
 from netsor.build.trace import Requirement, Trace, numbers, tracing
 from netsor.build.travel import arrived, portable
 from netsor.errors import DataError, NetsorError, Place
@@ -80,9 +80,9 @@ class Network:
             )
 
     def _laws(self) -> list[str]:
-        """The parameters that the code mentions, as text."""
+        """The names of the parameters that the code mentions, and digests of all that is said of them."""
         found = self.parameters().items()
-        return [f"{name} {sorted(vars(parameter).items())!r}" for parameter, name in found]
+        return [f"{name} {content_of(parameter, texts=True)}" for parameter, name in found]
 
     def __call__(self, *args: Any) -> Any:
         """Inside another network: the same computation, in place."""

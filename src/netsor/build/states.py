@@ -47,13 +47,13 @@ def state_of(*roots: Any) -> tuple[Any, ...]:
     return tuple(_steps(roots, _exact, lambda code: code, Held))
 
 
-def content_of(*roots: Any) -> str:
+def content_of(*roots: Any, texts: bool = False) -> str:
     """A digest of the code, numbers and arrays that functions can reach, the same in every process.
 
-    Texts and other objects count by their type: paths and names differ between machines.
+    Other objects count by their type, and so do texts unless asked for: paths differ between machines.
     """
     digest = hashlib.sha256()
-    for step in _steps(roots, _number, _code, _kind):
+    for step in _steps(roots, _exact if texts else _number, _code, _kind):
         digest.update(repr(step).encode())
     return digest.hexdigest()
 

@@ -6,28 +6,30 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
 from netsor.arguments import file, shown
-from netsor.build.network import Network, program
+from netsor.build.network import Network, require_network
+from netsor.build.tangent import TangentNetwork
 from netsor.errors import DataError
-from netsor.files import replacing
+from netsor.files import DAMAGED, replacing
 from netsor.gp.classification import Classifier
 from netsor.gp.regression import GP
+from netsor.gp.stores.identity import differences, of_each_shape, of_kernel, rounding
 from netsor.limits import KernelFn, Options
+from netsor.limits.kernel import TangentKernelFn
 
 __all__ = ["load", "save"]
 
-FORMAT = 1
+FORMAT = 2
 
 
 def save(model: GP | Classifier, path: str | Path) -> None:
     """Write a model; the file appears whole or not at all.
 
-    It holds the data, the Cholesky factor, the variances, the options of the kernel, and the text of the
-    network's program on the first input, which `load` compares.
+    It holds the data, the Cholesky factor, the variances, the options of the kernel, the text of the network's
+    programs, and digests of the user's functions in them, which `load` compares.
     """
     gp = model.gp if isinstance(model, Classifier) else model
     if not isinstance(gp, GP):
@@ -44,7 +46,7 @@ def save(model: GP | Classifier, path: str | Path) -> None:
         arrays["classes"] = model.classes
     facts = {
         "format": FORMAT,
-        "program": program(gp.kernel.net, gp.x[0]).show(),
+        "kernel": _kernel(gp.kernel, gp.x),
         "options": {**asdict(gp.kernel.options), "dtype": np.dtype(gp.kernel.options.dtype).str},
         "params": {name: float(value) for name, value in gp.params.items()},
         "sizes": gp.sizes,
@@ -83,8 +85,8 @@ def _unpack(tree: Any, arrays: Any) -> Any:
 def load(path: str | Path, net: Network) -> GP | Classifier:
     """Read a model. `net` is the network that it was fitted with, built again by your code.
 
-    Its program on the first input must be the one that was saved: same layers, same variances, same names.
-    Functions of your own are compared by name only.
+    Its programs must be those that were saved: same layers, same variances, same names. Functions of your own
+    must be made of the same code and numbers, and have the same values at fixed points, bit for bit.
     """
     try:
         with file("path", path).open("rb") as there, np.load(there, allow_pickle=False) as stored:
@@ -94,18 +96,21 @@ def load(path: str | Path, net: Network) -> GP | Classifier:
         raise DataError(
             f"there is no file {path}", remedy="Models are written by model.save(path)."
         ) from None
-    except (ValueError, KeyError, OSError, EOFError, BadZipFile) as error:
+    except DAMAGED as error:
         raise DataError(f"{path} is not a saved model: {error}", remedy="Save it again.") from None
     if facts.get("format") != FORMAT:
         raise DataError(
-            f"{path} has format {facts.get('format')!r}", remedy=f"This version reads format {FORMAT}."
+            f"{path} has format {facts.get('format')!r}",
+            remedy=f"This version reads format {FORMAT}: fit the model again, or use the version that wrote it.",
         )
     tree = facts["x"]
     inputs = list(arrays["x"]) if tree == "x" else [_unpack(part, arrays) for part in tree]
-    _check_program(net, inputs[0], facts["program"])
+    require_network(net)
     options = Options(**{**facts["options"], "dtype": np.dtype(facts["options"]["dtype"]).type})
+    kernel = (TangentKernelFn if isinstance(net, TangentNetwork) else KernelFn)(net, options)
+    _check_same(_kernel(kernel, inputs), facts["kernel"], kernel)
     gp = GP(
-        KernelFn(net, options),
+        kernel,
         facts["params"],
         inputs,
         tuple(facts["sizes"]),
@@ -120,16 +125,18 @@ def load(path: str | Path, net: Network) -> GP | Classifier:
     return Classifier(gp, arrays["classes"]) if "classes" in arrays else gp
 
 
-def _check_program(net: Network, first: Any, saved: str) -> None:
+def _kernel(kernel: KernelFn, inputs: list[Any]) -> dict[str, Any]:
+    """What a model knows of its kernel."""
+    known = of_kernel(kernel, list(of_each_shape(inputs)))
+    return {name: known[name] for name in ("kind", "program", "functions", "programs")}
+
+
+def _check_same(here: dict[str, Any], there: dict[str, Any], kernel: KernelFn) -> None:
     """The network must be the one that was saved."""
-    made = program(net, first).show()
-    if made == saved:
-        return
-    here, there = made.splitlines(), saved.splitlines()
-    pairs = zip(here + [""] * len(there), there + [""] * len(here), strict=False)
-    mine, theirs = next((a, b) for a, b in pairs if a != b)
-    raise DataError(
-        f"`{net.name}` is not the network that was saved: its program has `{mine[:80]}` where the saved one "
-        f"has `{theirs[:80]}`",
-        remedy="Build the network with the same architecture and variances as before.",
-    )
+    different = differences(here, there)
+    if different:
+        raise DataError(
+            f"`{kernel.net.name}` is not the network that was saved: it differs in {different}",
+            remedy="Build the network with the same architecture, variances and functions as before."
+            + rounding(here, there),
+        )

@@ -8,7 +8,7 @@ asks for more samples, goes on where it stopped and gives the same numbers as on
 from __future__ import annotations
 
 import hashlib
-import zipfile
+import json
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,7 +18,8 @@ from time import monotonic
 import numpy as np
 
 from netsor.build.network import Network, as_inputs, joint
-from netsor.files import write_npz
+from netsor.files import DAMAGED, write_npz
+from netsor.gp.stores.identity import functions_of
 from netsor.progress import bar
 from netsor.threads import one_blas_thread
 
@@ -29,9 +30,10 @@ Draw = Callable[[int, np.random.SeedSequence], np.ndarray]
 
 
 def fingerprint(net: Network, inputs: object) -> str:
-    """A digest of a network's program on its inputs: statements, variances and data."""
+    """A digest of a network's program on its inputs: statements, variances, data, the user's functions."""
     made = joint(net, as_inputs(inputs))
     digest = hashlib.sha256(made.program.show().encode())
+    digest.update(json.dumps(functions_of(made.program)).encode())
     for name in sorted(made.data):
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(made.data[name], float).tobytes())
@@ -86,6 +88,6 @@ def _load(path: Path, key: str) -> np.ndarray:
         with path.open("rb") as file, np.load(file) as stored:
             if str(stored["key"]) == key:
                 return stored["samples"]
-    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile):
+    except DAMAGED:
         pass
     return np.empty(0)

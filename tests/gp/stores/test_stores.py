@@ -238,7 +238,7 @@ def test_a_users_function_that_has_changed_is_noticed(tmp_path: Path) -> None:
 
     path = tmp_path / "K.zarr"
     ns.gp.store(ns.kernel(net(lambda x: np.cos(x))), VECTORS[:5], path)
-    with pytest.raises(DataError, match="functions own"):
+    with pytest.raises(DataError, match="what the function `own` does"):
         ns.gp.store(ns.kernel(net(lambda x: np.sin(x))), VECTORS[:5], path)
 
 

@@ -6,9 +6,11 @@ No code and no pickle is stored. A store that belongs to another kernel is refus
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +18,32 @@ import numpy as np
 
 import netsor
 from netsor.build.network import Network, program
+from netsor.build.probes import UserFunction
 from netsor.errors import DataError
 from netsor.gp.stores import inputs as sets
+from netsor.lang.program import Program
 from netsor.limits import KernelFn, Options
 from netsor.limits.kernel import TangentKernelFn
 from netsor.limits.tiling import Cut
 
-__all__ = ["FORMAT", "check_format", "check_same", "identity", "of_kernel", "options_of"]
+__all__ = [
+    "FORMAT",
+    "check_format",
+    "check_same",
+    "differences",
+    "functions_of",
+    "identity",
+    "of_each_shape",
+    "of_kernel",
+    "options_of",
+    "rounding",
+]
 
-FORMAT = 1
+FORMAT = 2
+ROUNDING = (
+    " Values of functions are compared bit for bit: another machine or another version of NumPy may round "
+    "otherwise, and then the store is computed anew, or on the machine where it was begun."
+)
 IRRELEVANT = ("progress", "memory")  # they change no number: how the kernel is cut is there by itself
 
 
@@ -43,7 +62,7 @@ def identity(
         "format": FORMAT,
         "netsor": netsor.__version__,
         "kernels": ["NNGP", "K"] if isinstance(kernel, TangentKernelFn) and not landmarks else ["K"],
-        **of_kernel(kernel, [one for some in both.values() for one in _of_each_shape(some)]),
+        **of_kernel(kernel, [one for some in both.values() for one in of_each_shape(some)]),
         "params": {name: float(value) for name, value in sorted(params.items())},
         "inputs": {name: {"count": len(z), "sha256": sets.digest(z)} for name, z in both.items()},
         "cut": asdict(cut),
@@ -60,7 +79,7 @@ def of_kernel(kernel: KernelFn, inputs: list[Any]) -> dict[str, Any]:
     return {**kind, **_programs(kernel.net, inputs), "options": options}
 
 
-def _of_each_shape(inputs: Any) -> Iterator[Any]:
+def of_each_shape(inputs: Any) -> Iterator[Any]:
     """The first input of each shape."""
     if isinstance(inputs, np.ndarray):
         yield inputs[0]
@@ -81,19 +100,20 @@ def _programs(net: Network, inputs: list[Any]) -> dict[str, Any]:
     """The text of the network's program without its inputs, and a hash of those on inputs of other shapes."""
     found = [program(net, x) for x in inputs]
     texts = [re.sub(r"^Data x(_\d+)* = .*\n", "", made.show(), flags=re.MULTILINE) for made in found]
-    own = {name: _code(op) for made in found for name, op in made.functions.items()}
-    whole = hashlib.sha256("\n".join(sorted(set(texts))).encode()).hexdigest()
-    return {"program": texts[0], "programs": whole, "functions": own}
+    functions = [functions_of(made) for made in found]
+    both = sorted({text + json.dumps(own) for text, own in zip(texts, functions, strict=True)})
+    whole = hashlib.sha256("\n".join(both).encode()).hexdigest()
+    return {"program": texts[0], "programs": whole, "functions": functions[0]}
 
 
-def _code(op: Any) -> str:
-    """A hash of the code of a user's function; one without code has its name."""
-    fn = getattr(op.fn, "fn", op.fn)
-    code = getattr(fn, "__code__", None)
-    if code is None:
-        return str(getattr(fn, "__qualname__", type(fn).__qualname__))
-    parts = (code.co_code, code.co_names, [c for c in code.co_consts if not hasattr(c, "co_code")])
-    return hashlib.sha256(repr(parts).encode()).hexdigest()
+def functions_of(made: Program) -> dict[str, Any]:
+    """The user's functions by name: digests of their code with the numbers that it holds, and of values."""
+    found: dict[str, Any] = {}
+    for op in made.user_operations:
+        own: Any = op.fn  # type: ignore[attr-defined]
+        name = next(name for k in count() if (name := f"{op.name}{k or ''}") not in found)
+        found[name] = (own if isinstance(own, UserFunction) else own.fn).record
+    return found
 
 
 def options_of(facts: Mapping[str, Any]) -> Options:
@@ -108,20 +128,34 @@ def check_format(facts: Any, path: Path) -> None:
     if facts["format"] != FORMAT:
         raise DataError(
             f"{path} has format {facts['format']}, written by netsor {facts.get('netsor')}",
-            remedy=f"This is netsor {netsor.__version__}, which reads format {FORMAT}. Use that version.",
+            remedy=f"This is netsor {netsor.__version__}, which reads format {FORMAT}. Use that version, or "
+            "compute the store anew.",
         )
 
 
 def check_same(here: Mapping[str, Any], there: Mapping[str, Any], path: Path) -> None:
     """Refuse a store of another kernel."""
-    keys = [key for key in here if here[key] != there.get(key)]
-    keys = [key for key in keys if key != "programs" or "program" not in keys]
-    if keys:
-        different = [_difference(key, here[key], there.get(key)) for key in keys]
+    different = differences(here, there)
+    if different:
         raise DataError(
-            f"{path} holds another kernel: it differs in {'; '.join(different)}",
-            remedy="Give another path, or the network, inputs and options that the store was made with.",
+            f"{path} holds another kernel: it differs in {different}",
+            remedy="Give another path, or the network, inputs and options that the store was made with."
+            + rounding(here, there),
         )
+
+
+def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> str:
+    """What differs between a kernel here and one that was stored, in words, or nothing."""
+    keys = [key for key in here if here[key] != there.get(key)]
+    keys = [key for key in keys if key != "programs" or not {"program", "functions"} & {*keys}]
+    return "; ".join(_difference(key, here[key], there.get(key)) for key in keys)
+
+
+def rounding(here: Mapping[str, Any], there: Mapping[str, Any]) -> str:
+    """What to say where functions of the same code differ in their values."""
+    mine, theirs = here["functions"], there.get("functions", {})
+    same = [name for name in mine.keys() & theirs.keys() if mine[name]["code"] == theirs[name]["code"]]
+    return ROUNDING if any(mine[name] != theirs[name] for name in same) else ""
 
 
 def _difference(key: str, here: Any, there: Any) -> str:
@@ -129,6 +163,9 @@ def _difference(key: str, here: Any, there: Any) -> str:
     if isinstance(here, dict) and isinstance(there, dict):
         names = [name for name in {**here, **there} if here.get(name) != there.get(name)]
         return ", ".join(_difference(f"{key} {name}", here.get(name), there.get(name)) for name in names)
+    if key.startswith("functions "):
+        name, _, what = key.removeprefix("functions ").partition(" ")
+        return f"what the function `{name}` {'does' if what == 'values' else 'is made of'}"
     if key == "program":
         mine, theirs = str(here).splitlines(), str(there).splitlines()
         pairs = zip(mine + [""] * len(theirs), theirs + [""] * len(mine), strict=False)
