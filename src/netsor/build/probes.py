@@ -86,7 +86,9 @@ class UserFunction:
     def _of_nothing(self, like: np.ndarray, shapes: list[tuple[int, ...]]) -> np.ndarray:
         """Its value on arrays without entries, which many functions cannot take."""
         shape = np.broadcast_shapes(*shapes)
-        if self.takes[2] and np.ndim(self(*(np.ones((*s[:1], *(1,) * len(s[1:]))) for s in shapes))) < len(shape):
+        if self.takes[2] and np.ndim(self(*(np.ones((*s[:1], *(1,) * len(s[1:]))) for s in shapes))) < len(
+            shape
+        ):
             shape = shape[1:]
         return np.empty(shape, like.dtype)
 
@@ -113,7 +115,11 @@ class UserFunction:
     @property
     def likeness(self) -> tuple[Any, ...]:
         """The same for functions that are made anew, in any way, whenever a network is read."""
-        return getattr(self.fn, "__code__", type(self.fn)), self.values, *(d.likeness for d in self.derivatives)
+        return (
+            getattr(self.fn, "__code__", type(self.fn)),
+            self.values,
+            *(d.likeness for d in self.derivatives),
+        )
 
     @property
     def record(self) -> dict[str, Any]:

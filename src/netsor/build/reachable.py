@@ -116,10 +116,16 @@ def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, FunctionType | MethodType | functools.partial):
         if not is_foreign(getattr(value, "__module__", None)) or isinstance(value, functools.partial):
             yield from mentioned(value).items()
-    elif isinstance(getattr(value, "fn", None), FunctionType | MethodType | functools.partial):
+    elif isinstance(_attribute(value, "fn"), FunctionType | MethodType | functools.partial):
         yield from mentioned(value.fn).items()  # a network inside a network
     else:
         yield from _parts_of_object(name, value)
+
+
+def _attribute(value: Any, name: str) -> Any:
+    """An attribute that an object holds; asking for another one would run its `__getattr__`."""
+    held = getattr(value, "__dict__", None)
+    return held.get(name) if isinstance(held, dict) else None
 
 
 def _parts_of_object(name: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -199,7 +199,11 @@ def _globals_of(fn: FunctionType) -> Parts:
             if value is space:
                 continue
             found.append(((place, name), value))
-            if isinstance(value, ModuleType) and not is_foreign(value.__name__) and value.__name__ not in seen:
+            if (
+                isinstance(value, ModuleType)
+                and not is_foreign(value.__name__)
+                and value.__name__ not in seen
+            ):
                 seen.add(value.__name__)
                 spaces.append((value.__name__, vars(value)))
     return found
