@@ -1,7 +1,7 @@
 """The user's own functions: each gets arrays of its own, and is tried before it is believed.
 
 A function acts on each coordinate by itself if it gives the same numbers on part of an array, on one of
-another shape or size, and whenever it is called again. Two are the same if all that they can reach is the same
+another shape or size, and whenever it is called again. Two are the same if all that they can reach is
 (`build.states`), and their values at fixed points are, bit for bit: these show what no look at objects does.
 """
 

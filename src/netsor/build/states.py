@@ -215,7 +215,7 @@ def _parts_of_object(value: Any) -> Parts:
     if isinstance(value, type):
         own = [((".", name), part) for name, part in vars(value).items() if name not in UNREAD]
         return [] if is_foreign(value.__module__) else [("bases", value.__bases__), *own]
-    if isinstance(value, GENERATORS + (ModuleType, Op)) or (is_opaque(module) and kind not in OPEN):
+    if isinstance(value, (*GENERATORS, ModuleType, Op)) or (is_opaque(module) and kind not in OPEN):
         return []
     if module.startswith("netsor.") and callable(getattr(value, "fn", None)):
         return [("fn", value.fn)]  # a network inside a network notes what it was last read for

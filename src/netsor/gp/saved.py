@@ -28,8 +28,8 @@ FORMAT = 2
 def save(model: GP | Classifier, path: str | Path) -> None:
     """Write a model; the file appears whole or not at all.
 
-    It holds the data, the Cholesky factor, the variances, the options of the kernel, the text of the network's
-    programs, and digests of the user's functions in them, which `load` compares.
+    It holds the data, the Cholesky factor, the variances, the options of the kernel, the text of the
+    network's programs, and digests of the user's functions in them, which `load` compares.
     """
     gp = model.gp if isinstance(model, Classifier) else model
     if not isinstance(gp, GP):
@@ -101,7 +101,7 @@ def load(path: str | Path, net: Network) -> GP | Classifier:
     if facts.get("format") != FORMAT:
         raise DataError(
             f"{path} has format {facts.get('format')!r}",
-            remedy=f"This version reads format {FORMAT}: fit the model again, or use the version that wrote it.",
+            remedy=f"This version reads format {FORMAT}. Fit the model again, or use the version that wrote it.",
         )
     tree = facts["x"]
     inputs = list(arrays["x"]) if tree == "x" else [_unpack(part, arrays) for part in tree]
