@@ -6,6 +6,7 @@
 import array
 import enum
 import functools
+import math
 import os
 import struct
 import sys
@@ -119,7 +120,7 @@ class WithArray:
     table: np.ndarray
 
     def __call__(self, y):
-        return np.sin(self.table[1500] * y)
+        return np.sin(self.table[600] * y)
 
 
 class Tupled(namedtuple("Tupled", "a")):
@@ -136,8 +137,8 @@ def two(a, y):
 
 
 def table(a: float, dtype: Any = float) -> np.ndarray:
-    values = np.linspace(0.0, 1.0, 3000).astype(dtype)
-    values[1500] = a
+    values = np.linspace(0.0, 1.0, 1200).astype(dtype)
+    values[600] = a
     return values
 
 
@@ -175,11 +176,11 @@ FAMILIES |= {
     "partial with keyword": lambda a: functools.partial(times, a=a),
     "partial of a partial": lambda a: functools.partial(functools.partial(times), a=a),
     "partial of a method": lambda a: functools.partial(Plain(a).method),
-    "partial over an array": lambda a: functools.partial(lambda t, y: np.sin(t[1500] * y), table(a)),
+    "partial over an array": lambda a: functools.partial(lambda t, y: np.sin(t[600] * y), table(a)),
     "default": lambda a: lambda y, a=a: np.sin(a * y),
     "keyword-only default": lambda a: lambda y, *, a=a: np.sin(a * y),
-    "default array": lambda a: (lambda held: lambda y, t=held: np.sin(t[1500] * y))(table(a)),
-    "keyword-only default tuple": lambda a: (lambda held: lambda y, *, t=held: np.sin(t[0][1500] * y))(
+    "default array": lambda a: (lambda held: lambda y, t=held: np.sin(t[600] * y))(table(a)),
+    "keyword-only default tuple": lambda a: (lambda held: lambda y, *, t=held: np.sin(t[0][600] * y))(
         (table(a),)
     ),
     "default object": lambda a: (lambda held: lambda y, o=held: np.sin(o.a * y))(Printed(a)),
@@ -189,13 +190,13 @@ FAMILIES |= {
 FAMILIES |= {
     "closure": lambda a: lambda y: np.sin(a * y),
     "closure over a tuple": lambda a: (lambda t: lambda y: np.sin(t[1] * y))((1, a)),
-    "tuple with a long array": lambda a: (lambda t: lambda y: np.sin(t[0][1500] * y))((table(a), 1.0)),
-    "long array": lambda a: (lambda t: lambda y: np.sin(t[1500] * y))(table(a)),
-    "long list": lambda a: (lambda t: lambda y: np.sin(t[1500] * y))(table(a).tolist()),
+    "tuple with a long array": lambda a: (lambda t: lambda y: np.sin(t[0][600] * y))((table(a), 1.0)),
+    "long array": lambda a: (lambda t: lambda y: np.sin(t[600] * y))(table(a)),
+    "long list": lambda a: (lambda t: lambda y: np.sin(t[600] * y))(table(a).tolist()),
     "list": lambda a: (lambda t: lambda y: np.sin(t[1] * y))([1, a]),
     "dictionary": lambda a: (lambda t: lambda y: np.sin(t["a"] * y))({"b": 1.0, "a": a}),
     "keys of a dictionary": lambda a: (lambda t: lambda y: np.sin(next(iter(t)) * y))({a: "a"}),
-    "array in a dictionary": lambda a: (lambda t: lambda y: np.sin(t["x"]["a"][1500] * y))(
+    "array in a dictionary": lambda a: (lambda t: lambda y: np.sin(t["x"]["a"][600] * y))(
         {"x": {"a": table(a)}}
     ),
     "object": lambda a: (lambda o: lambda y: np.sin(o.a * y))(Plain(a)),
@@ -228,10 +229,10 @@ FAMILIES |= {
     "which entry is masked": lambda a: (lambda q: lambda y: np.sin(q.compressed().sum() * y))(
         np.ma.array([a, 0.5, a - 0.5], mask=[False, True, True])
     ),
-    "strided view": lambda a: (lambda q: lambda y: np.sin(q[750] * y))(table(a)[::2]),
+    "strided view": lambda a: (lambda q: lambda y: np.sin(q[300] * y))(table(a)[::2]),
     "array of the library": lambda a: (lambda q: lambda y: np.sin(q[0] * y))(array.array("d", [a])),
     "which of two variables": lambda a: _either(a),
-    "slice": lambda a: (lambda s, t: lambda y: np.sin(t[s][0] * y))(slice(1500, 1501), table(a)),
+    "slice": lambda a: (lambda s, t: lambda y: np.sin(t[s][0] * y))(slice(600, 601), table(a)),
     "method of an array": lambda a: (lambda item: lambda y: np.sin(item() * y))(np.array(a).item),
     "cached helper": lambda a: (lambda g: lambda y: np.sin(g() * y))(functools.cache(lambda: a)),
     "iterated": lambda a: (lambda t: lambda y: np.sin(sum(t) * y))([a / 2, a / 2]),
@@ -258,7 +259,7 @@ FAMILIES |= {
     "constant of inner code": lambda a: written(f"def f(y):\n    return (lambda z: np.sin({a!r} * z))(y)"),
     "tuple constant of the code": lambda a: written(f"def f(y):\n    return np.sin((0.0, {a!r})[1] * y)"),
     "global": lambda a: written("def f(y):\n    return np.sin(a * y)", a=a),
-    "global array": lambda a: written("def f(y):\n    return np.sin(a[1500] * y)", a=table(a)),
+    "global array": lambda a: written("def f(y):\n    return np.sin(a[600] * y)", a=table(a)),
     "global object": lambda a: written("def f(y):\n    return np.sin(o.a * y)", o=Printed(a)),
     "global function": lambda a: written("def f(y):\n    return g(y)", g=Plain(a).method),
     "function of a function": lambda a: written(
@@ -273,8 +274,8 @@ FAMILIES |= {
     "enumeration": lambda a: (lambda e: lambda y: np.sin(e.A.value * y))(enum.Enum("E", {"A": a})),
     "attribute of the function": lambda a: _with_attribute(a),
     "wrapped function": lambda a: functools.wraps(times)(lambda y: times(y, a)),
-    "np.vectorize": lambda a: np.vectorize(lambda y: np.sin(a * y), otypes=[float]),
-    "np.vectorize without types": lambda a: np.vectorize(lambda y: float(np.sin(a * y))),
+    "np.vectorize": lambda a: np.vectorize(lambda y: math.sin(a * y), otypes=[float]),
+    "np.vectorize without types": lambda a: np.vectorize(lambda y: math.sin(a * y)),
     "attribute of a module": lambda a: _of_module(a),
 }  # fmt: skip
 
@@ -362,7 +363,7 @@ def helper_made_anew(a):
 @changing
 def array_in_place(a):
     held = table(a)
-    return lambda y: np.sin(held[1500] * y), lambda b: held.__setitem__(1500, b)
+    return lambda y: np.sin(held[600] * y), lambda b: held.__setitem__(600, b)
 
 
 @changing

@@ -101,7 +101,7 @@ def load(path: str | Path, net: Network) -> GP | Classifier:
     if facts.get("format") != FORMAT:
         raise DataError(
             f"{path} has format {facts.get('format')!r}",
-            remedy=f"This version reads format {FORMAT}. Fit the model again, or use the version that wrote it.",
+            remedy=f"This version reads format {FORMAT}. Fit the model again, or use the one that wrote it.",
         )
     tree = facts["x"]
     inputs = list(arrays["x"]) if tree == "x" else [_unpack(part, arrays) for part in tree]

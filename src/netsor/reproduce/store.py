@@ -33,7 +33,8 @@ def fingerprint(net: Network, inputs: object) -> str:
     """A digest of a network's program on its inputs: statements, variances, data, the user's functions."""
     made = joint(net, as_inputs(inputs))
     digest = hashlib.sha256(made.program.show().encode())
-    digest.update(json.dumps(functions_of(made.program)).encode())
+    if made.program.user_operations:
+        digest.update(json.dumps(functions_of(made.program)).encode())
     for name in sorted(made.data):
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(made.data[name], float).tobytes())
