@@ -255,7 +255,7 @@ def test_all_kernels(name: str, a: float, b: float, tmp_path: Path) -> None:
         kernel(X)
         try:
             packed = cloudpickle.dumps(kernel)
-        except (AttributeError, TypeError, pickle.PicklingError):  # some objects cannot be pickled, whoever asks
+        except (AttributeError, TypeError, pickle.PicklingError):  # nobody can pickle it
             continue
         np.testing.assert_allclose(cloudpickle.loads(packed)(X), truth(scale), rtol=1e-10)
 
