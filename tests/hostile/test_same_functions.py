@@ -228,6 +228,29 @@ def test_what_a_network_reads_of_a_class() -> None:
     np.testing.assert_allclose(kernel(X), 4 * before, rtol=1e-12)
 
 
+@pytest.mark.parametrize("name", CHANGING)
+def test_a_model_does_not_predict_with_a_network_that_changed(name: str) -> None:
+    f, change = CHANGING[name](1.1)
+    network, y = net(f), np.array([1.0, -1.0])
+    model = ns.gp.fit(ns.kernel(network, **QUICK), X, y, noise=0.1)
+    before = model.predict(X).mean
+    change(1.7)
+    for use in (model.predict, model.mean, model.sample):
+        with pytest.raises(ns.NetsorError, match="has changed since the model was fitted"):
+            use(X)
+    if name == "attribute":
+        change(1.1)
+        np.testing.assert_allclose(model.predict(X).mean, before, rtol=1e-12)
+
+
+def test_a_trained_ensemble_does_not_predict_with_a_network_that_changed() -> None:
+    network = ns.zoo.mlp(1)
+    trained = ns.gp.train(network, X, np.array([1.0, -1.0]))
+    next(iter(network.parameters())).var *= 2
+    with pytest.raises(ns.NetsorError, match="has changed since the model was fitted"):
+        trained.predict(X)
+
+
 # Kernels
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import sys
+from array import array
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -149,12 +150,12 @@ def _anatomy(value: Any, code: Callable[..., Any], opaque: Callable[..., Any]) -
 
 
 def _anatomy_of_array(value: Any, opaque: Callable[..., Any]) -> tuple[Any, Parts]:
-    array = np.asarray(value)
+    numbers = np.asarray(value)
     what = () if type(value) is np.ndarray or isinstance(value, np.generic) else opaque(value)
-    if array.dtype.hasobject:
-        return (what, array.shape), [("members", array.reshape(-1).tolist()), *_attributes(value)]
-    content = hashlib.sha256(array.tobytes()).digest()
-    return (what, array.shape, array.dtype, content), _attributes(value)
+    if numbers.dtype.hasobject:
+        return (what, numbers.shape), [("members", numbers.reshape(-1).tolist()), *_attributes(value)]
+    content = hashlib.sha256(numbers.tobytes()).digest()
+    return (what, numbers.shape, numbers.dtype, content), _attributes(value)
 
 
 def _items(value: Any) -> Parts:
@@ -215,8 +216,10 @@ def _parts_of_object(value: Any) -> Parts:
     if isinstance(value, type):
         own = [((".", name), part) for name, part in vars(value).items() if name not in UNREAD]
         return [] if is_foreign(value.__module__) else [("bases", value.__bases__), *own]
-    if isinstance(value, (*GENERATORS, ModuleType, Op)) or (is_opaque(module) and kind not in OPEN):
+    if isinstance(value, (*GENERATORS, ModuleType, Op)):
         return []
+    if is_opaque(module) and kind not in OPEN:
+        return _parts_of_opaque(value)
     if module.startswith("netsor.") and callable(getattr(value, "fn", None)):
         return [("fn", value.fn)]  # a network inside a network notes what it was last read for
     parts = _items(value) + _attributes(value)
@@ -224,6 +227,13 @@ def _parts_of_object(value: Any) -> Parts:
         return parts
     slots = [name for cls in kind.__mro__ for name in _slots(cls) if hasattr(value, name)]
     return [*parts, *(((".", name), getattr(value, name)) for name in slots), ("class", kind)]
+
+
+def _parts_of_opaque(value: Any) -> Parts:
+    """What an object of Python's own library can be asked for: items, as those of os.environ, or bytes."""
+    if isinstance(value, Mapping):
+        return [("items", dict(value))]
+    return [("bytes", bytes(value))] if isinstance(value, bytearray | memoryview | array) else []
 
 
 def _slots(cls: type) -> tuple[str, ...]:

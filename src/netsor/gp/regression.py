@@ -24,6 +24,7 @@ from netsor.gp.factor import (
     solve_half,
 )
 from netsor.gp.targets import arrange, as_kernel, check_consistent, output_sizes
+from netsor.gp.unchanged import Unchanged
 from netsor.limits import KernelFn, Result
 
 if TYPE_CHECKING:
@@ -82,6 +83,10 @@ class GP:
     exact: bool
     lower: np.ndarray = field(compare=False)
     alpha: np.ndarray = field(compare=False)
+    unchanged: Unchanged = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "unchanged", Unchanged(self.kernel))
 
     def __repr__(self) -> str:
         return f"<GP of {self.kernel.net.name} on {len(self.x)} inputs, {len(self.y)} targets>"
@@ -117,6 +122,7 @@ class GP:
     def mean(self, x: Any) -> np.ndarray:
         """The posterior mean alone, which is cheaper than `predict`."""
         inputs = as_inputs(x)
+        self.unchanged.check()
         if not self.exact:
             return self.predict(inputs).mean
         found = self.kernel(inputs, self.x, params=self.params) @ self.alpha
@@ -188,6 +194,7 @@ class GP:
 
     def _blocks(self, inputs: list[Any], cov: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Cross covariances, prior covariance (or its diagonal), factor and weights."""
+        self.unchanged.check()
         if self.exact:
             cross = self.kernel(inputs, self.x, params=self.params)
             prior = (self.kernel if cov else self.kernel.diag)(inputs, params=self.params)

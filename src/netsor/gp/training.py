@@ -26,6 +26,7 @@ from netsor.errors import DataError
 from netsor.gp.factor import InferenceError, check_noise, needed_jitter
 from netsor.gp.regression import ROUNDING, Prediction
 from netsor.gp.targets import arrange, check_consistent, output_sizes, reals
+from netsor.gp.unchanged import Unchanged
 from netsor.limits.kernel import KernelFn, kernel, ntk
 
 __all__ = ["Trained", "train"]
@@ -52,6 +53,10 @@ class Trained:
     exact: bool
     prior: np.ndarray = field(compare=False)
     theta: np.ndarray = field(compare=False)
+    unchanged: Unchanged = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "unchanged", Unchanged(self.kernel))
 
     def __repr__(self) -> str:
         return f"<ensemble of {self.kernel.net.name}, trained on {len(self.x)} inputs>"
@@ -148,6 +153,7 @@ class Trained:
 
     def _blocks(self, inputs: list[Any]) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, np.ndarray]]:
         """(K, K_*X, K_**) and (Theta, Theta_*X); sampled kernels are sampled jointly, on all inputs."""
+        self.unchanged.check()
         if self.exact:
             cross, own = self.kernel(inputs, self.x), self.kernel(inputs)
             return (self.prior, cross, own), (self.theta, self.tangent(inputs, self.x))

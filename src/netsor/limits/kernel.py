@@ -148,6 +148,10 @@ class KernelFn:
             found = np.concatenate([np.diagonal(self([xi], params=params)) for xi in as_inputs(x)])
         return inputs.in_its_library(found)
 
+    def programs(self) -> list[Program]:
+        """The programs that the network was last read as."""
+        return [computation.program for computation in self._known.values()]
+
     def _computation(
         self, inputs: Inputs, cut: Cut | None = None
     ) -> tuple[Computation, dict[str, Any], dict[str, Any]]:
