@@ -14,7 +14,7 @@ from netsor.limits.nudges import Nudge, changes, farthest
 from netsor.limits.plan import Plan, Sampling
 from netsor.limits.result import Result, Scale, plan_of
 from netsor.limits.sampling.averages import Averages
-from netsor.limits.sampling.carried import WORTH
+from netsor.limits.sampling.carried import HEAVY, unseen
 from netsor.limits.sampling.repeats import Repeats
 
 __all__ = ["SampledKernel"]
@@ -58,7 +58,7 @@ class SampledKernel:
             value, share = average.mean, shared["carried"].share()
             scale, error = Scale.of(value, self.symmetric), average.error
             if share:
-                error = np.maximum(error, WORTH * share * scale.products())
+                error = np.maximum(error, unseen(share) * scale.products())
             error = error + exact
             bound = scale.rounding(self.statements, options.dtype, error)
             more = options.further(points, average.count, bound.relative(scale.left, scale.right))
@@ -78,7 +78,7 @@ class SampledKernel:
         if np.any(exact):
             notes = self._moving.recording(self.options.first_points).notes
             plan = replace(plan, expectations=notes.expectations(), remarks=tuple(notes.remarks))
-        if share:
+        if share > HEAVY:
             remark = f"one sample point carries {share:.0%} of a second moment: errors are larger"
             plan = replace(plan, remarks=(*plan.remarks, remark))
         return plan
@@ -133,7 +133,7 @@ class SampledKernel:
         # By Price's theorem a covariance that landmarks leave out changes E[f g] by at most as much times the
         # slopes of f and g, which are at most 1 for gates and states: all of it counts.
         dropped = np.kron(shared["dropped"], np.ones((outputs, outputs)))
-        error += (dropped + WORTH * shared["carried"].share()) * scale.products()
+        error += (dropped + unseen(shared["carried"].share())) * scale.products()
         error += exact
         bound = scale.rounding(self.statements, self.options.dtype, error)
         return Result(value, bound, self.plan(points, average.count))

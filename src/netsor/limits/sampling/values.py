@@ -47,6 +47,7 @@ class Samples:
     """Which families are sampled, with how many points and repeats; what has been drawn while recording.
 
     tables   second moments of vectors that are computed together, if some are
+    squared  products of which second moments are asked for; of others, means
     """
 
     families: frozenset[str]
@@ -54,6 +55,7 @@ class Samples:
     repeats: int
     tables: Any = None
     drawn: dict[str, list[Expr]] = field(default_factory=dict)
+    squared: set[Atoms] = field(default_factory=set)
     last: Traced | None = None
 
 
@@ -189,7 +191,8 @@ def values(r: Recorder, atoms: Atoms) -> Asking:
             return product(reaching(a) if own else a for a, own in zip(given, drawn, strict=True))
 
         found = product(given)
-        drawing.carried.add((atoms, 0), [atom.expr for atom in atoms], found, further)
+        exprs = [atom.expr for atom in atoms]
+        drawing.carried.add((atoms, 0), exprs, found, further, atoms in plan.squared)
         return found
 
     step = r.tape.call(run, (drawing_leaf(r), *arrays.values()), shape, np.float64)
@@ -202,6 +205,7 @@ def sampled_mean(r: Recorder, left: Atoms, right: Atoms, pair: Pair) -> Asking:
         value: PerInput = yield values, left or right
         array = r.xp.sum(value.array, axis=-1) / float(r.samples.points)
         return pair.side(0 if left else 1, PerInput(array, value.rank))
+    r.samples.squared.update((left, right))
     x: PerInput = yield values, left
     y: PerInput = yield values, right
     return PerPair(_average(x, y, pair), pair, x.rank, y.rank)
