@@ -36,7 +36,8 @@ SETTLED = 1e-12  # of a gap
 class NearLaw:
     """Means and variances of x and y, the gap Var(x - y), and the relative rounding `slack` to be counted.
 
-    With slack, x and y are further apart by as much as rounding of q1 and q2 may have brought them together.
+    With slack, x and y are further apart by as much as rounding of q1 and q2 may have brought them together;
+    with a negative one, closer together by as much as it may have moved them apart.
     """
 
     m1: Array
@@ -60,7 +61,7 @@ class NearLaw:
         """1 - rho."""
         one, two = self.deviations
         slip = self.slack * np.maximum(one, two)
-        top = self.gap - self.drop**2 + (2 * np.abs(self.drop) + slip) * slip
+        top = self.gap - self.drop**2 + (2 * np.abs(self.drop) + np.abs(slip)) * slip
         return np.clip(top / (2 * one * two), 0.0, 2.0)
 
     @cached_property
@@ -80,7 +81,7 @@ def jump_gap(place: float, law: NearLaw) -> Array:
     (one, two), s = law.deviations, law.distance
     h, k = (place - law.m1) / one, (place - law.m2) / two
     apart = (h * law.drop + (law.m1 - law.m2)) / two  # k - h
-    apart = apart + np.sign(apart) * law.slack * (np.abs(h) + np.abs(k))
+    apart = np.sign(apart) * np.maximum(np.abs(apart) + law.slack * (np.abs(h) + np.abs(k)), 0.0)
     centred, root = (h == 0) & (k == 0), np.sqrt(s * (2 - s))
     h, k = (np.where(a == 0, np.copysign(1e-200, b), a) for a, b in ((h, k), (k, h)))
     with np.errstate(all="ignore"):
@@ -114,7 +115,8 @@ def erf_gap(law: NearLaw) -> Array:
     eta = (2 * drop / (1 + 2 * total)) ** 2
     e = (1 + 2 * total) * eta / (1 + np.sqrt(1 - eta))
     mean = np.sqrt((4 * law.q1 * law.q2 + e / 2) / product)
-    difference = (e / 2 - drop**2 + (2 * np.abs(drop) + slip) * slip + 2 * total * d - d**2) / product
+    slipped = (2 * np.abs(drop) + np.abs(slip)) * slip
+    difference = (e / 2 - drop**2 + slipped + 2 * total * d - d**2) / product
     cosine = (total - d) / np.sqrt(product)
     sine2 = (1 + 2 * total - e / 2) / product
     u, v = np.arctan2(np.sqrt(sine2), mean), np.arctan2(np.sqrt(sine2 + difference), cosine)

@@ -19,7 +19,7 @@ from netsor.limits.methods.ladder import expectation
 from netsor.limits.near.gaps import second_of_twins
 from netsor.limits.near.twins import Entries, NearPairs
 from netsor.limits.notes import Notes
-from netsor.limits.nudges import NUDGE, STILL, TURN, Nudge, changes, farthest
+from netsor.limits.nudges import DOWN, NUDGE, STILL, TURN, Nudge, changes, farthest
 from netsor.limits.on_numpy import kernel as on_numpy
 from netsor.limits.on_numpy.prepared import Prepared
 from netsor.limits.on_numpy.recording import Recording, record
@@ -323,6 +323,8 @@ class Computation:
 
             counts = partial(scale.counts, statements, self.options.dtype)
             more = farthest(changes(change, recording.notes, counts))
+            nudges.append(DOWN)
+            diagonals.append(diagonals[0])
             for entries in self._near(recording, own, nudges, diagonals):
                 still, *moved = entries.values
                 value[entries.rows, entries.cols] = still

@@ -16,13 +16,14 @@ import numpy as np
 from netsor.lang.libraries import is_traced
 from netsor.limits.notes import Notes
 
-__all__ = ["NUDGE", "STILL", "TURN", "Nudge", "chances", "changes", "farthest", "nudged"]
+__all__ = ["DOWN", "NUDGE", "STILL", "TURN", "Nudge", "chances", "changes", "farthest", "nudged"]
 
 NUDGE = "nudge"  # the number that says by how many of its error bounds every inexact number is moved
 TURN = "turn"  # and the one that says which go up and which down; all go up if it is 0
 Nudge = dict[str, float]
 STILL: Nudge = {NUDGE: 0.0, TURN: 0.0}
 UP: Nudge = {NUDGE: 1.0, TURN: 0.0}
+DOWN: Nudge = {NUDGE: -1.0, TURN: 0.0}  # of gaps: layers of jumps take e to sqrt(e), so 0 is furthest from e
 BY_TURNS: tuple[Nudge, ...] = tuple(  # the second is the first backwards: a variance near 0 is positive once
     {NUDGE: nudge, TURN: turn} for nudge, turn in ((1.0, 1e4), (-1.0, 1e4), (1.0, 1.3e4), (1.0, 1.7e4))
 )
@@ -73,13 +74,17 @@ def changes(
 
 
 def farthest(some: Iterable[tuple[Nudge, np.ndarray]]) -> np.ndarray | None:
-    """An error from changes: twice the one upwards, or three deviations of those by turns; in place."""
+    """An error from changes: twice the one upwards, the one downwards, or three deviations of those by turns.
+
+    The changes are overwritten.
+    """
     error = total = None
     count = 0
     for nudge, change in some:
         if not nudge[TURN]:
-            error = np.abs(change, out=change)
-            error *= 2
+            size = np.abs(change, out=change)
+            size *= 2 if nudge == UP else 1
+            error = size if error is None else np.maximum(error, size, out=error)
         else:
             total, count = np.hypot(0.0 if total is None else total, change, out=change), count + 1
     if total is None:

@@ -88,7 +88,8 @@ def _data_gap(r: Recorder, s: Input, t: Input) -> PerPair:
     def distance(nudge: Array, x: Array, y: Array) -> Array:
         slack = nudge * rounding * np.finfo(x.dtype).eps
         found, size = np.mean((x - y) ** 2, axis=-1), np.mean(x**2 + y**2, axis=-1)
-        return (np.sqrt(found) + made * (found > 0) * slack * np.sqrt(size)) ** 2 * (1 + slack)
+        moved = np.maximum(np.sqrt(found) + made * (found > 0) * slack * np.sqrt(size), 0.0)
+        return moved**2 * (1 + slack)
 
     x, y = embedded_data(r, s.law), embedded_data(r, t.law)
     shape = np.broadcast_shapes(x.shape[:-1], y.shape[:-1])
@@ -141,8 +142,8 @@ def _multiples(r: Recorder, d: PerPair | None, a: PerPair, b: PerPair, q: PerPai
 
     def combined(slack: float, d: Array, a: Array, b: Array, q: Array, p: Array) -> Array:
         one, two, size = np.abs(a - b), np.abs(a * q - b * p), np.abs(a) * q + np.abs(b) * p
-        lost = slack * (np.abs(a) * two + one * size + slack * np.abs(a) * size)
-        return np.maximum(a * b * d + (a - b) * (a * q - b * p), 0.0) + lost
+        lost = slack * (np.abs(a) * two + one * size + abs(slack) * np.abs(a) * size)
+        return np.maximum(np.maximum(a * b * d + (a - b) * (a * q - b * p), 0.0) + lost, 0.0)
 
     return _step(r, combined, d or _zero(r, 0), a, b, q, p)
 
@@ -155,7 +156,7 @@ def _from_covariance(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
 
 
 def _difference(slack: float, q: Array, p: Array, c: Array) -> Array:
-    return np.maximum(q + p - 2 * c, 0.0) + slack * (q + p)
+    return np.maximum(np.maximum(q + p - 2 * c, 0.0) + slack * (q + p), 0.0)
 
 
 def _step(r: Recorder, formula: Callable[..., Array], *blocks: PerPair) -> PerPair:
@@ -198,7 +199,7 @@ def second_of_twins(r: Recorder, h: Expr, k: Expr, pair: Pair) -> Asking:
 
             def square(slack: float, m: Array, q: Array) -> Array:
                 found = near_moments(function, function, m, m, np.sqrt(q), np.sqrt(q), 0 * q)
-                return found.product + (slack > 0) * found.product_error
+                return found.product + np.sign(slack) * found.product_error
 
             return _step(r, square, pair.left(m), pair.left(q))
     return (yield second, x, y, pair)
@@ -261,7 +262,7 @@ def _cross(r: Recorder, pairs: list[tuple[Product, Product]], pair: Pair) -> Ask
         shifts = [a - b for a, b in zip(means[::2], means[1::2], strict=True)]
         sizes = [np.abs(a) + np.abs(b) for a, b in zip(means[::2], means[1::2], strict=True)]
         total = sum(shifts) ** 2 - sum(s**2 for s in shifts)
-        lost = sum(sizes) * (2 * sum(map(np.abs, shifts)) + slack * sum(sizes))
+        lost = sum(sizes) * (2 * sum(map(np.abs, shifts)) + abs(slack) * sum(sizes))
         return total + slack * lost * any(np.any(s != 0) for s in shifts)
 
     return _step(r, cross, *means)
@@ -275,7 +276,7 @@ def _of_forms(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
     m, n = pair.left((yield mean, e)), pair.right((yield mean, f))
 
     def square(slack: float, m: Array, n: Array) -> Array:
-        return (np.abs(m - n) + slack * (np.abs(m) + np.abs(n)) * (m != n)) ** 2
+        return np.maximum(np.abs(m - n) + slack * (np.abs(m) + np.abs(n)) * (m != n), 0.0) ** 2
 
     means = _step(r, square, m, n)
     return means if found is None else found + means
@@ -322,7 +323,8 @@ def _of_atoms(r: Recorder, one: Atom, two: Atom, formula: Formula, pair: Pair) -
 
     def value(slack: float, m1: Array, m2: Array, q1: Array, q2: Array, d: Array) -> Array:
         found, error = formula(NearLaw(m1, m2, q1, q2, d, slack))
-        return np.where((d == 0) & (m1 == m2), 0.0, found + (slack > 0) * error)  # x and y are the same
+        same = (d == 0) & (m1 == m2)  # x and y are the same
+        return np.where(same, 0.0, np.maximum(found + np.sign(slack) * error, 0.0))
 
     blocks = pair.left(m1), pair.right(m2), pair.left(q1), pair.right(q2), d or _zero(r, 0)
     return _step(r, value, *blocks)
