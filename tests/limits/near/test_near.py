@@ -63,7 +63,7 @@ def test_two_inputs_at_a_time(depth: int) -> None:
     for separation, point in zip(SEPARATIONS, INPUTS[1:], strict=True):
         found = K.evaluate(INPUTS[:1], point[None])
         assert abs(found.value[0, 0] - TRUTH["sign", depth][separation]) <= found.error[0, 0]
-        assert found.error[0, 0] <= (1e-7 if separation > 1e-8 else 1e-2)
+        assert found.error[0, 0] <= (1e-7 if separation > 1e-8 else 2e-2)  # at 1e-14 they may be equal
         np.testing.assert_array_equal(K(INPUTS[:1], point[None]), found.value)
 
 

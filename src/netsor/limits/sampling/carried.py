@@ -29,7 +29,7 @@ FURTHER = 1.6  # points of 3.7 standard deviations reach 6: events beyond have a
 HEAVY, MOST = 0.02, 0.25  # shares of the heaviest point: that are worth a remark; that are refused
 USUAL = 30.0  # the heaviest h^2 beside its mean, of functions with light tails
 ROUNDING = 1e-12  # relative: values that differ by less are one constant
-DOUBLED = 0.08  # share that doubles what is not seen, in heaviest points
+WORTH, GROWTH = 0.7, 10.0  # what is not seen, in heaviest points: of small shares, and with the share
 
 Key = tuple[Hashable, Hashable]  # a group of vectors, and one of them
 
@@ -46,7 +46,7 @@ def unseen(share: float) -> float:
     Kernels of exp(s x), step(x - s) and their products are off by half of the heaviest point to all of it,
     at any s. But large shares differ much between seeds, and the least of them are off by several.
     """
-    return share * 2.0 ** (share / DOUBLED - 1.0)
+    return share * (WORTH + GROWTH * share)
 
 
 def _range(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

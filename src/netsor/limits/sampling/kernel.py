@@ -133,7 +133,7 @@ class SampledKernel:
         # By Price's theorem a covariance that landmarks leave out changes E[f g] by at most as much times the
         # slopes of f and g, which are at most 1 for gates and states: all of it counts.
         dropped = np.kron(shared["dropped"], np.ones((outputs, outputs)))
-        error += (dropped + unseen(shared["carried"].share())) * scale.products()
-        error += exact
+        error = np.maximum(error, unseen(shared["carried"].share()) * scale.products())
+        error += dropped * scale.products() + exact
         bound = scale.rounding(self.statements, self.options.dtype, error)
         return Result(value, bound, self.plan(points, average.count))
