@@ -187,7 +187,8 @@ def near_moments(
 def _at_level(f: Function, g: Function, law: Array, level: int) -> tuple[Array, Array, Array]:
     """(E[f^2] + E[g^2], E[f g], E[(f - g)^2]) by the rule of one step.
 
-    With the norm of the rounding of f and g, and the part of the first sum that is at the ends of the grid.
+    With the norm of the rounding of f and g, and the part of the first sum that is at the ends of the grid or
+    lost by cancellation.
     """
     m1, m2, s1, s2, s = law[..., None]
     step, shift = 2.0**-level, (0.618 * level) % 1.0  # so that rules share no nodes
@@ -210,6 +211,7 @@ def _at_level(f: Function, g: Function, law: Array, level: int) -> tuple[Array, 
         )
     noise = eps_of(t) ** 2 * 16 * (square + _slope(x, left) @ weights[1:] + _slope(y, right) @ weights[1:])
     edge = (left**2 + right**2) @ np.where(np.abs(t) > REACH - 1, weights, 0.0)
+    edge = edge + np.where(narrow, 0.0, eps_of(t) * square)  # the difference of two sums cancels
     return np.stack([square, (square - gap) / 2, gap]), np.sqrt(noise), edge
 
 
