@@ -231,6 +231,10 @@ class Trace:
 
     def concretise(self, node: Node) -> np.ndarray:
         self.concrete = True
+        return self.values_of(node)
+
+    def values_of(self, node: Node) -> np.ndarray:
+        """The numbers of data, for the input that is read."""
         values = {name: Block(array, array.ndim) for name, array in self.data.items()}
         return np.asarray(evaluate(data_expr(node), values).array)
 

@@ -196,6 +196,8 @@ def join(axis: Iterable[Factor]) -> Axis:
 
 def regroup(axes: Axes, shape: Sequence[Size]) -> Axes:
     """The factors of `axes` grouped into axes of other lengths: a reshape."""
+    if any(0 in size for size in shape):
+        return tuple(unknown(size) for size in shape)
     todo = [f for a in axes for f in a]
     out: list[Axis] = []
     for target in shape:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from netsor.build.network import program
+from netsor.build.network import Joint, joint
 from netsor.errors import BuildError, SimulationError
 from netsor.lang.program import Input, Output, Program
 from netsor.lang.types import A, G
@@ -42,7 +42,8 @@ def check_import(net: ModelNetwork, x: Any, tolerance: float | None = None) -> C
     """Run the program of an imported network with the model's own weights, at the model's own width.
 
     The outputs must be equal to rounding, relative to the largest: to 1e-12 if the model computes in float64
-    throughout, else to 1e-5. An error is raised if they are not.
+    throughout, else to 1e-5; where float32 cancels, the model is run in float64. An error is raised if they
+    are not. Networks do this themselves on the first input of each shape, unless they have check=False.
     """
     if not isinstance(net, ModelNetwork):
         raise BuildError(
@@ -50,63 +51,120 @@ def check_import(net: ModelNetwork, x: Any, tolerance: float | None = None) -> C
             remedy="check_import compares a network from ns.from_torch, ns.from_jax and the like with its "
             "model.",
         )
-    made = program(net, x)
-    own = model_outputs(net, x)
-    mine = run_with(made, own_weights(net, made) | own_masks(net))
-    theirs = np.concatenate([np.ravel(a).astype(float) for a in own])
-    size = float(np.abs(theirs).max()) or 1.0
-    difference = float(np.abs(mine - theirs).max()) / size if mine.shape == theirs.shape else math.inf
+    checks, net.checks = net.checks, False
+    try:
+        read = joint(net, [x])
+    finally:
+        net.checks = checks
     limit = (1e-5 if net.single else 1e-12) if tolerance is None else tolerance
+    difference, mine = compare(net, read, x)
+    if not difference <= limit and net.single and not any(m.numbers is not None for m in net.masks):
+        difference, mine = _in_double(net, read, x) or (difference, mine)
     if not difference <= limit:
-        raise SimulationError(
-            f"the program with the model's own weights differs from the model by {difference:.1e}",
-            remedy=f"The largest relative difference may be {limit:.0e}. Please report the model: some "
-            "operation is not read as it should be.",
-        )
+        raise _different(net, difference, limit)
     return Check(difference, limit, mine)
 
 
-def model_outputs(net: ModelNetwork, x: Any) -> list[np.ndarray]:
-    """The model's own results, in netsor's order: rows of a readout first."""
+def _in_double(net: ModelNetwork, read: Joint, x: Any) -> tuple[float, np.ndarray] | None:
+    """The same comparison in float64; None if the model cannot run so."""
+    try:
+        return compare(net, read, x, double=True)
+    except SimulationError:
+        return None
+
+
+def _different(net: ModelNetwork, difference: float, limit: float) -> SimulationError:
+    if math.isnan(difference):
+        return SimulationError(
+            f"the model `{net.name}` returns numbers that are not finite",
+            remedy="It overflows, divides by 0, or reads memory that it never wrote (torch.empty). "
+            "check=False turns this check off.",
+        )
+    return SimulationError(
+        f"the program of `{net.name}` with the model's own weights differs from the model by "
+        f"{difference:.1e}",
+        remedy=f"The largest relative difference may be {limit:.0e}. Please report the model: some operation "
+        "is not read as it should be. check=False turns this check off.",
+    )
+
+
+def compare(net: ModelNetwork, read: Joint, x: Any, double: bool = False) -> tuple[float, np.ndarray]:
+    """The largest difference between a program and its model, relative to the largest output; the outputs."""
+    theirs = model_outputs(net, x, double)
+    mine = run_with(read.program, own_weights(net, read) | own_masks(net, read))
+    size = float(np.abs(theirs).max()) or 1.0
+    return float(np.abs(mine - theirs).max()) / size if mine.shape == theirs.shape else math.inf, mine
+
+
+def model_outputs(net: ModelNetwork, x: Any, double: bool = False) -> np.ndarray:
+    """All of the model's own results, in netsor's order: rows of a readout first.
+
+    Parameters whose law the user gave as a number are that number; a constant that was left out of the
+    outputs is what the model returns if nothing is read out.
+    """
+    given = {row.name: row.law.mean for row in net.rows if row.law.is_constant and row.law.source == "given"}
+    found = _run_model(net, x, given, double)
+    if not net.offset:
+        return found
+    ends = [u.parameter.name for u in net.registry.uses.values() if u.role in ("readout", "output bias")]
+    drawn = net.front.drawn
+    offset = _run_model(net, x, given | dict.fromkeys(ends, 0.0), double)
+    net.front.drawn = drawn
+    return found - offset
+
+
+def _run_model(net: ModelNetwork, x: Any, fills: dict[str, float], double: bool) -> np.ndarray:
     inputs = [np.asarray(part) for part in (x if isinstance(x, tuple) else (x,))]
-    results = net.front.run(inputs)
+    try:
+        results = net.front.run(inputs, fills, double)
+    except Exception as error:  # whatever a user's model may raise
+        raise SimulationError(
+            f"the model `{net.name}` cannot be run on the input: {error}",
+            remedy="Call it on an input of this shape yourself. check=False turns this check off.",
+        ) from error
     chosen = results if net.output is None else [results[net.output]]
-    return [a.transpose(order) for a, order in zip(chosen, net.output_orders(), strict=True)]
+    ordered = [a.transpose(order) for a, order in zip(chosen, net.output_orders(), strict=True)]
+    found = np.concatenate([np.ravel(a).astype(float) for a in ordered])
+    return found
 
 
 # The model's own weights as those of a program
 
 
-def own_weights(net: ModelNetwork, made: Program) -> dict[str, np.ndarray]:
+def own_weights(net: ModelNetwork, read: Joint) -> dict[str, np.ndarray]:
     """For every matrix and vector of a program the numbers that the model itself has."""
-    arrays = net.front.numbers()
+    arrays, registry = net.front.numbers(), net.registry
+    uses = {
+        parameter: registry.uses[parameter.name] for parameter in registry.made.values() if parameter.name
+    }
+    waves = {vector: size for size, vector in registry.waves.items()}
     weights: dict[str, np.ndarray] = {}
-    for s in made.inputs:
-        if s.name in net.registry.uses:
-            use = net.registry.uses[s.name]
-            weights[s.name] = _numbers(use, arrays[use.parameter.name])
-    weights |= {v.name: cosines(n) for n, v in net.registry.waves.items() if v.name}
-    sizes = _widths(made, weights)
-    for s in made.inputs:
-        if s.name not in weights and isinstance(s.type, G) and s.name.startswith("ones"):
+    for name, parameter in read.parameters.items():
+        if parameter in uses:
+            weights[name] = _numbers(uses[parameter], arrays[uses[parameter].parameter.name])
+        elif parameter in waves:
+            weights[name] = cosines(waves[parameter])
+    sizes = _widths(read.program, weights)
+    for s in read.program.inputs:
+        if isinstance(s.type, G) and read.parameters.get(s.name) in registry.ones:
             weights[s.name] = np.ones(sizes.get(s.type.width, 1))
     return {
-        name: _spread(made, s, w, sizes)
-        for s in made.inputs
+        name: _spread(s, w, sizes)
+        for s in read.program.inputs
         if (w := weights.get(name := s.name)) is not None
     }
 
 
-def own_masks(net: ModelNetwork) -> dict[str, np.ndarray]:
+def own_masks(net: ModelNetwork, read: Joint) -> dict[str, np.ndarray]:
     """The masks of the model's last run, as vectors whose sign is positive where a coordinate is kept."""
     drawn = iter(net.front.drawn)
+    names = {vector: name for name, vector in read.parameters.items()}
     found = {}
     for one in net.masks:
         kept = next(drawn) if one.numbers is None else one.numbers
         factors = [f for axis in one.axes for f in axis]
         order = sorted(range(len(factors)), key=lambda k: factors[k].is_vector)
-        assert one.vector.name is not None
-        found[one.vector.name] = 2.0 * kept.reshape([f.size[0] for f in factors]).transpose(order) - 1.0
+        found[names[one.vector]] = 2.0 * kept.reshape([f.size[0] for f in factors]).transpose(order) - 1.0
     return found
 
 
@@ -153,7 +211,7 @@ def _widths(made: Program, weights: dict[str, np.ndarray]) -> dict[str, int]:
     return sizes
 
 
-def _spread(made: Program, s: Input, w: np.ndarray, sizes: dict[str, int]) -> np.ndarray:
+def _spread(s: Input, w: np.ndarray, sizes: dict[str, int]) -> np.ndarray:
     """The bias of an output reads a vector of ones: b = sum_i v_i / sqrt(n) with v_i = b / sqrt(n)."""
     if isinstance(s.type, G) and w.shape[-1] == 1 and sizes[s.type.width] > 1:
         n = sizes[s.type.width]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from netsor.models.axes import Axis, Cut, CutWidth, finite
 from netsor.models.laws import VALUES, Given, Row, override
 from netsor.models.operations.outputs import finish, rows_first
 from netsor.models.operations.parameters import parameter
-from netsor.models.reader import Mask, Reader, Registry
+from netsor.models.reader import WIDTHS, Mask, Reader, Registry
 from netsor.models.scalars import Size
 from netsor.models.values import Constant, Output, Parameter, Traced, Value
 from netsor.progress import bar
@@ -45,8 +45,13 @@ class Front(ABC):
         """The parameters of the model itself, at the first width."""
 
     @abstractmethod
-    def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The results of the model itself, at the first width, in its own precision."""
+    def run(
+        self, inputs: Sequence[np.ndarray], fills: Mapping[str, float], double: bool = False
+    ) -> list[np.ndarray]:
+        """The results of the model itself, at the first width, in its own precision or in double.
+
+        fills  numbers that stand for all entries of some parameters
+        """
 
 
 class ModelNetwork(Network):
@@ -55,9 +60,18 @@ class ModelNetwork(Network):
     rows      the parameters and their laws
     registry  what they became
     notes     where a power of the width was kept as it is at the model's own width
+    checks    whether the model's own weights are tried on the first input of each shape
     """
 
-    def __init__(self, front: Front, name: str, laws: Given | None, scales: str, output: int | None) -> None:
+    def __init__(
+        self,
+        front: Front,
+        name: str,
+        laws: Given | None,
+        scales: str,
+        output: int | None,
+        check: bool = True,
+    ) -> None:
         if scales not in SCALES:
             raise BuildError(
                 f"scales={scales!r}",
@@ -72,6 +86,9 @@ class ModelNetwork(Network):
         self.latest: Any = None  # the trace that has used the registry last
         self.masks: list[Mask] = []  # of dropout, for the input that was read last
         self.single = False  # whether the model computes something in less than double precision
+        self.offset = False  # whether a constant that is added to an output was left out
+        self.checks = check
+        self.checked: set[Any] = set()  # shapes of inputs
         super().__init__(self.read, name)
 
     def parameters(self, *inputs: Any) -> dict[Any, str]:
@@ -83,7 +100,23 @@ class ModelNetwork(Network):
     def read(self, x: Any) -> list[Any]:
         """The model on one input, as readouts."""
         with bar(None, 0, f"reading {self.name}"):
-            return self._read(x)
+            found = self._read(x)
+            self._check_first(x)
+        return found
+
+    def _check_first(self, x: Any) -> None:
+        """Try the model's own weights on the first input of each shape."""
+        from netsor.models.check import check_import
+
+        parts = x if isinstance(x, tuple) else (x,)
+        shapes = tuple(part.index for part in parts)
+        if not self.checks or shapes in self.checked or any(part.kind != "K" for part in parts):
+            return
+        arrays = tuple(current_trace("a model").values_of(part) for part in parts)
+        latest = self.latest
+        check_import(self, arrays if isinstance(x, tuple) else arrays[0])
+        self.latest = latest
+        self.checked.add(shapes)
 
     def _read(self, x: Any) -> list[Any]:
         trace = current_trace("a model")
@@ -102,7 +135,7 @@ class ModelNetwork(Network):
                 trace.rewind(before)  # the network is that of the last walk alone
                 continue
             self.latest = trace
-            self.single, self.masks = reader.single, reader.masks
+            self.single, self.masks, self.offset = reader.single, reader.masks, reader.offset
             self.notes += [note for note in reader.notes if note not in self.notes]
             self.results = [result for result in chosen if isinstance(result, Output)]
             return out
@@ -124,6 +157,8 @@ class ModelNetwork(Network):
         """Remember how a width is cut, for all parameters' axes of its class, and start anew."""
         origins = cut.width.root().origins
         reader.where = reader.last
+        if cut.parts < 2:  # reading again would change nothing
+            raise reader.refuse("a width is cut where it has no blocks", WIDTHS)
         if not origins:
             raise reader.refuse(
                 "a width that belongs to no parameter is cut", "Cut a vector that a layer made."

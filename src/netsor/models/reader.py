@@ -13,12 +13,14 @@ import numpy as np
 from netsor.build.nodes import Node
 from netsor.build.parameters import Matrix, Vector
 from netsor.errors import BuildError, NetsorError, Place
+from netsor.lang.program import RESERVED
 from netsor.models.axes import Axes, Cut, Origin
 from netsor.models.scalars import NEAR, ONE, Size
 from netsor.models.values import Parameter, Value
 
-__all__ = ["Mask", "Reader", "Registry", "Use", "Where"]
+__all__ = ["WIDTHS", "Mask", "Reader", "Registry", "Use", "Where"]
 
+DATA = re.compile(r"x\d*(_\d+)*|k\d+")  # what programs call their inputs and fixed numbers
 GROWS = (
     "It has no limit. Attention scores q.k/sqrt(d) are such values: they stay random, where q.k/d "
     "converges. Scale them by 1/d; or let heads of a fixed size grow in number, nn.MultiheadAttention(n, "
@@ -86,7 +88,8 @@ class Registry:
     def name(self, base: str) -> str:
         """A name for a program's text that no other parameter has."""
         label = re.sub(r"\W+", "_", base, flags=re.ASCII).strip("_")
-        label = label if re.match(r"[A-Za-z]", label) else f"p{label}"
+        if not re.match(r"[A-Za-z]", label) or label in RESERVED or DATA.fullmatch(label):
+            label = f"p{label}"
         name, k = label, 1
         while name in self.uses:
             k += 1
@@ -107,6 +110,7 @@ class Reader:
     last: Where = field(default_factory=Where)  # the last operation, for errors of the result
     refusal: NetsorError | None = None
     single: bool = False  # whether the model computes something in less than double precision
+    offset: bool = False  # whether a constant that is added to an output was left out
     ones_taken: int = 0
     masks: list[Mask] = field(default_factory=list)  # in the order in which the model draws them
 

@@ -177,7 +177,9 @@ def number(x: float, y: float | None = None, axes: Axes = ()) -> Value:
 
 def known(array: np.ndarray) -> Value:
     """An array of numbers with finite axes; infinities become large numbers, as masks need them."""
-    array = np.clip(np.nan_to_num(np.asarray(array, float), posinf=LARGE, neginf=-LARGE), -LARGE, LARGE)
+    array = np.clip(np.asarray(array, float), -LARGE, LARGE)
+    if np.isnan(array).any():
+        raise ValueError("a constant array of the model has entries that are not a number")
     axes = tuple(finite(s) for s in array.shape)
     if (array == array.flat[0]).all():
         return Value(fixed(axes), float(array.flat[0]))

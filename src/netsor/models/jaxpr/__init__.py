@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ import numpy as np
 from jax.core import Tracer
 
 from netsor.errors import BuildError
+from netsor.lang.libraries import double_precision
 from netsor.models.jaxpr import operations  # noqa: F401 -- it enters its rules
 from netsor.models.jaxpr.graph import constant, walk
 from netsor.models.jaxpr.laws import label, read_laws
@@ -40,11 +42,12 @@ def from_jax(
     scales: str = "shrinking",
     output: int | None = 0,
     name: str | None = None,
+    check: bool = True,
 ) -> ModelNetwork:
     """A JAX function as a network: `init(key, n)` draws its parameters at width n, `apply(params, x)` runs.
 
     `lax.scan` and loops of fixed length are unrolled. Parameters are named by their place in the tree:
-    "layers.0.kernel". For width, laws, tokens, batch, scales and output see `ns.from_torch`.
+    "layers.0.kernel". For width, laws, tokens, batch, scales, output and check see `ns.from_torch`.
 
     >>> import jax, netsor as ns
     >>> def init(key, n):
@@ -62,7 +65,7 @@ def from_jax(
     """
     label = name or getattr(apply, "__name__", "network")
     front = JaxFront(init, lambda n: apply, width, tokens, batch)
-    return ModelNetwork(front, label, laws, scales, output)
+    return ModelNetwork(front, label, laws, scales, output, check)
 
 
 def from_flax(
@@ -77,6 +80,7 @@ def from_flax(
     laws: Given | None = None,
     scales: str = "shrinking",
     output: int | None = 0,
+    check: bool = True,
 ) -> ModelNetwork:
     """A Flax module as a network.
 
@@ -98,7 +102,7 @@ def from_flax(
             "NNX, make takes two arguments: lambda n, rngs: ...",
         )
     return ModelNetwork(
-        JaxFront(init, apply_at, width, tokens, batch), name or "flax_model", laws, scales, output
+        JaxFront(init, apply_at, width, tokens, batch), name or "flax_model", laws, scales, output, check
     )
 
 
@@ -154,6 +158,7 @@ def from_equinox(
     scales: str = "shrinking",
     output: int | None = 0,
     name: str | None = None,
+    check: bool = True,
 ) -> ModelNetwork:
     """An Equinox module as a network, in inference mode: `make(n, key)` builds it at width n.
 
@@ -172,7 +177,7 @@ def from_equinox(
         return lambda p, *x: eqx.nn.inference_mode(eqx.combine(p, static))(*x)
 
     front = JaxFront(init, apply_at, width, tokens, batch)
-    return ModelNetwork(front, name or "equinox_model", laws, scales, output)
+    return ModelNetwork(front, name or "equinox_model", laws, scales, output, check)
 
 
 def from_keras(
@@ -184,6 +189,7 @@ def from_keras(
     scales: str = "shrinking",
     output: int | None = 0,
     name: str | None = None,
+    check: bool = True,
 ) -> ModelNetwork:
     """A Keras 3 model on the JAX backend as a network, in evaluation mode: `make(n)` builds it at width n.
 
@@ -210,7 +216,7 @@ def from_keras(
         return lambda p, *x: model.stateless_call(list(p.values()), rest, *x, training=False)[0]
 
     front = JaxFront(init, apply_at, width, tokens, batch=True)
-    return ModelNetwork(front, name or "keras_model", laws, scales, output)
+    return ModelNetwork(front, name or "keras_model", laws, scales, output, check)
 
 
 def _is_traced(x: Any) -> bool:
@@ -270,7 +276,20 @@ class JaxFront(Front):
         leaves = jax.tree_util.tree_flatten_with_path(self.trees[0])[0]
         return {label(path): np.asarray(leaf, float) for path, leaf in leaves}
 
-    def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        made = [jnp.asarray(x, self.dtype) for x in inputs]
-        found = self.apply[0](self.trees[0], *(x[None] if self.batch else x for x in made))
-        return [np.asarray(a) for a in jax.tree_util.tree_leaves(found)]
+    def run(
+        self, inputs: Sequence[np.ndarray], fills: Mapping[str, float], double: bool = False
+    ) -> list[np.ndarray]:
+        with double_precision() if double else nullcontext():
+            made = [jnp.asarray(x, self.dtype) for x in inputs]
+            tree = jax.tree_util.tree_map_with_path(
+                lambda path, leaf: jnp.full_like(leaf, fills[label(path)]) if label(path) in fills else leaf,
+                self.trees[0],
+            )
+            if double:
+                made, tree = jax.tree.map(_double, (made, tree))
+            found = self.apply[0](tree, *(x[None] if self.batch else x for x in made))
+            return [np.asarray(a) for a in jax.tree_util.tree_leaves(found)]
+
+
+def _double(x: Any) -> Any:
+    return x.astype(jnp.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x

@@ -44,6 +44,7 @@ def _as_output(reader: Reader, x: Traced | float) -> Output | None:
     if v.is_zero:
         return None
     if v.is_number:
+        reader.offset = True
         reader.note(
             f"{reader.where}: a constant that is added to the output is left out, outputs have mean 0"
         )

@@ -359,6 +359,8 @@ def _same_index(v: Value) -> Value:
 
 def gather(reader: Reader, x: Value | Parameter, axis: int, ids: Constant) -> Value:
     """Fixed members of a finite axis, under the shape of the indices."""
+    if not np.array_equal(ids.one, ids.two):
+        raise ValueError("the positions of members that are taken depend on the width")
     flat = ids.one.reshape(-1)
     n = x.shape[axis][0]
     out = take(reader, x, axis, [int(i) % n for i in flat])

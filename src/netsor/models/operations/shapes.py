@@ -29,7 +29,10 @@ from netsor.models.reader import Reader
 from netsor.models.scalars import Size, both
 from netsor.models.values import Output, Parameter, Traced, Value, put, replaced
 
-__all__ = ["broadcast", "concatenate", "map_axis", "pad", "reshape", "slice_axis", "take", "transpose"]
+__all__ = [
+    *("broadcast", "concatenate", "map_axis", "pad", "put_members", "reshape", "slice_axis", "take"),
+    *("transpose", "write"),
+]
 
 
 def transpose(reader: Reader, x: Traced, order: Sequence[int]) -> Any:
@@ -155,9 +158,57 @@ def slice_axis(reader: Reader, x: Traced, axis: int, start: Size, stop: Size, st
         return x
     if isinstance(x, Output):
         return x.each(lambda t: _slice(reader, t, axis, start, stop, step))
-    if isinstance(x, Parameter) and not x.is_constant and len(x.widths) == 2:
-        return _slice_matrix(reader, x, axis, start, stop)
-    return _slice(reader, as_value(reader, x), axis, start, stop, step)
+    if start[0] >= stop[0] and start[1] >= stop[1]:
+        return Value(tuple(unknown(s) for s in (*x.shape[:axis], (0, 0), *x.shape[axis + 1 :])), 0.0)
+    matrix = isinstance(x, Parameter) and not x.is_constant and len(x.widths) == 2
+    x = x if matrix else as_value(reader, x)
+    if step != 1 and any(f.width is not None and f.real for f in x.axes[axis]):
+        _check_steps(reader, size, start, stop, step)
+        part = slice_axis(reader, _by_steps(reader, x, axis, step), axis + 1, start, (start[0] + 1,) * 2)
+        return reshape(reader, part, [*part.shape[: axis + 1], *part.shape[axis + 2 :]])
+    if isinstance(x, Parameter):
+        return _slice_matrix(reader, x, axis, start, stop, step)
+    return _slice(reader, x, axis, start, stop, step)
+
+
+def _check_steps(reader: Reader, size: Size, start: Size, stop: Size, step: int) -> None:
+    """Coordinates of a width that are taken in steps are one part of its blocks of `step` neighbours."""
+    whole = all(n % step == 0 and n - step < k - first for n, k, first in zip(size, stop, start, strict=True))
+    if not whole or start[0] != start[1] or start[0] >= step:
+        raise reader.refuse(
+            f"[{start[0]}:{stop[0]}:{step}] of an axis of length {size[0]} cuts a width",
+            f"Every {step}th coordinate has a limit if the whole width is read so, and its length is a "
+            f"multiple of {step}.",
+        )
+
+
+def _by_steps(reader: Reader, x: Traced, axis: int, step: int) -> Any:
+    """An axis as two: blocks of neighbours, and the place within a block."""
+    blocks = (x.shape[axis][0] // step, x.shape[axis][1] // step)
+    return reshape(reader, x, [*x.shape[:axis], blocks, both(step), *x.shape[axis + 1 :]])
+
+
+def write(reader: Reader, x: Traced, part: Traced, axis: int, start: Size, stop: Size, step: int = 1) -> Any:
+    """x with another part in place of x[start:stop:step]."""
+    size = x.shape[axis]
+    if step == 1:
+        before, after = slice_axis(reader, x, axis, (0, 0), start), slice_axis(reader, x, axis, stop, size)
+        return concatenate(reader, [before, part, after], axis)
+    if size[0] == size[1]:
+        return put_members(reader, x, part, axis, list(range(start[0], stop[0], step)))
+    _check_steps(reader, size, start, stop, step)
+    place = (start[0], start[0] + 1)
+    column = reshape(reader, part, [*part.shape[: axis + 1], (1, 1), *part.shape[axis + 1 :]])
+    apart = write(reader, _by_steps(reader, x, axis, step), column, axis + 1, both(place[0]), both(place[1]))
+    return reshape(reader, apart, x.shape)
+
+
+def put_members(reader: Reader, x: Traced, part: Traced, axis: int, indices: Sequence[int]) -> Any:
+    """x with other members at these places of a finite axis."""
+    n = x.shape[axis][0]
+    order = np.arange(n)
+    order[list(indices)] = n + np.arange(len(indices))
+    return take(reader, concatenate(reader, [x, part], axis), axis, order.tolist())
 
 
 def _slice(reader: Reader, v: Value, axis: int, start: Size, stop: Size, step: int) -> Value:
@@ -191,15 +242,20 @@ def _slice_plain(reader: Reader, v: Value, axis: int, start: Size, stop: Size, s
     return replaced(v, axis, finite(counts[0]), v.node[(*key, slice(start[0], stop[0], step))])
 
 
-def _slice_matrix(reader: Reader, p: Parameter, axis: int, start: Size, stop: Size) -> Parameter:
+def _slice_matrix(reader: Reader, p: Parameter, axis: int, start: Size, stop: Size, step: int) -> Parameter:
     """Some of the blocks of a matrix, as a matrix of its own: gates, or queries, keys and values."""
+    if step != 1:
+        raise reader.refuse(
+            f"every {step}th member of the matrix `{p.name}` is taken",
+            "Let each part be a parameter of its own.",
+        )
     first, last, inner = _blocks(reader, p.axes[axis], start, stop)
     count = last - first
     original = _original_axis(reader, p, axis)
     kept = ((Factor(both(count)),) if count > 1 else ()) + inner
-    step = ("slice", (axis, start[0], stop[0]))
     piece = (*p.piece, (original, first, last))
-    return replace(p, axes=put(p.axes, axis, kept), piece=piece, steps=(*p.steps, step))
+    steps = (*p.steps, ("slice", (axis, start[0], stop[0])))
+    return replace(p, axes=put(p.axes, axis, kept), piece=piece, steps=steps)
 
 
 def _original_axis(reader: Reader, p: Parameter, axis: int) -> int:
@@ -217,6 +273,8 @@ def _original_axis(reader: Reader, p: Parameter, axis: int) -> int:
 def _blocks(reader: Reader, axis: Axis, start: Size, stop: Size) -> tuple[int, int, Axis]:
     """A slice of a width as its blocks first, ..., last - 1, each of the returned factors."""
     size = length(axis)
+    if len(axis) == 1 and axis[0].width is None:
+        return start[0], stop[0], ()
     if len(axis) == 1:
         parts = size[0] // math.gcd(start[0], stop[0], size[0])
         if all(
@@ -257,7 +315,7 @@ def concatenate(reader: Reader, xs: Sequence[Traced], axis: int) -> Any:
             "Apply each matrix by itself and join the results, or let one parameter hold them all.",
         )
     values = [reader.fold(as_value(reader, x)) for x in xs]
-    values = [v for v in values if v.shape[axis] != (0, 0)]
+    values = [v for v in values if v.shape[axis] != (0, 0)] or values[:1]
     if len(values) == 1:
         return values[0]
     sizes = [v.shape[axis] for v in values]

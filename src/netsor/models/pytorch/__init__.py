@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch.utils._pytree import tree_flatten
 from netsor.models.laws import Given
 from netsor.models.network import Front, ModelNetwork, Parameters, two_widths
 from netsor.models.pytorch import layers, operations  # noqa: F401 -- they enter their rules
-from netsor.models.pytorch.graph import export, walk
+from netsor.models.pytorch.graph import EMPTY, export, walk
 from netsor.models.pytorch.laws import built, read_rows
 from netsor.models.reader import Reader
 from netsor.models.values import Traced, Value
@@ -35,6 +36,7 @@ def from_torch(
     scales: str = "shrinking",
     output: int | None = 0,
     name: str | None = None,
+    check: bool = True,
 ) -> ModelNetwork:
     """A PyTorch model as a network: `make(n)` builds it at width n, as an nn.Module.
 
@@ -48,6 +50,8 @@ def from_torch(
     scales  a power of the width that vanishes is kept as it is at this width, and one that grows is refused
             ("shrinking"); both are kept ("width"), or both refused ("strict")
     output  which of several results; None: all
+    check   on the first input of each shape, compare the program with the model's own weights to the model,
+            as `ns.check_import` does
 
     >>> import netsor as ns, torch.nn as nn
     >>> net = ns.from_torch(lambda n: nn.Sequential(nn.Linear(3, n), nn.ReLU(), nn.Linear(n, 1, bias=False)))
@@ -64,7 +68,7 @@ def from_torch(
     """
     front = TorchFront(make, width, tokens, batch, train)
     label = name or type(front.models[0]).__name__
-    return ModelNetwork(front, label, laws, scales, output)
+    return ModelNetwork(front, label, laws, scales, output, check)
 
 
 class TorchFront(Front):
@@ -101,15 +105,36 @@ class TorchFront(Front):
     def numbers(self) -> dict[str, np.ndarray]:
         return {name: p.detach().double().numpy() for name, p in self.models[0].named_parameters()}
 
-    def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        with torch.no_grad(), Masks() as masks:
-            found = copy.deepcopy(self.models[0])(*self.tensors(inputs))
-        self.drawn = masks.drawn
+    def run(
+        self, inputs: Sequence[np.ndarray], fills: Mapping[str, float], double: bool = False
+    ) -> list[np.ndarray]:
+        model = copy.deepcopy(self.models[0])
+        for name, p in model.named_parameters():
+            if name in fills:
+                p.fill_(fills[name])
+        tensors = self.tensors(inputs)
+        if double:
+            model.double()
+            tensors = tuple(t.double() if t.is_floating_point() else t for t in tensors)
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), _default(double), Run() as run:
+            found = model(*tensors)
+        self.drawn = run.drawn
         return [t.numpy() for t in _tensors(found)]
 
 
-class Masks(TorchDispatchMode):
-    """Keeps the zeros and ones that dropout draws while a model runs."""
+@contextmanager
+def _default(double: bool) -> Iterator[None]:
+    """New tensors are in double precision, if asked."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64 if double else before)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+class Run(TorchDispatchMode):
+    """Keeps the zeros and ones that dropout draws, and marks memory that nobody has written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,6 +144,8 @@ class Masks(TorchDispatchMode):
         found = func(*args, **(kwargs or {}))
         if func is torch.ops.aten.bernoulli_.float:
             self.drawn.append(found.double().numpy().copy())
+        if func._schema.name.removeprefix("aten::") in EMPTY and found.is_floating_point():
+            found.fill_(np.nan)
         return found
 
 

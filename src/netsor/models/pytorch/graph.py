@@ -19,12 +19,14 @@ from netsor.errors import BuildError, Place
 from netsor.models.reader import Reader, Where
 from netsor.models.values import Constant, Traced, Value
 
-__all__ = ["RULES", "Pair", "export", "rule", "walk"]
+__all__ = ["EMPTY", "RULES", "Pair", "export", "rule", "walk"]
 
 Pair = tuple[Any, Any]  # a number of the graphs at the two widths
 Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}
 NOT_THE_USERS = (os.path.dirname(str(torch.__file__)), "netsor/models/")
+EMPTY = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
+NORMALISING = {"aten.batch_norm.default", "aten.instance_norm.default"}
 RECURRENT = {"aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.rnn_relu.input"}
 
 
@@ -43,17 +45,47 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 def export(model: Any, inputs: tuple[Any, ...]) -> Any:
-    """The graph of a model, with recurrent modules as loops over time."""
+    """The graph of a model without operations that write into tensors, with recurrent modules as loops."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            exported = torch.export.export(model, inputs)
+            return _functional(torch.export.export(model, inputs))
         except (RuntimeError, ValueError, TypeError, UserError) as error:
             raise _not_exported(error) from error
-        recurrent = [n for n in exported.graph.nodes if str(n.target) in RECURRENT]
-        for node in recurrent:
-            _check_recurrent(node)
-        return exported.run_decompositions() if recurrent else exported
+
+
+def _functional(exported: Any) -> Any:
+    """The graph with new tensors in place of writes: a write through a view changes all that share memory."""
+    recurrent = [n for n in exported.graph.nodes if str(n.target) in RECURRENT]
+    for node in recurrent:
+        _check_recurrent(node)
+    if recurrent:
+        exported = exported.run_decompositions()
+    elif _writes(exported):
+        exported = exported.run_decompositions({})
+    for node in _writes(exported):
+        at = where(node)
+        raise BuildError(
+            f"{at}: an operation writes into a tensor, and PyTorch cannot write it as one that does not",
+            place=at.place,
+            remedy="Compute a new tensor instead: `h = h + 1` in place of `h += 1`, torch.cat or torch.where "
+            "in place of `h[:, 0] = 0`.",
+        )
+    return exported
+
+
+def _writes(exported: Any) -> list[Any]:
+    """The operations that change a tensor, in the graph and in those inside it."""
+    modules = (m for m in exported.graph_module.modules() if isinstance(m, torch.fx.GraphModule))
+    return [node for m in modules for node in m.graph.nodes if node.op == "call_function" and _is_write(node)]
+
+
+def _is_write(node: Any) -> bool:
+    """Whether an operation changes a tensor; normalisations hide that they update running statistics."""
+    if str(node.target) in NORMALISING:
+        running, training = node.args[3], node.args[5]
+        return running is not None and bool(training)
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 def _check_recurrent(node: Any) -> None:
@@ -209,14 +241,25 @@ def call(reader: Reader, a: Any, b: Any, env: dict[str, Any]) -> Any:
     if isinstance(a.target, torch._ops.HigherOrderOperator):
         return _inside(reader, a, env)
     inputs = [env[n.name] for n in a.all_input_nodes]
-    if all(isinstance(x, Constant | list) for x in inputs) and not any(
-        isinstance(y, Traced) and not isinstance(y, Constant)
-        for x in inputs
-        if isinstance(x, list)
-        for y in x
+    if any(x is None for x in inputs):
+        raise reader.refuse(
+            "a result is used that the limit does not have, such as the positions of a maximum or running "
+            "statistics",
+            "Use the values alone, or compute this from the data before the network.",
+        )
+    name = a.target._schema.name.removeprefix("aten::")
+    is_random = torch.Tag.nondeterministic_seeded in a.target.tags
+    if (
+        not is_random
+        and all(isinstance(x, Constant | list) for x in inputs)
+        and not any(
+            isinstance(y, Traced) and not isinstance(y, Constant)
+            for x in inputs
+            if isinstance(x, list)
+            for y in x
+        )
     ):
         return _run(a, b, env)
-    name = a.target._schema.name.removeprefix("aten::")
     if name not in RULES:
         raise reader.refuse(
             f"the PyTorch operation `{a.target}` has no rule",
@@ -258,7 +301,9 @@ def _run(a: Any, b: Any, env: dict[str, Any]) -> Any:
     for node, side in ((a, "one"), (b, "two")):
         args = [_numbers(x, env, side) for x in node.args]
         kwargs = {k: _numbers(x, env, side) for k, x in node.kwargs.items()}
-        outs.append(node.target(*args, **kwargs))
+        out = node.target(*args, **kwargs)
+        is_empty = node.target._schema.name.removeprefix("aten::") in EMPTY
+        outs.append(torch.zeros_like(out) if is_empty else out)
     if isinstance(outs[0], tuple | list):
         return [_constant(p, q) for p, q in zip(*outs, strict=True)]
     return _constant(*outs)

@@ -292,7 +292,15 @@ def _group_norm(
     return _affine(reader, reshape(reader, h, x.shape), weight, bias, 1)
 
 
-@rule("batch_norm", "instance_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training")
+@rule(
+    "_native_batch_norm_legit", "_native_batch_norm_legit_functional", "_native_batch_norm_legit_no_training"
+)
+def _native_batch_norm(reader: Reader, result: Any, **options: Any) -> Any:
+    """With the statistics of the batch and new running ones, which no result needs."""
+    return [_batch_norm(reader, result=result, **options), None, None, None, None]
+
+
+@rule("batch_norm", "instance_norm")
 def _batch_norm(
     reader: Reader,
     input: Any,

@@ -13,15 +13,16 @@ from typing import Any
 import numpy as np
 
 from netsor.lang.functions import maximum, minimum
+from netsor.models.axes import length, unknown
 from netsor.models.operations import elementwise as each
 from netsor.models.operations import reductions, shapes
-from netsor.models.operations.masks import dropped
+from netsor.models.operations.masks import NO_WIDTH, dropped, mask
 from netsor.models.operations.products import einsum as einsum_values
 from netsor.models.operations.products import gather, multiply
-from netsor.models.pytorch.graph import Pair, rule
+from netsor.models.pytorch.graph import EMPTY, Pair, rule
 from netsor.models.reader import Reader
 from netsor.models.scalars import Size
-from netsor.models.values import LARGE, Constant, Output, Parameter, Traced, Value, number
+from netsor.models.values import LARGE, Constant, Output, Parameter, Traced, Value, fixed, number
 
 __all__ = ["axes_of", "operand", "plain"]
 
@@ -73,20 +74,20 @@ for _name, _mine in {
     "square": "square",
     "tanh": "tanh",
 }.items():
-    rule(_name, f"{_name}_")(lambda reader, self, result, mine=_mine: each.unary(reader, mine, self))
+    rule(_name)(lambda reader, self, result, mine=_mine: each.unary(reader, mine, self))
 
 
-@rule("gelu", "gelu_")
+@rule("gelu")
 def _gelu(reader: Reader, self: Traced, approximate: str, result: Any) -> Any:
     return each.unary(reader, "gelu_tanh" if approximate == "tanh" else "gelu", self)
 
 
-@rule("leaky_relu", "leaky_relu_")
+@rule("leaky_relu")
 def _leaky_relu(reader: Reader, self: Traced, negative_slope: Pair, result: Any) -> Any:
     return each.unary(reader, "leaky_relu", self, slope=float(plain(negative_slope)))
 
 
-@rule("elu", "elu_")
+@rule("elu")
 def _elu(reader: Reader, self: Traced, alpha: Pair, scale: Pair, input_scale: Pair, result: Any) -> Any:
     if plain(input_scale) != 1:
         raise reader.refuse("an elu with a scale of its input", "Scale the input before.")
@@ -94,19 +95,19 @@ def _elu(reader: Reader, self: Traced, alpha: Pair, scale: Pair, input_scale: Pa
     return each.mul(reader, out, float(plain(scale)))
 
 
-@rule("selu", "selu_")
+@rule("selu")
 def _selu(reader: Reader, self: Traced, result: Any) -> Any:
     """Klambauer et al. 2017: scale * elu(x, alpha)."""
     out = each.unary(reader, "elu", self, alpha=1.6732632423543772)
     return each.mul(reader, out, 1.0507009873554805)
 
 
-@rule("hardtanh", "hardtanh_")
+@rule("hardtanh")
 def _hardtanh(reader: Reader, self: Traced, min_val: Pair, max_val: Pair, result: Any) -> Any:
     return each.unary(reader, "hard_tanh", self, low=float(plain(min_val)), high=float(plain(max_val)))
 
 
-@rule("clamp", "clamp_")
+@rule("clamp")
 def _clamp(reader: Reader, self: Traced, min: Any, max: Any, result: Any) -> Any:
     low, high = (default if b is None else float(plain(b)) for b, default in ((min, -LARGE), (max, LARGE)))
     if low == 0 and high == LARGE:
@@ -114,12 +115,12 @@ def _clamp(reader: Reader, self: Traced, min: Any, max: Any, result: Any) -> Any
     return each.unary(reader, "hard_tanh", self, low=low, high=high)
 
 
-@rule("clamp_min", "clamp_min_")
+@rule("clamp_min")
 def _clamp_min(reader: Reader, self: Traced, min: Pair, result: Any) -> Any:
     return _clamp(reader, self, min, None, result)
 
 
-@rule("relu6", "relu6_")
+@rule("relu6")
 def _relu6(reader: Reader, self: Traced, result: Any) -> Any:
     return each.unary(reader, "hard_tanh", self, low=0.0, high=6.0)
 
@@ -135,7 +136,7 @@ def _glu(reader: Reader, self: Traced, dim: Pair, result: Any) -> Any:
     return each.mul(reader, a, each.unary(reader, "sigmoid", b))
 
 
-@rule("dropout", "dropout_")
+@rule("dropout")
 def _dropout(reader: Reader, input: Traced, p: Pair, train: bool, result: Any) -> Any:
     return dropped(reader, input, 1 - plain(p)) if train and plain(p) else input
 
@@ -161,15 +162,20 @@ def _alpha_dropout(reader: Reader, input: Traced, p: Pair, train: bool, result: 
     return input
 
 
+@rule("bernoulli")
+def _bernoulli(reader: Reader, self: Any, result: Any, p: Any = None, **_: Any) -> Any:
+    """Zeros and ones along a width, as dropout in place draws them."""
+    if p is None:
+        return _random(reader, result)
+    like = _filled(self, result, 0.0, 0.0)
+    if not any(f.width for f in like.factors):
+        raise reader.refuse("random numbers without a width are drawn", NO_WIDTH)
+    return mask(reader, plain(p), like.axes)
+
+
 @rule(
-    "bernoulli",
-    "rand_like",
-    "randn_like",
-    "rand",
-    "randn",
-    "bernoulli_",
-    "normal_",
-    "uniform_",
+    *("rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "multinomial"),
+    *("normal", "normal_functional", "uniform", "exponential", "poisson"),
 )
 def _random(reader: Reader, result: Any, **_: Any) -> Any:
     raise reader.refuse(
@@ -187,10 +193,8 @@ def _random(reader: Reader, result: Any, **_: Any) -> Any:
     "to",
     "_to_copy",
     "type_as",
-    "detach_",
     "lift_fresh_copy",
     "float",
-    "copy",
 )
 def _same(reader: Reader, self: Traced, result: Any, **_: Any) -> Any:
     return self
@@ -199,14 +203,14 @@ def _same(reader: Reader, self: Traced, result: Any, **_: Any) -> Any:
 # Arithmetic
 
 
-@rule("add", "add_")
+@rule("add")
 def _add(reader: Reader, self: Any, other: Any, result: Any, alpha: Pair = (1, 1)) -> Any:
     factor = float(plain(alpha))
     other = operand(reader, other) if factor == 1 else each.mul(reader, operand(reader, other), factor)
     return each.add(reader, operand(reader, self), other)
 
 
-@rule("sub", "sub_")
+@rule("sub")
 def _sub(reader: Reader, self: Any, other: Any, result: Any, alpha: Pair = (1, 1)) -> Any:
     factor = float(plain(alpha))
     other = operand(reader, other) if factor == 1 else each.mul(reader, operand(reader, other), factor)
@@ -218,12 +222,12 @@ def _rsub(reader: Reader, self: Any, other: Any, result: Any, alpha: Pair = (1, 
     return _sub(reader, other, self, result, alpha)
 
 
-@rule("mul", "mul_")
+@rule("mul")
 def _mul(reader: Reader, self: Any, other: Any, result: Any) -> Any:
     return each.mul(reader, operand(reader, self), operand(reader, other))
 
 
-@rule("div", "div_")
+@rule("div")
 def _div(reader: Reader, self: Any, other: Any, result: Any, rounding_mode: Any = None) -> Any:
     if rounding_mode is not None:
         raise reader.refuse(
@@ -308,7 +312,7 @@ def _bounded(reader: Reader, x: Any) -> Any:
     return number(one, two)
 
 
-@rule("masked_fill", "masked_fill_")
+@rule("masked_fill")
 def _masked_fill(reader: Reader, self: Any, mask: Any, value: Any, result: Any) -> Any:
     return _where(reader, mask, value, self, result)
 
@@ -325,8 +329,6 @@ def _masked_fill(reader: Reader, self: Any, mask: Any, value: Any, result: Any) 
         "unflatten",
         "squeeze",
         "unsqueeze",
-        "squeeze_",
-        "unsqueeze_",
     ),
     *("_reshape_alias", "view_as", "squeeze_copy"),
 )
@@ -339,7 +341,7 @@ def _permute(reader: Reader, self: Any, dims: list, result: Any) -> Any:
     return shapes.transpose(reader, self, axes_of(self, dims))
 
 
-@rule("transpose", "t", "transpose_", "numpy_T", "mT")
+@rule("transpose", "t", "numpy_T", "mT")
 def _transpose(reader: Reader, self: Any, result: Any, dim0: Pair = (-2, -2), dim1: Pair = (-1, -1)) -> Any:
     rank = len(self.shape)
     order = list(range(rank))
@@ -521,17 +523,108 @@ def _index(
     return gather(reader, self, d, at)
 
 
-@rule("zeros_like", "new_zeros", "full_like", "ones_like", "new_full", "new_ones")
-def _filled(reader: Reader, self: Any, result: list[Size], fill_value: Any = None, **_: Any) -> Any:
-    return number(
-        0.0 if fill_value is None else float(plain(fill_value)),
-        axes=shapes.broadcast(reader, number(0.0), result, []).axes,
+# Constants, and writes into a copy
+
+
+def _filled(x: Any, result: list[Size], one: float, two: float) -> Value:
+    """A number at the two widths, with the axes of x where these have the length of the result's."""
+    axes = fixed(x.axes) if isinstance(x, Value) and len(x.axes) == len(result) else ((),) * len(result)
+    axes = tuple(a if length(a) == size else unknown(size) for a, size in zip(axes, result, strict=True))
+    return number(one, two, axes)
+
+
+def _constant_rule(value: float, *names: str) -> None:
+    rule(*names)(lambda reader, self, result, **_: _filled(self, result, value, value))
+
+
+_constant_rule(0.0, "zeros_like", "new_zeros", "zero", *EMPTY)  # memory that is read must be written before
+_constant_rule(1.0, "ones_like", "new_ones")
+
+
+@rule("full_like", "new_full")
+def _full(reader: Reader, self: Any, result: list[Size], fill_value: Pair, **_: Any) -> Any:
+    return _filled(self, result, float(fill_value[0]), float(fill_value[1]))
+
+
+@rule("fill")
+def _fill(reader: Reader, self: Any, result: list[Size], value: Any) -> Any:
+    if isinstance(value, tuple):
+        return _full(reader, self, result, value)
+    return shapes.broadcast(reader, value, result, [])
+
+
+@rule("copy")
+def _copy(reader: Reader, self: Any, src: Any, result: list[Size], **_: Any) -> Any:
+    return _expand(reader, src, result)
+
+
+@rule("slice_scatter")
+def _slice_scatter(
+    reader: Reader, self: Any, src: Any, dim: Pair, start: Any, end: Any, step: Pair, result: Any
+) -> Any:
+    (d,) = axes_of(self, dim)
+    size = self.shape[d]
+    first, last = _bounds(start, size, (0, 0)), _bounds(end, size, size)
+    return shapes.write(reader, self, src, d, first, last, plain(step))
+
+
+@rule("select_scatter")
+def _select_scatter(reader: Reader, self: Any, src: Any, dim: Pair, index: Pair, result: Any) -> Any:
+    (d,) = axes_of(self, dim)
+    size = self.shape[d]
+    start = (index[0] % size[0], index[1] % size[1])
+    part = shapes.reshape(reader, src, [*src.shape[:d], (1, 1), *src.shape[d:]])
+    return shapes.write(reader, self, part, d, start, (start[0] + 1, start[1] + 1))
+
+
+@rule("index_put")
+def _index_put(
+    reader: Reader, self: Any, indices: list, values: Any, accumulate: bool, result: list[Size]
+) -> Any:
+    used = [(d, i) for d, i in enumerate(indices) if i is not None]
+    d, at = used[0]
+    if not accumulate and len(used) == 1 and _is_mask(at) and math.prod(s[0] for s in values.shape) == 1:
+        missing = len(result) - d - len(at.shape)
+        condition = shapes.reshape(reader, mask_value(reader, at), [*at.shape, *[(1, 1)] * missing])
+        return each.select(reader, condition, shapes.reshape(reader, values, []), self)
+    if accumulate or len(used) != 1 or not isinstance(at, Constant) or len(at.shape) != 1:
+        raise reader.refuse(
+            "members are written at positions that depend on the data, or on several axes at once",
+            "Positions must be fixed numbers, one axis at a time, each of them once; torch.where takes a "
+            "condition for every member.",
+        )
+    return _put(reader, self, d, at, values, result)
+
+
+def _put(reader: Reader, x: Any, d: int, at: Constant, values: Any, result: list[Size]) -> Any:
+    """Values at fixed places of a finite axis."""
+    places = np.flatnonzero(at.one) if at.one.dtype == bool else at.one % plain(result[d])
+    if not np.array_equal(at.one, at.two) or len(set(places.tolist())) < len(places):
+        raise reader.refuse(
+            "members are written at positions that depend on the width, or twice at one position",
+            "Positions are fixed numbers, each of them once.",
+        )
+    part = _expand(reader, values, [*result[:d], (len(places),) * 2, *result[d + 1 :]])
+    return shapes.put_members(reader, x, part, d, places.tolist())
+
+
+def _is_mask(x: Any) -> bool:
+    """Whether indices are conditions: fixed ones, or computed."""
+    return x.one.dtype == bool and len(x.shape) > 1 if isinstance(x, Constant) else True
+
+
+@rule("index_fill")
+def _index_fill(reader: Reader, self: Any, dim: Pair, index: Any, value: Any, result: list[Size]) -> Any:
+    (d,) = axes_of(self, dim)
+    return _index_put(
+        reader, self, [*[None] * d, index], each.as_value(reader, operand(reader, value)), False, result
     )
 
 
-@rule("empty_like")
-def _empty(reader: Reader, self: Any, result: list[Size], **_: Any) -> Any:
-    return _filled(reader, self, result)
+@rule("index_copy")
+def _index_copy(reader: Reader, self: Any, dim: Pair, index: Any, source: Any, result: list[Size]) -> Any:
+    (d,) = axes_of(self, dim)
+    return _index_put(reader, self, [*[None] * d, index], source, False, result)
 
 
 # Reductions
