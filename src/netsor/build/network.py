@@ -133,6 +133,10 @@ class Network:
         """What a tangent network makes of a program; any other network takes it as it is."""
         return None
 
+    def tangent_remarks(self) -> tuple[str, ...]:
+        """What plans of the tangent kernel say about its parameters."""
+        return ()
+
     @functools.cached_property
     def _roots(self) -> list[Any]:
         """The function, if it is a user's; of one of our own, the users' functions and the parameters."""

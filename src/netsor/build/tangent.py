@@ -41,7 +41,8 @@ class TangentNetwork(Network):
     def tangent_of(self, made: Program, parameters: Mapping[str, Any], finite: bool) -> Tangent:
         """The tangent of a program of the network; at finite width, with all that vanishes in the limit."""
         rates = self.rates_of(parameters)
-        return tangent_of(made, rates, tied=finite, scalars=finite, coarser=self.coarser)
+        derived = tangent_of(made, rates, tied=finite, scalars=finite, coarser=self.coarser)
+        return replace(derived, remarks=(*derived.remarks, *self.net.tangent_remarks()))
 
     def rates_of(self, parameters: Mapping[str, Matrix | Vector]) -> Rates:
         """The rates of the inputs of a program, from those of its parameters and those that are given."""

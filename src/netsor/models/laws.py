@@ -62,11 +62,12 @@ class Law:
 
 @dataclass(frozen=True)
 class Row:
-    """A parameter of the model: its name, its shape at the two widths, and its law."""
+    """A parameter of the model: its name, its shape at the two widths, its law, whether it is trained."""
 
     name: str
     shape: tuple[Size, ...]
     law: Law
+    trained: bool = True
 
 
 def measured_law(values: np.ndarray) -> Law:

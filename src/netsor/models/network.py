@@ -26,6 +26,11 @@ __all__ = ["Front", "ModelNetwork", "two_widths"]
 
 Parameters = dict[str, Parameter | Constant]
 SCALES = ("strict", "shrinking", "width")
+LEFT_OUT = (
+    "The tangent kernel leaves out {names}: trained parameters that begin as constants (gains of 1, biases "
+    "of 0) are constants of the limit."
+)
+MOVED = "The tangent kernel trains {names}, frozen in the model: a rate of 0 freezes a parameter."
 
 
 class Front(ABC):
@@ -34,6 +39,7 @@ class Front(ABC):
     widths: Size
     rows: list[Row]
     batch: bool
+    tokens: bool
     drawn: Sequence[np.ndarray] = ()  # the masks of dropout in the last run, if the model draws them itself
 
     @abstractmethod
@@ -97,6 +103,13 @@ class ModelNetwork(Network):
             return super().parameters(*inputs)
         return {made: made.name for made in self.registry.made.values() if made.name}
 
+    def tangent_remarks(self) -> tuple[str, ...]:
+        """Where the tangent kernel trains other parameters than the model's library does."""
+        constant = [row.name for row in self.rows if row.trained and row.law.is_constant]
+        frozen = [row.name for row in self.rows if not row.trained and not row.law.is_constant]
+        texts = ((constant, LEFT_OUT), (frozen, MOVED))
+        return tuple(text.format(names=_listed(names)) for names, text in texts if names)
+
     def read(self, x: Any) -> list[Any]:
         """The model on one input, as readouts."""
         with bar(None, 0, f"reading {self.name}"):
@@ -113,6 +126,8 @@ class ModelNetwork(Network):
         if not self.checks or shapes in self.checked or any(part.kind != "K" for part in parts):
             return
         arrays = tuple(current_trace("a model").values_of(part) for part in parts)
+        if not self.front.tokens and not any(a.any() for a in arrays):  # zeros tell nothing
+            arrays = tuple(np.random.default_rng(0).standard_normal(a.shape) for a in arrays)
         latest = self.latest
         check_import(self, arrays if isinstance(x, tuple) else arrays[0])
         self.latest = latest
@@ -189,6 +204,11 @@ class ModelNetwork(Network):
     def output_orders(self) -> list[list[int]]:
         """How the model's own results are ordered by netsor: rows of a readout first."""
         return [rows_first(result) for result in self.results]
+
+
+def _listed(names: list[str]) -> str:
+    """The first names, and how many there are."""
+    return ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:4])}, ... ({len(names)} parameters)"
 
 
 def two_widths(width: int) -> Size:

@@ -57,6 +57,7 @@ def report_laws(net: ModelNetwork) -> LawReport:
     )
     own = [row.name for row in net.rows if _has_own_law(net, row)]
     notes = (SAME_LIMIT, *([OWN_LAW.format(names=", ".join(own))] if own else []), *net.notes)
+    notes = (*notes, *net.tangent_remarks())
     return LawReport(rows, (f"n = {widths[0]} is the model's own width.", *notes))
 
 

@@ -279,7 +279,8 @@ class JaxFront(Front):
     def run(
         self, inputs: Sequence[np.ndarray], fills: Mapping[str, float], double: bool = False
     ) -> list[np.ndarray]:
-        with double_precision() if double else nullcontext():
+        # a kernel that JAX traces reads its network inside the trace, but the model is run on numbers
+        with jax.ensure_compile_time_eval(), double_precision() if double else nullcontext():
             made = [jnp.asarray(x, self.dtype) for x in inputs]
             tree = jax.tree_util.tree_map_with_path(
                 lambda path, leaf: jnp.full_like(leaf, fills[label(path)]) if label(path) in fills else leaf,

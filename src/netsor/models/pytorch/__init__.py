@@ -79,8 +79,8 @@ class TorchFront(Front):
     ) -> None:
         self.widths, self.tokens, self.batch = two_widths(width), tokens, batch
         (one, laws), (two, laws2) = (built(make, n) for n in self.widths)
-        self.models = tuple(m.train(train).requires_grad_(False) for m in (one, two))
         self.rows = read_rows(one, laws, two, laws2)
+        self.models = tuple(m.train(train).requires_grad_(False) for m in (one, two))
         self.graphs: dict[Any, list[Any]] = {}
 
     @property

@@ -242,5 +242,6 @@ def read_rows(one: Any, laws: dict[str, Law], two: Any, laws2: dict[str, Law]) -
                 remedy="make(n) builds one architecture, in which only sizes depend on n.",
             )
         shape: tuple[Size, ...] = tuple(zip(p.shape, others[name].shape, strict=True))
-        rows.append(Row(name, shape, at_two_widths(name, laws[name], laws2[name])))
+        law = at_two_widths(name, laws[name], laws2[name])
+        rows.append(Row(name, shape, law, p.requires_grad))
     return rows
