@@ -281,13 +281,14 @@ class JaxFront(Front):
     ) -> list[np.ndarray]:
         # a kernel that JAX traces reads its network inside the trace, but the model is run on numbers
         with jax.ensure_compile_time_eval(), double_precision() if double else nullcontext():
-            made = [jnp.asarray(x, self.dtype) for x in inputs]
+            kind = jnp.float64 if double and not self.tokens else self.dtype
+            made = [jnp.asarray(x, kind) for x in inputs]
             tree = jax.tree_util.tree_map_with_path(
                 lambda path, leaf: jnp.full_like(leaf, fills[label(path)]) if label(path) in fills else leaf,
                 self.trees[0],
             )
             if double:
-                made, tree = jax.tree.map(_double, (made, tree))
+                tree = jax.tree.map(_double, tree)
             found = self.apply[0](tree, *(x[None] if self.batch else x for x in made))
             return [np.asarray(a) for a in jax.tree_util.tree_leaves(found)]
 

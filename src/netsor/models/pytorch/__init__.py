@@ -88,9 +88,9 @@ class TorchFront(Front):
         floats = [p.dtype for p in self.models[0].parameters() if p.is_floating_point()]
         return floats[0] if floats else torch.get_default_dtype()
 
-    def tensors(self, inputs: Sequence[np.ndarray]) -> tuple[Any, ...]:
+    def tensors(self, inputs: Sequence[np.ndarray], double: bool = False) -> tuple[Any, ...]:
         """Inputs as the model takes them."""
-        kind = torch.long if self.tokens else self.dtype
+        kind = torch.long if self.tokens else torch.float64 if double else self.dtype
         made = [torch.as_tensor(np.array(x)).to(kind) for x in inputs]
         return tuple(t[None] if self.batch else t for t in made)
 
@@ -112,10 +112,9 @@ class TorchFront(Front):
         for name, p in model.named_parameters():
             if name in fills:
                 p.fill_(fills[name])
-        tensors = self.tensors(inputs)
+        tensors = self.tensors(inputs, double)
         if double:
             model.double()
-            tensors = tuple(t.double() if t.is_floating_point() else t for t in tensors)
         with torch.no_grad(), torch.random.fork_rng(devices=[]), _default(double), Run() as run:
             found = model(*tensors)
         self.drawn = run.drawn
