@@ -160,11 +160,11 @@ def slice_axis(reader: Reader, x: Traced, axis: int, start: Size, stop: Size, st
         return x.each(lambda t: _slice(reader, t, axis, start, stop, step))
     if start[0] >= stop[0] and start[1] >= stop[1]:
         return Value(tuple(unknown(s) for s in (*x.shape[:axis], (0, 0), *x.shape[axis + 1 :])), 0.0)
-    matrix = isinstance(x, Parameter) and not x.is_constant and len(x.widths) == 2
-    x = x if matrix else as_value(reader, x)
+    if not (isinstance(x, Parameter) and not x.is_constant and len(x.widths) == 2):
+        x = as_value(reader, x)
     if step != 1 and any(f.width is not None and f.real for f in x.axes[axis]):
         _check_steps(reader, size, start, stop, step)
-        part = slice_axis(reader, _by_steps(reader, x, axis, step), axis + 1, start, (start[0] + 1,) * 2)
+        part = slice_axis(reader, _by_steps(reader, x, axis, step), axis + 1, start, both(start[0] + 1))
         return reshape(reader, part, [*part.shape[: axis + 1], *part.shape[axis + 2 :]])
     if isinstance(x, Parameter):
         return _slice_matrix(reader, x, axis, start, stop, step)

@@ -31,7 +31,7 @@ RECURRENT = {"aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.r
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Enter the rule of ATen operations, by name without overload: `@rule("relu", "relu_")`.
+    """Enter the rule of ATen operations, by name without overload: `@rule("mm", "bmm")`.
 
     A rule is called with the reader, the operation's arguments by their names in its schema, and `result`,
     the shape of its result at both widths (None if it has several). Numbers come as pairs.

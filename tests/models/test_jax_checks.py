@@ -1,0 +1,82 @@
+"""Models on JAX are checked by their own weights, too, without being asked."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+
+import netsor as ns
+
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp  # noqa: E402
+
+from netsor.errors import SimulationError  # noqa: E402
+from netsor.models.jaxpr.graph import RULES  # noqa: E402
+
+X = np.random.default_rng(0).standard_normal((3, 4))
+SINE = RULES["sin"]
+
+
+def init(key, n):
+    u, w, v = jax.random.split(key, 3)
+    hidden = jax.random.normal(w, (n, n)) / n**0.5
+    return {"x": jax.random.normal(u, (4, n)), "Input": hidden, "v": jax.random.normal(v, (n, 1)) / n**0.5}
+
+
+def apply(p, x):
+    return jnp.sin(jax.nn.relu(x @ p["x"]) @ p["Input"]) @ p["v"]
+
+
+def cancelling(p, x):
+    return jnp.sin(((x @ p["x"]) + 1e5) - 1e5) @ p["v"]
+
+
+def halved(reader, ins, *options):
+    return RULES["mul"](reader, [SINE(reader, ins, *options), 0.5], *options)
+
+
+@pytest.mark.parametrize("name", ["from_torch", "from_jax", "from_flax", "from_equinox", "from_keras"])
+def test_all_fronts_check(name):
+    if name == "from_torch":
+        pytest.importorskip("torch")
+    assert inspect.signature(getattr(ns, name)).parameters["check"].default is True
+
+
+def test_a_wrong_rule_is_an_error_unless_the_check_is_off(monkeypatch):
+    monkeypatch.setitem(RULES, "sin", halved)
+    with pytest.raises(SimulationError, match=r"differs from the model by \d"):
+        ns.kernel(ns.from_jax(init, apply, 16))(X)
+    assert ns.kernel(ns.from_jax(init, apply, 16, check=False))(X).shape == (3, 3)
+
+
+def test_float64_where_float32_cancels():
+    check = ns.check_import(ns.from_jax(init, cancelling, 16), X[0])
+    assert check.tolerance == 1e-5
+    assert check.difference < 1e-9
+    assert not jax.config.jax_enable_x64
+
+
+def test_under_jit():
+    """The model is run on numbers while JAX traces the kernel."""
+    net = ns.from_jax(init, apply, 16)
+    found = jax.jit(ns.kernel(net))(jnp.asarray(X))
+    assert net.checked == {((4,),)}
+    np.testing.assert_allclose(found, ns.kernel(ns.from_jax(init, apply, 16))(X), rtol=1e-5)
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_every_second_coordinate(start):
+    """tanh of half of the coordinates, read out: half of the kernel."""
+
+    def half(p, x):
+        h = jnp.tanh(x @ p["x"])[..., start::2]
+        return jnp.concatenate([h, 0.0 * h], -1) @ p["v"]
+
+    def whole(p, x):
+        return jnp.tanh(x @ p["x"]) @ p["v"]
+
+    one, two = (ns.kernel(ns.from_jax(init, fn, 16))(X) for fn in (half, whole))
+    np.testing.assert_allclose(one, two / 2, rtol=1e-12)
