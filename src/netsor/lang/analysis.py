@@ -203,8 +203,8 @@ def _composed_growth(f: Growth, x: Growth) -> Growth:
 
 
 def _add(x: About, y: About) -> About:
-    if x.pieces and y.pieces:
-        return _of_pieces(x.pieces + y.pieces)
+    if x.pieces and y.pieces and _kept(total := x.pieces + y.pieces):
+        return _of_pieces(total)
     low, high = x.range[0] + y.range[0], x.range[1] + y.range[1]
     same = x.parity if x.parity == y.parity else 0
     return About(
@@ -219,8 +219,9 @@ def _neg(x: About) -> About:
 
 
 def _mul(x: About, y: About) -> About:
-    if x.pieces and y.pieces and x.pieces.degree + y.pieces.degree <= MOST_DEGREE:
-        return _of_pieces(x.pieces * y.pieces)
+    small = x.pieces and y.pieces and x.pieces.degree + y.pieces.degree <= MOST_DEGREE
+    if small and _kept(total := x.pieces * y.pieces):
+        return _of_pieces(total)
     steep, flat = max(x.growth, y.growth), min(x.growth, y.growth)
     growth = max(steep, Growth.POLYNOMIAL) if flat > Growth.BOUNDED else steep
     kinks, jumps = _union(x.kinks, y.kinks), _union(x.jumps, y.jumps)
@@ -273,8 +274,8 @@ def _whole_power(x: About, n: int) -> About:
 
 
 def _maximum(x: About, y: About) -> About:
-    if x.pieces and y.pieces:
-        return _of_pieces(x.pieces.larger(y.pieces))
+    if x.pieces and y.pieces and _kept(larger := x.pieces.larger(y.pieces)):
+        return _of_pieces(larger)
     low, high = (max(a, b) for a, b in zip(x.range, y.range, strict=True))
     growth = Growth.BOUNDED if isfinite(low) and isfinite(high) else max(x.growth, y.growth)
     same = 1 if x.parity == y.parity == 1 else 0

@@ -46,7 +46,7 @@ def show(program: Program, data_limit: int | None = None) -> str:
     for s in program.statements:
         lines += s.notes
         terms = 0 if data_limit is None else count_terms(getattr(s, "expr", Const(0.0)))
-        lines.append(show_statement(s, kinds) if terms < 10_000 else f"# a line of {terms:,} terms")
+        lines.append(show_statement(s, kinds) if terms < 10_000 else f"# a line of {_count(terms)} terms")
     return "\n".join([*lines, *program.notes]) + "\n"
 
 
@@ -56,7 +56,7 @@ def _refuse_long(program: Program) -> None:
     total = sum(count_terms(expr, memo) for expr in program.expressions())
     if total > MOST_TERMS:
         raise LoweringError(
-            f"the text of the program has {total:,} terms, more than {MOST_TERMS:,}",
+            f"the text of the program has {_count(total)} terms, more than {MOST_TERMS:,}",
             remedy="A part that is used several times is written out each time. Give shared parts names of "
             'their own (lines `x := ...`), and do not unwind them: `program.lower("netsor-o")` keeps names.',
         )
@@ -146,7 +146,12 @@ def shown_short(expr: Expr, longest: int = 60) -> str:
     """The text of an expression, or its size if it is long."""
     terms = count_terms(expr)
     text = show_expr(expr) if terms < longest else ""
-    return text if text and len(text) <= longest else f"an expression of {terms:,} terms"
+    return text if text and len(text) <= longest else f"an expression of {_count(terms)} terms"
+
+
+def _count(terms: int) -> str:
+    """A number of terms; expressions that share their parts can have more than there are digits for."""
+    return f"{terms:,}" if terms < 10**12 else f"2^{terms.bit_length() - 1}"
 
 
 def _binding(expr: Expr) -> int:

@@ -18,7 +18,7 @@ from netsor.lang import functions as fn
 from netsor.lang.analysis import About, about_parts
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
-from netsor.lang.expr import Apply, Const, Expr, Ref, refs
+from netsor.lang.expr import Apply, Const, Expr, Ref, count_terms, refs
 from netsor.lang.facts import Facts
 from netsor.lang.ops import Function
 from netsor.lang.show import show_expr
@@ -27,6 +27,7 @@ from netsor.lang.terms import Inner, Term, Terms, terms_of_pieces
 __all__ = ["recognised"]
 
 MOST_TERMS, MOST_DEGREE = 24, 24  # beyond, a Hermite series is faster and more exact
+LONGEST = 10_000  # terms of an expression as text, which is its name
 
 
 def recognised(body: Expr, name: str) -> tuple[Function, dict] | None:
@@ -44,7 +45,7 @@ def recognised(body: Expr, name: str) -> tuple[Function, dict] | None:
             return fn.identity, {}
         case Apply(Function() as op, (argument,), _, None) if argument == x and not op.user and not op.infix:
             return op, {**op.defaults, **body.options}
-    if not set(refs(body)) <= {name}:
+    if not set(refs(body)) <= {name} or count_terms(body) > LONGEST:
         return None
     parts = about_parts(body, name)
     found, terms = parts[body], _terms_of(parts)[body]
@@ -90,7 +91,10 @@ def _composed(node: Expr, parts: Mapping[Expr, About], known: dict[Expr, Terms |
             s, t = known[x], known[y]
             if s is None or t is None:
                 return None
-            return _product(s, t) if op is fn.mul else (*s, *(t if op is fn.add else _scaled(t, -1.0)))
+            if op is fn.mul:
+                return _product(s, t)
+            total = (*s, *(t if op is fn.add else _scaled(t, -1.0)))
+            return total if len(total) <= 4 * MOST_TERMS else None
         case Apply(op, (x, Const(value))) if op is fn.div and value and (s := known[x]):
             return _scaled(s, 1 / value)
         case Apply(op, (x, Const(power))) if op is fn.pow_ and power in range(1, 9) and (s := known[x]):

@@ -15,7 +15,7 @@ from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, refs
 from netsor.lang.functions import pow_
 from netsor.lang.ops import Function
-from netsor.lang.show import show_expr
+from netsor.lang.show import shown_short
 from netsor.limits.recursion.covariances import cov, variance
 from netsor.limits.recursion.forms import HOLE, Atom
 from netsor.limits.recursion.pairs import Pair, PerInput
@@ -25,6 +25,7 @@ from netsor.limits.recursion.values import OWN, mean
 __all__ = ["Component", "callable_of", "kinks_of", "known_function", "name_of", "statistics"]
 
 Array = Any
+LONGEST = 1000  # characters of an expression in a plan
 Options = Mapping[str, Any]
 
 
@@ -50,7 +51,7 @@ class Component:
         """The expectation in words."""
         if self.is_unary and len(self.atoms) <= 2:
             return f"E[{' '.join(map(name_of, self.atoms))}]"
-        shown = " * ".join(show_expr(atom.expr) for atom in self.atoms[:3])
+        shown = " * ".join(shown_short(atom.expr, LONGEST) for atom in self.atoms[:3])
         return f"E[{shown}{' ...' if len(self.atoms) > 3 else ''}]"
 
     @cached_property

@@ -177,7 +177,13 @@ def _has_curved_kinks(atom: Atom) -> bool:
         n for n in subtrees(replace_exprs(atom.expr, names)) if isinstance(n, Apply) and len(refs(n)) > 1
     ]
     kinked = [n for n in nodes if not is_smooth_node(n) and not has_user_function(n)]
-    return not all(_is_straight(part) for n in kinked for part in subtrees(n))
+    seen: set[Expr] = set()
+    for n in kinked:
+        parts = list(subtrees(n, seen))
+        if not all(map(_is_straight, parts)):
+            return True
+        seen.update(parts)
+    return False
 
 
 def _is_straight(node: Expr) -> bool:
@@ -196,7 +202,7 @@ def _is_straight(node: Expr) -> bool:
 def _known_planes(bodies: Sequence[Expr], d: int) -> Planes | None:
     """The planes with kinks, where these are all kinks of functions of one variable; None if not."""
     found: dict[tuple[int, float], None] = {}
-    nodes = list(bodies)
+    nodes, seen = list(bodies), set(bodies)
     while nodes:
         node = nodes.pop()
         names = refs(node)
@@ -205,7 +211,8 @@ def _known_planes(bodies: Sequence[Expr], d: int) -> Planes | None:
         elif isinstance(node, Apply) and names:
             if not is_smooth_node(node):
                 return None
-            nodes += node.args
+            nodes += [arg for arg in node.args if arg not in seen]
+            seen.update(node.args)
     offsets = np.array([kink for _, kink in found])
     return Planes(np.eye(d)[[k for k, _ in found]].reshape(-1, d), offsets, 0 * offsets)
 

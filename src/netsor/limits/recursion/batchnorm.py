@@ -46,7 +46,7 @@ def sampled_batchnorm(r: Recorder, e: Expr) -> SampledBatchnorm | None:
     """
     if r.samples is None or not r.forms.has_batchnorm_slopes:
         return None
-    factors = _factors(e)
+    factors = r.forms.factors(e)
     for k, x in enumerate(factors):
         for node in subtrees(x):
             if _is_sampled(r, node):
@@ -69,17 +69,6 @@ def _is_sampled(r: Recorder, e: Expr) -> bool:
         and e.op is d_batchnorm
         and bool(r.forms.families_in(e.args[0]) & r.samples.families)
     )
-
-
-def _factors(e: Expr) -> list[Expr]:
-    found, todo = [], [e]
-    while todo:
-        x = todo.pop()
-        if isinstance(x, Apply) and x.op is mul:
-            todo += reversed(x.args)
-        else:
-            found.append(x)
-    return found
 
 
 def _require(dimensions: int) -> None:

@@ -26,7 +26,7 @@ from netsor.limits.recursion.leaves import (
     normal_covariance,
     window_both_sides,
 )
-from netsor.limits.recursion.linear import mapped
+from netsor.limits.recursion.linear import combined, mapped
 from netsor.limits.recursion.pairs import Pair, PerInput, PerPair
 from netsor.limits.recursion.recorder import Asking, Recorder
 from netsor.limits.recursion.values import OWN, Variance, constant
@@ -47,6 +47,9 @@ def cov(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
     if back is not None:
         return back.swapped
     e, f = written_out(r, e), written_out(r, f)
+    if forms.is_long(e) or forms.is_long(f):  # part by part, so that what is shared is computed once
+        side = 0 if forms.is_long(e) and (not forms.is_long(f) or forms.is_longer(e, f)) else 1
+        return (yield from combined(r, side, e, f, pair, cov))
     if is_sum(e, forms.terms(e)) or is_sum(f, forms.terms(f)):
         return (yield from _of_sums(r, e, f, pair))
     joined = yield from fused(r, e, f, pair)

@@ -35,9 +35,15 @@ from netsor.lang.types import C, G
 from netsor.limits.recursion.components import components
 from netsor.limits.recursion.masks import masks_of, masks_outside
 
-__all__ = ["HOLE", "Asking", "Atom", "Forms", "Product", "of_parts", "replace_exprs"]
+__all__ = ["HOLE", "Asking", "Atom", "Forms", "Product", "Size", "of_parts", "replace_exprs"]
 
 HOLE = Ref("@")
+TWO = Const(2.0)
+MOST_PRODUCTS = 2**12  # of an expectation: they take about a second to plan, which is what sampling takes
+MOST_FACTORS = 2**16  # of all its products: squares of squares have few products, of many factors
+FEW_TERMS = 16  # of a form
+LONGEST_PRODUCT = 2**9  # that is looked at factor by factor
+ENDLESS = 10**18
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -84,6 +90,34 @@ class Product:
     @property
     def negative(self) -> Product:
         return Product((Const(-1.0), *self.constants), self.atoms)
+
+
+@dataclass(frozen=True)
+class Size:
+    """The number of products of a sum, and that of all their factors."""
+
+    products: int
+    factors: int
+
+    def __add__(self, other: Size) -> Size:
+        return Size(self.products + other.products, self.factors + other.factors)._capped()
+
+    def __mul__(self, other: Size) -> Size:
+        factors = self.factors * other.products + self.products * other.factors
+        return Size(self.products * other.products, factors)._capped()
+
+    def _capped(self) -> Size:
+        """Far beyond every budget the numbers stop growing, as their digits would take over."""
+        return Size(min(self.products, ENDLESS), min(self.factors, ENDLESS))
+
+    def __str__(self) -> str:
+        count, what = (self.factors, "factors") if self.products == 1 else (self.products, "products")
+        return f"{count:,} {what}" if count < ENDLESS else f"more {what} than can be counted"
+
+    @property
+    def is_small(self) -> bool:
+        """Whether multiplying out takes less time than sampling."""
+        return self.products <= MOST_PRODUCTS and self.factors <= MOST_FACTORS
 
 
 @dataclass(frozen=True)
@@ -320,12 +354,52 @@ class Forms:
                 return tuple(t.times(1, (factor, op is div)) for t in (yield vector))
         return () if self.is_constant(expr) else (LinearTerm(expr),)
 
+    def is_long(self, form: Expr) -> bool:
+        """Whether a form, as a sum of terms, names the same ones many times."""
+        count = self._count_linear(form)
+        return count > FEW_TERMS and count > 2 * len(self._linear_leaves(form))
+
+    def is_longer(self, form: Expr, other: Expr) -> bool:
+        """Whether a form has at least as many terms as another."""
+        return self._count_linear(form) >= self._count_linear(other)
+
+    @of_parts
+    def _count_linear(self, expr: Expr) -> Asking:
+        """How many terms a form has."""
+        total = 0
+        for a in self._summands(expr):
+            total += yield a
+        return min(total, ENDLESS) if self._summands(expr) else 1
+
+    def _linear_leaves(self, expr: Expr) -> set[Expr]:
+        """The different forms among them."""
+        seen, todo = {expr}, [expr]
+        leaves: set[Expr] = set()
+        while todo:
+            e = todo.pop()
+            parts = self._summands(e)
+            todo += [a for a in parts if a not in seen]
+            seen.update(parts)
+            leaves.update(() if parts else (e,))
+        return leaves
+
+    def _summands(self, expr: Expr) -> tuple[Expr, ...]:
+        """What a sum or a multiple consists of, without constants; nothing of another form."""
+        if not isinstance(expr, Apply) or expr.op not in (add, sub, neg, mul, div):
+            return ()
+        return tuple(a for a in expr.args if not self.is_constant(a))
+
     # Products of atoms
 
     @of_parts
     def products(self, expr: Expr) -> Asking:
         """The expression as a sum of products of atoms; products of sums are multiplied out."""
         return (yield from self.multiplied_out(expr))
+
+    @of_parts
+    def size(self, expr: Expr) -> Asking:
+        """How large that sum is; it is not multiplied out."""
+        return (yield from self.multiplied_size(expr))
 
     def multiplied_out(self, expr: Expr, kept: Callable[[Expr], bool] = lambda e: False) -> Asking:
         """The same, but for what is kept as one atom."""
@@ -334,15 +408,16 @@ class Forms:
             return (yield whole)
         if self.is_constant(expr):
             return (Product((expr,)),)
-        atom = self.as_atom(expr)
-        plain = atom.unary and refs(atom.body) == [HOLE.name]
-        if plain or not isinstance(expr, Apply) or not self._splits(expr) or kept(expr):
-            return (Product((), (atom,)),)
+        if self._is_one_atom(expr, kept):
+            return (Product((), (self.as_atom(expr),)),)
+        assert isinstance(expr, Apply)
         if expr.op is pow_:
             base, power = expr.args
             rest = base if power == Const(2.0) else Apply(mul, (base, base))
             return (yield Apply(mul, (base, rest)))
         left = yield expr.args[0]
+        if expr.op is add and expr.args[0] is expr.args[1]:
+            return tuple(Product((TWO, *p.constants), p.atoms) for p in left)
         if expr.op is div:
             inverse = Apply(div, (Const(1.0), expr.args[1]))
             return tuple(Product((*p.constants, inverse), p.atoms) for p in left)
@@ -353,6 +428,47 @@ class Forms:
             both = [Product(p.constants + q.constants, p.atoms + q.atoms) for p in left for q in right]
             return tuple(map(self._merge, both))
         return (*left, *(q.negative if expr.op is sub else q for q in right))
+
+    def multiplied_size(self, expr: Expr, kept: Callable[[Expr], bool] = lambda e: False) -> Asking:
+        """The size of what `multiplied_out` returns."""
+        whole = self.unwound(expr)
+        if whole is not expr:
+            return (yield whole)
+        if self.is_constant(expr) or self._is_one_atom(expr, kept):
+            return Size(1, 1)
+        assert isinstance(expr, Apply)
+        left = yield expr.args[0]
+        if expr.op is pow_:
+            return left * left if expr.args[1] == Const(2.0) else left * left * left
+        if expr.op in (neg, div) or (expr.op is add and expr.args[0] is expr.args[1]):
+            return Size(left.products, left.factors + left.products)
+        right = yield expr.args[1]
+        return left * right if expr.op is mul else left + right
+
+    def _is_one_atom(self, expr: Expr, kept: Callable[[Expr], bool]) -> bool:
+        """Whether the expression stays as it is: a function of one form, or what cannot come apart."""
+        if not isinstance(expr, Apply) or not self._splits(expr) or kept(expr):
+            return True
+        atom = self.as_atom(expr)
+        return atom.unary and refs(atom.body) == [HOLE.name]
+
+    @of_parts
+    def _count_factors(self, expr: Expr) -> Asking:
+        if not isinstance(expr, Apply) or expr.op is not mul:
+            return 1
+        left, right = (yield self.resolved(expr.args[0])), (yield self.resolved(expr.args[1]))
+        return min(left + right, ENDLESS)
+
+    def factors(self, expr: Expr) -> list[Expr]:
+        """The factors of a product, where there are not too many; squares of squares stay whole."""
+        found, stack = [], [expr]
+        while stack:
+            x = self.resolved(stack.pop())
+            if isinstance(x, Apply) and x.op is mul and self._count_factors(x) <= LONGEST_PRODUCT:
+                stack += reversed(x.args)
+            else:
+                found.append(x)
+        return found
 
     def _splits(self, expr: Apply) -> bool:
         """Arithmetic that can be multiplied out: an atom without parameters is worth more than its parts."""

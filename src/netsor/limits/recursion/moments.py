@@ -14,14 +14,15 @@ from functools import reduce
 from typing import Any
 
 from netsor.lang.blocks import Block
-from netsor.lang.expr import Apply, Const, Expr, Slice
+from netsor.lang.expr import Apply, Const, Expr, Slice, subtrees
 from netsor.lang.functions import mul
 from netsor.lang.index_maps import at, sum_, take
 from netsor.lang.index_maps import mean as average
 from netsor.lang.ops import Function, IndexMap, axes_of
+from netsor.lang.show import shown_short
 from netsor.limits.recursion.batchnorm import SampledBatchnorm, sampled_batchnorm, spanned
 from netsor.limits.recursion.covariances import cov
-from netsor.limits.recursion.forms import Atom, Product
+from netsor.limits.recursion.forms import Atom, Product, Size
 from netsor.limits.recursion.linear import combined, longer_first, mapped
 from netsor.limits.recursion.pairs import Pair, PerInput, PerPair
 from netsor.limits.recursion.recorder import Asking, Missing, Recorder
@@ -30,6 +31,8 @@ from netsor.limits.recursion.values import OWN, constant, mean
 __all__ = ["first", "second"]
 
 Atoms = tuple[Atom, ...]
+ONE = Const(1.0)
+MANY_PRODUCTS = 2**8  # of which independent factors are taken apart first: each product is a dozen steps
 
 
 def second(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
@@ -56,9 +59,14 @@ def second(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
     x, y = _factor_outside(r, e), _factor_outside(r, f)
     if (x is not e or y is not f) and len(_independent_parts(r, x, y, _apart_families(r, pair))) > 1:
         return (yield second, x, y, pair)
+    if _stays_whole(r, e, f):
+        return (yield r.rules.sampled_mean, (forms.as_atom(e),), (forms.as_atom(f),), pair)
     families = forms.families_in(e), forms.families_in(f)
     if not families[0] & families[1] - _apart_families(r, pair) and r.samples is None:
         return (yield from _apart(r, e, f, pair, first, first))
+    parts = _many_products_apart(r, e, f, pair)
+    if len(parts) > 1:
+        return (yield from _times(r, e, f, parts, pair))
     for side in _sides(r, e, f, families, pair):
         x = (e, f)[side]
         if forms.is_linear_head(x) and not forms.is_affine(x):
@@ -110,9 +118,23 @@ def _sides(
 def _independent_parts(r: Recorder, e: Expr, f: Expr, apart: frozenset[str]) -> list[tuple[Expr, Expr]]:
     """Products a b and a' b', of which one is a sum over an index, as (a, a') and (b, b') without a common
     family: E[a b a' b'] = E[a a'] E[b b'], where the sum stays inside. Else no parts."""
-    sides = [_factors(r, e), _factors(r, f)]
-    if not any(_is_sum_of_vectors(r, x) for side in sides for x in side):
+    sides = [r.forms.factors(e), r.forms.factors(f)]
+    if any(_is_sum_of_vectors(r, x) for side in sides for x in side):
+        return _without_common_family(r, sides, apart)
+    return []
+
+
+def _many_products_apart(r: Recorder, e: Expr, f: Expr, pair: Pair) -> list[tuple[Expr, Expr]]:
+    """The independent factors of what is a sum of many products; else no parts."""
+    if (r.forms.size(e) * r.forms.size(f)).products <= MANY_PRODUCTS:
         return []
+    return _without_common_family(r, [r.forms.factors(e), r.forms.factors(f)], _apart_families(r, pair))
+
+
+def _without_common_family(
+    r: Recorder, sides: list[list[Expr]], apart: frozenset[str]
+) -> list[tuple[Expr, Expr]]:
+    """The factors of both sides as products that are independent of each other."""
     groups: list[tuple[frozenset[Any], list[list[Expr]]]] = []
     for side, factors in enumerate(sides):
         for x in factors:
@@ -131,7 +153,7 @@ def _factor_outside(r: Recorder, e: Expr) -> Expr:
     if not isinstance(e, Apply) or e.op is not sum_ or r.forms.is_affine(e):
         return e
     (terms,) = e.args
-    rank, factors = r.rank(terms), _factors(r, terms)
+    rank, factors = r.rank(terms), r.forms.factors(terms)
     axes = axes_of(e.options["axis"], rank)
 
     def summed(x: Expr) -> list[int]:
@@ -163,23 +185,12 @@ def _narrow(r: Recorder, e: Expr) -> Expr:
     return e
 
 
-def _factors(r: Recorder, e: Expr) -> list[Expr]:
-    found, stack = [], [e]
-    while stack:
-        x = r.forms.resolved(stack.pop())
-        if isinstance(x, Apply) and x.op is mul:
-            stack += reversed(x.args)
-        else:
-            found.append(x)
-    return found
-
-
 def _is_sum_of_vectors(r: Recorder, e: Expr) -> bool:
     return isinstance(e, Apply) and isinstance(e.op, IndexMap) and not r.forms.is_affine(e)
 
 
 def _product_of(factors: list[Expr]) -> Expr:
-    return reduce(lambda x, y: Apply(mul, (x, y)), factors) if factors else Const(1.0)
+    return reduce(lambda x, y: Apply(mul, (x, y)), factors) if factors else ONE
 
 
 def _times(r: Recorder, e: Expr, f: Expr, parts: list[tuple[Expr, Expr]], pair: Pair) -> Asking:
@@ -240,12 +251,22 @@ def first(r: Recorder, e: Expr) -> Asking:
         return PerInput(r.zero, 0).widened(r.rank(e))
     if forms.is_affine(e):
         return (yield mean, e)
-    if forms.is_linear_head(e):
+    parts = _many_products_apart(r, e, ONE, OWN)
+    if len(parts) > 1:
+        total = yield from _times(r, e, ONE, parts, OWN)
+        return PerInput(total.ranked(r.rank(e), 0), r.rank(e))
+    whole = _stays_whole(r, e, ONE)
+    if forms.is_linear_head(e) and not whole:
         return (yield from _first_of_linear(r, e))
     x = _sum_outside(r, e)
     if x is not e:
         return (yield first, x)
-    total = yield from _multiplied_out(r, e, None, OWN)
+    if whole:
+        total = yield r.rules.sampled_mean, (forms.as_atom(e),), (), OWN
+    else:
+        total = yield from _multiplied_out(r, e, None, OWN)
+    if total is None:
+        return None
     return PerInput(total.ranked(r.rank(e), 0), r.rank(e))
 
 
@@ -267,6 +288,8 @@ def _sum_outside(r: Recorder, e: Expr) -> Expr:
     """
     if not isinstance(e, Apply) or e.op is not mul:
         return e
+    if not any(_is_sum_of_vectors(r, x) for x in r.forms.factors(e)):
+        return e
     args = tuple(_sum_outside(r, arg) for arg in e.args)
     for factor, total in (args, args[::-1]):
         if isinstance(total, Apply) and total.op in (sum_, average) and not r.forms.is_affine(total):
@@ -283,12 +306,23 @@ def _sum_outside(r: Recorder, e: Expr) -> Expr:
 
 def _indexed(r: Recorder, e: Expr, index: tuple[Slice | None, ...]) -> Expr:
     """e[index], as a function of forms that are indexed where it can be."""
+    made: dict[Expr, Expr] = {}
+    for x in subtrees(e):
+        if not r.rank(x) and x is not e:
+            made[x] = x
+        elif _is_indexed_inside(r, x):
+            assert isinstance(x, Apply)
+            made[x] = Apply(x.op, tuple(made[arg] for arg in x.args), x.attrs, x.pick)
+        else:
+            made[x] = Apply(at, (x,), (("index", index),))
+    return made[e]
+
+
+def _is_indexed_inside(r: Recorder, e: Expr) -> bool:
+    """Whether it is a function of members, whose arguments can be indexed in place of its values."""
     if r.forms.is_affine(e) or not isinstance(e, Apply) or not isinstance(e.op, Function):
-        return Apply(at, (e,), (("index", index),))
-    if not {r.rank(arg) for arg in e.args} <= {0, r.rank(e)}:
-        return Apply(at, (e,), (("index", index),))
-    args = (_indexed(r, arg, index) if r.rank(arg) else arg for arg in e.args)
-    return Apply(e.op, tuple(args), e.attrs, e.pick)
+        return False
+    return {r.rank(arg) for arg in e.args} <= {0, r.rank(e)}
 
 
 # Products of atoms
@@ -296,6 +330,11 @@ def _indexed(r: Recorder, e: Expr, index: tuple[Slice | None, ...]) -> Expr:
 
 def _multiplied_out(r: Recorder, e: Expr, f: Expr | None, pair: Pair) -> Asking:
     """E of two sums of products of atoms; without f, of one."""
+    other = ONE if f is None else f
+    size = r.forms.size(e) * r.forms.size(other)
+    if not size.is_small:
+        r.missing = _too_many_products(r, e, other, size)
+        return None
     right = (Product(),) if f is None else r.forms.products(f)
     total: PerPair | None = None
     for p in r.forms.products(e):
@@ -304,6 +343,20 @@ def _multiplied_out(r: Recorder, e: Expr, f: Expr | None, pair: Pair) -> Asking:
             total = value if total is None else total + value
     assert total is not None
     return total.widened(r.rank(e), 0 if f is None else r.rank(f))
+
+
+def _too_many_products(r: Recorder, e: Expr, f: Expr, size: Size) -> Missing:
+    what = " ".join(shown_short(x) for x in (e, f) if x is not ONE)
+    families = r.forms.families_in(e) | r.forms.families_in(f)
+    return Missing(families, f"E[{what}] is not multiplied out: that takes {size}")
+
+
+def _stays_whole(r: Recorder, e: Expr, f: Expr) -> bool:
+    """Whether all of a product is sampled that would be too large multiplied out."""
+    if r.samples is None or (r.forms.size(e) * r.forms.size(f)).is_small:
+        return False
+    families = r.forms.families_in(e) | r.forms.families_in(f)
+    return families <= r.samples.families and not (f is not ONE and r.forms.is_constant(f))
 
 
 def _product(r: Recorder, p: Product, q: Product, pair: Pair) -> Asking:

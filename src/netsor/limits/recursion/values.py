@@ -21,7 +21,7 @@ from netsor.lang.libraries import is_traced
 from netsor.lang.ops import IndexMap
 from netsor.lang.program import Input, LinComb, Moment, Normal, Scalar
 from netsor.lang.sampling import input_mean
-from netsor.lang.show import show_expr
+from netsor.lang.show import shown_short
 from netsor.lang.types import C
 from netsor.limits.finite import sound_range
 from netsor.limits.recursion.forms import replace_exprs
@@ -110,7 +110,7 @@ class Variance:
         if bool(xp.all(sound)):
             return q
         raise LimitError(
-            f"the variance of `{show_expr(self.form)}` is not finite or out of range on these inputs",
+            f"the variance of `{shown_short(self.form, 1000)}` is not finite or out of range on these inputs",
             remedy=f"Variances are 0 or between {least:.0e} and {most:.0e}: scale the inputs. One that is "
             "not finite comes from a nonlinearity with a pole, or one that grows too fast.",
         )

@@ -21,7 +21,7 @@ import numpy as np
 
 from netsor.errors import LimitError
 from netsor.lang.expr import Expr
-from netsor.lang.show import show_expr
+from netsor.lang.show import shown_short
 
 __all__ = ["HEAVY", "Carried", "reaching", "unseen"]
 
@@ -129,7 +129,7 @@ class Carried:
             if share > worst and (share == 1.0 or heaviest > USUAL):
                 worst, which = share, key
         if which is not None and worst > MOST:
-            name = " * ".join(map(show_expr, self.exprs[which]))
+            name = " * ".join(shown_short(e, 1000) for e in self.exprs[which])
             raise LimitError(
                 f"too few sample points carry the moments of `{name}`: a rare event, or a heavy tail",
                 remedy="Take more with points=..., make the event more frequent, or the function grow more "

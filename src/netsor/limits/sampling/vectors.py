@@ -12,7 +12,7 @@ from netsor.lang.functions import add, div, mul, neg, sub
 from netsor.lang.ops import Function
 from netsor.lang.program import Embedding, Input, LinComb, MatMul, Normal, Output, used_by
 from netsor.lang.types import C
-from netsor.limits.recursion.forms import HOLE, Asking, Atom, Product, of_parts
+from netsor.limits.recursion.forms import HOLE, Asking, Atom, Product, Size, of_parts
 from netsor.limits.recursion.recorder import Recorder
 
 __all__ = ["Part", "Vector", "Vectors"]
@@ -20,6 +20,7 @@ __all__ = ["Part", "Vector", "Vectors"]
 RowKey = tuple[Atom, ...] | Expr  # a product of sampled atoms, or an expression of sampled forms alone
 Combination = dict[str, Expr]  # the coefficients of inputs and of products with matrices, by name
 ONE = Const(1.0)
+FEW_PARTS, MOST_PARTS, MOST_FACTORS = 2**9, 2**17, 2**22  # of a vector; see `_is_large`
 SAMPLED = ""  # in place of the family of an atom
 
 
@@ -90,6 +91,8 @@ class Vectors:
 
     def _parts(self, e: Expr) -> list[Part] | None:
         """The vector as a sum of parts, or None if it does not fit."""
+        if self._is_large(e):
+            return [Part((), e, {})] if self._stays_whole(e) else None
         made = []
         for product in self.products(e):
             part = self._part(product)
@@ -104,10 +107,40 @@ class Vectors:
             return None
         return [Part((), e, {})]  # all of it is sampled: one row is enough
 
+    def _is_large(self, e: Expr) -> bool:
+        """Whether there are so many products that sampling all of it takes less time.
+
+        For T tokens the state of a GRU has T parts, and its tangent about T^2: not more than the square of
+        the size of the expression.
+        """
+        size: Size = self.size(e)
+        if size.products <= FEW_PARTS:
+            return False
+        nodes = sum(1 for _ in subtrees(e))
+        return size.products > min(nodes**2, MOST_PARTS) or size.factors > MOST_FACTORS
+
+    def _stays_whole(self, e: Expr) -> bool:
+        """Whether all of a vector is sampled, and is a plain function of its forms."""
+        forms = self.forms.maximal_forms(e)
+        names = {name for form in forms for name in refs(form)}
+        nodes = (node for node in subtrees(e, forms) if isinstance(node, Apply))
+        return (
+            self.forms.families_in(e) <= self.drawn
+            and not self.forms.is_affine(e)
+            and all(isinstance(node.op, Function) and node.pick is None for node in nodes)
+            and names.issuperset(refs(e))
+            and all(self.combination(form) is not None for form in forms)
+        )
+
     @of_parts
     def products(self, expr: Expr) -> Asking:
         """A sum of products; sums of sampled vectors stay whole, as the cell of an LSTM in its tangent."""
         return (yield from self.forms.multiplied_out(expr, self._is_sampled_sum))
+
+    @of_parts
+    def size(self, expr: Expr) -> Asking:
+        """How large that sum is."""
+        return (yield from self.forms.multiplied_size(expr, self._is_sampled_sum))
 
     def _is_sampled_sum(self, e: Expr) -> bool:
         is_sum = isinstance(e, Apply) and e.op in (add, sub)
