@@ -63,6 +63,7 @@ from netsor.lang.types import A, Index
 __all__ = ["Tangent", "tangent"]
 
 ZERO, ONE = Const(0.0), Const(1.0)
+MOST_OPENED = 2**10  # terms of a tangent that is written out; a longer one stays a name
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,9 @@ class _Tangents:
         self.copies: dict[str, str] = {}
         self.dots: dict[str, str] = {}  # the tangent of each variable that has one
         self.sums: dict[Expr, Expr] = {}  # tangents of matrix products, written out
-        self.insides: dict[Expr, Terms] = {}  # tangents of Nonlins, written out
+        self.insides: dict[Expr, Terms] = {}  # tangents of Nonlins
+        self.written: dict[Expr, Terms | None] = {}  # the same with those inside written out
+        self.summed: set[Expr] = set()  # those with a sum over axes inside
         self.terms: dict[Expr, Terms] = {}
         self.remarks: dict[str, None] = {}
         self.like: dict[str, str] = {}  # for each tangent the variable that has its type
@@ -253,6 +256,8 @@ class _Tangents:
         self.dots[s.name] = name
         if rule is Nonlin:
             self.insides[Ref(name)] = terms
+            if any(t.axes or t.form in self.summed for t in terms):
+                self.summed.add(Ref(name))
         self.write(rule(name, self.form.spread(self.form.expr(terms), index)))
 
     def write(self, s: Any) -> None:
@@ -413,23 +418,39 @@ class _Tangents:
     # Terms
 
     def opened(self, terms: Terms) -> Terms:
-        """The terms with tangents of Nonlins written out."""
+        """The terms with tangents of Nonlins written out, but for those that are too long."""
         found = ()
         for t in terms:
-            inside = self.insides.get(t.form)
-            if inside is None or t.axes:
+            inside = None if t.axes else self.inside(t.form)
+            if inside is None:
                 found = self.form.plus(found, (t,))
             elif t.coef is None:
-                found = self.form.plus(found, self.opened(inside))
+                found = self.form.plus(found, inside)
             else:
                 own = self.index(t.form)
                 index = broadcast_index(own, self.index(t.coef))
-                inside = self.form.widened(self.opened(inside), own, index)
+                inside = self.form.widened(inside, own, index)
                 found = self.form.plus(found, self.form.times(t.coef, inside, index))
         return found
 
+    def inside(self, form: Expr) -> Terms | None:
+        """The tangent of a Nonlin written out; None if it is too long, or the form is another one."""
+        path = [form]
+        while path:
+            inner = {t.form for t in self.insides.get(path[-1], ()) if not t.axes}
+            unknown = [e for e in inner if e in self.insides and e not in self.written]
+            path += unknown
+            if not unknown:
+                name = path.pop()
+                if name in self.insides and name not in self.written:
+                    terms = self.opened(self.insides[name])
+                    self.written[name] = terms if len(terms) <= MOST_OPENED else None
+        return self.written.get(form)
+
     def open_sums(self, terms: Terms) -> Terms:
         """The same, where a coefficient must go into a sum over axes."""
+        if not any(t.axes or t.form in self.summed for t in terms):
+            return terms
         opened = self.opened(terms)
         return opened if any(t.axes for t in opened) else terms
 

@@ -42,6 +42,7 @@ TWO = Const(2.0)
 MOST_PRODUCTS = 2**12  # of an expectation: they take about a second to plan, which is what sampling takes
 MOST_FACTORS = 2**16  # of all its products: squares of squares have few products, of many factors
 FEW_TERMS = 16  # of a form
+FEW_NODES = 64  # of a function of one form whose sums are taken apart
 LONGEST_PRODUCT = 2**9  # that is looked at factor by factor
 ENDLESS = 10**18
 
@@ -356,8 +357,11 @@ class Forms:
 
     def is_long(self, form: Expr) -> bool:
         """Whether a form, as a sum of terms, names the same ones many times."""
-        count = self._count_linear(form)
-        return count > FEW_TERMS and count > 2 * len(self._linear_leaves(form))
+        known = self.answers.setdefault("is_long", {})
+        if form not in known:
+            count = self._count_linear(form)
+            known[form] = count > FEW_TERMS and count > 2 * len(self._linear_leaves(form))
+        return known[form]
 
     def is_longer(self, form: Expr, other: Expr) -> bool:
         """Whether a form has at least as many terms as another."""
@@ -445,10 +449,22 @@ class Forms:
         right = yield expr.args[1]
         return left * right if expr.op is mul else left + right
 
+    def is_long_function(self, expr: Expr) -> bool:
+        """Whether it is a function of one form without parameters, with many parts: it stays one atom."""
+        known = self.answers.setdefault("is_long_function", {})
+        if expr not in known:
+            nodes = sum(1 for _ in subtrees(expr))
+            known[expr] = nodes > FEW_NODES and isinstance(expr, Apply) and self._is_plain(expr)
+        return known[expr]
+
     def _is_one_atom(self, expr: Expr, kept: Callable[[Expr], bool]) -> bool:
         """Whether the expression stays as it is: a function of one form, or what cannot come apart."""
         if not isinstance(expr, Apply) or not self._splits(expr) or kept(expr):
             return True
+        return self._is_plain(expr)
+
+    def _is_plain(self, expr: Expr) -> bool:
+        """Whether it is a function of one form, without parameters."""
         atom = self.as_atom(expr)
         return atom.unary and refs(atom.body) == [HOLE.name]
 
@@ -492,6 +508,12 @@ class Forms:
 
     def as_atom(self, expr: Expr) -> Atom:
         """The expression as a function of its forms; of one, if it has only one and mixes no index."""
+        known = self.answers.setdefault("as_atom", {})
+        if expr not in known:
+            known[expr] = self._as_atom(expr)
+        return known[expr]
+
+    def _as_atom(self, expr: Expr) -> Atom:
         unique = self.maximal_forms(expr)
         if len(unique) == 1 and not self.mixes(expr, unique):
             return Atom(replace_exprs(expr, {unique[0]: HOLE}), unique, True)

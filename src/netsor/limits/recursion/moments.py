@@ -69,7 +69,7 @@ def second(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
         return (yield from _times(r, e, f, parts, pair))
     for side in _sides(r, e, f, families, pair):
         x = (e, f)[side]
-        if forms.is_linear_head(x) and not forms.is_affine(x):
+        if forms.is_linear_head(x) and not forms.is_affine(x) and not forms.is_long_function(x):
             return (yield from _linear(r, side, e, f, pair))
     if forms.is_constant(f):
         turned = yield second, f, e, pair.flipped
@@ -256,7 +256,7 @@ def first(r: Recorder, e: Expr) -> Asking:
         total = yield from _times(r, e, ONE, parts, OWN)
         return PerInput(total.ranked(r.rank(e), 0), r.rank(e))
     whole = _stays_whole(r, e, ONE)
-    if forms.is_linear_head(e) and not whole:
+    if forms.is_linear_head(e) and not whole and not forms.is_long_function(e):
         return (yield from _first_of_linear(r, e))
     x = _sum_outside(r, e)
     if x is not e:
