@@ -41,6 +41,7 @@ HOLE = Ref("@")
 TWO = Const(2.0)
 MOST_PRODUCTS = 2**12  # of an expectation: they take about a second to plan, which is what sampling takes
 MOST_FACTORS = 2**16  # of all its products: squares of squares have few products, of many factors
+MANY_PRODUCTS, MANY_FACTORS = 2**8, 2**5  # of an expectation, and of each of its products
 FEW_TERMS = 16  # of a form
 FEW_NODES = 64  # of a function of one form whose sums are taken apart
 LONGEST_PRODUCT = 2**9  # that is looked at factor by factor
@@ -114,6 +115,11 @@ class Size:
     def __str__(self) -> str:
         count, what = (self.factors, "factors") if self.products == 1 else (self.products, "products")
         return f"{count:,} {what}" if count < ENDLESS else f"more {what} than can be counted"
+
+    @property
+    def is_notable(self) -> bool:
+        """Whether it is worth looking for independent factors first: each factor is a step or two."""
+        return self.products > MANY_PRODUCTS or self.factors > MANY_FACTORS * self.products
 
     @property
     def is_small(self) -> bool:

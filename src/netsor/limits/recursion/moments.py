@@ -32,7 +32,7 @@ __all__ = ["first", "second"]
 
 Atoms = tuple[Atom, ...]
 ONE = Const(1.0)
-MANY_PRODUCTS = 2**8  # of which independent factors are taken apart first: each product is a dozen steps
+MOST_IN_ALL = 2**14  # products of a recording, before notable ones are sampled
 
 
 def second(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
@@ -125,10 +125,13 @@ def _independent_parts(r: Recorder, e: Expr, f: Expr, apart: frozenset[str]) -> 
 
 
 def _many_products_apart(r: Recorder, e: Expr, f: Expr, pair: Pair) -> list[tuple[Expr, Expr]]:
-    """The independent factors of what is a sum of many products; else no parts."""
-    if (r.forms.size(e) * r.forms.size(f)).products <= MANY_PRODUCTS:
+    """The independent factors of what is a sum of many products, or of long ones; else no parts."""
+    if not (r.forms.size(e) * r.forms.size(f)).is_notable:
         return []
-    return _without_common_family(r, [r.forms.factors(e), r.forms.factors(f)], _apart_families(r, pair))
+    apart = _apart_families(r, pair)
+    two = [list(x.args) if isinstance(x, Apply) and x.op is mul else [x] for x in (e, f)]
+    parts = _without_common_family(r, two, apart)  # of two factors one is likely to be known already
+    return parts if len(parts) > 1 else _without_common_family(r, [*map(r.forms.factors, (e, f))], apart)
 
 
 def _without_common_family(
@@ -332,7 +335,8 @@ def _multiplied_out(r: Recorder, e: Expr, f: Expr | None, pair: Pair) -> Asking:
     """E of two sums of products of atoms; without f, of one."""
     other = ONE if f is None else f
     size = r.forms.size(e) * r.forms.size(other)
-    if not size.is_small:
+    r.products += size.products
+    if not size.is_small or (size.is_notable and r.products > MOST_IN_ALL):
         r.missing = _too_many_products(r, e, other, size)
         return None
     right = (Product(),) if f is None else r.forms.products(f)
@@ -352,8 +356,8 @@ def _too_many_products(r: Recorder, e: Expr, f: Expr, size: Size) -> Missing:
 
 
 def _stays_whole(r: Recorder, e: Expr, f: Expr) -> bool:
-    """Whether all of a product is sampled that would be too large multiplied out."""
-    if r.samples is None or (r.forms.size(e) * r.forms.size(f)).is_small:
+    """Whether all of a product is sampled that would be large multiplied out."""
+    if r.samples is None or not (r.forms.size(e) * r.forms.size(f)).is_notable:
         return False
     families = r.forms.families_in(e) | r.forms.families_in(f)
     return families <= r.samples.families and not (f is not ONE and r.forms.is_constant(f))

@@ -76,6 +76,7 @@ class Recorder:
     notes    which expectations there are, and by which method
     nudge, turn   by how many of its error bounds every inexact number is moved, and how; None without errors
     samples  how some families are sampled, if they are
+    products  how many were multiplied out for a tile
     missing  set where something must be sampled that is not; then the recording is of no use
     """
 
@@ -92,6 +93,7 @@ class Recorder:
     traced: bool = False  # by JAX: functions of NumPy arrays cannot be steps
     samples: Any = None
     missing: Missing | None = None
+    products: int = 0
     kept: dict[Any, Any] = field(default_factory=dict)
     tiled: dict[Any, Any] = field(default_factory=dict)
     facts: dict[Any, Any] = field(default_factory=dict)  # what methods remember of functions
@@ -162,7 +164,7 @@ class Recorder:
 
     def forget_tile(self) -> None:
         """Drop what belongs to pairs of inputs; what belongs to single inputs stays."""
-        self.tiled = {}
+        self.tiled, self.products = {}, 0
 
     def inexact(
         self,
