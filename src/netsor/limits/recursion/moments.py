@@ -44,7 +44,7 @@ def second(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
     if back is not None:
         return back.swapped
     if forms.vanishes(e) or forms.vanishes(f):
-        return PerPair(pair.shared(r.xp.zeros((1,) * pair.batch)), pair, 0, 0).widened(r.rank(e), r.rank(f))
+        return _zero(r, e, f, pair)
     if r.samples is not None and r.samples.tables is not None:
         block = r.samples.tables.block(e, f, pair)
         if block is not None:
@@ -197,12 +197,25 @@ def _product_of(factors: list[Expr]) -> Expr:
 
 
 def _times(r: Recorder, e: Expr, f: Expr, parts: list[tuple[Expr, Expr]], pair: Pair) -> Asking:
+    if any(_is_centred_form(r, x, y) for x, y in parts):
+        return _zero(r, e, f, pair)
     total: PerPair | None = None
     for x, y in parts:
         part = yield second, x, y, pair
         total = part if total is None else total * part
     assert total is not None
     return total.widened(r.rank(e), r.rank(f))
+
+
+def _is_centred_form(r: Recorder, e: Expr, f: Expr) -> bool:
+    """Whether one of two is 1 and the other is Gaussian of mean 0, as a direction that only one side has."""
+    x = f if e is ONE else e if f is ONE else None
+    return x is not None and x is not ONE and r.forms.is_affine(x) and r.forms.is_centred(x)
+
+
+def _zero(r: Recorder, e: Expr, f: Expr, pair: Pair) -> PerPair:
+    zero = PerPair(pair.shared(r.xp.zeros((1,) * pair.batch)), pair, 0, 0)
+    return zero.widened(r.rank(e), r.rank(f))
 
 
 def _multiple(e: Expr) -> tuple[float, Expr]:
