@@ -21,25 +21,35 @@ LINE_SECONDS = 10.0  # between the lines of a log
 TICK_SECONDS = 0.25
 
 
-def bar(progress: bool | None, total: int, title: str, expected: Callable[[], float] | None = None):
+def bar(
+    progress: bool | None,
+    total: int,
+    title: str,
+    expected: Callable[[], float] | None = None,
+    work: float | None = None,
+):
     """A context that gives a function to call after each step; `progress` is always, never or None.
 
-    The function takes a note for the reader.
+    The function takes a note for the reader, and the work of the step if steps differ.
 
     total     steps; 0 if nobody knows
     expected  seconds by the plan, for as long as no step is done
+    work      of all steps, in a unit that is proportional to time; by default every step takes as long
     """
     if progress is False:
-        return nullcontext(lambda note="": None)
-    return _Work(total, title, bool(progress), expected)
+        return nullcontext(lambda note="", work=1.0: None)
+    return _Work(total, title, bool(progress), expected, total if work is None else work)
 
 
 class _Work:
     """Work under way, and who shows it."""
 
-    def __init__(self, total: int, title: str, always: bool, expected: Callable[[], float] | None) -> None:
-        self.total, self.title, self.always, self.expected = total, title, always, expected
-        self.done, self.note, self.screen, self.lock = 0, "", None, threading.Lock()
+    def __init__(
+        self, total: int, title: str, always: bool, expected: Callable[[], float] | None, work: float
+    ) -> None:
+        self.total, self.title, self.always, self.expected, self.work = total, title, always, expected, work
+        self.done, self.worked, self.note, self.screen = 0, 0.0, "", None
+        self.lock = threading.Lock()
 
     def __enter__(self) -> Callable[..., None]:
         self.start = time.monotonic()
@@ -48,8 +58,8 @@ class _Work:
         _WATCH.add(self)
         return self.advance
 
-    def advance(self, note: str = "") -> None:
-        self.done, self.note = self.done + 1, note
+    def advance(self, note: str = "", work: float = 1.0) -> None:
+        self.done, self.worked, self.note = self.done + 1, self.worked + work, note
 
     def tick(self) -> None:
         """Show how far it is, once it is long enough; called by the thread that watches."""
@@ -69,15 +79,15 @@ class _Work:
         """Title, steps and time left."""
         elapsed = time.monotonic() - self.start
         steps = f"{self.done} of {self.total}" if self.total else f"{self.done} steps" if self.done else ""
-        left = time_left(self.done, self.total, elapsed) if self.total else None
+        left = time_left(self.worked, self.work, elapsed) if self.total else None
         if left is None and self.expected is not None and self.expected() > elapsed:
             left = self.expected() - elapsed
         parts = [steps, spoken(elapsed), f"{spoken(left)} left" if left is not None else "", self.note]
         return f"{self.title}: {', '.join(part for part in parts if part)}"
 
 
-def time_left(done: int, total: int, elapsed: float) -> float | None:
-    """Seconds that the other steps take if they are like those that are done.
+def time_left(done: float, total: float, elapsed: float) -> float | None:
+    """Seconds that the rest of the work takes if it goes on as fast as before.
 
     >>> time_left(2, 10, 6.0), time_left(0, 10, 6.0)
     (24.0, None)
@@ -150,8 +160,8 @@ class _Terminal:
 
     def show(self, work: _Work) -> None:
         if self.task is None:
-            self.task = self.bar.add_task(work.title, total=work.total or None)
-        self.bar.update(self.task, completed=work.done, description=work.told())
+            self.task = self.bar.add_task(work.title, total=work.work or None)
+        self.bar.update(self.task, completed=work.worked, description=work.told())
 
     def end(self, work: _Work) -> None:
         self.bar.stop()
@@ -168,7 +178,7 @@ class _Notebook:
 
         from IPython.display import HTML, display  # type: ignore[import-not-found]
 
-        value = f' value="{work.done}" max="{work.total}"' if work.total else ""
+        value = f' value="{work.worked:g}" max="{work.work:g}"' if work.total else ""
         shown = HTML(f"<progress{value}></progress> {escape(work.told())}")
         if self.handle is None:
             self.handle = display(shown, display_id=True)

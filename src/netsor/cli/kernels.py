@@ -67,6 +67,9 @@ def kernel(
         float | None, typer.Option(help="Sample until the relative error is below this.", show_default=False)
     ] = None,
     seed: Seed = 0,
+    confirm: Annotated[
+        bool, typer.Option("--confirm", help="Begin even if the plan says that it takes more than an hour.")
+    ] = False,
     tile: Annotated[
         int | None, typer.Option(help="Inputs of a tile of a store, about.", min=1, show_default=False)
     ] = None,
@@ -88,7 +91,7 @@ def kernel(
     from netsor.limits import kernel as kernel_of
     from netsor.limits import limit
 
-    options: dict[str, Any] = {"method": method, "tol": tol, "seed": seed}
+    options: dict[str, Any] = {"method": method, "tol": tol, "seed": seed, "confirm": confirm}
     if output is not None and output.suffix == ".zarr":
         if rates != "ntk":
             raise DataError(

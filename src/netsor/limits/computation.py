@@ -25,7 +25,7 @@ from netsor.limits.on_numpy.prepared import Prepared
 from netsor.limits.on_numpy.recording import Recording, record
 from netsor.limits.options import Options
 from netsor.limits.padding import Padding, pad
-from netsor.limits.plan import Plan
+from netsor.limits.plan import Plan, require_patience
 from netsor.limits.recursion.forms import Forms
 from netsor.limits.recursion.moments import first, second
 from netsor.limits.recursion.outputs import output_index, output_second
@@ -296,6 +296,10 @@ class Computation:
 
     def _run(self, recording: Recording, given: Values, nudge: Nudge, what: str) -> np.ndarray:
         """The kernel, moved by so many of its error bounds."""
+        if not recording.ran:
+            require_patience(
+                plan_of(recording, 0, (self.rows.left_size, self.rows.right_size)), self.options.confirm
+            )
         recording.ran, count = True, sum(len(tiles.places) for tiles in recording.tiles)
         with bar(self.options.progress, count, what, lambda: recording.work / RATE) as advance:
             return on_numpy.run(recording, {**given, **nudge}, self.options.dtype, 1, advance)[0]

@@ -350,6 +350,7 @@ def kernel(
     max_points: int = 2**18,
     progress: bool | None = None,
     memory: int | None = None,
+    confirm: bool = False,
     **unknown: Any,
 ) -> KernelFn:
     """The infinite-width kernel of a network as a function of inputs; the options are those of `Options`.
@@ -371,6 +372,7 @@ def kernel(
         max_points=max_points,
         progress=progress,
         memory=memory,
+        confirm=confirm,
         **unknown,
     )
     return TangentKernelFn(net, options) if isinstance(net, TangentNetwork) else KernelFn(net, options)

@@ -118,6 +118,7 @@ def limit(
     max_points: int = 2**18,
     progress: bool | None = None,
     memory: int | None = None,
+    confirm: bool = False,
     **unknown: Any,
 ) -> Limit:
     """The limit of a network on one input (or several), or of a program; the options are those of `Options`.
@@ -142,6 +143,7 @@ def limit(
         max_points=max_points,
         progress=progress,
         memory=memory,
+        confirm=confirm,
         **unknown,
     )
     made = net if isinstance(net, Program) else program(net, *inputs)

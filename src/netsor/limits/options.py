@@ -38,6 +38,7 @@ class Options:
              as many
     max_points  sample points per repeat that a tolerance may take
     progress  a bar, in a log a line every ten seconds; by default for runs longer than two seconds
+    confirm  begin a run that takes more than an hour by its plan; without it, such a run is refused
     memory   bytes of workspace beyond inputs and kernel; by default 256 MB, or what one pair of inputs
              needs, or one repeat of what is sampled
     """
@@ -51,6 +52,7 @@ class Options:
     max_points: int = 2**18
     progress: bool | None = None
     memory: int | None = None
+    confirm: bool = False
 
     @classmethod
     def of(cls, **options: Any) -> Options:
@@ -89,6 +91,7 @@ class Options:
         if self.tol is not None:
             arguments.number("tol", self.tol, above=0, error=LimitError)
         arguments.flag("progress", self.progress, or_none=True, error=LimitError)
+        arguments.flag("confirm", self.confirm, error=LimitError)
         self._require_real_type()
         for name in ("points", "repeats", "max_points") if self.method == "exact" else ():
             if getattr(self, name) != getattr(Options, name):

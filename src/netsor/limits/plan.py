@@ -7,9 +7,14 @@ from html import escape
 
 import numpy as np
 
+from netsor.errors import LimitError
 from netsor.limits.notes import Expectation
+from netsor.progress import spoken
 
-__all__ = ["Plan", "Sampling"]
+__all__ = ["Plan", "Sampling", "require_patience"]
+
+PATIENCE = 3600.0  # seconds that nobody is asked about
+LONG = 60.0  # seconds that the text of a plan mentions
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,7 @@ class Plan:
     tiles      of pairs of inputs
     work       multiply-adds, about; of what is sampled, those of the repeats that are computed together
     bytes      of workspace beyond inputs and kernel
+    seconds    of a run, about
     compiled   whether loops are compiled by Numba
     """
 
@@ -58,6 +64,7 @@ class Plan:
     remarks: tuple[str, ...] = ()
     largest_error: float | None = None
     scale: float = 0.0
+    seconds: float = 0.0
 
     @property
     def exact(self) -> bool:
@@ -116,11 +123,27 @@ class Plan:
                 f"  {_count(self.work)} multiply-adds in {self.tiles} tile{'s' if self.tiles > 1 else ''}, "
                 f"{_size(self.bytes)} of workspace{loops}"
             )
+        if self.seconds >= LONG:
+            lines.append(f"  about {spoken(self.seconds)}")
         if self.largest_error is not None:
             lines.append(
                 f"Largest error of an entry: {self.largest_error:.1e} (largest entry {self.scale:.3g})."
             )
         return "\n".join(lines)
+
+
+def require_patience(plan: Plan, confirmed: bool) -> None:
+    """Refuse to begin what takes more than an hour, unless that is wanted."""
+    if plan.seconds > PATIENCE and not confirmed:
+        how = (
+            f"{plan.sampling.repeats:,} repeats of {plan.sampling.points:,} points, " if plan.sampling else ""
+        )
+        raise LimitError(
+            f"this kernel takes about {spoken(plan.seconds)}",
+            remedy=f"The plan: {how}a kernel of {plan.shape[0]:,} x {plan.shape[1]:,}. If that is what you "
+            "want, say confirm=True (--confirm). Else take fewer inputs at a time, fewer repeats or points, "
+            "or a larger tol; a store keeps what is computed: ns.gp.store(K, x, path).",
+        )
 
 
 def largest_entry(value: np.ndarray) -> float:

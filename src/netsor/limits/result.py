@@ -108,6 +108,9 @@ class Scale:
         return Bound(_rounding(statements, dtype) * self.left, self.right, more)
 
 
+RATE = 3e9  # multiply-adds of an exact kernel in a second, about
+
+
 def _rounding(statements: int, dtype: Any) -> float:
     return UNITS * float(np.finfo(dtype).eps) * statements
 
@@ -125,4 +128,5 @@ def plan_of(recording: Recording, statements: int, shape: tuple[int, ...]) -> Pl
         recording.compiled,
         None,
         tuple(notes.remarks),
+        seconds=recording.work / RATE,
     )

@@ -44,7 +44,7 @@ ROUNDING = (
     " Values of functions are compared bit for bit: another machine or another version of NumPy may round "
     "otherwise, and then the store is computed anew, or on the machine where it was begun."
 )
-IRRELEVANT = ("progress", "memory")  # they change no number: how the kernel is cut is there by itself
+IRRELEVANT = ("progress", "memory", "confirm")  # options that change no number
 
 
 def identity(

@@ -11,7 +11,7 @@ import numpy as np
 
 from netsor.expect.points.landmarks import Landmarks
 from netsor.limits.nudges import Nudge, changes, farthest
-from netsor.limits.plan import Plan, Sampling
+from netsor.limits.plan import Plan, Sampling, require_patience
 from netsor.limits.result import Result, Scale, plan_of
 from netsor.limits.sampling.averages import Averages
 from netsor.limits.sampling.carried import HEAVY, unseen
@@ -40,7 +40,8 @@ class SampledKernel:
         families, variables = tuple(sorted(self.families)), repeats.variables(points)
         sampling = Sampling(families, self.reasons, points, count, variables, repeats.dimensions)
         compiled = made.compiled or repeats.compiled
-        return replace(made, sampling=sampling, compiled=compiled, bytes=made.bytes + repeats.bytes(points))
+        memory, seconds = made.bytes + repeats.bytes(points), repeats.seconds(points, count)
+        return replace(made, sampling=sampling, compiled=compiled, bytes=memory, seconds=seconds)
 
     def result(self, given: Values, errors: bool, held: dict[str, Any] | None = None) -> Result:
         """The kernel; as many points and repeats as a tolerance takes.
@@ -51,6 +52,7 @@ class SampledKernel:
         shared.pop("carried", None)
         points, numbers, average = options.first_points, range(options.repeats), Averages()
         exact: Any = 0.0 if not errors and options.tol is None else None
+        require_patience(self.plan(points, len(numbers)), options.confirm)
         while True:
             for some in self.repeats.kernels(given, points, numbers, shared):
                 average.add(some)

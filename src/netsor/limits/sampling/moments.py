@@ -61,7 +61,7 @@ class Moments:
         axes: Axes | None,
         workspace: Workspace,
         threads: Executor,
-        advance: Callable[[], None],
+        advance: Callable[..., None],
         models: dict[Expr, Any],
         carried: Carried | None,
         shared: dict[str, Any],
@@ -107,7 +107,7 @@ class Moments:
         ]
         for steps in schedule.stages:
             self.advance(steps, shares)
-            advance()
+            advance(work=sum(map(schedule.work_of, steps)))
         for own, made in zip(points, loadings, strict=True):
             own.taken = made.taken
         if landmarks is not None:

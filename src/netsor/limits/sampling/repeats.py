@@ -26,6 +26,8 @@ from netsor.progress import bar
 
 __all__ = ["Repeats"]
 
+REST = 0.01  # of the work of tables: reading the kernel from them
+RATE = 3e8  # multiply-adds in a second, about
 AT_ONCE = 2**17  # sample points of all repeats that are computed together
 Values = Mapping[str, Any]
 Make = Callable[..., Recorder]
@@ -157,6 +159,13 @@ class Repeats:
         assert isinstance(found, AtOnce)
         return found
 
+    def seconds(self, points: int, count: int) -> float:
+        """How long so many repeats take, about."""
+        at = self._there(points)
+        found = at.found
+        work = found.work if isinstance(found, Recording) else 0
+        return -(-count // at.repeats) * work / RATE
+
     @property
     def compiled(self) -> bool:
         """Whether the tables have loops compiled by Numba."""
@@ -201,15 +210,19 @@ class Repeats:
         """Equal parts of the repeats; of the last part those that are asked for."""
         size, done = at.repeats, 0
         stages = self.tables.stages if self.tables is not None else 0
-        total = -(-len(numbers) // size) * (stages + 1)
-        with bar(self.options.progress, total, "sampling the kernel") as advance:
+        runs, work = -(-len(numbers) // size), self.tables.schedule.work if self.tables is not None else 0
+        rest = max(1.0, work * REST)
+        total, seconds = runs * (stages + 1), self.seconds(at.points, len(numbers))
+        with bar(
+            self.options.progress, total, "sampling the kernel", lambda: seconds, runs * (work + rest)
+        ) as advance:
             while done < len(numbers):
                 some = range(numbers.start + done, numbers.start + done + size)
                 nudge = {name: given.get(name, none) for name, none in STILL.items()}
                 drawing = Drawing(self.options.seed, at.points, some, shared, advance, nudge)
                 value = run({**given, DRAWING: drawing})
                 self.dimensions = drawing.dimensions
-                advance()
+                advance(work=rest)
                 yield value[: len(numbers) - done]
                 done += size
 

@@ -304,14 +304,16 @@ class Schedule:
     @property
     def work(self) -> int:
         """Multiply-adds at a sample point, about."""
-        total = 0
-        for step in self.steps:
-            drawn = (form for form in step.forms if self.families[form.family].drawn)
-            total += sum((form.rows.stop - form.rows.start) * form.rows.stop for form in drawn)
-            if step.core:
-                new, group = step.core.parts.stop - step.core.parts.start, self.groups[step.core.group]
-                loop = (6 if group.inner else 2) * step.core.rows.stop
-                total += new * (loop if group.recursion else step.core.parts.stop)
+        return sum(map(self.work_of, self.steps))
+
+    def work_of(self, step: Step) -> int:
+        """Those of a step: what is new meets all that is there."""
+        drawn = (form for form in step.forms if self.families[form.family].drawn)
+        total = sum((form.rows.stop - form.rows.start) * form.rows.stop for form in drawn)
+        if step.core:
+            new, group = step.core.parts.stop - step.core.parts.start, self.groups[step.core.group]
+            loop = (6 if group.inner else 2) * step.core.rows.stop
+            total += new * (loop if group.recursion else step.core.parts.stop)
         return total
 
     @cached_property

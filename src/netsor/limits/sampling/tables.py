@@ -102,7 +102,7 @@ class Tables:
         numbers: Numbers,
         axes: Axes | None,
         workspace: Workspace,
-        advance: Callable[[], None],
+        advance: Callable[..., None],
     ) -> Moments:
         models = drawing.shared.setdefault("models", {})
         carried = None if axes is None else drawing.carried  # a pilot has few points
@@ -128,9 +128,9 @@ class Tables:
         What it finds decides about everything else, so its sums are always the same.
         """
         points = min(drawing.count, PILOT)
-        small = Drawing(drawing.seed, points, range(NEVER, NEVER + 1), drawing.shared, lambda: None)
+        small = Drawing(drawing.seed, points, range(NEVER, NEVER + 1), drawing.shared, _nobody)
         own = pilot_workspace(points, self.needs)
-        trails = self._moments(r, small, numbers, None, own, lambda: None).trails
+        trails = self._moments(r, small, numbers, None, own, _nobody).trails
         assert trails is not None
         return Axes.of(trails)
 
@@ -165,6 +165,10 @@ class RecordedTables:
             return read(given).block(left, right, False, spans[rows], spans[cols])
 
         return PerPair(tape.leaf(("moments", e, f, pair), (repeats, *counts), np.float64, part), pair, 0, 0)
+
+
+def _nobody(work: float = 1.0) -> None:
+    """In place of a bar."""
 
 
 @contextmanager

@@ -64,7 +64,7 @@ class Drawing:
 
     shared   what all repeats of a run have in common
     carried  by how few points
-    advance  to be called after each stage of work
+    advance  to be called after each stage, with its work
     nudge    how every inexact number is moved by its error bound
     """
 
@@ -74,7 +74,7 @@ class Drawing:
         count: int,
         repeats: range,
         shared: dict[str, Any],
-        advance: Callable[[], None],
+        advance: Callable[..., None],
         nudge: Nudge = STILL,
     ) -> None:
         self.seed, self.count, self.repeats, self.shared, self.advance = seed, count, repeats, shared, advance
