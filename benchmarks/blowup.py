@@ -1,19 +1,22 @@
 """Programs that repeat a step n times: how the time of planning grows with n.
 
-python benchmarks/blowup.py [FAMILY ...] [--seconds 60]
+python benchmarks/blowup.py [FAMILY ...] [--kinds plan ntk limit] [--sizes 10 25 50 100 200] [--seconds 120]
 
-Every row is a family of programs: the processor time of reading a program of n steps and planning its kernel
-or its tangent kernel, for n = 10 to 200, and the exponent of n that the two largest give. A refusal counts as
-planning. Each program is planned in a process of its own, without imports; `-` is one that took too long.
+A row is a family of programs, with the processor seconds of reading a program of n steps and of planning its
+kernel ("plan"), its tangent kernel ("ntk"), or of computing the kernel with few points ("limit"). The last
+columns are the exponent of n between the two largest n, and how it is computed. A refusal counts. Each
+program is planned in a process of its own, without imports; `-` took longer than `--seconds`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from math import log
 from typing import Any
 
 import numpy as np
@@ -21,150 +24,151 @@ import numpy as np
 import netsor as ns
 
 SIZES = (10, 25, 50, 100, 200)
-Step = Callable[[Any, list[Any], list[Any]], Any]
+KINDS = ("plan", "ntk", "limit")
 
 
-def network(step: Callable[[Any, int, Any], Any], n: int) -> ns.Network:
-    """`n` steps y := step(y, k, layer) from y = U x, and a readout."""
-    U, v = ns.Matrix(name="U"), ns.Matrix(rows=1, name="v")
-    layers = _Layers(n)
-
-    @ns.network
-    def chain(x: Any) -> Any:
-        start = y = U @ x
-        for k in range(n):
-            y = step(y, k, layers.at(start, k))
-        return v @ y
-
-    return chain
-
-
-class _Layers:
-    """Matrices for the steps of a chain."""
+class Layers:
+    """What a step may use: a matrix for all steps, one for each, and a Gaussian vector for each."""
 
     def __init__(self, n: int) -> None:
         self.shared = ns.Matrix(name="W")
         self.each = [ns.Matrix(name=f"W{k}") for k in range(n)]
 
-    def at(self, start: Any, k: int) -> _Layer:
-        return _Layer(self.shared, self.each[k], start)
 
+class Step:
+    """A step of a network: `start` is the first vector."""
 
-class _Layer:
-    """What a step may use: a shared matrix, one of its own, and gates of the input."""
-
-    def __init__(self, shared: ns.Matrix, own: ns.Matrix, start: Any) -> None:
-        self.shared, self.own, self.start = shared, own, start
+    def __init__(self, layers: Layers, k: int, start: Any) -> None:
+        self.shared, self.own, self.start = layers.shared, layers.each[k], start
 
     @property
     def gate(self) -> Any:
-        """A Gaussian vector of its own."""
+        """A Gaussian vector that is independent of all others."""
         return self.own @ ns.tanh(self.start)
 
 
-def arctan(h: Any) -> Any:
-    return ns.nonlin(np.arctan, h, name="arctan")
+def _moment(y: Any) -> Any:
+    return ns.mean(ns.tanh(y) * ns.tanh(y))
 
 
-NETWORKS: dict[str, Callable[[Any, int, Any], Any]] = {
-    "y*y": lambda y, k, s: y * y,
-    "tanh(y)*tanh(y)": lambda y, k, s: ns.tanh(y) * ns.tanh(y),
-    "t*t, t = tanh(W y)": lambda y, k, s: ns.tanh(s.shared @ y) * ns.tanh(s.shared @ y),
-    "y*z + y, one z": lambda y, k, s: y * (s.shared @ ns.tanh(s.start)) + y,
-    "y*z + y, a z each": lambda y, k, s: y * s.gate + y,
-    "y*y + y": lambda y, k, s: y * y + y,
-    "(y + z)*(y - z)": lambda y, k, s: (y + s.gate) * (y - s.gate),
-    "max(y, z)": lambda y, k, s: ns.maximum(y, s.gate),
-    "max(y, W y)": lambda y, k, s: ns.maximum(y, s.shared @ y),
-    "max(y, -y)": lambda y, k, s: ns.maximum(y, -0.5 * y),
-    "tanh(W y)*y + y": lambda y, k, s: ns.tanh(s.shared @ y) * y + y,
-    "tanh(W_k y)*y + y": lambda y, k, s: ns.tanh(s.own @ y) * y + y,
-    "0.5*tanh(W_k y)*y + y/2": lambda y, k, s: 0.5 * ns.tanh(s.own @ y) * y + 0.5 * y,
-    "y*sigmoid(z)": lambda y, k, s: y * ns.sigmoid(s.gate),
-    "y*sigmoid(W_k y)": lambda y, k, s: y * ns.sigmoid(s.own @ y),
-    "y/sqrt(1 + mean y*y)": lambda y, k, s: y / ns.sqrt(1 + ns.mean(y * y)),
-    "tanh(c*y), c = mean tanh(y)": lambda y, k, s: ns.tanh(ns.mean(ns.tanh(y) * ns.tanh(y)) * y),
-    "c*W y, c = mean y*y": lambda y, k, s: ns.mean(ns.tanh(y) * y) * (s.own @ ns.tanh(y)),
-    "arctan(y)": lambda y, k, s: arctan(y),
-    "arctan(y)*y": lambda y, k, s: arctan(y) * y,
-    "sin(y + tanh(y))": lambda y, k, s: ns.sin(y + ns.tanh(y)),
-    "y + W tanh(y)": lambda y, k, s: y + s.own @ ns.tanh(y),
-    "W tanh(y) * y": lambda y, k, s: (s.own @ ns.tanh(y)) * y,
-    "(y + 1)^3": lambda y, k, s: (y + 1) ** 3 / 8,
+NETWORKS: dict[str, Callable[[Any, Step], Any]] = {
+    "y*y": lambda y, s: y * y,
+    "tanh(y)*tanh(y)": lambda y, s: ns.tanh(y) * ns.tanh(y),
+    "tanh(W y)*tanh(W y)": lambda y, s: ns.tanh(s.shared @ y) * ns.tanh(s.shared @ y),
+    "y*y + y": lambda y, s: y * y + y,
+    "y*z + y, equal z": lambda y, s: y * (s.shared @ ns.tanh(s.start)) + y,
+    "y*z + y, z for each": lambda y, s: y * s.gate + y,
+    "(y + z)*(y - z)": lambda y, s: (y + s.gate) * (y - s.gate),
+    "max(y, z)": lambda y, s: ns.maximum(y, s.gate),
+    "max(y, W y)": lambda y, s: ns.maximum(y, s.shared @ y),
+    "max(y, -y/2)": lambda y, s: ns.maximum(y, -0.5 * y),
+    "tanh(W y)*y + y": lambda y, s: ns.tanh(s.shared @ y) * y + y,
+    "tanh(W_k y)*y + y": lambda y, s: ns.tanh(s.own @ y) * y + y,
+    "tanh(W_k y)*y/2 + y/2": lambda y, s: 0.5 * ns.tanh(s.own @ y) * y + 0.5 * y,
+    "y*sigmoid(z)": lambda y, s: y * ns.sigmoid(s.gate),
+    "y*sigmoid(W_k y)": lambda y, s: y * ns.sigmoid(s.own @ y),
+    "y/sqrt(1 + mean(y*y))": lambda y, s: y / ns.sqrt(1 + ns.mean(y * y)),
+    "tanh(c*y), c a Moment": lambda y, s: ns.tanh(_moment(y) * y),
+    "c*W y, c a Moment": lambda y, s: ns.mean(ns.tanh(y) * y) * (s.own @ ns.tanh(y)),
+    "arctan(y), a user's": lambda y, s: ns.nonlin(np.arctan, y, name="arctan"),
+    "sin(y + tanh(y))": lambda y, s: ns.sin(y + ns.tanh(y)),
+    "y + W_k tanh(y)": lambda y, s: y + s.own @ ns.tanh(y),
+    "y*(W_k tanh(y))": lambda y, s: y * (s.own @ ns.tanh(y)),
+    "(y + 1)^3/8": lambda y, s: (y + 1) ** 3 / 8,
 }
 
-TEXTS: dict[str, Callable[[int], list[str]]] = {
-    "text y*y": lambda k: [f"y{k + 1} := y{k}*y{k}"],
-    "text y*g + y": lambda k: [f"y{k + 1} := y{k}*tanh(h) + y{k}"],
-    "text Moment": lambda k: [f"c{k + 1} := Moment(tanh(c{k}*g)*tanh(c{k}*g))", f"y{k + 1} := tanh(c{k + 1}*g)"],
-    "text Moment of y": lambda k: [f"c{k + 1} := Moment(tanh(y{k})*y{k})", f"y{k + 1} := tanh(c{k + 1}*y{k})"],
-    "text C-vars": lambda k: [f"c{k + 1} := c{k}*c{k}*0.5 + c{k}*0.5", f"y{k + 1} := tanh(c{k + 1}*g)"],
-    "text LinComb": lambda k: [f"y{k + 1} := 0.6*y{k} + 0.4*y{k}"],
-    "text c*g": lambda k: [f"c{k + 1} := Moment(y{k}*tanh(y{k}))", f"y{k + 1} := c{k + 1}*y{k} + c{k + 1}*h"],
+HEAD = """Input g :: G(n) ~ N(0, 1)
+Input v :: G(n) ~ N(0, 1)
+Input W :: A(n, n) ~ N(0, 1/n)
+h := MatMul(W, g)
+c0 := Moment(g*g)
+y0 := 0.5*g + 0.5*h"""
+PROGRAMS: dict[str, str] = {
+    "text: y*y": "{y1} := {y}*{y}",
+    "text: y*tanh(h) + y": "{y1} := {y}*tanh(h) + {y}",
+    "text: Moments": "{c1} := Moment(tanh({c}*g)*tanh({c}*g))\n{y1} := tanh({c1}*g)",
+    "text: Moments of y": "{c1} := Moment(tanh({y})*{y})\n{y1} := tanh({c1}*{y})",
+    "text: C-vars": "{c1} := {c}*{c}*0.5 + {c}*0.5\n{y1} := tanh({c1}*g)",
+    "text: c*y + c*h": "{c1} := Moment({y}*tanh({y}))\n{y1} := {c1}*{y} + {c1}*h",
+    "text: 0.6*y + 0.4*y": "{y1} := 0.6*{y} + 0.4*{y}",
 }
 
 
-def text(lines: Callable[[int], list[str]], n: int) -> ns.Program:
-    head = ["Input g :: G(n) ~ N(0, 1)", "Input v :: G(n) ~ N(0, 1)", "Input W :: A(n, n) ~ N(0, 1/n)",
-            "h := MatMul(W, g)", "c0 := Moment(g*g)", "y0 := 0.5*g + 0.5*h"]
-    body = [line for k in range(n) for line in lines(k)]
-    return ns.parse("\n".join([*head, *body, f"Output v^T y{n} / sqrt(n)"]))
+def network(family: str, n: int) -> ns.Network:
+    """`n` steps from y = U x, and a readout."""
+    U, v, layers = ns.Matrix(name="U"), ns.Matrix(rows=1, name="v"), Layers(n)
+
+    @ns.network
+    def chain(x: Any) -> Any:
+        start = y = U @ x
+        for k in range(n):
+            y = NETWORKS[family](y, Step(layers, k, start))
+        return v @ y
+
+    return chain
 
 
-def planned(kind: str, family: str, n: int) -> str:
+def program(family: str, n: int) -> ns.Program:
+    """`n` steps in text form."""
+    body = [PROGRAMS[family].format(y=f"y{k}", y1=f"y{k + 1}", c=f"c{k}", c1=f"c{k + 1}") for k in range(n)]
+    return ns.parse("\n".join([HEAD, *body, f"Output v^T y{n} / sqrt(n)"]))
+
+
+def planned(kind: str, family: str, n: int) -> ns.Plan | None:
+    """The plan of a program of n steps, or None if it is refused."""
     x = np.random.default_rng(0).standard_normal((3, 4))
-    began = time.process_time()
-    note = ""
+    options: dict[str, Any] = {"progress": False, "points": 256 if kind == "limit" else None}
     try:
-        if family in TEXTS:
-            program = text(TEXTS[family], n)
-            read = time.process_time()
-            if kind == "kernel":
-                plan = ns.limit(program).plan()
-            elif kind == "limit":
-                plan = ns.limit(program, progress=False, points=256).result().plan
-            else:
-                raise ns.NetsorError("only kernels")
-        else:
-            net = network(NETWORKS[family], n)
-            ns.program(net, x[0])
-            read = time.process_time()
-            make = ns.ntk if kind == "ntk" else ns.kernel
-            if kind == "limit":
-                plan = make(net, progress=False, points=256).evaluate(x).plan
-            else:
-                plan = make(net).plan(x)
-        note = "exact" if plan.exact else "sampled"
-    except ns.NetsorError as error:
-        read = time.process_time()
-        note = "refused: " + str(error).splitlines()[0][:60]
-    done = time.process_time()
-    return f"{read - began:.2f} {done - read:.2f} {note}"
+        if family in PROGRAMS:
+            found = ns.limit(program(family, n), **options)
+            return found.kernel().plan if kind == "limit" else found.plan()
+        made = (ns.ntk if kind == "ntk" else ns.kernel)(network(family, n), **options)
+        return made.evaluate(x).plan if kind == "limit" else made.plan(x)
+    except ns.NetsorError:
+        return None
+
+
+def row(kind: str, family: str, n: int) -> dict[str, Any]:
+    start = time.process_time()
+    plan = planned(kind, family, n)
+    how = "refused" if plan is None else "exact" if plan.exact else "sampled"
+    return {"seconds": time.process_time() - start, "how": how}
+
+
+def measure(kind: str, family: str, n: int, seconds: float) -> dict[str, Any] | None:
+    """One row from a process of its own, or None if it takes too long."""
+    command = [sys.executable, __file__, "--one", kind, family, str(n)]
+    try:
+        run = subprocess.run(command, check=True, capture_output=True, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    return json.loads(run.stdout)
+
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("families", nargs="*")
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--kind", default="kernel")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("families", nargs="*", default=[*NETWORKS, *PROGRAMS])
+    parser.add_argument("--kinds", nargs="*", default=KINDS, choices=KINDS)
     parser.add_argument("--sizes", type=int, nargs="*", default=SIZES)
-    parser.add_argument("--one", nargs=2)
+    parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        print(planned(given.kind, given.one[0], int(given.one[1])))
+        print(json.dumps(row(*given.one[:2], int(given.one[2]))))
         return
-    for family in given.families or [*NETWORKS, *TEXTS]:
-        if given.kind == "ntk" and family in TEXTS:
-            continue
-        print(f"{given.kind} {family}")
-        for n in given.sizes:
-            try:
-                run = subprocess.run([sys.executable, __file__, "--kind", given.kind, "--one", family, str(n)], capture_output=True, timeout=given.seconds, text=True)
-                last = (run.stdout or run.stderr).strip().splitlines()[-1]
-            except subprocess.TimeoutExpired:
-                last = "-"
-            print(f"   {n}: {last}", flush=True)
-            if last == "-":
-                break
+    for kind in given.kinds:
+        print(f"{kind:24} " + " ".join(f"{n:>7}" for n in given.sizes) + " exponent")
+        for family in given.families:
+            if kind == "ntk" and family in PROGRAMS:
+                continue
+            rows = [measure(kind, family, n, given.seconds) for n in given.sizes]
+            times = " ".join(f"{r['seconds']:7.2f}" if r else "      -" for r in rows)
+            slope, how = "", next((r["how"] for r in reversed(rows) if r), "")
+            if len(rows) > 1 and rows[-1] and rows[-2]:
+                a, b = given.sizes[-2:]
+                slope = f"{log(rows[-1]['seconds'] / rows[-2]['seconds']) / log(b / a):8.2f}"
+            print(f"{family:24} {times} {slope:>8} {how}", flush=True)
+
 
 if __name__ == "__main__":
     main()

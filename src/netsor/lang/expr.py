@@ -133,8 +133,10 @@ class Apply(_Node):
     def names(self) -> tuple[str, ...]:
         """The names that the expression mentions, in order of first appearance."""
         if "_names" not in self.__dict__:
-            found = tuple(node.name for node in subtrees(self) if isinstance(node, Ref))
-            object.__setattr__(self, "_names", found)
+            for node in subtrees(self, _Named()):
+                if isinstance(node, Apply):
+                    found = dict.fromkeys(name for arg in node.args for name in refs(arg))
+                    object.__setattr__(node, "_names", tuple(found))
         return self.__dict__["_names"]
 
     @property
@@ -143,6 +145,13 @@ class Apply(_Node):
 
 
 Expr = Ref | Const | Apply
+
+
+class _Named:
+    """The expressions whose names are known, as a container."""
+
+    def __contains__(self, expr: object) -> bool:
+        return "_names" in getattr(expr, "__dict__", ())
 
 
 def _assembled(parts: list[Any]) -> Expr:

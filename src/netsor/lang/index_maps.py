@@ -266,7 +266,9 @@ def _window(x: Block, *, dims: int, **options: Attr) -> Block:
     for d in reversed(range(dims)):
         total: Any = None
         spots = window_positions(space[d], kernel[d], stride[d], dilation[d], padding)
-        for j, (where, exists) in enumerate(zip(*spots, strict=True)):
+        touching = np.flatnonzero(spots[1].any(axis=1)).tolist() or [0]  # the others add zeros
+        for j in touching:
+            where, exists = spots[0][j], spots[1][j]
             part = _at(x, index=(*(Slice(),) * d, j))
             taken = x.xp.take(part.array, x.xp.asarray(where), axis=_positive(part, 2 * d))
             part = part.like(taken, part.rank)

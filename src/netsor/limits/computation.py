@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["Computation"]
 
 RATE = 3e8  # multiply-adds in a second, about: how long a kernel takes as long as nothing of it is done
+MOST_FINDS = 16  # of families that must be sampled: each takes a recording, and then all are sampled
 RULES = Rules(first, second, expectation, sampled_mean)
 Values = Mapping[str, Any]
 
@@ -79,6 +80,7 @@ class Computation:
         self.made = replace(made, data=empty)  # kernels keep computations, not the inputs they were made for
         self.missing: Missing | None = None  # what must be sampled, whatever the inputs are
         self.reasons: tuple[str, ...] = ()
+        self.found_missing = 0
         if options.method == "sample":
             self.missing = Missing(frozenset(self.forms.families.values()), "")
         self._recordings: dict[bool, Recording] = {}
@@ -188,9 +190,12 @@ class Computation:
                 "this limit has no exact method",
                 remedy=f'{missing.reason}. Use method="auto", which samples only what it must.',
             )
-        before = self.missing.families if self.missing else frozenset()
-        self.missing = Missing(before | missing.families, missing.reason)
-        self.reasons = (*self.reasons, missing.reason)
+        families = missing.families | (self.missing.families if self.missing else frozenset())
+        self.found_missing += 1
+        if self.found_missing > MOST_FINDS:
+            families |= frozenset(self.forms.families.values())
+        self.missing = Missing(families, missing.reason)
+        self.reasons = tuple(dict.fromkeys((*self.reasons, missing.reason)))
 
     @property
     def sampled(self) -> SampledKernel:

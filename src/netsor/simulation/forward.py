@@ -17,7 +17,7 @@ from netsor.build.nodes import fail
 from netsor.errors import SimulationError
 from netsor.lang.blocks import Block, align
 from netsor.lang.evaluate import evaluate
-from netsor.lang.expr import Apply, Expr, Ref, subtrees, transform
+from netsor.lang.expr import Apply, Expr, Ref, refs, subtrees, transform
 from netsor.lang.functions import mul
 from netsor.lang.index_maps import window, window_options, window_positions
 from netsor.lang.program import (
@@ -44,7 +44,7 @@ class Convolve:
 
     name: str
     matrix: str
-    operand: str
+    operand: Expr  # a vector, or data
     options: tuple[tuple[str, Any], ...]
 
 
@@ -60,7 +60,7 @@ def plan(program: Program, fuse: bool = True) -> list[tuple[Step, list[str]]]:
     needed: set[str] = {t.operand for s in program.outputs for t in s.terms}
     out: list[tuple[Step, list[str]]] = []
     for step in reversed(steps):
-        used = [step.matrix, step.operand] if isinstance(step, Convolve) else used_by(step)
+        used = [step.matrix, *refs(step.operand)] if isinstance(step, Convolve) else used_by(step)
         last = [] if isinstance(step, Output) else [n for n in used if n not in needed]
         needed.update(used)
         out.append((step, last))
@@ -79,22 +79,31 @@ def _fuse_convolutions(program: Program) -> list[Step]:
             for node in subtrees(s.expr):
                 match node:
                     case Apply(op, (Ref(name),), attrs) if op is window and uses[name] == 1:
-                        source = program.definitions.get(name)
+                        product = _product_of(program.definitions.get(name))
                         if (
-                            isinstance(source, MatMul)
-                            and not source.aligned
-                            and len(program.types[source.matrix].index) == dict(attrs)["dims"]
+                            product is not None
+                            and len(program.types[product[0]].index) == dict(attrs)["dims"]
                             and _readers(s.expr, name) == 1
                         ):
-                            fused[name] = Convolve(name, source.matrix, source.operand, attrs)
+                            fused[name] = Convolve(name, *product, attrs)
     for s in program.statements:
-        if isinstance(s, MatMul) and s.name in fused:
+        if isinstance(s, MatMul | Input) and s.name in fused:
             steps.append(fused[s.name])
         elif isinstance(s, LinComb):
             steps.append(replace(s, expr=_without_windows(s.expr, fused)))
         else:
             steps.append(s)
     return steps
+
+
+def _product_of(source: Statement | None) -> tuple[str, Expr] | None:
+    """The matrices and what all of them multiply, of a product of each with each."""
+    match source:
+        case MatMul(matrix=matrix, operand=operand, aligned=0):
+            return matrix, Ref(operand)
+        case Input(law=Embedding(matrix, data, 0)):
+            return matrix, data
+    return None
 
 
 def _readers(expr: Expr, name: str) -> int:
@@ -156,7 +165,9 @@ def _step(step: Step, values: Values, weights: Mapping[str, np.ndarray], types: 
             inner = len(types[step.matrix].index)
             return _matmul(weights[step.matrix], inner, values[step.operand], step.aligned)
         case Convolve():
-            return _convolve(weights[step.matrix], values[step.operand], **cast(dict, dict(step.options)))
+            x = evaluate(step.operand, values)
+            x = x if x.vector else Block(x.array, x.rank - 1, True)
+            return _convolve(weights[step.matrix], x, **cast(dict, dict(step.options)))
         case Moment():
             return _average(step.expr, values)
         case Output():
@@ -205,7 +216,8 @@ def _convolve(w: np.ndarray, x: Block, *, dims: int, **options: Any) -> Block:
     shape = list(x.array.shape)
     shape[first : first + dims] = [where.shape[1] for where, _ in spots]
     out = np.zeros((*shape[:-1], w.shape[-2]), w.dtype)
-    for j in product(*map(range, kernel)):
+    touching = [np.flatnonzero(exists.any(axis=1)).tolist() for _, exists in spots]
+    for j in product(*touching):
         part, target = x.array, [slice(None)] * out.ndim
         for d, (where, exists) in enumerate(spots):
             alive = np.flatnonzero(exists[j[d]])

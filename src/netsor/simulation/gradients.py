@@ -36,6 +36,8 @@ from netsor.simulation.weights import Weights, refuse_memory
 
 __all__ = ["empirical_ntk"]
 
+MOST_MEMBERS = 2**14  # of a block whose linear map is a matrix: 2 GB
+
 Adjoints = dict[Any, np.ndarray]
 
 
@@ -344,6 +346,12 @@ def _summed(array: np.ndarray, whole: Block, arg: Block) -> np.ndarray:
 def _matrix(op: Op, attrs: Any, shapes: tuple[tuple[int, ...], ...], k: int) -> np.ndarray:
     """(members of argument k, members of the result) of a linear map on index axes."""
     size = prod(shapes[k])
+    if size > MOST_MEMBERS:
+        raise fail(
+            f"the derivative of `{op.name}` of {size:,} members is too large for an empirical tangent kernel",
+            "Its matrix has a row for each member. Take smaller inputs, or smaller kernels of convolutions.",
+            SimulationError,
+        )
     blocks = [Block(np.zeros((1, *shape)), len(shape)) for shape in shapes]
     blocks[k] = Block(np.eye(size).reshape(size, *shapes[k]), len(shapes[k]))
     made = op.run(*blocks, **dict(attrs))

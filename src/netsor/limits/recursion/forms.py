@@ -282,12 +282,24 @@ class Forms:
     @of_parts
     def unwound(self, expr: Expr) -> Asking:
         """The expression as a function of G-vars and constants, with masks in front of functions."""
+        if self._is_unwound(expr) and not self.masks:
+            return expr
         known: dict[Expr, Expr] = {}
         for name in refs(expr):
             source = self.program.definitions.get(name)
             if isinstance(source, Nonlin):
                 known[Ref(name)] = yield source.expr
         return masks_outside(replace_exprs(expr, known), self.masks)
+
+    @of_parts
+    def _is_unwound(self, expr: Expr) -> Asking:
+        """Whether no Nonlin is named in it."""
+        if isinstance(expr, Ref):
+            return not isinstance(self.program.definitions.get(expr.name), Nonlin)
+        for a in _args(expr):
+            if not (yield a):
+                return False
+        return True
 
     @cached_property
     def may_cancel(self) -> bool:
@@ -523,12 +535,20 @@ class Forms:
         unique = self.maximal_forms(expr)
         if len(unique) == 1 and not self.mixes(expr, unique):
             return Atom(replace_exprs(expr, {unique[0]: HOLE}), unique, True)
-        names = {name for form in unique for name in refs(form) if not self.is_constant(Ref(name))}
-        if len(names) == 1:
-            ref = Ref(names.pop())
-            if not self.mixes(expr, (ref,)):
-                return Atom(replace_exprs(expr, {ref: HOLE}), (ref,), True)
+        ref = self._only_vector(unique)
+        if ref is not None and not self.mixes(expr, (ref,)):
+            return Atom(replace_exprs(expr, {ref: HOLE}), (ref,), True)
         return Atom(expr, unique, False)
+
+    def _only_vector(self, forms: tuple[Expr, ...]) -> Ref | None:
+        """The only vector that is named in some forms, if there is one only."""
+        only: Ref | None = None
+        for name in (name for form in forms for name in refs(form)):
+            if not self.is_constant(Ref(name)) and Ref(name) is not only:
+                if only is not None:
+                    return None
+                only = Ref(name)
+        return only
 
     @of_parts
     def maximal_forms(self, expr: Expr) -> Asking:
