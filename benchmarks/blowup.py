@@ -154,7 +154,8 @@ def main() -> None:
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        print(json.dumps(row(*given.one[:2], int(given.one[2]))))
+        kind, family, n = given.one
+        print(json.dumps(row(kind, family, int(n))))
         return
     for kind in given.kinds:
         print(f"{kind:24} " + " ".join(f"{n:>7}" for n in given.sizes) + " exponent")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ import pytest
 
 import netsor as ns
 from netsor import progress
+from netsor.limits.sampling import repeats
 from netsor.progress import bar
 from netsor.reproduce import Run
 
@@ -50,6 +52,35 @@ def test_one_long_step_is_seen_with_the_time_of_the_plan(capsys: pytest.CaptureF
     with bar(None, 1, "one step", lambda: 60.0):
         time.sleep(0.3)
     assert "one step: 0 of 1, 0 s, 60 s left" in capsys.readouterr().err
+
+
+def test_the_time_left_counts_the_work_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of 1, 2, ..., 8 units: the time left falls by the time that passes."""
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    work = progress._Work(8, "growing", False, None, 36.0)
+    work.start, left = 0.0, []
+    for k in range(1, 8):
+        now[0] += 60.0 * k
+        work.advance(work=float(k))
+        left.append(work.told().split(", ")[2])
+    assert left == ["35.0 min left", "33.0 min left", "30.0 min left", "26.0 min left", "21.0 min left",
+                    "15.0 min left", "8.0 min left"]  # fmt: skip
+
+
+def test_stages_of_samples_tell_their_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they report adds up to all work, and the last stage, which meets all others, has most of it."""
+    told: list[float] = []
+    totals: list[float] = []
+
+    def watched(shown: object, total: int, title: str, expected: object, work: float):
+        totals.append(work)
+        return nullcontext(lambda note="", work=1.0: told.append(work))
+
+    monkeypatch.setattr(repeats, "bar", watched)
+    ns.kernel(ns.zoo.gru(), points=16, repeats=2)(np.ones((1, 8, 3)) + np.arange(8)[:, None])
+    assert sum(told) == pytest.approx(sum(totals))
+    assert max(told) >= 2 * np.median(told)
 
 
 @pytest.mark.usefixtures("quick")

@@ -219,9 +219,10 @@ def _neg(x: About) -> About:
 
 
 def _mul(x: About, y: About) -> About:
-    small = x.pieces and y.pieces and x.pieces.degree + y.pieces.degree <= MOST_DEGREE
-    if small and _kept(total := x.pieces * y.pieces):
-        return _of_pieces(total)
+    if x.pieces and y.pieces and x.pieces.degree + y.pieces.degree <= MOST_DEGREE:
+        total = x.pieces * y.pieces
+        if _kept(total):
+            return _of_pieces(total)
     steep, flat = max(x.growth, y.growth), min(x.growth, y.growth)
     growth = max(steep, Growth.POLYNOMIAL) if flat > Growth.BOUNDED else steep
     kinks, jumps = _union(x.kinks, y.kinks), _union(x.jumps, y.jumps)
