@@ -138,5 +138,13 @@ def array(what: str, value: Any, *, error: type[NetsorError] = DataError) -> np.
 def file(name: str, value: Any) -> Path:
     """A path that can be one of a file."""
     if isinstance(value, str | PathLike) and str(value) and "\0" not in str(value):
-        return Path(value)
+        path = Path(value)
+        try:
+            path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except (OSError, UnicodeEncodeError) as error:  # a name that is too long, a folder that is closed
+            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise DataError(f"{name}={shown(value)}: {why}", remedy="Give the path of a file.") from None
+        return path
     raise DataError(f"{name}={shown(value)}", remedy="Give the path of a file.")

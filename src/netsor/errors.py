@@ -7,6 +7,7 @@ from dataclasses import dataclass
 __all__ = [
     "BuildError",
     "DataError",
+    "FileError",
     "FunctionError",
     "LimitError",
     "LoweringError",
@@ -97,6 +98,10 @@ class BuildError(NetsorError):
 
 class DataError(NetsorError):
     """The data handed in cannot be used: NaN, infinity, a wrong shape."""
+
+
+class FileError(DataError, OSError):
+    """A file cannot be written: a full disk, a name that is too long, a folder that is closed."""
 
 
 class FunctionError(NetsorError):

@@ -1,8 +1,14 @@
-"""Files that are never half-written: everything goes to a temporary file that then takes the name."""
+"""Files that are never half-written: everything goes to a temporary file that then takes the name.
+
+A sealed .npz file ends with the SHA-256 of all bytes before it, as the comment of its archive.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import os
+import stat
 import struct
 import tempfile
 import zlib
@@ -13,8 +19,22 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-__all__ = ["DAMAGED", "replacing", "write_csv", "write_npz", "write_text"]
+from netsor.errors import DataError, FileError
 
+__all__ = [
+    "DAMAGED",
+    "read_regular",
+    "read_sealed_npz",
+    "replacing",
+    "write_csv",
+    "write_npz",
+    "write_sealed_npz",
+    "write_text",
+]
+
+Arrays = Mapping[str, np.ndarray | str | int | float]
+SEAL = 64  # hexadecimal digits of a SHA-256
+SHORT = 40  # letters of a name that a temporary one repeats: both must fit into a folder
 DAMAGED = (  # what NumPy and zipfile raise on a damaged .npz file
     *(ValueError, KeyError, OSError, EOFError, NotImplementedError, RuntimeError),
     *(BadZipFile, struct.error, zlib.error),
@@ -23,9 +43,28 @@ DAMAGED = (  # what NumPy and zipfile raise on a damaged .npz file
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`; it takes the name when the block ends well, else it is removed."""
+    """A temporary path beside `path`; it takes the name when the block ends well, else it is removed.
+
+    An error of the disk, in the block too, is one of ours.
+    """
+    try:
+        with _replacing(path) as temporary:
+            yield temporary
+    except OSError as error:
+        if isinstance(error, FileError):
+            raise
+        raise FileError(
+            f"{_shown(path)} cannot be written: {error.strerror or error}",
+            remedy="Nothing has changed. Make room, or give another path.",
+        ) from error
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
+    handle, name = tempfile.mkstemp(
+        prefix=f".{path.stem[:SHORT]}-", suffix=path.suffix[:SHORT], dir=path.parent
+    )
     os.close(handle)
     temporary = Path(name)
     try:
@@ -35,6 +74,22 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with suppress(FileNotFoundError):
             temporary.unlink()
+
+
+def _shown(path: Path) -> str:
+    """A path in a message; of a long one the beginning."""
+    text = str(path)
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def read_regular(path: Path) -> bytes:
+    """All bytes of a regular file. Pipes and devices are refused: reading them may wait for ever."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError("it is not a file")
+    with open(handle, "rb") as file:
+        return file.read()
 
 
 def _umask() -> int:
@@ -49,10 +104,39 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def write_npz(path: Path, arrays: Mapping[str, np.ndarray | str | int | float]) -> None:
+def write_npz(path: Path, arrays: Arrays) -> None:
     """Named arrays."""
     with replacing(path) as temporary, temporary.open("wb") as file:
         np.savez(file, **{name: np.asarray(array) for name, array in arrays.items()})  # type: ignore[arg-type]
+
+
+def write_sealed_npz(path: Path, arrays: Arrays) -> None:
+    """Named arrays, compressed, in a sealed file."""
+    with replacing(path) as temporary, temporary.open("w+b") as file:
+        np.savez_compressed(file, **{name: np.asarray(array) for name, array in arrays.items()})  # type: ignore[arg-type]
+        file.seek(-2, os.SEEK_END)
+        file.write(struct.pack("<H", SEAL))  # the length of the comment that ends the archive
+        file.seek(0)
+        seal = hashlib.file_digest(file, "sha256").hexdigest()
+        file.write(seal.encode())
+
+
+def read_sealed_npz(path: Path, remedy: str) -> dict[str, np.ndarray]:
+    """The arrays of a sealed file; one that has changed is refused before anything of it is read."""
+    try:
+        content = read_regular(path)
+    except FileNotFoundError:
+        raise DataError(f"there is no file {_shown(path)}", remedy=remedy) from None
+    except OSError as error:
+        raise DataError(f"{_shown(path)} cannot be read: {error.strerror or error}", remedy=remedy) from None
+    if hashlib.sha256(memoryview(content)[:-SEAL]).hexdigest().encode() != content[-SEAL:]:
+        raise DataError(
+            f"{_shown(path)} is not a saved model: its checksum is missing or wrong, so it is damaged or was "
+            "written by an earlier version",
+            remedy=remedy,
+        )
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files}
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -13,7 +13,7 @@ from netsor.arguments import file, shown
 from netsor.build.network import Network, require_network
 from netsor.build.tangent import TangentNetwork
 from netsor.errors import DataError
-from netsor.files import DAMAGED, replacing
+from netsor.files import read_sealed_npz, write_sealed_npz
 from netsor.gp.classification import Classifier
 from netsor.gp.regression import GP
 from netsor.gp.stores.identity import differences, of_each_shape, of_kernel, rounding
@@ -59,8 +59,7 @@ def save(model: GP | Classifier, path: str | Path) -> None:
     there = file("path", path)
     if there.is_dir():
         raise DataError(f"{there} is a folder", remedy="Give the path of a file.")
-    with replacing(there) as temporary, temporary.open("wb") as out:
-        np.savez_compressed(out, **arrays)  # type: ignore[arg-type]
+    write_sealed_npz(there, arrays)
 
 
 def _pack_all(inputs: list[Any], arrays: dict[str, np.ndarray]) -> Any:
@@ -88,16 +87,10 @@ def load(path: str | Path, net: Network) -> GP | Classifier:
     Its programs must be those that were saved: same layers, same variances, same names. Functions of your own
     must be made of the same code and numbers, and have the same values at fixed points, bit for bit.
     """
-    try:
-        with file("path", path).open("rb") as there, np.load(there, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-        facts = json.loads(str(arrays["facts"]))
-    except FileNotFoundError:
-        raise DataError(
-            f"there is no file {path}", remedy="Models are written by model.save(path)."
-        ) from None
-    except DAMAGED as error:
-        raise DataError(f"{path} is not a saved model: {error}", remedy="Save it again.") from None
+    arrays = read_sealed_npz(file("path", path), "Models are written by model.save(path).")
+    if "facts" not in arrays:
+        raise DataError(f"{path} is a model of a store", remedy="Predict with it by `netsor predict`.")
+    facts = json.loads(str(arrays["facts"]))
     if facts.get("format") != FORMAT:
         raise DataError(
             f"{path} has format {facts.get('format')!r}",

@@ -261,7 +261,7 @@ def test_a_damaged_tile_is_found_and_made_again(how: str, tmp_path: Path) -> Non
         file.write_bytes(content)
     else:
         file.write_bytes(content[:200] if how == "truncated" else b"")
-    with pytest.raises(DataError, match=r"tile \(0, 2\).* is (missing|damaged)"):
+    with pytest.raises(DataError, match=r"K/c/0/2 is (missing|damaged)"):
         found.tile(0, 2)
     if how == "flipped":
         assert found.damaged() == [(0, 2)]
@@ -284,7 +284,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     honest, count = zarr.storage.LocalStore.set, []
 
     async def full(self: Any, key: str, value: Any) -> None:
-        if key.startswith("K/c/"):
+        if key.startswith("K/c/") and not key.endswith(".sum"):
             count.append(key)
             if len(count) > 4:
                 raise OSError(28, "No space left on device")

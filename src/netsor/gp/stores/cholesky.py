@@ -19,7 +19,6 @@ from scipy.linalg import solve_triangular
 
 from netsor.errors import DataError
 from netsor.gp.factor import cholesky
-from netsor.gp.stores import inputs as sets
 from netsor.gp.stores.dask import completed, connected
 from netsor.gp.stores.lock import writing
 from netsor.gp.stores.store import Store
@@ -48,15 +47,13 @@ class Factor:
             )
         self.kept = memory // block - 3  # blocks of a row
         self.array = f"cholesky_{store.name}_" + hashlib.sha256(self.nugget.tobytes()).hexdigest()[:16]
-        if self.array not in store.group:
-            store.group.create_array(
-                self.array,
-                shape=store.shape,
-                chunks=(self.axis.chunk, self.axis.chunk),
-                dtype=np.float64,
-                fill_value=np.nan,
-                **sets.checked(),
-            )
+        store.require_array(
+            self.array,
+            shape=store.shape,
+            chunks=(self.axis.chunk, self.axis.chunk),
+            dtype=np.float64,
+            fill_value=np.nan,
+        )
 
     @property
     def count(self) -> int:

@@ -53,23 +53,17 @@ def write(group: Any, name: str, inputs: Any) -> None:
     tree = _tree(inputs[0])
     if any(_tree(x) != tree for x in inputs):
         raise DataError("some inputs are tuples and some are not", remedy="Give inputs of one kind.")
-    own = group.create_group(name, attributes={"tree": tree, "count": len(inputs)})
-    for k, arrays in enumerate(zip(*map(_leaves, inputs), strict=True)):
-        if len({a.ndim for a in arrays}) > 1:
+    arrays = {}
+    for k, leaves in enumerate(zip(*map(_leaves, inputs), strict=True)):
+        if len({a.ndim for a in leaves}) > 1:
             raise DataError("inputs have different numbers of axes", remedy="Give inputs of one kind.")
-        flat = np.concatenate([np.asarray(a, np.float64).reshape(-1) for a in arrays])
-        shapes = np.array([a.shape for a in arrays], np.int64).reshape(len(arrays), -1)
-        for part, array in (("values", flat), ("shapes", shapes)):
-            chunks = (min(len(array), BYTES // 8), *array.shape[1:])
-            if array.size:
-                made = own.create_array(
-                    f"{part}{k}",
-                    shape=array.shape,
-                    chunks=chunks,
-                    dtype=array.dtype,
-                    **checked(),
-                )
-                made[...] = array
+        arrays[f"values{k}"] = np.concatenate([np.asarray(a, np.float64).reshape(-1) for a in leaves])
+        arrays[f"shapes{k}"] = np.array([a.shape for a in leaves], np.int64).reshape(len(leaves), -1)
+    arrays = {part: array for part, array in arrays.items() if array.size}
+    own = group.create_group(name, attributes={"tree": tree, "count": len(inputs), "arrays": list(arrays)})
+    for part, array in arrays.items():
+        chunks = (min(len(array), BYTES // 8), *array.shape[1:])
+        own.create_array(part, shape=array.shape, chunks=chunks, dtype=array.dtype, **checked())[...] = array
 
 
 def checked() -> dict[str, Any]:
@@ -84,12 +78,14 @@ def read(group: Any, name: str, start: int, stop: int) -> Any:
     found = group[name]
     if not hasattr(found, "attrs") or "tree" not in found.attrs:
         return found[start:stop]
-    tree, parts = found.attrs["tree"], []
+    tree, there, parts = found.attrs["tree"], found.attrs["arrays"], []
     for k in range(_width(tree)):
-        shapes = found[f"shapes{k}"][:] if f"shapes{k}" in found else np.zeros((found.attrs["count"], 0), int)
+        shapes = np.zeros((found.attrs["count"], 0), int)
+        if f"shapes{k}" in there:
+            shapes = found[f"shapes{k}"][:]
         stops = np.cumsum(np.prod(shapes, axis=1, dtype=np.int64))
         first = int(stops[start - 1]) if start else 0
-        values = found[f"values{k}"][first : int(stops[stop - 1])]
+        values = found[f"values{k}"][first : int(stops[stop - 1])] if f"values{k}" in there else np.zeros(0)
         cuts = np.split(values, stops[start : stop - 1] - first)
         parts.append([cut.reshape(shape) for cut, shape in zip(cuts, shapes[start:stop], strict=True)])
     return [_grown(tree, iter(arrays)) for arrays in zip(*parts, strict=True)]

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from netsor.errors import DataError
 
@@ -26,7 +27,7 @@ def writing(path: Path, shared: bool) -> Iterator[None]:
     except ImportError:  # not on Windows
         yield
         return
-    with (path / NAME).open("a") as file:
+    with _opened(path / NAME) as file:
         try:
             fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -39,3 +40,14 @@ def writing(path: Path, shared: bool) -> Iterator[None]:
             if error.errno not in (getattr(os, "ENOTSUP", 95), 37, 38, 95):  # no locks on this file system
                 raise
         yield
+
+
+def _opened(path: Path) -> TextIO:
+    """The file of the lock; a pipe in its place would be waited for."""
+    try:
+        return open(path, "a", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK, 0o666))
+    except OSError as error:
+        raise DataError(
+            f"the lock {path} cannot be opened: {error.strerror or error}",
+            remedy="A store is written by those who may write its folder. If it is no file, remove it.",
+        ) from None

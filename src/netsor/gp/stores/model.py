@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from math import log, pi
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
 from netsor import arguments
 from netsor.build.network import as_inputs
 from netsor.errors import DataError
-from netsor.files import write_npz
+from netsor.files import read_sealed_npz, write_sealed_npz
 from netsor.gp.factor import check_noise, needed_jitter
 from netsor.gp.regression import Prediction, checked_variance
 from netsor.gp.stores.cholesky import Factor
@@ -118,7 +117,7 @@ class StoredGP:
             "tol": self.tol,
         }
         arrays = {"y": self.y, "flat": self.flat, "noise": self.noise, "alpha": self.alpha}
-        write_npz(Path(path), {**arrays, **facts})
+        write_sealed_npz(arguments.file("path", path), {**arrays, **facts, "store": self.store.digest})
 
     def _explained(self, cross: np.ndarray) -> np.ndarray:
         """k^T (K + nugget)^-1 k for each column k."""
@@ -182,21 +181,17 @@ def _like(inputs: list[Any]) -> Any:
 
 def load_stored(path: str | Path, store: Store, memory: int = MEMORY) -> StoredGP:
     """The model that `save` wrote, with the store that it was fitted to."""
-    try:
-        with np.load(Path(path), allow_pickle=False) as found:
-            facts = {name: found[name] for name in found.files}
-        y, noise, jitter, alpha = (facts[name] for name in ("y", "noise", "jitter", "alpha"))
-        solver, residual, tol = str(facts["solver"]), float(facts["residual"]), float(facts["tol"])
-        flat = bool(facts["flat"])
-    except FileNotFoundError:
-        raise DataError(f"there is no file {path}", remedy="Models are written by `netsor fit`.") from None
-    except (ValueError, KeyError, OSError, EOFError, BadZipFile) as error:
-        raise DataError(f"{path} is not a saved model: {error}", remedy="Fit it again.") from None
-    if len(y) != store.shape[0]:
+    facts = read_sealed_npz(arguments.file("path", path), "Models of stores are written by `netsor fit`.")
+    if "store" not in facts:
+        raise DataError(f"{path} is not a model of a store", remedy="Read it with ns.gp.load(path, net).")
+    if str(facts["store"]) != store.digest:
         raise DataError(
-            f"{path} has {len(y)} targets, and {store.path} {store.shape[0]} rows",
+            f"{path} was fitted to another kernel than {store.path} holds",
             remedy="Give the store that it was fitted to.",
         )
+    y, noise, jitter, alpha = (facts[name] for name in ("y", "noise", "jitter", "alpha"))
+    solver, residual, tol = str(facts["solver"]), float(facts["residual"]), float(facts["tol"])
+    flat = bool(facts["flat"])
     nugget = np.maximum(noise, jitter)
     made = Factor(store, nugget, memory) if solver == Factor.name else Gradients(store, nugget, memory)
     if isinstance(made, Factor):

@@ -8,19 +8,22 @@ The store is a Zarr group (version 3 of the format) with the arrays
     x, y    the inputs; row_sizes, column_sizes: how many rows each of them has; mean: prior means of the rows
 
 A tile is written to a file of its own, which then takes its name, so it is there whole or not at all, and the
-files are the only record of what is done.
+files are the only record of what is done. All files have checksums (`checksums`), and one that has changed is refused.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import stat
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -30,7 +33,9 @@ import numpy as np
 from netsor import arguments
 from netsor.build.network import as_inputs
 from netsor.errors import DataError
+from netsor.files import read_regular
 from netsor.gp.stores import inputs as sets
+from netsor.gp.stores.checksums import CRC, DIGITS, SUM, damage
 from netsor.gp.stores.grid import Axis, Grid
 from netsor.gp.stores.identity import check_format, check_same, of_kernel
 from netsor.limits import KernelFn
@@ -40,7 +45,6 @@ from netsor.limits.tiling import Cut
 __all__ = ["Status", "Store"]
 
 NNGP = "NNGP"  # the array of the network's own kernel
-CHECKSUM = 4  # bytes
 RECENT = 50  # tiles that the rate is taken from
 
 
@@ -85,15 +89,18 @@ class Store:
     def __init__(self, path: str | Path, kernel: KernelFn | None = None, *, nngp: bool = False) -> None:
         import zarr
 
+        from netsor.gp.stores.checked import CheckedStore
+
         self.path, self.name = arguments.file("path", path), NNGP if nngp else "K"
-        if not (self.path / "zarr.json").is_file():
-            raise DataError(f"there is no store {path}", remedy="Stores are made by ns.gp.store(K, x, path).")
+        check_format(_facts(self.path), self.path)
         try:
-            self.group: Any = zarr.open_group(self.path, mode="r+")
-            self.identity: dict[str, Any] = self.group.attrs.get("netsor")
-        except (ValueError, KeyError, OSError) as error:
-            raise DataError(f"{path} is not a store: {error}", remedy="Make it again.") from None
-        check_format(self.identity, self.path)
+            self.group: Any = zarr.open_group(
+                CheckedStore(self.path), mode="r+", zarr_format=3, use_consolidated=False
+            )
+        except OSError as error:
+            raise DataError(f"{path} cannot be opened: {error}", remedy="Is it yours to read?") from None
+        self.identity: dict[str, Any] = self.group.attrs["netsor"]
+        self._arrays: dict[str, Any] = {}
         self._kernel = kernel
         if self.name not in self.identity["kernels"]:
             raise DataError(
@@ -128,6 +135,11 @@ class Store:
         return Store(self.path, self._kernel, nngp=True)
 
     @property
+    def digest(self) -> str:
+        """A hash of what the store is of, and of which of its kernels."""
+        return sha256(json.dumps([self.name, self.identity], sort_keys=True).encode()).hexdigest()
+
+    @property
     def params(self) -> dict[str, float]:
         """Variances in place of the network's own; its own kernel has no rates."""
         given = self.identity["params"]
@@ -145,11 +157,13 @@ class Store:
         """Make a store without tiles; it appears whole or not at all."""
         import zarr
 
+        from netsor.gp.stores.checked import CheckedStore
+
         dtype = np.dtype(identity["options"]["dtype"])
         _check_room(path, sum(1 for _ in grid.tiles()) * grid.rows.chunk * grid.cols.chunk * dtype.itemsize)
-        new = path.with_name(f".{path.name}.new-{uuid4().hex}")
+        new = path.with_name(f".{path.name[:40]}.new-{uuid4().hex}")
         try:
-            group: Any = zarr.create_group(new, attributes={"netsor": identity})
+            group: Any = zarr.create_group(CheckedStore(new), attributes={"netsor": identity})
             small = {"row_sizes": grid.rows.sizes, "column_sizes": grid.cols.sizes, "mean": mean}
             for name, array in small.items():
                 sets.write(group, name, array)
@@ -179,16 +193,52 @@ class Store:
                 new.rename(path)
             except OSError:  # somebody else was first
                 if not (path / "zarr.json").is_file():
-                    raise
+                    raise DataError(
+                        f"there is something at {path} that is no store",
+                        remedy="Give another path. If it was a store, its file zarr.json is lost: remove it.",
+                    ) from None
+        except OSError as error:
+            raise DataError(
+                f"the store {path} cannot be written: {error.strerror or error}",
+                remedy="Make room, or give another path.",
+            ) from error
         finally:
             shutil.rmtree(new, ignore_errors=True)
+
+    def array(self, name: str) -> Any:
+        """An array of the store, as Zarr sees it; opened once."""
+        if name not in self._arrays:
+            with self._reading(name):
+                self._arrays[name] = self.group[name]
+        return self._arrays[name]
+
+    def whole(self, name: str) -> np.ndarray:
+        """All numbers of an array."""
+        with self._reading(name):
+            return self.array(name)[...]
+
+    def require_array(self, name: str, **options: Any) -> None:
+        """Make an array, unless it is there."""
+        with _full_disk(self.path):
+            if name not in self.group:
+                self.group.create_array(name, **options, **sets.checked())
+
+    @contextmanager
+    def _reading(self, key: str) -> Iterator[None]:
+        """Say what is damaged where Zarr finds nothing under a name, or the CRC of a chunk wrong."""
+        try:
+            yield
+        except KeyError as error:
+            raise damage(self.path, key, f"is damaged: {error.args[0]} is missing") from None
+        except (ValueError, OSError) as error:
+            raise damage(self.path, key, f"is damaged: {error}") from None
 
     # What it is
 
     @cached_property
     def grid(self) -> Grid:
-        chunks, cut = self.group["K"].chunks, self.cut
-        sizes = [self.group[name][:] for name in ("row_sizes", "column_sizes")]
+        chunks, cut = self.array("K").chunks, self.cut
+        sizes = [self.whole(name) for name in ("row_sizes", "column_sizes")]
         return Grid(Axis(sizes[0], chunks[0], cut.rows), Axis(sizes[1], chunks[1], cut.cols), self.symmetric)
 
     @property
@@ -212,58 +262,69 @@ class Store:
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self.group["K"].shape
+        return self.array("K").shape
 
     @property
     def dtype(self) -> np.dtype:
-        return self.group["K"].dtype
+        return self.array("K").dtype
 
     def mean(self) -> np.ndarray:
         """The prior means of all rows."""
-        return self.group["mean"][:]
+        return self.whole("mean")
 
     def inputs(self, side: int, start: int = 0, stop: int | None = None) -> Any:
         """Inputs of the rows (side 0) or columns (1)."""
         name = "x" if side == 0 or self.symmetric else "y"
-        return sets.read(
-            self.group, name, start, self.identity["inputs"][name]["count"] if stop is None else stop
-        )
+        stop = self.identity["inputs"][name]["count"] if stop is None else stop
+        with self._reading(name):
+            return sets.read(self.group, name, start, stop)
 
     # Which tiles are there
 
-    def done(self, kernel: str | None = None) -> dict[tuple[int, int], float]:
-        """The tiles that are there, with the time when they came; a file of a wrong size does not count."""
-        kernel = kernel or self.name
-        array = self.group[kernel]
-        size = array.chunks[0] * array.chunks[1] * array.dtype.itemsize + CHECKSUM
-        found = {}
-        for row in _scan(self.path / kernel / "c"):
-            for file in _scan(Path(row.path)):
-                if row.name.isdecimal() and file.name.isdecimal():
-                    state = file.stat()
-                    if state.st_size == size:
-                        found[int(row.name), int(file.name)] = state.st_mtime
-        return found
+    def done(self, name: str | None = None) -> dict[tuple[int, int], float]:
+        """The blocks of an array that are there with their checksums, and the time when they came.
+
+        A file of a wrong size does not count.
+        """
+        name = name or self.name
+        size = self._chunk_bytes(name)
+        times = {}
+        for row in _scan(self.path / name / "c"):
+            files = _regular(row.path) if row.name.isdecimal() else {}
+            for file, (bytes_, when) in files.items():
+                if file.isdecimal() and bytes_ == size and files.get(file + SUM, (0,))[0] == DIGITS:
+                    times[int(row.name), int(file)] = when
+        return times
+
+    def _chunk_bytes(self, name: str) -> int:
+        array = self.array(name)
+        return int(np.prod(array.chunks)) * array.dtype.itemsize + CRC
 
     def has(self, i: int, j: int) -> bool:
         """Whether a tile is there."""
-        return all(self._file(kernel, i, j).is_file() for kernel in self.identity["kernels"])
+        files = {self._file(name, i, j): self._chunk_bytes(name) for name in self._of_tiles()}
+        return all(_size(file) == size and _size(_sum(file)) == DIGITS for file, size in files.items())
+
+    def _of_tiles(self) -> list[str]:
+        """The arrays in which a tile has a block."""
+        return [name for kernel in self.identity["kernels"] for name in (kernel, f"{kernel}_error")]
 
     def missing(self) -> list[tuple[int, int]]:
-        """The tiles that are not there yet."""
-        there = [self.done(kernel) for kernel in self.identity["kernels"]]
-        return [tile for tile in self.grid.tiles() if not all(tile in some for some in there)]
+        """The tiles that are not there yet, with their errors."""
+        there = [self.done(name) for name in self._of_tiles()]
+        return [tile for tile in self.grid.tiles() if not all(tile in times for times in there)]
 
     def status(self) -> Status:
         """How far it is, from the files alone, so that anybody can ask."""
         times, total = sorted(self.done().values()), len(self.grid.tiles())
+        missing = len(self.missing())
         recent, left, quiet = times[-RECENT:], None, None
         if len(recent) > 1:
-            left = (total - len(times)) * (recent[-1] - recent[0]) / (len(recent) - 1)
+            left = missing * (recent[-1] - recent[0]) / (len(recent) - 1)
         if times:
             quiet = max(0.0, time.time() - times[-1])
-        error = self.largest_error() if len(times) == total else None
-        return Status(len(times), total, left, quiet, error)
+        error = None if missing else self.largest_error()
+        return Status(total - missing, total, left, quiet, error)
 
     def largest_error(self) -> float:
         """The largest error of the entries that are there."""
@@ -275,7 +336,11 @@ class Store:
 
         Off the diagonal a tile does not know the variances that its rounding goes with; the tiles on it do.
         """
-        found = self.group[f"{self.name}_error"][...]
+        name = f"{self.name}_error"
+        lost = self.done().keys() - self.done(name).keys()
+        if lost:
+            raise damage(self.path, self._key(name, *min(lost)), "is missing")
+        found = self.whole(name)
         if not self.symmetric:
             return found
         whole, own = np.fmax(found, found.T), np.sqrt(np.nan_to_num(np.diagonal(found)))
@@ -292,22 +357,31 @@ class Store:
 
     def damaged(self) -> list[tuple[int, int]]:
         """The tiles whose checksums are wrong; all of them are read."""
-        found = []
+        for name in self._of_tiles():
+            self.array(name)  # an array that cannot be opened is no fault of its tiles
+        damaged = []
         for i, j in self.done():
             try:
                 for kernel in self.identity["kernels"]:
                     self.tile(i, j, kernel)
+                    self.stored(f"{kernel}_error", slice(i, i + 1), slice(j, j + 1), (i, j))
             except DataError:
-                found.append((i, j))
-        return found
+                damaged.append((i, j))
+        return damaged
 
     def remove(self, i: int, j: int) -> None:
         """Remove a tile, so that it is computed again."""
-        for kernel in self.identity["kernels"]:
-            self._file(kernel, i, j).unlink(missing_ok=True)
+        with _full_disk(self.path):
+            for name in self._of_tiles():
+                file = self._file(name, i, j)
+                file.unlink(missing_ok=True)
+                _sum(file).unlink(missing_ok=True)
 
-    def _file(self, kernel: str, i: int, j: int) -> Path:
-        return self.path / kernel / "c" / str(i) / str(j)
+    def _file(self, name: str, i: int, j: int) -> Path:
+        return self.path / self._key(name, i, j)
+
+    def _key(self, name: str, i: int, j: int) -> str:
+        return f"{name}/c/{i}/{j}"
 
     # Reading and writing
 
@@ -316,26 +390,21 @@ class Store:
         kernel = kernel or self.name
         if self.symmetric and i > j:
             return self.tile(j, i, kernel).T
-        if not self._file(kernel, i, j).exists():
-            raise DataError(f"tile ({i}, {j}) of {self.path} is missing", remedy="Run ns.gp.store again.")
         rows, cols = self.grid.rows.span(i), self.grid.cols.span(j)
         return self.stored(kernel, slice(*rows), slice(*cols), (i, j))
 
     def stored(self, name: str, rows: slice, cols: slice, tile: tuple[int, int]) -> np.ndarray:
-        """A block of an array; one whose checksum is wrong is refused."""
-        try:
-            return self.group[name][rows, cols]
-        except (ValueError, OSError) as error:
-            again = (
-                "Run ns.gp.store(..., verify=True), on the command line --verify: it computes damaged tiles"
-            )
-            remedy = f"{again} again." if name in self.identity["kernels"] else "Remove it, and fit again."
-            raise DataError(f"tile {tile} of {self.path / name} is damaged: {error}", remedy=remedy) from None
+        """A block of an array; one that is missing or whose checksum is wrong is refused."""
+        key = self._key(name, *tile)
+        if not (self.path / key).exists():
+            raise damage(self.path, key, "is missing")
+        with self._reading(key):
+            return self.array(name)[rows, cols]
 
     def put(self, name: str, rows: slice, cols: slice, value: np.ndarray) -> None:
         """Write a whole block of an array."""
         with _full_disk(self.path):
-            self.group[name][rows, cols] = value
+            self.array(name)[rows, cols] = value
 
     def write(self, i: int, j: int, kernel: str, value: np.ndarray, error: float) -> None:
         """Write a tile, its error first: what is there is complete."""
@@ -419,6 +488,44 @@ def _scan(folder: Path) -> list[os.DirEntry]:
         return []
 
 
+def _sum(file: Path) -> Path:
+    return file.with_name(file.name + SUM)
+
+
+def _size(file: Path) -> int | None:
+    """The size of a regular file."""
+    try:
+        state = file.stat()
+    except OSError:
+        return None
+    return state.st_size if stat.S_ISREG(state.st_mode) else None
+
+
+def _regular(folder: str) -> dict[str, tuple[int, float]]:
+    """Size and time of the regular files of a folder; one that vanishes meanwhile is not there."""
+    files = {}
+    for entry in _scan(Path(folder)):
+        with suppress(OSError):
+            state = entry.stat()
+            if stat.S_ISREG(state.st_mode):
+                files[entry.name] = (state.st_size, state.st_mtime)
+    return files
+
+
+def _facts(path: Path) -> Any:
+    """What the store says of itself, not checked yet: a store of another format has other checksums."""
+    try:
+        whole = json.loads(read_regular(path / "zarr.json"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise DataError(
+            f"there is no store {path}", remedy="Stores are made by ns.gp.store(K, x, path)."
+        ) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not a store, or is damaged: {error}", remedy="Make it again.") from None
+    attributes = whole.get("attributes") if isinstance(whole, dict) else None
+    return attributes.get("netsor") if isinstance(attributes, dict) else None
+
+
 def _check_room(path: Path, needed: int) -> None:
     """Refuse to begin what cannot end."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -437,6 +544,7 @@ def _full_disk(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise DataError(
-            f"a tile of {path} cannot be written: {error.strerror or error}",
+            f"a tile of {path} cannot be written: {error.strerror or error}"
+            + (f": {error.filename2 or error.filename}" if error.filename else ""),
             remedy="All tiles before it are kept. Make room (or wait for the disk), and run it again.",
         ) from error

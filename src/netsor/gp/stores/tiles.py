@@ -296,8 +296,8 @@ def _processes(held: Store, todo: list[Tile], count: int, advance: Advance) -> N
     """Processes of this machine; as long as some tile comes, lost ones are replaced."""
     while todo:
         ends = _crew(held, todo, min(count, len(todo)), advance)
-        there = held.done()
-        left = [tile for tile in todo if tile not in there]
+        missing = set(held.missing())
+        left = [tile for tile in todo if tile in missing]
         said = next((text for code, text in ends if code > 0), None)
         if said is not None:
             raise NetsorError(said.strip() or "a worker failed")

@@ -1,0 +1,55 @@
+"""A folder as Zarr sees it, where only what was written can be read."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
+from zarr.storage import LocalStore
+
+from netsor.files import read_regular
+from netsor.gp.stores.checksums import SUM, checksum, damage, is_chunk
+
+__all__ = ["CheckedStore"]
+
+WHOLE = ("x", "y", "mean", "row_sizes", "column_sizes")  # all chunks of these are there from the beginning
+
+
+class CheckedStore(LocalStore):
+    """Files that are written with their checksums, and compared with them when they are read."""
+
+    async def get(
+        self, key: str, prototype: BufferPrototype | None = None, byte_range: Any = None
+    ) -> Buffer | None:
+        content = await asyncio.to_thread(self._content, key)
+        if content is None:
+            return None
+        return (prototype or default_buffer_prototype()).buffer.from_bytes(content)
+
+    async def set(self, key: str, value: Buffer) -> None:
+        digits = checksum(key, value.as_numpy_array().data)
+        await super().set(key + SUM, default_buffer_prototype().buffer.from_bytes(digits))
+        await super().set(key, value)
+
+    async def set_if_not_exists(self, key: str, value: Buffer) -> None:
+        if not await self.exists(key):
+            await self.set(key, value)
+
+    def _content(self, key: str) -> bytes | None:
+        """The bytes of a file; None where it is missing and may be."""
+        try:
+            content = read_regular(self.root / key)
+        except (FileNotFoundError, NotADirectoryError):
+            if is_chunk(key) and key.split("/")[0] in WHOLE:
+                raise damage(self.root, key, "is missing") from None
+            return None
+        except OSError as error:
+            raise damage(self.root, key, f"cannot be read: {error.strerror or error}") from None
+        try:
+            expected = read_regular(self.root / (key + SUM))
+        except OSError as error:
+            raise damage(self.root, key + SUM, f"cannot be read: {error.strerror or error}") from None
+        if expected != checksum(key, content):
+            raise damage(self.root, key, "is damaged: its checksum is wrong")
+        return content
