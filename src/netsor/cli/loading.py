@@ -143,7 +143,7 @@ def _run(path: Path) -> dict[str, Any]:
         where = f", line {lines[-1]}" if lines else ""
         raise BuildError(f"{path}{where}: {type(error).__name__}: {error}") from None
     finally:
-        sys.path.pop(0)
+        sys.path.append(sys.path.pop(0))  # workers import its neighbours, which must hide no package
     return vars(module)
 
 

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+import netsor
 from netsor import arguments
 from netsor.errors import DataError, LimitError, NetsorError
 from netsor.gp.stores.dask import completed, connected, is_dask, keep_memory
@@ -317,8 +318,7 @@ def _ended(code: int) -> str:
 def _crew(held: Store, todo: list[Tile], count: int, advance: Advance) -> list[tuple[int, str]]:
     """Some processes with equal shares of the tiles; the exit code of each, and what it said."""
     what, threads = packed(held), max(1, cores() // count)
-    paths = os.pathsep.join(p for p in sys.path if p)
-    env = {**os.environ, "PYTHONPATH": paths, THREADS: str(threads), "OPENBLAS_NUM_THREADS": "1"}
+    env = {**os.environ, THREADS: str(threads), "OPENBLAS_NUM_THREADS": "1"}
     crew, done = [], len(held.done())
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -326,7 +326,7 @@ def _crew(held: Store, todo: list[Tile], count: int, advance: Advance) -> list[t
                 said = Path(folder) / str(k)
                 with said.open("wb") as errors:
                     worker = subprocess.Popen(
-                        [sys.executable, "-m", "netsor.gp.stores.worker"],
+                        _command(),
                         stdin=subprocess.PIPE,
                         stderr=errors,
                         env=env,
@@ -346,6 +346,19 @@ def _crew(held: Store, todo: list[Tile], count: int, advance: Advance) -> list[t
                 assert worker.stdin is not None
                 worker.stdin.close()
         return [(worker.returncode, said.read_text(errors="replace")) for worker, said in crew]
+
+
+def _command() -> list[str]:
+    """How a worker is started. Its own paths come first, so a file in the current folder hides no package;
+    those of this process follow, for the modules of the network.
+    """
+    root = str(Path(netsor.__file__).resolve().parents[1])  # of this netsor, where another one is installed
+    start = (
+        f"import sys; root = {root!r}; sys.path[:0] = [] if root in sys.path else [root]; "
+        "sys.path += sys.argv[1:]; from netsor.gp.stores.worker import main; sys.exit(main())"
+    )
+    isolated = ["-E"] if sys.flags.ignore_environment else []
+    return [sys.executable, "-P", *isolated, "-c", start, *map(os.path.abspath, sys.path)]
 
 
 def _send(worker: subprocess.Popen, what: bytes, tiles: list[Tile]) -> None:

@@ -1,4 +1,4 @@
-"""A process that computes tiles: `python -m netsor.gp.stores.worker`, with its work on the standard input.
+"""A process that computes tiles, with its work on the standard input.
 
 It ends when the process that started it does: then the pipe between them closes.
 """
@@ -32,7 +32,3 @@ def main() -> int:
 def _end_with_the_other() -> None:
     os.read(sys.stdin.fileno(), 1)  # not through Python's file, whose lock would be held at our own end
     os._exit(2)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
