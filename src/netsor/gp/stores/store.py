@@ -160,35 +160,11 @@ class Store:
         from netsor.gp.stores.checked import CheckedStore
 
         dtype = np.dtype(identity["options"]["dtype"])
-        _check_room(path, sum(1 for _ in grid.tiles()) * grid.rows.chunk * grid.cols.chunk * dtype.itemsize)
         new = path.with_name(f".{path.name[:40]}.new-{uuid4().hex}")
         try:
+            _check_room(path, len(grid.tiles()) * grid.rows.chunk * grid.cols.chunk * dtype.itemsize)
             group: Any = zarr.create_group(CheckedStore(new), attributes={"netsor": identity})
-            small = {"row_sizes": grid.rows.sizes, "column_sizes": grid.cols.sizes, "mean": mean}
-            for name, array in small.items():
-                sets.write(group, name, array)
-            sets.write(group, "x", x)
-            if y is not None:
-                sets.write(group, "y", y)
-            for name in identity["kernels"]:
-                group.create_array(
-                    name,
-                    shape=grid.shape,
-                    chunks=(grid.rows.chunk, grid.cols.chunk),
-                    dtype=dtype,
-                    fill_value=np.nan,
-                    dimension_names=("row", "column"),
-                    **sets.checked(),
-                )
-                counts = grid.rows.count, grid.cols.count
-                group.create_array(
-                    f"{name}_error",
-                    shape=counts,
-                    chunks=(1, 1),
-                    dtype=np.float64,
-                    fill_value=np.nan,
-                    **sets.checked(),
-                )
+            _write_arrays(group, identity, grid, {"mean": mean, "x": x} | ({} if y is None else {"y": y}))
             try:
                 new.rename(path)
             except OSError:  # somebody else was first
@@ -467,6 +443,30 @@ class Store:
                 yield rows, cols, tile
                 if self.symmetric and i != j:
                     yield cols, rows, tile.T
+
+
+def _write_arrays(group: Any, identity: dict[str, Any], grid: Grid, given: dict[str, Any]) -> None:
+    """All arrays of a new store; those of the kernels are empty."""
+    for name, array in {"row_sizes": grid.rows.sizes, "column_sizes": grid.cols.sizes, **given}.items():
+        sets.write(group, name, array)
+    for name in identity["kernels"]:
+        group.create_array(
+            name,
+            shape=grid.shape,
+            chunks=(grid.rows.chunk, grid.cols.chunk),
+            dtype=np.dtype(identity["options"]["dtype"]),
+            fill_value=np.nan,
+            dimension_names=("row", "column"),
+            **sets.checked(),
+        )
+        group.create_array(
+            f"{name}_error",
+            shape=(grid.rows.count, grid.cols.count),
+            chunks=(1, 1),
+            dtype=np.float64,
+            fill_value=np.nan,
+            **sets.checked(),
+        )
 
 
 def _opened(path: Path, kernel: KernelFn | None, nngp: bool) -> Store:
