@@ -129,6 +129,30 @@ def test_workers_end_with_the_run(tmp_path: Path) -> None:
     assert not alive
 
 
+PLANTED = "from pathlib import Path\nPath(__file__).with_suffix('.ran').touch()\nraise SystemExit('planted')\n"
+HIDDEN = ("cloudpickle", "json", "netsor", "numpy", "pickle", "zarr", "zlib")
+
+
+@pytest.mark.parametrize("start", ["-P", "-I", "here"])
+def test_workers_import_nothing_that_hides_a_package(start: str, tmp_path: Path) -> None:
+    """Files of the current folder are for the network alone, whose own modules are found there."""
+    (tmp_path / "own.py").write_text("import numpy as np\n\n\ndef act(x):\n    return np.minimum(x, 1.0)\n")
+    script = (
+        f"import sys\nsys.path.insert(0, {SOURCES!r})\nimport numpy as np, netsor as ns, cloudpickle, zarr, json\n"
+        "sys.path.append('')\nimport own\n"
+        f"for name in {HIDDEN}:\n    open(name + '.py', 'w').write({PLANTED!r})\n"
+        "net = ns.zoo.mlp(1, lambda h: ns.nonlin(own.act, h, name='own'))\n"
+        "x = np.random.default_rng(0).standard_normal((5, 3))\n"
+        "found = ns.gp.store(ns.kernel(net), x, 'K.zarr', engine=2, progress=False).read()\n"
+        "assert np.array_equal(found, ns.kernel(net)(x))\n"
+    )
+    flags = [] if start == "here" else [start]
+    with process(*flags, "-c", script, cwd=tmp_path, stderr=subprocess.PIPE) as run:
+        _, said = run.communicate(timeout=PATIENCE)
+    assert run.returncode == 0, said
+    assert not list(tmp_path.glob("*.ran"))
+
+
 def test_errors_of_workers_come_back(tmp_path: Path) -> None:
     """A pole at 0, which only the values of the inputs reach."""
     x = X.copy()
