@@ -617,6 +617,8 @@ ERRORS = {
     "netsor.errors.TypeCheckError": 'ns.parse("Input g :: G(n) ~ N(0, 1)\\nx := relu(g)\\ny := x + g")',
     "netsor.errors.BuildError": "ns.program(ns.network(lambda x: x), [1.0])",
     "netsor.errors.DataError": 'ns.kernel(ns.zoo.mlp(1))([[float("nan")]])',
+    "netsor.errors.FileError": "model = ns.gp.fit(ns.kernel(ns.zoo.mlp(1)), [[1.0]], [1.0], noise=0.1)\n"
+    'model.save("/dev/null/model.npz")',
     "netsor.errors.FunctionError": "W, v = ns.Matrix(), ns.Matrix(rows=1)\n"
     "ns.program(ns.network(lambda x: v @ ns.nonlin(np.sort, W @ x)), [1.0])",
     "netsor.errors.LoweringError": 'ns.program(ns.zoo.layernorm_mlp(1), [1.0, 2.0]).lower("netsor")',

@@ -152,7 +152,7 @@ PAGES = (
         "Errors",
         "Every error is a `NetsorError` that says what is wrong, where, why by which rule, and what to do.",
         "NetsorError errors.ParseError errors.TypeCheckError errors.BuildError errors.DataError "
-        "errors.FunctionError errors.LoweringError errors.LimitError errors.SimulationError "
+        "errors.FileError errors.FunctionError errors.LoweringError errors.LimitError errors.SimulationError "
         "errors.TangentError errors.Place",
     ),
     Page(

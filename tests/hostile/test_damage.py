@@ -1,7 +1,7 @@
 """Every file of a store and of a saved model, damaged in every way: the right numbers or a NetsorError.
 
-Right is what the kernel in memory and NumPy's solver say. A store that goes on (`verify=True`) repairs its tiles,
-or says why not.
+Right is what the kernel in memory and NumPy's solver say. A store that goes on (`verify=True`) repairs its
+tiles, or says why not.
 """
 
 from __future__ import annotations
@@ -124,10 +124,14 @@ CASES = {
     "two sets": Case(lambda: zoo.mlp(1), X[:9], X[9:], tile=8),
     "tangent": Case(lambda: zoo.mlp(1), X[:9], new=X[9:], tile=8, tangent=True),
     "landmarks": Case(
-        gru, SENTENCES[1] + RNG.standard_normal((4, 3, 2)), new=RNG.standard_normal((1, 3, 2)), tile=2, marks=2,
+        gru,
+        RNG.standard_normal((4, 3, 2)),
+        new=RNG.standard_normal((1, 3, 2)),
+        tile=2,
+        marks=2,
         options={"points": 16, "repeats": 2},
     ),
-}  # fmt: skip
+}
 
 
 @dataclass
@@ -270,21 +274,26 @@ def in_time() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def check(asked: dict[str, Thunk], answers: dict[str, Any]) -> int:
-    """Ask everything; how much is refused. A status that names no error is no answer."""
-    refused = 0
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Let an error of ours pass, if it says what to do."""
+    try:
+        yield
+    except NetsorError as error:
+        if not error.remedy:
+            raise
+
+
+def check(asked: dict[str, Thunk], answers: dict[str, Any]) -> None:
+    """Ask everything. A status that names no error is no answer, nor is the error NaN of a missing tile."""
     for what, ask in asked.items():
-        try:
+        with refusing():
             answer = ask()
-        except NetsorError as error:
-            assert str(error).count("\n"), f"{error} has no remedy"
-            refused += 1
-            continue
-        if answer is None and what.endswith("error"):
-            refused += 1
-            continue
-        np.testing.assert_allclose(answer, answers[what], rtol=1e-9, atol=1e-12, err_msg=what)
-    return refused
+            if answer is not None:
+                right = (
+                    np.where(np.isnan(answer), np.nan, answers[what]) if what == "errors" else answers[what]
+                )
+                np.testing.assert_allclose(answer, right, rtol=1e-9, atol=1e-12, err_msg=what)
 
 
 def damage_and_ask(store: Pristine, folder: Path, file: Path, kind: str, other: Path) -> None:
@@ -293,12 +302,9 @@ def damage_and_ask(store: Pristine, folder: Path, file: Path, kind: str, other: 
     DAMAGE[kind](folder / file, folder / other)
     with in_time():
         check(asked, store.answers)
-        try:
+        with refusing():
             store.case.store(folder / "K.zarr", verify=True)
-        except NetsorError as error:
-            assert str(error).count("\n")
-        else:
-            check(asked, store.answers)
+        check(asked, store.answers)
 
 
 def damages(store: Pristine, every: int, first: int = 0) -> Iterator[tuple[Path, str, Path]]:
@@ -330,3 +336,64 @@ def test_every_file_damaged_in_every_way(
     for file, how, other in damages(store, every=1):
         if how == kind:
             damage_and_ask(store, tmp_path / "copy", file, kind, other)
+
+
+def test_repaired_tiles_are_right(pristine: Callable[[str], Pristine], tmp_path: Path) -> None:
+    """Tiles, errors and checksums of the kernels come back, as long as their places are free."""
+    store = pristine("tiles")
+    for kind in ("flipped in the middle", "cut in half", "removed", "swapped with checksums", "a pipe"):
+        for file in ("K/c/0/1", "K/c/1/1", "K_error/c/0/1", "K/c/0/1.sum", "K_error/c/0/0.sum"):
+            store.copy(tmp_path / "copy")
+            path = tmp_path / "copy" / "K.zarr"
+            DAMAGE[kind](path / file, path / "K" / "c" / "0" / "0")
+            np.testing.assert_array_equal(store.case.store(path, verify=True).read(), store.answers["matrix"])
+            np.testing.assert_array_equal(ns.gp.Store(path).errors(), store.answers["errors"])
+
+
+@pytest.mark.parametrize(
+    ("name", "step"), [("one tile", 13), *(pytest.param(name, 1, marks=pytest.mark.slow) for name in CASES)]
+)
+def test_every_byte_counts(name: str, step: int, pristine: Callable[[str], Pristine], tmp_path: Path) -> None:
+    """A flipped bit in any byte (in ordinary tests any 13th) is noticed."""
+    store = pristine(name)
+    store.copy(tmp_path / "copy")
+    path = tmp_path / "copy" / "K.zarr"
+
+    def read_all() -> None:
+        held = ns.gp.Store(path)
+        held.read(), held.errors(), held.mean(), held.inputs(0), held.inputs(1)
+        for name in held.identity["kernels"]:
+            other = ns.gp.Store(path, nngp=name == "NNGP")
+            other.read(), other.errors()
+
+    for file in sorted(path.glob("**/*")):
+        if not file.is_file() or "cholesky" in str(file) or file.name == "writers.lock":
+            continue
+        content = file.read_bytes()
+        for at in range(0, len(content), step):
+            flip(file, at)
+            with pytest.raises(NetsorError):
+                read_all()
+            file.write_bytes(content)
+    read_all()
+
+
+def test_every_byte_of_a_model_counts(tmp_path: Path) -> None:
+    file = tmp_path / "model.npz"
+    ns.gp.fit(ns.kernel(zoo.mlp(1)), X, X[:, 0], noise=NOISE).save(file)
+    content = file.read_bytes()
+    wrong = [content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :] for at in range(len(content))]
+    wrong += [content[:at] for at in range(0, len(content), 50)] + [content + b"0", bytes(len(content))]
+    for damaged in wrong:
+        file.write_bytes(damaged)
+        with pytest.raises(NetsorError, match="its checksum is missing or wrong"):
+            ns.gp.load(file, zoo.mlp(1))
+    file.write_bytes(content)
+    ns.gp.load(file, zoo.mlp(1))
+
+
+def test_a_model_of_another_store(pristine: Callable[[str], Pristine], tmp_path: Path) -> None:
+    store = pristine("tiles")
+    other = ns.gp.store(store.case.kernel, store.case.x + 1.0, tmp_path / "K.zarr", tile=8)
+    with pytest.raises(NetsorError, match="was fitted to another kernel"):
+        load_stored(store.folder / "model.npz", other)

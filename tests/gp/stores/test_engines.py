@@ -129,7 +129,9 @@ def test_workers_end_with_the_run(tmp_path: Path) -> None:
     assert not alive
 
 
-PLANTED = "from pathlib import Path\nPath(__file__).with_suffix('.ran').touch()\nraise SystemExit('planted')\n"
+PLANTED = (
+    "from pathlib import Path\nPath(__file__).with_suffix('.ran').touch()\nraise SystemExit('planted')\n"
+)
 HIDDEN = ("cloudpickle", "json", "netsor", "numpy", "pickle", "zarr", "zlib")
 
 
@@ -138,7 +140,8 @@ def test_workers_import_nothing_that_hides_a_package(start: str, tmp_path: Path)
     """Files of the current folder are for the network alone, whose own modules are found there."""
     (tmp_path / "own.py").write_text("import numpy as np\n\n\ndef act(x):\n    return np.minimum(x, 1.0)\n")
     script = (
-        f"import sys\nsys.path.insert(0, {SOURCES!r})\nimport numpy as np, netsor as ns, cloudpickle, zarr, json\n"
+        f"import sys\nsys.path.insert(0, {SOURCES!r})\n"
+        "import numpy as np, netsor as ns, cloudpickle, zarr, json\n"
         "sys.path.append('')\nimport own\n"
         f"for name in {HIDDEN}:\n    open(name + '.py', 'w').write({PLANTED!r})\n"
         "net = ns.zoo.mlp(1, lambda h: ns.nonlin(own.act, h, name='own'))\n"

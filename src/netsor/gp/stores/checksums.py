@@ -1,9 +1,9 @@
 """Checksums of the files of a store.
 
-Beside each file stands its checksum, in a file with the suffix `.sum`: eight hexadecimal digits over the place
-of the file in the store and its bytes, so a file that stands in the place of another one is noticed, too. A
-chunk ends with a CRC-32C of its own, which Zarr compares whenever it reads the chunk; there the checksum is
-over these four bytes alone, and costs nothing.
+Beside each file stands its checksum, in a file with the suffix `.sum`: eight hexadecimal digits over the
+place of the file in the store and its bytes, so a file in the place of another one is noticed, too. A chunk
+ends with a CRC-32C of its own, which Zarr compares whenever it reads the chunk; there the checksum is over
+these four bytes alone, and costs nothing.
 """
 
 from __future__ import annotations

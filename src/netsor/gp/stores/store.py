@@ -8,7 +8,8 @@ The store is a Zarr group (version 3 of the format) with the arrays
     x, y    the inputs; row_sizes, column_sizes: how many rows each of them has; mean: prior means of the rows
 
 A tile is written to a file of its own, which then takes its name, so it is there whole or not at all, and the
-files are the only record of what is done. All files have checksums (`checksums`), and one that has changed is refused.
+files are the only record of what is done. All files have checksums (`checksums`); one that has changed is
+refused.
 """
 
 from __future__ import annotations
@@ -251,9 +252,9 @@ class Store:
     def inputs(self, side: int, start: int = 0, stop: int | None = None) -> Any:
         """Inputs of the rows (side 0) or columns (1)."""
         name = "x" if side == 0 or self.symmetric else "y"
-        stop = self.identity["inputs"][name]["count"] if stop is None else stop
+        end = self.identity["inputs"][name]["count"] if stop is None else stop
         with self._reading(name):
-            return sets.read(self.group, name, start, stop)
+            return sets.read(self.group, name, start, end)
 
     # Which tiles are there
 
@@ -303,9 +304,8 @@ class Store:
         return Status(total - missing, total, left, quiet, error)
 
     def largest_error(self) -> float:
-        """The largest error of the entries that are there."""
-        found = self.errors()
-        return float(np.nanmax(found)) if np.isfinite(found).any() else 0.0
+        """The largest error of the entries that are there; NaN where none are."""
+        return float(np.fmax.reduce(self.errors(), axis=None))
 
     def errors(self) -> np.ndarray:
         """(tiles of rows, tiles of columns): the largest error of each tile; NaN where there is none.
