@@ -234,7 +234,7 @@ def test_kernel_is_the_networks() -> None:
     np.testing.assert_allclose(kernel(X), want, rtol=1e-12)
     with pytest.raises(DataError, match="variances="):
         NNGPKernel("mlp", [1.0])(X)
-    with pytest.raises(DataError, match="no variance Q"):
+    with pytest.raises(DataError, match="no variance `Q`"):
         NNGPKernel("mlp", tied=[["Q"]])(X)
     with pytest.raises(ValueError, match="Y is None"):
         kernel(X, X, eval_gradient=True)

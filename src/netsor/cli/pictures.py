@@ -55,6 +55,14 @@ def plot(
     var_w: Annotated[str, typer.Option(help="Range of var_w in a phase diagram.")] = "0.25,4",
     var_b: Annotated[str, typer.Option(help="Range of var_b in a phase diagram.")] = "0,1",
     depth: Annotated[int, typer.Option(help="Depth of a phase diagram.", min=2)] = 12,
+    tied: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Names or patterns of the variances that var_w moves, divided by commas; given again, those "
+            "that var_b moves: --tied 'W*,U*' --tied 'b*'.",
+            show_default="hidden matrices and biases",
+        ),
+    ] = None,
     seed: Seed = 0,
     ntk: Ntk = False,
 ) -> None:
@@ -65,7 +73,8 @@ def plot(
     name = title or (Path(target).stem if stored else target.rpartition(":")[2])
     if kind == "phase":
         grid = np.linspace(*_range(var_w), 13), np.linspace(*_range(var_b), 9)
-        made = plots.phase_diagram(load_function(target), *grid, name, depth=depth)
+        groups = [group.split(",") for group in tied] if tied else None
+        made = plots.phase_diagram(load_function(target), *grid, name, depth=depth, tied=groups)
     elif stored:
         made = _of_stored(load_npz(Path(target)), Path(target), kind, name, words, correlation)
     else:

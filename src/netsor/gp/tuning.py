@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,7 @@ from netsor.gp.objective import FAILED, Objective
 from netsor.gp.regression import GP, fit
 from netsor.gp.scoring import Scoring
 from netsor.gp.targets import arrange, as_kernel, output_sizes
+from netsor.gp.tied import tied_groups
 from netsor.limits.kernel import KernelFn
 from netsor.progress import bar
 
@@ -75,7 +76,7 @@ def tune(
 
     noise, params  where the search starts; variances of 0 stay 0
     fixed          names that do not move, among them "noise"
-    tied           groups of names that move by one common factor, e.g. [["W1", "W2"], ["b1", "b2"]]
+    tied           groups of names that move by one common factor, e.g. [["W1", "W2"], ["b*"]]
     method         "jax": L-BFGS with compiled gradients; "differences": scoring (`netsor.gp.scoring`) with
                    differences of kernels, which with their seed fixed are smooth also where they are sampled,
                    there after searches on interpolated kernels (`netsor.gp.exploring`);
@@ -204,26 +205,16 @@ def _groups(
     values: Mapping[str, float], fixed: Sequence[str], tied: Sequence[Sequence[str]]
 ) -> list[tuple[str, ...]]:
     """The names that move, tied ones together."""
-    tied = tied_groups(tied)
-    named = [name for group in tied for name in group]
-    for name in (*fixed, *named):
+    groups = tied_groups(tied, values)
+    named = [name for group in groups for name in group]
+    for name in fixed:
         if name not in values:
             raise DataError(f"there is no variance `{name}`", remedy=f"Known: {', '.join(values)}.")
     if len(set(named)) < len(named) or set(named) & set(fixed):
         raise DataError("a variance is tied twice, or tied and fixed", remedy="Name each variance once.")
     free = [name for name, value in values.items() if value > 0 and name not in fixed]
-    groups = [tuple(name for name in group if name in free) for group in tied]
+    groups = [tuple(name for name in group if name in free) for group in groups]
     return [g for g in groups if g] + [(name,) for name in free if name not in named]
-
-
-def tied_groups(tied: Any) -> list[tuple[str, ...]]:
-    """Groups of names that move by one common factor."""
-    if not isinstance(tied, str | bytes | Mapping) and isinstance(tied, Iterable):
-        return [arguments.names("tied[...]", group) for group in tied]
-    raise DataError(
-        f"tied={arguments.shown(tied)}",
-        remedy="Give groups of names, as in tied=[['W1', 'W2'], ['b1', 'b2']].",
-    )
 
 
 def _positive_noise(noise: Any, fixed: Sequence[str]) -> float:

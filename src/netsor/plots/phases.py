@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from netsor.build.network import Network
-from netsor.errors import DataError
 from netsor.limits import KernelFn, kernel
+from netsor.plots.moving import Groups, moving
 from netsor.plots.style import INK, Picture, picture
 from netsor.progress import bar
 
@@ -26,7 +26,7 @@ __all__ = ["phase_diagram", "sensitivity"]
 
 STEPS = (1e-1, 3e-3, 3e-4)  # how far towards the second input: chaos needs small steps, order large ones
 SMALLEST, LARGEST = 1e-9, 1e-3  # distances, relative to the variance, between rounding and saturation
-GROUPS = {"var_w": "W", "var_b": "b"}  # the variances that move together begin so
+Tied = Mapping[str, Sequence[str]] | Sequence[Sequence[str]]
 PAIR = np.array([[1.0, -0.5, 0.5, 1.5], [1.5, 0.5, 2.0, 1.0]])
 
 
@@ -37,7 +37,7 @@ def sensitivity(
     *,
     depth: int = 12,
     inputs: Any = PAIR,
-    tied: Mapping[str, Sequence[str]] | None = None,
+    tied: Tied | None = None,
     relative: bool = False,
     progress: bool | None = None,
 ) -> np.ndarray:
@@ -49,7 +49,10 @@ def sensitivity(
     depth     where it is measured: deep enough that variances no longer change; less deep where d is rounding
               or saturates there
     inputs    two of them: chi is measured from the first one towards the second
-    tied      the names of `K.params` that var_w and var_b are for; by default those that begin with W and b
+    tied      names of `K.params` that have the variances var_w and var_b, as groups of names or patterns:
+              [["W*"], ["b*"]], or {"var_w": ["W*"]}, which leaves the biases as they are. By default var_w is
+              for all hidden matrices and var_b for all biases, whatever they are called (`plots.moving`). Of
+              a convolution it is the variance at each position of the kernel, as in `K.params`
     relative  d relative to the variance, 1 - correlation: for networks whose variance grows without end
     progress  a bar; by default only for runs longer than two seconds
 
@@ -61,21 +64,23 @@ def sensitivity(
     near = [first, *(first + step * (second - first) for step in STEPS)]
     depths = [d for d in (depth, depth // 2, depth // 4) if d >= 3] + [2]
 
+    across, up = np.broadcast_arrays(np.asarray(var_w, float), np.asarray(var_b, float))
+    network = cache(make)
+    groups = moving(network, depths[0], near, tied, biased=bool(np.any(up > 0)))
+
     @cache
-    def known(d: int) -> tuple[KernelFn, Mapping[str, Sequence[str]]]:
-        K = kernel(make(d))
-        return K, _names(K, near, tied)
+    def measured(d: int) -> tuple[KernelFn, Groups]:
+        return kernel(network(d)), groups(d)
 
     def chi(values: Mapping[str, float]) -> float:
         for d in depths:
-            before, after = (_distances(*known(k), near, values, relative) for k in (d - 1, d))
+            before, after = (_distances(*measured(k), near, values, relative) for k in (d - 1, d))
             usable = (after.ratio < LARGEST) & (before.ratio > SMALLEST) & (after.ratio > SMALLEST)
             if usable.any():
                 k = int(np.flatnonzero(usable)[-1])  # the smallest step, which is nearest to a derivative
                 return float(after.d[k] / before.d[k])
         return float("nan")
 
-    across, up = np.broadcast_arrays(np.asarray(var_w, float), np.asarray(var_b, float))
     found = []
     with bar(progress, across.size, "measuring order and chaos") as advance:
         for w, b in zip(across.flat, up.flat, strict=True):
@@ -94,34 +99,19 @@ class Distances:
 
 def _distances(
     K: KernelFn,
-    tied: Mapping[str, Sequence[str]],
+    groups: Groups,
     near: list[Any],
     values: Mapping[str, float],
     relative: bool,
 ) -> Distances:
     """From the first input to the others, averaged over the outputs of an input."""
-    found = np.asarray(K(near, params={name: values[group] for group in values for name in tied[group]}))
+    found = np.asarray(K(near, params={name: values[axis] for axis in values for name in groups[axis]}))
     rows = len(found) // len(near)
     own = np.diagonal(found).reshape(len(near), rows)
     cross = np.stack([np.diagonal(found[:rows, k * rows : (k + 1) * rows]) for k in range(1, len(near))])
     squared = np.mean(own[0] + own[1:] - 2 * cross, axis=1)
     ratio = np.mean(1 - cross / np.sqrt(own[0] * own[1:]), axis=1)
     return Distances(ratio if relative else squared, ratio)
-
-
-def _names(
-    K: KernelFn, near: list[Any], tied: Mapping[str, Sequence[str]] | None
-) -> Mapping[str, Sequence[str]]:
-    K.plan(near)  # a network knows all of its parameters when it has been read
-    known = list(K.params)
-    if tied is None:
-        return {
-            group: [name for name in known if name.startswith(letter)] for group, letter in GROUPS.items()
-        }
-    groups = {group: [name for name in tied.get(group, ()) if name in known] for group in GROUPS}
-    if not groups["var_w"]:
-        raise DataError("no variance moves", remedy=f"Name some of {', '.join(known)}.")
-    return groups
 
 
 def phase_diagram(
@@ -132,7 +122,7 @@ def phase_diagram(
     *,
     depth: int = 12,
     inputs: Any = PAIR,
-    tied: Mapping[str, Sequence[str]] | None = None,
+    tied: Tied | None = None,
     relative: bool = False,
 ) -> Picture:
     """Order and chaos over a grid of var_w and var_b, with the critical line; arguments as for `sensitivity`.

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_array
 from netsor.errors import DataError
 from netsor.gp.gradient import kernel_gradient
 from netsor.gp.targets import reals
-from netsor.gp.tuning import tied_groups
+from netsor.gp.tied import tied_groups
 from netsor.limits.kernel import KernelFn
 from netsor.sklearn.architecture import check_pairwise, checked_by_sklearn, kernel_of, reshaped
 
@@ -25,7 +25,8 @@ class NNGPKernel(Kernel):
     network           as for `NNGPRegressor`
     variances         one per group of names, in the order of `names`; by default the network's own
     variances_bounds  a pair, or "fixed"
-    tied              groups of names that move by one common factor; other names move by themselves
+    tied              groups of names, or of patterns such as `W*`, that move by one common factor; other
+                      names move by themselves
     input_shape       the shape of one input if the rows of X are flattened
     kernel_options    options of `ns.kernel`
 
@@ -57,13 +58,8 @@ class NNGPKernel(Kernel):
     def names(self) -> list[tuple[str, ...]]:
         """The variances that each hyperparameter moves; variances of 0 stay 0."""
         own = self._kernel().params
-        groups = tied_groups(self.tied)
+        groups = tied_groups(self.tied, own)
         taken = {name for group in groups for name in group}
-        unknown = taken - set(own)
-        if unknown:
-            raise DataError(
-                f"there is no variance {', '.join(sorted(unknown))}", remedy=f"Known: {', '.join(own)}."
-            )
         return groups + [(name,) for name, value in own.items() if value > 0 and name not in taken]
 
     @property
