@@ -1,9 +1,9 @@
 """Which variances a phase diagram moves: by what a parameter does in the program, never by its name.
 
 var_w is the variance of each hidden matrix, var_b that of each bias: a vector of mean 0. A readout is
-neither, nor is a bias of the output: one layer more leaves them as they are. A matrix on data belongs to the layers
-where it is the first of them (of `depth` matrices of an MLP one is on data), and not where all layers have
-their matrices between widths (a residual network embeds its input in front of them).
+neither, nor is a bias of the output: one layer more leaves them as they are. A matrix on data belongs to the
+layers where it is the first of them (of `depth` matrices of an MLP one is on data), and not where all layers
+have their matrices between widths (a residual network embeds its input in front of them).
 """
 
 from __future__ import annotations
