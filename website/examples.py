@@ -543,6 +543,15 @@ EXAMPLES = {
             print(error.what)
             print(error.remedy)
     """,
+    "netsor.NetsorWarning": """
+        import warnings
+        x = np.random.default_rng(0).standard_normal((4, 3, 2))
+        K = ns.kernel(ns.zoo.gru(), points=2**6)  # sampled, with few points
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            ns.gp.fit(K, x, np.ones(12), noise=1e-6)
+        print(seen[0].message)
+    """,
     "netsor.errors.Place": """
         try:
             ns.parse("Input g :: G(n) ~ N(0, 1)\\nx := relu(h)")

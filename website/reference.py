@@ -150,10 +150,11 @@ PAGES = (
     Page(
         "errors",
         "Errors",
-        "Every error is a `NetsorError` that says what is wrong, where, why by which rule, and what to do.",
+        "Every error is a `NetsorError` that says what is wrong, where, why by which rule, and what to do. "
+        "What is right by its rules and may not be what was meant is a `NetsorWarning`.",
         "NetsorError errors.ParseError errors.TypeCheckError errors.BuildError errors.DataError "
         "errors.FileError errors.FunctionError errors.LoweringError errors.LimitError errors.SimulationError "
-        "errors.TangentError errors.Place",
+        "errors.TangentError errors.Place NetsorWarning",
     ),
     Page(
         "data",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from netsor import zoo
 from netsor.build import *  # noqa: F403
 from netsor.build import __all__ as _build
-from netsor.errors import NetsorError
+from netsor.errors import NetsorError, NetsorWarning
 from netsor.lang import Program, parse
 from netsor.limits import Options, kernel, limit, ntk
 from netsor.simulation import empirical_kernel, empirical_ntk, simulate
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NetsorError",
+    "NetsorWarning",
     "Options",
     "Program",
     "empirical_kernel",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from dataclasses import dataclass
 
 __all__ = [
@@ -12,6 +14,7 @@ __all__ = [
     "LimitError",
     "LoweringError",
     "NetsorError",
+    "NetsorWarning",
     "ParseError",
     "Place",
     "SimulationError",
@@ -122,3 +125,15 @@ class SimulationError(NetsorError):
 
 class TangentError(NetsorError):
     """A program has no tangent kernel: a derivative does not exist, or is too large to be averaged."""
+
+
+class NetsorWarning(UserWarning):
+    """A result that is right by its rules, and may not be what was meant."""
+
+
+def warn(what: str, remedy: str) -> None:
+    """Warn at the line of the user that led here: what, then why and what to do."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "netsor":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(f"{what}\n{remedy}", NetsorWarning, stacklevel=level)

@@ -237,6 +237,7 @@ def test_interpolation_without_noise() -> None:
     assert np.all(found.std < 1e-5)
 
 
+@pytest.mark.filterwarnings("ignore::netsor.errors.NetsorWarning")
 def test_jitter_follows_the_sampling_error() -> None:
     """Errors of n rows move eigenvalues by about 2 sqrt(n) of their size; fewer points need more."""
     assert needed_jitter(np.ones(100), 1e-3) == pytest.approx(2e-2, rel=1e-6)

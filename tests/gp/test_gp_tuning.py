@@ -225,6 +225,7 @@ def test_inputs_of_zeros_are_explored() -> None:
     assert found.fun < made.value(made.start)
 
 
+@pytest.mark.filterwarnings("ignore::netsor.errors.NetsorWarning")
 def test_sampled_kernels_have_a_restart_and_repeat() -> None:
     K, x = SAMPLED["gru"]
     y = np.sin(np.arange(len(K(x))))
@@ -237,6 +238,7 @@ def test_sampled_kernels_have_a_restart_and_repeat() -> None:
     assert one.evaluations not in (none.evaluations, other.evaluations)
 
 
+@pytest.mark.filterwarnings("ignore::netsor.errors.NetsorWarning")
 def test_auto_takes_differences_where_something_is_sampled() -> None:
     K, x = SAMPLED["gru"]
     y = np.sin(np.arange(len(K(x))))
@@ -293,6 +295,7 @@ def test_methods_agree_and_runs_repeat() -> None:
     assert more.evaluations > one.evaluations
 
 
+@pytest.mark.filterwarnings("ignore::netsor.errors.NetsorWarning")
 def test_auto_takes_jax_where_it_compiles_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("jax")
     options: dict[str, Any] = {"fixed": ["b1", "noise"], "steps": 2, "progress": False}
@@ -320,6 +323,7 @@ def test_tied_variances_keep_their_ratio() -> None:
     assert found.params["W1"] != 1.0
 
 
+@pytest.mark.filterwarnings("ignore::netsor.errors.NetsorWarning")
 def test_sequences_are_tuned() -> None:
     """Several rows per input; a sampled kernel is searched by differences."""
     K = ns.kernel(zoo.gru(), points=2**4)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
 
-from netsor.errors import NetsorError
+from netsor.errors import NetsorError, NetsorWarning
 
 __all__ = ["app", "complain", "reporting", "reproduce_app"]
 
@@ -26,15 +27,33 @@ app.add_typer(reproduce_app, name="reproduce")
 
 def complain(message: str, code: int = 1) -> NoReturn:
     """Print a message on the error stream and end."""
-    Console(stderr=True, highlight=False, soft_wrap=True).print(message, markup=False)
+    _print_error(message)
     raise typer.Exit(code)
 
 
+def _print_error(message: str) -> None:
+    Console(stderr=True, highlight=False, soft_wrap=True).print(message, markup=False)
+
+
+def _show_warning(shown: Callable[..., None]) -> Callable[..., None]:
+    """Our warnings as messages, others as they were shown before."""
+
+    def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
+        if issubclass(category, NetsorWarning):
+            _print_error(f"Warning: {message}")
+        else:
+            shown(message, category, *where)
+
+    return show
+
+
 def reporting(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose errors are printed as a message, without a traceback."""
+    """A command whose errors and warnings are printed as messages, without a traceback."""
 
     @functools.wraps(command)
     def wrapped(*args: Any, **options: Any) -> None:
+        before = warnings.showwarning
+        warnings.showwarning = _show_warning(before)
         try:
             command(*args, **options)
         except NetsorError as error:
@@ -43,5 +62,7 @@ def reporting(command: Callable[..., None]) -> Callable[..., None]:
             complain(f"{error.filename or 'file'}: {error.strerror or error}")
         except KeyboardInterrupt:
             complain("interrupted", 130)
+        finally:
+            warnings.showwarning = before
 
     return wrapped

@@ -9,6 +9,10 @@ errors as large as those that the kernel reports: its rounding, or its sampling 
 sampled. The second is what Cholesky's own rounding needs. So a noise above the jitter gives the textbook
 posterior and nothing else is added; for kernels with exact methods the jitter is about 1e-12 of the
 variances. A matrix that is not positive definite even then is an error, never repaired in silence.
+
+A jitter that takes the place of the noise is reported: a warning says so where it is more than 10 times the
+noise, or more than a percent of the mean variance. A noise below 1e-5 of the mean variance counts as that
+much, so that a jitter for rounding in double precision never warns where no noise was asked for.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from scipy.linalg import cho_solve, solve_triangular
 from scipy.linalg.lapack import dpotrf  # type: ignore[attr-defined]
 
 from netsor.arguments import shown
-from netsor.errors import DataError, NetsorError
+from netsor.errors import DataError, NetsorError, warn
 from netsor.progress import bar
 
 __all__ = [
@@ -32,10 +36,12 @@ __all__ = [
     "root",
     "solve",
     "solve_half",
+    "warn_of_jitter",
 ]
 
 EPS = float(np.finfo(np.float64).eps)
 MOST = 2**14  # rows that are factorised at once
+MUCH, LARGE, SMALL = 10.0, 1e-2, 1e-5  # jitter over noise, jitter and noise over the mean variance: see above
 RATE = 3e10  # operations of a factorisation in a second, about
 
 
@@ -46,6 +52,20 @@ class InferenceError(NetsorError):
 def needed_jitter(diagonal: np.ndarray, error: float) -> float:
     """The least that is added to the diagonal, from it and the root mean square of the errors; see above."""
     return float(2 * np.sqrt(len(diagonal)) * error + 10 * EPS * np.sum(diagonal))
+
+
+def warn_of_jitter(jitter: float, noise: np.ndarray | float, diagonal: np.ndarray) -> None:
+    """Say so where the jitter, and not the noise, decides how smooth the predictions are; see above."""
+    least, variance = float(np.min(noise)), float(np.mean(diagonal))
+    replaced = jitter > least and jitter > LARGE * variance
+    if replaced or jitter > MUCH * max(least, SMALL * variance):
+        warn(
+            f"the diagonal of the kernel matrix is raised by {jitter:.3g}, not by the noise of {least:.3g}; "
+            f"the mean variance is {variance:.3g}",
+            "The errors that the kernel reports ask for that much, and predictions are as smooth as with "
+            "such a noise. Use more points, ns.kernel(net, points=2**14), a tolerance, ns.kernel(net, tol=...), or "
+            f"double precision; or give noise={jitter:.2g} or more, if that is what you mean.",
+        )
 
 
 def check_noise(noise: Any, rows: int | None = None) -> np.ndarray:

@@ -22,6 +22,7 @@ from netsor.gp.factor import (
     root,
     solve,
     solve_half,
+    warn_of_jitter,
 )
 from netsor.gp.targets import arrange, as_kernel, check_consistent, output_sizes
 from netsor.gp.unchanged import Unchanged
@@ -300,6 +301,8 @@ def fit(
     used = arguments.mapping("params", params, '{"W1": 2.0}')
     result = kernel.evaluate(inputs, params=used)
     least = jitter_of(result) if jitter is None else float(check_noise(jitter))
+    if jitter is None:
+        warn_of_jitter(least, level, np.diagonal(result.value))
     nugget, shown = np.maximum(level, least), kernel.options.progress
     lower = cholesky(result.value, nugget, overwrite=True, progress=shown)
     alpha = solve(lower, table - kernel.mean(inputs)[:, None])

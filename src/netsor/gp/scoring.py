@@ -11,7 +11,7 @@ in the direction of the step, and Broyden's update puts just that right,
     K_k += (K(theta + step) - K(theta) - sum_j K_j step_j) w_k step_k / sum_j w_j step_j^2,     w_k = |K_k|^2.
 
 When a step with slopes that were carried along fails, or no step would gain more, they are computed anew: the
-search ends where none would with fresh slopes.
+search ends where none would with fresh slopes, or where several steps together gain next to nothing.
 
 Osborne 1992, "Fisher's method of scoring"; Broyden 1965.
 """
@@ -32,6 +32,7 @@ __all__ = ["Scoring", "gradient_and_information"]
 LONGEST = 1.0  # in log variance: further away kernels are other kernels
 LEAST, FIRST, MOST = 1e-9, 1e-3, 1e6  # damping: never less, at first, and then no step is left
 POOR, GOOD = 0.25, 0.75  # of the gain that was foreseen
+PATIENCE, NOTHING = 8, 1e-6  # steps that together gain less than that of log likelihood end the search
 
 
 @dataclass(eq=False)
@@ -55,6 +56,7 @@ class Scoring:
         if place.value >= FAILED:
             return OptimizeResult(x=theta, fun=FAILED, success=False, message="no likelihood at the start")
         slopes, fresh, damping, before = self.slopes(place), True, FIRST, np.inf
+        idle, mark = 0, place.value
         for _ in range(self.steps):
             model = self.model(place, slopes)
             if model.most() < self.enough or damping > MOST:
@@ -68,6 +70,10 @@ class Scoring:
                 damping *= 10
                 continue
             found = self.at(place.theta + step)
+            idle, mark = (0, found.value) if found.value < mark - NOTHING else (idle + 1, mark)
+            if idle == PATIENCE:
+                best = min(place, found, key=lambda one: one.value)
+                return OptimizeResult(x=best.theta, fun=best.value, success=True, message="converged")
             share = (place.value - found.value) / foreseen
             if share > GOOD:
                 damping = max(damping / 10, LEAST)

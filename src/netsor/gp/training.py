@@ -23,7 +23,7 @@ from netsor import arguments
 from netsor.build.network import Network, as_inputs
 from netsor.build.tangent import TangentNetwork
 from netsor.errors import DataError
-from netsor.gp.factor import InferenceError, check_noise, needed_jitter
+from netsor.gp.factor import InferenceError, check_noise, needed_jitter, warn_of_jitter
 from netsor.gp.regression import ROUNDING, Prediction
 from netsor.gp.targets import arrange, check_consistent, output_sizes, reals
 from netsor.gp.unchanged import Unchanged
@@ -213,7 +213,9 @@ def train(
         check_consistent(inputs, sizes, table)
     prior = plain.evaluate(inputs)
     theta = prior if layers == "last" else moving.evaluate(inputs)
-    nugget = max(level, needed_jitter(np.diagonal(theta.value), theta.bound.rms))
+    jitter = needed_jitter(np.diagonal(theta.value), theta.bound.rms)
+    warn_of_jitter(jitter, level, np.diagonal(theta.value))
+    nugget = max(level, jitter)
     exact = prior.plan.exact and theta.plan.exact
     made = Trained(
         plain, moving, inputs, sizes, table, flat, rate, time, nugget, exact, prior.value, theta.value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,11 @@ from scipy.optimize import OptimizeResult, minimize
 
 from netsor import arguments
 from netsor.build.network import as_inputs
-from netsor.errors import DataError
+from netsor.errors import DataError, warn
 from netsor.gp.exploring import Exploring
 from netsor.gp.factor import InferenceError, check_noise
 from netsor.gp.gradient import jax_runs
-from netsor.gp.objective import FAILED, Objective
+from netsor.gp.objective import FAILED, NOISE, Objective
 from netsor.gp.regression import GP, fit
 from netsor.gp.scoring import Scoring
 from netsor.gp.targets import arrange, as_kernel, output_sizes
@@ -28,6 +28,8 @@ __all__ = ["Tuned", "tune"]
 
 METHODS = ("auto", "jax", "differences", "nelder-mead")
 SPREAD = 2.0  # restarts begin within this many units of log variance
+ENOUGH, COARSE = 1e-6, 1e-4  # of log likelihood: a search that gains less has ended; without derivatives
+EXTREME = 0.05  # of the logarithmic range between the bounds: a variance so near to one of them is at it
 EXPLORED = 1  # restarts where the kernel is sampled: with two, more than a tenth of Nelder and Mead's kernels
 
 Progress = Callable[[int, float], None]
@@ -85,10 +87,11 @@ def tune(
     restarts       more searches from random places near the start, drawn from `seed`; the best one counts.
                    None: 1 where "differences" are of a sampled kernel, whose likelihood has several optima
                    and whose searches share what they have seen; else 0
-    steps          iterations of each search
+    steps          iterations of each search; it ends before where nothing is gained any more
     progress       as for `ns.kernel`, or a function of (evaluation, log marginal likelihood)
 
-    The same arguments give the same result.
+    The same arguments give the same result. A warning names the variances that ended at the bounds: the data do
+    not determine them.
     """
     kernel, inputs = as_kernel(kernel), as_inputs(x)
     table, _ = arrange(y, output_sizes(kernel.net, inputs))
@@ -108,6 +111,7 @@ def tune(
         search.tell = tell
         best = search.best(restarts, arguments.seed(seed))
     found = {name: float(value) for name, value in objective.unpack(best.x).items()}
+    _warn_of_bounds(objective, best.x, (low, high))
     model = fit(kernel, inputs, y, noise=found["noise"], params=objective.network_part(found))
     return Tuned(
         model,
@@ -187,18 +191,75 @@ class _Search:
             return Scoring(self.objective, self.limits, self.steps, enough, self.count).search(theta)
         box = [self.limits] * size
         if self.method == "jax":
-            options = {"maxiter": self.steps, "ftol": 1e-12, "gtol": 1e-6}
-            return minimize(function, theta, jac=True, method="L-BFGS-B", bounds=box, options=options)
+            options = {"maxiter": self.steps, "ftol": 1e-12, "gtol": 1e-6, "maxls": 10}
+            patience = _Patience(3, ENOUGH)
+            return patience.judge(
+                minimize(
+                    function,
+                    theta,
+                    jac=True,
+                    method="L-BFGS-B",
+                    bounds=box,
+                    options=options,
+                    callback=patience,
+                )
+            )
         corners = np.vstack([theta, theta + np.eye(size)])  # a unit of log variance along each axis
         corners[1:][corners[1:] > self.limits[1]] -= 2.0
         options = {
             "maxiter": self.steps * size,
             "maxfev": 2 * self.steps * size,
             "xatol": 1e-3,
-            "fatol": 1e-4,
+            "fatol": COARSE,
         }
         options |= {"initial_simplex": corners, "adaptive": size > 4}
-        return minimize(function, theta, method="Nelder-Mead", bounds=box, options=options)
+        patience = _Patience(10 * (size + 1), COARSE)
+        return patience.judge(
+            minimize(function, theta, method="Nelder-Mead", bounds=box, options=options, callback=patience)
+        )
+
+
+@dataclass(eq=False)
+class _Patience:
+    """Ends a search of SciPy's when so many iterations together gain less than `enough`."""
+
+    iterations: int
+    enough: float
+    values: list[float] = field(default_factory=list)
+    ended: bool = False
+
+    def __call__(self, intermediate_result: OptimizeResult) -> None:
+        self.values.append(float(intermediate_result.fun))
+        self.ended = len(self.values) > self.iterations and (
+            self.values[-1 - self.iterations] - self.values[-1] < self.enough
+        )
+        if self.ended:
+            raise StopIteration  # as SciPy wants to be told
+
+    def judge(self, result: OptimizeResult) -> OptimizeResult:
+        """A search that was ended here has converged."""
+        if self.ended:
+            result.success, result.message = True, "converged"
+        return result
+
+
+def _warn_of_bounds(objective: Objective, theta: np.ndarray, limits: tuple[float, float]) -> None:
+    """Name the variances that ended at the bounds; a noise at the lowest says that there is none."""
+    low, high = limits
+    near = EXTREME * (high - low)
+    values = objective.unpack(theta)
+    extreme = [
+        f"{' = '.join(group)} = {values[group[0]]:.3g}"
+        for group, place in zip(objective.groups, theta, strict=True)
+        if place > high - near or (place < low + near and group != NOISE)
+    ]
+    if extreme:
+        warn(
+            f"the likelihood is largest at the bounds of {', '.join(extreme)}",
+            "The data do not determine these variances, and predictions may depend on the bounds. Fix some "
+            '(fixed=["b1"]), tie them (tied=[["W*"], ["b*"]]), give other bounds=(low, high), or scale the '
+            "targets to a variance near 1.",
+        )
 
 
 def _groups(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import log, pi
 from pathlib import Path
@@ -14,10 +14,10 @@ from netsor import arguments
 from netsor.build.network import as_inputs
 from netsor.errors import DataError
 from netsor.files import read_sealed_npz, write_sealed_npz
-from netsor.gp.factor import check_noise, needed_jitter
+from netsor.gp.factor import check_noise, needed_jitter, warn_of_jitter
 from netsor.gp.regression import Prediction, checked_variance
 from netsor.gp.stores.cholesky import Factor
-from netsor.gp.stores.gradients import Gradients
+from netsor.gp.stores.gradients import STEPS, Gradients
 from netsor.gp.stores.landmarks import with_landmarks
 from netsor.gp.stores.store import Store
 from netsor.gp.targets import arrange, check_consistent, output_sizes
@@ -67,14 +67,18 @@ class StoredGP:
         """What is added to the diagonal of the kernel matrix."""
         return np.maximum(self.noise, self.jitter)
 
-    def log_marginal_likelihood(self) -> Estimate:
-        """log p(y | x), summed over the columns of y; by conjugate gradients an estimate, with its error."""
+    def log_marginal_likelihood(self, *, progress: bool | None = None) -> Estimate:
+        """log p(y | x), summed over the columns of y; by conjugate gradients an estimate, with its error.
+
+        The estimate takes 40 passes over the tiles, often more than the fit itself.
+        """
         rows, targets = self.y.shape
         centred = self.y - self.mean_before[:, None]
         fit = -0.5 * float(np.sum(centred * self.alpha)) - targets * rows / 2 * log(2 * pi)
         if isinstance(self.solver, Factor):
             return Estimate(fit - targets / 2 * self.solver.log_determinant(), 0.0)
-        found = self.solver.log_determinant()
+        with bar(progress, min(STEPS, rows), "estimating the log marginal likelihood") as advance:
+            found = self.solver.log_determinant(step=advance)
         return Estimate(fit - targets / 2 * found.value, targets / 2 * found.error)
 
     def mean(self, x: Any) -> np.ndarray:
@@ -84,7 +88,7 @@ class StoredGP:
         found = [kernel.mean(some)[:, None] + self._cross_times(some) for some in self._batches(inputs)]
         return self._shaped(np.concatenate(found))
 
-    def predict(self, x: Any, *, observed: bool = False) -> Prediction:
+    def predict(self, x: Any, *, observed: bool = False, progress: bool | None = None) -> Prediction:
         """Mean and standard deviation of the network's outputs, or of noisy observations of them.
 
         New inputs go together as far as their covariances with all data fit into memory.
@@ -92,11 +96,14 @@ class StoredGP:
         kernel = self.store.kernel
         inputs = as_inputs(x)
         means, variances = [], []
-        for some in self._batches(inputs):
-            cross = np.concatenate([k.T for _, k in self._cross(some)])
-            means.append(kernel.mean(some)[:, None] + cross.T @ self.alpha)
-            prior = self._prior(some)
-            variances.append(checked_variance(prior - self._explained(cross), prior, self.jitter))
+        with bar(progress, 0, "predicting") as advance:
+            for some in self._batches(inputs):
+                cross = np.concatenate([k.T for _, k in self._cross(some)])
+                means.append(kernel.mean(some)[:, None] + cross.T @ self.alpha)
+                prior = self._prior(some)
+                variances.append(
+                    checked_variance(prior - self._explained(cross, advance), prior, self.jitter)
+                )
         variance = np.concatenate(variances)
         if observed:
             if self.noise.ndim:
@@ -119,11 +126,11 @@ class StoredGP:
         arrays = {"y": self.y, "flat": self.flat, "noise": self.noise, "alpha": self.alpha}
         write_sealed_npz(arguments.file("path", path), {**arrays, **facts, "store": self.store.digest})
 
-    def _explained(self, cross: np.ndarray) -> np.ndarray:
+    def _explained(self, cross: np.ndarray, advance: Callable[[], None]) -> np.ndarray:
         """k^T (K + nugget)^-1 k for each column k."""
         if isinstance(self.solver, Factor):
             return np.sum(self.solver.forward(cross) ** 2, axis=0)
-        solved, _ = self.solver.solve(cross, self.tol)
+        solved, _ = self.solver.solve(cross, self.tol, advance)
         return np.sum(cross * solved, axis=0)
 
     def _batches(self, inputs: list[Any]) -> Iterator[list[Any]]:
@@ -227,7 +234,7 @@ def fit_store(
     level = check_noise(noise, len(table))
     if not np.all(level > 0):
         check_consistent(as_inputs(store.inputs(0)), sizes, table)
-    least = _jitter(store) if jitter is None else float(check_noise(jitter))
+    least = _jitter(store, level) if jitter is None else float(check_noise(jitter))
     nugget = np.maximum(level, least)
     before = store.mean()
     centred = table - before[:, None]
@@ -237,8 +244,8 @@ def fit_store(
         alpha = made.solve(centred)
         reached = _residual(store, nugget, alpha, centred)
     else:
-        made = Gradients(store, nugget, allowed, rank, engine=engine)
         with bar(progress, 0, "conjugate gradients") as advance:
+            made = Gradients(store, nugget, allowed, rank, engine=engine)
             alpha, reached = made.solve(centred, tol, advance)
     return StoredGP(store, table, flat, level, least, alpha, reached, made, tol, allowed, before)
 
@@ -249,8 +256,11 @@ def _residual(store: Store, nugget: np.ndarray, alpha: np.ndarray, right: np.nda
     return float(np.max(np.linalg.norm(left, axis=0) / np.where(size > 0, size, 1.0)))
 
 
-def _jitter(store: Store) -> float:
-    """The least that is added to the diagonal, from the largest error of each tile."""
+def _jitter(store: Store, noise: np.ndarray) -> float:
+    """The least that is added to the diagonal, from the largest error of each tile; much is reported."""
     rows = np.array([b - a for a, b in map(store.grid.rows.span, range(store.grid.rows.count))])
     squares = store.errors() ** 2 * rows[:, None] * rows
-    return needed_jitter(store.diagonal(), float(np.sqrt(squares.sum())) / store.shape[0])
+    diagonal = store.diagonal()
+    jitter = needed_jitter(diagonal, float(np.sqrt(squares.sum())) / store.shape[0])
+    warn_of_jitter(jitter, noise, diagonal)
+    return jitter
