@@ -17,6 +17,8 @@ from netsor.simulation.simulate import seed_sequence
 
 __all__ = ["Verification", "verify"]
 
+ROUNDING = 64 * float(np.finfo(np.float64).eps)  # of an entry: sums of squares over a width round by less
+
 
 @dataclass(frozen=True, repr=False)
 class Verification:
@@ -26,6 +28,7 @@ class Verification:
     slope      of log distance against log width, with its standard error; the theory says -1/2
     z          distance of the mean simulated kernel to the limit at the largest width, entry by entry
                in units of its standard error (the square root of its mean square)
+    floor      relative distances that the errors of the limit and rounding explain
     """
 
     widths: tuple[int, ...]
@@ -34,15 +37,26 @@ class Verification:
     slope_error: float
     z: float
     result: Result
+    floor: float = 0.0
+
+    @property
+    def exact(self) -> bool:
+        """Networks of every width have the kernel of the limit, to its error: there is no slope."""
+        return bool(np.all(self.distances <= 3 * self.floor))
 
     @property
     def ok(self) -> bool:
         """The slope is -1/2 within three standard errors and 0.05, and the mean agrees."""
-        return abs(self.slope + 0.5) < 3 * self.slope_error + 0.05 and self.z < 3
+        return (self.exact or abs(self.slope + 0.5) < 3 * self.slope_error + 0.05) and self.z < 3
 
     def __repr__(self) -> str:
-        told = "agrees" if self.ok else "does not agree"
-        return f"<verification: {told}, slope {self.slope:.3f} +- {self.slope_error:.3f} (theory: -0.5)>"
+        return f"<verification: {'agrees' if self.ok else 'does not agree'}, {self._told_slope}>"
+
+    @property
+    def _told_slope(self) -> str:
+        if self.exact:
+            return "no slope: networks of every width equal the limit to its error"
+        return f"slope {self.slope:.3f} +- {self.slope_error:.3f} (theory: -0.5)"
 
     def _repr_html_(self) -> str:
         from netsor.display import curves, fold, panel
@@ -63,7 +77,7 @@ class Verification:
         rows = [f"{'width':>7}  relative distance (mean of {self.distances.shape[1]} networks)"]
         for width, row in zip(self.widths, self.distances, strict=True):
             rows.append(f"{width:>7}  {row.mean():.4f} +- {row.std(ddof=1) / np.sqrt(len(row)):.4f}")
-        rows.append(f"slope {self.slope:.3f} +- {self.slope_error:.3f} (theory: -0.5)")
+        rows.append(self._told_slope)
         rows.append(f"mean kernel at width {self.widths[-1]}: {self.z:.2f} standard errors from the limit")
         return "\n".join(rows)
 
@@ -102,17 +116,39 @@ def verify(
         )
     seeds = np.random.SeedSequence(start.entropy, spawn_key=start.spawn_key).spawn(len(widths))
     simulated = empirical_ntk if isinstance(net, TangentNetwork) else empirical_kernel
-    distances, z = [], 0.0
+    distances, kernels = [], np.zeros(())
     for width, child in zip(widths, seeds, strict=True):
         kernels = simulated(net, x, width, samples, child, progress=progress)
         distances.append(np.linalg.norm(kernels - result.value, axis=(1, 2)) / norm)
-        spread = kernels.std(0, ddof=1) / np.sqrt(samples)
-        known = np.hypot(spread, result.error)
-        gap = np.abs(kernels.mean(0) - result.value)
-        z = float(np.sqrt(np.mean((gap / np.where(known > 0, known, np.inf)) ** 2)))
+    z, rounding = _deviation(kernels, result, widths[-1])
     table = np.array(distances)
     slope, error = _slope(np.asarray(widths), table)
-    return Verification(widths, table, slope, error, z, result)
+    floor = float((np.linalg.norm(result.error) + np.linalg.norm(rounding)) / norm)
+    return Verification(widths, table, slope, error, z, result, floor)
+
+
+def _deviation(kernels: np.ndarray, result: Result, width: int) -> tuple[float, np.ndarray]:
+    """The mean kernel's distance to the limit in standard errors, and what rounding moves its entries by.
+
+    An entry that is the same in all networks has no standard error: it equals the limit to its error and to
+    the rounding of the whole kernel, or nothing can be said of it.
+    """
+    mean, spread = kernels.mean(0), kernels.std(0, ddof=1) / np.sqrt(len(kernels))
+    sizes = np.maximum(np.diagonal(mean), np.diagonal(result.value)).clip(0.0)
+    rounding = ROUNDING * np.sqrt(np.outer(sizes, sizes))
+    constant = spread <= rounding
+    rounding = np.where(constant, ROUNDING * float(sizes.max(initial=0.0)), rounding)
+    gap, known = np.abs(mean - result.value), np.sqrt(spread**2 + result.error**2 + rounding**2)
+    unseen = constant & (gap > 3 * known)
+    if unseen.any():
+        i, j = (int(k) for k in np.argwhere(unseen)[0])
+        raise SimulationError(
+            f"entry ({i}, {j}) of the kernel is {mean[i, j]:.6g} in each of {len(kernels)} networks of width "
+            f"{width}, and {result.value[i, j]:.6g} in the limit: without a spread it has no standard error",
+            remedy="The output may depend on events that are too rare for networks of this width, such as "
+            "relu(h - 8). Give larger widths=, more samples=, or inputs at which they are frequent.",
+        )
+    return float(np.sqrt(np.mean((gap / np.where(known > 0, known, 1.0)) ** 2))), rounding
 
 
 def _widths(widths: Any) -> tuple[int, ...]:

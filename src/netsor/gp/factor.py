@@ -63,8 +63,8 @@ def warn_of_jitter(jitter: float, noise: np.ndarray | float, diagonal: np.ndarra
             f"the diagonal of the kernel matrix is raised by {jitter:.3g}, not by the noise of {least:.3g}; "
             f"the mean variance is {variance:.3g}",
             "The errors that the kernel reports ask for that much, and predictions are as smooth as with "
-            "such a noise. Use more points, ns.kernel(net, points=2**14), a tolerance, ns.kernel(net, tol=...), or "
-            f"double precision; or give noise={jitter:.2g} or more, if that is what you mean.",
+            "such a noise. Use more points, ns.kernel(net, points=2**14), a tolerance, ns.kernel(net, "
+            f"tol=...), or double precision; or give noise={jitter:.2g} or more, if that is what you mean.",
         )
 
 

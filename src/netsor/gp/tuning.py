@@ -90,8 +90,8 @@ def tune(
     steps          iterations of each search; it ends before where nothing is gained any more
     progress       as for `ns.kernel`, or a function of (evaluation, log marginal likelihood)
 
-    The same arguments give the same result. A warning names the variances that ended at the bounds: the data do
-    not determine them.
+    The same arguments give the same result. A warning names the variances that ended at the bounds: the
+    data do not determine them.
     """
     kernel, inputs = as_kernel(kernel), as_inputs(x)
     table, _ = arrange(y, output_sizes(kernel.net, inputs))
