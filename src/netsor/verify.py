@@ -50,10 +50,11 @@ class Verification:
         return (self.exact or abs(self.slope + 0.5) < 3 * self.slope_error + 0.05) and self.z < 3
 
     def __repr__(self) -> str:
-        return f"<verification: {'agrees' if self.ok else 'does not agree'}, {self._told_slope}>"
+        return f"<verification: {'agrees' if self.ok else 'does not agree'}, {self.slope_text}>"
 
     @property
-    def _told_slope(self) -> str:
+    def slope_text(self) -> str:
+        """The slope beside that of the theory, in words."""
         if self.exact:
             return "no slope: networks of every width equal the limit to its error"
         return f"slope {self.slope:.3f} +- {self.slope_error:.3f} (theory: -0.5)"
@@ -77,7 +78,7 @@ class Verification:
         rows = [f"{'width':>7}  relative distance (mean of {self.distances.shape[1]} networks)"]
         for width, row in zip(self.widths, self.distances, strict=True):
             rows.append(f"{width:>7}  {row.mean():.4f} +- {row.std(ddof=1) / np.sqrt(len(row)):.4f}")
-        rows.append(self._told_slope)
+        rows.append(self.slope_text)
         rows.append(f"mean kernel at width {self.widths[-1]}: {self.z:.2f} standard errors from the limit")
         return "\n".join(rows)
 

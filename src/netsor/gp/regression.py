@@ -93,6 +93,8 @@ class GP:
         return f"<GP of {self.kernel.net.name} on {len(self.x)} inputs, {len(self.y)} targets>"
 
     def _repr_html_(self) -> str:
+        from html import escape
+
         from netsor.display import panel, table
 
         left = self.leave_one_out()
@@ -103,7 +105,7 @@ class GP:
             ("each target predicted from all others", f"{np.sqrt(np.mean(wrong**2)):.3g} deviations away"),
             ("kernel", "exact" if self.exact else "sampled in part"),
         ]
-        facts += [(f"variance of {name}", f"{value:.4g}") for name, value in self.params.items()]
+        facts += [(f"variance of {escape(name)}", f"{value:.4g}") for name, value in self.params.items()]
         return panel(repr(self)[1:-1], table((), facts))
 
     @property

@@ -56,7 +56,7 @@ def render(found: Findings, command: str = "") -> str:
         drawing=drawing_of(found.program),
         plan=found.nngp.plan._repr_html_(),
         kernels=kernels,
-        charts=json.dumps(charts).replace("</", "<\\/"),
+        charts=_in_script(charts),
         names=list(charts),
         bundle=bundle,
         facts=_facts(found),
@@ -64,6 +64,14 @@ def render(found: Findings, command: str = "") -> str:
         command=command,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
+
+
+def _in_script(value: Any) -> str:
+    """JSON that can stand in a script element: no text in it ends the element, or opens a comment there."""
+    text = json.dumps(value)
+    for sign in "<>&":  # https://html.spec.whatwg.org/#restrictions-for-contents-of-script-elements
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
 
 
 def _parts() -> tuple[Any, str]:
@@ -78,7 +86,7 @@ def _parts() -> tuple[Any, str]:
     text = files("netsor.reports").joinpath("page.html").read_text(encoding="utf-8")
     made = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(text)
     library: Any = vl_convert  # its stub asks for an argument that has a default
-    return made, library.javascript_bundle().replace("</script", "<\\/script")
+    return made, library.javascript_bundle().replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
 def _charts(found: Findings) -> tuple[dict[str, Any], list[tuple[str, str, Result]]]:
@@ -101,10 +109,17 @@ def _facts(found: Findings) -> list[tuple[str, str]]:
     return [
         ("inputs", f"{found.inputs}; data of the first: {', '.join(shapes)}"),
         ("rows of the kernel", str(len(K.value))),
-        ("statements of the program", str(len(found.program.statements))),
+        ("statements of the program", _statements(found)),
         ("computed", "exactly" if K.plan.exact else "sampled in part"),
         ("largest error of an entry", f"{K.bound.largest:.1e} (largest entry {np.abs(K.value).max():.4g})"),
     ]
+
+
+def _statements(found: Findings) -> str:
+    """How long the program is that is shown, and the one that all inputs share, which the plan is of."""
+    shown, whole = len(found.program.statements), found.nngp.plan.statements
+    alone = f"{shown} on the first input"
+    return alone if shown == whole else f"{alone}, {whole} on all of them together, which is what is planned"
 
 
 def _versions() -> list[tuple[str, str]]:
