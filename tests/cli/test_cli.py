@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from itertools import combinations_with_replacement
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 import netsor as ns
@@ -72,6 +74,20 @@ def run(*args: object, code: int = 0) -> Result:
     return result
 
 
+def test_version() -> None:
+    assert run("--version").output == f"netsor {ns.__version__}\n"
+
+
+def test_every_command_takes_its_data_as_an_argument() -> None:
+    """`netsor COMMAND TARGET [DATA]`: no option that was one is shown, and none is needed."""
+    group: Any = get_command(app)
+    for name in ("show", "kernel", "plan", "simulate", "verify", "train", "plot", "report", "fit", "predict"):
+        parameters = group.commands[name].params
+        assert any(p.param_type_name == "argument" and p.name == "data" for p in parameters), name
+        needed = [p.name for p in parameters if p.param_type_name == "option" and p.required]
+        assert not needed, name
+
+
 # check, show
 
 
@@ -98,7 +114,7 @@ def test_files_that_are_missing_or_binary(tmp_path: Path) -> None:
 
 def test_show_prints_the_program_of_a_network(networks: str, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.array([[1.0, 2.0], [0.5, -1.0]]))
-    shown = run("show", f"{networks}:states", "--input", tmp_path / "x.npy").output
+    shown = run("show", f"{networks}:states", tmp_path / "x.npy").output
     assert ns.parse(shown).types["W"] is not None
     assert "MatMul(W, " in shown
     target = tmp_path / "states.netsor"
@@ -115,6 +131,15 @@ def test_show_with_one_variable_per_line(networks: str, tmp_path: Path) -> None:
     blocks, plain = (ns.parse(run(*args, *more).output) for more in ((), ("--expand",)))
     assert any(t.index for t in blocks.types.values())
     assert not any(t.index for t in plain.types.values())
+
+
+def test_options_of_before_still_work(networks: str, sequences: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.eye(2))
+    new = run("show", f"{networks}:states", tmp_path / "x.npy", sequences).output
+    assert new == run("show", f"{networks}:states", "-i", tmp_path / "x.npy", "--input", sequences).output
+    for command in ("show", "report"):
+        assert "needs data" in run(command, f"{networks}:states", code=1).output
+    assert "2 files" in run("report", f"{networks}:states", sequences, "--input", sequences, code=1).output
 
 
 def test_show_of_several_inputs_is_a_joint_program(networks: str, sequences: Path) -> None:

@@ -65,13 +65,15 @@ def test_from_the_network_to_predictions() -> None:
     np.testing.assert_array_equal(ns.gp.Store("K.zarr").read(), K(X))
     wanted = ns.gp.fit(K, X, Y, noise=0.01)
     for solver in ("cholesky", "pcg"):
-        said = run(f"fit K.zarr --labels y.npy --noise 0.01 --solver {solver} --memory 1MB -o {solver}.npz")
+        said = run(f"fit K.zarr y.npy --noise 0.01 --solver {solver} --memory 1MB -o {solver}.npz")
         assert f"wrote {solver}.npz: {solver}" in said
         assert ("log marginal likelihood" in said) == (solver == "cholesky")  # of pcg: 40 more passes
         run(f"predict net.py:net K.zarr new.npy --model {solver}.npz -o {solver}_new.npz")
         with np.load(f"{solver}_new.npz") as found:
             np.testing.assert_allclose(found["mean"], wanted.predict(NEW).mean, rtol=0, atol=1e-6)
             np.testing.assert_allclose(found["std"], wanted.predict(NEW).std, rtol=1e-5)
+    assert "0 files of targets" in run("fit K.zarr", 1)
+    assert "2 files of targets" in run("fit K.zarr y.npy --labels y.npy", 1)
     said = run("fit K.zarr --labels y.npy --noise 0.01 --solver pcg --likelihood").split()
     value, error = float(said[-3]), float(said[-1])
     assert abs(value - wanted.log_marginal_likelihood()) < 3 * error + 1e-3
@@ -80,7 +82,7 @@ def test_from_the_network_to_predictions() -> None:
 def test_both_kernels_of_a_tangent_store() -> None:
     run("kernel net.py:other x.npy -o T.zarr --tile 16 --ntk")
     for flag, K in (("", ns.ntk(ns.zoo.mlp(1))), (" --nngp", ns.kernel(ns.zoo.mlp(1)))):
-        run(f"fit T.zarr --labels y.npy --noise 0.1{flag}")
+        run(f"fit T.zarr y.npy --noise 0.1{flag}")
         run(f"predict net.py:other T.zarr new.npy{flag} -o found.npz")
         with np.load("found.npz") as found:
             wanted = ns.gp.fit(K, X, Y, noise=0.1).predict(NEW)
@@ -107,7 +109,7 @@ def test_workers_and_parts_and_going_on() -> None:
         ("kernel net.py:net x.npy -o K.zarr --workers 2 --scheduler tcp://127.0.0.1:1", "Give one of them"),
         ("kernel net.py:net x.npy -o K.zarr --part 3", "Write k/N"),
         ("status nothing.zarr", "there is no store"),
-        ("fit nothing.zarr --labels y.npy", "there is no store"),
+        ("fit nothing.zarr y.npy", "there is no store"),
     ],
 )
 def test_wrong_usage(line: str, text: str) -> None:
@@ -118,9 +120,9 @@ def test_wrong_usage(line: str, text: str) -> None:
 def test_wrong_usage_of_a_store() -> None:
     run("kernel net.py:net x.npy -o K.zarr --tile 16")
     assert "differs in" in run("kernel net.py:other x.npy -o K.zarr --tile 16 --resume", 1)
-    assert "--memory 3" in run("fit K.zarr --labels y.npy --noise 0.1 --memory 3", 1)
+    assert "--memory 3" in run("fit K.zarr y.npy --noise 0.1 --memory 3", 1)
     assert "there is no file model.npz" in run("predict net.py:net K.zarr new.npy", 1)
-    run("fit K.zarr --labels y.npy --noise 0.1")
+    run("fit K.zarr y.npy --noise 0.1")
     assert "differs in" in run("predict net.py:other K.zarr new.npy", 1)
     Path("model.npz").write_bytes(b"no")
     assert "is not a saved model" in run("predict net.py:net K.zarr new.npy", 1)

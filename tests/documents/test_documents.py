@@ -43,20 +43,63 @@ def test_code_blocks_and_commands_run(
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
-    for language, block in re.findall(r"```(python|console)\n(.*?)```", document.read_text(), re.S):
+    printed = ""
+    for language, block in re.findall(r"```(\w*)\n(.*?)```", document.read_text(), re.S):
         if language == "python":
             exec(compile(block, document.name, "exec"), namespace)
+            printed = ""
+        elif language == "console":
+            printed = run_commands(block)
         else:
-            run_commands(block)
+            if language == "text" and printed:
+                assert_printed(block, printed)
+            printed = ""
 
 
-def run_commands(block: str) -> None:
-    """The lines `$ netsor ...` of a block."""
+def run_commands(block: str) -> str:
+    """Run the lines `$ netsor ...` of a block; returns what they print."""
+    printed = ""
     for line in block.splitlines():
         program, *words = shlex.split(line.removeprefix("$ "))
         assert program == "netsor", line
         result = CliRunner().invoke(app, words)
         assert result.exit_code == 0, f"{line}\n{result.output}"
+        printed += result.stdout
+    return printed
+
+
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+ROUNDING = 1e-9  # numbers below are errors of rounding, which differ from machine to machine
+
+
+def assert_printed(block: str, printed: str) -> None:
+    """A text after commands is what they print, or a part of it: the same words, and the same numbers."""
+    lines = iter(printed.splitlines())
+    for shown in block.splitlines():
+        assert any(alike(shown, line) for line in lines), f"`{shown}` is not printed:\n{printed}"
+
+
+def alike(shown: str, line: str) -> bool:
+    if NUMBER.sub("#", shown) != NUMBER.sub("#", line):
+        return False
+    pairs = zip(NUMBER.findall(shown), NUMBER.findall(line), strict=True)
+    return all(near(float(a), float(b)) for a, b in pairs)
+
+
+def near(a: float, b: float) -> bool:
+    """Equal to 1%, for sums in another order; of rounding errors, to a factor of 30."""
+    if 0 < a < ROUNDING and b > 0:
+        return a / 30 < b < a * 30
+    return abs(a - b) <= 0.01 * abs(a)
+
+
+def test_stale_output_is_noticed() -> None:
+    printed = "wrote K.npz: K (16, 16), largest error 3.6e-13\nslope -0.585 +- 0.063 (theory: -0.5)\n"
+    assert_printed("slope -0.585 +- 0.063 (theory: -0.5)", printed)
+    assert_printed("wrote K.npz: K (16, 16), largest error 1.9e-13", printed)
+    for stale in ("slope -0.485 +- 0.063 (theory: -0.5)", "wrote K.npz: K (16, 17), largest error 3.6e-13"):
+        with pytest.raises(AssertionError, match="is not printed"):
+            assert_printed(stale, printed)
 
 
 def test_the_tutorial_shows_the_example() -> None:

@@ -105,7 +105,7 @@ def test_the_command_writes_a_page(tmp_path: Path) -> None:
     pytest.importorskip("vl_convert")
     (tmp_path / "nets.py").write_text("import netsor as ns\nnet = ns.zoo.mlp(1)\n")
     np.save(tmp_path / "x.npy", X)
-    words = ["report", f"{tmp_path}/nets.py:net", "--input", f"{tmp_path}/x.npy", "-o", f"{tmp_path}/r.html"]
+    words = ["report", f"{tmp_path}/nets.py:net", f"{tmp_path}/x.npy", "-o", f"{tmp_path}/r.html"]
     done = CliRunner().invoke(app, [*words, "--widths", "8,16", "--samples", "4"])
     assert done.exit_code == 0, done.output
     assert "wrote" in done.output

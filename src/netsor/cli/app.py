@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -23,6 +23,23 @@ app = typer.Typer(
 )
 reproduce_app = typer.Typer(help="Make the paper's figures from our own engine.", no_args_is_help=True)
 app.add_typer(reproduce_app, name="reproduce")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from netsor import __version__
+
+        typer.echo(f"netsor {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """What all commands have in common."""
 
 
 def complain(message: str, code: int = 1) -> NoReturn:

@@ -19,7 +19,17 @@ from netsor.files import write_npz, write_text
 from netsor.lang import Program
 from netsor.lang.types import C, G
 
-__all__ = ["NetworkTarget", "RatesOption", "check", "limit", "rates_of", "show", "tangent"]
+__all__ = [
+    "NetworkTarget",
+    "OldInput",
+    "RatesOption",
+    "check",
+    "data_files",
+    "limit",
+    "rates_of",
+    "show",
+    "tangent",
+]
 
 ProgramFile = Annotated[Path, typer.Argument(help="A program in text form (.netsor).", metavar="FILE.netsor")]
 NetworkTarget = Annotated[
@@ -29,20 +39,32 @@ RatesOption = Annotated[
     str,
     typer.Option(help="What a parameter is: ntk, unit, or standard:512; or rates by name: W=0,b=0.5."),
 ]
+OldInput = Annotated[
+    list[Path] | None, typer.Option("--input", "-i", help="DATA, as an option.", hidden=True)
+]
+
+
+def data_files(data: list[Path], inputs: list[Path] | None) -> list[Path]:
+    """The files with inputs, as arguments or, as they once were, as options."""
+    files = [*data, *(inputs or [])]
+    if not files:
+        raise DataError("a network needs data", remedy="Give a .npy or .npz file after the network.")
+    return files
 
 
 @app.command()
 @reporting
 def show(
     target: NetworkTarget,
-    inputs: Annotated[
-        list[Path],
-        typer.Option(
-            "--input",
-            "-i",
-            help="One input (.npy), or several (.npz, one array each); give it again for a joint program.",
+    data: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="One input (.npy), or several (.npz, one array each); several files make a joint program.",
+            metavar="DATA...",
+            show_default=False,
         ),
-    ],
+    ] = None,
+    inputs: OldInput = None,
     variant: Annotated[
         str, typer.Option(help="Rewrite it as netsor, netsor-minus, netsor-o or netsor+.", show_default=False)
     ] = "",
@@ -54,9 +76,8 @@ def show(
 ) -> None:
     """The program of a network on an input, type checked, in the paper's notation."""
     net = load_network(target)
-    made = program_of(
-        tangent_of(net) if ntk else net, *(x for path in inputs for x in load_inputs(path, one=True)[0])
-    )
+    given = [x for path in data_files(data or [], inputs) for x in load_inputs(path, one=True)[0]]
+    made = program_of(tangent_of(net) if ntk else net, *given)
     made = made.lower(variant) if variant else made
     made = made.expand() if expand else made
     made.check()

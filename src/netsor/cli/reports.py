@@ -11,7 +11,8 @@ import typer
 from netsor.cli.app import app, reporting
 from netsor.cli.kernels import Seed, inputs_of, labels_of, widths_of
 from netsor.cli.loading import load_network
-from netsor.cli.programs import NetworkTarget
+from netsor.cli.programs import NetworkTarget, OldInput, data_files
+from netsor.errors import DataError
 from netsor.files import write_text
 
 __all__ = ["report"]
@@ -22,9 +23,9 @@ __all__ = ["report"]
 def report(
     target: NetworkTarget,
     data: Annotated[
-        Path,
-        typer.Option("--input", "-i", help="The inputs, as for kernel.", metavar="DATA", show_default=False),
-    ],
+        Path | None, typer.Argument(help="The inputs, as for kernel.", metavar="DATA", show_default=False)
+    ] = None,
+    inputs: OldInput = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("report.html"),
     widths: Annotated[str, typer.Option(help="Widths of finite networks.")] = "32,64,128,256",
     samples: Annotated[int, typer.Option(help="Finite networks at each width.", min=2)] = 20,
@@ -34,7 +35,10 @@ def report(
     from netsor.reports import find, render
 
     net = load_network(target)
-    x, _, names = inputs_of(data)
+    files = data_files([data] if data else [], inputs)
+    if len(files) > 1:
+        raise DataError(f"{len(files)} files of data", remedy="A report is about one: FILE.py:NETWORK DATA.")
+    x, _, names = inputs_of(files[0])
     found = find(net, x, widths=widths_of(widths), samples=samples, seed=seed)
     found.labels = labels_of(net, x, names, len(found.nngp.value))[0]
     page = render(found, " ".join(["netsor", *sys.argv[1:]]))

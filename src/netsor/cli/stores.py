@@ -49,7 +49,13 @@ def status(path: StorePath) -> None:
 @reporting
 def fit(
     path: StorePath,
-    labels: Annotated[Path, typer.Option(help="The targets, .npy: one row per row of the kernel.")],
+    data: Annotated[
+        Path | None,
+        typer.Argument(
+            help="The targets, .npy: one row per row of the kernel.", metavar="TARGETS", show_default=False
+        ),
+    ] = None,
+    labels: Annotated[Path | None, typer.Option(help="TARGETS, as an option.", hidden=True)] = None,
     noise: Annotated[float, typer.Option(help="Variance of the noise on the targets.", min=0.0)] = 0.0,
     solver: Annotated[str, typer.Option(help="auto, cholesky or pcg.")] = "auto",
     memory: Memory = "1GB",
@@ -70,9 +76,12 @@ def fit(
     from netsor.gp.stores.model import fit_store
     from netsor.gp.stores.store import Store
 
+    given = [file for file in (data, labels) if file is not None]
+    if len(given) != 1:
+        raise DataError(f"{len(given)} files of targets", remedy="Give one .npy file after the store.")
     found = fit_store(
         Store(path, nngp=nngp),
-        load_array(labels),
+        load_array(given[0]),
         noise=noise,
         solver=solver,
         memory=_bytes(memory),

@@ -54,8 +54,13 @@ def needed_jitter(diagonal: np.ndarray, error: float) -> float:
     return float(2 * np.sqrt(len(diagonal)) * error + 10 * EPS * np.sum(diagonal))
 
 
-def warn_of_jitter(jitter: float, noise: np.ndarray | float, diagonal: np.ndarray) -> None:
-    """Say so where the jitter, and not the noise, decides how smooth the predictions are; see above."""
+def warn_of_jitter(
+    jitter: float, noise: np.ndarray | float, diagonal: np.ndarray, smaller: str = "a tolerance, tol=..."
+) -> None:
+    """Say so where the jitter, and not the noise, decides how smooth the predictions are; see above.
+
+    smaller  what makes the errors of the kernel smaller, beside more points
+    """
     least, variance = float(np.min(noise)), float(np.mean(diagonal))
     replaced = jitter > least and jitter > LARGE * variance
     if replaced or jitter > MUCH * max(least, SMALL * variance):
@@ -63,8 +68,8 @@ def warn_of_jitter(jitter: float, noise: np.ndarray | float, diagonal: np.ndarra
             f"the diagonal of the kernel matrix is raised by {jitter:.3g}, not by the noise of {least:.3g}; "
             f"the mean variance is {variance:.3g}",
             "The errors that the kernel reports ask for that much, and predictions are as smooth as with "
-            "such a noise. Use more points, ns.kernel(net, points=2**14), a tolerance, ns.kernel(net, "
-            f"tol=...), or double precision; or give noise={jitter:.2g} or more, if that is what you mean.",
+            f"such a noise. Use more points, ns.kernel(net, points=2**14), {smaller}, or double precision; "
+            f"or give noise={jitter:.2g} or more, if that is what you mean.",
         )
 
 

@@ -262,5 +262,5 @@ def _jitter(store: Store, noise: np.ndarray) -> float:
     squares = store.errors() ** 2 * rows[:, None] * rows
     diagonal = store.diagonal()
     jitter = needed_jitter(diagonal, float(np.sqrt(squares.sum())) / store.shape[0])
-    warn_of_jitter(jitter, noise, diagonal)
+    warn_of_jitter(jitter, noise, diagonal, "more landmarks, ns.gp.store(K, x, path, landmarks=...)")
     return jitter
