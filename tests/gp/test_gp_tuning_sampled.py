@@ -15,6 +15,7 @@ from netsor.gp.objective import Objective
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::netsor.errors.NetsorWarning")
 def test_a_tenth_of_the_kernels_of_nelder_and_mead() -> None:
     """Four sets of 60 short sequences, ten variances and the noise: beside the search without derivatives.
 

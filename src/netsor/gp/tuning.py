@@ -213,7 +213,7 @@ class _Search:
             "fatol": COARSE,
         }
         options |= {"initial_simplex": corners, "adaptive": size > 4}
-        patience = _Patience(10 * (size + 1), COARSE)
+        patience = _Patience(20 * (size + 1), COARSE)
         return patience.judge(
             minimize(function, theta, method="Nelder-Mead", bounds=box, options=options, callback=patience)
         )
