@@ -236,7 +236,7 @@ def test_a_model_does_not_predict_with_a_network_that_changed(name: str) -> None
     before = model.predict(X).mean
     change(1.7)
     for use in (model.predict, model.mean, model.sample):
-        with pytest.raises(ns.NetsorError, match="has changed since the model was fitted"):
+        with pytest.raises(ns.NetsorError, match="has changed since its kernel matrix"):
             use(X)
     if name == "attribute":
         change(1.1)
@@ -247,8 +247,17 @@ def test_a_trained_ensemble_does_not_predict_with_a_network_that_changed() -> No
     network = ns.zoo.mlp(1)
     trained = ns.gp.train(network, X, np.array([1.0, -1.0]))
     next(iter(network.parameters())).var *= 2
-    with pytest.raises(ns.NetsorError, match="has changed since the model was fitted"):
+    with pytest.raises(ns.NetsorError, match="has changed since its kernel matrix"):
         trained.predict(X)
+
+
+def test_a_store_is_not_used_with_a_network_that_changed(tmp_path: Path) -> None:
+    network, y = ns.zoo.mlp(1), np.array([1.0, -1.0])
+    store = ns.gp.store(ns.kernel(network), X, tmp_path / "K.zarr", progress=False)
+    model = ns.gp.fit(store, y, noise=0.1)
+    next(iter(network.parameters())).var *= 2
+    with pytest.raises(ns.NetsorError, match="has changed since its kernel matrix"):
+        model.predict(X)
 
 
 # Kernels

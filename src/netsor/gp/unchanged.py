@@ -1,4 +1,4 @@
-"""Whether a network is still the one that a model was fitted with."""
+"""Whether a network is still the one whose kernel matrix was computed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Unchanged"]
 
 
 class Unchanged:
-    """The network of a kernel, and everything that its code reads, as they were when a model was fitted.
+    """The network of a kernel, and everything that its code reads, as they were when its matrix was computed.
 
     kernel  None while an estimator is pickled without its kernel
     """
@@ -19,14 +19,14 @@ class Unchanged:
         self.programs = [] if kernel is None else [p for p in kernel.programs() if not p.changed]
 
     def check(self) -> None:
-        """Refuse a network that has changed: its covariances do not belong to the fitted matrix."""
+        """Refuse a network that has changed: its covariances do not belong to the matrix."""
         if self.kernel is None:
             return
         if self.kernel.net.state() != self.state or any(p.changed for p in self.programs):
             raise DataError(
-                f"the network `{self.kernel.net.name}` has changed since the model was fitted",
+                f"the network `{self.kernel.net.name}` has changed since its kernel matrix was computed",
                 remedy="A variance, global, attribute or closure variable that its code reads has another "
-                "value. Set it back, or fit the model again.",
+                "value. Set it back, or compute the matrix again.",
             )
 
     def __reduce__(self):

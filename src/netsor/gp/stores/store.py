@@ -39,6 +39,7 @@ from netsor.gp.stores import inputs as sets
 from netsor.gp.stores.checksums import CRC, DIGITS, SUM, damage
 from netsor.gp.stores.grid import Axis, Grid
 from netsor.gp.stores.identity import check_format, check_same, of_kernel
+from netsor.gp.unchanged import Unchanged
 from netsor.limits import KernelFn
 from netsor.limits.kernel import TangentKernelFn
 from netsor.limits.tiling import Cut
@@ -102,7 +103,7 @@ class Store:
             raise DataError(f"{path} cannot be opened: {error}", remedy="Is it yours to read?") from None
         self.identity: dict[str, Any] = self.group.attrs["netsor"]
         self._arrays: dict[str, Any] = {}
-        self._kernel = kernel
+        self._kernel, self._unchanged = kernel, Unchanged(kernel)
         if self.name not in self.identity["kernels"]:
             raise DataError(
                 f"{path} holds no other kernel of the network",
@@ -121,6 +122,7 @@ class Store:
                 f"{self.path} knows its numbers, and not the network, which new inputs need",
                 remedy="Open it with the kernel: ns.gp.Store(path, ns.kernel(net)).",
             )
+        self._unchanged.check()
         if self.name == "K":
             return self._kernel
         assert isinstance(self._kernel, TangentKernelFn)
