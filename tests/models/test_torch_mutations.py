@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from mutating_models import EQUAL, REFUSED, Body, X  # noqa: E402
+from mutating_models import EQUAL, REFUSED, Body, X, parameter_in_part  # noqa: E402
 from torch import nn  # noqa: E402
 
 import netsor as ns  # noqa: E402
+from netsor.errors import BuildError  # noqa: E402
 
 WIDTH, SAMPLES = 64, 400
 TRUTHS = [
@@ -35,6 +38,13 @@ def test_others_are_refused(name):
     match, middle = REFUSED[name]
     with pytest.raises(ns.NetsorError, match=match):
         ns.program(ns.from_torch(lambda n: Body(n, middle), width=16), X)
+
+
+def test_a_write_into_a_parameter_is_read_or_refused():
+    net = ns.from_torch(lambda n: Body(n, parameter_in_part), width=16)
+    with suppress(BuildError):  # PyTorch 2.8 cannot export it
+        ns.program(net, X)
+        assert net.checked == {(X.shape,)}
 
 
 @pytest.mark.parametrize("name", TRUTHS)

@@ -50,7 +50,7 @@ def export(model: Any, inputs: tuple[Any, ...]) -> Any:
         warnings.simplefilter("ignore")
         try:
             return _functional(torch.export.export(model, inputs))
-        except (RuntimeError, ValueError, TypeError, UserError) as error:
+        except (RuntimeError, ValueError, TypeError, AssertionError, UserError) as error:
             raise _not_exported(error) from error
 
 
