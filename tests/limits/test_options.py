@@ -149,6 +149,7 @@ def test_options_are_explicit_keywords() -> None:
         "max_points",
         "progress",
         "memory",
+        "confirm",
     ]
     for function in (ns.kernel, ns.limit):
         found = signature(function).parameters

@@ -135,7 +135,9 @@ class Apply(_Node):
         if "_names" not in self.__dict__:
             for node in subtrees(self, _Named()):
                 if isinstance(node, Apply):
-                    found = dict.fromkeys(name for arg in node.args for name in refs(arg))
+                    found: dict[str, None] = {}
+                    for arg in node.args:
+                        found |= dict.fromkeys(refs(arg))
                     object.__setattr__(node, "_names", tuple(found))
         return self.__dict__["_names"]
 

@@ -608,7 +608,8 @@ class Forms:
             return (yield source.expr) if isinstance(source, Nonlin) else frozenset()
         found: frozenset[str] = frozenset()
         for a in _args(expr):
-            found |= yield a
+            more = yield a  # one set for all that have the same families: products are long
+            found = more if found <= more else found if more <= found else found | more
         return found
 
     @cached_property
