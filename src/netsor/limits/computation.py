@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["Computation"]
 
 RATE = 3e8  # multiply-adds in a second, about: how long a kernel takes as long as nothing of it is done
-MOST_FINDS = 16  # of families that must be sampled: each takes a recording, and then all are sampled
+MOST_FINDS = 6  # of families that must be sampled: each takes a recording, and then all are sampled
 RULES = Rules(first, second, expectation, sampled_mean)
 Values = Mapping[str, Any]
 
