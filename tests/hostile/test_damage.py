@@ -402,3 +402,14 @@ def test_a_model_of_another_store(pristine: Callable[[str], Pristine], tmp_path:
     other = ns.gp.store(store.case.kernel, store.case.x + 1.0, tmp_path / "K.zarr", tile=8)
     with pytest.raises(NetsorError, match="was fitted to another kernel"):
         load_stored(store.folder / "model.npz", other)
+
+
+def test_errors_of_a_store_that_is_not_complete(pristine: Callable[[str], Pristine], tmp_path: Path) -> None:
+    """The error of a tile is not known without the variances of its rows and columns."""
+    store = pristine("landmarks")
+    store.copy(tmp_path / "copy")
+    held = ns.gp.Store(tmp_path / "copy" / "K.zarr")
+    held.remove(0, 0)
+    errors, right = held.errors(), store.answers["errors"]
+    np.testing.assert_array_equal(np.isnan(errors), [[True, True], [True, False]])
+    assert held.largest_error() == errors[1, 1] == right[1, 1]

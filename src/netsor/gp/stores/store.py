@@ -310,7 +310,7 @@ class Store:
         return float(np.fmax.reduce(self.errors(), axis=None))
 
     def errors(self) -> np.ndarray:
-        """(tiles of rows, tiles of columns): the largest error of each tile; NaN where there is none.
+        """(tiles of rows, tiles of columns): the largest error of each tile; NaN where it is not known yet.
 
         Off the diagonal a tile does not know the variances that its rounding goes with; the tiles on it do.
         """
@@ -321,7 +321,7 @@ class Store:
         found = self.whole(name)
         if not self.symmetric:
             return found
-        whole, own = np.fmax(found, found.T), np.sqrt(np.nan_to_num(np.diagonal(found)))
+        whole, own = np.fmax(found, found.T), np.sqrt(np.diagonal(found))
         return whole + np.where(np.eye(len(own)), 0.0, own[:, None] * own)
 
     def require_complete(self) -> None:
