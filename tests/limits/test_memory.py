@@ -109,10 +109,10 @@ def test_no_variance_at_all() -> None:
 
 def counting_bar(calls: list[Any], stop_after: int | None = None):
     @contextmanager
-    def bar(progress: bool | None, total: int, title: str):
+    def bar(progress: bool | None, total: int, title: str, *_: Any):
         assert progress is True
 
-        def advance() -> None:
+        def advance(*_: Any, **__: Any) -> None:
             calls.append(1)
             if len(calls) == stop_after:
                 raise KeyboardInterrupt

@@ -72,7 +72,10 @@ class UserFunction:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        return isinstance(other, UserFunction) and self._hash == other._hash and self.key == other.key
+        if not isinstance(other, UserFunction) or self._hash != other._hash or self.key != other.key:
+            return False
+        # A key is of the time when a function was met, and an object that was equal may have changed since.
+        return self.fn is other.fn or not (self.has_changed or other.has_changed)
 
     def __hash__(self) -> int:
         return self._hash

@@ -14,7 +14,7 @@ from netsor.errors import LimitError
 from netsor.expect.points.landmarks import Landmarks
 from netsor.lang.program import Program
 from netsor.limits.assembly import Rows
-from netsor.limits.finite import finite
+from netsor.limits.finite import finite, in_range
 from netsor.limits.methods.ladder import expectation
 from netsor.limits.near.gaps import second_of_twins
 from netsor.limits.near.twins import Entries, NearPairs
@@ -319,7 +319,7 @@ class Computation:
         given = prepare(own)
         with recording.lock:
             recording.notes.errors.clear()
-            value = self._run(recording, given, STILL, "computing the kernel")
+            value = in_range(self._run(recording, given, STILL, "computing the kernel"))
             nudges, diagonals = [STILL], [np.diagonal(value).copy()]
             scale = Scale.of(value, self.rows.symmetric)
 

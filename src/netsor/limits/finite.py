@@ -9,7 +9,7 @@ import numpy as np
 
 from netsor.errors import LimitError
 
-__all__ = ["can_be_squared", "finite", "in_range", "sound_range"]
+__all__ = ["finite", "in_range", "sound_range"]
 
 MARGIN = 1e5  # the largest factor by which a formula multiplies a product of two variances
 ROWS = 256  # rows checked at a time, because a large kernel fills the memory already
@@ -24,7 +24,13 @@ def sound_range(dtype: str) -> tuple[float, float]:
 
 def finite(value: Any) -> Any:
     """The value, unless it has a NaN or an infinity: then there is no limit."""
-    if not all(bool(np.isfinite(part).all()) for part in _parts(np.asarray(value))):
+    # If the sum of numbers is finite, they all are, which takes half the time.
+    with np.errstate(over="ignore", invalid="ignore"):
+        parts = (
+            bool(np.isfinite(part.sum()) or np.isfinite(part).all()) for part in _parts(np.asarray(value))
+        )
+        is_finite = all(parts)
+    if not is_finite:
         raise LimitError(
             "this program has no limit on these inputs: an expectation is not finite",
             remedy="Either what is divided by is 0 (layernorm or batchnorm of equal values, a mask with no "
@@ -34,9 +40,10 @@ def finite(value: Any) -> Any:
 
 
 def in_range(kernel: np.ndarray) -> np.ndarray:
-    """The kernel, unless it is not finite, or too large or too small for the squares of its errors."""
-    peak = max((float(np.abs(part).max(initial=0.0)) for part in _parts(finite(kernel))), default=0.0)
-    least, most = sound_range(kernel.dtype.name)
+    """The kernel, unless its numbers are too large or too small to be squared, as its errors are."""
+    peak = max((float(np.abs(part).max(initial=0.0)) for part in _parts(kernel)), default=0.0)
+    limits = np.finfo(kernel.dtype)
+    least, most = float(limits.smallest_normal) ** 0.5, float(limits.max) ** 0.5
     if peak and not least <= peak <= most:
         raise LimitError(
             f"the largest covariance of the outputs is {peak:.1e}, which is out of range",
@@ -44,13 +51,6 @@ def in_range(kernel: np.ndarray) -> np.ndarray:
             "or the variance of the readout.",
         )
     return kernel
-
-
-def can_be_squared(block: np.ndarray) -> bool:
-    """Whether a block surely is in range, from the sum of its squares."""
-    flat = block.ravel()
-    least, most = sound_range(block.dtype.name)
-    return bool(least**2 < np.vdot(flat, flat) < most**2)
 
 
 def _parts(value: np.ndarray) -> Any:

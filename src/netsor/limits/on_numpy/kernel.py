@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from netsor.limits.assembly import Place
-from netsor.limits.finite import can_be_squared, finite, in_range
+from netsor.limits.finite import finite
 from netsor.limits.on_numpy.prepared import Prepared
 from netsor.limits.on_numpy.recording import Recording, Tiles
 from netsor.threads import helpers, one_blas_thread
@@ -52,7 +52,7 @@ def run(
         values = np.broadcast_to(singles[array.step], shape).reshape(repeats, *lines.shape)
         there = (lines >= 0) & (columns >= 0)
         out[:, lines[there], columns[there]] = finite(values[:, there])
-    return out if sure else in_range(out)  # what was not may have been written over
+    return out if sure else finite(out)  # what was not may have been written over
 
 
 def single_values(prepared: Prepared, given: Mapping[str, Any]) -> dict[int, Any]:
@@ -118,7 +118,7 @@ def _run_all(
 
 
 def _run(out: np.ndarray, singles: Mapping[int, Any], tiles: Tiles, place: Place) -> bool:
-    """Compute one tile and write it into the matrix, all columns of an Output at once: is it in range?"""
+    """Compute one tile and write it into the matrix, all columns of an Output at once: is it finite?"""
     writer, rows, cols = tiles.between.writer, tiles.pair.rows, tiles.pair.cols
     assert rows is not None
     assert cols is not None
@@ -126,7 +126,7 @@ def _run(out: np.ndarray, singles: Mapping[int, Any], tiles: Tiles, place: Place
     waiting: dict[int, dict[int, np.ndarray]] = {o: {} for o in missing}
     values, sure = tiles.prepared.run(singles, {cols: place.cols, rows: place.rows}), True
     for step, block in values:
-        sure &= can_be_squared(block)
+        sure &= bool(np.isfinite(block.sum()))  # then all its numbers are
         for o, p in tiles.results[step]:
             waiting[o][p] = block
             missing[o] -= 1

@@ -141,6 +141,8 @@ def _without_common_family(
     groups: list[tuple[frozenset[Any], list[list[Expr]]]] = []
     for side, factors in enumerate(sides):
         for x in factors:
+            if x is ONE:
+                continue
             families = r.forms.families_in(x)
             families = (families - apart) | {(side, family) for family in families & apart}
             joined = [g for g in groups if g[0] & families]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from netsor.expect.points.landmarks import Landmarks
+from netsor.limits.finite import in_range
 from netsor.limits.nudges import Nudge, changes, farthest
 from netsor.limits.plan import Plan, Sampling, require_patience
 from netsor.limits.result import Result, Scale, plan_of
@@ -55,7 +56,7 @@ class SampledKernel:
         require_patience(self.plan(points, len(numbers)), options.confirm)
         while True:
             for some in self.repeats.kernels(given, points, numbers, shared):
-                average.add(some)
+                average.add(in_range(some))
                 exact = self.exact_error(given, shared, some[0]) if exact is None else exact
             value, share = average.mean, shared["carried"].share()
             scale, error = Scale.of(value, self.symmetric), average.error
@@ -125,7 +126,7 @@ class SampledKernel:
         average, points = Averages(), self.options.first_points
         exact: Any = None
         for some in self.repeats.kernels(given, points, range(self.options.repeats), shared):
-            average.add(some)
+            average.add(in_range(some))
             exact = self.exact_error(given, shared, some[0]) if exact is None else exact
         value, error = average.mean, average.error
         scale, outputs = (
