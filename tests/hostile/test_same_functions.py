@@ -163,6 +163,15 @@ def test_what_changes_between_two_kernels(name: str) -> None:
     np.testing.assert_allclose(kernel(X), before, rtol=1e-12)
 
 
+def test_a_function_that_was_equal_to_one_that_has_changed() -> None:
+    first, change = CHANGING["cell"](1.23)
+    before = ns.program(net(first), X[0])  # it keeps the expressions of the first function alive
+    change(1.9)
+    second, _ = CHANGING["cell"](1.23)
+    assert not ns.program(net(second), X[0]).changed
+    assert before.changed
+
+
 def test_a_function_that_changes_while_the_network_is_read() -> None:
     f, change = CHANGING["attribute"](1.1)
 

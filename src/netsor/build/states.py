@@ -191,7 +191,7 @@ def _globals_of(fn: FunctionType) -> Parts:
     """The globals that a function mentions, and what it mentions of modules that are the user's."""
     names = names_in(fn.__code__)
     spaces = [("", fn.__globals__)]
-    found: Parts = []
+    parts: Parts = []
     seen: set[str] = set()
     while spaces:
         place, space = spaces.pop()
@@ -199,7 +199,7 @@ def _globals_of(fn: FunctionType) -> Parts:
             value = space.get(name, sys.modules.get(name, space) if not place else space)
             if value is space:
                 continue
-            found.append(((place, name), value))
+            parts.append(((place, name), value))
             if (
                 isinstance(value, ModuleType)
                 and not is_foreign(value.__name__)
@@ -207,15 +207,15 @@ def _globals_of(fn: FunctionType) -> Parts:
             ):
                 seen.add(value.__name__)
                 spaces.append((value.__name__, vars(value)))
-    return found
+    return parts
 
 
 def _parts_of_object(value: Any) -> Parts:
     """Members and attributes, and the class, whose methods and attributes count if it is the user's."""
     kind, module = type(value), str(type(value).__module__)
     if isinstance(value, type):
-        own = [((".", name), part) for name, part in vars(value).items() if name not in UNREAD]
-        return [] if is_foreign(value.__module__) else [("bases", value.__bases__), *own]
+        members = [((".", name), part) for name, part in vars(value).items() if name not in UNREAD]
+        return [] if is_foreign(value.__module__) else [("bases", value.__bases__), *members]
     if isinstance(value, (*GENERATORS, ModuleType, Op)):
         return []
     if is_opaque(module) and kind not in OPEN:

@@ -124,8 +124,7 @@ def _run_model(net: ModelNetwork, x: Any, fills: dict[str, float], double: bool)
         ) from error
     chosen = results if net.output is None else [results[net.output]]
     ordered = [a.transpose(order) for a, order in zip(chosen, net.output_orders(), strict=True)]
-    found = np.concatenate([np.ravel(a).astype(float) for a in ordered])
-    return found
+    return np.concatenate([np.ravel(a).astype(float) for a in ordered])
 
 
 # The model's own weights as those of a program

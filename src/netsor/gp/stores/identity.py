@@ -108,12 +108,12 @@ def _programs(net: Network, inputs: list[Any]) -> dict[str, Any]:
 
 def functions_of(made: Program) -> dict[str, Any]:
     """The user's functions by name: digests of their code with the numbers that it holds, and of values."""
-    found: dict[str, Any] = {}
+    records: dict[str, Any] = {}
     for op in made.user_operations:
-        own: Any = op.fn  # type: ignore[attr-defined]
-        name = next(name for k in count() if (name := f"{op.name}{k or ''}") not in found)
-        found[name] = (own if isinstance(own, UserFunction) else own.fn).record
-    return found
+        function: Any = op.fn  # type: ignore[attr-defined]
+        name = next(name for k in count() if (name := f"{op.name}{k or ''}") not in records)
+        records[name] = (function if isinstance(function, UserFunction) else function.fn).record
+    return records
 
 
 def options_of(facts: Mapping[str, Any]) -> Options:
