@@ -6,6 +6,7 @@ NEED = {
     "torch": [
         "src/netsor/models/pytorch/*",
         "tests/models/library_models.py",
+        "tests/models/mutating_models.py",
         "tests/models/refused_models.py",
         "tests/models/torch_models.py",
     ],

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import mpmath as mp
 import numpy as np
 import pytest
 
 import netsor as ns
+
+mp = pytest.importorskip("mpmath")
 
 SCALES = [(1e-5, -1e-8), (1e-3, -1e-3), (0.3, -0.1), (1e-9, 0.0), (3e-5, 0.0)]
 SEEDS = range(3)
