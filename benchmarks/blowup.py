@@ -4,7 +4,7 @@ python benchmarks/blowup.py [FAMILY ...] [--kinds plan ntk limit] [--sizes 10 25
 
 A row is a family of programs, with the processor seconds of reading a program of n steps and of planning its
 kernel ("plan"), its tangent kernel ("ntk"), or of computing the kernel with few points ("limit"). The last
-columns are the exponent of n between the two largest n, and how it is computed. A refusal counts. Each
+columns are the exponent of n, fitted to the three largest n, and how it is computed. A refusal counts. Each
 program is planned in a process of its own, without imports; `-` took longer than `--seconds`.
 """
 
@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from math import log
 from typing import Any
 
 import numpy as np
@@ -164,10 +163,10 @@ def main() -> None:
                 continue
             rows = [measure(kind, family, n, given.seconds) for n in given.sizes]
             times = " ".join(f"{r['seconds']:7.2f}" if r else "      -" for r in rows)
-            slope, how = "", next((r["how"] for r in reversed(rows) if r), "")
-            if len(rows) > 1 and rows[-1] and rows[-2]:
-                a, b = given.sizes[-2:]
-                slope = f"{log(rows[-1]['seconds'] / rows[-2]['seconds']) / log(b / a):8.2f}"
+            how = next((r["how"] for r in reversed(rows) if r), "")
+            last = [(n, r["seconds"]) for n, r in zip(given.sizes, rows, strict=True) if r][-3:]
+            fitted = len(last) > 1 and rows[-1]
+            slope = f"{np.polyfit(*np.log(last).T, 1)[0]:8.2f}" if fitted else ""
             print(f"{family:24} {times} {slope:>8} {how}", flush=True)
 
 
