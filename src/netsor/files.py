@@ -15,7 +15,8 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from zipfile import BadZipFile
+from typing import IO
+from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
 
 import numpy as np
 
@@ -104,16 +105,29 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def _archive(file: IO[bytes], arrays: Arrays, compression: int) -> None:
+    """Write named arrays as an .npz archive.
+
+    np.savez before NumPy 2.2 leaves the archive open when the disk is full. Python then tries to close it
+    after its file, and prints that this fails.
+    """
+    with ZipFile(file, "w", compression) as archive:
+        for name, array in arrays.items():
+            # An entry of unknown size may have more than 2 GiB only with force_zip64.
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, np.asarray(array), allow_pickle=False)
+
+
 def write_npz(path: Path, arrays: Arrays) -> None:
     """Named arrays."""
     with replacing(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, **{name: np.asarray(array) for name, array in arrays.items()})  # type: ignore[arg-type]
+        _archive(file, arrays, ZIP_STORED)
 
 
 def write_sealed_npz(path: Path, arrays: Arrays) -> None:
     """Named arrays, compressed, in a sealed file."""
     with replacing(path) as temporary, temporary.open("w+b") as file:
-        np.savez_compressed(file, **{name: np.asarray(array) for name, array in arrays.items()})  # type: ignore[arg-type]
+        _archive(file, arrays, ZIP_DEFLATED)
         file.seek(-2, os.SEEK_END)
         file.write(struct.pack("<H", SEAL))  # the length of the comment that ends the archive
         file.seek(0)
