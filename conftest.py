@@ -14,5 +14,6 @@ NEED = {
     "sklearn": ["src/netsor/sklearn/*"],
     "matplotlib": ["src/netsor/plots/*"],
     "vl_convert": ["src/netsor/reports/*"],
+    "zarr": ["src/netsor/gp/stores/checked.py"],
 }
 collect_ignore_glob = [path for library, paths in NEED.items() if not find_spec(library) for path in paths]

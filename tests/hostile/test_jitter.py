@@ -28,6 +28,7 @@ def _routes(tmp_path: Path) -> dict[str, Callable[[Any, float], Any]]:
 
     def stored(solver: str) -> Callable[[Any, float], Any]:
         def run(K: Any, noise: float) -> Any:
+            pytest.importorskip("zarr")
             store = ns.gp.store(K, X, tmp_path / f"{solver}.zarr")
             return ns.gp.fit(store, Y, noise=noise, solver=solver, progress=False)
 
@@ -68,6 +69,7 @@ def test_enough_noise_or_an_exact_kernel_is_silent(route: str, tmp_path: Path) -
 
 
 def test_scikit_learn_reports_it() -> None:
+    pytest.importorskip("sklearn")
     from netsor.sklearn import NNGPRegressor
 
     parts, v = [ns.Matrix() for _ in range(4)], ns.Matrix(rows=1)
@@ -82,6 +84,7 @@ def test_scikit_learn_reports_it() -> None:
 
 
 def test_the_command_line_reports_it_as_a_message(tmp_path: Path) -> None:
+    pytest.importorskip("zarr")
     np.save(tmp_path / "y.npy", Y)
     ns.gp.store(ROUGH, X, tmp_path / "K.zarr")
     words = [

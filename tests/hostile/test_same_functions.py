@@ -7,6 +7,7 @@ covariance c, E[sin(a x) sin(b y)] = exp(-(a^2 q + b^2 r) / 2) sinh(a b c).
 import json
 import math
 import pickle
+import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -261,6 +262,7 @@ def test_a_trained_ensemble_does_not_predict_with_a_network_that_changed() -> No
 
 
 def test_a_store_is_not_used_with_a_network_that_changed(tmp_path: Path) -> None:
+    pytest.importorskip("zarr")
     network, y = ns.zoo.mlp(1), np.array([1.0, -1.0])
     store = ns.gp.store(ns.kernel(network), X, tmp_path / "K.zarr", progress=False)
     model = ns.gp.fit(store, y, noise=0.1)
@@ -295,7 +297,9 @@ def test_all_kernels(name: str, a: float, b: float, tmp_path: Path) -> None:
         kernel = ns.kernel(net(own))
         kernel(X)
         try:
-            packed = cloudpickle.dumps(kernel)
+            with warnings.catch_warnings():  # cloudpickle asks every module for the name of a function
+                warnings.simplefilter("ignore", DeprecationWarning)
+                packed = cloudpickle.dumps(kernel)
         except (AttributeError, TypeError, pickle.PicklingError):  # nobody can pickle it
             continue
         np.testing.assert_allclose(cloudpickle.loads(packed)(X), truth(scale), rtol=1e-10)

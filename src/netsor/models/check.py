@@ -89,11 +89,17 @@ def _different(net: ModelNetwork, difference: float, limit: float) -> Simulation
 
 
 def compare(net: ModelNetwork, read: Joint, x: Any, double: bool = False) -> tuple[float, np.ndarray]:
-    """The largest difference between a program and its model, relative to the largest output; the outputs."""
+    """The largest difference between a program and its model, relative to the largest output; the outputs.
+
+    An output that is small by chance counts as large as the root of the sum of its squared terms: it is
+    rounded like these.
+    """
     theirs = model_outputs(net, x, double)
-    mine = run_with(read.program, own_weights(net, read) | own_masks(net, read))
-    size = float(np.abs(theirs).max()) or 1.0
-    return float(np.abs(mine - theirs).max()) / size if mine.shape == theirs.shape else math.inf, mine
+    mine, squares = run_with(read.program, own_weights(net, read) | own_masks(net, read))
+    if mine.shape != theirs.shape:
+        return math.inf, mine
+    size = max(float(np.abs(theirs).max()), math.sqrt(squares.max())) or 1.0
+    return float(np.abs(mine - theirs).max()) / size, mine
 
 
 def model_outputs(net: ModelNetwork, x: Any, double: bool = False) -> np.ndarray:
@@ -221,20 +227,24 @@ def _spread(s: Input, w: np.ndarray, sizes: dict[str, int]) -> np.ndarray:
 # A program with given weights
 
 
-def run_with(made: Program, weights: dict[str, np.ndarray]) -> np.ndarray:
-    """All outputs of a program in order."""
+def run_with(made: Program, weights: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """All outputs of a program in order, and for each the sum of its squared terms."""
     values = forward(made, weights, dict(made.data), plan(made))
-    return np.concatenate([_output(s, weights, values).ravel() for s in made.outputs])
+    outputs = [_output(s, weights, values) for s in made.outputs]
+    sums, squares = (np.concatenate([parts[k].ravel() for parts in outputs]) for k in (0, 1))
+    return sums, squares
 
 
-def _output(s: Output, weights: dict[str, np.ndarray], values: Values) -> np.ndarray:
-    """sum over terms of v^T y / sqrt(n); aligned index axes of both are summed over."""
+def _output(s: Output, weights: dict[str, np.ndarray], values: Values) -> tuple[np.ndarray, np.ndarray]:
+    """sum over terms of v^T y / sqrt(n), and of squares; aligned index axes of both are summed over."""
     out: Any = 0.0
+    squares: Any = 0.0
     for t in s.terms:
         v, y = weights[t.readout], np.asarray(values[t.operand].array)
         k, n = t.aligned, v.shape[-1]
         y = np.broadcast_to(y, (*y.shape[:-1], n))
         shared = list(range(k))
-        scalars = np.tensordot(v, y, axes=([*shared, v.ndim - 1], [*shared, y.ndim - 1]))
-        out = out + scalars / math.sqrt(n)
-    return np.asarray(out)
+        axes = ([*shared, v.ndim - 1], [*shared, y.ndim - 1])
+        out = out + np.tensordot(v, y, axes=axes) / math.sqrt(n)
+        squares = squares + np.tensordot(v**2, y**2, axes=axes) / n
+    return np.asarray(out), np.asarray(squares)

@@ -25,6 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -81,6 +82,13 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} seconds"
 
 
+def require_extra(*libraries: str) -> None:
+    """Refuse to go on without some libraries of the extra `scale`."""
+    missing = [name for name in libraries if find_spec(name) is None]
+    if missing:
+        raise DataError(f"{' and '.join(missing)} is missing", remedy="Install netsor[scale].")
+
+
 class Store:
     """A kernel matrix on disk; `ns.gp.store` makes it, `Store(path)` opens it, with a kernel for new inputs.
 
@@ -89,11 +97,12 @@ class Store:
     """
 
     def __init__(self, path: str | Path, kernel: KernelFn | None = None, *, nngp: bool = False) -> None:
+        self.path, self.name = arguments.file("path", path), NNGP if nngp else "K"
+        require_extra("zarr")
         import zarr
 
         from netsor.gp.stores.checked import CheckedStore
 
-        self.path, self.name = arguments.file("path", path), NNGP if nngp else "K"
         check_format(_facts(self.path), self.path)
         try:
             self.group: Any = zarr.open_group(

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from importlib.util import find_spec
 from math import isqrt
 from pathlib import Path
 from threading import Lock
@@ -32,7 +31,7 @@ from netsor.gp.stores.grid import Axis, Grid
 from netsor.gp.stores.identity import check_same, identity
 from netsor.gp.stores.landmarks import with_landmarks
 from netsor.gp.stores.lock import writing
-from netsor.gp.stores.store import NNGP, Store
+from netsor.gp.stores.store import NNGP, Store, require_extra
 from netsor.gp.targets import as_kernel, output_sizes
 from netsor.limits import KernelFn
 from netsor.limits.on_numpy.loops import is_available
@@ -155,7 +154,7 @@ def store(
 
     Needs the extra `scale`. A store of another kernel is refused. `ns.gp.fit(store, y)` goes on with it.
     """
-    _require_extra()
+    require_extra("zarr", "cloudpickle")
     kernel = as_kernel(kernel)
     path, used = arguments.file("path", path), arguments.mapping("params", params, '{"W1": 2.0}')
     part, verify = _part(part), arguments.flag("verify", verify)
@@ -213,12 +212,6 @@ def _part(part: Any) -> tuple[int, int] | None:
     raise DataError(
         f"part={arguments.shown(part)}", remedy="Give (k, N): the k-th of N parts, as in part=(1, 8)."
     )
-
-
-def _require_extra() -> None:
-    missing = [name for name in ("zarr", "cloudpickle") if find_spec(name) is None]
-    if missing:
-        raise DataError(f"{' and '.join(missing)} is missing", remedy="Install netsor[scale].")
 
 
 def _as_set(inputs: Any) -> Any:
