@@ -30,6 +30,12 @@ def apply(p, x):
     return jnp.sin(jax.nn.relu(x @ p["x"]) @ p["Input"]) @ p["v"]
 
 
+def scanned(p, x):
+    places = jnp.cos(jnp.arange(3.0))  # numbers that JAX computes while it reads the model
+    total, _ = jax.lax.scan(lambda h, c: (h + c * jax.nn.relu(x @ p["x"]), None), 0.0 * (x @ p["x"]), places)
+    return total @ p["v"]
+
+
 def cancelling(p, x):
     return jnp.sin(((x @ p["x"]) + 1e5) - 1e5) @ p["v"]
 
@@ -59,12 +65,13 @@ def test_float64_where_float32_cancels():
     assert not jax.config.jax_enable_x64
 
 
-def test_under_jit():
+@pytest.mark.parametrize("fn", [apply, scanned])
+def test_under_jit(fn):
     """The model is run on numbers while JAX traces the kernel."""
-    net = ns.from_jax(init, apply, 16)
+    net = ns.from_jax(init, fn, 16)
     found = jax.jit(ns.kernel(net))(jnp.asarray(X))
     assert net.checked == {((4,),)}
-    np.testing.assert_allclose(found, ns.kernel(ns.from_jax(init, apply, 16))(X), rtol=1e-5)
+    np.testing.assert_allclose(found, ns.kernel(ns.from_jax(init, fn, 16))(X), rtol=1e-5)
 
 
 @pytest.mark.parametrize("start", [0, 1])

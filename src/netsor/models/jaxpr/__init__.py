@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
+from jax.core import Tracer, eval_context
 
 from netsor.errors import BuildError
 from netsor.lang.libraries import double_precision
@@ -270,7 +270,8 @@ class JaxFront(Front):
         one, two = self.traces[shapes]
         consts = [constant(a, b) for a, b in zip(one.consts, two.consts, strict=True)]
         args = [*(parameters[row.name] for row in self.rows), *inputs]
-        return walk(reader, one.jaxpr, two.jaxpr, consts, args)
+        with eval_context():  # as in `run`, here for the operations on constants
+            return walk(reader, one.jaxpr, two.jaxpr, consts, args)
 
     def numbers(self) -> dict[str, np.ndarray]:
         leaves = jax.tree_util.tree_flatten_with_path(self.trees[0])[0]
@@ -279,8 +280,10 @@ class JaxFront(Front):
     def run(
         self, inputs: Sequence[np.ndarray], fills: Mapping[str, float], double: bool = False
     ) -> list[np.ndarray]:
-        # a kernel that JAX traces reads its network inside the trace, but the model is run on numbers
-        with jax.ensure_compile_time_eval(), double_precision() if double else nullcontext():
+        # A kernel that JAX traces reads its network inside the trace, but the model runs on numbers.
+        # jax.ensure_compile_time_eval is no substitute: it fails on lax.scan in JAX 0.6.0, and before 0.8.2
+        # it leaves custom_jvp functions traced (https://github.com/jax-ml/jax/pull/33711).
+        with eval_context(), double_precision() if double else nullcontext():
             kind = jnp.float64 if double and not self.tokens else self.dtype
             made = [jnp.asarray(x, kind) for x in inputs]
             tree = jax.tree_util.tree_map_with_path(
