@@ -37,6 +37,14 @@ def blocks(h):
     return joined + (cut * cut.sum(1, keepdims=True)).reshape(h.shape) + nn.standardize(h)
 
 
+def steps(h):
+    grid = jnp.stack([h, h * h, jnp.sin(h), -h], 1)
+    a = grid[::2, 1::2].sum((0, 1)) + grid[1::2, 3] + grid[::2, 1:3].sum((0, 1)) + grid[2, ::3].sum(0)
+    b = grid[jnp.array([[0, 2], [1, 1]])].sum((0, 1, 2))
+    swapped = jnp.stack([h[..., 1::2], h[..., ::2]], -1).reshape(h.shape)
+    return a + b + swapped * h
+
+
 def loops(h):
     def body(state):
         k, x = state
@@ -47,7 +55,7 @@ def loops(h):
     return x + sums + lax.fori_loop(0, 2, lambda k, y: y * (k + 1.0), h)
 
 
-@pytest.mark.parametrize("fn", [functions, tokens, blocks, loops])
+@pytest.mark.parametrize("fn", [functions, tokens, blocks, steps, loops])
 def test_operations(fn):
     def init(key, n):
         a, b, c = jax.random.split(key, 3)
@@ -58,6 +66,43 @@ def test_operations(fn):
         check = ns.check_import(net, SEQUENCE)
     assert check.tolerance == 1e-12
     assert np.abs(check.outputs).max() > 0
+
+
+@pytest.mark.parametrize("taken", [np.s_[::2], np.s_[1:, 0], np.array([2, 0, 0])])
+def test_members_of_outputs(taken):
+    def init(key, n):
+        a, b = jax.random.split(key)
+        return {"a": lecun(a, 5, n), "b": lecun(b, n, 1)}
+
+    with double_precision():
+        net = ns.from_jax(init, lambda p, x: (jnp.tanh(x @ p["a"]) @ p["b"])[taken])
+        check = ns.check_import(net, SEQUENCE)
+    assert check.outputs.shape == (2 if isinstance(taken, slice | tuple) else 3,)
+
+
+def test_members_at_pairs_of_places_are_refused():
+    def init(key, n):
+        return {"a": lecun(key, 5, n)}
+
+    def apply(p, x):
+        return jnp.stack([x @ p["a"], -x @ p["a"]])[jnp.array([0, 1]), jnp.array([1, 2])]
+
+    with pytest.raises(ns.NetsorError, match=r"gather: members are taken on several axes at once"):
+        ns.program(ns.from_jax(init, apply), SEQUENCE)
+
+
+def test_members_that_depend_on_the_data_are_refused():
+    def init(key, n):
+        return {"a": lecun(key, 5, n)}
+
+    def apply(p, x):
+        first = (x[:2, 0] > 0).astype(int)
+        return jnp.stack([x @ p["a"], -x @ p["a"]])[first, 1 - first]
+
+    with pytest.raises(
+        ns.NetsorError, match=r"gather: members are taken at positions that depend on the data"
+    ):
+        ns.program(ns.from_jax(init, apply), SEQUENCE)
 
 
 def test_a_loop_that_depends_on_values_is_refused():

@@ -460,18 +460,53 @@ def _reduce_window(reader: Reader, ins: list[Any], p: Params, q: Params, s: Shap
 def _gather(reader: Reader, ins: list[Any], p: Params, q: Params, s: Shapes) -> Any:
     x, at = ins
     d = p["dimension_numbers"]
-    if len(d.start_index_map) != 1 or d.start_index_map != d.collapsed_slice_dims:
-        raise _moving(reader)
-    axis = d.start_index_map[0]
-    if isinstance(at, Constant):
-        ids: Any = Constant(at.one[..., 0], at.two[..., 0])
-    else:
-        ids = shapes.reshape(reader, at, at.shape[:-1])
-    if isinstance(x, Parameter) and not x.is_constant and axis == 0 and len(x.widths) == 1:
-        return lookup(reader, x, ids)
-    if not isinstance(ids, Constant):
-        raise _moving(reader)
-    return gather(reader, x, axis, ids)
+    single = len(d.start_index_map) == 1 and d.start_index_map == d.collapsed_slice_dims
+    is_table = isinstance(x, Parameter) and not x.is_constant and len(x.widths) == 1
+    looked_up = single and is_table and d.start_index_map == (0,)
+    if not isinstance(at, Constant):
+        if not looked_up:
+            raise _moving(reader)
+        return lookup(reader, x, shapes.reshape(reader, at, at.shape[:-1]))
+    if looked_up:
+        return lookup(reader, x, _positions(at))
+    one, two = _ranges([n for n, _ in x.shape], at.one, p), _ranges([n for _, n in x.shape], at.two, q)
+    if one and two and [r.step for r in one] == [r.step for r in two]:
+        for k, (a, b) in enumerate(zip(one, two, strict=True)):
+            x = shapes.slice_axis(reader, x, k, (a.start, b.start), (a.stop, b.stop), a.step)
+        return shapes.reshape(reader, x, s[0])
+    if not single:
+        raise reader.refuse(
+            "members are taken on several axes at once", "Take those of one axis after the other: x[i][:, j]."
+        )
+    return gather(reader, x, d.start_index_map[0], _positions(at))
+
+
+def _positions(at: Constant) -> Constant:
+    """The positions on one axis: a gather has an axis more, for one position on each axis."""
+    return Constant(at.one[..., 0], at.two[..., 0])
+
+
+def _ranges(shape: Sequence[int], at: np.ndarray, p: Params) -> list[range] | None:
+    """The members of each axis, if a gather takes slices of all axes; else None.
+
+    JAX before 0.8.2 turns x[..., ::2] and x[1::2, 3] into gathers, later ones into slices. The same gather
+    on an array of positions tells whether slices give its result.
+    """
+    if not at.size:
+        return None
+    members = [range(n) for n in shape]
+    for k, axis in enumerate(p["dimension_numbers"].start_index_map):
+        first, *more = np.unique(at[..., k]).tolist()
+        if more:
+            members[axis] = range(first, more[-1] + 1, more[0] - first)
+        else:
+            members[axis] = range(first, first + p["slice_sizes"][axis])
+    if any(r.start < 0 or r.stop > n for r, n in zip(members, shape, strict=True)):
+        return None
+    positions = np.arange(math.prod(shape), dtype=np.int32).reshape(shape)
+    options = {name: p[name] for name in ("dimension_numbers", "slice_sizes", "mode", "fill_value")}
+    taken = np.asarray(jax.lax.gather(jnp.asarray(positions), jnp.asarray(at), **options))
+    return members if np.array_equal(taken.ravel(), positions[np.ix_(*members)].ravel()) else None
 
 
 @rule("iota")

@@ -26,7 +26,14 @@ from netsor.models.operations.elementwise import (
 from netsor.models.operations.nodes import reshape_node, transpose_node
 from netsor.models.operations.parameters import law_scale, matrix, parameter_value, zeros
 from netsor.models.operations.reductions import total
-from netsor.models.operations.shapes import reshape_value, take, transpose_value, with_index, without_ones
+from netsor.models.operations.shapes import (
+    reshape,
+    reshape_value,
+    take,
+    transpose_value,
+    with_index,
+    without_ones,
+)
 from netsor.models.reader import Reader
 from netsor.models.scalars import ONE, Scale, both, product
 from netsor.models.values import Constant, Output, Parameter, Value, fixed, put
@@ -357,7 +364,7 @@ def _same_index(v: Value) -> Value:
     return replace(v, node=reshape_node(v.node, v.index()))
 
 
-def gather(reader: Reader, x: Value | Parameter, axis: int, ids: Constant) -> Value:
+def gather(reader: Reader, x: Value | Parameter | Output, axis: int, ids: Constant) -> Value | Output:
     """Fixed members of a finite axis, under the shape of the indices."""
     if not np.array_equal(ids.one, ids.two):
         raise ValueError("the positions of members that are taken depend on the width")
@@ -365,4 +372,4 @@ def gather(reader: Reader, x: Value | Parameter, axis: int, ids: Constant) -> Va
     n = x.shape[axis][0]
     out = take(reader, x, axis, [int(i) % n for i in flat])
     shape = out.shape
-    return reshape_value(out, [*shape[:axis], *(both(s) for s in ids.one.shape), *shape[axis + 1 :]])
+    return reshape(reader, out, [*shape[:axis], *(both(s) for s in ids.one.shape), *shape[axis + 1 :]])
