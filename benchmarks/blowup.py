@@ -4,8 +4,8 @@ python benchmarks/blowup.py [FAMILY ...] [--kinds plan ntk limit] [--sizes 10 25
 
 A row is a family of programs, with the processor seconds of reading a program of n steps and of planning its
 kernel ("plan"), its tangent kernel ("ntk"), or of computing the kernel with few points ("limit"). The last
-columns are the exponent of n, fitted to the three largest n, and how it is computed. A refusal counts. Each
-program is planned in a process of its own, without imports; `-` took longer than `--seconds`.
+columns are the exponent of n, fitted to all n and between the two largest, and how it is computed. A refusal
+counts. Each program is planned in a process of its own, without imports; `-` took longer than `--seconds`.
 """
 
 from __future__ import annotations
@@ -144,6 +144,11 @@ def measure(kind: str, family: str, n: int, seconds: float) -> dict[str, Any] | 
     return json.loads(run.stdout)
 
 
+def _exponent(points: list[tuple[int, float]]) -> str:
+    """The slope of a line through log(seconds) over log(n)."""
+    return f"{np.polyfit(*np.log(points).T, 1)[0]:.2f}" if len(points) > 1 else ""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("families", nargs="*", default=[*NETWORKS, *PROGRAMS])
@@ -157,17 +162,16 @@ def main() -> None:
         print(json.dumps(row(kind, family, int(n))))
         return
     for kind in given.kinds:
-        print(f"{kind:24} " + " ".join(f"{n:>7}" for n in given.sizes) + " exponent")
+        print(f"{kind:24} " + " ".join(f"{n:>7}" for n in given.sizes) + " exponent  last")
         for family in given.families:
             if kind == "ntk" and family in PROGRAMS:
                 continue
             rows = [measure(kind, family, n, given.seconds) for n in given.sizes]
             times = " ".join(f"{r['seconds']:7.2f}" if r else "      -" for r in rows)
             how = next((r["how"] for r in reversed(rows) if r), "")
-            last = [(n, r["seconds"]) for n, r in zip(given.sizes, rows, strict=True) if r][-3:]
-            fitted = len(last) > 1 and rows[-1]
-            slope = f"{np.polyfit(*np.log(last).T, 1)[0]:8.2f}" if fitted else ""
-            print(f"{family:24} {times} {slope:>8} {how}", flush=True)
+            points = [(n, r["seconds"]) for n, r in zip(given.sizes, rows, strict=True) if r]
+            exponents = [_exponent(points), _exponent(points[-2:])] if rows[-1] else [""] * 2
+            print(f"{family:24} {times} {exponents[0]:>8} {exponents[1]:>5} {how}", flush=True)
 
 
 if __name__ == "__main__":
