@@ -13,11 +13,12 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _forget_what_jax_compiled() -> Iterator[None]:
-    """Compiled functions of all tests together would take gigabytes."""
+def _reset_jax() -> Iterator[None]:
+    """Compiled functions of all tests together would take gigabytes; double precision is for one module."""
     yield
     if "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
+        sys.modules["jax"].config.update("jax_enable_x64", False)
 
 
 @pytest.fixture

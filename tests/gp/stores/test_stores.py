@@ -16,6 +16,7 @@ import netsor as ns
 from limit_cases import SEQUENCES
 from netsor import zoo
 from netsor.errors import DataError, NetsorError
+from netsor.gp.stores import store as store_module
 from netsor.gp.stores import tiles
 from netsor.gp.stores.grid import Axis, Grid
 from netsor.limits import inputs
@@ -349,9 +350,12 @@ def test_arguments_that_make_no_sense(x: Any, options: dict[str, Any], text: str
 
 
 def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiles, "find_spec", lambda name: None)
+    store = made(tmp_path / "K.zarr")
+    monkeypatch.setattr(store_module, "find_spec", lambda name: None)
     with pytest.raises(DataError, match="Install netsor"):
-        made(tmp_path / "K.zarr")
+        made(tmp_path / "L.zarr")
+    with pytest.raises(DataError, match="Install netsor"):
+        ns.gp.Store(store.path)
 
 
 # Reading
