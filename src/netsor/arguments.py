@@ -143,8 +143,8 @@ def file(name: str, value: Any) -> Path:
             path.stat()
         except (FileNotFoundError, NotADirectoryError):
             pass
-        except (OSError, UnicodeEncodeError) as error:  # a name that is too long, a folder that is closed
-            why = error.strerror if isinstance(error, OSError) else "it is no text"
+        except (OSError, UnicodeEncodeError) as error:  # a name that is too long, a folder without permission
+            why = error.strerror if isinstance(error, OSError) else "it cannot be encoded"
             raise DataError(f"{name}={shown(value)}: {why}", remedy="Give the path of a file.") from None
         return path
     raise DataError(f"{name}={shown(value)}", remedy="Give the path of a file.")

@@ -104,7 +104,7 @@ class DataError(NetsorError):
 
 
 class FileError(DataError, OSError):
-    """A file cannot be written: a full disk, a name that is too long, a folder that is closed."""
+    """A file cannot be written: the disk is full, its name is too long, or permission is missing."""
 
 
 class FunctionError(NetsorError):
@@ -128,11 +128,11 @@ class TangentError(NetsorError):
 
 
 class NetsorWarning(UserWarning):
-    """A result that is right by its rules, and may not be what was meant."""
+    """A result is correct, but may not be what the user meant."""
 
 
 def warn(what: str, remedy: str) -> None:
-    """Warn at the line of the user that led here: what, then why and what to do."""
+    """Warn at the user's line that led here: what happened, then why and what to do."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "netsor":
         level, frame = level + 1, frame.f_back

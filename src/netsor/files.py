@@ -35,7 +35,7 @@ __all__ = [
 
 Arrays = Mapping[str, np.ndarray | str | int | float]
 SEAL = 64  # hexadecimal digits of a SHA-256
-SHORT = 40  # letters of a name that a temporary one repeats: both must fit into a folder
+SHORT = 40  # letters of the name in that of the temporary file, which must not become too long
 DAMAGED = (  # what NumPy and zipfile raise on a damaged .npz file
     *(ValueError, KeyError, OSError, EOFError, NotImplementedError, RuntimeError),
     *(BadZipFile, struct.error, zlib.error),
@@ -44,9 +44,9 @@ DAMAGED = (  # what NumPy and zipfile raise on a damaged .npz file
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`; it takes the name when the block ends well, else it is removed.
+    """Yield a temporary path that replaces `path` if the block succeeds, and is removed otherwise.
 
-    An error of the disk, in the block too, is one of ours.
+    Errors of the operating system, also those raised in the block, become a `FileError`.
     """
     try:
         with _replacing(path) as temporary:
@@ -84,7 +84,7 @@ def _shown(path: Path) -> str:
 
 
 def read_regular(path: Path) -> bytes:
-    """All bytes of a regular file. Pipes and devices are refused: reading them may wait for ever."""
+    """Read a regular file. Pipes and devices are refused: reading them may block forever."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
@@ -136,7 +136,7 @@ def write_sealed_npz(path: Path, arrays: Arrays) -> None:
 
 
 def read_sealed_npz(path: Path, remedy: str) -> dict[str, np.ndarray]:
-    """The arrays of a sealed file; one that has changed is refused before anything of it is read."""
+    """Read the arrays of a sealed file; a changed file is refused before any of it is parsed."""
     try:
         content = read_regular(path)
     except FileNotFoundError:

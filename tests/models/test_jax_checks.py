@@ -13,7 +13,10 @@ jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp  # noqa: E402
 
+from netsor.build.network import joint  # noqa: E402
 from netsor.errors import SimulationError  # noqa: E402
+from netsor.models import check as check_module  # noqa: E402
+from netsor.models.check import own_weights, run_with  # noqa: E402
 from netsor.models.jaxpr.graph import RULES  # noqa: E402
 
 X = np.random.default_rng(0).standard_normal((3, 4))
@@ -56,6 +59,30 @@ def test_a_wrong_rule_is_an_error_unless_the_check_is_off(monkeypatch):
     with pytest.raises(SimulationError, match=r"differs from the model by \d"):
         ns.kernel(ns.from_jax(init, apply, 16))(X)
     assert ns.kernel(ns.from_jax(init, apply, 16, check=False))(X).shape == (3, 3)
+
+
+def test_outputs_with_the_squares_of_their_terms():
+    """A program run with given weights, beside the same in NumPy: v^T y, and the sum of (v_i y_i)^2."""
+    net = ns.from_jax(init, apply, 16, check=False)
+    read = joint(net, [X[0]])
+    weights = {name: np.asarray(p, float) for name, p in net.front.numbers().items()}
+    terms = np.sin(np.maximum(X[0] @ weights["x"], 0.0) @ weights["Input"]) * weights["v"][:, 0]
+    outputs, squares = run_with(read.program, own_weights(net, read))
+    np.testing.assert_allclose(outputs, [terms.sum()], rtol=1e-12)
+    np.testing.assert_allclose(squares, [np.sum(terms**2)], rtol=1e-12)
+
+
+def test_an_output_that_is_small_by_chance_is_judged_by_its_terms(monkeypatch):
+    """An error of 1e-6 of the terms is rounding of float32, however small their sum; 1e-3 is none."""
+    net = ns.from_jax(init, apply, 16, check=False)
+    read = joint(net, [X[0]])
+    outputs, squares = run_with(read.program, own_weights(net, read))
+    for error, least, most in ((1e-6, 0.9e-6, 1.1e-6), (1e-3, 0.9e-3, 1.1e-3)):
+        shifted = np.zeros_like(outputs) + 1e-9, squares
+        monkeypatch.setattr(check_module, "run_with", lambda *_, shifted=shifted: shifted)
+        theirs = shifted[0] + error * np.sqrt(squares)
+        monkeypatch.setattr(check_module, "model_outputs", lambda *_, theirs=theirs: theirs)
+        assert least < check_module.compare(net, read, X[0])[0] < most
 
 
 def test_float64_where_float32_cancels():

@@ -64,7 +64,8 @@ def fit(
     likelihood: Annotated[
         bool,
         typer.Option(
-            "--likelihood", help="With pcg, too, the log marginal likelihood: 40 more passes over the tiles."
+            "--likelihood",
+            help="Compute the log marginal likelihood with pcg, too: 40 more passes over the tiles.",
         ),
     ] = False,
     output: Annotated[

@@ -57,7 +57,7 @@ def needed_jitter(diagonal: np.ndarray, error: float) -> float:
 def warn_of_jitter(
     jitter: float, noise: np.ndarray | float, diagonal: np.ndarray, smaller: str = "a tolerance, tol=..."
 ) -> None:
-    """Say so where the jitter, and not the noise, decides how smooth the predictions are; see above.
+    """Warn where the jitter, not the noise, decides how smooth predictions are; see above.
 
     smaller  what makes the errors of the kernel smaller, beside more points
     """

@@ -16,7 +16,7 @@ from netsor.errors import DataError
 from netsor.files import read_sealed_npz, write_sealed_npz
 from netsor.gp.classification import Classifier
 from netsor.gp.regression import GP
-from netsor.gp.stores.identity import differences, of_each_shape, of_kernel, rounding
+from netsor.gp.stores.identity import check_same, of_each_shape, of_kernel
 from netsor.limits import KernelFn, Options
 from netsor.limits.kernel import TangentKernelFn
 
@@ -46,7 +46,7 @@ def save(model: GP | Classifier, path: str | Path) -> None:
         arrays["classes"] = model.classes
     facts = {
         "format": FORMAT,
-        "kernel": _kernel(gp.kernel, gp.x),
+        "kernel": _kernel_facts(gp.kernel, gp.x),
         "options": {**asdict(gp.kernel.options), "dtype": np.dtype(gp.kernel.options.dtype).str},
         "params": {name: float(value) for name, value in gp.params.items()},
         "sizes": gp.sizes,
@@ -101,7 +101,12 @@ def load(path: str | Path, net: Network) -> GP | Classifier:
     require_network(net)
     options = Options(**{**facts["options"], "dtype": np.dtype(facts["options"]["dtype"]).type})
     kernel = (TangentKernelFn if isinstance(net, TangentNetwork) else KernelFn)(net, options)
-    _check_same(_kernel(kernel, inputs), facts["kernel"], kernel)
+    check_same(
+        _kernel_facts(kernel, inputs),
+        facts["kernel"],
+        f"`{net.name}` is not the network that was saved",
+        "Build the network with the same architecture, variances and functions as before.",
+    )
     gp = GP(
         kernel,
         facts["params"],
@@ -118,18 +123,7 @@ def load(path: str | Path, net: Network) -> GP | Classifier:
     return Classifier(gp, arrays["classes"]) if "classes" in arrays else gp
 
 
-def _kernel(kernel: KernelFn, inputs: list[Any]) -> dict[str, Any]:
-    """What a model knows of its kernel."""
-    known = of_kernel(kernel, list(of_each_shape(inputs)))
-    return {name: known[name] for name in ("kind", "program", "functions", "programs")}
-
-
-def _check_same(here: dict[str, Any], there: dict[str, Any], kernel: KernelFn) -> None:
-    """The network must be the one that was saved."""
-    different = differences(here, there)
-    if different:
-        raise DataError(
-            f"`{kernel.net.name}` is not the network that was saved: it differs in {different}",
-            remedy="Build the network with the same architecture, variances and functions as before."
-            + rounding(here, there),
-        )
+def _kernel_facts(kernel: KernelFn, inputs: list[Any]) -> dict[str, Any]:
+    """The facts by which a saved model recognises its kernel."""
+    facts = of_kernel(kernel, list(of_each_shape(inputs)))
+    return {name: facts[name] for name in ("kind", "program", "functions", "programs")}

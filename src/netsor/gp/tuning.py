@@ -234,7 +234,7 @@ class _Patience:
             self.values[-1 - self.iterations] - self.values[-1] < self.enough
         )
         if self.ended:
-            raise StopIteration  # as SciPy wants to be told
+            raise StopIteration  # which ends a search of SciPy's
 
     def judge(self, result: OptimizeResult) -> OptimizeResult:
         """A search that was ended here has converged."""

@@ -13,8 +13,8 @@ from netsor.progress import spoken
 
 __all__ = ["Plan", "Sampling", "require_patience"]
 
-PATIENCE = 3600.0  # seconds that nobody is asked about
-LONG = 60.0  # seconds that the text of a plan mentions
+PATIENCE = 3600.0  # seconds; a longer run needs confirm=True
+LONG = 60.0  # seconds; the text of a plan mentions longer times
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Plan:
 
 
 def require_patience(plan: Plan, confirmed: bool) -> None:
-    """Refuse to begin what takes more than an hour, unless that is wanted."""
+    """Refuse a run that takes more than an hour unless the user has confirmed it."""
     if plan.seconds > PATIENCE and not confirmed:
         how = (
             f"{plan.sampling.repeats:,} repeats of {plan.sampling.points:,} points, " if plan.sampling else ""

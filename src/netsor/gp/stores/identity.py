@@ -30,13 +30,13 @@ __all__ = [
     "FORMAT",
     "check_format",
     "check_same",
+    "check_same_store",
     "differences",
     "functions_of",
     "identity",
     "of_each_shape",
     "of_kernel",
     "options_of",
-    "rounding",
 ]
 
 FORMAT = 2
@@ -133,15 +133,21 @@ def check_format(facts: Any, path: Path) -> None:
         )
 
 
-def check_same(here: Mapping[str, Any], there: Mapping[str, Any], path: Path) -> None:
+def check_same_store(here: Mapping[str, Any], there: Mapping[str, Any], path: Path) -> None:
     """Refuse a store of another kernel."""
+    remedy = "Give another path, or the network, inputs and options that the store was made with."
+    check_same(here, there, f"{path} holds another kernel", remedy)
+
+
+def check_same(here: Mapping[str, Any], there: Mapping[str, Any], what: str, remedy: str) -> None:
+    """Refuse a kernel that is not the one on disk, and say what differs.
+
+    here, there   the facts of the kernel and of what is on disk
+    what, remedy  the message of the error, without the differences
+    """
     different = differences(here, there)
     if different:
-        raise DataError(
-            f"{path} holds another kernel: it differs in {different}",
-            remedy="Give another path, or the network, inputs and options that the store was made with."
-            + rounding(here, there),
-        )
+        raise DataError(f"{what}: it differs in {different}", remedy=remedy + _rounding_hint(here, there))
 
 
 def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> str:
@@ -151,8 +157,8 @@ def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> str:
     return "; ".join(_difference(key, here[key], there.get(key)) for key in keys)
 
 
-def rounding(here: Mapping[str, Any], there: Mapping[str, Any]) -> str:
-    """What to say where functions of the same code differ in their values."""
+def _rounding_hint(here: Mapping[str, Any], there: Mapping[str, Any]) -> str:
+    """A hint at rounding if functions of the same code differ in their values, else nothing."""
     mine, theirs = here["functions"], there.get("functions", {})
     same = [name for name in mine.keys() & theirs.keys() if mine[name]["code"] == theirs[name]["code"]]
     return ROUNDING if any(mine[name] != theirs[name] for name in same) else ""

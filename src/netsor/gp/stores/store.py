@@ -39,7 +39,7 @@ from netsor.files import read_regular
 from netsor.gp.stores import inputs as sets
 from netsor.gp.stores.checksums import CRC, DIGITS, SUM, damage
 from netsor.gp.stores.grid import Axis, Grid
-from netsor.gp.stores.identity import check_format, check_same, of_kernel
+from netsor.gp.stores.identity import check_format, check_same_store, of_kernel
 from netsor.gp.unchanged import Unchanged
 from netsor.limits import KernelFn
 from netsor.limits.kernel import TangentKernelFn
@@ -109,7 +109,9 @@ class Store:
                 CheckedStore(self.path), mode="r+", zarr_format=3, use_consolidated=False
             )
         except OSError as error:
-            raise DataError(f"{path} cannot be opened: {error}", remedy="Is it yours to read?") from None
+            raise DataError(
+                f"{path} cannot be opened: {error}", remedy="Check the permissions of its files."
+            ) from None
         self.identity: dict[str, Any] = self.group.attrs["netsor"]
         self._arrays: dict[str, Any] = {}
         self._kernel, self._unchanged = kernel, Unchanged(kernel)
@@ -121,7 +123,7 @@ class Store:
         if kernel is not None:
             facts = of_kernel(kernel, as_inputs(self.inputs(0, 0, 1)))
             del facts["programs"]  # those of all shapes, which would have to be read
-            check_same(facts, self.identity, self.path)
+            check_same_store(facts, self.identity, self.path)
 
     @property
     def kernel(self) -> KernelFn:

@@ -28,7 +28,7 @@ from netsor import arguments
 from netsor.errors import DataError, LimitError, NetsorError
 from netsor.gp.stores.dask import completed, connected, is_dask, keep_memory
 from netsor.gp.stores.grid import Axis, Grid
-from netsor.gp.stores.identity import check_same, identity
+from netsor.gp.stores.identity import check_same_store, identity
 from netsor.gp.stores.landmarks import with_landmarks
 from netsor.gp.stores.lock import writing
 from netsor.gp.stores.store import NNGP, Store, require_extra
@@ -169,7 +169,7 @@ def store(
     facts = identity(kernel, x, y, cut, (grid.rows.chunk, grid.cols.chunk), used, marks)
     if not there:
         Store.create(path, facts, grid, _means(kernel, x), x, y)
-    check_same(facts, Store(path).identity, path)
+    check_same_store(facts, Store(path).identity, path)
     held = Store(path, kernel)
     with writing(path, shared=part is not None):
         if part is None:

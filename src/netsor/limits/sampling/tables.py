@@ -168,7 +168,7 @@ class RecordedTables:
 
 
 def _nobody(work: float = 1.0) -> None:
-    """In place of a bar."""
+    """Stand in for a progress bar where nobody watches."""
 
 
 @contextmanager
