@@ -1,4 +1,4 @@
-"""Programs that repeat a step n times: how the time of planning grows with n.
+"""Measure how the time of planning grows for programs that repeat a step n times.
 
 python benchmarks/blowup.py [FAMILY ...] [--kinds plan ntk limit] [--sizes 10 25 50 100 200] [--seconds 120]
 

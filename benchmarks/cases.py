@@ -1,4 +1,4 @@
-"""The pieces of work: inputs, what each side computes, the target and the agreement that is asked for."""
+"""The rows of the benchmark: inputs, what each side computes, the target and the required agreement."""
 
 from __future__ import annotations
 

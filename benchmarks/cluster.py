@@ -1,4 +1,4 @@
-"""What handing out tiles costs: Dask's scheduler with many workers, whose tiles sleep.
+"""Measure the cost of scheduling tiles with Dask: many workers whose tiles only sleep.
 
 python benchmarks/cluster.py --workers 1000 --tiles 20000 --seconds 10
 

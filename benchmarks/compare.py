@@ -1,4 +1,4 @@
-"""Time of netsor before and after a change: two checkouts, on the same inputs, in turn, on one machine.
+"""Compare the time of two checkouts on the same inputs, in turn, on one machine.
 
 python benchmarks/compare.py --base REVISION_OR_FOLDER [--rows NAME] [--rounds 3] [--quick] [--out FILE.md]
 

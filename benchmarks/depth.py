@@ -1,4 +1,4 @@
-"""Depth without end: the first call of a long sentence and of a deep network, and how it grows.
+"""Measure how the first call grows with the length of a sentence and with the depth of a network.
 
 python benchmarks/depth.py
 

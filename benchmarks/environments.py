@@ -1,4 +1,4 @@
-"""Environments of the peers: made once under benchmarks/.envs, one for each peer."""
+"""Virtual environments of the peers, created once under benchmarks/.envs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def interpreters(sides: set[str]) -> dict[str, Path]:
 
 
 def prepare(peer: str) -> Path:
-    """The Python of a peer's environment, which is made if it is missing, incomplete or of other versions."""
+    """The Python of a peer's environment, which is created if it is missing, incomplete or outdated."""
     folder, python = FOLDER / peer, FOLDER / peer / "bin" / "python"
     mark = folder / "installed.txt"
     wanted = "\n".join(PACKAGES[peer])

@@ -1,4 +1,4 @@
-"""Time of one forward pass: netsor against plain vectorised NumPy from the same weights.
+"""Compare one forward pass of netsor with plain vectorised NumPy on the same weights.
 
 Both run in turn, and the best of several runs counts. Run it as `python benchmarks/forward_pass.py`;
 the last line names the networks that take more than 1.5 times as long as plain NumPy.

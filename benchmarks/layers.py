@@ -1,4 +1,4 @@
-"""The kernel of every layer of neural-tangents, beside neural-tangents: both in one run, in turn, float64.
+"""Compare the kernel of every layer of neural-tangents with neural-tangents, in turn, in float64.
 
 python benchmarks/layers.py [--only NAME] [--ntk] [--rounds 3] [--out FILE]
 

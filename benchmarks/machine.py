@@ -1,4 +1,4 @@
-"""The machine's own limits: multiply-adds per second and bytes per second over all allowed cores."""
+"""Measure the limits of the machine: multiply-adds and bytes per second over all allowed cores."""
 
 from __future__ import annotations
 

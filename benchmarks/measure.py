@@ -1,4 +1,4 @@
-"""Two sides of a piece of work, run in turn by processes of their own on the same input file."""
+"""Run the two sides of a row in turn, each in its own process on the same input file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MNIST from idx files of yours: rows of Lee et al. 2018, and all 60,000 images with the kernel on disk.
+"""Classify MNIST from your idx files: rows of Lee et al. 2018, and all 60,000 images with the kernel on disk.
 
 python benchmarks/mnist.py FOLDER --train 1000 --draw paper          # the training images of the paper
 python benchmarks/mnist.py FOLDER --train 60000 --store K.zarr       # never in memory; killed, it goes on
@@ -29,8 +29,8 @@ HELD_OUT = 10_000  # the first images, which the paper validates on
 
 def first(labels: np.ndarray, count: int) -> np.ndarray:
     """The first images of each class that the paper trains on."""
-    own = [HELD_OUT + np.flatnonzero(labels[HELD_OUT:] == c)[: count // 10] for c in range(10)]
-    return np.concatenate(own)
+    chosen = [HELD_OUT + np.flatnonzero(labels[HELD_OUT:] == c)[: count // 10] for c in range(10)]
+    return np.concatenate(chosen)
 
 
 def main() -> None:

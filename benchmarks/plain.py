@@ -1,4 +1,4 @@
-"""The paper's kernels in plain NumPy: RNN, GRU, transformer and batchnorm as its boxes state them.
+"""The kernels of the paper in plain NumPy: RNN, GRU, transformer and batchnorm as its boxes state them.
 
 Corrected where the printed formulas are wrong: see "Corrections" in docs/benchmarks.md. Nothing is shared
 with netsor; the inputs are lists of arrays (T, m) or (B, m), the outputs kernel matrices over all rows.

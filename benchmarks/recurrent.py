@@ -1,4 +1,4 @@
-"""Stores of kernels that are sampled: time, error and positivity, and how they grow with inputs and tokens.
+"""Measure stores of sampled kernels: time, error and positivity over inputs and tokens.
 
 python benchmarks/recurrent.py --cell gru --inputs 50,100,200 --tokens 20 --points 256 --repeats 16
 python benchmarks/recurrent.py --cell lstm --inputs 50 --tokens 5,10,20

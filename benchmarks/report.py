@@ -1,4 +1,4 @@
-"""Tables as CSV and Markdown, and the plot of the scaling curves."""
+"""Write tables as CSV and Markdown, and plot the scaling curves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each route of the limit earns: the same kernel with it and without it, in one run.
+"""Measure what each route of the limit gains: the same kernel with it and without it, in one run.
 
 python benchmarks/routes.py [--out FILE.md] [NAME ...]
 
@@ -26,7 +26,7 @@ import netsor as ns
 from netsor.limits import computation
 from netsor.limits.methods import ladder
 from netsor.limits.on_numpy import recording
-from netsor.limits.sampling import repeats, scheduling
+from netsor.limits.sampling import repeats, schedule
 from netsor.limits.tape import tape
 
 RNG = np.random.default_rng(0)
@@ -93,7 +93,7 @@ def routes() -> Iterator[Route]:
     many = RNG.standard_normal((1000, 50))
     off = (recording, "is_available", lambda: False)
     yield Route("compiled loops", ns.zoo.mlp(depth=10), many, *off)
-    strips = (recording, "strips", lambda span, size: [recording.Place(span, span)])
+    strips = (recording, "strips", lambda span, size: [recording.Tile(span, span)])
     images = RNG.standard_normal((20, 16, 16, 3))
     yield Route("strips of rows", ns.zoo.cnn(depth=5, readout="flatten"), images, *strips)
     ragged = [RNG.standard_normal((t, 4)) for t in range(5, 17) for _ in range(4)]
@@ -103,7 +103,7 @@ def routes() -> Iterator[Route]:
     sentences = [RNG.standard_normal((t, 4)) for t in (8, 9)]
     yield Route("tables of moments", ns.zoo.gru(), sentences, repeats, "tables_of", lambda *_: None)
     long = [RNG.standard_normal((t, 4)) for t in (20, 20)]
-    yield Route("linear recursions", ns.zoo.gru(), long, scheduling, "find_recursions", lambda *_: {})
+    yield Route("linear recursions", ns.zoo.gru(), long, schedule, "find_recursions", lambda *_: {})
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Time and memory of netsor beside its peers, on the same inputs, in the same run, on the same cores.
+"""Compare time and memory of netsor with its peers, on the same inputs, in one run, on the same cores.
 
 python benchmarks/run.py [--only NAME] [--quick] [--alone] [--out FOLDER]
 

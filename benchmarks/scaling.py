@@ -1,4 +1,4 @@
-"""How the time grows with the number of inputs, the depth, the length and the pixels."""
+"""Measure how the time grows with the number of inputs, the depth, the length and the pixels."""
 
 from __future__ import annotations
 

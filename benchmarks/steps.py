@@ -1,4 +1,4 @@
-"""Where the time of a kernel goes: python benchmarks/steps.py [ROW ...]
+"""Print where the time of a kernel goes: python benchmarks/steps.py [ROW ...]
 
 Runs the rows of the benchmark alone, on one thread, and prints the best time of each kind of recorded step.
 """
@@ -52,7 +52,7 @@ class Watch:
             return "products of inputs, parts of what belongs to one side"
         return (
             "sums over windows"
-            if "shifts" in getattr(own.tape.steps[k].fn, "__module__", "")
+            if "window_sums" in getattr(own.tape.steps[k].fn, "__module__", "")
             else "other steps"
         )
 

@@ -1,4 +1,4 @@
-"""Kernels in stores beside the one in memory: time, peak memory, equality; solves beside the direct one.
+"""Compare kernels in stores with the one in memory (time, peak memory, equality), and solves from them.
 
 python benchmarks/stores.py --inputs 20000 --rounds 5     # relu MLP of depth 5
 python benchmarks/stores.py --inputs 2000                 # a try
@@ -120,7 +120,7 @@ def pcg(count: int, folder: Path) -> dict[str, Any]:
 
 
 def solved(count: int, folder: Path, **options: Any) -> dict[str, Any]:
-    """A solve from the store; its time is beyond that of the kernel."""
+    """A solve from the store; its time does not include that of the kernel."""
     start = time.perf_counter()
     store = ns.gp.Store(folder / "here.zarr")
     model = ns.gp.fit(store, targets(count), noise=NOISE, memory=MEMORY, progress=False, **options)

@@ -1,4 +1,4 @@
-"""One side in a process of its own: reads commands from its input, answers in JSON lines.
+"""Run one side in its own process: read commands from standard input, answer in lines of JSON.
 
 python worker.py SIDE SPEC INPUTS.npz; then `run` (one timed call) or `save FILE` (the last result).
 """

@@ -130,7 +130,7 @@ class _Recursion:
         """mu(g): mu_in(g) of an input, sum_i a_i mu(y_i) of a LinComb, 0 otherwise."""
         match s:
             case Input(law=Normal(mean=mean)):
-                return float(mean)
+                return float(np.asarray(mean))
             case LinComb():
                 return sum(a * self.limits.mu[y] for y, a in coefficients(s).items())
         return 0.0
@@ -138,7 +138,7 @@ class _Recursion:
     def extend_sigma(self, new: str) -> None:
         """Sigma of the G-var that has just appeared with all G-vars of its width so far, in order."""
         for old in list(self.limits.mu):
-            if self.types[old].width == self.types[new].width:
+            if width_of(self.types[old]) == width_of(self.types[new]):
                 value = self.covariance(new, old)
                 self.limits.sigma[new, old] = self.limits.sigma[old, new] = value
 
@@ -227,6 +227,11 @@ def coefficients(s: LinComb) -> dict[str, float]:
     return dict(zip(names, map(float, value), strict=True))
 
 
+def width_of(type_: Any) -> str:
+    """The width of a G-var."""
+    return type_.width
+
+
 def matrix_variance(program: Program, matrix: str) -> float:
     source = program.definitions[matrix]
     assert isinstance(source, Input)
@@ -238,11 +243,11 @@ def input_covariance(program: Program, s: Input, t: Input) -> float:
     """Sigma_in of two plain inputs: as declared, var * x.x' / m for one matrix, and 0 otherwise."""
     match s.law, t.law:
         case Normal(cov=cov), Normal() if s.name == t.name:
-            return float(cov)
+            return float(np.asarray(cov))
         case Normal(cross=cross), Normal() if t.name in dict(cross):
-            return float(dict(cross)[t.name])
+            return float(np.asarray(dict(cross)[t.name]))
         case Normal(), Normal(cross=cross) if s.name in dict(cross):
-            return float(dict(cross)[s.name])
+            return float(np.asarray(dict(cross)[s.name]))
         case Embedding(matrix=U), Embedding(matrix=V) if U == V:
             data = {name: Block(array, array.ndim) for name, array in program.data.items()}
             x, y = (evaluate(law.data, data).array for law in (s.law, t.law))

@@ -12,10 +12,11 @@ import netsor as ns
 from computations import computation
 from limit_cases import hinge
 from netsor import zoo
-from netsor.limits.sampling.schedule import Schedule
+from netsor.limits.sampling.records import Schedule
 from netsor.limits.sampling.tables import Tables
 
 __all__ = [
+    "FEW_NAMES",
     "INPUTS",
     "LONG",
     "NAMES",
@@ -146,7 +147,17 @@ NETWORKS: dict[str, ns.Network] = {
     "independent of the input": independent_of_the_input(),
     "products of states": products_of_states(),
 }
-NAMES = [pytest.param(name, marks=pytest.mark.slow if "user" in name else ()) for name in NETWORKS]
+HEAVY = ("several functions", "a function of a user")
+QUICK = ("GRU", "LSTM", "products of states")
+
+
+def names(quick: Callable[[str], bool]) -> list[Any]:
+    """All networks, of which the ordinary tests take the quick ones."""
+    return [pytest.param(name, marks=() if quick(name) else pytest.mark.slow) for name in NETWORKS]
+
+
+NAMES = names(lambda name: name not in HEAVY)
+FEW_NAMES = names(lambda name: name in QUICK)
 SETS = [LONG, SHORT, TOKENS[2][:4], TOKENS[3][:3], LONG]
 INPUTS: dict[str, Any] = {
     "two lengths": SETS,

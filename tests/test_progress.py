@@ -16,15 +16,15 @@ import netsor as ns
 from netsor import progress
 from netsor.limits.sampling import repeats
 from netsor.progress import bar
-from netsor.reproduce import Run
+from netsor.reproduce import Experiment
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten seconds pass in a tenth of one."""
-    monkeypatch.setattr(progress, "QUIET_SECONDS", 0.02)
-    monkeypatch.setattr(progress, "LINE_SECONDS", 0.1)
-    monkeypatch.setattr(progress, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(progress._Work, "quiet_seconds", 0.02)
+    monkeypatch.setattr(progress._Log, "line_seconds", 0.1)
+    monkeypatch.setattr(progress._Watch, "tick_seconds", 0.01)
 
 
 def test_short_work_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,7 +58,7 @@ def test_the_time_left_counts_the_work_of_steps(monkeypatch: pytest.MonkeyPatch)
     """Steps of 1, 2, ..., 8 units: the time left falls by the time that passes."""
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    work = progress._Work(8, "growing", False, None, 36.0)
+    work = progress._Work("growing", 8, 36.0)
     work.start, left = 0.0, []
     for k in range(1, 8):
         now[0] += 60.0 * k
@@ -163,5 +163,5 @@ def test_figures_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         time.sleep(0.1)
         return np.ones(count)
 
-    Run(tmp_path).samples("net", "mark", 32, 6, draw, chunk=1)
+    Experiment(tmp_path).samples("net", "mark", 32, 6, draw, chunk=1)
     assert "drawing net, width 32: " in capsys.readouterr().err

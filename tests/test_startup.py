@@ -23,7 +23,7 @@ HEAVY = (
     "netsor.cli",
     "netsor.display",
     "netsor.gp",
-    "netsor.lang.reader",
+    "netsor.lang.syntax",
     "netsor.limits.sampling.repeats",
     "netsor.plots",
     "netsor.reports",

@@ -1,1 +1,1 @@
-"""What the site is made with, besides docs/ and mkdocs.yml; `python website/build.py` builds it."""
+"""The code that builds the site from docs/ and mkdocs.yml; `python website/build.py` runs it."""

@@ -1,4 +1,4 @@
-"""Build the site into out/site: warnings are errors, links lead somewhere, nothing comes from elsewhere."""
+"""Build the site into out/site. Warnings, broken links and files from other servers are errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Links(HTMLParser):
 
 
 def problems(site: Path) -> list[str]:
-    """Links that lead nowhere, and files that come from elsewhere."""
+    """Find broken links and files from other servers."""
     pages = {
         path: Links(path.read_text()) for path in sorted(site.rglob("*.html")) if path.name != "404.html"
     }

@@ -1,4 +1,4 @@
-"""The page of the command line, from the commands themselves."""
+"""Generate the page of the command line from the commands."""
 
 from __future__ import annotations
 

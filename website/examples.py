@@ -1,6 +1,6 @@
-"""Examples of public names whose docstrings have none, and the commonest mistake with each name.
+"""Examples of public names whose docstrings have none, and the most common mistake with each name.
 
-Both are run when the site is built, so that what stands there is what they print, and in the tests.
+Both run when the site is built, which shows what they print, and in the tests.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NEEDS = {
     "netsor.models.from_torch": "torch",
     "netsor.models.report_laws": "jax",
     "netsor.plots": "matplotlib",
-    "netsor.report": "vl_convert",
+    "netsor.report": "jinja2",
     "netsor.sklearn": "sklearn",
 }
 

@@ -1,4 +1,4 @@
-"""The gallery: kernels of every architecture. `python website/gallery.py` draws it and writes its page."""
+"""Draw the gallery, the kernels of every architecture, and write its page: `python website/gallery.py`."""
 
 from __future__ import annotations
 

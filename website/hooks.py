@@ -1,4 +1,4 @@
-"""What MkDocs is told besides mkdocs.yml: generated pages, links that leave docs/, formulas as MathML."""
+"""Hooks of MkDocs: generated pages, links to files outside of docs/, formulas as MathML."""
 
 from __future__ import annotations
 

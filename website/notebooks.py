@@ -1,4 +1,4 @@
-"""Notebooks as pages of the site, with what they print and show."""
+"""Convert notebooks to pages of the site, with their output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which public name stands on which page of the reference; the tests go over all of them."""
+"""The pages of the reference and the public names on each; the tests check all of them."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def public_names() -> Iterator[str]:
 
 
 def _entry(name: str) -> str:
-    """One name: what its docstring says, an example, and how its commonest mistake looks."""
+    """The entry of a name: its docstring, an example, and the error of the most common mistake."""
     thing = None if name.startswith(UNIMPORTED) else found(name)
     parts = [function_entry(thing) if isinstance(thing, Function) else _directive(name)]
     if name in EXAMPLES:
@@ -195,7 +195,7 @@ def _indented(text: str) -> str:
 
 
 def _directive(name: str) -> str:
-    """What mkdocstrings is asked for."""
+    """The directive of mkdocstrings for a name."""
     last = name.rpartition(".")[2]
     options = {"heading": shown(name), "toc_label": last}
     if last in MEMBERS:
@@ -211,7 +211,7 @@ def shown(name: str) -> str:
 
 
 def found(name: str) -> Any:
-    """What a name stands for: the attributes of a module."""
+    """The object that a name stands for."""
     parts = name.split(".")
     for cut in range(len(parts) - 1, 0, -1):  # the longest module first: ns.verify is a function, too
         try:

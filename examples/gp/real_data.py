@@ -126,26 +126,25 @@ def show(title: str, results: dict[str, dict[str, np.ndarray]]) -> None:
 
 def picture(results: dict[str, dict[str, np.ndarray]], folder: Path) -> None:
     """Means and standard errors, one panel per data set."""
-    from netsor.plots.style import COLOURS, plain_axes, save, style
+    from netsor.plots import style
 
-    pyplot = style()
-    heights = [len(found) for found in results.values()]
-    figure, axes = pyplot.subplots(
-        len(results), 1, figsize=(7.2, 0.32 * sum(heights) + 1.0 * len(results)), height_ratios=heights
-    )
-    for ax, (title, found) in zip(np.atleast_1d(axes), results.items(), strict=True):
-        for k, (name, values) in enumerate(found.items()):
-            mean, error = summary(values)
-            colour = COLOURS[6] if name.startswith(("RBF", "Matern")) else COLOURS[0]
-            ax.errorbar(mean, -k, xerr=2 * error, fmt="o", color=colour, markersize=5, capsize=2.5)
-        ax.set_yticks([-k for k in range(len(found))], list(found))
-        ax.set_ylim(-len(found) + 0.4, 0.6)
-        plain_axes(ax)
-        ax.set_title(title)
-    np.atleast_1d(axes)[-1].set_xlabel("mean over splits, with two standard errors")
-    figure.tight_layout()
-    for path in save(figure, folder / "real_data"):
-        print(f"wrote {path.name}")
+    def draw(*axes: Any) -> str:
+        for ax, (title, kernels) in zip(axes, results.items(), strict=True):
+            for k, (name, values) in enumerate(kernels.items()):
+                mean, error = summary(values)
+                colour = style.COLOURS[6 if name.startswith(("RBF", "Matern")) else 0]
+                ax.errorbar(mean, -k, xerr=2 * error, fmt="o", color=colour, markersize=5, capsize=2.5)
+            ax.set_yticks([-k for k in range(len(kernels))], list(kernels))
+            ax.set_ylim(-len(kernels) + 0.4, 0.6)
+            style.plain_axes(ax)
+            ax.set_title(title)
+        return "Means over the splits, with two standard errors."
+
+    heights = [len(kernels) for kernels in results.values()]
+    size = (7.2, 0.32 * sum(heights) + 1.0 * len(results))
+    drawn = style.picture(draw, size, "\n".join("ABCDEF"[: len(results)]), height_ratios=heights)
+    for suffix in (".png", ".pdf"):
+        print(f"wrote {drawn.save(folder / f'real_data{suffix}').name}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -115,34 +115,30 @@ def errors(task: Task, matrices: Sequence[np.ndarray]) -> np.ndarray:
 
 def picture(horizons: Sequence[int], limit: np.ndarray, finites: dict[int, np.ndarray], folder: Path) -> None:
     """Error against horizon, for the infinite reservoir and for finite ones."""
-    from netsor.plots.style import COLOURS, plain_axes, save, style
+    from netsor.plots import style
 
-    pyplot = style()
-    figure, ax = pyplot.subplots(figsize=(6.4, 4.0))
-    for k, (width, runs) in enumerate(finites.items()):
-        logs = np.log(runs)
-        centre, error = logs.mean(0), logs.std(0, ddof=1) / np.sqrt(len(runs))
-        colour = COLOURS[k + 1]
+    def draw(ax: Any) -> str:
+        for k, (width, runs) in enumerate(finites.items()):
+            logs, colour = np.log(runs), style.COLOURS[k + 1]
+            mean, error = logs.mean(0), logs.std(0, ddof=1) / np.sqrt(len(runs))
+            label = f"echo state, width {width}"
+            ax.plot(horizons, np.exp(mean), "o-", color=colour, markersize=4, label=label)
+            low, high = np.exp(mean - 2 * error), np.exp(mean + 2 * error)
+            ax.fill_between(horizons, low, high, color=colour, alpha=0.2, linewidth=0)
         ax.plot(
-            horizons, np.exp(centre), "o-", color=colour, markersize=4, label=f"echo state, width {width}"
+            horizons, limit, "s-", color=style.COLOURS[0], linewidth=2, label="infinite width: RNN kernel"
         )
-        ax.fill_between(
-            horizons,
-            np.exp(centre - 2 * error),
-            np.exp(centre + 2 * error),
-            color=colour,
-            alpha=0.2,
-            linewidth=0,
-        )
-    ax.plot(horizons, limit, "s-", color=COLOURS[0], linewidth=2, label="infinite width: RNN kernel")
-    ax.set(xscale="log", yscale="log", xlabel="horizon", ylabel="normalised RMSE of the forecast")
-    ax.set_xticks(horizons, [str(h) for h in horizons])
-    ax.minorticks_off()
-    plain_axes(ax)
-    ax.set_title("Mackey-Glass series, delay 17")
-    ax.legend(frameon=False, fontsize=8)
-    for path in save(figure, folder / "reservoir"):
-        print(f"wrote {path.name}")
+        ax.set(xscale="log", yscale="log", xlabel="horizon", ylabel="normalised RMSE of the forecast")
+        ax.set_xticks(horizons, [str(h) for h in horizons])
+        ax.minorticks_off()
+        style.plain_axes(ax)
+        ax.set_title("Mackey-Glass series, delay 17")
+        ax.legend(frameon=False, fontsize=8)
+        return "Geometric means of the forecast errors of random reservoirs, with two standard errors."
+
+    drawn = style.picture(draw, (6.4, 4.0))
+    for suffix in (".png", ".pdf"):
+        print(f"wrote {drawn.save(folder / f'reservoir{suffix}').name}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

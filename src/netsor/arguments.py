@@ -1,12 +1,15 @@
-"""Checks of arguments of public calls: the value in the form that it is used, or an error that names it."""
+"""Check the arguments of public calls: return the value in the form in which it is used, or raise an error.
+
+Each function takes the name of the argument for the message, and the class of error to raise.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -18,6 +21,7 @@ __all__ = [
     "choice",
     "file",
     "flag",
+    "is_integer",
     "mapping",
     "names",
     "number",
@@ -27,13 +31,16 @@ __all__ = [
 ]
 
 
-def shown(value: Any) -> str:
-    """A value in a message, not longer than a part of a line."""
+Error = Callable[..., NetsorError]  # a class, or a function with the arguments of one
+
+
+def shown(value: object) -> str:
+    """A value as messages show it, shortened to 60 characters."""
     return "an enormous integer" if isinstance(value, int) and value.bit_length() > 200 else f"{value!r:.60}"
 
 
-def a_type(value: Any) -> str:
-    """What a value is, with its article.
+def a_type(value: object) -> str:
+    """The type of a value with its article.
 
     >>> a_type(1), a_type("x")
     ('an int', 'a str')
@@ -42,16 +49,33 @@ def a_type(value: Any) -> str:
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
+def is_integer(value: object, least: int = -(2**62), most: int = 2**62) -> TypeGuard[int]:
+    """Whether a value is an integer of Python or NumPy, no bool, from `least` to `most`.
+
+    >>> is_integer(3, 1), is_integer(True, 1), is_integer(0, 1)
+    (True, False, False)
+    """
+    return (
+        isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(least <= value <= most)
+    )
+
+
 def whole(
-    name: str, value: Any, least: int, most: int = 2**62, *, error: type[NetsorError] = DataError
+    name: str,
+    value: object,
+    least: int,
+    most: int = 2**62,
+    *,
+    remedy: str = "",
+    error: Error = DataError,
 ) -> int:
-    """An integer from `least` on.
+    """Check an integer from `least` to `most`.
 
     >>> whole("repeats", 3, 2)
     3
     """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
-        raise error(f"{name}={shown(value)}", remedy=f"`{name}` is an integer >= {least}.")
+    if not is_integer(value, least, most):
+        raise error(f"{name}={shown(value)}", remedy=remedy or f"`{name}` is an integer >= {least}.")
     return int(value)
 
 
@@ -64,54 +88,53 @@ def number(
     below: float = inf,
     infinite: bool = False,
     remedy: str = "",
-    error: type[NetsorError] = DataError,
+    error: Error = DataError,
 ) -> float:
-    """A real number, finite unless `infinite` is allowed.
+    """Check a real number between bounds, finite unless `infinite` is allowed.
 
     >>> number("rate", 2, above=0)
     2.0
     """
     real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    small = not isinstance(value, int) or value.bit_length() <= 1000  # of those that a float can hold
-    if real and small:
-        found = float(value)
-        if above < found and least <= found and (found < below or (infinite and found == inf)):
-            return found
+    if real and not (isinstance(value, int) and value.bit_length() > 1000):  # a float cannot hold more
+        given = float(value)
+        if above < given and least <= given and (given < below or (infinite and given == inf)):
+            return given
     bound = f" > {above:g}" if above > -inf else f" >= {least:g}" if least > -inf else ""
     raise error(f"{name}={shown(value)}", remedy=remedy or f"`{name}` is a number{bound}.")
 
 
-def flag(name: str, value: Any, *, or_none: bool = False, error: type[NetsorError] = DataError) -> Any:
-    """True or False, or None where that means something."""
+def flag(name: str, value: object, *, or_none: bool = False, error: Error = DataError) -> Any:
+    """Check True or False, or None where that is a choice, too."""
     if isinstance(value, bool | np.bool) or (or_none and value is None):
         return value if value is None else bool(value)
     raise error(f"{name}={shown(value)}", remedy=f"Give True{', False or None' if or_none else ' or False'}.")
 
 
-def choice(name: str, value: Any, known: Iterable[str], *, error: type[NetsorError] = DataError) -> str:
-    """One of some words."""
-    known = tuple(known)
-    if isinstance(value, str) and value in known:
+def choice(name: str, value: object, words: Iterable[str], *, error: Error = DataError) -> str:
+    """Check that a value is one of several words."""
+    words = tuple(words)
+    if isinstance(value, str) and value in words:
         return value
-    raise error(f"{name}={shown(value)}", remedy=f"Choose one of {', '.join(known)}.")
+    raise error(f"{name}={shown(value)}", remedy=f"Choose one of {', '.join(words)}.")
 
 
-def seed(value: Any, *, error: type[NetsorError] = DataError) -> int:
-    """A seed of random numbers, which may be longer than other integers."""
+def seed(value: object, *, error: Error = DataError) -> int:
+    """Check a seed of random numbers, which may have up to 128 bits."""
     return whole("seed", value, 0, 2**128, error=error)
 
 
-def names(name: str, value: Any) -> tuple[str, ...]:
-    """Several words."""
+def names(name: str, value: object) -> tuple[str, ...]:
+    """Check a collection of names."""
     if not isinstance(value, str | bytes | Mapping) and isinstance(value, Iterable):
-        found = tuple(value)
-        if all(isinstance(word, str) for word in found):
-            return found
+        words = tuple(value)
+        if all(isinstance(word, str) for word in words):
+            return words
     raise DataError(f"{name}={shown(value)}", remedy=f"Give a list of names, as in {name}=['W1'].")
 
 
-def mapping(name: str, value: Any, example: str, *, error: type[NetsorError] = DataError) -> dict[str, Any]:
-    """Values by name; None is none."""
+def mapping(name: str, value: object, example: str, *, error: Error = DataError) -> dict[str, Any]:
+    """Check a mapping from names to values; None is an empty one."""
     if value is None:
         return {}
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
@@ -119,8 +142,8 @@ def mapping(name: str, value: Any, example: str, *, error: type[NetsorError] = D
     raise error(f"{name}={shown(value)}", remedy=f"Give values by name, as in {name}={example}.")
 
 
-def array(what: str, value: Any, *, error: type[NetsorError] = DataError) -> np.ndarray:
-    """A NumPy array of what another array library holds."""
+def array(what: str, value: object, *, error: Error = DataError) -> np.ndarray:
+    """Convert an array of any library on the processor to NumPy."""
     if getattr(value, "requires_grad", False):
         raise error(
             f"{what} is a tensor that requires gradients",
@@ -135,8 +158,8 @@ def array(what: str, value: Any, *, error: type[NetsorError] = DataError) -> np.
         ) from None
 
 
-def file(name: str, value: Any) -> Path:
-    """A path that can be one of a file."""
+def file(name: str, value: object) -> Path:
+    """Check a path that a file can have."""
     if isinstance(value, str | PathLike) and str(value) and "\0" not in str(value):
         path = Path(value)
         try:

@@ -23,12 +23,21 @@ __all__ = [
 ]
 
 
-LONGEST_LINE = 200  # of a source text in a message
-
-
 @dataclass(frozen=True)
 class Place:
-    """A position in a source text: a line of a program, or a line of the user's Python."""
+    """A position in a source text: a line of a program, or a line of the user's Python.
+
+    Parameters
+    ----------
+    line
+        Number of the line, from 1.
+    text
+        The line itself, or an empty string where the source is not available.
+    start, end
+        Columns that the message marks with carets.
+    file
+        Name of the Python file, or None for a program.
+    """
 
     line: int
     text: str
@@ -38,10 +47,11 @@ class Place:
 
     @property
     def title(self) -> str:
+        """The line in words, with its file."""
         return f"line {self.line}" if self.file is None else f"{self.file}, line {self.line}"
 
     def picture(self) -> str:
-        """The line with its number, and carets under the columns `start` to `end`."""
+        """Draw the line with its number, and carets under the columns `start` to `end`."""
         if not self.text.strip():  # the source is not at hand, as in an interactive session
             return ""
         gutter = f"  {self.line} | "
@@ -53,11 +63,11 @@ class Place:
         return "\n".join(rows)
 
     def _window(self) -> tuple[str, int, int]:
-        """The line and its columns; of a long line, the part around them."""
-        if len(self.text) <= LONGEST_LINE:
+        """The line and its columns; of a long line, 200 characters around them."""
+        if len(self.text) <= 200:
             return self.text, self.start, self.end
-        first = max(0, self.start - LONGEST_LINE // 2)
-        last = min(len(self.text), first + LONGEST_LINE)
+        first = max(0, self.start - 100)
+        last = min(len(self.text), first + 200)
         before, after = "..." if first else "", "..." if last < len(self.text) else ""
         start = self.start - first + len(before)
         end = min(self.end, last) - first + len(before)
@@ -65,9 +75,16 @@ class Place:
 
 
 class NetsorError(Exception):
-    """Base of all errors raised on purpose by netsor.
+    """Base of all errors that netsor raises on purpose.
 
-    `what` is one line; `place` points at the source; `remedy` says why and what to do.
+    Parameters
+    ----------
+    what
+        What is wrong, in one line.
+    place
+        Where in the source, if it is known.
+    remedy
+        Why, by which rule, and what to do.
     """
 
     def __init__(self, what: str, *, place: Place | None = None, remedy: str = "") -> None:
@@ -88,51 +105,51 @@ def _rebuild(kind: type[NetsorError], what: str, place: Place | None, remedy: st
 
 
 class ParseError(NetsorError):
-    """The text is not a sentence of the grammar."""
+    """Raised by `parse` where the text does not follow the grammar."""
 
 
 class TypeCheckError(NetsorError):
-    """A statement breaks a typing rule of the language."""
+    """Raised when a program is checked and a statement breaks a typing rule of the language."""
 
 
 class BuildError(NetsorError):
-    """A Python network asks for something that no Netsor program can say."""
+    """Raised when a Python network does something that no Netsor program can express."""
 
 
 class DataError(NetsorError):
-    """The data handed in cannot be used: NaN, infinity, a wrong shape."""
+    """Raised for data or arguments that cannot be used: NaN, infinity, a wrong shape."""
 
 
 class FileError(DataError, OSError):
-    """A file cannot be written: the disk is full, its name is too long, or permission is missing."""
+    """Raised when a file cannot be written: the disk is full, its name too long, or permission missing."""
 
 
 class FunctionError(NetsorError):
-    """A nonlinearity is not coordinatewise, changes shape, or is not controlled."""
+    """Raised for a nonlinearity that is not coordinatewise, changes shapes, or grows too fast."""
 
 
 class LoweringError(NetsorError):
-    """A program cannot be written in the variant asked for."""
+    """Raised by `Program.lower` when the program cannot be written in the variant asked for."""
 
 
 class LimitError(NetsorError):
-    """A limit does not exist, has no method of the kind asked for, or misses its tolerance."""
+    """Raised when a limit does not exist, has no method of the kind asked for, or misses its tolerance."""
 
 
 class SimulationError(NetsorError):
-    """A finite-width run cannot be made, or has no finite value."""
+    """Raised when a network of finite width cannot be simulated, or its values are not finite."""
 
 
 class TangentError(NetsorError):
-    """A program has no tangent kernel: a derivative does not exist, or is too large to be averaged."""
+    """Raised when a program has no tangent kernel: a derivative does not exist or grows too fast."""
 
 
 class NetsorWarning(UserWarning):
-    """A result is correct, but may not be what the user meant."""
+    """Issued when a result is correct but may not be what the user meant."""
 
 
 def warn(what: str, remedy: str) -> None:
-    """Warn at the user's line that led here: what happened, then why and what to do."""
+    """Issue a `NetsorWarning` at the line of the user's code that led here."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "netsor":
         level, frame = level + 1, frame.f_back

@@ -1,20 +1,21 @@
-"""Files that are never half-written: everything goes to a temporary file that then takes the name.
+"""Write files that are never half-written: a temporary file takes the name when it is complete.
 
 A sealed .npz file ends with the SHA-256 of all bytes before it, as the comment of its archive.
 """
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import io
 import os
 import stat
 import struct
-import tempfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_hex
 from typing import IO
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
 
@@ -34,11 +35,10 @@ __all__ = [
 ]
 
 Arrays = Mapping[str, np.ndarray | str | int | float]
-SEAL = 64  # hexadecimal digits of a SHA-256
-SHORT = 40  # letters of the name in that of the temporary file, which must not become too long
-DAMAGED = (  # what NumPy and zipfile raise on a damaged .npz file
-    *(ValueError, KeyError, OSError, EOFError, NotImplementedError, RuntimeError),
-    *(BadZipFile, struct.error, zlib.error),
+SEAL = hashlib.sha256().digest_size * 2  # hexadecimal digits
+DAMAGED = (  # what NumPy, zipfile and zlib raise when they read a damaged .npy or .npz file
+    *(ValueError, KeyError, OSError, EOFError, NotImplementedError, RuntimeError, AttributeError),
+    *(TypeError, OverflowError, SyntaxError, MemoryError, BadZipFile, struct.error, zlib.error),
 )
 
 
@@ -48,43 +48,33 @@ def replacing(path: Path) -> Iterator[Path]:
 
     Errors of the operating system, also those raised in the block, become a `FileError`.
     """
+    # In the same folder, so that renaming is atomic; of a long name the beginning, as names have a maximum.
+    temporary = path.with_name(f".{path.stem[:40]}-{token_hex(8)}{path.suffix[:40]}")
     try:
-        with _replacing(path) as temporary:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.touch(exist_ok=False)
+        try:
             yield temporary
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except FileError:
+        raise
     except OSError as error:
-        if isinstance(error, FileError):
-            raise
         raise FileError(
             f"{_shown(path)} cannot be written: {error.strerror or error}",
             remedy="Nothing has changed. Make room, or give another path.",
         ) from error
 
 
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(
-        prefix=f".{path.stem[:SHORT]}-", suffix=path.suffix[:SHORT], dir=path.parent
-    )
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
-    finally:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
-
-
 def _shown(path: Path) -> str:
-    """A path in a message; of a long one the beginning."""
+    """A path in a message, shortened to 200 characters."""
     text = str(path)
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def read_regular(path: Path) -> bytes:
-    """Read a regular file. Pipes and devices are refused: reading them may block forever."""
+    """Read a regular file. Pipes and devices are refused, because reading them may block forever."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
@@ -93,14 +83,8 @@ def read_regular(path: Path) -> bytes:
         return file.read()
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
 def write_text(path: Path, text: str) -> None:
-    """A text file."""
+    """Write a text file."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -119,13 +103,13 @@ def _archive(file: IO[bytes], arrays: Arrays, compression: int) -> None:
 
 
 def write_npz(path: Path, arrays: Arrays) -> None:
-    """Named arrays."""
+    """Write named arrays."""
     with replacing(path) as temporary, temporary.open("wb") as file:
         _archive(file, arrays, ZIP_STORED)
 
 
 def write_sealed_npz(path: Path, arrays: Arrays) -> None:
-    """Named arrays, compressed, in a sealed file."""
+    """Write named arrays, compressed, into a sealed file."""
     with replacing(path) as temporary, temporary.open("w+b") as file:
         _archive(file, arrays, ZIP_DEFLATED)
         file.seek(-2, os.SEEK_END)
@@ -153,14 +137,8 @@ def read_sealed_npz(path: Path, remedy: str) -> dict[str, np.ndarray]:
         return {name: arrays[name] for name in arrays.files}
 
 
-def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table; numbers with all digits that a float64 has."""
-    lines = [",".join(map(_cell, row)) for row in (header, *rows)]
-    write_text(path, "\n".join(lines) + "\n")
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, float | np.floating):
-        return repr(float(value))
-    text = str(value)
-    return f'"{text}"' if "," in text else text
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a table; numbers have all digits of a float64."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
+    write_text(path, text.getvalue())

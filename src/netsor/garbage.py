@@ -1,4 +1,4 @@
-"""Python's search for garbage in cycles, put off while many objects are made that stay."""
+"""Put off Python's search for garbage in cycles while many objects are made that stay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _lock, _waiting, _enabled = Lock(), 0, True
 
 @contextmanager
 def search_put_off() -> Iterator[None]:
-    """A program of ten thousand layers is millions of objects, and every search would visit all of them."""
+    """Disable the search for garbage in a block; blocks may be nested and run in several threads.
+
+    A program of ten thousand layers has millions of objects, and every search would visit all of them.
+    """
     global _waiting, _enabled
     with _lock:
         if _waiting == 0:
@@ -27,12 +30,9 @@ def search_put_off() -> Iterator[None]:
         with _lock:
             _waiting -= 1
             if _waiting == 0 and _enabled:
-                _make_old()
+                # Move all objects to the oldest generation, where they would be after three searches. An
+                # application that keeps objects frozen keeps them so.
+                if gc.get_freeze_count() == 0:
+                    gc.freeze()
+                    gc.unfreeze()
                 gc.enable()
-
-
-def _make_old() -> None:
-    """Count all that is there as old, as it will be after three searches, each of which visits all of it."""
-    if gc.get_freeze_count() == 0:  # else somebody keeps objects frozen, and they shall stay so
-        gc.freeze()
-        gc.unfreeze()

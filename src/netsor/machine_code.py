@@ -1,8 +1,8 @@
-"""Functions compiled by Numba (the extra `fast`), whose machine code is kept on disk under a checksum.
+"""Compile functions with Numba (the extra `fast`) and keep the machine code on disk under a checksum.
 
-Numba keeps an index and a file for each signature, and believes both. Here every file ends with a checksum of
-its content, its name and the state of the source; a file with another one counts as absent, so the function
-is compiled and the file replaced.
+Numba keeps an index and a file for each signature, and trusts both. Here each file ends with a checksum of
+its content, its name and the time stamp of the source. A file whose checksum is wrong counts as missing, so
+that the function is compiled again and the file is replaced.
 """
 
 from __future__ import annotations
@@ -17,40 +17,38 @@ from typing import Any
 
 __all__ = ["compiled"]
 
-SIZE = hashlib.sha256().digest_size
-
 
 def compiled(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """A function that is compiled when it is first called, or found compiled on disk."""
+    """Compile a function when it is first called, or load its machine code from disk."""
     import numba  # type: ignore[import-not-found]
 
     try:
-        made: Any = numba.njit(fn, cache=True, **options)
-    except (OSError, RuntimeError):  # there is no folder for it
+        dispatcher: Any = numba.njit(fn, cache=True, **options)
+    except (OSError, RuntimeError):  # Numba finds no folder that it can write to
         return numba.njit(fn, **options)
-    kept = made._cache
-    stamp = kept._impl.locator.get_source_stamp()
-    kept._cache_file = _checked_files()(kept.cache_path, kept._impl.filename_base, stamp)
-    return made
+    cache = dispatcher._cache
+    stamp = cache._impl.locator.get_source_stamp()
+    cache._cache_file = _checked_files()(cache.cache_path, cache._impl.filename_base, stamp)
+    return dispatcher
 
 
 @cache
-def _checked_files() -> Any:
-    """Numba's files of one function, each with a checksum at its end (which `pickle` does not read)."""
+def _checked_files() -> type:
+    """Numba's class for the files of one function, with a checksum at the end of each, where pickle stops."""
     from numba.core.caching import IndexDataCacheFile  # type: ignore[import-not-found]
 
     class CheckedFiles(IndexDataCacheFile):
         def save(self, key: Any, data: Any) -> None:
-            with suppress(OSError):  # a full disk costs the next process some time, and this one nothing
+            with suppress(OSError):  # on a full disk the next process has to compile again
                 super().save(key, data)
 
-        def _load_index(self) -> dict[Any, str]:
+        def _load_index(self) -> dict:
             return super()._load_index() if self._is_sound(self._index_path) else {}
 
         def _load_data(self, name: str) -> Any:
             path = self._data_path(name)
             if not self._is_sound(path):
-                raise FileNotFoundError(path)  # which Numba expects
+                raise FileNotFoundError(path)  # Numba catches it and compiles
             return super()._load_data(name)
 
         @contextmanager
@@ -69,6 +67,7 @@ def _checked_files() -> Any:
                 content = Path(path).read_bytes() if Path(path).is_file() else b""
             except OSError:
                 return False
-            return self._checksum(path, content[:-SIZE]) == content[-SIZE:]
+            size = hashlib.sha256().digest_size
+            return self._checksum(path, content[:-size]) == content[-size:]
 
     return CheckedFiles

@@ -1,7 +1,7 @@
-"""How far long work is: a bar in a terminal or notebook, a line every ten seconds in a log.
+"""Progress of long work: a bar in a terminal or a notebook, a line every ten seconds in a log.
 
-By default nothing is shown of work that takes less than two seconds. One thread watches all work under way,
-so that a single long step is seen, too, and short work pays a few microseconds.
+By default nothing is shown for work that takes less than two seconds. One thread watches all work under way,
+so that a single long step is seen, too, and short work costs a few microseconds.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
 
-__all__ = ["bar", "time_left"]
+__all__ = ["bar", "spoken"]
 
-QUIET_SECONDS = 2.0  # of work that nobody needs to see
-LINE_SECONDS = 10.0  # between the lines of a log
-TICK_SECONDS = 0.25
+Advance = Callable[..., None]  # takes a note for the reader, and the work of the step
 
 
 def bar(
@@ -27,31 +26,68 @@ def bar(
     title: str,
     expected: Callable[[], float] | None = None,
     work: float | None = None,
-):
-    """A context that gives a function to call after each step; `progress` is always, never or None.
+) -> AbstractContextManager[Advance]:
+    """Show progress in a block.
 
-    The function takes a note for the reader, and the work of the step if steps differ.
+    Parameters
+    ----------
+    progress
+        True shows it always, False never, None once the work takes longer than two seconds.
+    total
+        Number of steps, or 0 if it is unknown.
+    title
+        What is done.
+    expected
+        Returns the seconds that the plan expects; asked until the first step is done.
+    work
+        Work of all steps, in any unit proportional to time. By default every step takes equally long.
 
-    total     steps; 0 if nobody knows
-    expected  seconds by the plan, for as long as no step is done
-    work      of all steps, in a unit that is proportional to time; by default every step takes as long
+    Returns
+    -------
+    AbstractContextManager
+        A context that yields a function to call after each step, with a note for the reader and, if steps
+        differ, the work of the step.
+
+    Examples
+    --------
+    >>> with bar(None, 3, "counting") as advance:
+    ...     for _ in range(3):
+    ...         advance()
     """
     if progress is False:
         return nullcontext(lambda note="", work=1.0: None)
-    return _Work(total, title, bool(progress), expected, total if work is None else work)
+    return _Work(title, total, total if work is None else work, expected, bool(progress))
 
 
+class _Screen(Protocol):
+    """Where progress is shown."""
+
+    def show(self, work: _Work) -> None:
+        """Show how far the work is."""
+
+    def end(self, work: _Work) -> None:
+        """Clear what was shown, or say that the work is done."""
+
+
+@dataclass(eq=False)
 class _Work:
-    """Work under way, and who shows it."""
+    """Work under way: `done` of `total` steps, which are `worked` of `work`."""
 
-    def __init__(
-        self, total: int, title: str, always: bool, expected: Callable[[], float] | None, work: float
-    ) -> None:
-        self.total, self.title, self.always, self.expected, self.work = total, title, always, expected, work
-        self.done, self.worked, self.note, self.screen = 0, 0.0, "", None
-        self.lock = threading.Lock()
+    title: str
+    total: int
+    work: float
+    expected: Callable[[], float] | None = None
+    always: bool = False
 
-    def __enter__(self) -> Callable[..., None]:
+    done: int = 0
+    worked: float = 0.0
+    note: str = ""
+    start: float = 0.0
+    screen: _Screen | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    quiet_seconds: ClassVar[float] = 2.0  # nobody needs to see shorter work
+
+    def __enter__(self) -> Advance:
         self.start = time.monotonic()
         if self.always:
             self.tick()
@@ -62,41 +98,42 @@ class _Work:
         self.done, self.worked, self.note = self.done + 1, self.worked + work, note
 
     def tick(self) -> None:
-        """Show how far it is, once it is long enough; called by the thread that watches."""
+        """Show how far the work is, if it is long enough. The watching thread calls this."""
         with self.lock:
-            if self.screen is None and (self.always or time.monotonic() - self.start > QUIET_SECONDS):
+            if self.screen is None and (self.always or self.elapsed > self.quiet_seconds):
                 self.screen = _screen()
             if self.screen is not None:
                 self.screen.show(self)
 
     def __exit__(self, *_: object) -> None:
-        _WATCH.remove(self)
+        _WATCH.work.pop(self, None)
         with self.lock:
             if self.screen is not None:
                 self.screen.end(self)
 
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self.start
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds for the remaining work at the speed so far; before the first step, those of the plan."""
+        if self.total and self.worked and self.work >= self.worked:
+            return self.elapsed / self.worked * (self.work - self.worked)
+        if self.expected is not None and self.expected() > self.elapsed:
+            return self.expected() - self.elapsed
+        return None
+
     def told(self) -> str:
-        """Title, steps and time left."""
-        elapsed = time.monotonic() - self.start
+        """Title, steps, time passed and time left."""
         steps = f"{self.done} of {self.total}" if self.total else f"{self.done} steps" if self.done else ""
-        left = time_left(self.worked, self.work, elapsed) if self.total else None
-        if left is None and self.expected is not None and self.expected() > elapsed:
-            left = self.expected() - elapsed
-        parts = [steps, spoken(elapsed), f"{spoken(left)} left" if left is not None else "", self.note]
+        left = self.seconds_left
+        parts = [steps, spoken(self.elapsed), "" if left is None else f"{spoken(left)} left", self.note]
         return f"{self.title}: {', '.join(part for part in parts if part)}"
 
 
-def time_left(done: float, total: float, elapsed: float) -> float | None:
-    """Seconds that the rest of the work takes if it goes on as fast as before.
-
-    >>> time_left(2, 10, 6.0), time_left(0, 10, 6.0)
-    (24.0, None)
-    """
-    return elapsed / done * (total - done) if done and total >= done else None
-
-
 def spoken(seconds: float) -> str:
-    """A time in the unit that fits it.
+    """A time in the unit that suits it.
 
     >>> spoken(5.2), spoken(150), spoken(7200)
     ('5 s', '2.5 min', '2.0 h')
@@ -108,12 +145,14 @@ def spoken(seconds: float) -> str:
 
 
 class _Watch:
-    """The thread that looks at all work under way, as long as there is some."""
+    """The thread that looks at all work under way; it sleeps while there is none."""
+
+    tick_seconds: ClassVar[float] = 0.25
 
     def __init__(self) -> None:
-        self.work: dict[_Work, None] = {}  # in the order in which they began
+        self.work: dict[_Work, None] = {}  # in the order in which it began
         self.awake = threading.Event()
-        self.process = 0  # in which it runs: a forked process has none
+        self.process = 0  # where the thread runs: a forked process has none
 
     def add(self, work: _Work) -> None:
         self.work[work] = None
@@ -123,15 +162,12 @@ class _Watch:
         if not self.awake.is_set():
             self.awake.set()
 
-    def remove(self, work: _Work) -> None:
-        self.work.pop(work, None)
-
     def run(self) -> None:
         while True:
             self.awake.wait()
-            time.sleep(TICK_SECONDS)
+            time.sleep(self.tick_seconds)
             self.awake.clear()
-            if self.work:  # asked after that: what comes between the two lines wakes it again
+            if self.work:  # asked after clearing: work that is added between the two lines sets it again
                 self.awake.set()
             for work in list(self.work)[:1]:  # the outermost, which knows how far all of it is
                 work.tick()
@@ -140,15 +176,15 @@ class _Watch:
 _WATCH = _Watch()
 
 
-def _screen() -> Any:
-    """What can be seen from here: a terminal, a notebook, or a log."""
+def _screen() -> _Screen:
+    """The screen of this process: a notebook, a terminal, or a log."""
     if "IPython" in sys.modules and hasattr(sys.modules["IPython"].get_ipython(), "kernel"):
         return _Notebook()
     return _Terminal() if sys.stderr.isatty() else _Log()
 
 
 class _Terminal:
-    """A bar by rich, which is loaded here, as most work is too short for it."""
+    """A bar drawn by rich, which is imported here because most work is too short for a bar."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -156,19 +192,17 @@ class _Terminal:
 
         self.bar = Progress(console=Console(stderr=True), transient=True)
         self.bar.start()
-        self.task: Any = None
+        self.task = self.bar.add_task("")
 
     def show(self, work: _Work) -> None:
-        if self.task is None:
-            self.task = self.bar.add_task(work.title, total=work.work or None)
-        self.bar.update(self.task, completed=work.worked, description=work.told())
+        self.bar.update(self.task, completed=work.worked, total=work.work or None, description=work.told())
 
     def end(self, work: _Work) -> None:
         self.bar.stop()
 
 
 class _Notebook:
-    """A bar of the browser that goes when the work is done."""
+    """A bar of the browser, which is removed when the work is done."""
 
     def __init__(self) -> None:
         self.handle: Any = None
@@ -176,36 +210,38 @@ class _Notebook:
     def show(self, work: _Work) -> None:
         from html import escape
 
-        from IPython.display import HTML, display  # type: ignore[import-not-found]
-
         value = f' value="{work.worked:g}" max="{work.work:g}"' if work.total else ""
-        shown = HTML(f"<progress{value}></progress> {escape(work.told())}")
-        if self.handle is None:
-            self.handle = display(shown, display_id=True)
-        else:
-            self.handle.update(shown)
+        self._display(f"<progress{value}></progress> {escape(work.told())}")
 
     def end(self, work: _Work) -> None:
-        from IPython.display import HTML  # type: ignore[import-not-found]
+        self._display("")
 
-        if self.handle is not None:
-            self.handle.update(HTML(""))
+    def _display(self, html: str) -> None:
+        from IPython.display import HTML, display  # type: ignore[import-not-found]
+
+        if self.handle is None:
+            self.handle = display(HTML(html), display_id=True)
+        else:
+            self.handle.update(HTML(html))
 
 
 class _Log:
-    """A line every ten seconds."""
+    """A line on the error stream every ten seconds, the first after ten seconds unless it is asked for."""
+
+    line_seconds: ClassVar[float] = 10.0
 
     def __init__(self) -> None:
-        self.last = -LINE_SECONDS
+        self.last: float | None = None
 
     def show(self, work: _Work) -> None:
         now = time.monotonic()
-        if (work.always or now - work.start >= LINE_SECONDS) and now - self.last >= LINE_SECONDS:
+        since = (
+            now - self.last if self.last is not None else self.line_seconds if work.always else work.elapsed
+        )
+        if since >= self.line_seconds:
             self.last = now
             print(work.told(), file=sys.stderr, flush=True)
 
     def end(self, work: _Work) -> None:
-        if self.last > 0:
-            print(
-                f"{work.title}: done in {spoken(time.monotonic() - work.start)}", file=sys.stderr, flush=True
-            )
+        if self.last is not None:
+            print(f"{work.title}: done in {spoken(work.elapsed)}", file=sys.stderr, flush=True)

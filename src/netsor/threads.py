@@ -1,4 +1,4 @@
-"""Threads: our own, and those of BLAS beside them."""
+"""Threads for kernels, and the number of threads of BLAS beside them."""
 
 from __future__ import annotations
 
@@ -7,34 +7,37 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
 
 __all__ = ["THREADS", "cores", "helpers", "in_parts", "one_blas_thread"]
 
-THREADS = "NETSOR_THREADS"  # the variable of the environment that says how many threads a process may have
+THREADS = "NETSOR_THREADS"  # the environment variable that limits the threads of a process
 
 
 def cores() -> int:
-    """How many threads pay: the cores that this process may use, or fewer if NETSOR_THREADS says so."""
+    """Count the cores that this process may use, at most NETSOR_THREADS if that is set."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    said = os.environ.get(THREADS, "")
-    return min(allowed, max(1, int(said))) if said.isdecimal() else allowed
+    limit = os.environ.get(THREADS, "")
+    return min(allowed, max(1, int(limit))) if limit.isdecimal() else allowed
 
 
 @cache
 def helpers(count: int) -> Executor:
-    """Threads beside the one that asks, which stay for the next one: to start them takes a tenth of a
-    millisecond.
-    """
+    """Threads beside the calling one. They are kept, because starting them takes longer than a small tile."""
     return ThreadPoolExecutor(count, "netsor")
 
 
-if hasattr(os, "register_at_fork"):  # a process that is forked has none of them
+if hasattr(os, "register_at_fork"):  # a forked process inherits the pool but none of its threads
     os.register_at_fork(after_in_child=helpers.cache_clear)
 
 
-def in_parts(threads: Executor | None, count: int, size: int, work: Callable[[slice], Any]) -> None:
-    """Work on `count` things, `size` at a time, on threads if there are any: the parts are always the same.
+def in_parts(threads: Executor | None, count: int, size: int, work: Callable[[slice], object]) -> None:
+    """Call `work` on slices of `size` items out of `count`, on threads if there are any.
+
+    The slices do not depend on the threads, so results do not either.
 
     >>> in_parts(None, 5, 2, print)
     slice(0, 2, None)
@@ -50,14 +53,14 @@ def in_parts(threads: Executor | None, count: int, size: int, work: Callable[[sl
             job.result()
 
 
-def one_blas_thread() -> AbstractContextManager[Any]:
-    """BLAS on one thread: more would fight with ours for the cores, or cost more than they save."""
+def one_blas_thread() -> AbstractContextManager[object]:
+    """Run BLAS on one thread: more would compete with ours for the cores, or cost more than they save."""
     return _libraries().limit(limits=1, user_api="blas")
 
 
 @cache
-def _libraries() -> Any:
-    """The libraries for linear algebra that are loaded; to look for them takes time."""
+def _libraries() -> ThreadpoolController:
+    """The libraries for linear algebra that are loaded; finding them takes time."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

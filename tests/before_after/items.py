@@ -30,7 +30,7 @@ POINTS = 2**10  # of random programs, most of which are small
 
 # Commit a77af37 takes two states that are equal for different ones where they meet on a jump. What holds
 # instead (a self-correlation of 1, equal rows of equal inputs) is tested in limits/test_jumps.py. It takes
-# inputs that are 1e-9 apart for equal, with an error of 1e-15; what holds is tested in limits/near. And
+# inputs that are 1e-9 apart for equal, with an error of 1e-15; what holds is tested in limits/nearly_equal.
 # random/416 is off by 8e-6 there; the second moment that is in it is tested in limits/test_jumps.py.
 WRONG_BEFORE = frozenset(
     [

@@ -172,3 +172,14 @@ def test_the_steps_of_a_call_make_up_its_time(harness: Any, monkeypatch: pytest.
     assert whole == pytest.approx(sum(found.values()))
     assert found["sums over windows"] > 0
     assert found["the rest"] > 0
+
+
+def test_calls_and_recordings_are_counted(harness: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first call enters more files than `evaluate` after it; a call runs each line of the table."""
+    flow = harness("flow")
+    first, later = (flow.counted(flow.ROOT, task) for task in ("mlp", "mlp-evaluate"))
+    assert first["recordings"] == 1
+    assert first["calls"] > first["switches"] > first["files"] > 10
+    assert later["files"] < first["files"]
+    assert flow.main(["--base", str(flow.ROOT)]) == 0
+    assert "| MLP, first `K(x)` |" in capsys.readouterr().out

@@ -88,6 +88,25 @@ def test_every_command_takes_its_data_as_an_argument() -> None:
         assert not needed, name
 
 
+def test_help_says_what_each_command_does() -> None:
+    """One sentence that begins with a verb, and a sentence for each option."""
+    group: Any = get_command(app)
+    commands = {**group.commands, **group.commands["reproduce"].commands}
+    assert " ".join(commands["kernel"].help.split()).startswith(
+        "Compute the infinite-width kernel of a network"
+    )
+    assert commands["rnn"].help.startswith("Draw the paper's first figure")
+    for name, command in commands.items():
+        assert re.match(r"[A-Z][a-z]+ .*\.$", command.help, re.S), name
+        for parameter in command.params:
+            text = getattr(parameter, "help", None)
+            assert text is None or parameter.hidden or text.endswith("."), (
+                name,
+                parameter.name,
+            )
+        assert "Usage: " in run(*(["reproduce"] if name not in group.commands else []), name, "--help").output
+
+
 # check, show
 
 
@@ -408,6 +427,7 @@ def test_help(command: str) -> None:
 
 def test_reproduce_resumes_after_an_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
+    from netsor.plots import Picture
     from netsor.reproduce import rnn
 
     args = ("reproduce", "rnn", "--out", tmp_path, "--width", 20, "--samples", 200)
@@ -418,7 +438,7 @@ def test_reproduce_resumes_after_an_interruption(tmp_path: Path, monkeypatch: py
     with monkeypatch.context() as patch:
         patch.setattr(rnn, "simulate", interrupt)
         assert "100 new samples are kept" in " ".join(run(*args, code=130).output.split())
-    monkeypatch.setattr(rnn, "save", lambda figure, stem: [stem])  # test_reproduce looks at the picture
+    monkeypatch.setattr(Picture, "save", lambda self, path: path)  # test_reproduce looks at the picture
     output = run(*args).output
     assert "100 samples of an earlier run" in " ".join(output.split())
     assert {p.name for p in tmp_path.iterdir()} >= {"rnn_caption.txt", "rnn_C_covariance.csv"}

@@ -25,7 +25,7 @@ def test_mean_kernel_of_finite_width(case: Case) -> None:
 @slow
 @pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
 def test_mean_kernel_of_many_networks(case: Case) -> None:
-    assert_simulated(case, width=400, networks=1000, precision=0.05, seed=1)
+    assert_simulated(case, width=400, networks=1000, seed=1)
 
 
 @slow

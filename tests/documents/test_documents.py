@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
@@ -25,14 +26,17 @@ EXTRAS = {
     "docs/scale.md": "zarr",
     "docs/tutorial.md": "matplotlib",
 }
-names = {"ids": lambda path: str(path.relative_to(ROOT))}
+
+
+def short(path: Path) -> str:
+    return str(path.relative_to(ROOT))
 
 
 def blocks(document: Path, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", document.read_text(), re.S)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, **names)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=short)
 def test_code_blocks_and_commands_run(
     document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -107,7 +111,7 @@ def test_the_tutorial_shows_the_example() -> None:
     assert block in (ROOT / "examples" / "my_network.py").read_text()
 
 
-@pytest.mark.parametrize("script", SCRIPTS, **names)
+@pytest.mark.parametrize("script", SCRIPTS, ids=short)
 def test_examples_run(script: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
     done = subprocess.run(
@@ -129,7 +133,7 @@ def test_the_whole_idea_is_short_and_stands_alone() -> None:
     assert set(imports) <= {"__future__", "collections", "dataclasses", "math", "numpy"}
 
 
-@pytest.mark.parametrize("document", dict.fromkeys(LINKING), **names)
+@pytest.mark.parametrize("document", dict.fromkeys(LINKING), ids=short)
 def test_links_lead_to_files(document: Path) -> None:
     prose = re.sub(r"```.*?```", "", document.read_text(), flags=re.S)
     for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", prose):
@@ -151,3 +155,33 @@ def test_readme_keeps_its_two_commands() -> None:
         block = re.search(rf"<!-- {marker} -->\n```bash\n(.*?)```", text, re.S)
         assert block is not None
         assert command in block[1]
+
+
+def test_the_map_names_files_that_are_there() -> None:
+    """ARCHITECTURE.md says where an idea is found."""
+    lines = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf8").split("## Where is it?")[1].splitlines()
+    paths = [path for line in lines if line.startswith("|") for path in re.findall(r"`([\w/]+\.\w+)`", line)]
+    assert len(paths) >= 40
+    missing = [path for path in paths if not (ROOT / "src" / "netsor" / path).is_file()]
+    assert not missing
+
+
+# ARCHITECTURE.md has the table of the package itself.
+PACKAGES = sorted((ROOT / "src" / "netsor").glob("*/**/__init__.py"))
+
+
+@pytest.mark.parametrize("init", PACKAGES, ids=lambda init: init.parent.name)
+def test_a_package_lists_its_files(init: Path) -> None:
+    """A table of files in an `__init__` names each file beside it, and no other."""
+    text = ast.get_docstring(ast.parse(init.read_text(encoding="utf8"))) or ""
+    rows = re.search(r"\| (?:file|idea) +\|.*?\n((?:\|.*\n?)+)", text)
+    files = {p.stem for p in init.parent.glob("*.py")} - {"__init__"}
+    files |= {p.parent.name for p in init.parent.glob("*/__init__.py")}
+    if rows is None:
+        assert len(files) <= 1, "several files and no table"
+        return
+    missing = sorted(files - set(re.findall(r"\w+", rows[1])))
+    assert not missing, f"not in the table: {missing}"
+    cells = "".join(row.split("|")[1] for row in rows[1].splitlines())
+    named = set(re.findall(r"`(\w+)(?:\.py)?/?`", cells))
+    assert named <= files | {"__init__"}, f"not there: {sorted(named - files)}"

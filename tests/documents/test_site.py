@@ -16,6 +16,7 @@ from website.functions import FORMULAS, function_example
 from website.reference import PAGES, UNIMPORTED, definition, found, public_names
 
 import netsor as ns
+from each_case import each_case
 from netsor.cli import app
 from netsor.lang.functions import FUNCTIONS
 from netsor.lang.ops import Function
@@ -37,7 +38,7 @@ def exported(module: str) -> Iterator[str]:
         yield from ns.build.__all__
 
 
-@pytest.mark.parametrize("module", MODULES)
+@each_case("module", MODULES)
 def test_every_public_name_is_in_the_reference(module: str) -> None:
     there = {definition(name) for name in NAMES}
     names = {f"netsor{module}.{name}" for name in exported(module)} - {
@@ -65,7 +66,7 @@ def docstring(name: str) -> str:
     return found(name).__doc__ or ""
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_case("name", NAMES)
 def test_every_name_has_a_docstring_and_an_example(name: str) -> None:
     if name.endswith("Error") and name != "netsor.NetsorError":
         assert name in ERRORS
@@ -74,7 +75,7 @@ def test_every_name_has_a_docstring_and_an_example(name: str) -> None:
         assert name in EXAMPLES or ">>>" in docstring(name)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@each_case("name", EXAMPLES)
 def test_examples_run(name: str) -> None:
     assert name in NAMES
     if missing(name):
@@ -82,7 +83,7 @@ def test_examples_run(name: str) -> None:
     assert session(EXAMPLES[name]).startswith(">>> ")
 
 
-@pytest.mark.parametrize("name", ERRORS)
+@each_case("name", ERRORS)
 def test_errors_are_raised(name: str) -> None:
     """Of an entry of an error, that error."""
     assert name in NAMES
@@ -126,6 +127,7 @@ def test_docstrings_become_markdown() -> None:
 def test_every_command_has_a_section() -> None:
     page = commands_page()
     for command in app.registered_commands:
+        assert command.callback is not None
         name = command.name or command.callback.__name__
         assert f"## `netsor {name}`" in page
     assert "--explain" in page

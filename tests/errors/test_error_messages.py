@@ -14,6 +14,7 @@ from bad_networks import BAD_NETWORKS, PRELUDE
 from bad_programs import BAD_PROGRAMS
 
 import netsor as ns
+from each_case import each_case
 from netsor import errors
 from netsor.errors import NetsorError
 
@@ -48,14 +49,14 @@ def message_of(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-@pytest.mark.parametrize("name", ALL_CASES)
+@each_case("name", ALL_CASES)
 def test_message(name, snapshot):
     error = error_of(name)
     assert isinstance(error, NetsorError), message_of(error)
-    snapshot(name, message_of(error))
+    snapshot(SNAPSHOTS / f"{name}.txt", message_of(error))
 
 
-@pytest.mark.parametrize("name", ALL_CASES)
+@each_case("name", ALL_CASES)
 def test_message_has_place_and_remedy(name):
     error = error_of(name)
     assert isinstance(error, NetsorError)
@@ -72,13 +73,13 @@ def test_message_has_place_and_remedy(name):
     assert error.place.file == ("my_net.py" if name.startswith("python") else None)
 
 
-@pytest.mark.parametrize("name", ALL_CASES)
+@each_case("name", ALL_CASES)
 def test_message_names_no_file_of_this_machine(name):
     text = message_of(error_of(name)) + (SNAPSHOTS / f"{name}.txt").read_text(encoding="utf-8")
     assert not re.search(r"(?<![\w)\]}])/\w+/|\b[A-Za-z]:\\|site-packages|0x[0-9a-f]{6}", text)
 
 
-@pytest.mark.parametrize("name", ALL_CASES)
+@each_case("name", ALL_CASES)
 def test_error_survives_pickling(name):
     error = error_of(name)
     again = pickle.loads(pickle.dumps(error))
@@ -118,7 +119,7 @@ def test_message_without_source_has_no_picture():
     ]
 
 
-@pytest.mark.parametrize("name", ALL_CASES)
+@each_case("name", ALL_CASES)
 def test_error_travels_with_its_causes(name):
     """As Dask sends them: with everything that an exception refers to."""
     pytest.importorskip("tblib.pickling_support").install(error := error_of(name))

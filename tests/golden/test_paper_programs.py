@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import netsor as ns
+from each_case import each_case
 from netsor.errors import LoweringError
 from netsor.lang.lower import VARIANTS, variant_of
 from netsor.lang.program import Input, Moment, Output, Program, Scalar, Statement, used_by
@@ -52,7 +53,7 @@ CASES = {
     "graph_conv": Case("ns.program(ns.zoo.graph_conv(depth=2), (features, adjacency))"),
 }
 
-every_program = pytest.mark.parametrize("name", CASES)
+every_program = each_case("name", CASES)
 
 
 @cache
@@ -152,7 +153,7 @@ def test_is_the_program_of_the_zoo(name):
     assert up_to_names(program) == up_to_names(zoo)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "to", "result"),
     [
         ("gru_o", lambda p: p.lower("netsor"), "gru"),
@@ -248,7 +249,7 @@ def test_outputs_are_those_of_the_network_as_traced(name):
 
 
 @every_program
-@pytest.mark.parametrize("variant", VARIANTS)
+@each_case("variant", VARIANTS)
 def test_lowerings_parse_back_and_keep_the_outputs(name, variant):
     program = read(name)
     if _scalars(program) and not variant.endswith("+"):

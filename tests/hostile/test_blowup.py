@@ -15,8 +15,8 @@ import pytest
 import netsor as ns
 from netsor.errors import LimitError
 from netsor.lang import expr as expressions
-from netsor.limits.recursion import forms
-from netsor.limits.recursion.recorder import Recorder
+from netsor.limits.rules import atoms, forms
+from netsor.limits.rules.recorder import Recorder
 from netsor.limits.tape.tape import Tape
 
 X = np.random.default_rng(3).standard_normal((2, 4))
@@ -162,8 +162,8 @@ def test_what_is_sampled_past_the_budget_agrees(
 ) -> None:
     kind, n = ns.ntk if tangent else ns.kernel, 2
     exact = kind(chain(name, n)).evaluate(X)
-    for budget in ("MOST_PRODUCTS", "MANY_PRODUCTS", "FEW_NODES"):
-        monkeypatch.setattr(forms, budget, 0)
+    for module, budget in ((atoms, "MOST_PRODUCTS"), (atoms, "MANY_PRODUCTS"), (forms, "FEW_NODES")):
+        monkeypatch.setattr(module, budget, 0)
     bounded = kind(chain(name, n), seed=1, points=512).evaluate(X)
     error = exact.error + bounded.error
     assert np.all(np.abs(exact.value - bounded.value) <= 5 * error + 1e-9 * np.abs(exact.value).max())

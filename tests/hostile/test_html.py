@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
+from html import escape
 from html.parser import HTMLParser
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import netsor as ns
-from netsor.display import Edge, Node, draw, heat_map, panel
+from netsor.display import Box, Edge, draw, heat_map, panel
 
 HOSTILE = (
     "<!--<script>",
@@ -106,7 +106,7 @@ def test_names_of_functions(name: str) -> None:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_the_parts_of_pages(text: str) -> None:
     def parts(t: str) -> str:
-        nodes = [Node(t, (t,), "K", t), Node("end", (t,), "O", t)]
+        nodes = [Box(t, (t,), "K", t), Box("end", (t,), "O", t)]
         return panel(t, heat_map(np.eye(2), t, [t, t]), draw(nodes, [Edge(t, "end", t)], t))
 
     _assert_plain(parts(text), parts("harmless"))
@@ -124,22 +124,18 @@ def test_comments_and_names_of_programs() -> None:
 
 def test_reports() -> None:
     pytest.importorskip("jinja2")
-    pytest.importorskip("vl_convert")
 
     def page(name: str, labels: tuple[str, ...]) -> str:
         return ns.report(_network(name), X, labels, command=labels[1], widths=(4, 8), samples=3)
 
     made, harmless = page("</title><script>", HOSTILE), page("harmless", ("harmless",) * len(HOSTILE))
     _assert_plain(made, harmless)
-    charts = json.loads(re.search(r"const CHARTS = (.*);\n", made)[1])
-    assert {row["row"] for row in charts["nngp"]["data"]["values"]} == set(HOSTILE)
-    names = json.loads(charts["nngp"]["encoding"]["x"]["axis"]["labelExpr"].removesuffix("[datum.value]"))
-    assert names == list(HOSTILE)
+    for row, label in enumerate(HOSTILE):
+        assert f"<title>{escape(label)} ({row}), " in made
 
 
 def test_one_count_of_statements_is_of_the_program_and_one_of_all_inputs() -> None:
     pytest.importorskip("jinja2")
-    pytest.importorskip("vl_convert")
     sequences = [np.eye(3), np.ones((2, 3))]
     made = ns.report(ns.zoo.simple_rnn(), sequences, widths=(4, 8), samples=3)
     alone = len(ns.program(ns.zoo.simple_rnn(), sequences[0]).statements)

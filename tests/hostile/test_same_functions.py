@@ -18,7 +18,8 @@ import pytest
 from same_functions import CHANGING, FAMILIES, PAIRS
 
 import netsor as ns
-from netsor.build.probes import UserFunction
+from each_case import each_case
+from netsor.build.user_functions import UserFunction
 from netsor.gp.stores.identity import differences, of_kernel
 
 U, V, W = ns.Matrix(), ns.Matrix(rows=1), ns.Matrix(rows=1)
@@ -52,7 +53,7 @@ def plain(*scales: float) -> ns.Network:
 def truth(*scales: float) -> np.ndarray:
     cov = X @ X.T / 2
     q = np.diag(cov)
-    return sum(np.exp(-a * a * (q[:, None] + q) / 2) * np.sinh(a * a * cov) for a in scales)
+    return np.sum([np.exp(-a * a * (q[:, None] + q) / 2) * np.sinh(a * a * cov) for a in scales], axis=0)
 
 
 def tangent_truth(a: float) -> np.ndarray:
@@ -75,7 +76,7 @@ def facts(f: Callable[[Any], Any]) -> dict[str, Any]:
     return json.loads(json.dumps(of_kernel(ns.kernel(net(f)), [X[0]])))
 
 
-@pytest.mark.parametrize(("name", "a", "b"), PAIRS)
+@each_case(("name", "a", "b"), PAIRS)
 def test_pairs(name: str, a: float, b: float) -> None:
     f, g = FAMILIES[name](a), FAMILIES[name](b)
     one, two = UserFunction(f), UserFunction(g)
@@ -99,21 +100,21 @@ ANEW = [  # what a function holds that the network makes anew whenever it is rea
 ]
 
 
-@pytest.mark.parametrize("name", ANEW)
+@each_case("name", ANEW)
 def test_a_function_that_is_made_anew_is_the_same(name: str) -> None:
     make = FAMILIES[name]
     assert UserFunction(make(1.3)) == UserFunction(make(1.3))
     assert len(ns.program(net(make(1.3), make(1.3)), X[0]).functions) == 1
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@each_case("name", FAMILIES)
 def test_a_function_may_be_written_inside_the_network(name: str) -> None:
     network = ns.network(lambda x: V @ ns.nonlin(FAMILIES[name](1.3), U @ x))
     assert len(ns.program(network, *X).functions) >= 1
     np.testing.assert_allclose(simulated(network), expected(1.3), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("values", [(1, 1.0), (1, True), (1.0, True), (0.0, -0.0), (0, False), (1.0, "1.0")])
+@each_case("values", [(1, 1.0), (1, True), (1.0, True), (0.0, -0.0), (0, False), (1.0, "1.0")])
 def test_plain_values_are_told_apart(values: tuple[Any, Any]) -> None:
     def make(held):
         return lambda y: np.sin(y * 1.1) if held is None else np.sin(y)

@@ -16,7 +16,7 @@ from netsor.lang.expr import Apply, Const, Ref
 from netsor.lang.facts import Growth
 from netsor.lang.functions import ARITHMETIC, FUNCTIONS, add, div, maximum, minimum, mul, neg, pow_, sub
 from netsor.lang.ops import Function
-from netsor.lang.pieces import Pieces
+from netsor.lang.piecewise_polynomials import PiecewisePolynomial
 
 X = Ref("x")
 
@@ -143,11 +143,11 @@ def test_every_operation_is_covered():
         assert found.kinks is not None or f.name in ("div", "pow", "sqrt", "log"), f.name
 
 
-RELU = Pieces((0.0,), ((0.0,), (0.0, 1.0)))
+RELU = PiecewisePolynomial((0.0,), ((0.0,), (0.0, 1.0)))
 
 
 def test_composition_of_piecewise_polynomials():
-    square = Pieces((), ((-1.0, 0.0, 1.0),))
+    square = PiecewisePolynomial((), ((-1.0, 0.0, 1.0),))
     ring = square.then(RELU)
     assert ring.knots == pytest.approx((-1.0, 1.0))
     assert [ring(x) for x in (-2.0, 0.0, 3.0)] == pytest.approx([3.0, 0.0, 8.0])
@@ -158,5 +158,5 @@ def test_composition_of_piecewise_polynomials():
 def test_homogeneous_pieces():
     assert RELU.slopes == (1.0, 0.0)
     assert (RELU + RELU).slopes == (2.0, 0.0)
-    assert (RELU + Pieces.constant(1.0)).slopes is None
-    assert Pieces((1.0,), ((0.0, 1.0), (0.0, 2.0))).slopes is None
+    assert (RELU + PiecewisePolynomial.constant(1.0)).slopes is None
+    assert PiecewisePolynomial((1.0,), ((0.0, 1.0), (0.0, 2.0))).slopes is None

@@ -6,20 +6,22 @@ A new function is tested for free at its default options; further options stand 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.integrate import quad
 from scipy.special import ndtr
 
+from each_case import each_case
 from netsor.expect.quadrature.kinks import find_kinks
 from netsor.lang import Block, evaluate
+from netsor.lang.exp_terms import InnerPiece
 from netsor.lang.expr import Ref
 from netsor.lang.facts import UNKNOWN, Growth
 from netsor.lang.functions import ARITHMETIC, FUNCTIONS
 from netsor.lang.ops import Function
-from netsor.lang.symbols import partial_derivatives
-from netsor.lang.terms import Inner
+from netsor.lang.symbolic_derivatives import partial_derivatives
 
 OPTIONS = {
     "leaky_relu": [{"slope": 0.3}, {"slope": -1.0}, {"slope": 1.0}],
@@ -33,7 +35,7 @@ OPTIONS = {
         {"knots": (0.3,), "pieces": ((0.0, 1.0), (0.0, 1.0))},
     ],
 }
-CASES = [
+CASES: list[Any] = [
     pytest.param(f, options, id=f"{name} {options or ''}")
     for name, f in {**FUNCTIONS, **ARITHMETIC}.items()
     for options in [{}, *OPTIONS.get(name, [])]
@@ -56,7 +58,7 @@ def slope(f, x, step=1e-4):
     return (4 * fine - coarse) / 3
 
 
-@pytest.mark.parametrize(("f", "options"), UNARY)
+@each_case(("f", "options"), UNARY)
 def test_derivative(f, options):
     x = points(f, options)
     expected = slope(lambda z: f(z, **options), x)
@@ -67,7 +69,7 @@ def test_derivative(f, options):
     np.testing.assert_allclose(same, found, atol=1e-12, rtol=1e-12)
 
 
-@pytest.mark.parametrize(("f", "options"), [case for case in CASES if case.values[0].arity == 2])
+@each_case(("f", "options"), [case for case in CASES if case.values[0].arity == 2])
 def test_partial_derivatives(f, options):
     rng = np.random.default_rng(1)
     x, y = rng.uniform(0.2, 3, (2, 200))
@@ -85,7 +87,7 @@ def test_equal_arguments_share_the_derivative_of_a_maximum():
         assert f.about().derivative(np.ones(2), np.ones(2))[0].tolist() == [0.5, 0.5]
 
 
-@pytest.mark.parametrize(("f", "options"), UNARY)
+@each_case(("f", "options"), UNARY)
 def test_kinks(f, options):
     facts = f.about(options)
     low = 0.5 if facts.domain[0] == 0 else -50.0
@@ -94,7 +96,7 @@ def test_kinks(f, options):
     np.testing.assert_allclose(found, inside, atol=1e-9)
 
 
-@pytest.mark.parametrize(("f", "options"), UNARY)
+@each_case(("f", "options"), UNARY)
 def test_jumps(f, options):
     facts = f.about(options)
     assert set(facts.jumps) <= set(facts.kinks)
@@ -103,14 +105,14 @@ def test_jumps(f, options):
         assert (gap > 1e-6) == (k in facts.jumps)
 
 
-@pytest.mark.parametrize(("f", "options"), UNARY)
+@each_case(("f", "options"), UNARY)
 def test_poles(f, options):
     for pole in f.about(options).poles:
         near, far = (abs(f.about(options).derivative(np.asarray(pole + h))) for h in (1e-8, 1e-4))
         assert near > 50 * far
 
 
-@pytest.mark.parametrize(("f", "options"), UNARY)
+@each_case(("f", "options"), UNARY)
 def test_range(f, options):
     low, high = f.about(options).range
     x = np.concatenate(
@@ -125,7 +127,7 @@ def test_range(f, options):
     assert np.isinf(high) or high - values.max() <= 1e-6
 
 
-@pytest.mark.parametrize(("f", "options"), UNARY)
+@each_case(("f", "options"), UNARY)
 def test_growth(f, options):
     facts, r = f.about(options), np.asarray([10.0, 100.0, 600.0])
     x = np.concatenate([r] if facts.domain[0] == 0 else [r, -r]).reshape(-1, 3)
@@ -145,7 +147,7 @@ def test_growth(f, options):
     assert (facts.growth == Growth.BOUNDED) == all(map(math.isfinite, facts.range))
 
 
-@pytest.mark.parametrize(("f", "options"), UNARY)
+@each_case(("f", "options"), UNARY)
 def test_parity(f, options):
     facts, x = f.about(options), np.linspace(0.01, 5, 500)
     if facts.domain[0] == 0:
@@ -156,7 +158,7 @@ def test_parity(f, options):
     assert facts.parity == (1 if even else -1 if odd else 0)
 
 
-@pytest.mark.parametrize(("f", "options"), UNARY)
+@each_case(("f", "options"), UNARY)
 def test_monotone(f, options):
     facts, x = f.about(options), np.linspace(-20, 20, 100_001)
     steps = np.diff(f(x[x > facts.domain[0]], **options))
@@ -164,7 +166,7 @@ def test_monotone(f, options):
     assert facts.monotone == (1 if rises else -1 if falls else 0)
 
 
-@pytest.mark.parametrize(("f", "options"), UNARY)
+@each_case(("f", "options"), UNARY)
 def test_slopes(f, options):
     facts, x = f.about(options), np.linspace(0.01, 5, 100)
     if facts.slopes is not None:
@@ -175,7 +177,7 @@ def test_slopes(f, options):
         assert not np.allclose(f(2 * both, **options), 2 * f(both, **options), rtol=1e-9)
 
 
-@pytest.mark.parametrize(("f", "options"), [c for c in UNARY if c.values[0].about(c.values[1]).far])
+@each_case(("f", "options"), [c for c in UNARY if c.values[0].about(c.values[1]).far])
 def test_distance_to_the_limit_far_out(f, options):
     far = f.about(options).far
 
@@ -188,7 +190,7 @@ def test_distance_to_the_limit_far_out(f, options):
     assert far.square == pytest.approx(squares, rel=1e-9)
 
 
-@pytest.mark.parametrize(("f", "options"), [c for c in UNARY if c.values[0].about(c.values[1]).pieces])
+@each_case(("f", "options"), [c for c in UNARY if c.values[0].about(c.values[1]).pieces])
 def test_pieces(f, options):
     pieces, x = f.about(options).pieces, np.concatenate([np.linspace(-3, 3, 61) + 0.01, [0.5, -1.0]])
     np.testing.assert_allclose([pieces(z) for z in x], f(x, **options), rtol=1e-13, atol=1e-13)
@@ -196,7 +198,7 @@ def test_pieces(f, options):
 
 def value(term, x):
     """A term, the noise integrated out."""
-    if isinstance(term, Inner):
+    if isinstance(term, InnerPiece):
         return np.polynomial.polynomial.polyval(x, term.coefs) * ((x > term.low) & (x <= term.high))
     shown = 1.0
     if term.knot is not None and term.noise:
@@ -207,7 +209,7 @@ def value(term, x):
     return np.real(power * np.exp(term.rate * x - term.bend * x * x)) * shown
 
 
-@pytest.mark.parametrize(("f", "options"), [c for c in UNARY if c.values[0].about(c.values[1]).terms])
+@each_case(("f", "options"), [c for c in UNARY if c.values[0].about(c.values[1]).terms])
 def test_terms(f, options):
     facts, x = f.about(options), np.concatenate([np.linspace(-4, 4, 801), [0.0, 1.0, -1.0]])
     total = sum(value(term, x) for term in facts.terms)

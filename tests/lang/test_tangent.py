@@ -9,15 +9,14 @@ import pytest
 
 import netsor as ns
 from netsor.errors import DataError, FunctionError, LimitError, TangentError, TypeCheckError
-from netsor.lang.batchnorm import written_out
 from netsor.lang.blocks import Block
-from netsor.lang.derivatives import Along, Slope, partial_of
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Ref
 from netsor.lang.functions import MIXINGS, d_batchnorm
-from netsor.lang.normal_form import NormalForm
+from netsor.lang.numerical_derivatives import DirectionalDerivative, PartialDerivative, partial_of
 from netsor.lang.ops import Function
 from netsor.lang.tangent import tangent
+from netsor.lang.tangent_terms import NormalForm, written_out
 from netsor.limits import KernelFn
 
 LAYER = """
@@ -185,28 +184,28 @@ def hinge(x: np.ndarray) -> np.ndarray:
 
 
 def test_differences_never_straddle_a_kink() -> None:
-    slope = Slope(hinge, 0, by_jax=False)
+    slope = PartialDerivative(hinge, by_jax=False)
     x = np.concatenate([np.linspace(-5, 5, 10_001) + 1e-7, [1e-4, -1e-4, 1 + 1e-5, 1 - 1e-5]])
     np.testing.assert_allclose(slope(x), np.sign(x) + (x > 1), atol=1e-9)
 
 
 def test_differences_of_smooth_functions() -> None:
     x = np.linspace(-6, 6, 1001)
-    slope = Slope(lambda x, c: x / (1 + np.exp(-c * x)), 0, by_jax=False)
+    slope = PartialDerivative(lambda x, c: x / (1 + np.exp(-c * x)), by_jax=False)
     gate = 1 / (1 + np.exp(-1.5 * x))
     np.testing.assert_allclose(slope(x, 1.5), gate * (1 + 1.5 * x * (1 - gate)), atol=1e-11)
-    wave = Slope(lambda x: np.sin(9 * x), 0, by_jax=False)
+    wave = PartialDerivative(lambda x: np.sin(9 * x), by_jax=False)
     np.testing.assert_allclose(wave(x), 9 * np.cos(9 * x), atol=1e-11)
     large = 1e6 * x
-    np.testing.assert_allclose(Slope(np.square, 0, by_jax=False)(large), 2 * large, rtol=1e-10)
+    np.testing.assert_allclose(PartialDerivative(np.square, by_jax=False)(large), 2 * large, rtol=1e-10)
 
 
 def test_differences_along_a_direction() -> None:
     x, d = np.random.default_rng(0).standard_normal((2, 4, 50))
-    found = Along(lambda m: m / np.sqrt((m * m).sum(0)), by_jax=False)(x, d)
+    found = DirectionalDerivative(lambda m: m / np.sqrt((m * m).sum(0)), by_jax=False)(x, d)
     size = np.sqrt((x * x).sum(0))
     np.testing.assert_allclose(found, d / size - x * (x * d).sum(0) / size**3, atol=1e-10)
-    assert (abs(Along(np.tanh, by_jax=False)(x, 0 * d)) < 1e-12).all()
+    assert (abs(DirectionalDerivative(np.tanh, by_jax=False)(x, 0 * d)) < 1e-12).all()
 
 
 def test_jax_differentiates_what_it_can_trace() -> None:

@@ -15,7 +15,6 @@ from netsor.errors import DataError, LimitError
 from netsor.limits import assembly, tiling
 from netsor.limits.assembly import Writer
 from netsor.limits.computation import Computation
-from netsor.limits.kernel import KEPT
 from netsor.limits.on_numpy import fused
 from netsor.limits.on_numpy import recording as recording_module
 
@@ -126,10 +125,10 @@ def holds_data(kept: Computation) -> bool:
 
 def test_few_computations_are_kept() -> None:
     K = ns.kernel(zoo.mlp(1))
-    for count in range(1, 2 * KEPT):
+    for count in range(1, 16):
         K(RNG.standard_normal((count, 2)))
-    assert len(K._known) == KEPT
-    assert all(not holds_data(kept) for kept in K._known.values())
+    assert len(K._computations) == 8
+    assert all(not holds_data(kept) for kept in K._computations.values())
 
 
 def test_a_workspace_that_is_too_small_is_refused_or_kept() -> None:

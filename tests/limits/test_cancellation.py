@@ -92,7 +92,7 @@ def hinges(a: np.ndarray, b: np.ndarray, cov: np.ndarray) -> np.ndarray:
 PI = np.longdouble("3.14159265358979323846264338327950288")
 
 
-@pytest.mark.skipif(np.finfo(np.longdouble).eps > 1e-18, reason="long doubles have no more digits here")
+@pytest.mark.skipif(bool(np.finfo(np.longdouble).eps > 1e-18), reason="long doubles have no more digits here")
 @pytest.mark.parametrize("length", [1.0, None])
 @pytest.mark.parametrize("gap", [1e-6, 1e-7, 3e-8, 1e-8, 5e-9])
 def test_tokens_that_differ_by_less_than_their_rounding(gap: float, length: float | None) -> None:

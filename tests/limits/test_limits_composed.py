@@ -10,8 +10,17 @@ import pytest
 
 import netsor as ns
 from composed_case import EVERYTHING
-from limit_cases import GRAPH, SEQUENCES, VECTORS, Case, assert_agree, assert_simulated, scale_of
-from oracle import oracle
+from limit_cases import (
+    GRAPH,
+    SAMPLED_ERROR,
+    SEQUENCES,
+    VECTORS,
+    Case,
+    assert_agree,
+    assert_simulated,
+    scale_of,
+)
+from oracle_answers import oracle
 
 # The network with a bit of everything
 
@@ -26,7 +35,7 @@ def test_everything_against_the_oracle() -> None:
     inputs = [SEQUENCES[0][:2], SEQUENCES[1][:2]]
     found = ns.kernel(EVERYTHING.net).evaluate(inputs)
     wanted = oracle(ns.program(EVERYTHING.net, *inputs), samples=2**12)
-    assert_agree(found.value, found.error, wanted.kernel, wanted.error.kernel)
+    assert_agree(found, wanted.kernel, wanted.error.kernel)
     assert np.all(wanted.error.kernel <= 0.05 * scale_of(wanted.kernel)), "the comparison says little"
 
 
@@ -34,9 +43,12 @@ def test_everything_sampled_as_little_and_as_much_as_possible() -> None:
     """Only the families that meet in the user's function need samples; all of them may have them."""
     auto = ns.kernel(EVERYTHING.net).evaluate(EVERYTHING.inputs)
     every = ns.kernel(EVERYTHING.net, method="sample", points=2**10, seed=1).evaluate(EVERYTHING.inputs)
-    assert len(auto.plan.sampling.families) < len(every.plan.sampling.families)
-    assert auto.plan.sampling.dimensions < every.plan.sampling.dimensions
-    assert_agree(auto.value, auto.error, every.value, every.error)
+    few, all_of_them = auto.plan.sampling, every.plan.sampling
+    assert few is not None
+    assert all_of_them is not None
+    assert len(few.families) < len(all_of_them.families)
+    assert few.dimensions < all_of_them.dimensions
+    assert_agree(auto, every.value, every.error)
     assert np.all(auto.error <= 1e-3 * scale_of(auto.value))
     with pytest.raises(ns.NetsorError, match="no exact method"):
         ns.kernel(EVERYTHING.net, method="exact")(EVERYTHING.inputs)
@@ -46,7 +58,7 @@ def test_everything_on_a_single_token() -> None:
     one = [SEQUENCES[3][:1], SEQUENCES[2][:1]]
     found = ns.kernel(EVERYTHING.net).evaluate(one)
     wanted = oracle(ns.program(EVERYTHING.net, *one), samples=2**12)
-    assert_agree(found.value, found.error, wanted.kernel, wanted.error.kernel)
+    assert_agree(found, wanted.kernel, wanted.error.kernel)
 
 
 # Smaller compositions, which the oracle knows to many digits
@@ -154,11 +166,20 @@ def _(graph, n):
     return n.v @ ns.mean(ns.erf(ns.layernorm(ns.contract(adjacency + np.eye(3), ns.tanh(n.W @ x)))), axis=0)
 
 
+# Cubature over several variables with kinks is no better than samples.
+CUBATURE = {
+    "layernorm of a sum with a bias that has a mean",
+    "one matrix on two tokens of one input",
+    "a graph and its nodes' own features",
+}
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_composition_against_the_oracle(case: Case) -> None:
     found = ns.kernel(case.net).evaluate(case.inputs)
     wanted = oracle(ns.program(case.net, *case.inputs), samples=2**13)
-    assert_agree(found.value, found.error, wanted.kernel, wanted.error.kernel)
+    largest = SAMPLED_ERROR if case.name in CUBATURE else None
+    assert_agree(found, wanted.kernel, wanted.error.kernel, largest=largest)
     assert np.all(found.error <= 5e-3 * scale_of(found.value).max())
     assert np.all(wanted.error.kernel <= 0.05 * scale_of(found.value).max()), "the comparison says little"
 

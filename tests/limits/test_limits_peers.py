@@ -355,7 +355,7 @@ QUICK = {
     [pytest.param(p, id=p.name, marks=() if p.name in QUICK else pytest.mark.slow) for p in PEERS],
 )
 def test_by_simulation(peer: Peer) -> None:
-    assert_simulated(peer, width=256, networks=128)
+    assert_simulated(peer)
 
 
 def test_a_mean_of_a_product_is_by_hand_too() -> None:

@@ -16,8 +16,8 @@ from effort import peak
 from limit_cases import assert_agree
 from netsor import zoo
 from netsor.limits.on_numpy import recording
-from netsor.limits.sampling import repeats, workspace
-from netsor.limits.sampling.averages import Averages
+from netsor.limits.sampling import chunks, repeats
+from netsor.limits.sampling.standard_error import Averages
 
 RNG = np.random.default_rng(5)
 TOKENS = RNG.standard_normal((10, 8, 3))
@@ -94,7 +94,7 @@ def test_special_inputs(net: ns.Network, inputs: Any) -> None:
     size = np.abs(found.value).max()
     np.testing.assert_allclose(small, found.value, rtol=0, atol=1e-12 * size)
     every = ns.kernel(net, method="sample", points=2**11, seed=1).evaluate(inputs)
-    assert_agree(found.value, found.error, every.value, every.error)
+    assert_agree(found, every.value, every.error)
     assert np.linalg.eigvalsh(found.value).min() > -1e-12 * size
 
 
@@ -138,7 +138,7 @@ def test_an_interrupt_leaves_no_threads(
     memory: int | None, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(repeats, "bar", counting_bar([], stop_after=after))
-    for module in (workspace, recording):
+    for module in (chunks, recording):
         monkeypatch.setattr(module, "cores", lambda: 3)
     before = threading.active_count()
     with pytest.raises(KeyboardInterrupt):

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import netsor as ns
+from each_case import each_case
+from netsor.limits.limit import Limit
 
 NET = ns.zoo.mlp(depth=1)
 PROGRAM = ns.parse(
@@ -107,8 +109,8 @@ def label(value: Any) -> str:
     return ", ".join(f"{k}={v!r}" for k, v in value.items()) if isinstance(value, dict) else ""
 
 
-@pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize(("options", "words"), BAD, ids=label)
+@each_case("call", CALLS)
+@each_case(("options", "words"), BAD, ids=label)
 def test_bad_options_are_refused(call: str, options: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(ns.NetsorError) as caught:
         CALLS[call](**options)
@@ -117,8 +119,8 @@ def test_bad_options_are_refused(call: str, options: dict[str, Any], words: list
     assert message.count("\n"), "no remedy"
 
 
-@pytest.mark.parametrize("call", ["kernel", "limit"])
-@pytest.mark.parametrize(("given", "meant"), MISSPELT.items())
+@each_case("call", ["kernel", "limit"])
+@each_case(("given", "meant"), MISSPELT.items())
 def test_an_unknown_option_names_the_one_that_was_meant(call: str, given: str, meant: str) -> None:
     with pytest.raises(ns.NetsorError) as caught:
         CALLS[call](**{given: 1})
@@ -127,10 +129,21 @@ def test_an_unknown_option_names_the_one_that_was_meant(call: str, given: str, m
     assert f"`{meant}`" in message
 
 
-@pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("options", GOOD, ids=label)
+@each_case("call", CALLS)
+@each_case("options", GOOD, ids=label)
 def test_good_options_are_taken(call: str, options: dict[str, Any]) -> None:
-    CALLS[call](**options)
+    """What is given is what is held, and the other options have their defaults."""
+    taken = CALLS[call](**options)
+    match taken:
+        case ns.Options():
+            held = taken
+        case Limit():
+            held = taken.computation.options
+        case _:
+            held = taken.options
+    for name, default in vars(ns.Options()).items():
+        given, value = options.get(name, default), getattr(held, name)
+        assert np.dtype(value) == np.dtype(given) if name == "dtype" else value == given, name
 
 
 def test_options_are_explicit_keywords() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import netsor as ns
 from computations import computation, recording
 from netsor import zoo
-from netsor.build.network import joint
+from netsor.build.joint_program import joint
 from netsor.errors import LimitError
 from netsor.limits import padding
 from netsor.limits.padding import pad
@@ -154,10 +156,10 @@ def close(found: np.ndarray, wanted: np.ndarray, part: float = 1e-13) -> None:
 @pytest.mark.parametrize("name", SHARED)
 def test_what_shares_its_steps_is_one_group(name: str) -> None:
     net, inputs = SHARED[name]
-    made = pad(joint(net, inputs))
-    assert made is not None
-    assert len(made.made.groups) == 1
-    assert made.made.program.check()
+    padded = pad(joint(net, inputs))
+    assert padded is not None
+    assert len(padded.joint.groups) == 1
+    assert padded.joint.program.check()
 
 
 @pytest.mark.parametrize("name", APART)
@@ -196,7 +198,7 @@ def test_other_values_variances_and_types() -> None:
     K(inputs)
     close(K(others), plainly(net, others))
     close(K(others, params={"W": 0.4}), ns.kernel(zoo.simple_rnn(var_w=0.4))(others))
-    for kept in K._known.values():
+    for kept in K._computations.values():
         assert kept.padded is not None
         for own in (kept, kept.padded[1]):
             assert not any(sum(array.strides) for array in own.made.data.values()), "keeps inputs"
@@ -210,9 +212,9 @@ def test_small_tiles_and_several_bins(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = plainly(net, inputs)
     close(ns.kernel(net, memory=3000)(inputs), wanted)
     monkeypatch.setattr(padding, "OVERHEAD", 20)
-    made = pad(joint(net, inputs))
-    assert made is not None
-    assert 1 < len(made.made.groups) < len(set(map(len, inputs)))
+    padded = pad(joint(net, inputs))
+    assert padded is not None
+    assert 1 < len(padded.joint.groups) < len(set(map(len, inputs)))
     close(ns.kernel(net)(inputs), wanted)
 
 
@@ -255,5 +257,5 @@ def test_padding_that_has_no_limit_does_not_matter() -> None:
 
 def test_what_must_be_sampled_is_sampled_as_before() -> None:
     net, inputs = zoo.lstm(), sequences(2, 1)
-    options = {"points": 64, "repeats": 4}
+    options: dict[str, Any] = {"points": 64, "repeats": 4}
     close(ns.kernel(net, **options)(inputs), plainly(net, inputs, **options))

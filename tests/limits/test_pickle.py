@@ -15,6 +15,7 @@ import pytest
 
 import limit_cases
 import netsor as ns
+from each_case import run_cases
 from limit_cases import CASES, Case
 from netsor import zoo
 from netsor.errors import BuildError
@@ -24,6 +25,7 @@ from netsor.limits import inputs
 
 cloudpickle = pytest.importorskip("cloudpickle")
 
+V, W = ns.Matrix(1.0, rows=1), ns.Matrix(1.0)
 CHILD = """
 import pickle, sys
 with open(sys.argv[1], "rb") as file:
@@ -34,7 +36,7 @@ with open(sys.argv[2], "wb") as file:
 """
 
 
-def in_another_process(jobs: dict[str, Any], folder: Path, dumps: Any = pickle.dumps) -> dict[str, Any]:
+def in_another_process(jobs: dict[Any, Any], folder: Path, dumps: Any = pickle.dumps) -> dict[Any, Any]:
     """K(x) and the plan of every job, computed by a process that knows nothing but its pickle."""
     there, back = folder / "there", folder / "back"
     there.write_bytes(dumps(jobs))
@@ -51,29 +53,37 @@ def kernel_of(case: Case) -> Any:
     return ns.kernel(case.net, points=2**5, repeats=4)
 
 
-def travels(case: Case, folder: Path, dumps: Any = pickle.dumps) -> None:
-    """A fresh kernel, and the same after use, are bit for bit what they are here."""
-    fresh, used = kernel_of(case), kernel_of(case)
-    wanted, plan = used(case.inputs), str(fresh.plan(case.inputs))
-    jobs = {"fresh": (kernel_of(case), case.inputs), "used": (used, case.inputs)}
-    for said, value in in_another_process(jobs, folder, dumps).values():
-        np.testing.assert_array_equal(value, wanted)
-        assert said == plan
+def travel(cases: list[Case], folder: Path, dumps: Any = pickle.dumps) -> None:
+    """Fresh kernels, and the same after use, are bit for bit what they are here."""
+    jobs, values, plans = {}, {}, {}
+    for case in cases:
+        used = kernel_of(case)
+        values[case.name], plans[case.name] = used(case.inputs), str(kernel_of(case).plan(case.inputs))
+        jobs[case.name, "fresh"], jobs[case.name, "used"] = (
+            (kernel, case.inputs) for kernel in (kernel_of(case), used)
+        )
+    answers = in_another_process(jobs, folder, dumps)
+
+    def check(job: tuple[str, str]) -> None:
+        plan, value = answers[job]
+        np.testing.assert_array_equal(value, values[job[0]])
+        assert plan == plans[job[0]]
+
+    run_cases(check, {", ".join(job): job for job in jobs})
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.name != "mlp, user"], ids=lambda c: c.name)
-def test_zoo_networks_travel_by_pickle(case: Case, tmp_path: Path) -> None:
-    travels(case, tmp_path)
+def test_zoo_networks_travel_by_pickle(tmp_path: Path) -> None:
+    travel([case for case in CASES if case.name != "mlp, user"], tmp_path)
 
 
 def test_tangent_kernels_travel(tmp_path: Path) -> None:
-    travels(Case("tangent", ns.tangent(zoo.mlp(2)), list(limit_cases.VECTORS)), tmp_path)
+    travel([Case("tangent", ns.tangent(zoo.mlp(2)), list(limit_cases.VECTORS))], tmp_path)
 
 
 def test_users_functions_travel_by_cloudpickle(tmp_path: Path) -> None:
     cloudpickle.register_pickle_by_value(limit_cases)
     try:
-        travels(limit_cases.by_name("mlp, user"), tmp_path, cloudpickle.dumps)
+        travel([limit_cases.by_name("mlp, user")], tmp_path, cloudpickle.dumps)
     finally:
         cloudpickle.unregister_pickle_by_value(limit_cases)
 
@@ -86,9 +96,34 @@ def test_a_users_network_travels_by_cloudpickle(tmp_path: Path) -> None:
         return v @ ns.relu(W @ ns.tanh(W @ ns.erf(W @ (ns.Matrix.__matmul__(U, x)))))
 
     U = ns.Matrix(2.0)
-    travels(Case("tied", tied, list(limit_cases.VECTORS)), tmp_path, cloudpickle.dumps)
+    travel([Case("tied", tied, list(limit_cases.VECTORS))], tmp_path, cloudpickle.dumps)
     again = cloudpickle.loads(cloudpickle.dumps(tied))
     assert ns.program(again, np.ones(3)) == ns.program(tied, np.ones(3))
+
+
+def with_closures() -> ns.Network:
+    U, W, v = ns.Matrix(2.0), ns.Matrix(1.5), ns.Matrix(1.0, rows=1)
+    return ns.network(lambda x: v @ ns.nonlin(lambda y: np.sin(1.3 * y), W @ ns.relu(W @ ns.relu(U @ x))))
+
+
+@pytest.mark.parametrize("kind", [ns.kernel, ns.ntk])
+def test_closures_are_pickled_by_value(kind: Any, tmp_path: Path) -> None:
+    fresh, used, x = kind(with_closures()), kind(with_closures()), [np.ones(3), np.arange(3.0)]
+    wanted = used(x)
+    for said, value in in_another_process({"fresh": (fresh, x), "used": (used, x)}, tmp_path).values():
+        np.testing.assert_array_equal(value, wanted)
+        assert said == str(fresh.plan(x))
+
+
+def test_closures_without_cloudpickle_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(BuildError, match=r"netsor\[scale\]"):
+        pickle.dumps(with_closures())
+    pickle.dumps(ns.network(module_level))
+
+
+def module_level(x):
+    return V @ ns.relu(W @ x)
 
 
 def test_a_used_kernel_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from effort import peak
 from limit_cases import CASES, SAMPLED, SEQUENCES, VECTORS, Case
 from netsor import zoo
 from netsor.limits import computation
+from netsor.limits.kernel_tiles import tile, tile_sizes
 from netsor.limits.on_numpy import kernel as on_numpy
 from netsor.limits.on_numpy import recording as recording_module
 from netsor.limits.on_numpy.prepared import Prepared
@@ -211,14 +212,14 @@ def test_a_part_has_the_numbers_of_the_whole(net: ns.Network, monkeypatch: pytes
     monkeypatch.setattr(recording_module, "FEWEST_ENTRIES", 100)
     x = RNG.standard_normal((1100, 3)) if net.name != "simple_rnn" else RNG.standard_normal((200, 3, 2))
     K = ns.kernel(net)
-    whole, cut = K(x), K.cut(x)
+    whole, cut = K(x), tile_sizes(K, x, None, {})
     rows = len(whole) // len(x)
     assert cut is not None
     a, b, c = 2 * cut.rows, 4 * cut.rows, 7 * cut.rows
-    parts = K.part(x[a:b], x[b:c], cut), K.part(x[a:b], None, cut)
+    parts = tile(K, x[a:b], x[b:c], cut, {}), tile(K, x[a:b], None, cut, {})
     np.testing.assert_array_equal(parts[0].value, whole[a * rows : b * rows, b * rows : c * rows])
     np.testing.assert_array_equal(parts[1].value, whole[a * rows : b * rows, a * rows : b * rows])
-    ends = K.part(x[a:b], x[-cut.rows :], cut).value
+    ends = tile(K, x[a:b], x[-cut.rows :], cut, {}).value
     np.testing.assert_array_equal(ends, whole[a * rows : b * rows, -cut.rows * rows :])
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from netsor.models.axes import (
+    AxisFactor,
     CutWidth,
-    Factor,
     WidthClass,
     common_sizes,
     finite,
@@ -15,11 +15,11 @@ from netsor.models.axes import (
     refine,
     regroup,
 )
-from netsor.models.scalars import ONE, Scale
+from netsor.models.scalars import ONE, WidthScale
 
 
-def width(n: int) -> Factor:
-    return Factor((n, 2 * n), WidthClass(("w", 0)))
+def width(n: int) -> AxisFactor:
+    return AxisFactor((n, 2 * n), WidthClass(("w", 0)))
 
 
 def test_a_reshape_groups_factors():
@@ -47,9 +47,9 @@ def test_a_reshape_that_mixes_is_refused():
 
 
 def test_common_blocks():
-    assert common_sizes((Factor((4, 4)), width(2)), (Factor((2, 2)), Factor((2, 2)), width(2))) == [
-        *((2, 2), (2, 2), (2, 4))
-    ]
+    assert common_sizes(
+        (AxisFactor((4, 4)), width(2)), (AxisFactor((2, 2)), AxisFactor((2, 2)), width(2))
+    ) == [*((2, 2), (2, 2), (2, 4))]
     with pytest.raises(ValueError, match="no common blocks"):
         common_sizes(finite(6), finite(4))
     with pytest.raises(ValueError, match="lengths"):
@@ -67,7 +67,7 @@ def test_widths_that_meet_are_one():
 
 
 def test_scales_cancel():
-    root = Scale(1 / 8, 1 / 16, frozenset(["w"]))
+    root = WidthScale(1 / 8, 1 / 16, frozenset(["w"]))
     assert (root * root.power(-1)).is_fixed
     assert root.exponent((64, 128)) == -1
     assert (root / ONE).laws == {"w"}

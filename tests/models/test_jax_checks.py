@@ -13,7 +13,7 @@ jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp  # noqa: E402
 
-from netsor.build.network import joint  # noqa: E402
+from netsor.build.joint_program import joint  # noqa: E402
 from netsor.errors import SimulationError  # noqa: E402
 from netsor.models import check as check_module  # noqa: E402
 from netsor.models.check import own_weights, run_with  # noqa: E402

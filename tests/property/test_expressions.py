@@ -57,6 +57,7 @@ def test_renaming_back_is_no_renaming(expr: Expr) -> None:
 @given(expressions())
 def test_subtrees_come_after_their_parts(expr: Expr) -> None:
     seen: set[Expr] = set()
+    node = None
     for node in subtrees(expr):
         assert node not in seen
         assert set(getattr(node, "args", ())) <= seen

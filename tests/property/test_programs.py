@@ -21,7 +21,7 @@ from netsor.lang.lower import VARIANTS, variant_of
 from netsor.lang.program import Input, LinComb, Moment, Nonlin, Normal, Program, Scalar, Term, used_by
 from netsor.lang.types import A, C, H
 from netsor.simulation import draw, forward, simulate
-from netsor.simulation.simulate import Run
+from netsor.simulation.simulate import SimulationRun
 
 PLUS = [v for v in VARIANTS if v.endswith("+")]
 Weights = dict[str, np.ndarray]
@@ -340,7 +340,7 @@ def test_a_batch_is_one_input_after_the_other(program: Program, data: st.DataObj
 @given(programs())
 def test_simulated_outputs_are_readouts(program: Program) -> None:
     weights = weights_of(program)
-    found = Run(program, None, widths_of(program), float).outputs(weights)
+    found = SimulationRun(program, None, widths_of(program), float).outputs(weights)
     assert_close(found, outputs(program, weights))
 
 
@@ -358,7 +358,7 @@ def test_empirical_kernel_is_the_covariance_given_the_body(program: Program) -> 
             unit[i] = 1.0
             columns.append(readouts(program, values, {**nothing, name: unit}))
     linear = np.stack(columns, axis=1)
-    found = Run(program, None, widths, float).kernel(weights)
+    found = SimulationRun(program, None, widths, float).kernel(weights)
     assert_close(found, linear @ sigma_in(program, names, widths) @ linear.T)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +14,9 @@ import netsor as ns
 from netsor.data import cifar10, digits, sentences
 from netsor.errors import DataError
 from netsor.files import replacing, write_npz
-from netsor.plots.style import save, style
+from netsor.plots.style import picture
 from netsor.reproduce import (
-    Run,
+    Experiment,
     fit_slope,
     kernels_figure,
     measure,
@@ -24,8 +25,8 @@ from netsor.reproduce import (
     zoo_studies,
 )
 from netsor.reproduce.convergence import widths_up_to
+from netsor.reproduce.experiment import fingerprint
 from netsor.reproduce.rnn import rnn_figure, rnn_numbers
-from netsor.reproduce.store import fingerprint
 
 WIDTHS = (32, 64, 128, 256)
 
@@ -85,25 +86,25 @@ def rows(count: int, seeds: np.random.SeedSequence) -> np.ndarray:
 
 
 def test_samples_are_deterministic_and_reused(tmp_path: Path) -> None:
-    first = Run(tmp_path / "a", 7)
+    first = Experiment(tmp_path / "a", 7)
     got = first.samples("net", "mark", 32, 25, rows, chunk=10)
     assert got.shape == (25, 2)
-    again = Run(tmp_path / "a", 7)
+    again = Experiment(tmp_path / "a", 7)
     np.testing.assert_array_equal(again.samples("net", "mark", 32, 25, rows, chunk=10), got)
     assert (again.drawn, again.reused) == (0, 25)
-    fresh = Run(tmp_path / "b", 7).samples("net", "mark", 32, 45, rows, chunk=10)
-    more = Run(tmp_path / "a", 7).samples("net", "mark", 32, 45, rows, chunk=10)
+    fresh = Experiment(tmp_path / "b", 7).samples("net", "mark", 32, 45, rows, chunk=10)
+    more = Experiment(tmp_path / "a", 7).samples("net", "mark", 32, 45, rows, chunk=10)
     np.testing.assert_array_equal(more, fresh)
     np.testing.assert_array_equal(more[:25], got)
 
 
 @pytest.mark.parametrize("change", ["seed", "width", "network", "name"])
 def test_samples_of_another_run_are_not_reused(tmp_path: Path, change: str) -> None:
-    old = Run(tmp_path, 7).samples("net", "mark", 32, 10, rows, chunk=10)
-    run = Run(tmp_path, 8 if change == "seed" else 7)
+    old = Experiment(tmp_path, 7).samples("net", "mark", 32, 10, rows, chunk=10)
+    experiment = Experiment(tmp_path, 8 if change == "seed" else 7)
     name, mark = ("other" if change == "name" else "net"), ("else" if change == "network" else "mark")
-    new = run.samples(name, mark, 64 if change == "width" else 32, 10, rows, chunk=10)
-    assert (run.drawn, run.reused) == (10, 0)
+    new = experiment.samples(name, mark, 64 if change == "width" else 32, 10, rows, chunk=10)
+    assert (experiment.drawn, experiment.reused) == (10, 0)
     assert np.array_equal(old, new) == (change == "network")  # the draws know the name, the file the program
 
 
@@ -117,18 +118,22 @@ def test_an_interruption_keeps_what_is_finished(tmp_path: Path) -> None:
         return rows(count, seeds)
 
     with pytest.raises(KeyboardInterrupt):
-        Run(tmp_path, 0).samples("net", "mark", 32, 50, interrupted, chunk=10)
-    run = Run(tmp_path, 0)
-    got = run.samples("net", "mark", 32, 50, rows, chunk=10)
-    assert (run.drawn, run.reused) == (30, 20)
-    np.testing.assert_array_equal(got, Run(tmp_path / "b", 0).samples("net", "mark", 32, 50, rows, chunk=10))
+        Experiment(tmp_path, 0).samples("net", "mark", 32, 50, interrupted, chunk=10)
+    experiment = Experiment(tmp_path, 0)
+    got = experiment.samples("net", "mark", 32, 50, rows, chunk=10)
+    assert (experiment.drawn, experiment.reused) == (30, 20)
+    np.testing.assert_array_equal(
+        got, Experiment(tmp_path / "b", 0).samples("net", "mark", 32, 50, rows, chunk=10)
+    )
 
 
 def test_a_damaged_file_is_drawn_again(tmp_path: Path) -> None:
-    want = Run(tmp_path, 0).samples("net", "mark", 32, 10, rows, chunk=10)
+    want = Experiment(tmp_path, 0).samples("net", "mark", 32, 10, rows, chunk=10)
     path = tmp_path / "samples" / "net_32.npz"
     path.write_bytes(path.read_bytes()[:100])
-    np.testing.assert_array_equal(Run(tmp_path, 0).samples("net", "mark", 32, 10, rows, chunk=10), want)
+    np.testing.assert_array_equal(
+        Experiment(tmp_path, 0).samples("net", "mark", 32, 10, rows, chunk=10), want
+    )
 
 
 def test_fingerprint_knows_program_and_data() -> None:
@@ -169,7 +174,7 @@ def test_tangent_kernels_are_those_of_every_network_on_fewer_inputs(tmp_path: Pa
     studies = tangent_studies()
     assert [s.net.name for s in studies] == [s.net.name for s in zoo_studies()]
     study = studies[0]
-    found = measure(Run(tmp_path, 0), study, (32,), 3, tangent=True)
+    found = measure(Experiment(tmp_path, 0), study, (32,), 3, tangent=True)
     kernels = np.load(tmp_path / "samples" / "mlp_ntk_32.npz")["samples"][:3].astype(float)
     theta = ns.ntk(study.net)(study.inputs)
     want = [np.linalg.norm(k - theta) / np.linalg.norm(theta) for k in kernels]
@@ -184,7 +189,7 @@ def test_batches_are_the_images_in_order() -> None:
 
 
 def test_the_captions_claims_about_the_rnn(tmp_path: Path) -> None:
-    numbers = rnn_numbers(Run(tmp_path, 0), samples=400, width=200)
+    numbers = rnn_numbers(Experiment(tmp_path, 0), samples=400, width=200)
     lazy, dog = 14, 6  # of sentence 2, of sentence 1
     assert numbers.study.labels[lazy] == "lazy"
     assert numbers.study.labels[dog] == "dog"
@@ -200,7 +205,7 @@ def test_the_captions_claims_about_the_rnn(tmp_path: Path) -> None:
 def rnn_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("matplotlib")
     folder = tmp_path_factory.mktemp("rnn")
-    list(rnn_figure(Run(folder, 3), samples=60, width=16))
+    list(rnn_figure(Experiment(folder, 3), samples=60, width=16))
     return folder
 
 
@@ -211,8 +216,8 @@ def test_rnn_figure_writes_picture_caption_and_tables(rnn_folder: Path) -> None:
 
 
 def test_numbers_depend_on_the_seed_alone(rnn_folder: Path, tmp_path: Path) -> None:
-    same = rnn_numbers(Run(tmp_path / "a", 3), samples=60, width=16)
-    other = rnn_numbers(Run(tmp_path / "b", 4), samples=60, width=16)
+    same = rnn_numbers(Experiment(tmp_path / "a", 3), samples=60, width=16)
+    other = rnn_numbers(Experiment(tmp_path / "b", 4), samples=60, width=16)
     stored = np.loadtxt(rnn_folder / "rnn_E_outputs.csv", delimiter=",", skiprows=1)
     np.testing.assert_array_equal(stored, same.outputs)
     assert not np.array_equal(stored, other.outputs)
@@ -220,14 +225,15 @@ def test_numbers_depend_on_the_seed_alone(rnn_folder: Path, tmp_path: Path) -> N
 
 def test_the_same_figure_gives_the_same_files(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    pyplot = style()
-    files = []
-    for folder in ("a", "b"):
-        figure, ax = pyplot.subplots(figsize=(1, 1))
+
+    def draw(ax: Any) -> str:
         ax.plot([0, 1])
-        files.append(save(figure, tmp_path / folder / "figure"))
-        pyplot.close(figure)
-    for first, second in zip(*files, strict=True):
+        return "A caption with -0.5 in it."
+
+    for folder in ("a", "b"):
+        Experiment(tmp_path / folder).write("figure", picture(draw, (2, 2)))
+    for suffix in (".png", ".pdf", "_caption.txt"):
+        first, second = (tmp_path / folder / f"figure{suffix}" for folder in ("a", "b"))
         assert first.read_bytes() == second.read_bytes()
 
 
@@ -243,7 +249,7 @@ def test_rnn_tables_hold_words_and_numbers(rnn_folder: Path) -> None:
 
 def test_kernels_figure_in_a_small_run(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    lines = list(kernels_figure(Run(tmp_path, 0), (32, 64), 4))
+    lines = list(kernels_figure(Experiment(tmp_path, 0), (32, 64), 4))
     assert any("batchnorm + relu" in line for line in lines)
     with (tmp_path / "kernels_E_slopes.csv").open() as file:
         slopes = list(csv.DictReader(file))
@@ -257,7 +263,7 @@ def test_kernels_figure_in_a_small_run(tmp_path: Path) -> None:
 
 def test_distances_are_relative_frobenius_norms(tmp_path: Path) -> None:
     study = zoo_studies()[0]
-    found = measure(Run(tmp_path, 0), study, (32,), 3)
+    found = measure(Experiment(tmp_path, 0), study, (32,), 3)
     kernels = np.load(tmp_path / "samples" / "mlp_32.npz")["samples"][:3].astype(float)
     K = ns.kernel(study.net)(study.inputs)
     want = [np.sqrt(((k - K) ** 2).sum() / (K**2).sum()) for k in kernels]
@@ -267,14 +273,14 @@ def test_distances_are_relative_frobenius_norms(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("study", zoo_studies(), ids=lambda study: study.name)
 def test_slope_is_minus_one_half(study, tmp_path: Path) -> None:
-    found = measure(Run(tmp_path, 1), study, (32, 64, 128, 256, 512), 100)
+    found = measure(Experiment(tmp_path, 1), study, (32, 64, 128, 256, 512), 100)
     assert abs(found.fit.deviation) < 4
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("study", tangent_studies(), ids=lambda study: study.name)
 def test_slope_of_tangent_kernels(study, tmp_path: Path) -> None:
-    found = measure(Run(tmp_path, 1), study, (32, 64, 128, 256, 512), 100, tangent=True)
+    found = measure(Experiment(tmp_path, 1), study, (32, 64, 128, 256, 512), 100, tangent=True)
     assert abs(found.fit.deviation) < 4
 
 

@@ -14,7 +14,7 @@ from plain_zoo import assert_close
 import netsor as ns
 from netsor import zoo
 from netsor.simulation import draw, forward
-from netsor.simulation.simulate import Run
+from netsor.simulation.simulate import SimulationRun
 
 RNG = np.random.default_rng(11)
 VECTORS = RNG.standard_normal((3, 4))
@@ -67,7 +67,7 @@ FLAT = zoo.cnn(readout="flatten", var_v=1.5), partial(plain.cnn, readout="flatte
 
 def sample_weights(net: ns.Network, x: Any, width: Any, seed: int, sample: int) -> dict[str, np.ndarray]:
     """The weights of one sample; readouts are drawn last, so a kernel of this seed has the same body."""
-    run = Run(net, x, width, float)
+    run = SimulationRun(net, x, width, float)
     stream = np.random.SeedSequence(seed).spawn(sample + 1)[sample]
     return draw(run.program, run.widths, np.random.default_rng(stream))
 
@@ -77,7 +77,7 @@ def test_columns_are_the_outputs_of_each_input_alone(net, alone, inputs) -> None
     got = ns.simulate(net, inputs, WIDTH, samples=2, seed=5)
     for i, row in enumerate(got):
         w = sample_weights(net, inputs, WIDTH, 5, i)
-        assert_close(row, np.concatenate([Run(net, [x], WIDTH, float).outputs(w) for x in inputs]))
+        assert_close(row, np.concatenate([SimulationRun(net, [x], WIDTH, float).outputs(w) for x in inputs]))
         assert_close(row, np.concatenate([plain.outputs(w["v"], alone(w, x)) for x in inputs]))
 
 
@@ -95,7 +95,7 @@ def test_a_joint_program_by_itself_has_the_same_outputs(net, alone, inputs) -> N
     program = ns.program(net, *inputs[:2])
     weights = draw(program, dict.fromkeys(program.widths, WIDTH), np.random.default_rng(3))
     h = [alone(weights, x) for x in inputs[:2]]
-    run = Run(program, None, WIDTH, float)
+    run = SimulationRun(program, None, WIDTH, float)
     assert_close(run.outputs(weights), np.concatenate([plain.outputs(weights["v"], h_i) for h_i in h]))
 
 
@@ -152,7 +152,7 @@ READOUTS: dict[str, tuple[Callable, Callable, dict[str, float]]] = {
 
 def covariance(p: Reads, q: Reads, variances: dict[str, float]) -> float:
     """What two outputs have in common: var h.h' / n, summed over the members that both are read by."""
-    return sum(variances[key[0]] * p[key] @ q[key] / len(p[key]) for key in p if key in q)
+    return sum(float(variances[key[0]] * p[key] @ q[key] / len(p[key])) for key in p if key in q)
 
 
 # One readout of a flattened block has as many vectors as the block, so its inputs have one shape.
@@ -202,7 +202,10 @@ def test_kernel_of_the_flatten_readout_averages_over_pixels() -> None:
 
 @pytest.mark.parametrize(("net", "alone", "inputs"), [*SETS.values(), FLAT], ids=[*SETS, "cnn, flatten"])
 def test_float32_stays_float32(net, alone, inputs) -> None:
-    double, single = Run(net, inputs, WIDTH, np.float64), Run(net, inputs, WIDTH, np.float32)
+    double, single = (
+        SimulationRun(net, inputs, WIDTH, np.float64),
+        SimulationRun(net, inputs, WIDTH, np.float32),
+    )
     weights = draw(double.program, double.widths, np.random.default_rng(2))
     halved = {name: w.astype(np.float32) for name, w in weights.items()}
     values = forward(single.program, halved, single.data, keep=True)

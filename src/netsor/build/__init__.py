@@ -1,28 +1,49 @@
-"""The front end: Python functions to programs, and the layers that users compose."""
+"""The front end: networks as Python functions, layers, and tracing of networks to programs.
 
+| file | what it holds |
+| --- | --- |
+| `network` | `Network`, `ns.network` and `ns.program` |
+| `network_reading` | run a network on traced values; check that repeated runs agree |
+| `joint_program` | one program for a set of inputs; inputs of one shape share its statements |
+| `trace` | the nodes of one run, in order, and matrix products |
+| `graph_nodes` | traced values: `Node`, its operators, and its behaviour in NumPy |
+| `readouts` | outputs `v @ h` and their linear combinations |
+| `indexing` | checks of `h[...]`, axes and shapes |
+| `graph_to_program` | from traced values to statements of the language |
+| `parameters` | `ns.Matrix` and `ns.Vector` |
+| `array_functions` | `ns.stack`, `ns.mean`, `ns.softmax`, `ns.nonlin` and other functions of blocks |
+| `activations` | activation functions with the names of neural-tangents |
+| `layers` | layers, each with its parameters |
+| `user_functions` | functions of the user, and tests that they must pass |
+| `dependencies` | all objects that a function depends on, to detect changes |
+| `pickling` | functions in pickles |
+| `source_lines` | errors that point at the user's line |
+| `tangent_network` | `ns.tangent`, the derivative of a network |
+| `network_html` | a network in a notebook |
+"""
+
+from netsor.build import activations, layers
 from netsor.build.activations import *  # noqa: F403
-from netsor.build.activations import __all__ as _activations
-from netsor.build.functions import (
+from netsor.build.array_functions import (
     concat,
     contract,
     dot,
     flatten,
-    max,
     mean,
-    min,
     nonlin,
     pad,
     reshape,
     softmax,
     stack,
-    sum,
 )
+from netsor.build.array_functions import max as max
+from netsor.build.array_functions import min as min
+from netsor.build.array_functions import sum as sum
 from netsor.build.layers import *  # noqa: F403
-from netsor.build.layers import __all__ as _layers
 from netsor.build.network import Network, network, program
 from netsor.build.parameters import Matrix, Vector
-from netsor.build.tangent import tangent
-from netsor.lang.functions import abs_ as abs
+from netsor.build.tangent_network import tangent
+from netsor.lang.functions import abs_ as abs  # noqa: F401
 from netsor.lang.functions import (
     cos,
     elu,
@@ -50,11 +71,11 @@ from netsor.lang.functions import (
     tanh,
 )
 
+# Without abs, max, min and sum: `from netsor import *` must not replace those of Python.
 __all__ = [
     "Matrix",
     "Network",
     "Vector",
-    "abs",
     "concat",
     "contract",
     "cos",
@@ -70,10 +91,8 @@ __all__ = [
     "identity",
     "leaky_relu",
     "log",
-    "max",
     "maximum",
     "mean",
-    "min",
     "minimum",
     "network",
     "nonlin",
@@ -92,9 +111,8 @@ __all__ = [
     "sqrt",
     "stack",
     "step",
-    "sum",
     "tangent",
     "tanh",
 ]
-__all__ += _activations
-__all__ += _layers
+__all__ += activations.__all__
+__all__ += layers.__all__

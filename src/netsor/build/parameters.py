@@ -10,10 +10,14 @@ from typing import Any
 import numpy as np
 
 from netsor import arguments
-from netsor.build.nodes import Node, Outputs, Readout, fail
+from netsor.build.graph_nodes import Node
+from netsor.build.readouts import Outputs, Readout
+from netsor.build.source_lines import fail
 from netsor.errors import DataError
+from netsor.lang.learning_rates import check_rate
+from netsor.lang.operators import Operators
+from netsor.lang.ops import Op
 from netsor.lang.program import RESERVED
-from netsor.lang.rates import check_rate
 from netsor.lang.types import MOST_MEMBERS, TOO_LARGE
 
 __all__ = ["Matrix", "Vector"]
@@ -36,8 +40,8 @@ def _variance(var: Any, what: str) -> float:
     return value
 
 
-def _name(name: Any, what: str) -> Any:
-    """A name that can stand in a program's text, or None."""
+def _name(name: object, what: str) -> Any:
+    """Check that a name is valid in the text of programs; None is allowed."""
     if name is None:
         return name
     if isinstance(name, str) and re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) and name not in RESERVED:
@@ -50,7 +54,7 @@ def _name(name: Any, what: str) -> Any:
 
 
 def _index(index: Any) -> tuple[int, ...]:
-    """The shape of a block: positive integers."""
+    """Check the index shape of a block: positive integers."""
     try:
         sizes = tuple(operator.index(size) for size in index)
     except TypeError:
@@ -77,7 +81,8 @@ def _rows(rows: Any) -> int | str | None:
     return count
 
 
-def _law(value: Any) -> np.ndarray:
+def _law(value: object) -> np.ndarray:
+    """Convert a mean or covariance to a float64 array of finite numbers."""
     try:
         if np.asarray(value).dtype.kind not in "iuf" or np.ma.is_masked(value):
             raise TypeError
@@ -100,12 +105,26 @@ def _law(value: Any) -> np.ndarray:
 class Matrix:
     """An A-var: iid entries N(0, var / fan_in), used as `W @ h`.
 
-    rows   None: as many as the width (a hidden layer, or an input matrix on data);
-           a number: a readout with that many outputs; a string: a width with this name
-    cols   a string names the width it acts on; otherwise it is inferred
-    index  a block of independent matrices, e.g. the positions (3, 3) of a convolution's kernel
-    rate   how fast it is trained, for the tangent kernel: 0 is frozen
+    Sharing is object identity: a Matrix that is used twice is one matrix.
 
+    Parameters
+    ----------
+    var
+        The variance of an entry times the fan-in.
+    rows
+        None: an infinite width (a hidden layer, or an input matrix on data). A number: a readout with that
+        number of outputs. A string: an infinite width of this name.
+    cols
+        The name of the width that it acts on; by default it is inferred.
+    index
+        The shape of a block of independent matrices, e.g. the positions (3, 3) of a convolution's kernel.
+    name
+        Its name in programs; by default that of the variable.
+    rate
+        The learning rate, for the tangent kernel; 0 is frozen.
+
+    Examples
+    --------
     >>> import netsor as ns
     >>> W, v = ns.Matrix(2.0), ns.Matrix(1.0, rows=1)
     """
@@ -130,36 +149,37 @@ class Matrix:
         parts = [f"{self.var:g}", *([f"rows={self.rows!r}"] if self.rows is not None else [])]
         return f"Matrix({', '.join(parts)})"
 
-    def __matmul__(self, operand: Any) -> Any:
+    def __matmul__(self, operand: object) -> Any:
         return self.times(operand)
 
-    def times(self, operand: Any, *, aligned: int = 0) -> Any:
-        """`W @ operand`; the first `aligned` index axes of both run together."""
+    def times(self, operand: object, *, aligned: int = 0) -> Any:
+        """Compute `W @ operand`; over the first `aligned` index axes, matrix i multiplies vector i."""
         from netsor.build.trace import current_trace
 
-        if isinstance(operand, int | float) and operand == 0:
+        if isinstance(operand, int | float) and operand == 0:  # initial states are often the number 0
             return 0
         return current_trace("a Matrix").product(self, operand, aligned)
 
-    def __rmatmul__(self, other: Any) -> Any:
+    def __rmatmul__(self, other: object) -> Any:
         raise fail(
             "a Matrix stands on the right of `@`",
             "Rule MatMul: write `W @ h`; vectors are columns, as in the paper.",
         )
 
-    def __netsor_apply__(self, *_: Any) -> Any:
+    def __netsor_apply__(self, *_: object) -> Any:
         raise fail(
             "a Matrix stands without a vector",
             "Rule MatMul: a matrix acts on a vector, `W @ h`; functions act on vectors, `ns.relu(W @ h)`.",
         )
 
-    def __add__(self, other: Any) -> Any:
+    def __add__(self, other: object) -> Any:
         raise fail(
             "a Matrix cannot be added or scaled",
             "Rule MatMul: a matrix acts on a vector, `W @ h`. Its scale is its variance, `ns.Matrix(var)`.",
         )
 
-    __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __add__
+    __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __add__
+    __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __add__
 
     def __neg__(self) -> Any:
         return self + 0
@@ -173,15 +193,28 @@ class Matrix:
         )
 
 
-class Vector:
-    """An input G-var with coordinates N(mean, var): a bias or an initial state.
+class Vector(Operators):
+    """An input G-var with coordinates N(mean, var): a bias, an initial state, or noise.
 
-    var    a number, or a covariance matrix for a block of correlated vectors
-    mean   a number, or one per member of the block
-    index  shape of a block of vectors, independent if `var` is a number
-    rate   how fast it is trained, for the tangent kernel: 0 is frozen
-    each   drawn anew for each input: noise, which is never trained
+    Parameters
+    ----------
+    var
+        A variance, or a covariance matrix for a block of correlated vectors.
+    mean
+        A number, or one for each member of the block.
+    index
+        The shape of a block of vectors, which are independent if `var` is a number.
+    width
+        The name of its width; by default it is inferred.
+    name
+        Its name in programs; by default that of the variable.
+    rate
+        The learning rate, for the tangent kernel; 0 is frozen.
+    each
+        Whether to draw it anew for each input, as noise, which is not trained.
 
+    Examples
+    --------
     >>> import netsor as ns
     >>> b = ns.Vector(1.0, mean=0.5)
     """
@@ -190,8 +223,8 @@ class Vector:
 
     def __init__(
         self,
-        var: Any = 1.0,
-        mean: Any = 0.0,
+        var: object = 1.0,
+        mean: object = 0.0,
         *,
         index: tuple[int, ...] | None = None,
         width: str | None = None,
@@ -231,26 +264,7 @@ class Vector:
     def __getitem__(self, key):
         return self._node()[key]
 
-    def __add__(self, other):
-        return other + self if isinstance(other, Readout | Outputs) else self._node() + other
-
-    def __radd__(self, other):
-        return other + self._node()
-
-    def __sub__(self, other):
-        return -other + self if isinstance(other, Readout | Outputs) else self._node() - other
-
-    def __rsub__(self, other):
-        return other - self._node()
-
-    def __mul__(self, other):
-        return self._node() * other
-
-    def __rmul__(self, other):
-        return other * self._node()
-
-    def __truediv__(self, other):
-        return self._node() / other
-
-    def __neg__(self):
-        return -self._node()
+    def operate(self, op: Op, *operands: object) -> Any:
+        if any(isinstance(x, Readout | Outputs) for x in operands):
+            return NotImplemented  # a bias of outputs, which their operators add
+        return self._node().operate(op, *operands)

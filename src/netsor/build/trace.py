@@ -1,13 +1,17 @@
-"""Running a Python network on traced values: the first half of the way from a function to a program."""
+"""Tracing: run a Python network on symbolic values and record a graph of nodes.
+
+`graph_to_program` turns the graph into a program.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
+from itertools import count
 from numbers import Real
 from typing import Any
 
@@ -15,30 +19,30 @@ import numpy as np
 
 from netsor import arguments
 from netsor.arguments import a_type
-from netsor.build.nodes import (
+from netsor.build.dependencies import state_of
+from netsor.build.graph_nodes import (
     Average,
+    Data,
     Embedded,
     Expression,
     Flat,
-    Known,
     Leaf,
+    MatrixProduct,
     Node,
-    Product,
-    Readout,
     Width,
-    fail,
 )
 from netsor.build.parameters import Matrix, Vector
-from netsor.build.probes import UserFunction
-from netsor.build.states import state_of
+from netsor.build.readouts import Readout
+from netsor.build.source_lines import fail
+from netsor.build.user_functions import UserFunction
 from netsor.errors import DataError
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
-from netsor.lang.expr import Apply, Const, Expr, Ref, refs, rename
+from netsor.lang.expr import Apply, Expr, Ref, refs, rename, subtrees
 from netsor.lang.ops import Op
 from netsor.lang.types import Index
 
-__all__ = ["Requirement", "Trace", "Use", "current_trace", "data_expr", "numbers", "tracing"]
+__all__ = ["MatrixUse", "Requirement", "Trace", "current_trace", "numbers", "tracing", "unused_name"]
 
 _CURRENT: ContextVar[Trace | None] = ContextVar("netsor_trace", default=None)
 
@@ -49,7 +53,7 @@ def tracing() -> bool:
 
 
 def current_trace(what: str) -> Trace:
-    """The trace under way; networks are only ever run by netsor itself."""
+    """Return the active trace; raise an error outside a network."""
     trace = _CURRENT.get()
     if trace is None:
         raise fail(
@@ -61,8 +65,8 @@ def current_trace(what: str) -> Trace:
 
 
 @dataclass
-class Use:
-    """How a Matrix is used in this trace: its dimensions, and the shape of the block it flattens."""
+class MatrixUse:
+    """The dimensions of a Matrix in this trace, and the index shape of the blocks that it reads flattened."""
 
     rows: Width
     cols: Width | int
@@ -71,61 +75,67 @@ class Use:
 
 @dataclass(frozen=True)
 class Requirement:
-    """What a layer asks of data: `check` raises a NetsorError where the values are not of its kind."""
+    """A condition that a layer imposes on data: `check` raises a NetsorError for values that violate it."""
 
     data: Expr
     check: Callable[[np.ndarray], None]
     constants: Mapping[str, np.ndarray]
 
     def apply(self, arrays: Mapping[str, Any]) -> None:
-        known = {**self.constants, **arrays}
-        blocks = {name: Block(np.asarray(known[name]), np.ndim(known[name])) for name in refs(self.data)}
+        """Check the data for the given arrays, by name."""
+        values = {**self.constants, **arrays}
+        blocks = {name: Block(np.asarray(values[name]), np.ndim(values[name])) for name in refs(self.data)}
         self.check(np.asarray(evaluate(self.data, blocks).array))
 
 
 @dataclass
 class Trace:
-    """All nodes in order of creation, the data, and the dimensions of each Matrix."""
+    """The record of a trace: nodes in order of creation, data, and the dimensions of each Matrix."""
 
     nodes: list[Node] = field(default_factory=list)
     data: dict[str, np.ndarray] = field(default_factory=dict)
-    uses: dict[Matrix, Use] = field(default_factory=dict)
+    uses: dict[Matrix, MatrixUse] = field(default_factory=dict)
     leaves: dict[Any, Leaf] = field(default_factory=dict)
     widths: dict[str, Width] = field(default_factory=dict)
     functions: dict[Callable, str] = field(default_factory=dict)
-    users: dict[Any, UserFunction] = field(default_factory=dict)  # by their states
-    constants: dict[tuple[Index, bytes], str] = field(default_factory=dict)
-    concrete: bool = False  # whether the network looked at the values of its data
+    users: dict[Any, UserFunction] = field(default_factory=dict)  # state of a function -> its one object
+    constants: dict[tuple[Index, bytes], str] = field(default_factory=dict)  # content -> name in `data`
+    concrete: bool = False  # whether the network read the values of its data, so shapes do not decide alone
     requirements: list[Requirement] = field(default_factory=list)
-    spots: bool = True  # whether nodes remember the lines that made them
-    reading: int = 0  # how many inputs the network was read on
+    spots: bool = True  # whether nodes remember their source lines, for error messages
+    reading: int = 0  # number of inputs on which the network has been read
     counts: Counter[Any] = field(default_factory=Counter)
 
     @property
     def vectors(self) -> dict[Vector, None]:
-        """The Vectors that are used as such."""
+        """The Vectors in use as vectors of infinite width; a dict is an ordered set."""
         return {leaf.vector: None for leaf in self.leaves.values()}
 
     @property
     def biases(self) -> dict[Vector, None]:
-        """The Vectors that are added to outputs."""
+        """The Vectors in use as biases of outputs."""
         readouts = (node for node in self.nodes if isinstance(node, Readout))
         return {v: None for node in readouts for v, _, _ in node.terms if isinstance(v, Vector)}
+
+    @property
+    def parameters(self) -> dict[Matrix | Vector, None]:
+        """All matrices and vectors in use, in order."""
+        return dict.fromkeys((*self.uses, *self.vectors, *self.biases))
 
     def add(self, node: Node) -> None:
         self.nodes.append(node)
 
     def copy(self) -> Trace:
-        """What there is so far, to go back to with `rewind`."""
+        """Take a snapshot for `rewind`."""
         return replace(self, **{f.name: copy(getattr(self, f.name)) for f in fields(self)})
 
     def rewind(self, before: Trace) -> None:
-        """Forget what was added since a copy was made."""
+        """Return to a snapshot."""
         for f in fields(self):
             setattr(self, f.name, copy(getattr(before, f.name)))
 
     def signature(self, first: int = 0) -> list[tuple[Any, ...]]:
-        """What each node from number `first` on computes, without the names that the trace gave.
+        """Describe what each node from number `first` on computes, without names.
 
         Two readings of one network on one input have equal signatures.
         """
@@ -134,27 +144,30 @@ class Trace:
             for name, array in self.data.items()
             if name.startswith("k")
         }
+        data = DataSteps(constants)
         numbers: dict[Node, Any] = {leaf: leaf.vector for leaf in self.leaves.values()}
         out: list[tuple[Any, ...]] = []
+        # A Leaf appears at the first use of its Vector in any reading, so it must not count.
         for node in self.nodes[first:]:
             if not isinstance(node, Leaf):
                 numbers[node] = len(out)
-                out.append(_signature(node, numbers, constants))
+                out.append(_signature(node, numbers, data))
         return out
 
     @contextmanager
     def active(self) -> Iterator[None]:
+        """Make this the current trace, for one reading of a network."""
         token = _CURRENT.set(self)
-        self.reading += 1
+        self.reading += 1  # each reading draws its own noise, see `leaf`
         try:
             yield
         finally:
             _CURRENT.reset(token)
 
-    # What nodes are made from
+    # Operands, data and functions
 
-    def lift(self, x: Any) -> Node | float:
-        """Anything that may stand in an expression, as a node or a number."""
+    def lift(self, x: object) -> Node | float:
+        """Convert an operand of an expression to a node or a number."""
         match x:
             case Node():
                 if x.trace is not self:
@@ -174,38 +187,43 @@ class Trace:
                 return float(x)
         return self.constant(x)
 
-    def count(self, what: Any) -> int:
-        """How often this was asked before, in this reading of the network."""
+    def count(self, what: object) -> int:
+        """Count the earlier calls with the same argument in this reading of the network."""
         self.counts[self.reading, what] += 1
         return self.counts[self.reading, what] - 1
 
     def leaf(self, vector: Vector) -> Leaf:
+        """Return the node of a Vector: one for all readings, or one per reading for noise (`each`)."""
         key = (vector, self.reading) if vector.each else vector
         if key not in self.leaves:
             self.leaves[key] = Leaf(self, "G", vector.index, self.width(vector.width), vector)
         return self.leaves[key]
 
     def width(self, name: str | None) -> Width:
+        """Return the dimension of this name, or a new anonymous one."""
         return Width() if name is None else self.widths.setdefault(name, Width(name))
 
-    def constant(self, array: Any) -> Known:
-        """An array of numbers, kept with the program's data; equal arrays are kept once."""
+    def constant(self, array: object) -> Data:
+        """Store an array with the data of the program; equal arrays share a name."""
         values = numbers(array, "a constant here")
         name = self.constants.setdefault((values.shape, values.tobytes()), f"k{len(self.constants) + 1}")
         self.data.setdefault(name, values)
-        return Known(self, "K", values.shape, None, Ref(name))
+        return Data(self, "K", values.shape, None, Ref(name))
 
-    def input(self, x: Any, name: str) -> Any:
-        """Data of the network, traced; a tuple of arrays stays a tuple."""
+    def input(self, x: object, name: str) -> Any:
+        """Trace an input of the network; a tuple of arrays becomes a tuple of nodes."""
         if isinstance(x, tuple):
             return tuple(self.input(part, f"{name}_{i}") for i, part in enumerate(x))
         self.data[name] = numbers(x, "the input")
-        return Known(self, "K", self.data[name].shape, None, Ref(name))
+        return Data(self, "K", self.data[name].shape, None, Ref(name))
 
     def user_function(
         self, fn: Callable[..., Any], derivatives: tuple[Callable[..., Any], ...], takes: tuple[int, int, int]
     ) -> UserFunction:
-        """A function of the user's, which may be written anew wherever it is applied."""
+        """Return one object for all equal functions of the user.
+
+        A lambda inside a network is a new object at every reading; its state (see `dependencies`) is not.
+        """
         key = state_of(fn, *derivatives), len(derivatives), takes
         if key not in self.users:
             along = (0, 0, 2) if takes[2] else takes
@@ -213,56 +231,56 @@ class Trace:
         return self.users[key]
 
     def function_name(self, fn: Callable, label: str, reserved: set[str]) -> str:
-        """A name for a user's function that nothing else in the program has."""
+        """Choose a name for a user's function that is unique in the program."""
         if fn not in self.functions:
-            name, k = label, 1
-            while name in reserved or name in self.functions.values():
-                k += 1
-                name = f"{label}_{k}"
-            self.functions[fn] = name
+            self.functions[fn] = unused_name(label, {*reserved, *self.functions.values()})
         return self.functions[fn]
 
     def require(self, node: Node, check: Callable[[np.ndarray], None]) -> None:
-        """Check the values of data, of this input and of all others that share its statements."""
-        expr = data_expr(node)
-        made = Requirement(expr, check, {name: self.data[name] for name in refs(expr)})
-        made.apply({})
-        self.requirements.append(made)
+        """Check data now, and record the check for the other inputs that will share these statements."""
+        assert isinstance(node, Data)
+        constants = {name: self.data[name] for name in refs(node.expr)}
+        requirement = Requirement(node.expr, check, constants)
+        requirement.apply({})  # the constants hold the values of the input that is read
+        self.requirements.append(requirement)
 
     def concretise(self, node: Node) -> np.ndarray:
+        """Give the network the values of its data; other inputs of this shape then need their own reading."""
         self.concrete = True
         return self.values_of(node)
 
     def values_of(self, node: Node) -> np.ndarray:
-        """The numbers of data, for the input that is read."""
+        """Compute the values of a K-node for the current input."""
+        assert isinstance(node, Data)
         values = {name: Block(array, array.ndim) for name, array in self.data.items()}
-        return np.asarray(evaluate(data_expr(node), values).array)
+        return np.asarray(evaluate(node.expr, values).array)
 
     # Matrix products
 
-    def product(self, matrix: Matrix, operand: Any, aligned: int) -> Node:
-        """`W @ operand`: an embedding of data, a hidden layer, or an output."""
+    def product(self, matrix: Matrix, operand: object, aligned: int) -> Node:
+        """Build `W @ operand`: an embedding of data, a hidden layer, or an output."""
         flat = operand.dims if isinstance(operand, Flat) else 0
         x = self.lift(operand.node if isinstance(operand, Flat) else operand)
         self.refuse_operand(matrix, x)
         assert isinstance(x, Node)
-        if x.kind == "K":
+        if isinstance(x, Data):
             return self.embed(matrix, x.reshape(*x.index[: len(x.index) - flat], -1) if flat else x, aligned)
-        if 0 < flat < len(x.index):  # the axes that run together come first
+        # A flattened block means sum_i W_i x_i: the axes i are aligned, and MatMul aligns the first ones.
+        if 0 < flat < len(x.index):
             first = len(x.index) - flat
             x = x.transpose(*range(first, len(x.index)), *range(first))
         use = self.use(matrix, lambda: Width(), x.index[:flat])
         if isinstance(use.cols, int) or not isinstance(x.width, Width):
             raise self.two_uses(matrix)
-        use.cols.meet(x.width, "@")
+        use.cols.meet(x.width, "@")  # the columns of W and the width of x are one dimension
         aligned = flat or aligned
         index = use.flat + matrix.index
         self.check_aligned(aligned, index, x.index)
         if isinstance(matrix.rows, int):
-            own = matrix.index + ((matrix.rows,) if matrix.rows > 1 else ())
-            rest = (use.flat + own)[aligned:]
-            return Readout(self, "C", rest + x.index[aligned:], None, ((matrix, x, aligned),), rest)
-        out = Product(self, "G", index + x.index[aligned:], use.rows, matrix, x, aligned)
+            outputs = index + ((matrix.rows,) if matrix.rows > 1 else ())
+            free = outputs[aligned:]
+            return Readout(self, "C", free + x.index[aligned:], None, ((matrix, x, aligned),), free)
+        out = MatrixProduct(self, "G", index + x.index[aligned:], use.rows, matrix, x, aligned)
         return out.sum(tuple(range(aligned))) if flat and aligned else out
 
     def called(self, matrix: Matrix) -> str:
@@ -287,11 +305,12 @@ class Trace:
                 "write `c * h`.",
             )
 
-    def use(self, matrix: Matrix, cols: Callable[[], Width | int], flat: Index = ()) -> Use:
+    def use(self, matrix: Matrix, cols: Callable[[], Width | int], flat: Index = ()) -> MatrixUse:
+        """Return the dimensions of a matrix; its first use fixes them."""
         if matrix not in self.uses:
             rows = self.width(matrix.rows if isinstance(matrix.rows, str) else None)
-            found = self.width(matrix.cols) if matrix.cols is not None else cols()
-            self.uses[matrix] = Use(rows, found, flat)
+            columns = self.width(matrix.cols) if matrix.cols is not None else cols()
+            self.uses[matrix] = MatrixUse(rows, columns, flat)
         if self.uses[matrix].flat != flat:
             raise fail(
                 f"{self.called(matrix)} is applied to flattened blocks of shapes {self.uses[matrix].flat} "
@@ -301,6 +320,8 @@ class Trace:
         return self.uses[matrix]
 
     def embed(self, matrix: Matrix, x: Node, aligned: int) -> Node:
+        """Build U x for data x (..., m), an input G-var in the paper's terms."""
+        assert isinstance(x, Data)
         if not x.index:
             raise fail(
                 f"{self.called(matrix)} is applied to data without axes, a single number",
@@ -327,10 +348,10 @@ class Trace:
             )
         self.check_aligned(aligned, matrix.index, x.index[:-1])
         index = matrix.index + x.index[aligned:-1]
-        return Embedded(self, "G", index, use.rows, matrix, data_expr(x), aligned)
+        return Embedded(self, "G", index, use.rows, matrix, x.expr, aligned)
 
     def check_aligned(self, aligned: int, index: Index, other: Index) -> None:
-        """Axes that run together are axes of both, with one length."""
+        """Check that the first `aligned` axes of two index shapes exist and have equal lengths."""
         if type(aligned) is not int or aligned < 0:
             raise fail(f"aligned={aligned!r}", "Give the number of first index axes that run together, >= 0.")
         if index[:aligned] != other[:aligned] or aligned > min(len(index), len(other)):
@@ -347,13 +368,14 @@ class Trace:
         )
 
 
-def _signature(node: Node, numbers: dict[Node, Any], constants: dict[str, str]) -> tuple[Any, ...]:
+def _signature(node: Node, numbers: dict[Node, Any], data: DataSteps) -> tuple[Any, ...]:
+    """Describe a node; `numbers` identifies its operands."""
     match node:
-        case Known(expr=expr):
-            return "data", rename(expr, constants)
-        case Embedded(matrix=matrix, data=data, aligned=aligned):
-            return matrix, rename(data, constants), aligned
-        case Product(matrix=matrix, operand=x, aligned=aligned):
+        case Data(expr=expr):
+            return "data", data.described(expr)
+        case Embedded(matrix=matrix, data=embedded, aligned=aligned):
+            return matrix, data.described(embedded), aligned
+        case MatrixProduct(matrix=matrix, operand=x, aligned=aligned):
             return matrix, numbers[x], aligned
         case Expression(op=op, args=args, attrs=attrs):
             parts = (numbers[a] if isinstance(a, Node) else repr(a) for a in args)
@@ -365,14 +387,44 @@ def _signature(node: Node, numbers: dict[Node, Any], constants: dict[str, str]) 
     raise TypeError(f"{node} has no signature")
 
 
+class DataSteps:
+    """The expressions of data in a trace as numbered steps, each described where it is first used.
+
+    `constants` replaces names by contents; equal functions of the user count as one.
+    """
+
+    def __init__(self, constants: dict[str, str]) -> None:
+        self.constants = constants
+        self._numbers: dict[Expr, int] = {}
+
+    def described(self, expr: Expr) -> tuple[Any, ...]:
+        """Describe an expression: its number, and the steps in it that no expression before had."""
+        new = []
+        for node in subtrees(expr, self._numbers):
+            new.append(self._step(node))
+            self._numbers[node] = len(self._numbers)
+        return self._numbers[expr], *new
+
+    def _step(self, node: Expr) -> Any:
+        if isinstance(node, Apply):
+            return (_operation(node.op), repr(node.attrs), *(self._numbers[a] for a in node.args))
+        return rename(node, self.constants)
+
+
 def _operation(op: Op) -> Any:
-    """An operation; a user's function may be made anew whenever the network is read."""
+    """Identify an operation; a user's function may be a new object at every reading."""
     fn = getattr(op, "fn", None)
     return (type(op), fn.likeness) if isinstance(fn, UserFunction) else op
 
 
-def numbers(x: Any, what: str) -> np.ndarray:
-    """Data as an array of finite numbers."""
+def unused_name(base: str, taken: Collection[str]) -> str:
+    """Return `base`, or the first of `base_2`, `base_3`, ... that is not taken."""
+    candidates = (f"{base}_{k}" if k > 1 else base for k in count(1))
+    return next(name for name in candidates if name not in taken)
+
+
+def numbers(x: object, what: str) -> np.ndarray:
+    """Convert data to a read-only float64 array of finite numbers."""
     try:
         values = _real_array(x, what)
     except (TypeError, ValueError, OverflowError, RuntimeError):
@@ -397,8 +449,8 @@ def numbers(x: Any, what: str) -> np.ndarray:
     return values
 
 
-def _real_array(x: Any, what: str) -> np.ndarray:
-    """A new array of float64; TypeError for what is not made of real numbers, or has entries masked out."""
+def _real_array(x: object, what: str) -> np.ndarray:
+    """Copy to float64; raise TypeError unless x consists of real numbers without masked entries."""
     array = arguments.array(what, x) if hasattr(x, "requires_grad") else np.asarray(x)
     if array.dtype.kind == "O":
         real = all(isinstance(v, Real | np.bool_) for v in array.ravel())
@@ -416,33 +468,8 @@ def _is_finite(x: Any) -> bool:
         return False
 
 
-def _is_masked(x: Any) -> bool:
-    """Whether some entry of an array, or of an array in a list, is masked out."""
+def _is_masked(x: object) -> bool:
+    """Whether an array, or an array in nested lists, has masked entries."""
     if isinstance(x, np.ma.MaskedArray):
         return bool(np.ma.getmaskarray(x).any())
     return isinstance(x, list | tuple) and any(_is_masked(part) for part in x)
-
-
-def data_expr(node: Node | float) -> Expr:
-    """The expression of a K-node in terms of named data."""
-    found: dict[Node, Expr] = {}
-
-    def known(x: Node | float) -> Expr | None:
-        return found.get(x) if isinstance(x, Node) else Const(x)
-
-    path: list[Node | float] = [node]
-    while path:
-        last = path[-1]
-        if isinstance(last, Known):
-            found[last] = last.expr
-        elif isinstance(last, Expression):
-            parts = [known(a) for a in last.args]
-            if None in parts:
-                path += [a for a, part in zip(last.args, parts, strict=True) if part is None]
-                continue
-            found[last] = Apply(last.op, tuple(part for part in parts if part is not None), last.attrs)
-        path.pop()
-    expr = known(node)
-    if expr is None:
-        raise TypeError(f"{node} is not data")
-    return expr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, ParamSpec
 
 import typer
 from rich.console import Console
@@ -14,14 +14,17 @@ from netsor.errors import NetsorError, NetsorWarning
 
 __all__ = ["app", "complain", "reporting", "reproduce_app"]
 
+P = ParamSpec("P")
+
+# Commands import what they need when they run, so that `netsor --help` does not wait for SciPy.
 app = typer.Typer(
-    help="Write a neural network once; read it as a program, as its infinite-width limit, as a simulation.",
+    help="Write a neural network once; read it as a program, an infinite-width limit, or a simulation.",
     epilog="Exit codes: 0 done, 1 error, 2 wrong usage, 3 verify found no agreement, 130 interrupted.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-reproduce_app = typer.Typer(help="Make the paper's figures from our own engine.", no_args_is_help=True)
+reproduce_app = typer.Typer(help="Draw the figures of the paper.", no_args_is_help=True)
 app.add_typer(reproduce_app, name="reproduce")
 
 
@@ -39,7 +42,7 @@ def main(
         bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
-    """What all commands have in common."""
+    """Read the options that all commands have."""
 
 
 def complain(message: str, code: int = 1) -> NoReturn:
@@ -52,24 +55,24 @@ def _print_error(message: str) -> None:
     Console(stderr=True, highlight=False, soft_wrap=True).print(message, markup=False)
 
 
-def _show_warning(shown: Callable[..., None]) -> Callable[..., None]:
-    """Our warnings as messages, others as they were shown before."""
+def _show_warning(before: Callable[..., None]) -> Callable[..., None]:
+    """Show our warnings as messages, and others as before."""
 
     def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
         if issubclass(category, NetsorWarning):
             _print_error(f"Warning: {message}")
         else:
-            shown(message, category, *where)
+            before(message, category, *where)
 
     return show
 
 
-def reporting(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose errors and warnings are printed as messages, without a traceback."""
+def reporting(command: Callable[P, None]) -> Callable[P, None]:
+    """Print the errors and warnings of a command as messages, without a traceback."""
 
     @functools.wraps(command)
-    def wrapped(*args: Any, **options: Any) -> None:
-        before = warnings.showwarning
+    def wrapped(*args: P.args, **options: P.kwargs) -> None:
+        before = warnings.showwarning  # restored below: tests run several commands in one process
         warnings.showwarning = _show_warning(before)
         try:
             command(*args, **options)

@@ -7,9 +7,8 @@ import json
 import re
 import sys
 import traceback
-import zipfile
-import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,12 @@ import numpy as np
 from netsor.build.network import Network
 from netsor.build.trace import numbers
 from netsor.errors import BuildError, DataError, NetsorError, ParseError
+from netsor.files import DAMAGED
 from netsor.lang import Program, parse
 
 __all__ = [
+    "data_files",
+    "inputs_of",
     "is_program",
     "load_array",
     "load_function",
@@ -31,11 +33,6 @@ __all__ = [
     "load_program",
     "set_data",
 ]
-
-ARRAYS = (
-    "A .npy array has the inputs along its first axis. In a .npz file an array called x does so too (and y, "
-    "for a second set); otherwise each array is one input, and arrays name.0, name.1 are the parts of one."
-)
 
 
 def is_program(target: str) -> bool:
@@ -54,43 +51,43 @@ def load_program(path: Path) -> Program:
     except UnicodeDecodeError:
         raise ParseError(f"{path} is not a text file", remedy="A program is a text in UTF-8.") from None
     except NetsorError as error:
+        # The message holds the place already, in the program and not in this file.
         raise type(error)(f"{path}: {error}") from None
 
 
 def set_data(program: Program, settings: list[str]) -> Program:
-    """The program with data replaced: NAME=[1, 2] or NAME=FILE.npy."""
+    """The program with data replaced, by NAME=[1, 2] or NAME=FILE.npy."""
     data = dict(program.data)
     for setting in settings:
         name, _, text = setting.partition("=")
         if name not in data:
-            known = ", ".join(data) or "none"
-            raise DataError(f"the program has no data `{name}`", remedy=f"Its data: {known}.")
-        given = load_array(Path(text)) if text.endswith(".npy") else _literal(name, text)
-        data[name] = numbers(given, f"the data `{name}`")
-    changed = replace(program, data=data)
-    changed.check()
-    return changed
+            names = ", ".join(data) or "none"
+            raise DataError(f"the program has no data `{name}`", remedy=f"Its data: {names}.")
+        values = load_array(Path(text)) if text.endswith(".npy") else _literal(name, text)
+        data[name] = numbers(values, f"the data `{name}`")
+    program = replace(program, data=data)
+    program.check()
+    return program
 
 
-def _literal(name: str, text: str) -> np.ndarray:
+def _literal(name: str, text: str) -> Any:
     try:
-        values = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError):
         raise DataError(
             f"`{text:.60}` is not an array of numbers",
             remedy=f"Write --data '{name}=[1, 0.5]', or a .npy file.",
         ) from None
-    return numbers(values, f"the data `{name}`")
 
 
 def load_network(target: str) -> Network:
     """The network of FILE.py:name; the file is run as a module."""
     path, name, module = _module_of(target)
-    found = module.get(name)
-    if isinstance(found, Network):
-        return found
-    networks = ", ".join(key for key, value in module.items() if isinstance(value, Network))
-    what = f"`{name}` in {path} is no network" if found is not None else f"{path} has no `{name}`"
+    value = module.get(name)
+    if isinstance(value, Network):
+        return value
+    networks = ", ".join(key for key, other in module.items() if isinstance(other, Network))
+    what = f"`{name}` in {path} is no network" if value is not None else f"{path} has no `{name}`"
     raise BuildError(
         what, remedy=f"Its networks: {networks or 'none'}. Decorate a function with @ns.network to make one."
     )
@@ -99,10 +96,10 @@ def load_network(target: str) -> Network:
 def load_function(target: str) -> Callable[..., Any]:
     """The function of FILE.py:name, which makes networks."""
     path, name, module = _module_of(target)
-    found = module.get(name)
-    if callable(found) and not isinstance(found, Network):
-        return found
-    what = f"`{name}` in {path} makes no networks" if found is not None else f"{path} has no `{name}`"
+    value = module.get(name)
+    if callable(value) and not isinstance(value, Network):
+        return value
+    what = f"`{name}` in {path} makes no networks" if value is not None else f"{path} has no `{name}`"
     raise BuildError(
         what, remedy="Give a function from the depth to a network: lambda depth: ns.zoo.mlp(depth)."
     )
@@ -122,12 +119,13 @@ def _module_of(target: str) -> tuple[Path, str, dict[str, Any]]:
 
 
 def _run(path: Path) -> dict[str, Any]:
+    """Run a file as a module; errors name the line of the file."""
     spec = importlib.util.spec_from_file_location(f"netsor_file_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
-    if importlib.util.find_spec("cloudpickle"):  # other processes cannot import it: its code travels
+    if importlib.util.find_spec("cloudpickle"):  # other processes cannot import the file: send its code
         import cloudpickle
 
         cloudpickle.register_pickle_by_value(module)
@@ -143,8 +141,23 @@ def _run(path: Path) -> dict[str, Any]:
         where = f", line {lines[-1]}" if lines else ""
         raise BuildError(f"{path}{where}: {type(error).__name__}: {error}") from None
     finally:
-        sys.path.append(sys.path.pop(0))  # workers import its neighbours, which must hide no package
+        sys.path.append(sys.path.pop(0))  # workers import its neighbours, which must not hide packages
     return vars(module)
+
+
+def inputs_of(data: Path | None) -> tuple[list[Any], list[Any] | None, list[str]]:
+    """The inputs in DATA, which a network needs."""
+    if data is None:
+        raise DataError("a network needs data", remedy="Give a .npy or .npz file after the network.")
+    return load_inputs(data)
+
+
+def data_files(data: list[Path], inputs: list[Path] | None) -> list[Path]:
+    """The files with inputs, given as arguments or by the old option."""
+    files = [*data, *(inputs or [])]
+    if not files:
+        raise DataError("a network needs data", remedy="Give a .npy or .npz file after the network.")
+    return files
 
 
 def load_inputs(path: Path, *, one: bool = False) -> tuple[list[Any], list[Any] | None, list[str]]:
@@ -152,71 +165,73 @@ def load_inputs(path: Path, *, one: bool = False) -> tuple[list[Any], list[Any] 
 
     With `one`, a .npy array is a single input.
     """
+    arrays: dict[str, np.ndarray] = {}
     if path.suffix == ".npy":
         array = load_array(path)
         if one:
             return [array], None, [path.stem]
-        if array.ndim == 0:
-            raise DataError(f"{path} holds a single number", remedy=ARRAYS)
-        return list(array), None, [str(k) for k in range(len(array))]
-    if path.suffix != ".npz":
-        raise DataError(f"{path} is neither .npy nor .npz", remedy=ARRAYS)
-    arrays = load_npz(path)
+        if array.ndim:
+            return list(array), None, [str(k) for k in range(len(array))]
+        problem = f"{path} holds a single number"
+    elif path.suffix == ".npz":
+        arrays = load_npz(path)
+        problem = f"{path} has no arrays"
+    else:
+        problem = f"{path} is neither .npy nor .npz"
+    if not arrays:
+        raise DataError(
+            problem,
+            remedy="A .npy array has the inputs along its first axis. In a .npz file an array called x does "
+            "so too (and y, for a second set); otherwise each array is one input, and arrays name.0, name.1 "
+            "are the parts of one.",
+        )
     if "x" in arrays and set(arrays) <= {"x", "y"} and not one:
         second = list(arrays["y"]) if "y" in arrays else None
         return list(arrays["x"]), second, [str(k) for k in range(len(arrays["x"]))]
-    inputs = _members(arrays)
-    if not inputs:
-        raise DataError(f"{path} has no arrays", remedy=ARRAYS)
+    inputs = _joined_parts(arrays)
     return list(inputs.values()), None, list(inputs)
 
 
-def _members(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+def _joined_parts(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     """Each array an input; name.0, name.1, ... together are a tuple."""
-    found: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     for key, array in arrays.items():
         part = re.fullmatch(r"(.+)\.(\d+)", key)
         if part is None:
-            found[key] = array
+            inputs[key] = array
         else:
-            found.setdefault(part[1], {})[int(part[2])] = array
+            inputs.setdefault(part[1], {})[int(part[2])] = array
     return {
         key: tuple(value[k] for k in sorted(value)) if isinstance(value, dict) else value
-        for key, value in found.items()
+        for key, value in inputs.items()
     }
 
 
 def load_array(path: Path) -> np.ndarray:
     """The array of a .npy file."""
-    try:
-        with path.open("rb") as file:
-            return np.load(file, allow_pickle=False)
-    except FileNotFoundError:
-        raise DataError(f"there is no file {path}") from None
-    except (ValueError, EOFError, OverflowError, SyntaxError, MemoryError):
-        raise DataError(f"{path} is not an array of numbers", remedy="Write it with numpy.save.") from None
+    with _reading(path, "an array of numbers", "Write it with numpy.save."), path.open("rb") as file:
+        return np.load(file, allow_pickle=False)
 
 
 def load_npz(path: Path) -> dict[str, np.ndarray]:
     """All arrays of a .npz file."""
+    remedy = "Write it with numpy.savez."
+    with (
+        _reading(path, "a .npz file of arrays of numbers", remedy),
+        path.open("rb") as file,
+        np.load(file, allow_pickle=False) as stored,
+    ):
+        return {key: stored[key] for key in stored.files}
+
+
+@contextmanager
+def _reading(path: Path, what: str, remedy: str) -> Iterator[None]:
+    """Turn the errors of a damaged file into one that says what the file should be."""
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            return {key: stored[key] for key in stored.files}
+        yield
     except FileNotFoundError:
         raise DataError(f"there is no file {path}") from None
-    except (
-        ValueError,
-        EOFError,
-        AttributeError,
-        TypeError,
-        OverflowError,
-        SyntaxError,
-        KeyError,
-        MemoryError,
-        NotImplementedError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ):
-        raise DataError(
-            f"{path} is not a .npz file of arrays of numbers", remedy="Write it with numpy.savez."
-        ) from None
+    except DAMAGED as error:
+        if isinstance(error, OSError):  # such as a folder, or missing permission
+            raise
+        raise DataError(f"{path} is not {what}", remedy=remedy) from None

@@ -5,51 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations_with_replacement
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
 
 from netsor.build.network import program as program_of
-from netsor.build.tangent import tangent as tangent_of
+from netsor.build.tangent_network import tangent as tangent_of
 from netsor.cli.app import app, reporting
-from netsor.cli.loading import load_inputs, load_network, load_program, set_data
-from netsor.errors import DataError
+from netsor.cli.loading import data_files, load_inputs, load_network, load_program, set_data
+from netsor.cli.shared_options import (
+    Method,
+    NetworkTarget,
+    OldInput,
+    ProgramFile,
+    ProgramOutput,
+    Rates,
+    rates_of,
+)
 from netsor.files import write_npz, write_text
 from netsor.lang import Program
 from netsor.lang.types import C, G
+from netsor.limits import Limit
 
-__all__ = [
-    "NetworkTarget",
-    "OldInput",
-    "RatesOption",
-    "check",
-    "data_files",
-    "limit",
-    "rates_of",
-    "show",
-    "tangent",
-]
-
-ProgramFile = Annotated[Path, typer.Argument(help="A program in text form (.netsor).", metavar="FILE.netsor")]
-NetworkTarget = Annotated[
-    str, typer.Argument(help="A network in a Python file.", metavar="FILE.py:NETWORK", show_default=False)
-]
-RatesOption = Annotated[
-    str,
-    typer.Option(help="What a parameter is: ntk, unit, or standard:512; or rates by name: W=0,b=0.5."),
-]
-OldInput = Annotated[
-    list[Path] | None, typer.Option("--input", "-i", help="DATA, as an option.", hidden=True)
-]
-
-
-def data_files(data: list[Path], inputs: list[Path] | None) -> list[Path]:
-    """The files with inputs, as arguments or, as they once were, as options."""
-    files = [*data, *(inputs or [])]
-    if not files:
-        raise DataError("a network needs data", remedy="Give a .npy or .npz file after the network.")
-    return files
+__all__ = ["check", "limit", "show", "tangent"]
 
 
 @app.command()
@@ -68,28 +47,28 @@ def show(
     variant: Annotated[
         str, typer.Option(help="Rewrite it as netsor, netsor-minus, netsor-o or netsor+.", show_default=False)
     ] = "",
-    expand: Annotated[bool, typer.Option("--expand", help="One variable of the paper per line.")] = False,
-    ntk: Annotated[bool, typer.Option("--ntk", help="Of its tangent, whose kernel is the NTK.")] = False,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write to a file, with all data.")
-    ] = None,
+    expand: Annotated[
+        bool, typer.Option("--expand", help="Write one variable of the paper per line.")
+    ] = False,
+    ntk: Annotated[bool, typer.Option("--ntk", help="Show the tangent, whose kernel is the NTK.")] = False,
+    output: ProgramOutput = None,
 ) -> None:
-    """The program of a network on an input, type checked, in the paper's notation."""
+    """Show the type-checked program of a network on an input, in the notation of the paper."""
     net = load_network(target)
-    given = [x for path in data_files(data or [], inputs) for x in load_inputs(path, one=True)[0]]
-    made = program_of(tangent_of(net) if ntk else net, *given)
-    made = made.lower(variant) if variant else made
-    made = made.expand() if expand else made
-    made.check()
-    _write(made, output)
+    x = [array for path in data_files(data or [], inputs) for array in load_inputs(path, one=True)[0]]
+    program = program_of(tangent_of(net) if ntk else net, *x)
+    program = program.lower(variant) if variant else program
+    program = program.expand() if expand else program
+    program.check()
+    _write(program, output)
 
 
-def _write(made: Program, output: Path | None) -> None:
+def _write(program: Program, output: Path | None) -> None:
     if output is None:
-        typer.echo(str(made), nl=False)
+        typer.echo(str(program), nl=False)
     else:
-        write_text(output, made.show())
-        typer.echo(f"wrote {output}: {len(made.statements)} statements")
+        write_text(output, program.show())
+        typer.echo(f"wrote {output}: {len(program.statements)} statements")
 
 
 @app.command()
@@ -107,28 +86,12 @@ def check(path: ProgramFile) -> None:
 @reporting
 def tangent(
     path: ProgramFile,
-    rates: RatesOption = "ntk",
-    finite: Annotated[bool, typer.Option("--finite", help="As it is at finite width.")] = False,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write to a file, with all data.")
-    ] = None,
+    rates: Rates = "ntk",
+    finite: Annotated[bool, typer.Option("--finite", help="Write it as it is at finite width.")] = False,
+    output: ProgramOutput = None,
 ) -> None:
-    """The derivative of a program along a random direction of its parameters, whose kernel is the NTK."""
-    made = load_program(path).tangent(rates_of(rates), tied=finite, scalars=finite)
-    _write(made, output)
-
-
-def rates_of(text: str) -> Any:
-    """Rates from a text: a convention, or numbers by name."""
-    convention, _, width = text.partition(":")
-    if convention == "standard" and width.isdecimal():
-        return convention, int(width)
-    if "=" not in text:
-        return text
-    try:
-        return {name.strip(): float(rate) for name, rate in (part.split("=") for part in text.split(","))}
-    except ValueError:
-        raise DataError(f"--rates {text}", remedy="Rates are numbers by name: --rates W=0,b=0.5.") from None
+    """Differentiate a program along a random direction of its parameters; its kernel is the NTK."""
+    _write(load_program(path).tangent(rates_of(rates), tied=finite, scalars=finite), output)
 
 
 @app.command()
@@ -139,22 +102,22 @@ def limit(
         list[str] | None,
         typer.Option("--data", "-d", help="Replace data: 'x=[1, 0.5]' or x=FILE.npy.", metavar="NAME=VALUE"),
     ] = None,
-    method: Annotated[str, typer.Option(help="auto, exact or sample.")] = "auto",
+    method: Method = "auto",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Store the values, as a .npz file.")
+        Path | None, typer.Option("--output", "-o", help="Write the values as .npz, too.")
     ] = None,
 ) -> None:
-    """mu, Sigma, the scalar limits and the kernel of a program."""
+    """Print mu, Sigma, the limits of scalars and the kernel of a program."""
     from netsor.limits import limit as limit_of
 
     program = set_data(load_program(path), data or [])
-    found = limit_of(program, method=method)
-    stored: dict[str, Any] = {}
-    for name, value, note in _quantities(program, found):
+    L = limit_of(program, method=method)
+    stored: dict[str, np.ndarray | str | float] = {}
+    for name, value, note in _quantities(program, L):
         stored[name] = value
         typer.echo(f"{name} = {_number(value)}{note}")
     if program.outputs:
-        result = found.kernel()
+        result = L.kernel()
         stored |= {"K": result.value, "error": result.error, "plan": result.explain()}
         typer.echo(f"K = {_number(result.value)}")
         typer.echo(result.explain())
@@ -162,26 +125,26 @@ def limit(
         write_npz(output, stored)
 
 
-def _quantities(program: Program, found: Any) -> Iterator[tuple[str, Any, str]]:
-    """Name, value and note of every mu, Sigma and scalar limit, in the order of the program."""
+def _quantities(program: Program, L: Limit) -> Iterator[tuple[str, np.ndarray | float, str]]:
+    """Name, value and note of every mu, Sigma and limit of a scalar, in the order of the program."""
     vectors = [(name, type_) for name, type_ in program.types.items() if isinstance(type_, G)]
     for name, _ in vectors:
-        yield f"mu({name})", found.mu(name), ""
-    for (name, type_), (other, type2) in combinations_with_replacement(vectors, 2):
+        yield f"mu({name})", L.mu(name), ""
+    for (name, type_), (name2, type2) in combinations_with_replacement(vectors, 2):
         if type_.width == type2.width:
-            yield f"Sigma({name}, {other})", found.sigma(name, other), ""
+            yield f"Sigma({name}, {name2})", L.sigma(name, name2), ""
         else:
             shape = (*type_.index, *type2.index)
-            yield f"Sigma({name}, {other})", np.zeros(shape), f"  (widths {type_.width}, {type2.width})"
+            yield f"Sigma({name}, {name2})", np.zeros(shape), f"  (widths {type_.width}, {type2.width})"
     for name, type_ in program.types.items():
         if isinstance(type_, C):
-            yield f"limit of {name}", found.scalar(name), ""
+            yield f"limit of {name}", L.scalar(name), ""
 
 
-def _number(value: Any) -> str:
+def _number(value: np.ndarray | float) -> str:
     array = np.asarray(value)
     if array.ndim == 0:
-        return f"{float(array) + 0.0:.10g}"
+        return f"{float(array) + 0.0:.10g}"  # -0.0 + 0.0 is 0.0
     if not array.any():
         return f"0 in all {array.size} entries" if array.size > 1 else "0"
     return np.array2string(array, precision=10, suppress_small=True)

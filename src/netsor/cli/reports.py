@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from netsor.cli.app import app, reporting
-from netsor.cli.kernels import Seed, inputs_of, labels_of, widths_of
-from netsor.cli.loading import load_network
-from netsor.cli.programs import NetworkTarget, OldInput, data_files
+from netsor.cli.kernel_commands import labels_of
+from netsor.cli.loading import data_files, inputs_of, load_network
+from netsor.cli.shared_options import NetworkTarget, OldInput, Seed, widths_of
 from netsor.errors import DataError
 from netsor.files import write_text
 
@@ -31,7 +31,7 @@ def report(
     samples: Annotated[int, typer.Option(help="Finite networks at each width.", min=2)] = 20,
     seed: Seed = 0,
 ) -> None:
-    """A page about a network: program, graph, plan, NNGP and NTK, eigenvalues, convergence, in one file."""
+    """Write a page about a network: program, graph, plan, NNGP and NTK, eigenvalues, convergence."""
     from netsor.reports import find, render
 
     net = load_network(target)
@@ -39,8 +39,9 @@ def report(
     if len(files) > 1:
         raise DataError(f"{len(files)} files of data", remedy="A report is about one: FILE.py:NETWORK DATA.")
     x, _, names = inputs_of(files[0])
-    found = find(net, x, widths=widths_of(widths), samples=samples, seed=seed)
-    found.labels = labels_of(net, x, names, len(found.nngp.value))[0]
-    page = render(found, " ".join(["netsor", *sys.argv[1:]]))
+    findings = find(net, x, widths=widths_of(widths), samples=samples, seed=seed)
+    findings.labels = labels_of(net, x, names, len(findings.nngp.value))[0]
+    page = render(findings, " ".join(["netsor", *sys.argv[1:]]))
     write_text(output, page)
-    typer.echo(f"wrote {output}: {len(page) / 1e6:.1f} MB, {sum(found.seconds.values()):.1f} s of computing")
+    seconds = sum(findings.seconds.values())
+    typer.echo(f"wrote {output}: {len(page) / 1e6:.1f} MB, {seconds:.1f} s of computing")

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from netsor.cli.app import complain, reporting, reproduce_app
 
 if TYPE_CHECKING:
-    from netsor.reproduce import Run
+    import numpy as np
+
+    from netsor.reproduce import Experiment
 
 __all__ = ["kernels", "ntk", "rnn", "zoo"]
 
-Out = Annotated[Path, typer.Option(help="Folder for figure, tables and finished samples.", file_okay=False)]
+Out = Annotated[
+    Path, typer.Option(help="Folder for the figure, tables and finished samples.", file_okay=False)
+]
 Seed = Annotated[int, typer.Option(help="Seed of the simulation.", min=0)]
 Samples = Annotated[int, typer.Option(help="Random networks at each width.", min=2)]
 MaxWidth = Annotated[int, typer.Option(help="Widths are 32, 64, ... up to this.", min=64, max=2**15)]
@@ -27,21 +31,23 @@ Images = Annotated[
         show_default=False,
     ),
 ]
-FullWidths = Annotated[bool, typer.Option("--full", help="Widths up to 8192, as in the paper.")]
+FullWidths = Annotated[bool, typer.Option("--full", help="Take widths up to 8192, as in the paper.")]
 
 
-def _report(out: Path, seed: int, figure: Callable[[Run], Iterator[str]]) -> None:
-    """Print what a figure finds; after an interruption say what is kept."""
-    from netsor.reproduce import Run
+def _report(out: Path, seed: int, figure: Callable[[Experiment], Iterator[str]]) -> None:
+    """Print the results of a figure; after an interrupt say what is kept."""
+    from netsor.reproduce import Experiment
 
-    run = Run(out, seed)
+    experiment = Experiment(out, seed)
     try:
-        for line in figure(run):
+        for line in figure(experiment):
             typer.echo(line)
     except KeyboardInterrupt:
-        complain(f"interrupted; {run.drawn} new samples are kept in {out / 'samples'}: run it again", 130)
-    if run.reused:
-        typer.echo(f"{run.reused} samples of an earlier run in {out / 'samples'} were used again")
+        complain(
+            f"interrupted; {experiment.drawn} new samples are kept in {out / 'samples'}: run it again", 130
+        )
+    if experiment.reused:
+        typer.echo(f"{experiment.reused} samples of an earlier run in {out / 'samples'} were used again")
 
 
 @reproduce_app.command()
@@ -49,17 +55,17 @@ def _report(out: Path, seed: int, figure: Callable[[Run], Iterator[str]]) -> Non
 def rnn(
     out: Out = Path("out"),
     full: Annotated[
-        bool, typer.Option("--full", help="100,000 networks in panel E, as in the paper.")
+        bool, typer.Option("--full", help="Take 100,000 networks in panel E, as in the paper.")
     ] = False,
-    samples: Annotated[int, typer.Option(help="Networks in panel E (without --full).", min=100)] = 2000,
+    samples: Annotated[int, typer.Option(help="Networks in panel E, without --full.", min=100)] = 2000,
     width: Annotated[int, typer.Option(help="Width of the simulated networks.", min=1)] = 1000,
     seed: Seed = 0,
 ) -> None:
-    """Infinite-width theory is highly predictive for the simple RNN: the paper's first figure."""
+    """Draw the paper's first figure: infinite-width theory predicts the simple RNN."""
     from netsor.reproduce import rnn_figure
 
     count = 100_000 if full else samples
-    _report(out, seed, lambda run: rnn_figure(run, samples=count, width=width))
+    _report(out, seed, lambda experiment: rnn_figure(experiment, samples=count, width=width))
 
 
 @reproduce_app.command()
@@ -72,10 +78,11 @@ def kernels(
     seed: Seed = 0,
     images: Images = None,
 ) -> None:
-    """The kernels of simple RNN, GRU, transformer and batchnorm, and how finite networks approach them."""
+    """Draw the kernels of simple RNN, GRU, transformer and batchnorm, and their finite networks."""
     from netsor.reproduce import kernels_figure
 
-    _convergence(kernels_figure, out, 8192 if full else max_width, samples, seed, images)
+    pictures, widths = _batches(images), _widths(full, max_width)
+    _report(out, seed, lambda experiment: kernels_figure(experiment, widths, samples, pictures))
 
 
 @reproduce_app.command()
@@ -88,28 +95,29 @@ def zoo(
     seed: Seed = 0,
     images: Images = None,
 ) -> None:
-    """How finite networks approach the limit, for every network of the zoo."""
+    """Draw how finite networks approach the limit, for every network of the zoo."""
     from netsor.reproduce import zoo_figure
 
-    _convergence(zoo_figure, out, 8192 if full else max_width, samples, seed, images)
+    pictures, widths = _batches(images), _widths(full, max_width)
+    _report(out, seed, lambda experiment: zoo_figure(experiment, widths, samples, pictures))
 
 
 @reproduce_app.command()
 @reporting
 def ntk(out: Out = Path("out"), max_width: MaxWidth = 512, samples: Samples = 100, seed: Seed = 0) -> None:
-    """How the tangent kernels of finite networks approach the limit: the figure of Tensor Programs II."""
+    """Draw how tangent kernels approach the limit: the figure of Tensor Programs II."""
     from netsor.reproduce import ntk_figure
+
+    _report(out, seed, lambda experiment: ntk_figure(experiment, _widths(False, max_width), samples))
+
+
+def _widths(full: bool, max_width: int) -> tuple[int, ...]:
     from netsor.reproduce.convergence import widths_up_to
 
-    _report(out, seed, lambda run: ntk_figure(run, widths_up_to(max_width), samples))
+    return widths_up_to(8192 if full else max_width)
 
 
-def _convergence(
-    figure: Callable[..., Any], out: Path, max_width: int, samples: int, seed: int, images: Path | None
-) -> None:
-    """A figure of distances to the limit at growing widths."""
+def _batches(images: Path | None) -> np.ndarray | None:
     from netsor.data import cifar10
-    from netsor.reproduce.convergence import widths_up_to
 
-    pictures = None if images is None else cifar10(images)
-    _report(out, seed, lambda run: figure(run, widths_up_to(max_width), samples, pictures))
+    return None if images is None else cifar10(images)

@@ -1,8 +1,14 @@
-"""The data that ships with the package: word vectors of the paper's two sentences, and small images.
+"""The data that ships with the package, and readers of image files of your own.
+
+| file | what it holds |
+| --- | --- |
+| `__init__` | word vectors of the paper's two sentences, and small images of digits |
+| `cifar` | CIFAR-10, from its Python or its binary version |
+| `labelled` | labelled images: the idx format of MNIST, and CIFAR-10 |
 
 Sources: GloVe 6B, 100 dimensions (Pennington, Socher & Manning 2014), Public Domain Dedication and
 License 1.0; "Optical Recognition of Handwritten Digits" (Alpaydin & Kaynak 1998), CC BY 4.0. The files
-`glove_sentences.json` and `digits.json` say how they were obtained. `cifar10` reads files of your own.
+`glove_sentences.json` and `digits.json` say how they were obtained.
 """
 
 from __future__ import annotations
@@ -35,25 +41,40 @@ class Digits:
 
 
 def sentences() -> list[Sentence]:
-    """The paper's two sentences: "the brown fox jumps over the dog", "the quick brown fox ... lazy dog".
+    """Load the paper's two sentences with their word vectors.
 
+    Returns
+    -------
+    list of Sentence
+        "the brown fox jumps over the dog" and "the quick brown fox jumps over the lazy dog".
+
+    Examples
+    --------
     >>> [s.vectors.shape for s in sentences()]
     [(7, 100), (9, 100)]
     """
-    stored = json.loads(files("netsor.data").joinpath("glove_sentences.json").read_text())
-    made = []
-    for text in stored["sentences"]:
-        words = tuple(text.split())
-        made.append(Sentence(words, np.array([stored["vectors"][w] for w in words])))
-    return made
+    stored = _stored("glove_sentences.json")
+    texts = [tuple(text.split()) for text in stored["sentences"]]
+    return [Sentence(words, np.array([stored["vectors"][word] for word in words])) for words in texts]
 
 
 def digits() -> Digits:
-    """64 handwritten digits.
+    """Load 64 handwritten digits.
 
+    Returns
+    -------
+    Digits
+        The images and their labels.
+
+    Examples
+    --------
     >>> digits().images.shape
     (64, 8, 8)
     """
-    stored = json.loads(files("netsor.data").joinpath("digits.json").read_text())
-    images = np.array(stored["images"], float).reshape(-1, 8, 8) / 16
+    stored = _stored("digits.json")
+    images = np.array(stored["images"], float).reshape(-1, 8, 8) / 16  # stored as integers from 0 to 16
     return Digits(images, np.array(stored["labels"]))
+
+
+def _stored(name: str) -> dict:
+    return json.loads(files("netsor.data").joinpath(name).read_text())

@@ -1,4 +1,4 @@
-"""Heat maps with values under the pointer, and curves on logarithmic axes, as SVG."""
+"""Heat maps and curves as SVG text. The pointer shows the numbers behind each mark."""
 
 from __future__ import annotations
 
@@ -11,107 +11,87 @@ import numpy as np
 
 from netsor.display.html import TIES
 
-__all__ = ["Curve", "curves", "heat_map", "ticks"]
+__all__ = ["Curve", "curves", "heat_map"]
 
-MOST_CELLS = 48  # along an axis; larger matrices are shown as means of blocks
-SIDE = 300  # of a heat map, in pixels
-MOST_TICKS = 7  # numbers on an axis
-# viridis (Smith & van der Walt 2015) at twelve places
+# viridis (Smith & van der Walt 2015) at twelve equally spaced values.
 VIRIDIS = [
-    "440154",
-    "482173",
-    "433e85",
-    "38598c",
-    "2d708e",
-    "25858e",
-    "1e9b8a",
-    "2ab07f",
-    "52c569",
-    "86d549",
-    "c2df23",
-    "fde725",
+    *("440154", "482173", "433e85", "38598c", "2d708e", "25858e"),
+    *("1e9b8a", "2ab07f", "52c569", "86d549", "c2df23", "fde725"),
 ]
 
 
-def colour(share: float) -> str:
-    """viridis at a number from 0 to 1."""
-    place = min(max(share, 0.0), 1.0) * (len(VIRIDIS) - 1)
-    low = min(int(place), len(VIRIDIS) - 2)
-    mixed = [
-        round((1 - place + low) * int(VIRIDIS[low][k : k + 2], 16) + (place - low) * int(after, 16))
-        for k, after in ((k, VIRIDIS[low + 1][k : k + 2]) for k in (0, 2, 4))
-    ]
-    return "#" + "".join(f"{value:02x}" for value in mixed)
+def colour(fraction: float) -> str:
+    """Interpolate viridis at a fraction from 0 to 1."""
+    position = min(max(fraction, 0.0), 1.0) * (len(VIRIDIS) - 1)
+    low = min(int(position), len(VIRIDIS) - 2)
+    ends = [[int(VIRIDIS[k][c : c + 2], 16) for c in (0, 2, 4)] for k in (low, low + 1)]
+    mixed = [round((1 - position + low) * a + (position - low) * b) for a, b in zip(*ends, strict=True)]
+    return "#" + "".join(f"{channel:02x}" for channel in mixed)
 
 
-def heat_map(matrix: np.ndarray, title: str, labels: Sequence[str] = (), *, logarithmic: bool = False) -> str:
-    """A matrix as coloured cells; the pointer shows rows, column and value."""
-    blocks = _Blocks(np.asarray(matrix, float), labels)
-    shown = np.log10(np.maximum(blocks.means, 1e-300)) if logarithmic else blocks.means
-    low, high = float(shown.min()), float(shown.max())
-    rows, columns = shown.shape
-    size = max(4.0, min(26.0, SIDE / max(rows, columns)))
-    cells = [
-        f'<rect x="{j * size:.1f}" y="{i * size:.1f}" width="{size + 0.3:.1f}" height="{size + 0.3:.1f}" '
-        f'fill="{colour((shown[i, j] - low) / (high - low) if high > low else 0.5)}">'
-        f"<title>{escape(blocks.hint(i, j))}</title></rect>"
+def heat_map(
+    matrix: np.ndarray,
+    title: str,
+    labels: Sequence[str] = (),
+    *,
+    errors: np.ndarray | None = None,
+    logarithmic: bool = False,
+) -> str:
+    """Draw a matrix as coloured cells.
+
+    Parameters
+    ----------
+    matrix
+        Values, shape (rows, columns). Larger than 48 x 48, it is drawn as means of square blocks.
+    title
+        Text above the cells.
+    labels
+        Names of the rows, shown under the pointer.
+    errors
+        Errors of the values, shown under the pointer.
+    logarithmic
+        Whether colours follow the logarithm of the values.
+    """
+    matrix = np.asarray(matrix, float)
+    side = -(-max(matrix.shape) // 48)  # rows and columns of a block
+    starts = [range(0, n, side) for n in matrix.shape]
+    blocks = [[(slice(i, i + side), slice(j, j + side)) for j in starts[1]] for i in starts[0]]
+    means = np.array([[matrix[block].mean() for block in row] for row in blocks])
+    levels = np.log10(np.maximum(means, 1e-300)) if logarithmic else means
+    low, high = float(levels.min()), float(levels.max())
+    fractions = (levels - low) / (high - low) if high > low else np.full_like(levels, 0.5)
+    rows, columns = levels.shape
+    size = max(4.0, min(26.0, 300 / max(rows, columns)))  # pixels of a cell
+    marks = [
+        f'<rect class="cell" x="{j * size:.1f}" y="{i * size:.1f}" width="{size + 0.3:.1f}" '
+        f'height="{size + 0.3:.1f}" fill="{colour(fractions[i, j])}">'
+        f"<title>{escape(_hint(matrix, errors, labels, blocks[i][j]))}</title></rect>"
         for i in range(rows)
         for j in range(columns)
     ]
     width, height = columns * size, rows * size
     ends = [f"{10**v:.1e}" if logarithmic else f"{v:.4g}" for v in (low, high)]
-    scale = _scale(width + 14, height, ends)
-    note = (
-        f'<text x="0" y="{height + 16:.0f}" font-size="11">{escape(blocks.note)}</text>'
-        if blocks.note
-        else ""
-    )
-    return (
-        f'<svg role="img" aria-label="{escape(title)}" width="{width + 90:.0f}" '
-        f'viewBox="0 -18 {width + 90:.0f} {height + 40:.0f}"><text x="0" y="-6" font-size="12" '
-        f'font-weight="600">{escape(title)}</text>{"".join(cells)}{scale}{note}</svg>'
-    )
+    note = f"a cell is the mean of {side} x {side} entries" if side > 1 else ""
+    marks += [_colour_bar(width + 14, height, ends), _text(0, height + 16, note)]
+    return _figure(title, width + 90, height + 22, marks)
 
 
-@dataclass(frozen=True)
-class _Blocks:
-    """A matrix cut into at most 48 x 48 blocks, of which means are shown."""
-
-    matrix: np.ndarray
-    labels: Sequence[str]
-
-    @property
-    def step(self) -> int:
-        return -(-max(self.matrix.shape) // MOST_CELLS)
-
-    @property
-    def means(self) -> np.ndarray:
-        if self.step == 1:
-            return self.matrix
-        rows, columns = (range(0, n, self.step) for n in self.matrix.shape)
-        return np.array([[self.block(i, j).mean() for j in columns] for i in rows])
-
-    def block(self, i: int, j: int) -> np.ndarray:
-        return self.matrix[i : i + self.step, j : j + self.step]
-
-    def hint(self, i: int, j: int) -> str:
-        i, j = i * self.step, j * self.step
-        if self.step == 1:
-            return f"{self.label(i)}, {self.label(j)}: {self.matrix[i, j]:.6g}"
-        block = self.block(i, j)
-        rows, columns = (f"{k} to {k + n - 1}" for k, n in zip((i, j), block.shape, strict=True))
-        return f"rows {rows}, columns {columns}: {block.min():.4g} to {block.max():.4g}"
-
-    def label(self, k: int) -> str:
-        return f"{self.labels[k]} ({k})" if k < len(self.labels) else str(k)
-
-    @property
-    def note(self) -> str:
-        return f"a cell is the mean of {self.step} x {self.step} entries" if self.step > 1 else ""
+def _hint(
+    matrix: np.ndarray, errors: np.ndarray | None, labels: Sequence[str], block: tuple[slice, slice]
+) -> str:
+    """Text that the pointer shows at a cell: the value and labels of an entry, or the range of a block."""
+    values, (i, j) = matrix[block], (part.start for part in block)
+    if block[0].stop - i == 1:
+        first, second = (f"{labels[k]} ({k})" if k < len(labels) else str(k) for k in (i, j))
+        text = f"{first}, {second}: {matrix[i, j]:.6g}"
+    else:
+        rows, columns = (f"{k} to {k + n - 1}" for k, n in zip((i, j), values.shape, strict=True))
+        text = f"rows {rows}, columns {columns}: {values.min():.4g} to {values.max():.4g}"
+    return text if errors is None else f"{text}, error {errors[block].max():.1e}"
 
 
-def _scale(x: float, height: float, ends: Sequence[str]) -> str:
-    """A bar of colours with the numbers at its ends."""
+def _colour_bar(x: float, height: float, ends: Sequence[str]) -> str:
+    """Draw the colours from high to low with the numbers at both ends."""
     steps = 24
     tall = height / steps
     bar = "".join(
@@ -119,111 +99,173 @@ def _scale(x: float, height: float, ends: Sequence[str]) -> str:
         f'fill="{colour(1 - k / (steps - 1))}"/>'
         for k in range(steps)
     )
-    top = f'<text x="{x + 15:.0f}" y="9" font-size="11">{ends[1]}</text>'
-    return f'{bar}{top}<text x="{x + 15:.0f}" y="{height:.0f}" font-size="11">{ends[0]}</text>'
+    return bar + _text(x + 15, 9, ends[1]) + _text(x + 15, height, ends[0])
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Points of a curve; with `spread`, factors by which its error bars reach up and down."""
+    """Points of a curve.
+
+    Parameters
+    ----------
+    name
+        Entry in the legend; no entry if empty.
+    x, y
+        Coordinates of the points.
+    spread
+        Factors by which error bars reach up and down.
+    dashed
+        Whether the curve is a grey reference line without points.
+    hints
+        Text that the pointer shows at each point instead of its coordinates.
+    """
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
     spread: Sequence[float] | None = None
     dashed: bool = False
+    hints: Sequence[str] = ()
 
     @property
-    def reach(self) -> Sequence[float]:
-        """By which factor the bar of each point goes up and down."""
-        return self.spread or [1.0] * len(self.y)
+    def ends(self) -> list[tuple[float, float]]:
+        """Both ends of the error bar of each point."""
+        return [(y * s, y / s) for y, s in zip(self.y, self.spread or [1.0] * len(self.y), strict=True)]
 
 
-def curves(lines: Sequence[Curve], title: str, xlabel: str, ylabel: str) -> str:
-    """Curves on two logarithmic axes; the pointer shows the points."""
-    width, height, left, bottom = 360, 240, 58, 40
-    xs = np.log10([x for c in lines for x in c.x])
-    ys = np.log10([y * end for c in lines for y, s in zip(c.y, c.reach, strict=True) for end in (s, 1 / s)])
-    (x0, x1), (y0, y1) = _reach(xs), _reach(ys)
+@dataclass(frozen=True)
+class _Axis:
+    """An axis that maps numbers to pixels, linearly or by their logarithm."""
 
-    def place(x: float, y: float) -> tuple[float, float]:
-        across = (math.log10(x) - x0) / (x1 - x0)
-        return left + across * (width - left - 10), 8 + (y1 - math.log10(y)) / (y1 - y0) * (
-            height - bottom - 8
-        )
+    low: float
+    high: float
+    start: float
+    stop: float
+    logarithmic: bool
 
-    points = sorted({x for c in lines for x in c.x})
-    marked = points if len(points) <= MOST_TICKS else ticks(x0, x1)
-    parts = [_axis(place, marked, (x0, x1), (y0, y1), height - bottom)]
-    for k, c in enumerate(lines):
-        parts.append(_curve(c, TIES[(k + 3) % len(TIES)] if not c.dashed else "#80868f", place))
-    legend = "".join(
-        f'<text x="{width - 12}" y="{22 + 15 * k}" font-size="11" text-anchor="end" '
-        f'style="fill:{TIES[(k + 3) % len(TIES)] if not c.dashed else "#80868f"}">{escape(c.name)}</text>'
-        for k, c in enumerate(lines)
-        if c.name
-    )
-    middle = (height - bottom) / 2
-    centred = 'font-size="11" text-anchor="middle"'
-    names = (
-        f'<text x="{(left + width) / 2:.0f}" y="{height - 6}" {centred}>{escape(xlabel)}</text>'
-        f'<text transform="translate(13 {middle:.0f}) rotate(-90)" {centred}>{escape(ylabel)}</text>'
-    )
-    return (
-        f'<svg role="img" aria-label="{escape(title)}" width="{width}" viewBox="0 -18 {width} {height + 18}">'
-        f'<text x="0" y="-6" font-size="12" font-weight="600">{escape(title)}</text>'
-        f"{''.join(parts)}{legend}{names}</svg>"
-    )
+    @classmethod
+    def around(cls, values: Sequence[float], start: float, stop: float, logarithmic: bool) -> _Axis:
+        """Span the values with a margin of 6%."""
+        scaled = np.log10(values) if logarithmic else np.asarray(values, float)
+        low, high = float(scaled.min()), float(scaled.max())
+        # Equal values need a margin, too, or the axis has no length.
+        margin = max(0.06 * (high - low), 0.05 if logarithmic else 1e-3 * max(abs(low), abs(high), 1e-300))
+        return cls(low - margin, high + margin, start, stop, logarithmic)
+
+    def pixel(self, value: float) -> float:
+        scaled = math.log10(value) if self.logarithmic else value
+        return self.start + (scaled - self.low) / (self.high - self.low) * (self.stop - self.start)
+
+    @property
+    def ticks(self) -> list[float]:
+        """At most seven round numbers on the axis."""
+        return _logarithmic_ticks(self.low, self.high) if self.logarithmic else _ticks(self.low, self.high)
 
 
-def _reach(values: np.ndarray) -> tuple[float, float]:
-    low, high = float(values.min()), float(values.max())
-    margin = max(0.06 * (high - low), 0.05)
-    return low - margin, high + margin
+def _ticks(low: float, high: float) -> list[float]:
+    """Multiples of 1, 2 or 5 times a power of ten."""
+    # The smallest step of which at most seven fit into the range.
+    power = 10.0 ** math.floor(math.log10((high - low) / 7))
+    step = next(m * power for m in (1, 2, 5, 10, 20) if (high - low) / (m * power) <= 7)
+    return [k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-def _axis(
-    place, marked: Sequence[float], across: tuple[float, float], up: tuple[float, float], floor: float
+def _logarithmic_ticks(low: float, high: float) -> list[float]:
+    """Round numbers between two powers of ten."""
+    for multiples in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 5), (1, 3), (1,)):
+        numbers = [m * 10.0**e for e in range(math.floor(low), math.ceil(high) + 1) for m in multiples]
+        numbers = [number for number in numbers if low <= math.log10(number) <= high]
+        if len(numbers) <= 7:
+            return numbers
+    return numbers[:: -(-len(numbers) // 6)]  # many decades: every second or third power
+
+
+def curves(
+    lines: Sequence[Curve], title: str, xlabel: str, ylabel: str, *, logarithmic: bool = True, wide: int = 360
 ) -> str:
-    """Grid lines and numbers: at those that are marked, and at round ones up the side."""
-    parts = []
-    for tick in marked:
-        x, _ = place(tick, 10 ** up[0])
-        parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="8" y2="{floor:.0f}" stroke="#80868f40"/>')
-        parts.append(
-            f'<text x="{x:.1f}" y="{floor + 14:.0f}" font-size="10" text-anchor="middle">{tick:g}</text>'
+    """Draw curves on two logarithmic axes, or on two linear ones.
+
+    Parameters
+    ----------
+    lines
+        The curves.
+    title, xlabel, ylabel
+        Texts of the figure and its axes.
+    logarithmic
+        Whether both axes are logarithmic.
+    wide
+        Width in pixels.
+    """
+    inks = ["#80868f" if c.dashed else TIES[(k + 3) % len(TIES)] for k, c in enumerate(lines)]
+    named = [(c.name, ink) for c, ink in zip(lines, inks, strict=True) if c.name]
+    left, top, bottom = 58, 8 + 15 * len(named), 40  # the legend stands above the curves
+    height = 232 + top
+    points = sorted({x for c in lines for x in c.x})
+    across = _Axis.around(points, left, wide - 10, logarithmic)
+    ends = [y for c in lines for pair in c.ends for y in pair]
+    up = _Axis.around(ends, height - bottom, top, logarithmic)
+    marks = [_grid(across, up, points if len(points) <= 7 else across.ticks)]
+    marks += [_marks_of(c, ink, across, up) for c, ink in zip(lines, inks, strict=True)]
+    marks += [
+        f'<text x="{wide - 12}" y="{9 + 15 * k}" font-size="11" text-anchor="end" '
+        f'style="fill:{ink}">{escape(name)}</text>'
+        for k, (name, ink) in enumerate(named)
+    ]
+    centred = 'font-size="11" text-anchor="middle"'
+    marks += [
+        f'<text x="{(left + wide) / 2:.0f}" y="{height - 6}" {centred}>{escape(xlabel)}</text>',
+        f'<text transform="translate(13 {(height - bottom + top) / 2:.0f}) rotate(-90)" {centred}>'
+        f"{escape(ylabel)}</text>",
+    ]
+    return _figure(title, wide, height, marks)
+
+
+def _grid(across: _Axis, up: _Axis, columns: Sequence[float]) -> str:
+    """Draw grid lines and their numbers."""
+    marks = []
+    for tick in columns:
+        x = across.pixel(tick)
+        marks.append(
+            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{up.stop:.0f}" y2="{up.start:.0f}" stroke="#80868f40"/>'
         )
-    for tick in ticks(*up):
-        x, y = place(10 ** across[0], tick)
-        right, _ = place(10 ** across[1], tick)
-        parts.append(f'<line x1="{x:.0f}" x2="{right:.0f}" y1="{y:.1f}" y2="{y:.1f}" stroke="#80868f40"/>')
-        parts.append(
-            f'<text x="{x - 5:.0f}" y="{y + 3:.1f}" font-size="10" text-anchor="end">{tick:g}</text>'
+        marks.append(_text(x, up.start + 14, f"{tick:g}", "middle"))
+    for tick in up.ticks:
+        y = up.pixel(tick)
+        marks.append(
+            f'<line x1="{across.start:.0f}" x2="{across.stop:.0f}" y1="{y:.1f}" y2="{y:.1f}" '
+            'stroke="#80868f40"/>'
         )
-    return "".join(parts)
+        marks.append(_text(across.start - 5, y + 3, f"{tick:.6g}", "end"))
+    return "".join(marks)
 
 
-def ticks(low: float, high: float) -> list[float]:
-    """Round numbers between two powers of ten, at most about seven."""
-    for steps in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 5), (1, 3), (1,)):
-        found = [m * 10.0**e for e in range(math.floor(low), math.ceil(high) + 1) for m in steps]
-        found = [t for t in found if low <= math.log10(t) <= high]
-        if len(found) <= MOST_TICKS:
-            return found
-    return found[:: -(-len(found) // (MOST_TICKS - 1))]
-
-
-def _curve(c: Curve, ink: str, place) -> str:
-    points = [place(x, y) for x, y in zip(c.x, c.y, strict=True)]
+def _marks_of(c: Curve, ink: str, across: _Axis, up: _Axis) -> str:
+    """Draw a line, with points and error bars if there are few points."""
+    points = [(across.pixel(x), up.pixel(y)) for x, y in zip(c.x, c.y, strict=True)]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     dash = ' stroke-dasharray="5 4"' if c.dashed else ""
-    parts = [f'<polyline points="{path}" fill="none" stroke="{ink}" stroke-width="1.8"{dash}/>']
-    if c.dashed or len(points) > 40:
-        return parts[0]
-    for k, (x, y) in enumerate(points):
+    marks = [f'<polyline points="{path}" fill="none" stroke="{ink}" stroke-width="1.8"{dash}/>']
+    # Many points would hide the line; a curve with hints keeps them for the pointer.
+    if c.dashed or (len(points) > 40 and not c.hints):
+        return marks[0]
+    hints = c.hints or [f"{x:g}: {y:.4g}" for x, y in zip(c.x, c.y, strict=True)]
+    for (x, y), ends, hint in zip(points, c.ends, hints, strict=True):
         if c.spread is not None:
-            top, low = place(c.x[k], c.y[k] * c.spread[k])[1], place(c.x[k], c.y[k] / c.spread[k])[1]
-            parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top:.1f}" y2="{low:.1f}" stroke="{ink}"/>')
-        hint = f"{c.x[k]:g}: {c.y[k]:.4g}"
-        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.6" fill="{ink}"><title>{hint}</title></circle>')
-    return "".join(parts)
+            top, low = (up.pixel(end) for end in ends)
+            marks.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top:.1f}" y2="{low:.1f}" stroke="{ink}"/>')
+        marks.append(
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.6" fill="{ink}"><title>{escape(hint)}</title></circle>'
+        )
+    return "".join(marks)
+
+
+def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="10" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _figure(title: str, width: float, height: float, marks: Sequence[str]) -> str:
+    heading = f'<text x="0" y="-6" font-size="12" font-weight="600">{escape(title)}</text>' if title else ""
+    return (
+        f'<svg role="img" aria-label="{escape(title)}" width="{width:.0f}" '
+        f'viewBox="0 -18 {width:.0f} {height + 18:.0f}">{heading}{"".join(marks)}</svg>'
+    )

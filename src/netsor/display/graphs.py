@@ -1,4 +1,7 @@
-"""Graphs in layers, from left to right (Sugiyama, Tagawa & Toda 1981): layers, order, places, lines."""
+"""Draw graphs in layers, from left to right (Sugiyama, Tagawa & Toda 1981).
+
+The steps are those of the paper: assign nodes to layers, order each layer, place the nodes, draw the lines.
+"""
 
 from __future__ import annotations
 
@@ -7,36 +10,51 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
+from typing import ClassVar
 
 from netsor.display.html import KINDS
 
-__all__ = ["Edge", "Node", "draw"]
+__all__ = ["Box", "Edge", "draw"]
 
-LETTER, LINE, PAD, GAP, APART = 6.6, 15.0, 8.0, 54.0, 14.0  # pixels
-SWEEPS = 6
+_APART = 14.0  # pixels between the boxes of a column
 
 
 @dataclass(frozen=True)
-class Node:
-    """A box: its name, lines of text, the kind that colours it, and what the pointer shows."""
+class Box:
+    """A box with lines of text.
+
+    Parameters
+    ----------
+    name
+        What edges call it.
+    lines
+        The text.
+    kind
+        A kind of variable, which gives the colour (`html.KINDS`).
+    hint
+        Text that the pointer shows.
+    """
 
     name: str
     lines: tuple[str, ...]
     kind: str
     hint: str = ""
+    letter: ClassVar[float] = 6.6  # mean width of a letter of 12 pixels
+    line: ClassVar[float] = 15.0
+    pad: ClassVar[float] = 8.0
 
     @property
     def width(self) -> float:
-        return max(len(line) for line in self.lines) * LETTER + 2 * PAD
+        return max(len(line) for line in self.lines) * self.letter + 2 * self.pad
 
     @property
     def height(self) -> float:
-        return len(self.lines) * LINE + PAD
+        return len(self.lines) * self.line + self.pad
 
 
 @dataclass(frozen=True)
 class Edge:
-    """A line from one box to another, with a label; lines of one tie have one colour."""
+    """A line from one box to another, with a label. Lines of tied weights have one colour."""
 
     source: str
     target: str
@@ -46,7 +64,7 @@ class Edge:
 
 @dataclass
 class _Spot:
-    """Where a node is, or where a long line passes a layer."""
+    """Where a node is, or where a long line crosses a layer."""
 
     layer: int
     width: float
@@ -55,8 +73,8 @@ class _Spot:
     y: float = 0.0
 
 
-def draw(nodes: Sequence[Node], edges: Sequence[Edge], title: str) -> str:
-    """The graph as SVG. Nodes come in an order in which every line leads forward."""
+def draw(nodes: Sequence[Box], edges: Sequence[Edge], title: str) -> str:
+    """Draw a graph as SVG. The nodes must be sorted so that every edge leads forward."""
     layers = _layers(nodes, edges)
     spots: dict[str, _Spot] = {n.name: _Spot(layers[n.name], n.width, n.height) for n in nodes}
     paths = [_path(k, e, spots) for k, e in enumerate(edges)]
@@ -73,8 +91,8 @@ def draw(nodes: Sequence[Node], edges: Sequence[Edge], title: str) -> str:
     )
 
 
-def _layers(nodes: Sequence[Node], edges: Sequence[Edge]) -> dict[str, int]:
-    """The longest way to each node; a node without a way to it stands just before the first that needs it."""
+def _layers(nodes: Sequence[Box], edges: Sequence[Edge]) -> dict[str, int]:
+    """The longest path to each node; a node without a path to it stands just before the first user."""
     before, after = defaultdict(list), defaultdict(list)
     for e in edges:
         before[e.target].append(e.source)
@@ -82,6 +100,7 @@ def _layers(nodes: Sequence[Node], edges: Sequence[Edge]) -> dict[str, int]:
     layer: dict[str, int] = {}
     for n in nodes:
         layer[n.name] = max((layer[s] + 1 for s in before[n.name]), default=0)
+    # Weights and data have no predecessors. At the far left, their lines would cross the whole graph.
     for n in reversed(nodes):
         if not before[n.name] and after[n.name]:
             layer[n.name] = min(layer[t] for t in after[n.name]) - 1
@@ -89,7 +108,7 @@ def _layers(nodes: Sequence[Node], edges: Sequence[Edge]) -> dict[str, int]:
 
 
 def _path(number: int, edge: Edge, spots: dict[str, _Spot]) -> list[str]:
-    """The spots that a line passes, one in every layer."""
+    """The spots that a line crosses, one in every layer."""
     names = [edge.source]
     for layer in range(spots[edge.source].layer + 1, spots[edge.target].layer):
         name = f"line {number} in layer {layer}"
@@ -99,12 +118,13 @@ def _path(number: int, edge: Edge, spots: dict[str, _Spot]) -> list[str]:
 
 
 def _ordered(spots: dict[str, _Spot], paths: list[list[str]]) -> list[list[str]]:
-    """The order within layers, by the mean place of the neighbours, forward and back."""
+    """Order each layer by the mean position of the neighbours, in sweeps forward and back."""
     columns: list[list[str]] = [[] for _ in range(max(s.layer for s in spots.values()) + 1)]
     for name, spot in spots.items():
         columns[spot.layer].append(name)
+    # The barycentre heuristic; the exact order with the fewest crossings is NP-hard to find.
     before, after = _neighbours(paths)
-    for sweep in range(SWEEPS):
+    for sweep in range(6):  # more sweeps change little
         forward = sweep % 2 == 0
         order = {name: k for column in columns for k, name in enumerate(column)}
         for column in columns if forward else reversed(columns):
@@ -128,7 +148,8 @@ def _mean(values: list[float] | list[int], default: float) -> float:
 
 
 def _place(spots: dict[str, _Spot], columns: list[list[str]], paths: list[list[str]]) -> None:
-    """Columns side by side; within a column, near the neighbours and apart from each other."""
+    """Place columns side by side, and nodes near their neighbours and apart from each other."""
+    gap = 54.0  # pixels between columns: a label of a few letters fits
     x = 0.0
     for column in columns:
         wide = max(spots[name].width for name in column)
@@ -136,12 +157,12 @@ def _place(spots: dict[str, _Spot], columns: list[list[str]], paths: list[list[s
         for name in column:
             spots[name].x = x + (wide - spots[name].width) / 2
             spots[name].y = y + spots[name].height / 2
-            y += spots[name].height + APART
+            y += spots[name].height + _APART
         for name in column:
             spots[name].y -= y / 2
-        x += wide + GAP
+        x += wide + gap
     before, after = _neighbours(paths)
-    for sweep in range(SWEEPS):
+    for sweep in range(6):
         for column in columns if sweep % 2 == 0 else reversed(columns):
             for name in column:
                 beside = before[name] + after[name]
@@ -150,15 +171,15 @@ def _place(spots: dict[str, _Spot], columns: list[list[str]], paths: list[list[s
 
 
 def _spread(column: list[_Spot]) -> None:
-    """Push spots apart, half of the way up and half of the way down, keeping their order."""
+    """Push overlapping spots apart, one up and one down by half, keeping their order."""
     for _ in range(3):
         for above, below in pairwise(column):
-            overlap = above.y + (above.height + below.height) / 2 + APART - below.y
+            overlap = above.y + (above.height + below.height) / 2 + _APART - below.y
             if overlap > 0:
                 above.y -= overlap / 2
                 below.y += overlap / 2
     for above, below in pairwise(column):
-        below.y = max(below.y, above.y + (above.height + below.height) / 2 + APART)
+        below.y = max(below.y, above.y + (above.height + below.height) / 2 + _APART)
 
 
 def _line(edge: Edge, path: list[_Spot]) -> str:
@@ -168,7 +189,7 @@ def _line(edge: Edge, path: list[_Spot]) -> str:
     for (x0, y0), (x1, y1) in pairwise(points):
         bend = (x1 - x0) / 2
         d += f" C{x0 + bend:.1f} {y0:.1f} {x1 - bend:.1f} {y1:.1f} {x1:.1f} {y1:.1f}"
-    (x0, y0), (x1, y1) = points[-2], points[-1]  # lines part before they arrive
+    (x0, y0), (x1, y1) = points[-2], points[-1]  # the label stands where lines have parted
     label = (
         f'<text x="{(x0 + x1) / 2:.1f}" y="{(y0 + y1) / 2 - 4:.1f}" font-size="11" text-anchor="middle" '
         f'style="fill:{ink}">{escape(edge.label)}</text>'
@@ -179,12 +200,13 @@ def _line(edge: Edge, path: list[_Spot]) -> str:
     return f'<path d="{d}" fill="none" stroke="{ink}" stroke-width="1.5"/>{end}{label}'
 
 
-def _box(node: Node, spot: _Spot) -> str:
+def _box(node: Box, spot: _Spot) -> str:
     ink = KINDS[node.kind]
     x, top = spot.x, spot.y - node.height / 2
     rounded = {"C": 12, "K": 0}.get(node.kind, 5)
+    first = top + Box.pad / 2 + 0.75 * Box.line
     texts = "".join(
-        f'<text x="{x + node.width / 2:.1f}" y="{top + PAD / 2 + LINE * (k + 0.75):.1f}" font-size="12" '
+        f'<text x="{x + node.width / 2:.1f}" y="{first + k * Box.line:.1f}" font-size="12" '
         f'text-anchor="middle" font-weight="{400 if k else 600}">{escape(line)}</text>'
         for k, line in enumerate(node.lines)
     )

@@ -1,4 +1,4 @@
-"""HTML of panels, tables and folded parts."""
+"""Panels, tables and folded parts as HTML."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from html import escape
 
 __all__ = ["KINDS", "TIES", "error_bar", "fold", "panel", "table"]
 
-# What each kind of variable is drawn with; "K" are data, "O" outputs.
+# Colours of the kinds of variables; "K" are data, "O" outputs.
 KINDS = {"A": "#c2570c", "G": "#2a78d0", "H": "#178a4f", "C": "#9a5bd0", "K": "#7a7f8c", "O": "#c5438a"}
 TIES = ("#c2570c", "#178a4f", "#9a5bd0", "#2a78d0", "#c5438a", "#8a7a00", "#0f8a96", "#b5593d")
 
-STYLE = """
+STYLE = (
+    "".join(f".netsor .k{kind}{{color:{colour}}}\n" for kind, colour in KINDS.items())
+    + """
 .netsor{font:13px/1.45 system-ui,sans-serif;color:inherit;max-width:100%;overflow-x:auto}
 .netsor .title{font-weight:600;margin:.2em 0 .4em}
 .netsor .row{display:flex;flex-wrap:wrap;gap:1.2em;align-items:flex-start}
@@ -26,17 +28,17 @@ STYLE = """
 .netsor .wide{overflow-x:auto}.netsor .wide svg{max-width:none}
 .netsor .soft{opacity:.75}
 """
-STYLE += "".join(f".netsor .k{kind}{{color:{colour}}}\n" for kind, colour in KINDS.items())
+)
 
 
 def panel(title: str, *parts: str) -> str:
-    """A titled part of a page, with the style that it needs."""
+    """A titled part of a page with its style sheet."""
     head = f'<div class="title">{escape(title)}</div>' if title else ""
     return f'<div class="netsor"><style>{STYLE}</style>{head}{"".join(parts)}</div>'
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; the cells of its rows are HTML. It may have no head."""
+    """A table. The cells of its rows are HTML; the head is text and may be empty."""
     top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
     top = f"<thead><tr>{top}</tr></thead>" if top else ""
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
@@ -44,16 +46,16 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def fold(summary: str, body: str) -> str:
-    """A part that opens when it is asked for."""
+    """A part that opens on a click."""
     return f"<details><summary>{escape(summary)}</summary>{body}</details>"
 
 
 def error_bar(error: float) -> str:
-    """An error as a bar on a logarithmic scale from 1e-17 to 1, with its number."""
+    """Draw an error as a bar on a logarithmic scale from 1e-17 to 1, with its number."""
     if not error > 0:
         return '<span class="soft">rounding</span>'
-    share = min(max((math.log10(error) + 17) / 17, 0.02), 1.0)
+    fraction = min(max((math.log10(error) + 17) / 17, 0.02), 1.0)
     colour = KINDS["H"] if error < 1e-8 else KINDS["A"] if error > 1e-3 else KINDS["G"]
-    bar = f'<rect width="{90 * share:.1f}" height="9" y="1" rx="2" fill="{colour}"/>'
+    bar = f'<rect width="{90 * fraction:.1f}" height="9" y="1" rx="2" fill="{colour}"/>'
     track = '<rect width="90" height="9" y="1" rx="2" fill="#80868f40"/>'
     return f'<svg width="92" height="11" role="img">{track}{bar}</svg> {error:.1e}'

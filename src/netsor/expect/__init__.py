@@ -1,14 +1,14 @@
-"""Gaussian expectations, each with an error that can be believed.
+"""Gaussian expectations, each with a bound on its error.
 
-| where         | what                                                                               |
-| ------------- | ---------------------------------------------------------------------------------- |
-| `closed/`     | E[f(x) g(y)] and E[f(x)] by formulas, for functions of the language                |
-| `hermite/`    | the same for any function of one variable: Hermite series with a Parseval bound    |
-| `quadrature/` | rules on a line (for Hermite series) and in up to four dimensions; finding kinks    |
-| `batchnorm/`  | batchnorm followed by a homogeneous function: integrals of one and two dimensions   |
-| `orthants.py` | orthant probabilities, for products of erf gates                                   |
-| `gaps.py`     | E[(f(x) - f(y))^2] of nearly equal x and y, without cancellation                    |
-| `points/`     | scrambled Sobol points, and Gaussian vectors that grow, for sampling                |
+| file                       | what it holds                                                            |
+| -------------------------- | ------------------------------------------------------------------------ |
+| `closed/`                  | E[f(x) g(y)] and E[f(x)] by formulas, for functions of the language      |
+| `hermite/`                 | the same for any function of one variable: Hermite series                |
+| `quadrature/`              | rules on a line and in the plane; searches for kinks of functions        |
+| `batchnorm/`               | batchnorm followed by a homogeneous function, and its derivative         |
+| `orthant_probabilities.py` | P(all x_i > 0), for products of erf gates                                |
+| `points/`                  | scrambled Sobol points, and Gaussian vectors that grow, for sampling     |
 
-`hermite` and `quadrature` know nothing of the language's functions, `closed` nothing of the others.
+`hermite` and `quadrature` do not know the functions of the language. `hermite` takes bivariate normal
+probabilities from `closed`, which uses no other folder.
 """

@@ -3,9 +3,24 @@
 >>> import numpy as np, netsor as ns
 >>> x = np.linspace(-1, 1, 5)[:, None]
 >>> model = ns.gp.fit(ns.kernel(ns.zoo.mlp(2)), x, np.sin(3 * x[:, 0]), noise=1e-4)
->>> found = model.predict([[0.25]])
->>> found.mean.shape, found.std.shape
+>>> prediction = model.predict([[0.25]])
+>>> prediction.mean.shape, prediction.std.shape
 ((1,), (1,))
+
+| file | what it holds |
+| --- | --- |
+| regression | `fit`, `GP`, `Prediction`, `sample` |
+| classification | `classify`: regression on one-hot labels, calibrated probabilities |
+| training | `train`: the ensemble of networks under gradient descent |
+| tuning | `tune`: variances and noise that maximise the marginal likelihood, by SciPy's optimisers |
+| objective | the marginal likelihood as a function of the variances, and its gradient |
+| gradient | `kernel_gradient`: derivatives of a kernel with respect to its variances |
+| factor | Cholesky factors; the policy for noise and jitter |
+| targets | targets and labels as (rows, columns) |
+| tied | groups of tied variances |
+| unchanged | detection of networks that have changed since their matrix was computed |
+| saved | `save`, `load`: models in .npz files |
+| stores/ | kernels on disk, and solves with them |
 """
 
 from netsor.gp.classification import Classifier, classify

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
 from netsor.errors import DataError
 from netsor.gp.regression import GP, fit
+from netsor.limits.inputs import InputSet
 from netsor.limits.kernel import KernelFn
 
 __all__ = ["Classifier", "calibrated_slope", "classify", "one_hot"]
 
-LARGEST = 10.0  # log of the largest slope
-
 
 @dataclass(frozen=True, repr=False)
 class Classifier:
-    """A Gaussian process on the columns 1 - 1/C (the class) and -1/C (the others); made by `classify`."""
+    """A Gaussian process on centred one-hot labels: 1 - 1/C for the class, -1/C for others."""
 
     gp: GP
     classes: np.ndarray
@@ -32,19 +31,19 @@ class Classifier:
         size = f"{len(self.gp.x)} inputs, {len(self.classes)} classes"
         return f"<classifier of {self.gp.kernel.net.name} on {size}>"
 
-    def decision(self, x: Any) -> np.ndarray:
-        """Posterior means (rows, classes)."""
+    def decision(self, x: InputSet) -> np.ndarray:
+        """Return the posterior means, (rows, classes)."""
         return self.gp.mean(x)
 
-    def predict(self, x: Any) -> np.ndarray:
-        """The class with the largest mean, for every row."""
+    def predict(self, x: InputSet) -> np.ndarray:
+        """Return the class with the largest posterior mean for each row, (rows,)."""
         return self.classes[np.argmax(self.decision(x), axis=1)]
 
-    def probabilities(self, x: Any) -> np.ndarray:
-        """Calibrated probabilities (rows, classes): softmax(slope * mean).
+    def probabilities(self, x: InputSet) -> np.ndarray:
+        """Return calibrated probabilities softmax(slope * mean), (rows, classes).
 
-        The slope maximises the likelihood of the training labels under their leave-one-out means, so no
-        data is held back. Where nothing is known the mean is 0 and the classes are equally likely.
+        The slope maximises the likelihood of the training labels under their leave-one-out means, so no data
+        are held back. Far from all data the mean is 0, and the classes are equally likely.
         """
         return softmax(self.slope * self.decision(x), axis=1)
 
@@ -61,24 +60,27 @@ class Classifier:
 
 
 def calibrated_slope(gp: GP) -> float:
-    """The slope s for which softmax(s * leave-one-out mean) gives the labels the largest likelihood.
+    """Return the slope s for which softmax(s * leave-one-out mean) gives the labels the largest likelihood.
 
     Labels are softened by one pseudo-observation per class, so the slope stays finite (Platt 1999).
     """
     means = gp.leave_one_out().mean
     rows, classes = means.shape
+    # Without softening, the slope would be infinite if the means separate the labels.
     wanted = np.full(means.shape, 1 / (rows + classes))
     wanted[np.arange(rows), np.argmax(gp.y, axis=1)] = (rows + 1) / (rows + classes)
 
     def loss(log_slope: float) -> float:
         return -float(np.mean(np.sum(wanted * log_softmax(np.exp(log_slope) * means, axis=1), axis=1)))
 
-    best = minimize_scalar(loss, bounds=(-LARGEST, LARGEST), method="bounded", options={"xatol": 1e-6})
+    best = minimize_scalar(loss, bounds=(-10.0, 10.0), method="bounded", options={"xatol": 1e-6})
     return float(np.exp(best.x))
 
 
-def one_hot(labels: Any, rows: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """The classes in order, and the centred one-hot table (rows, classes)."""
+def one_hot(
+    labels: ArrayLike | Sequence[ArrayLike], rows: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sorted classes, and the centred one-hot labels (rows, classes)."""
     parts = [np.atleast_1d(part) for part in labels] if isinstance(labels, list) and labels else None
     flat = np.asarray(labels) if parts is None else np.concatenate(parts)
     if flat.ndim != 1 or not len(flat) or flat.dtype.kind == "O" or (rows is not None and len(flat) != rows):
@@ -98,15 +100,34 @@ def one_hot(labels: Any, rows: int | None = None) -> tuple[np.ndarray, np.ndarra
 
 def classify(
     kernel: KernelFn,
-    x: Any,
-    labels: Any,
+    x: InputSet,
+    labels: ArrayLike | Sequence[ArrayLike],
     *,
-    noise: Any = 1e-2,
+    noise: ArrayLike = 1e-2,
     jitter: float | None = None,
     params: Mapping[str, float] | None = None,
 ) -> Classifier:
-    """Fit a classifier; arguments as in `fit`, with one label (integer or string) per output.
+    """Fit a classifier: regression on centred one-hot labels.
 
+    Parameters
+    ----------
+    kernel, x, noise, jitter, params
+        As for `ns.gp.fit`.
+    labels
+        One integer or string per output of the network.
+
+    Returns
+    -------
+    Classifier
+        The process given the labels, for predictions and probabilities.
+
+    Raises
+    ------
+    DataError
+        The labels do not fit the inputs, or are all of one class.
+
+    Examples
+    --------
     >>> import numpy as np, netsor as ns
     >>> x = np.array([[0.0, 1.0], [0.2, 1.0], [1.0, 0.0], [1.0, 0.1]])
     >>> model = ns.gp.classify(ns.kernel(ns.zoo.mlp(2)), x, np.array(["up", "up", "right", "right"]))

@@ -1,25 +1,24 @@
 """Cholesky factors of kernel matrices, and the policy for noise and jitter.
 
-The diagonal of a kernel matrix of n rows is raised by the noise, but never by less than the jitter
+The diagonal of a kernel matrix of n rows is raised by max(noise, jitter), where
 
     jitter = 2 sqrt(n) rms(error) + 10 eps trace(K).
 
-The first term is the size (spectral norm) of a symmetric matrix of n rows whose entries are independent
-errors as large as those that the kernel reports: its rounding, or its sampling error where the kernel is
-sampled. The second is what Cholesky's own rounding needs. So a noise above the jitter gives the textbook
-posterior and nothing else is added; for kernels with exact methods the jitter is about 1e-12 of the
-variances. A matrix that is not positive definite even then is an error, never repaired in silence.
+The first term is the spectral norm of a symmetric n x n matrix of independent errors of the size that the
+kernel reports: rounding errors, or sampling errors if the kernel is sampled. The second term bounds the
+rounding of the Cholesky factorisation itself. A noise above the jitter gives the textbook posterior. For
+kernels with exact methods the jitter is about 1e-12 of the variances. If the matrix is not positive definite
+even then, that is an error.
 
-A jitter that takes the place of the noise is reported: a warning says so where it is more than 10 times the
-noise, or more than a percent of the mean variance. A noise below 1e-5 of the mean variance counts as that
-much, so that a jitter for rounding in double precision never warns where no noise was asked for.
+A warning tells the user if the jitter replaces the noise: if it is more than 10 times the noise, or more than
+one percent of the mean variance. A noise below 1e-5 of the mean variance counts as 1e-5 of it, so that a
+jitter for rounding in double precision never warns if the noise is 0.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.linalg import cho_solve, solve_triangular
 from scipy.linalg.lapack import dpotrf  # type: ignore[attr-defined]
 
@@ -40,9 +39,6 @@ __all__ = [
 ]
 
 EPS = float(np.finfo(np.float64).eps)
-MOST = 2**14  # rows that are factorised at once
-MUCH, LARGE, SMALL = 10.0, 1e-2, 1e-5  # jitter over noise, jitter and noise over the mean variance: see above
-RATE = 3e10  # operations of a factorisation in a second, about
 
 
 class InferenceError(NetsorError):
@@ -50,20 +46,20 @@ class InferenceError(NetsorError):
 
 
 def needed_jitter(diagonal: np.ndarray, error: float) -> float:
-    """The least that is added to the diagonal, from it and the root mean square of the errors; see above."""
+    """2 sqrt(n) error + 10 eps trace(K), given the diagonal (n,) and the root mean square of the errors."""
     return float(2 * np.sqrt(len(diagonal)) * error + 10 * EPS * np.sum(diagonal))
 
 
 def warn_of_jitter(
     jitter: float, noise: np.ndarray | float, diagonal: np.ndarray, smaller: str = "a tolerance, tol=..."
 ) -> None:
-    """Warn where the jitter, not the noise, decides how smooth predictions are; see above.
+    """Warn if the jitter, not the noise, smooths predictions; the module docstring has the thresholds.
 
-    smaller  what makes the errors of the kernel smaller, beside more points
+    smaller  another remedy that reduces the kernel's errors, besides more points
     """
     least, variance = float(np.min(noise)), float(np.mean(diagonal))
-    replaced = jitter > least and jitter > LARGE * variance
-    if replaced or jitter > MUCH * max(least, SMALL * variance):
+    replaced = jitter > least and jitter > 1e-2 * variance
+    if replaced or jitter > 10 * max(least, 1e-5 * variance):
         warn(
             f"the diagonal of the kernel matrix is raised by {jitter:.3g}, not by the noise of {least:.3g}; "
             f"the mean variance is {variance:.3g}",
@@ -73,8 +69,8 @@ def warn_of_jitter(
         )
 
 
-def check_noise(noise: Any, rows: int | None = None) -> np.ndarray:
-    """The noise as an array: one variance, or one per row."""
+def check_noise(noise: ArrayLike, rows: int | None = None) -> np.ndarray:
+    """Convert the noise to an array: one variance, or (rows,)."""
     try:
         value = np.asarray(noise, np.float64)
     except (TypeError, ValueError, OverflowError):
@@ -97,50 +93,57 @@ def cholesky(
     overwrite: bool = False,
     progress: bool | None = None,
 ) -> np.ndarray:
-    """The lower factor of K + diag(nugget); `overwrite` a matrix in double precision that is not needed."""
+    """The lower Cholesky factor of K + diag(nugget), for K (n, n) and a nugget of one number or (n,).
+
+    overwrite  reuse the memory of K, if it is contiguous and in double precision
+    """
     kept = overwrite and matrix.dtype == np.float64 and matrix.flags.c_contiguous
     raised = matrix if kept else np.array(matrix, np.float64, order="C")
-    if not all(np.isfinite(row).all() for row in raised):
+    if not all(np.isfinite(row).all() for row in raised):  # by rows, to save memory
         raise InferenceError(
             "the kernel matrix has a NaN or an infinity", remedy="Are the variances or the inputs too large?"
         )
     diagonal = np.diagonal(raised).copy()
     raised[np.diag_indices_from(raised)] += nugget
-    rows = len(raised)
-    with bar(progress, 0, f"factorising {rows} rows", lambda: rows**3 / 3 / RATE):
+    rows, rate = len(raised), 3e10  # operations per second of an ordinary machine, for the progress bar
+    with bar(progress, 0, f"factorising {rows} rows", lambda: rows**3 / 3 / rate):
         positive = _factorise(raised)
-    if not positive:
+    if not positive:  # restore K from its upper half, for the message
         above = np.triu(raised, 1)
         raise _not_positive(above + above.T + np.diag(diagonal), nugget)
+    # Row by row: numpy.tril would copy a matrix that may fill the memory.
     for k, row in enumerate(raised):
         row[k + 1 :] = 0.0
     return raised
 
 
-def _factorise(matrix: np.ndarray, most: int = MOST) -> bool:
-    """Puts the factor of a symmetric matrix below its diagonal, in place; False if it is not positive.
+def _factorise(matrix: np.ndarray, most: int = 2**14) -> bool:
+    """Factorise a symmetric matrix (n, n) in place, below its diagonal; return False if it is not positive.
 
-    Beyond `most` rows by blocks of columns, from left to right: OpenBLAS ends the process where more than
-    2**14 rows are factorised at once on several threads (offsets of 2**31 bytes do not fit 32 bits).
+    More than `most` rows are factorised by blocks of columns, from left to right: OpenBLAS aborts the process
+    for more than 2**14 rows on several threads, because offsets of 2**31 bytes overflow 32 bits.
     """
     rows = len(matrix)
     size = rows if rows <= most else most // 4
     for a in range(0, rows, size):
-        own = slice(a, min(a + size, rows))
-        head = matrix[own, own] if size == rows else matrix[own, own] - matrix[own, :a] @ matrix[own, :a].T
-        _, failed = dpotrf(head.T, overwrite_a=True, clean=False)  # in place: it is symmetric
+        here = slice(a, min(a + size, rows))
+        head = (
+            matrix[here, here] if size == rows else matrix[here, here] - matrix[here, :a] @ matrix[here, :a].T
+        )
+        _, failed = dpotrf(head.T, overwrite_a=True, clean=False)  # the transpose has LAPACK's order: no copy
         if failed:
             return False
         if size < rows:
-            np.copyto(matrix[own, own], head, where=np.tri(len(head), dtype=bool))
+            np.copyto(matrix[here, here], head, where=np.tri(len(head), dtype=bool))
         for b in range(a + size, rows, size):
-            below = matrix[b : b + size, own]
-            below -= matrix[b : b + size, :a] @ matrix[own, :a].T
+            below = matrix[b : b + size, here]
+            below -= matrix[b : b + size, :a] @ matrix[here, :a].T
             below[...] = solve_triangular(head, below.T, lower=True, check_finite=False).T
     return True
 
 
 def _not_positive(matrix: np.ndarray, nugget: np.ndarray | float) -> InferenceError:
+    """The error about a matrix that is not positive definite, with the noise that would help."""
     lowest = float(np.linalg.eigvalsh(matrix)[0])
     scale = float(np.abs(matrix).max(initial=0.0))
     if scale == 0.0:
@@ -157,24 +160,24 @@ def _not_positive(matrix: np.ndarray, nugget: np.ndarray | float) -> InferenceEr
 
 
 def solve(lower: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """(L L^T)^-1 b."""
-    return cho_solve((lower.T, False), right, check_finite=False)  # LAPACK's order needs no copy
+    """(L L^T)^-1 b for L (n, n) and b (n, k)."""
+    return cho_solve((lower.T, False), right, check_finite=False)  # the transpose has LAPACK's order: no copy
 
 
 def solve_half(lower: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """L^-1 b."""
+    """L^-1 b for L (n, n) and b (n, k)."""
     return solve_triangular(lower.T, right, trans=1, check_finite=False)
 
 
 def likelihood(lower: np.ndarray, alpha: np.ndarray, y: np.ndarray) -> float:
-    """log N(y; 0, L L^T), summed over the columns of y; alpha = (L L^T)^-1 y."""
+    """log N(y; 0, L L^T), summed over the columns of y (n, k); alpha = (L L^T)^-1 y."""
     rows, targets = y.shape
     constant = np.log(np.diagonal(lower)).sum() + rows / 2 * np.log(2 * np.pi)
     return float(-0.5 * np.sum(y * alpha) - targets * constant)
 
 
 def root(covariance: np.ndarray, allowed: float) -> np.ndarray:
-    """A matrix R with R R^T = covariance, which may be singular; eigenvalues below -allowed are an error."""
+    """R (n, n) with R R^T = covariance, which may be singular; eigenvalues below -allowed are an error."""
     values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
     if len(values) and values[0] < -allowed:
         raise InferenceError(

@@ -1,4 +1,4 @@
-"""Derivatives in the logarithms of the variances, by differences or by JAX."""
+"""Derivatives of kernels with respect to the logarithms of variances, by differences or by JAX."""
 
 from __future__ import annotations
 
@@ -9,52 +9,76 @@ from typing import Any
 import numpy as np
 
 from netsor import arguments
-from netsor.build.network import as_inputs
+from netsor.build.joint_program import as_inputs
 from netsor.errors import DataError, NetsorError
 from netsor.gp.targets import as_kernel
-from netsor.lang.libraries import double_precision
+from netsor.lang.array_api import double_precision
+from netsor.limits.inputs import InputSet
 from netsor.limits.kernel import KernelFn
+from netsor.limits.kernel_tiles import of_params
 
 __all__ = ["central_differences", "jax_runs", "kernel_gradient"]
 
-LARGEST_TRACE = 5000  # operations; sequences of many different lengths have more, and compile for minutes
-STEP = 1e-5  # near eps^(1/3): truncation and rounding are both about 1e-10
+LARGEST_TRACE = 5000  # operations; inputs of many different lengths have more, and compile for minutes
 
 
 def kernel_gradient(
     kernel: KernelFn,
-    x: Any,
+    x: InputSet,
     names: Iterable[str] | None = None,
     *,
     params: Mapping[str, float] | None = None,
     method: str = "differences",
 ) -> tuple[np.ndarray, np.ndarray]:
-    """K(x) and its derivative by the logarithm of each named variance: (rows, rows), (rows, rows, names).
+    """Return K(x) and its derivative with respect to the logarithm of each named variance.
 
-    method  "differences": central, with errors of about 1e-9 of the entries, in two kernels per name;
-            "jax": exact, but each call compiles anew
+    Parameters
+    ----------
+    kernel, x, params
+        As for `ns.gp.fit`.
+    names
+        Names of variances; by default all of the network's.
+    method
+        "differences": central differences, with errors of about 1e-9 of the entries and two kernels per name.
+        "jax": automatic differentiation, compiled anew at each call.
+
+    Returns
+    -------
+    tuple
+        K(x), (rows, rows), and its slopes, (rows, rows, names).
+
+    Raises
+    ------
+    DataError
+        There is no such variance.
+
+    Examples
+    --------
+    >>> import numpy as np, netsor as ns
+    >>> K = ns.kernel(ns.zoo.mlp(1, var_b=0.0))
+    >>> value, slopes = ns.gp.kernel_gradient(K, np.eye(2), ["v"])  # K is linear in it
+    >>> bool(abs(slopes[:, :, 0] - value).max() < 1e-9)
+    True
     """
     kernel = as_kernel(kernel)
     values = {**kernel.params, **arguments.mapping("params", params, '{"W1": 2.0}')}
     chosen = list(kernel.params) if names is None else list(arguments.names("names", names))
     _check(chosen, values, method)
     inputs, start = as_inputs(x), np.zeros(len(chosen))
-    of_params = kernel.of_params(inputs)
-    value = of_params(values)
+    matrix_of = of_params(kernel, inputs)
+    value = matrix_of(values)
 
-    def moved(shift: Any) -> dict[str, Any]:
-        return {**values, **{name: values[name] * _exp(shift[k]) for k, name in enumerate(chosen)}}
-
-    def matrix(shift: Any) -> Any:
-        return kernel(inputs, params=moved(shift))
+    def moved(shift: Any, exp: Callable[[Any], Any] = np.exp) -> dict[str, Any]:
+        return {**values, **{name: values[name] * exp(shift[k]) for k, name in enumerate(chosen)}}
 
     if method == "jax":
         import jax  # type: ignore[import-not-found]
 
         with double_precision():
-            slopes = np.asarray(jax.jit(jax.jacfwd(matrix))(jax.numpy.asarray(start)))
+            matrix = jax.jacfwd(lambda shift: kernel(inputs, params=moved(shift, jax.numpy.exp)))
+            slopes = np.asarray(jax.jit(matrix)(jax.numpy.asarray(start)))
     else:
-        slopes = central_differences(lambda shift: of_params(moved(shift)), start)
+        slopes = central_differences(lambda shift: matrix_of(moved(shift)), start)
     return value, slopes
 
 
@@ -65,30 +89,20 @@ def _check(names: list[str], values: Mapping[str, Any], method: str) -> None:
     arguments.choice("method", method, ("jax", "differences"))
 
 
-def _exp(value: Any) -> Any:
-    return np.exp(value) if isinstance(value, float) else _jax_exp(value)
-
-
-def _jax_exp(value: Any) -> Any:
-    import jax.numpy as jnp  # type: ignore[import-not-found]
-
-    return jnp.exp(value)
-
-
 def central_differences(function: Callable[[np.ndarray], Any], at: np.ndarray) -> np.ndarray:
-    """The derivative by each coordinate, on the last axis."""
-    slopes = []
-    for k in range(len(at)):
-        move = np.zeros(len(at))
-        move[k] = STEP
-        slopes.append((np.asarray(function(at + move)) - np.asarray(function(at - move))) / (2 * STEP))
+    """The derivative of `function` at a point (k,), with a last axis (k,) for the coordinates."""
+    step = 1e-5  # near eps^(1/3): truncation and rounding are both about 1e-10
+    slopes = [
+        (np.asarray(function(at + move)) - np.asarray(function(at - move))) / (2 * step)
+        for move in step * np.eye(len(at))
+    ]
     return np.stack(slopes, axis=-1) if slopes else np.zeros((*np.shape(function(at)), 0))
 
 
 def jax_runs(kernel: KernelFn, inputs: list[Any], params: Mapping[str, float]) -> bool:
-    """Whether JAX is installed, can follow this kernel, and compiles it in seconds rather than minutes.
+    """Whether JAX is installed, can trace this kernel, and compiles it in seconds rather than minutes.
 
-    The kernel is traced, not computed. Kernels that JAX calls back for are as well done without it.
+    The kernel is traced, not computed. A kernel that calls back to NumPy gains nothing from JAX.
     """
     if importlib.util.find_spec("jax") is None or not params:
         return False
@@ -97,13 +111,13 @@ def jax_runs(kernel: KernelFn, inputs: list[Any], params: Mapping[str, float]) -
     try:
         with double_precision():
             traced = jax.make_jaxpr(lambda values: kernel(inputs, params=values))(dict(params))
-    except (TypeError, AttributeError, NotImplementedError, NetsorError):  # what NumPy does to JAX's arrays
+    except (TypeError, AttributeError, NotImplementedError, NetsorError):  # NumPy functions on JAX's tracers
         return False
     return len(traced.jaxpr.eqns) <= LARGEST_TRACE and not _calls_back(traced.jaxpr)
 
 
 def _calls_back(jaxpr: Any) -> bool:
-    """Whether a function that JAX has traced calls NumPy."""
+    """Whether a traced function calls back to NumPy, at any depth."""
     for equation in jaxpr.eqns:
         inner = (getattr(part, "jaxpr", part) for part in equation.params.values())
         if equation.primitive.name == "pure_callback" or any(

@@ -1,8 +1,13 @@
-"""The marginal likelihood of targets as a function of the variances of a network, and what it changes by."""
+"""The marginal likelihood of targets as a function of the variances of a network, and its gradient.
+
+With C = K + nugget I, m columns of targets y and alpha = C^-1 y, minus the log likelihood f changes by
+
+    df / d theta_k = sum_ij G_ij (dC / d theta_k)_ij,      G = (m C^-1 - alpha alpha^T) / 2.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,44 +15,47 @@ import numpy as np
 
 from netsor.errors import LimitError
 from netsor.gp.factor import InferenceError, cholesky, likelihood, needed_jitter, solve
-from netsor.lang.libraries import double_precision
+from netsor.lang.array_api import double_precision
 from netsor.limits.kernel import KernelFn
+from netsor.limits.kernel_tiles import of_params
 
-__all__ = ["FAILED", "NOISE", "Objective", "Place"]
+__all__ = ["FAILED", "NOISE", "Objective", "ValueAndGradient"]
 
-FAILED = 1e30  # in place of a likelihood that does not exist
-FORWARD = 2.0**-24  # a step in log variance, near eps^(1/2): slopes have errors of about 1e-7
+FAILED = 1e30  # the value where the likelihood does not exist; finite, as optimisers need
 NOISE = ("noise",)
+
+ValueAndGradient = Callable[[np.ndarray], tuple[float, np.ndarray]]
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
-    """Where a search is: minus the log likelihood, the kernel, and the factor of the covariance C.
+class _Point:
+    """The factorised covariance at theta (k,), for the likelihood and its derivatives.
 
-    alpha   C^-1 y
-    raised  whether the diagonal is raised by the jitter, and not by the noise
+    matrix  K (rows, rows)
+    lower   the Cholesky factor of C (rows, rows)
+    alpha   C^-1 y (rows, columns)
+    raised  whether the nugget is the jitter, not the noise
     """
 
     theta: np.ndarray
-    value: float
-    matrix: Any = None
-    lower: Any = None
-    alpha: Any = None
-    raised: bool = False
+    matrix: np.ndarray
+    lower: np.ndarray
+    alpha: np.ndarray
+    raised: bool
 
 
 @dataclass(eq=False)
 class Objective:
-    """Minus the log marginal likelihood as a function of theta, the logarithms of what is free.
+    """Minus the log marginal likelihood as a function of theta, the logarithms of the free variances.
 
-    Each entry of `groups` is a tuple of names that move by one common factor, and theta is the logarithm
-    of the first. The noise is the group `NOISE`. As in `fit` the diagonal is raised by the noise, but
-    at least by the jitter, here as a fixed part of the trace so that it moves with the variances.
+    Each entry of `groups` is a tuple of names that change by a common factor; theta is the logarithm of the
+    first. The noise is the group `NOISE`. As in `fit`, the diagonal is raised by the noise or the jitter, the
+    larger of the two. Here the jitter is a fixed fraction of the trace, so that it scales with the variances.
     """
 
     kernel: KernelFn
     inputs: list[Any]
-    y: np.ndarray
+    y: np.ndarray  # (rows, columns)
     values: dict[str, float]
     groups: list[tuple[str, ...]]
     jitter: float = field(init=False)
@@ -59,14 +67,15 @@ class Objective:
         trace = float(np.trace(matrix))
         self.jitter = needed_jitter(np.diagonal(matrix), result.bound.rms) / trace if trace > 0 else 0.0
         self.exact = result.plan.exact
-        self.of_params = self.kernel.of_params(self.inputs)
+        # One function for the whole search: it fixes sample points and methods, so the objective is smooth.
+        self.of_params = of_params(self.kernel, self.inputs)
 
     @property
     def start(self) -> np.ndarray:
         return np.array([np.log(self.values[group[0]]) for group in self.groups])
 
     def unpack(self, theta: Any, exp: Callable[[Any], Any] = np.exp) -> dict[str, Any]:
-        """All variances, and the noise, at theta."""
+        """All variances and the noise at theta, by name."""
         moved: dict[str, Any] = dict(self.values)
         for k, group in enumerate(self.groups):
             for name in group:
@@ -74,71 +83,80 @@ class Objective:
         return moved
 
     def network_part(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The variances without the noise."""
         return {name: value for name, value in values.items() if name != "noise"}
 
     def value(self, theta: np.ndarray) -> float:
-        """With NumPy; a matrix that is not positive definite counts as very unlikely."""
-        return self.at(theta).value
+        """Minus the log likelihood; `FAILED` if the matrix is not positive definite."""
+        point = self._at(theta)
+        return FAILED if point is None else self._value(point)
 
-    def at(self, theta: np.ndarray) -> Place:
-        """The likelihood, and what its derivatives are made of."""
-        try:
-            matrix = self.matrix(theta)
-        except LimitError:
-            return Place(theta, FAILED)
-        return self.place(theta, matrix)
+    def with_differences(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        """Value and gradient by differences of kernels: one kernel per group, none for the noise."""
+        point = self._at(theta)
+        if point is None:
+            return FAILED, np.zeros(len(theta))
+        columns, rows = self.y.shape[1], np.eye(len(self.y))
+        # G of the module docstring; then each derivative is one elementwise product and sum.
+        by_matrix = (columns * solve(point.lower, rows) - point.alpha @ point.alpha.T) / 2
+        return self._value(point), np.array([np.sum(by_matrix * dC) for dC in self._slopes(point)])
 
-    def place(self, theta: np.ndarray, matrix: np.ndarray) -> Place:
-        """The same for a kernel that is known."""
-        noise = float(self.unpack(theta)["noise"])
-        nugget = max(noise, self.jitter * float(np.trace(matrix)))
+    def uncertainties(self, theta: np.ndarray) -> np.ndarray:
+        """(1 + m/2 tr(C^-1 dC C^-1 dC))^-1/2 for each theta and m columns of targets.
+
+        This estimates the standard error of theta: the trace is its Fisher information, the 1 that of a unit
+        normal prior.
+        """
+        point = self._at(theta)
+        if point is None:
+            return np.ones(len(theta))
+        inside = (solve(point.lower, dC) for dC in self._slopes(point))  # C^-1 dC
+        information = [self.y.shape[1] / 2 * np.sum(part * part.T) for part in inside]
+        return 1 / np.sqrt(1 + np.array(information))
+
+    @property
+    def kernels_per_gradient(self) -> int:
+        """Number of kernels for a gradient: one at theta, and one for each group except the noise."""
+        return 1 + sum(group != NOISE for group in self.groups)
+
+    def _value(self, point: _Point) -> float:
+        return -likelihood(point.lower, point.alpha, self.y)
+
+    def _at(self, theta: np.ndarray) -> _Point | None:
+        """Factorise the covariance at theta; None if the likelihood does not exist there."""
         try:
+            matrix = self._matrix(theta)
+            noise = float(self.unpack(theta)["noise"])
+            nugget = max(noise, self.jitter * float(np.trace(matrix)))
             lower = cholesky(matrix, nugget)
-        except InferenceError:
-            return Place(theta, FAILED)
-        alpha = solve(lower, self.y)
-        return Place(theta, -likelihood(lower, alpha, self.y), matrix, lower, alpha, nugget > noise)
+        except (LimitError, InferenceError):
+            return None
+        return _Point(theta, matrix, lower, solve(lower, self.y), nugget > noise)
 
-    def gradient(self, place: Place) -> tuple[np.ndarray, float]:
-        """By the entries of the kernel, (rows, rows), and by the logarithm of the noise."""
-        rows, columns = np.eye(len(self.y)), self.y.shape[1]
-        found = (columns * solve(place.lower, rows) - place.alpha @ place.alpha.T) / 2
-        trace = float(np.trace(found))
-        if place.raised:
-            return found + self.jitter * trace * rows, 0.0
-        return found, float(self.unpack(place.theta)["noise"]) * trace
-
-    def matrix(self, theta: np.ndarray) -> np.ndarray:
+    def _matrix(self, theta: np.ndarray) -> np.ndarray:
+        """K at theta, (rows, rows)."""
         values = {name: float(value) for name, value in self.unpack(theta).items()}
         return np.asarray(self.of_params(self.network_part(values)), np.float64)
 
-    def slopes(self, place: Place) -> np.ndarray:
-        """(groups, rows, rows): dK by theta, by differences, one kernel each; the noise needs none."""
-        found = np.zeros((len(self.groups), *place.matrix.shape))
-        for k in self.moving:
-            moved = place.theta.copy()
-            moved[k] += FORWARD
-            found[k] = (self.matrix(moved) - place.matrix) / FORWARD
-        return found
+    def _slopes(self, point: _Point) -> Iterator[np.ndarray]:
+        """Yield dC / d theta_k (rows, rows) for each k."""
+        step = 2.0**-24  # near eps^(1/2): truncation and rounding are both about 1e-7
+        rows, noise = np.eye(len(self.y)), float(self.unpack(point.theta)["noise"])
+        for k, group in enumerate(self.groups):
+            slope = np.zeros_like(rows)
+            if group != NOISE:
+                moved = point.theta.copy()
+                moved[k] += step
+                slope = (self._matrix(moved) - point.matrix) / step
+            # C = K + nugget I, and the nugget is jitter * trace(K) or the noise.
+            if point.raised:
+                slope += self.jitter * np.trace(slope) * rows
+            elif "noise" in group:
+                slope += noise * rows
+            yield slope
 
-    @property
-    def moving(self) -> list[int]:
-        """The groups that the kernel depends on."""
-        return [k for k, group in enumerate(self.groups) if group != NOISE]
-
-    def changes(self, place: Place, slopes: np.ndarray) -> np.ndarray:
-        """dC by theta, from dK: the diagonal is raised by the noise, or by a part of the trace."""
-        rows, found = np.eye(len(self.y)), slopes
-        if place.raised:
-            found = found + self.jitter * np.einsum("kii->k", slopes)[:, None, None] * rows
-        elif NOISE in self.groups:
-            k = self.groups.index(NOISE)
-            found = found.copy()
-            found[k] = np.exp(place.theta[k]) * rows
-        return found
-
-    def with_jax(self) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
-        """Value and gradient by JAX, compiled."""
+    def with_jax(self) -> ValueAndGradient:
+        """A compiled function of theta that returns value and gradient, by JAX."""
         import jax  # type: ignore[import-not-found]
         import jax.numpy as jnp  # type: ignore[import-not-found]
         from jax.scipy.linalg import cho_solve  # type: ignore[import-not-found]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from netsor import arguments
-from netsor.build.network import as_inputs
+from netsor.build.joint_program import as_inputs
 from netsor.errors import DataError
 from netsor.gp.factor import (
     InferenceError,
@@ -27,25 +28,32 @@ from netsor.gp.factor import (
 from netsor.gp.targets import arrange, as_kernel, check_consistent, output_sizes
 from netsor.gp.unchanged import Unchanged
 from netsor.limits import KernelFn, Result
+from netsor.limits.inputs import InputSet
 
 if TYPE_CHECKING:
+    from netsor.gp.stores.dask import Engine
     from netsor.gp.stores.model import StoredGP
     from netsor.gp.stores.store import Store
 
 __all__ = ["GP", "Prediction", "fit", "sample"]
 
-MOST_SAMPLES = 2**31  # functions drawn at a time
-ROUNDING = 1e-7  # of the prior variance: what we forgive a posterior variance below zero
+ROUNDING = 1e-7  # by rounding a posterior variance may be negative by this fraction of the prior variance
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Marginals of a Gaussian process.
+    """Mean and standard deviation of a Gaussian process at some inputs.
 
-    mean   (rows,), or (rows, d) if the targets have d columns
-    std    (rows,): standard deviations, the same for all columns
-    cov    (rows, rows) if it was asked for
-    sizes  rows per input
+    Attributes
+    ----------
+    mean : np.ndarray
+        (rows,), or (rows, d) if the targets have d columns.
+    std : np.ndarray
+        (rows,) standard deviations, the same for all columns.
+    cov : np.ndarray or None
+        (rows, rows) covariance, on request.
+    sizes : tuple
+        Number of rows of each input.
     """
 
     mean: np.ndarray
@@ -54,7 +62,7 @@ class Prediction:
     sizes: tuple[int, ...]
 
     def by_input(self) -> list[Prediction]:
-        """One prediction for each input, whatever number of outputs it has."""
+        """Split into one prediction per input; inputs may have different numbers of outputs."""
         parts, start = [], 0
         for size in self.sizes:
             cut = slice(start, start + size)
@@ -68,9 +76,22 @@ class Prediction:
 class GP:
     """A network's Gaussian process given data; made by `fit`.
 
-    lower   the Cholesky factor of K + nugget, nugget = max(noise, jitter)
-    alpha   (K + nugget)^-1 (y - prior mean)
-    exact   whether no part of the kernel is sampled
+    Attributes
+    ----------
+    kernel, params
+        K, and the variances that replace the network's.
+    x, y, sizes
+        Inputs, targets (rows, d), and number of rows of each input.
+    flat : bool
+        Whether the targets were given without the axis d.
+    noise, jitter
+        The diagonal is raised by the larger of the two.
+    exact : bool
+        Whether no part of the kernel is sampled.
+    lower : np.ndarray
+        (rows, rows) the Cholesky factor of K + nugget, nugget = max(noise, jitter).
+    alpha : np.ndarray
+        (rows, d) (K + nugget)^-1 (y - prior mean).
     """
 
     kernel: KernelFn
@@ -110,37 +131,69 @@ class GP:
 
     @property
     def nugget(self) -> np.ndarray:
-        """What was added to the diagonal of the kernel matrix."""
+        """max(noise, jitter), which was added to the diagonal of the kernel matrix."""
         return np.maximum(self.noise, self.jitter)
 
     def log_marginal_likelihood(self) -> float:
-        """log p(y | x), summed over the columns of y."""
+        """Return log p(y | x), summed over the columns of y."""
         return likelihood(self.lower, self.alpha, self.centred)
 
     @property
     def centred(self) -> np.ndarray:
-        """The targets without the means that the network's outputs have before any data."""
+        """The targets minus the prior mean, (rows, d)."""
         return self.y - self.kernel.mean(self.x)[:, None]
 
-    def mean(self, x: Any) -> np.ndarray:
-        """The posterior mean alone, which is cheaper than `predict`."""
+    def mean(self, x: InputSet) -> np.ndarray:
+        """Return the posterior mean alone, which is cheaper than `predict`.
+
+        Parameters
+        ----------
+        x
+            New inputs, as for `fit`.
+
+        Returns
+        -------
+        np.ndarray
+            (rows,), or (rows, d) if the targets have d columns.
+        """
         inputs = as_inputs(x)
         self.unchanged.check()
         if not self.exact:
             return self.predict(inputs).mean
-        found = self.kernel(inputs, self.x, params=self.params) @ self.alpha
-        return self._shaped(self.kernel.mean(inputs)[:, None] + found)
+        change = self.kernel(inputs, self.x, params=self.params) @ self.alpha
+        return self._shaped(self.kernel.mean(inputs)[:, None] + change)
 
-    def predict(self, x: Any, *, cov: bool = False, observed: bool = False) -> Prediction:
-        """Mean and standard deviation of the network's outputs, or of noisy observations of them.
+    def predict(self, x: InputSet, *, cov: bool = False, observed: bool = False) -> Prediction:
+        """Return mean and standard deviation of the network's outputs, or of noisy observations of them.
 
-        Where the kernel is sampled, all its blocks come from one joint evaluation of training and new
-        inputs, so that they belong to one positive matrix.
+        A sampled kernel is evaluated jointly on training and new inputs, so that all blocks belong to one
+        positive semi-definite matrix.
+
+        Parameters
+        ----------
+        x
+            New inputs, as for `fit`.
+        cov
+            Whether to return the covariance of all rows, too.
+        observed
+            Whether to include the noise in the prediction.
+
+        Returns
+        -------
+        Prediction
+            `mean`, `std` and `cov`.
+
+        Raises
+        ------
+        InferenceError
+            The kernel matrix is nearly singular.
+        DataError
+            The network has changed since `fit`, or the noise of new observations is not known.
         """
         inputs = as_inputs(x)
         sizes = output_sizes(self.kernel.net, inputs)
         cross, prior, lower, alpha = self._blocks(inputs, cov)
-        half = solve_half(lower, cross.T)
+        half = solve_half(lower, cross.T)  # L^-1 k: the sum of its squares is the explained variance
         if cov:
             posterior = prior - half.T @ half
             variance, before = np.diagonal(posterior), np.diagonal(prior)
@@ -148,36 +201,54 @@ class GP:
             posterior, variance, before = None, prior - np.sum(half**2, axis=0), prior
         variance = checked_variance(variance, before, self.jitter)
         if observed:
-            extra = self._scalar_noise()
+            extra = scalar_noise(self.noise)
             variance = variance + extra
             posterior = None if posterior is None else posterior + extra * np.eye(len(posterior))
         mean = self.kernel.mean(inputs)[:, None] + cross @ alpha
         return Prediction(self._shaped(mean), np.sqrt(variance), posterior, sizes)
 
-    def sample(self, x: Any, samples: int = 1, seed: Any = None, *, observed: bool = False) -> np.ndarray:
-        """Functions drawn from the posterior at x: (samples, rows), or (samples, rows, d)."""
-        found = self.predict(x, cov=True, observed=observed)
-        assert found.cov is not None
-        mean = found.mean if found.mean.ndim == 2 else found.mean[:, None]
-        rng = _random(seed)
-        count = arguments.whole("samples", samples, 1, MOST_SAMPLES)
-        allowed = len(mean) * (ROUNDING * float(np.abs(found.cov).max(initial=0.0)) + self.jitter)
-        factor = root(found.cov, allowed)
-        drawn = mean + factor @ rng.standard_normal((count, *mean.shape))
+    def sample(
+        self, x: InputSet, samples: int = 1, seed: int | None = None, *, observed: bool = False
+    ) -> np.ndarray:
+        """Draw functions from the posterior at x.
+
+        Parameters
+        ----------
+        x
+            New inputs, as for `fit`.
+        samples
+            Number of functions.
+        seed
+            Seed of the random numbers; None draws differently each time.
+        observed
+            Whether to add independent noise to each value.
+
+        Returns
+        -------
+        np.ndarray
+            (samples, rows), or (samples, rows, d).
+        """
+        posterior = self.predict(x, cov=True, observed=observed)
+        assert posterior.cov is not None
+        mean = posterior.mean if posterior.mean.ndim == 2 else posterior.mean[:, None]
+        allowed = len(mean) * (ROUNDING * float(np.abs(posterior.cov).max(initial=0.0)) + self.jitter)
+        drawn = mean + root(posterior.cov, allowed) @ _normal(seed, samples, mean.shape)
         return drawn[:, :, 0] if self.flat else drawn
 
     def leave_one_out(self) -> Prediction:
-        """Prediction of the targets of each input from all others, without fitting again.
+        """Predict the targets of each input from all others, without another fit.
 
-        With B the rows of an input, mean = y_B - P^-1 alpha_B and covariance P^-1, where P is that block
-        of (K + nugget)^-1. The noise is part of it. Rasmussen & Williams 2006, section 5.4.2.
+        With B the rows of an input, the mean is y_B - P^-1 alpha_B and the covariance P^-1, where P is block
+        B of (K + nugget)^-1. The prediction includes the noise. Rasmussen & Williams 2006, section 5.4.2.
         """
+        # One inverse serves all inputs; a fit without each input would cost n factorisations.
         precision = solve(self.lower, np.eye(len(self.y)))
         if max(self.sizes) == 1:
             variance = 1 / np.diagonal(precision)
             return Prediction(
                 self._shaped(self.y - variance[:, None] * self.alpha), np.sqrt(variance), None, self.sizes
             )
+        # With several rows per input, invert the diagonal blocks of the precision.
         means, variances, start = [], [], 0
         for size in self.sizes:
             block = slice(start, start + size)
@@ -196,7 +267,7 @@ class GP:
         save(self, path)
 
     def _blocks(self, inputs: list[Any], cov: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Cross covariances, prior covariance (or its diagonal), factor and weights."""
+        """Covariances (new, rows), prior (new, new) or its diagonal, Cholesky factor and weights alpha."""
         self.unchanged.check()
         if self.exact:
             cross = self.kernel(inputs, self.x, params=self.params)
@@ -204,24 +275,27 @@ class GP:
             return cross, prior, self.lower, self.alpha
         joint = self.kernel(self.x + inputs, params=self.params)
         rows = len(self.y)
+        # A joint evaluation draws new sample points, so the factor of `fit` belongs to another matrix.
         lower = cholesky(joint[:rows, :rows], self.nugget)
         prior = joint[rows:, rows:]
         return joint[rows:, :rows], prior if cov else np.diagonal(prior), lower, solve(lower, self.centred)
-
-    def _scalar_noise(self) -> float:
-        if self.noise.ndim:
-            raise DataError(
-                "the noise of new observations is not known: it was given per target",
-                remedy="Predict with observed=False and add the variance of your observations.",
-            )
-        return float(self.noise)
 
     def _shaped(self, table: np.ndarray) -> np.ndarray:
         return table[:, 0] if self.flat else table
 
 
+def scalar_noise(noise: np.ndarray) -> float:
+    """Return the noise of new observations, which is unknown if it was given per target."""
+    if noise.ndim:
+        raise DataError(
+            "the noise of new observations is not known: it was given per target",
+            remedy="Predict with observed=False and add the variance of your observations.",
+        )
+    return float(noise)
+
+
 def checked_variance(variance: np.ndarray, prior: np.ndarray, jitter: float) -> np.ndarray:
-    """Variances that rounding took below zero are zero; more than that is an error."""
+    """Clip variances (rows,) that are negative by rounding; raise an InferenceError for more than that."""
     if np.any(variance < -(ROUNDING * prior + jitter)):
         raise InferenceError(
             f"a posterior variance is {variance.min():.2g}, further below 0 than rounding explains",
@@ -233,57 +307,85 @@ def checked_variance(variance: np.ndarray, prior: np.ndarray, jitter: float) -> 
 @overload
 def fit(
     kernel: KernelFn,
-    x: Any,
-    y: Any,
+    x: InputSet,
+    y: ArrayLike | Sequence[ArrayLike],
     *,
-    noise: Any = 0.0,
+    noise: ArrayLike = 0.0,
     jitter: float | None = None,
     params: Mapping[str, float] | None = None,
 ) -> GP: ...
 @overload
 def fit(
     kernel: Store,
-    x: Any,
+    x: ArrayLike | Sequence[ArrayLike],
     *,
-    noise: Any = 0.0,
+    noise: ArrayLike = 0.0,
     jitter: float | None = None,
     solver: str = "auto",
     memory: int | None = None,
     tol: float = 1e-8,
     rank: int | None = None,
-    engine: Any = None,
+    engine: Engine = None,
     progress: bool | None = None,
 ) -> StoredGP: ...
 def fit(
-    kernel: Any,
-    x: Any,
-    y: Any = None,
+    kernel: KernelFn | Store,
+    x: InputSet,
+    y: ArrayLike | Sequence[ArrayLike] | None = None,
     *,
-    noise: Any = 0.0,
+    noise: ArrayLike = 0.0,
     jitter: float | None = None,
     params: Mapping[str, float] | None = None,
     **solving: Any,
-) -> Any:
+) -> GP | StoredGP:
     """Condition the Gaussian process of a network on data: fit(K, x, y), or fit(store, y).
 
-    kernel  `ns.kernel(net)`; a network with several outputs per input has several rows per input
-    x       array whose first axis runs over inputs, or a list, e.g. of sequences of different lengths
-    y       one target per row, or a list with the targets of each input; columns are independent targets
-    noise   variance of the noise on the targets: a number, or one per row
-    jitter  the least that is added to the diagonal; see `netsor.gp.factor` for the default
-    params  variances in place of the network's own, as in `K(x, params=...)`
+    Memory holds one copy of the kernel matrix; a matrix that does not fit is refused at once. A store
+    (`ns.gp.store`) contains its inputs, and its matrix stays on disk. `solver` and the parameters after it
+    are for stores.
 
-    In memory is one copy of the kernel matrix, and it is refused at once if that does not fit. One in a store
-    (`ns.gp.store`) has its inputs with it, and never is in memory:
+    Parameters
+    ----------
+    kernel
+        `ns.kernel(net)`, or a store. A network with several outputs per input has several rows per input.
+    x
+        An array whose first axis runs over inputs, or a list, e.g. of sequences of different lengths.
+    y
+        One target per row, or a list with the targets of each input; columns are independent targets.
+    noise
+        Variance of the noise on the targets: a number, or one per row.
+    jitter
+        The least that is added to the diagonal; see `netsor.gp.factor` for the default.
+    params
+        Variances that replace the network's, as in `K(x, params=...)`.
+    **solving
+        Options for a store. `solver` is "cholesky" (a factor in the store, block by block), "pcg"
+        (preconditioned conjugate gradients) or "auto" ("cholesky" up to 30,000 rows). `memory` limits the
+        bytes of memory, by default 1 GB. `tol` is the largest relative residual of conjugate gradients and
+        `rank` that of their preconditioner. `engine` is a Dask client or the address of a scheduler, by
+        default this process. `progress` is as for `ns.kernel`.
 
-    solver  "cholesky": a factor in the store, block by block; "pcg": preconditioned conjugate gradients;
-            "auto": the first up to 30,000 rows
-    memory  bytes that may be used, 1 GB by default
-    tol     of conjugate gradients: the largest relative residual
-    rank    of their preconditioner
-    engine  a Dask client or the address of a scheduler, if not this process
+    Returns
+    -------
+    GP or StoredGP
+        The process given the data, for predictions.
+
+    Raises
+    ------
+    DataError
+        Inputs, targets or noise do not fit each other, or the matrix does not fit into memory.
+    InferenceError
+        The kernel matrix is not positive definite.
+
+    Examples
+    --------
+    >>> import numpy as np, netsor as ns
+    >>> x = np.linspace(-1, 1, 5)[:, None]
+    >>> model = ns.gp.fit(ns.kernel(ns.zoo.mlp(2)), x, x[:, 0], noise=1e-4)
+    >>> bool(abs(model.mean([[0.25]]) - 0.25) < 0.01)
+    True
     """
-    if not isinstance(kernel, KernelFn) and hasattr(kernel, "grid"):
+    if not isinstance(kernel, KernelFn) and hasattr(kernel, "grid"):  # stores need Zarr, which may be missing
         from netsor.gp.stores.model import fit_store
 
         if y is not None or params is not None:
@@ -312,8 +414,8 @@ def fit(
 
 
 def check_room(rows: int) -> None:
-    """Refuse a kernel matrix that the memory of this machine cannot hold."""
-    if not hasattr(os, "sysconf"):
+    """Raise a DataError for a kernel matrix that does not fit into the memory of this machine."""
+    if not hasattr(os, "sysconf"):  # Windows
         return
     there, needed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), 8 * rows**2
     if needed > there:
@@ -325,22 +427,50 @@ def check_room(rows: int) -> None:
 
 
 def jitter_of(result: Result) -> float:
-    """What the diagonal of a kernel matrix is raised by at least."""
+    """Return the jitter of a kernel matrix from its error bound."""
     return needed_jitter(np.diagonal(result.value).astype(np.float64), result.bound.rms)
 
 
 def sample(
-    kernel: KernelFn, x: Any, samples: int = 1, seed: Any = None, *, params: Mapping[str, float] | None = None
+    kernel: KernelFn,
+    x: InputSet,
+    samples: int = 1,
+    seed: int | None = None,
+    *,
+    params: Mapping[str, float] | None = None,
 ) -> np.ndarray:
-    """Functions drawn from the prior at x: (samples, rows)."""
+    """Draw functions from the prior at x.
+
+    Parameters
+    ----------
+    kernel, x, params
+        As for `fit`.
+    samples
+        Number of functions.
+    seed
+        Seed of the random numbers; None draws differently each time.
+
+    Returns
+    -------
+    np.ndarray
+        (samples, rows)
+
+    Examples
+    --------
+    >>> import numpy as np, netsor as ns
+    >>> ns.gp.sample(ns.kernel(ns.zoo.mlp(1)), np.eye(3), samples=2, seed=0).shape
+    (2, 3)
+    """
     result = as_kernel(kernel).evaluate(as_inputs(x), params=params)
     value = np.asarray(result.value, np.float64)
     allowed = len(value) * (ROUNDING * float(np.abs(value).max(initial=0.0))) + jitter_of(result)
-    rng = _random(seed)
-    noise = rng.standard_normal((arguments.whole("samples", samples, 1, MOST_SAMPLES), len(value)))
+    noise = _normal(seed, samples, (len(value),))
     return as_kernel(kernel).mean(as_inputs(x)) + noise @ root(value, allowed).T
 
 
-def _random(seed: Any) -> np.random.Generator:
-    """Random numbers of a seed; None: other ones each time."""
-    return np.random.default_rng(None if seed is None else arguments.seed(seed))
+def _normal(seed: int | None, samples: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Draw standard normal numbers, (samples, *shape)."""
+    count = arguments.whole("samples", samples, 1, 2**31)
+    return np.random.default_rng(None if seed is None else arguments.seed(seed)).standard_normal(
+        (count, *shape)
+    )

@@ -1,4 +1,4 @@
-"""Fitted models on disk: arrays and JSON in an .npz file. No code is stored; the network comes from you."""
+"""Fitted models on disk: arrays and JSON in an .npz file, without code. The caller supplies the network."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import numpy as np
 
 from netsor.arguments import file, shown
 from netsor.build.network import Network, require_network
-from netsor.build.tangent import TangentNetwork
+from netsor.build.tangent_network import TangentNetwork
 from netsor.errors import DataError
 from netsor.files import read_sealed_npz, write_sealed_npz
 from netsor.gp.classification import Classifier
 from netsor.gp.regression import GP
-from netsor.gp.stores.identity import check_same, of_each_shape, of_kernel
-from netsor.limits import KernelFn, Options
+from netsor.gp.stores.identity import check_same, of_each_shape, of_kernel, options_of
+from netsor.gp.stores.input_sets import stacked
+from netsor.limits import KernelFn
 from netsor.limits.kernel import TangentKernelFn
 
 __all__ = ["load", "save"]
@@ -26,9 +27,18 @@ FORMAT = 2
 
 
 def save(model: GP | Classifier, path: str | Path) -> None:
-    """Write a model; the file appears whole or not at all.
+    """Write a model to a file, atomically.
 
-    It holds the data, the Cholesky factor, the variances, the options of the kernel, the text of the
+    Parameters
+    ----------
+    model
+        What `ns.gp.fit` or `ns.gp.classify` returned.
+    path
+        The path of an .npz file.
+
+    Notes
+    -----
+    The file contains the data, the Cholesky factor, the variances, the options of the kernel, the text of the
     network's programs, and digests of the user's functions in them, which `load` compares.
     """
     gp = model.gp if isinstance(model, Classifier) else model
@@ -63,9 +73,10 @@ def save(model: GP | Classifier, path: str | Path) -> None:
 
 
 def _pack_all(inputs: list[Any], arrays: dict[str, np.ndarray]) -> Any:
-    """Inputs of one shape as one array, else one array each; returns how they are arranged."""
-    if all(not isinstance(x, tuple) for x in inputs) and len({np.shape(x) for x in inputs}) == 1:
-        arrays["x"] = np.stack([np.asarray(x) for x in inputs])
+    """Add the inputs to `arrays`: one array for inputs of one shape, else one each. Return their names."""
+    table = stacked(inputs)
+    if isinstance(table, np.ndarray):
+        arrays["x"] = table
         return "x"
     return [_pack(x, f"x{i}", arrays) for i, x in enumerate(inputs)]
 
@@ -82,10 +93,29 @@ def _unpack(tree: Any, arrays: Any) -> Any:
 
 
 def load(path: str | Path, net: Network) -> GP | Classifier:
-    """Read a model. `net` is the network that it was fitted with, built again by your code.
+    """Read a model.
 
-    Its programs must be those that were saved: same layers, same variances, same names. Functions of your own
-    must be made of the same code and numbers, and have the same values at fixed points, bit for bit.
+    Parameters
+    ----------
+    path
+        The path of a file that `save` wrote.
+    net
+        The network that the model was fitted with, built again.
+
+    Returns
+    -------
+    GP or Classifier
+        The model, as it was saved.
+
+    Raises
+    ------
+    DataError
+        The file is damaged, or the network differs from the saved one.
+
+    Notes
+    -----
+    The network must have the programs that were saved: the same layers, variances and names. User functions
+    must have the same code and constants, and the same values at fixed points, bit for bit.
     """
     arrays = read_sealed_npz(file("path", path), "Models are written by model.save(path).")
     if "facts" not in arrays:
@@ -99,8 +129,7 @@ def load(path: str | Path, net: Network) -> GP | Classifier:
     tree = facts["x"]
     inputs = list(arrays["x"]) if tree == "x" else [_unpack(part, arrays) for part in tree]
     require_network(net)
-    options = Options(**{**facts["options"], "dtype": np.dtype(facts["options"]["dtype"]).type})
-    kernel = (TangentKernelFn if isinstance(net, TangentNetwork) else KernelFn)(net, options)
+    kernel = (TangentKernelFn if isinstance(net, TangentNetwork) else KernelFn)(net, options_of(facts))
     check_same(
         _kernel_facts(kernel, inputs),
         facts["kernel"],
@@ -124,6 +153,6 @@ def load(path: str | Path, net: Network) -> GP | Classifier:
 
 
 def _kernel_facts(kernel: KernelFn, inputs: list[Any]) -> dict[str, Any]:
-    """The facts by which a saved model recognises its kernel."""
+    """The facts that `load` compares."""
     facts = of_kernel(kernel, list(of_each_shape(inputs)))
     return {name: facts[name] for name in ("kind", "program", "functions", "programs")}

@@ -1,4 +1,4 @@
-"""What is given: kernels, which of their rows belong to which input, and targets in that order."""
+"""Checks of arguments: kernels, number of rows per input, and targets in the order of the rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 
 from netsor import arguments
 from netsor.arguments import shown
-from netsor.build.network import Network, joint
+from netsor.build.joint_program import joint
+from netsor.build.network import Network
 from netsor.errors import DataError
 from netsor.lang.program import Program
 from netsor.limits.kernel import KernelFn
@@ -17,8 +18,8 @@ from netsor.limits.kernel import KernelFn
 __all__ = ["arrange", "as_kernel", "check_consistent", "output_sizes", "reals"]
 
 
-def as_kernel(kernel: Any) -> KernelFn:
-    """The kernel that was given, or an error."""
+def as_kernel(kernel: object) -> KernelFn:
+    """Return a kernel; raise a DataError for anything else."""
     if isinstance(kernel, KernelFn):
         return kernel
     raise DataError(f"{shown(kernel)} is not a kernel", remedy="Give ns.kernel(net).")
@@ -26,27 +27,30 @@ def as_kernel(kernel: Any) -> KernelFn:
 
 def output_sizes(net: Network, inputs: list[Any]) -> tuple[int, ...]:
     """The number of output scalars of each input."""
-    made = joint(net, inputs)
+    joined = joint(net, inputs)
     sizes = [0] * len(inputs)
-    for group in made.groups:
-        size = sum(_scalars(made.program, o) for o in group.outputs)
+    for group in joined.groups:
+        size = sum(_scalars(joined.program, o) for o in group.outputs)
         for member in group.members:
             sizes[member] = size
     return tuple(sizes)
 
 
 def _scalars(program: Program, output: int) -> int:
+    """The number of scalars of an Output statement."""
     term = program.outputs[output].terms[0]
     readout, operand = program.types[term.readout].index, program.types[term.operand].index
     return prod(readout[term.aligned :]) * prod(operand[term.aligned :])
 
 
-def arrange(y: Any, sizes: tuple[int, ...]) -> tuple[np.ndarray, bool]:
-    """The targets as (rows, targets), and whether they came without the axis of targets.
+def arrange(y: object, sizes: tuple[int, ...]) -> tuple[np.ndarray, bool]:
+    """Return the targets as (rows, d), and whether they were given without the axis d.
 
-    A list has one entry per input, each with the outputs of that input first. An array has one row per
-    row of the kernel, or, if all inputs have T outputs, the shape (inputs, T).
+    y      a list with (outputs,) or (outputs, d) for each input, or an array (rows,) or (rows, d), or
+           (inputs, T) if all inputs have T outputs
+    sizes  number of outputs of each input
     """
+    # With one output per input, a list of numbers needs no special treatment.
     if isinstance(y, list) and len(y) == len(sizes) and max(sizes) > 1:
         parts = [_part(part, size, i) for i, (part, size) in enumerate(zip(y, sizes, strict=True))]
         if len({part.shape[1:] for part in parts}) > 1:
@@ -76,8 +80,8 @@ def arrange(y: Any, sizes: tuple[int, ...]) -> tuple[np.ndarray, bool]:
     return (table[:, None], True) if table.ndim == 1 else (table, False)
 
 
-def _part(y: Any, size: int, position: int) -> np.ndarray:
-    """The targets of one input; a single output may come as a number."""
+def _part(y: object, size: int, position: int) -> np.ndarray:
+    """The targets of one input, (size,) or (size, d); a single target may be a number."""
     part = reals(y, f"the targets of input {position}")
     part = part[None] if part.ndim == 0 else part
     if part.ndim > 2 or len(part) != size:
@@ -88,8 +92,8 @@ def _part(y: Any, size: int, position: int) -> np.ndarray:
     return part
 
 
-def reals(y: Any, what: str) -> np.ndarray:
-    """An array of double precision."""
+def reals(y: object, what: str) -> np.ndarray:
+    """Convert to a float64 array; `what` names the argument in errors."""
     try:
         array = arguments.array(what, y) if hasattr(y, "requires_grad") else np.asarray(y)
         if array.dtype.kind not in "biuf":
@@ -109,7 +113,7 @@ def _wanted(sizes: tuple[int, ...]) -> str:
 
 
 def check_consistent(inputs: list[Any], sizes: tuple[int, ...], y: np.ndarray) -> None:
-    """Without noise, equal inputs cannot have different targets."""
+    """Raise a DataError if equal inputs have different targets y (rows, d), which needs a noise."""
     stops = np.cumsum(sizes)
     seen: dict[Any, int] = {}
     for i, x in enumerate(inputs):
@@ -123,6 +127,7 @@ def check_consistent(inputs: list[Any], sizes: tuple[int, ...], y: np.ndarray) -
 
 
 def _key(x: Any) -> Any:
+    """A hashable value that is equal for equal inputs."""
     if isinstance(x, tuple):
         return tuple(_key(part) for part in x)
     array = np.asarray(x, np.float64) + 0.0  # -0.0 and 0.0 are equal

@@ -1,10 +1,9 @@
-"""Variances that move together: groups of names, or of patterns of names such as `W*`."""
+"""Groups of tied variances, given by names or by patterns such as `W*`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import Any
 
 from netsor import arguments
 from netsor.errors import DataError
@@ -12,8 +11,8 @@ from netsor.errors import DataError
 __all__ = ["tied_groups"]
 
 
-def tied_groups(tied: Any, known: Iterable[str], *, partial: bool = False) -> list[tuple[str, ...]]:
-    """The names of each group, with patterns (`*`, `?`, `[...]`) written out; `partial`: as far as known.
+def tied_groups(tied: object, names: Iterable[str], *, partial: bool = False) -> list[tuple[str, ...]]:
+    """Expand the patterns (`*`, `?`, `[...]`) in groups of names; with `partial`, ignore unknown names.
 
     >>> tied_groups([["W*"], ["b1"]], ["W1", "b1", "W2", "v"])
     [('W1', 'W2'), ('b1',)]
@@ -23,16 +22,16 @@ def tied_groups(tied: Any, known: Iterable[str], *, partial: bool = False) -> li
             f"tied={arguments.shown(tied)}",
             remedy="Give groups of names or patterns, as in tied=[['W1', 'W2'], ['b*']].",
         )
-    names = list(known)
-    return [_members(arguments.names("tied[...]", group), names, partial) for group in tied]
+    listed = list(names)
+    return [_members(arguments.names("tied[...]", group), listed, partial) for group in tied]
 
 
-def _members(group: tuple[str, ...], known: list[str], partial: bool) -> tuple[str, ...]:
-    """The known names that a group names, each once."""
+def _members(group: tuple[str, ...], names: list[str], partial: bool) -> tuple[str, ...]:
+    """The names that match a group, without repetitions."""
     members: dict[str, None] = {}
     for pattern in group:
-        matched = [name for name in known if fnmatchcase(name, pattern)]
+        matched = [name for name in names if fnmatchcase(name, pattern)]
         if not matched and not partial:
-            raise DataError(f"there is no variance `{pattern}`", remedy=f"Known: {', '.join(known)}.")
+            raise DataError(f"there is no variance `{pattern}`", remedy=f"Known: {', '.join(names)}.")
         members |= dict.fromkeys(matched)
     return tuple(members)

@@ -1,4 +1,4 @@
-"""Infinitely wide networks trained by gradient descent: the whole ensemble of them, at any time.
+"""The ensemble of infinitely wide networks trained by gradient descent, at any time.
 
 Under gradient flow at `rate` on the squared loss |f(x) - y|^2 / (2 size), an infinitely wide network is
 linear in its parameters, and the ensemble over initial weights stays Gaussian (Lee et al. 2019, "Wide Neural
@@ -7,26 +7,30 @@ Networks of Any Depth Evolve as Linear Models"). With the kernel K and the tange
     A_t = Theta_*X (Theta + noise)^-1 (1 - exp(-rate t (Theta + noise) / size))
     mean_t = A_t y,    cov_t = K_** + A_t K A_t^T - A_t K_X* - K_*X A_t^T.
 
-The noise is a ridge: the loss has |change of the parameters|^2 noise / (2 size) besides. If the last layer
-alone is trained, Theta is K, and at infinite time the mean is that of `ns.gp.fit`.
+The noise is a ridge: it adds |change of the parameters|^2 noise / (2 size) to the loss. If only the last
+layer is trained, Theta is K, and at infinite time the mean is that of `ns.gp.fit`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from netsor import arguments
-from netsor.build.network import Network, as_inputs
-from netsor.build.tangent import TangentNetwork
+from netsor.build.joint_program import as_inputs
+from netsor.build.network import Network
+from netsor.build.tangent_network import TangentNetwork
 from netsor.errors import DataError
 from netsor.gp.factor import InferenceError, check_noise, needed_jitter, warn_of_jitter
 from netsor.gp.regression import ROUNDING, Prediction
 from netsor.gp.targets import arrange, check_consistent, output_sizes, reals
 from netsor.gp.unchanged import Unchanged
+from netsor.limits.inputs import InputSet
 from netsor.limits.kernel import KernelFn, kernel, ntk
 
 __all__ = ["Trained", "train"]
@@ -36,9 +40,18 @@ __all__ = ["Trained", "train"]
 class Trained:
     """An ensemble of infinitely wide networks in training; made by `train`.
 
-    kernel, tangent   K and Theta of the network
-    time              that of predictions, unless another is asked for
-    exact             whether no part of either kernel is sampled
+    Attributes
+    ----------
+    kernel, tangent
+        K and Theta of the network.
+    x, y, sizes
+        Inputs, targets (rows, columns), and number of rows per input.
+    rate, time
+        Rate of gradient flow, and default time of predictions.
+    nugget : float
+        The ridge: the noise, or the jitter if that is larger.
+    exact : bool
+        Whether no part of either kernel is sampled.
     """
 
     kernel: KernelFn
@@ -76,16 +89,31 @@ class Trained:
 
     @property
     def max_rate(self) -> float:
-        """The largest step of plain gradient descent that does not diverge: 2 size / largest eigenvalue."""
+        """2 size / largest eigenvalue of Theta + noise: the largest stable step of gradient descent."""
         return 2 * self.y.size / (float(np.linalg.eigvalsh(self.theta)[-1]) + self.nugget)
 
-    def predict(self, x: Any, time: float | None = None, *, cov: bool = False) -> Prediction:
-        """Mean and standard deviation of the ensemble at new inputs, after some time of training."""
+    def predict(self, x: InputSet, time: float | None = None, *, cov: bool = False) -> Prediction:
+        """Return mean and standard deviation of the ensemble at new inputs, after a time of training.
+
+        Parameters
+        ----------
+        x
+            New inputs, as for `ns.gp.fit`.
+        time
+            The time of training; by default that of `train`.
+        cov
+            Whether to return the covariance of all rows, too.
+
+        Returns
+        -------
+        Prediction
+            `mean`, `std` and `cov`.
+        """
         inputs = as_inputs(x)
         return self._predictions(inputs, [self._checked_time(time)], cov)[0]
 
     def _predictions(self, inputs: list[Any], times: list[float], cov: bool = False) -> list[Prediction]:
-        """Predictions at several times from kernels that are computed once."""
+        """Predictions at several times from one computation of the kernels."""
         sizes = output_sizes(self.kernel.net, inputs)
         blocks, (theta, reach) = self._blocks(inputs)
         spectrum, before = np.linalg.eigh(theta), self.kernel.mean(inputs)[:, None]
@@ -100,11 +128,15 @@ class Trained:
         sizes: tuple[int, ...],
         cov: bool,
     ) -> Prediction:
-        prior, cross, own = blocks
+        """Mean and covariance from A_t (`step`), the blocks K, K_*X and K_**, and the prior mean `before`."""
+        prior, cross, unconditioned = blocks
         mean = before + step @ self.centred
-        covariance = own + step @ prior @ step.T - step @ cross.T - cross @ step.T
+        # The network at time t is f_* + A_t (y - f_X) with the network f at initialisation: cov_t follows.
+        covariance = unconditioned + step @ prior @ step.T - step @ cross.T - cross @ step.T
         variance = np.diagonal(covariance)
-        allowed = ROUNDING * (np.diagonal(own) + np.sum((step @ prior) * step, axis=1)) + self.nugget
+        allowed = (
+            ROUNDING * (np.diagonal(unconditioned) + np.sum((step @ prior) * step, axis=1)) + self.nugget
+        )
         if np.any(variance < -allowed):
             raise InferenceError(
                 f"a variance of the ensemble is {variance.min():.2g}, further below 0 than rounding explains",
@@ -114,8 +146,26 @@ class Trained:
         std = np.sqrt(np.clip(variance, 0.0, None))
         return Prediction(table, std, covariance if cov else None, sizes)
 
-    def loss(self, times: Any, x: Any = None, y: Any = None) -> np.ndarray:
-        """E |f_t - y|^2 / (2 size) over the ensemble at given times, on the training set or another one."""
+    def loss(
+        self,
+        times: ArrayLike,
+        x: InputSet | None = None,
+        y: ArrayLike | Sequence[ArrayLike] | None = None,
+    ) -> np.ndarray:
+        """Return E |f_t - y|^2 / (2 size) over the ensemble, on the training set or another one.
+
+        Parameters
+        ----------
+        times
+            A time, or an array of them.
+        x, y
+            Inputs and targets; by default those of training.
+
+        Returns
+        -------
+        np.ndarray
+            The loss at each time, in the shape of `times`.
+        """
         if (x is None) != (y is None):
             raise DataError(
                 "inputs without targets, or targets without inputs", remedy="Give both, or neither."
@@ -123,22 +173,25 @@ class Trained:
         inputs = self.x if x is None else as_inputs(x)
         wanted = self.y if y is None else arrange(y, output_sizes(self.kernel.net, inputs))[0]
         asked = [self._checked_time(float(time)) for time in reals(times, "the times").reshape(-1)]
-        found = []
-        for made in self._predictions(inputs, asked):
-            mean = made.mean.reshape(len(wanted), -1)
-            spread = mean.shape[1] * np.sum(made.std**2)
-            found.append((np.sum((mean - wanted) ** 2) + spread) / (2 * wanted.size))
-        return np.reshape(found, np.shape(times))
+        losses = []
+        for prediction in self._predictions(inputs, asked):
+            mean = prediction.mean.reshape(len(wanted), -1)
+            spread = mean.shape[1] * np.sum(prediction.std**2)
+            losses.append((np.sum((mean - wanted) ** 2) + spread) / (2 * wanted.size))
+        return np.reshape(losses, np.shape(times))
 
     @property
     def centred(self) -> np.ndarray:
-        """The targets without the means of the network's outputs before training."""
+        """The targets minus the mean of the network's outputs before training, (rows, columns)."""
         return self.y - self.kernel.mean(self.x)[:, None]
 
     def _progress(self, spectrum: tuple[np.ndarray, np.ndarray], time: float) -> np.ndarray:
-        """(Theta + noise)^-1 (1 - exp(-rate t (Theta + noise) / size)), by the eigenvectors of Theta."""
+        """(Theta + noise)^-1 (1 - exp(-rate t (Theta + noise) / size)), by the eigenvectors of Theta.
+
+        spectrum  eigenvalues (rows,) and eigenvectors (rows, rows) of Theta
+        """
         values, vectors = spectrum
-        speeds = np.clip(values, 0.0, None) + self.nugget
+        speeds = np.clip(values, 0.0, None) + self.nugget  # negative eigenvalues are rounding
         if time == inf:
             if not np.all(speeds > 0):
                 raise InferenceError(
@@ -147,16 +200,17 @@ class Trained:
             factors = 1 / speeds
         else:
             elapsed = self.rate * time / self.y.size
+            # expm1 keeps its digits for small arguments; (1 - exp(-t s)) / s tends to t for s -> 0.
             safe = np.where(speeds > 0, speeds, 1.0)
             factors = np.where(speeds > 0, -np.expm1(-elapsed * safe) / safe, elapsed)
         return (vectors * factors) @ vectors.T
 
     def _blocks(self, inputs: list[Any]) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, np.ndarray]]:
-        """(K, K_*X, K_**) and (Theta, Theta_*X); sampled kernels are sampled jointly, on all inputs."""
+        """(K, K_*X, K_**) and (Theta, Theta_*X); sampled kernels are evaluated jointly on all inputs."""
         self.unchanged.check()
         if self.exact:
-            cross, own = self.kernel(inputs, self.x), self.kernel(inputs)
-            return (self.prior, cross, own), (self.theta, self.tangent(inputs, self.x))
+            blocks = self.prior, self.kernel(inputs, self.x), self.kernel(inputs)
+            return blocks, (self.theta, self.tangent(inputs, self.x))
         rows = len(self.y)
         whole, slopes = self.kernel(self.x + inputs), self.tangent(self.x + inputs)
         blocks = whole[:rows, :rows], whole[rows:, :rows], whole[rows:, rows:]
@@ -170,8 +224,8 @@ class Trained:
 
 def train(
     net: Network,
-    x: Any,
-    y: Any,
+    x: InputSet,
+    y: ArrayLike | Sequence[ArrayLike],
     *,
     rate: float = 1.0,
     time: float = inf,
@@ -180,16 +234,39 @@ def train(
     layers: str = "all",
     **options: Any,
 ) -> Trained:
-    """Train the infinite ensemble of a network on data; see the module's first lines.
+    """Train the ensemble of an infinitely wide network on data; the module docstring has the formulas.
 
-    x, y     as for `ns.gp.fit`
-    rate     of gradient flow, or the step of gradient descent if `time` counts steps
-    time     how long; predictions may ask for other times
-    noise    the ridge
-    rates    of single parameters, or a convention of what a parameter is, as for `ns.tangent`
-    layers   "all", or "last": the readout alone is trained, and Theta is K
-    options  of both kernels, as for `ns.kernel`
+    Parameters
+    ----------
+    net
+        A network of `ns.network` or of an importer.
+    x, y
+        As for `ns.gp.fit`.
+    rate
+        The rate of gradient flow, or the step of gradient descent if `time` counts steps.
+    time
+        The default time of predictions.
+    noise
+        The ridge.
+    rates
+        Learning rates by parameter name, or a convention, as for `ns.tangent`.
+    layers
+        "all", or "last": only the readout is trained, and Theta is K.
+    options
+        Options of both kernels, as for `ns.kernel`.
 
+    Returns
+    -------
+    Trained
+        The ensemble, for predictions and losses at any time.
+
+    Raises
+    ------
+    DataError
+        An input, target or option is invalid.
+
+    Examples
+    --------
     >>> import numpy as np, netsor as ns
     >>> x = np.linspace(-1, 1, 6)[:, None]
     >>> model = ns.gp.train(ns.zoo.mlp(2), x, np.sin(3 * x[:, 0]))
@@ -217,8 +294,8 @@ def train(
     warn_of_jitter(jitter, level, np.diagonal(theta.value))
     nugget = max(level, jitter)
     exact = prior.plan.exact and theta.plan.exact
-    made = Trained(
+    ensemble = Trained(
         plain, moving, inputs, sizes, table, flat, rate, time, nugget, exact, prior.value, theta.value
     )
-    made._checked_time(None)
-    return made
+    ensemble._checked_time(None)
+    return ensemble

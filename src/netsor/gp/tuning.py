@@ -1,50 +1,56 @@
-"""Hyperparameters: the variances of the network and the noise that maximise the marginal likelihood."""
+"""Tuning: find the network's variances and the noise that maximise the marginal likelihood."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.optimize import OptimizeResult, minimize
 
 from netsor import arguments
-from netsor.build.network import as_inputs
+from netsor.build.joint_program import as_inputs
 from netsor.errors import DataError, warn
-from netsor.gp.exploring import Exploring
 from netsor.gp.factor import InferenceError, check_noise
 from netsor.gp.gradient import jax_runs
-from netsor.gp.objective import FAILED, NOISE, Objective
+from netsor.gp.objective import FAILED, NOISE, Objective, ValueAndGradient
 from netsor.gp.regression import GP, fit
-from netsor.gp.scoring import Scoring
 from netsor.gp.targets import arrange, as_kernel, output_sizes
 from netsor.gp.tied import tied_groups
+from netsor.limits.inputs import InputSet
 from netsor.limits.kernel import KernelFn
 from netsor.progress import bar
 
 __all__ = ["Tuned", "tune"]
-
-METHODS = ("auto", "jax", "differences", "nelder-mead")
-SPREAD = 2.0  # restarts begin within this many units of log variance
-ENOUGH, COARSE = 1e-6, 1e-4  # of log likelihood: a search that gains less has ended; without derivatives
-EXTREME = 0.05  # of the logarithmic range between the bounds: a variance so near to one of them is at it
-EXPLORED = 1  # restarts where the kernel is sampled: with two, more than a tenth of Nelder and Mead's kernels
 
 Progress = Callable[[int, float], None]
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """What `tune` found.
+    """The result of `tune`.
 
-    model        the Gaussian process with the best variances and noise
-    value        its log marginal likelihood; `start` is the one before
-    method       "jax", "differences" or "nelder-mead"
-    evaluations  kernel matrices that were computed, those for differences among them (with JAX: together with
-                 their gradient)
-    converged    whether the optimiser says so
+    Attributes
+    ----------
+    model : GP
+        The Gaussian process with the best variances and noise.
+    params : dict
+        The variances by name.
+    noise : float
+        The variance of the noise.
+    value, start : float
+        The log marginal likelihood of the model, and at the start of the search.
+    method : str
+        "jax", "differences" or "nelder-mead".
+    evaluations : int
+        Number of kernel matrices computed, including those for differences. JAX counts a matrix with its
+        gradient as one.
+    converged : bool
+        Whether the optimiser reports convergence.
+    message : str
+        The optimiser's reason to stop.
     """
 
     model: GP
@@ -60,8 +66,8 @@ class Tuned:
 
 def tune(
     kernel: KernelFn,
-    x: Any,
-    y: Any,
+    x: InputSet,
+    y: ArrayLike | Sequence[ArrayLike],
     *,
     noise: float = 1e-2,
     params: Mapping[str, float] | None = None,
@@ -69,30 +75,63 @@ def tune(
     tied: Sequence[Sequence[str]] = (),
     bounds: tuple[float, float] = (1e-5, 1e5),
     method: str = "auto",
-    restarts: int | None = None,
+    restarts: int = 0,
     seed: int = 0,
     steps: int = 200,
     progress: bool | Progress | None = None,
 ) -> Tuned:
     """Maximise the marginal likelihood over the variances of the network and the noise.
 
-    noise, params  where the search starts; variances of 0 stay 0
-    fixed          names that do not move, among them "noise"
-    tied           groups of names that move by one common factor, e.g. [["W1", "W2"], ["b*"]]
-    method         "jax": L-BFGS with compiled gradients; "differences": scoring (`netsor.gp.scoring`) with
-                   differences of kernels, which with their seed fixed are smooth also where they are sampled,
-                   there after searches on interpolated kernels (`netsor.gp.exploring`);
-                   "nelder-mead": without derivatives; "auto": "jax" if it is installed, the kernel has exact
-                   methods and it compiles in seconds, else "differences"
-    restarts       more searches from random places near the start, drawn from `seed`; the best one counts.
-                   None: 1 where "differences" are of a sampled kernel, whose likelihood has several optima
-                   and whose searches share what they have seen; else 0
-    steps          iterations of each search; it ends before where nothing is gained any more
-    progress       as for `ns.kernel`, or a function of (evaluation, log marginal likelihood)
+    The search runs over logarithms, and is deterministic. A warning names the variances that end at a bound,
+    because the data do not determine them.
 
-    The same arguments give the same result. A warning names the variances that ended at the bounds: the
-    data do not determine them.
+    Parameters
+    ----------
+    kernel, x, y
+        As for `ns.gp.fit`.
+    noise, params
+        The start of the search. Variances of 0 stay 0.
+    fixed
+        Names of variances to keep; "noise" may be among them.
+    tied
+        Groups of names that change by a common factor, e.g. [["W1", "W2"], ["b*"]].
+    bounds
+        The smallest and the largest value of each variance.
+    method
+        "jax": L-BFGS with compiled gradients. "differences": L-BFGS with differences of kernels on fixed
+        sample points. "nelder-mead": without derivatives. "auto": "jax" if it is installed, the kernel has
+        exact methods and it compiles in seconds, else "differences".
+    restarts
+        Number of additional searches from random points near the start. The best search counts.
+    seed
+        Seed of these points.
+    steps
+        The most iterations of a search.
+    progress
+        As for `ns.kernel`, or a function of (evaluations, log marginal likelihood).
+
+    Returns
+    -------
+    Tuned
+        The fitted model, and a report of the search.
+
+    Raises
+    ------
+    DataError
+        An argument is invalid.
+    InferenceError
+        The likelihood does not exist at any point of the search.
+
+    Examples
+    --------
+    >>> import numpy as np, netsor as ns
+    >>> x = np.linspace(-1, 1, 8)[:, None]
+    >>> K = ns.kernel(ns.zoo.mlp(1))
+    >>> tuned = ns.gp.tune(K, x, np.sin(x[:, 0]), fixed=["W1"], steps=3)
+    >>> tuned.value > tuned.start
+    True
     """
+    arguments.choice("method", method, ("auto", "jax", "differences", "nelder-mead"))
     kernel, inputs = as_kernel(kernel), as_inputs(x)
     table, _ = arrange(y, output_sizes(kernel.net, inputs))
     given = arguments.mapping("params", params, '{"W1": 2.0}')
@@ -102,21 +141,19 @@ def tune(
         raise DataError("the network has a variance named `noise`", remedy="Give it another name.")
     values["noise"] = _positive_noise(noise, fixed)
     objective = Objective(kernel, inputs, table, values, _groups(values, fixed, tied))
-    low, high = _bounds(bounds)
-    how = _method(method, objective)
-    search = _Search(objective, how, (low, high), arguments.whole("steps", steps, 1))
-    if restarts is not None:
-        restarts = arguments.whole("restarts", restarts, 0)
+    limits = _bounds(bounds)
+    how = _method(objective) if method == "auto" else method
+    search = _Search(objective, how, limits, arguments.whole("steps", steps, 1))
     with _shown(progress) as tell:
         search.tell = tell
-        best = search.best(restarts, arguments.seed(seed))
-    found = {name: float(value) for name, value in objective.unpack(best.x).items()}
-    _warn_of_bounds(objective, best.x, (low, high))
-    model = fit(kernel, inputs, y, noise=found["noise"], params=objective.network_part(found))
+        best = search.best(arguments.whole("restarts", restarts, 0), arguments.seed(seed))
+    variances = {name: float(value) for name, value in objective.unpack(best.x).items()}
+    _warn_of_bounds(objective, best.x, limits)
+    model = fit(kernel, inputs, y, noise=variances["noise"], params=objective.network_part(variances))
     return Tuned(
         model,
         model.params,
-        found["noise"],
+        variances["noise"],
         model.log_marginal_likelihood(),
         -search.first,
         how,
@@ -128,100 +165,102 @@ def tune(
 
 @dataclass(eq=False)
 class _Search:
-    """Runs the optimiser and counts."""
+    """Runs SciPy's optimisers, and counts kernel matrices."""
 
     objective: Objective
     method: str
     limits: tuple[float, float]
     steps: int
-    tell: Progress = lambda evaluation, value: None
+    tell: Progress = lambda evaluations, value: None
     evaluations: int = 0
     first: float = np.nan
 
-    @property
-    def explores(self) -> bool:
-        """Whether searches run on interpolated kernels first: sampled ones have long valleys, many optima."""
-        return self.method == "differences" and not self.objective.exact and bool(self.objective.moving)
-
-    def best(self, restarts: int | None, seed: int) -> OptimizeResult:
-        rng, start = np.random.default_rng(seed), self.objective.start
-        more = (EXPLORED if self.explores else 0) if restarts is None else restarts
-        others = start + rng.uniform(-SPREAD, SPREAD, (more, len(start)))
-        function = self.function()
-        search = Exploring(self.objective, self.limits, self.steps, self.count).search
-        runs = [
-            search(theta) if self.explores else self.run(function, theta)
-            for theta in np.clip([start, *others], *self.limits)
-        ]
-        found = min(runs, key=lambda run: run.fun)
-        if self.explores and found.fun < FAILED:
-            found = self.run(function, found.x)
-        if found.fun >= FAILED:
+    def best(self, restarts: int, seed: int) -> OptimizeResult:
+        """Run the searches from the start and from random points near it, and return the best."""
+        spread = 2.0  # of log variances: a factor of 7 up or down
+        start = self.objective.start
+        near = start + np.random.default_rng(seed).uniform(-spread, spread, (restarts, len(start)))
+        best = min(map(self.run, np.clip([start, *near], *self.limits)), key=lambda run: run.fun)
+        if best.fun >= FAILED:
             raise InferenceError(
                 "the marginal likelihood exists nowhere the search went",
                 remedy="Start with a larger noise, or narrower bounds.",
             )
-        return found
+        return best
 
-    def function(self) -> Callable[[np.ndarray], Any]:
-        plain = self.objective.with_jax() if self.method == "jax" else self.objective.value
-
-        def counted(theta: np.ndarray) -> Any:
-            found = plain(theta)
-            self.count(1, found[0] if isinstance(found, tuple) else found)
-            return found
-
-        return counted
+    def run(self, theta: np.ndarray) -> OptimizeResult:
+        if not len(theta):
+            self.first = self.objective.value(theta)
+            return OptimizeResult(x=theta, fun=self.first, success=True, message="nothing is free")
+        if self.method == "nelder-mead":
+            return self._without_gradient(theta)
+        if self.method == "jax":
+            return self._with_gradient(self.objective.with_jax(), theta, np.ones(len(theta)), 1)
+        kernels = self.objective.kernels_per_gradient
+        units = self.objective.uncertainties(theta)
+        self.evaluations += kernels
+        return self._with_gradient(self.objective.with_differences, theta, units, kernels)
 
     def count(self, kernels: int, value: float) -> None:
-        """So many kernels more, the last with that likelihood."""
+        """Count the kernels of an evaluation, and report its value."""
         self.evaluations += kernels
         self.first = value if np.isnan(self.first) else self.first
         self.tell(self.evaluations, -value)
 
-    def run(self, function: Callable[[np.ndarray], Any], theta: np.ndarray) -> OptimizeResult:
-        size = len(theta)
-        if not size:
-            value = self.objective.value(theta)
-            self.first = value
-            return OptimizeResult(x=theta, fun=value, success=True, message="nothing is free")
-        if self.method == "differences":
-            # That of a sampled kernel is another with other points, by 0.02 and more.
-            enough = 1e-8 if self.objective.exact else 1e-2
-            return Scoring(self.objective, self.limits, self.steps, enough, self.count).search(theta)
-        box = [self.limits] * size
-        if self.method == "jax":
-            options = {"maxiter": self.steps, "ftol": 1e-12, "gtol": 1e-6, "maxls": 10}
-            patience = _Patience(3, ENOUGH)
-            return patience.judge(
-                minimize(
-                    function,
-                    theta,
-                    jac=True,
-                    method="L-BFGS-B",
-                    bounds=box,
-                    options=options,
-                    callback=patience,
-                )
-            )
-        corners = np.vstack([theta, theta + np.eye(size)])  # a unit of log variance along each axis
+    def _with_gradient(
+        self, function: ValueAndGradient, theta: np.ndarray, units: np.ndarray, kernels: int
+    ) -> OptimizeResult:
+        """Run L-BFGS from theta (k,), in units (k,) that make all directions about equally steep."""
+
+        def scaled(u: np.ndarray) -> tuple[float, np.ndarray]:
+            value, slope = function(theta + units * u)
+            self.count(kernels, value)
+            return value, units * slope
+
+        low, high = self.limits
+        # The likelihood of a sampled kernel varies with its points, typically by more than this tolerance.
+        patience = _Patience(3, 1e-6 if self.objective.exact else 1e-2)
+        result = minimize(
+            scaled,
+            np.zeros(len(theta)),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=[((low - t) / unit, (high - t) / unit) for t, unit in zip(theta, units, strict=True)],
+            options={"maxiter": self.steps, "ftol": 1e-12, "gtol": 1e-6, "maxls": 10},
+            callback=patience,
+        )
+        result.x = np.clip(theta + units * result.x, *self.limits)
+        return patience.judge(result)
+
+    def _without_gradient(self, theta: np.ndarray) -> OptimizeResult:
+        """Run Nelder and Mead's search from theta (k,)."""
+
+        def value(theta: np.ndarray) -> float:
+            result = self.objective.value(theta)
+            self.count(1, result)
+            return result
+
+        size, enough = len(theta), 1e-4  # in units of log likelihood: a simplex resolves no smaller gains
+        corners = np.vstack([theta, theta + np.eye(size)])  # one unit of log variance along each axis
         corners[1:][corners[1:] > self.limits[1]] -= 2.0
+        patience = _Patience(20 * (size + 1), enough)
         options = {
             "maxiter": self.steps * size,
             "maxfev": 2 * self.steps * size,
             "xatol": 1e-3,
-            "fatol": COARSE,
+            "fatol": enough,
+            "initial_simplex": corners,
+            "adaptive": size > 4,
         }
-        options |= {"initial_simplex": corners, "adaptive": size > 4}
-        patience = _Patience(20 * (size + 1), COARSE)
+        box = [self.limits] * size
         return patience.judge(
-            minimize(function, theta, method="Nelder-Mead", bounds=box, options=options, callback=patience)
+            minimize(value, theta, method="Nelder-Mead", bounds=box, options=options, callback=patience)
         )
 
 
 @dataclass(eq=False)
 class _Patience:
-    """Ends a search of SciPy's when so many iterations together gain less than `enough`."""
+    """Ends a search by SciPy when `iterations` iterations together gain less than `enough`."""
 
     iterations: int
     enough: float
@@ -230,23 +269,22 @@ class _Patience:
 
     def __call__(self, intermediate_result: OptimizeResult) -> None:
         self.values.append(float(intermediate_result.fun))
-        self.ended = len(self.values) > self.iterations and (
-            self.values[-1 - self.iterations] - self.values[-1] < self.enough
-        )
+        recent = self.values[-1 - self.iterations :]
+        self.ended = len(recent) > self.iterations and recent[0] - recent[-1] < self.enough
         if self.ended:
-            raise StopIteration  # which ends a search of SciPy's
+            raise StopIteration  # SciPy's way to end a search
 
     def judge(self, result: OptimizeResult) -> OptimizeResult:
-        """A search that was ended here has converged."""
+        """Mark a search that this object ended as converged."""
         if self.ended:
             result.success, result.message = True, "converged"
         return result
 
 
 def _warn_of_bounds(objective: Objective, theta: np.ndarray, limits: tuple[float, float]) -> None:
-    """Name the variances that ended at the bounds; a noise at the lowest says that there is none."""
+    """Warn of variances that ended at a bound, except a noise at the lower one: the data have no noise."""
     low, high = limits
-    near = EXTREME * (high - low)
+    near = 0.05 * (high - low)  # within this distance of a bound the likelihood is flat
     values = objective.unpack(theta)
     extreme = [
         f"{' = '.join(group)} = {values[group[0]]:.3g}"
@@ -265,7 +303,7 @@ def _warn_of_bounds(objective: Objective, theta: np.ndarray, limits: tuple[float
 def _groups(
     values: Mapping[str, float], fixed: Sequence[str], tied: Sequence[Sequence[str]]
 ) -> list[tuple[str, ...]]:
-    """The names that move, tied ones together."""
+    """Group the free variances: tied ones together, others alone."""
     groups = tied_groups(tied, values)
     named = [name for group in groups for name in group]
     for name in fixed:
@@ -278,7 +316,7 @@ def _groups(
     return [g for g in groups if g] + [(name,) for name in free if name not in named]
 
 
-def _positive_noise(noise: Any, fixed: Sequence[str]) -> float:
+def _positive_noise(noise: float, fixed: Sequence[str]) -> float:
     value = check_noise(noise)
     if value.ndim or (value == 0 and "noise" not in fixed):
         raise DataError(
@@ -298,9 +336,8 @@ def _bounds(bounds: tuple[float, float]) -> tuple[float, float]:
     )
 
 
-def _method(method: str, objective: Objective) -> str:
-    if arguments.choice("method", method, METHODS) != "auto":
-        return method
+def _method(objective: Objective) -> str:
+    """Choose the fastest method for "auto"."""
     values = objective.network_part(objective.values)
     runs = objective.exact and jax_runs(objective.kernel, objective.inputs, values)
     return "jax" if runs else "differences"
@@ -308,14 +345,14 @@ def _method(method: str, objective: Objective) -> str:
 
 @contextmanager
 def _shown(progress: bool | Progress | None) -> Iterator[Progress]:
-    """What is told of each evaluation."""
+    """Yield the function that reports each evaluation: the user's, or a progress bar."""
     if callable(progress):
         yield progress
         return
     best = -np.inf
     with bar(arguments.flag("progress", progress, or_none=True), 0, "tuning") as advance:
 
-        def tell(evaluation: int, value: float) -> None:
+        def tell(_: int, value: float) -> None:
             nonlocal best
             best = max(best, value)
             advance(f"log marginal likelihood {best:.6g}")

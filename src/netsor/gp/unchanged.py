@@ -1,4 +1,4 @@
-"""Whether a network is still the one whose kernel matrix was computed."""
+"""Detection of networks that have changed since their kernel matrix was computed."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["Unchanged"]
 
 
 class Unchanged:
-    """The network of a kernel, and everything that its code reads, as they were when its matrix was computed.
+    """The state of a network, and of all that its code reads, at the time of its kernel matrix.
 
-    kernel  None while an estimator is pickled without its kernel
+    kernel  None while an estimator is pickled without it
     """
 
     def __init__(self, kernel: KernelFn | None) -> None:
@@ -19,7 +19,7 @@ class Unchanged:
         self.programs = [] if kernel is None else [p for p in kernel.programs() if not p.changed]
 
     def check(self) -> None:
-        """Refuse a network that has changed: its covariances do not belong to the matrix."""
+        """Raise a DataError if the network has changed: its covariances would not fit the matrix."""
         if self.kernel is None:
             return
         if self.kernel.net.state() != self.state or any(p.changed for p in self.programs):
@@ -30,4 +30,4 @@ class Unchanged:
             )
 
     def __reduce__(self):
-        return Unchanged, (self.kernel,)  # a state belongs to its process; a network checks itself on arrival
+        return Unchanged, (self.kernel,)  # states are valid in one process; unpickling a network checks it

@@ -1,7 +1,7 @@
-"""What is known of an expression of one variable, from what is known of the functions that it is made of.
+"""Static analysis of an expression of one variable: kinks, jumps, range, growth and parity.
 
-`about(expr, "x")` is static: no value is computed. It errs on the safe side: None says that nothing is known,
-as of a user's function.
+`about(expr, "x")` combines the facts of the functions in the expression, by interval arithmetic and by
+composing piecewise polynomials. It is conservative: None means unknown, as for a user's function.
 
 >>> from netsor.lang import parse_expr
 >>> found = about(parse_expr("relu(x)^3 + tanh(2*x)"), "x")
@@ -24,69 +24,70 @@ from netsor.lang import functions as fn
 from netsor.lang.expr import Apply, Const, Expr, Ref, subtrees
 from netsor.lang.facts import Facts, Growth
 from netsor.lang.ops import Function
-from netsor.lang.pieces import Pieces
+from netsor.lang.piecewise_polynomials import PiecewisePolynomial
 
 __all__ = ["About", "about", "about_parts", "has_user_function", "is_smooth", "is_smooth_node"]
 
 Interval = tuple[float, float]
 Places = tuple[float, ...] | None
-LINE = (-inf, inf)
-MOST_KNOTS, MOST_DEGREE = 64, 64  # of piecewise polynomials that are kept
+# Coefficients of higher degrees lose digits in composition.
+MOST_DEGREE = 64
 
 
 @dataclass(frozen=True)
 class About:
-    """What is known of an expression of one variable.
+    """Properties of an expression of one variable.
 
-    kinks      the places outside which it is smooth; None if they are not known
-    jumps      the places outside which it is continuous; None if they are not known
-    range      bounds of its values
-    growth     how fast it may grow
+    kinks      points; the expression is smooth elsewhere. None: unknown
+    jumps      points; the expression is continuous elsewhere. None: unknown
+    range      lower and upper bounds of its values
+    growth     upper bound of its growth
     parity     1 if it is even, -1 if it is odd, else 0
-    pieces     the expression as a piecewise polynomial, if it is one (but for values at the knots)
+    pieces     the expression as a piecewise polynomial, if it is one (values at the knots may differ)
     constant   whether the variable does not occur
     """
 
     kinks: Places = None
     jumps: Places = None
-    range: Interval = LINE
+    range: Interval = (-inf, inf)
     growth: Growth = Growth.UNKNOWN
     parity: int = 0
-    pieces: Pieces | None = None
+    pieces: PiecewisePolynomial | None = None
     constant: bool = False
 
     @property
     def is_smooth(self) -> bool:
-        """Whether it is known to have no kinks."""
+        """Whether the expression certainly has no kinks."""
         return self.kinks == ()
 
 
 @lru_cache(1024)
 def about(expr: Expr, name: str) -> About:
-    """What is known of the expression as a function of the variable `name`; other names are constants."""
+    """Analyse an expression as a function of the variable `name`; other names are constants."""
     return about_parts(expr, name)[expr]
 
 
 def about_parts(expr: Expr, name: str) -> dict[Expr, About]:
-    """The same for all parts of the expression."""
-    found: dict[Expr, About] = {}
+    """Analyse each subexpression as a function of the same variable."""
+    identity = PiecewisePolynomial((), ((0.0, 1.0),))
+    facts: dict[Expr, About] = {}
     for node in subtrees(expr):  # arguments come before the node that uses them
         if isinstance(node, Ref):
-            found[node] = _of_pieces(IDENTITY) if node.name == name else PARAMETER
+            facts[node] = _of_pieces(identity) if node.name == name else PARAMETER
         elif isinstance(node, Const):
-            found[node] = _of_pieces(Pieces.constant(node.value))
+            facts[node] = _of_pieces(PiecewisePolynomial.constant(node.value))
         else:
-            found[node] = _applied(node, tuple(found[arg] for arg in node.args))
-    return found
+            facts[node] = _applied(node, tuple(facts[arg] for arg in node.args))
+    return facts
 
 
 def is_smooth(expr: Expr) -> bool:
-    """Whether an expression of any number of variables is made of smooth functions alone."""
+    """Whether all functions in an expression are smooth, for any number of variables."""
     return all(is_smooth_node(node) for node in subtrees(expr) if isinstance(node, Apply))
 
 
 def is_smooth_node(node: Apply) -> bool:
-    """Whether the function of a node is, for any arguments."""
+    """Whether the function at a node is smooth for all arguments."""
     match node:
         case Apply(op, (_, Const(power))) if op is fn.pow_:
             return power >= 0 and float(power).is_integer()
@@ -94,15 +95,15 @@ def is_smooth_node(node: Apply) -> bool:
 
 
 def has_user_function(expr: Expr) -> bool:
-    """Whether a part of the expression is a function that only its user knows."""
+    """Whether a user's function occurs in the expression."""
     return any(isinstance(n, Apply) and getattr(n.op, "user", False) for n in subtrees(expr))
 
 
-IDENTITY = Pieces((), ((0.0, 1.0),))
 PARAMETER = About((), (), growth=Growth.BOUNDED, parity=1, constant=True)
 
 
 def _applied(node: Apply, args: tuple[About, ...]) -> About:
+    """Analyse op(args) from the properties of its arguments."""
     if not isinstance(node.op, Function):
         return About()
     facts = node.op.about(node.options)
@@ -114,31 +115,33 @@ def _applied(node: Apply, args: tuple[About, ...]) -> About:
 
 
 def _constant(node: Apply, args: tuple[About, ...]) -> About:
-    """A function of numbers is a number."""
+    """Evaluate a function of constants: a number if all arguments are numbers, else an unknown constant."""
     values = [arg.pieces.pieces[0][0] for arg in args if arg.pieces]
     if len(values) < len(args) or not isinstance(node.op, Function) or node.op.user:
         return PARAMETER
     with np.errstate(all="ignore"):
         value = float(node.op(*values, **node.options))
-    return _of_pieces(Pieces.constant(value)) if isfinite(value) else About()
+    return _of_pieces(PiecewisePolynomial.constant(value)) if isfinite(value) else About()
 
 
-def _of_pieces(f: Pieces) -> About:
+def _of_pieces(f: PiecewisePolynomial) -> About:
+    """Read off the properties of a piecewise polynomial."""
+    # The outer pieces decide the growth: degree 0 is bounded, 1 linear, 2 and more polynomial.
     growth = Growth(min(max(len(p) for p in (f.pieces[0], f.pieces[-1])) - 1, 2))
     return About(f.kinks, f.jumps, f.range, growth, f.parity, f, not f.knots and f.degree == 0)
 
 
-def _kept(f: Pieces) -> bool:
-    """Whether a piecewise polynomial is simple and finite enough to be kept."""
+def _kept(f: PiecewisePolynomial) -> bool:
+    """Whether a piecewise polynomial has few knots, a low degree and finite coefficients."""
     numbers = (*f.knots, *(c for p in f.pieces for c in p))
-    return len(f.knots) <= MOST_KNOTS and f.degree <= MOST_DEGREE and all(map(isfinite, numbers))
+    return len(f.knots) <= 64 and f.degree <= MOST_DEGREE and all(map(isfinite, numbers))
 
 
 # Functions of one argument.
 
 
 def _unary(op: Callable[..., Any], facts: Facts, x: About) -> About:
-    """f(x) where x is an expression."""
+    """Analyse f(x), where x is an expression."""
     if facts.pieces and x.pieces and facts.pieces.degree * x.pieces.degree <= MOST_DEGREE:
         composed = x.pieces.then(facts.pieces, op)
         if _kept(composed):
@@ -152,16 +155,18 @@ def _unary(op: Callable[..., Any], facts: Facts, x: About) -> About:
         _through(facts.jumps, x, x.jumps),
         (low, high),
         Growth.BOUNDED if bounded else _composed_growth(facts.growth, x.growth),
+        # f of an even x is even; f of an odd x has the parity of f, up to the sign.
         1 if x.parity == 1 else x.parity * x.parity * facts.parity,
     )
 
 
 def _leaves(x: Interval, domain: Interval) -> bool:
+    """Whether an interval leaves the domain."""
     return x[0] < domain[0] or x[1] > domain[1]
 
 
 def _image(op: Callable[..., Any], facts: Facts, x: Interval) -> Interval:
-    """Bounds of f on an interval."""
+    """Bounds of f on an interval: its end values if f is monotone, else its whole range."""
     if not facts.monotone:
         return facts.range
     ends = x if facts.monotone > 0 else (x[1], x[0])
@@ -172,30 +177,32 @@ def _image(op: Callable[..., Any], facts: Facts, x: Interval) -> Interval:
     return low, high
 
 
-def _through(places: Places, x: About, own: Places) -> Places:
-    """Where f(x) is rough: where x is, and where x passes a place at which f is."""
-    if places is None or own is None:
+def _through(places: Places, x: About, rough: Places) -> Places:
+    """The kinks (or jumps) of f(x): those of x (`rough`), and where x crosses one of f (`places`)."""
+    if places is None or rough is None:
         return None
     met = [place for place in places if x.range[0] <= place <= x.range[1]]
     if not met:
-        return own
+        return rough
     if x.pieces is None:
         return None
-    return tuple(sorted({*own, *(k for place in met for k in _crossings(x.pieces, place))}))
+    return tuple(sorted({*rough, *(k for place in met for k in _crossings(x.pieces, place))}))
 
 
-def _crossings(x: Pieces, place: float) -> Iterator[float]:
-    """Where x goes above a number or below it, or stays there."""
+def _crossings(x: PiecewisePolynomial, place: float) -> Iterator[float]:
+    """The points where x crosses, reaches or leaves a level: the jumps of step(x - level)."""
+    # Both signs are needed, because step(0) has only one value.
     for f, at in ((x, place), (-x, -place)):
-        yield from f.then(Pieces((at,), ((0.0,), (1.0,)))).knots
+        yield from f.then(PiecewisePolynomial((at,), ((0.0,), (1.0,)))).knots
 
 
 def _composed_growth(f: Growth, x: Growth) -> Growth:
-    """The growth of f(x), if it has no bound."""
+    """The growth of an unbounded f(x)."""
     if x == Growth.BOUNDED:
         return Growth.BOUNDED if f < Growth.UNKNOWN else Growth.UNKNOWN
     if f <= Growth.POLYNOMIAL:
         return max(f, x) if f else Growth.BOUNDED
+    # exp(linear) is exponential, but exp(polynomial) may break the paper's bound exp(C |x|^(2 - eps)).
     return f if x == Growth.LINEAR else Growth.UNKNOWN
 
 
@@ -223,6 +230,7 @@ def _mul(x: About, y: About) -> About:
         total = x.pieces * y.pieces
         if _kept(total):
             return _of_pieces(total)
+    # A bounded factor keeps the growth of the other; linear * linear is already polynomial.
     steep, flat = max(x.growth, y.growth), min(x.growth, y.growth)
     growth = max(steep, Growth.POLYNOMIAL) if flat > Growth.BOUNDED else steep
     kinks, jumps = _union(x.kinks, y.kinks), _union(x.jumps, y.jumps)
@@ -230,11 +238,11 @@ def _mul(x: About, y: About) -> About:
 
 
 def _scaled(x: About, factor: float) -> About:
-    return _mul(x, _of_pieces(Pieces.constant(factor)))
+    return _mul(x, _of_pieces(PiecewisePolynomial.constant(factor)))
 
 
 def _div(x: About, y: About) -> About:
-    """By a number that is not 0, a parameter, or what keeps away from 0."""
+    """x / y for y a number other than 0, an unknown constant, or a function bounded away from 0."""
     if y.constant and y.pieces:
         value = y.pieces.pieces[0][0]
         return _scaled(x, 1 / value) if value else About()
@@ -243,12 +251,13 @@ def _div(x: About, y: About) -> About:
     low, high = y.range
     if low <= 0 <= high or y.growth == Growth.UNKNOWN:
         return About()
-    ends = sorted((1 / low, 1 / high))
+    ends = sorted((1 / low, 1 / high))  # 1/y is decreasing on each side of 0
     return _mul(x, About(y.kinks, y.jumps, (ends[0], ends[1]), Growth.BOUNDED, y.parity))
 
 
 def _pow(x: About, y: About) -> About:
-    """A whole power is a product; other powers of what keeps above 0 are smooth functions of it."""
+    """x^y: an integer power is a product, any other is smooth where its base is positive."""
+    # a^y with a number a is exp(y log a).
     if not y.constant:
         base = x.pieces.pieces[0][0] if x.constant and x.pieces else 0.0
         return _unary(fn.exp, fn.exp.about(), _scaled(y, log(base))) if base > 0 else About()
@@ -265,7 +274,7 @@ def _pow(x: About, y: About) -> About:
 def _whole_power(x: About, n: int) -> About:
     if x.pieces and x.pieces.degree * n <= MOST_DEGREE:
         return _of_pieces(x.pieces**n)
-    out = _of_pieces(Pieces.constant(1.0))
+    out = _of_pieces(PiecewisePolynomial.constant(1.0))
     for _ in range(n):
         out = _mul(out, x)
     low, high = out.range
@@ -275,6 +284,8 @@ def _whole_power(x: About, n: int) -> About:
 
 
 def _maximum(x: About, y: About) -> About:
+    """max(x, y). Its kinks, where x = y, are known for piecewise polynomials only."""
+    # Exact for piecewise polynomials; in general only range, growth and jumps are known.
     if x.pieces and y.pieces and _kept(larger := x.pieces.larger(y.pieces)):
         return _of_pieces(larger)
     low, high = (max(a, b) for a, b in zip(x.range, y.range, strict=True))
@@ -288,7 +299,7 @@ def _union(a: Places, b: Places) -> Places:
 
 
 def _corners(x: Interval, y: Interval) -> Interval:
-    """Bounds of products; 0 times infinity is 0."""
+    """Bounds of products of two intervals: the extremes are at the corners, and 0 * inf counts as 0."""
     values = [0.0 if isnan(prod(pair)) else prod(pair) for pair in product(x, y)]
     return min(values), max(values)
 

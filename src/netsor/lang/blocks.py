@@ -1,7 +1,7 @@
-"""A block at run time: an array whose axes are (batch..., index..., width), the width axis for vectors only.
+"""Blocks at run time: arrays (batch..., index..., width), where only vectors have the width axis.
 
-Operations name index axes 0, 1, ... and never see the leading batch axes, so one implementation serves
-one input, a batch of inputs, and the sample points of an expectation.
+Operations number index axes 0, 1, ... and never see the leading batch axes. So one implementation serves a
+single input, a batch of inputs, and the sample points of an expectation.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from netsor.lang.libraries import array_namespace
+from netsor.lang.array_api import array_namespace
 
 __all__ = ["Block", "align", "broadcast_index"]
 
 
 @dataclass(frozen=True)
 class Block:
-    """`array` with `rank` index axes; `vector` tells whether a width axis follows them.
+    """An array with `rank` index axes; `vector` tells whether a width axis follows them.
 
-    A plain number stays a Python float, so that it never widens the precision of what it meets.
+    A single number remains a Python float, so that it does not promote float32 arrays to float64.
     """
 
     array: Any
@@ -45,7 +45,7 @@ class Block:
         return Block(array, rank, self.vector)
 
     def lift(self, rank: int, vector: bool) -> Any:
-        """The array with index axes of length 1 put in front up to `rank`, and a width axis if asked."""
+        """Reshape to `rank` index axes, with new axes of length 1 in front, and (`vector`) a width axis."""
         if isinstance(self.array, float):
             return self.array
         shape = list(self.array.shape)
@@ -57,14 +57,14 @@ class Block:
 
 
 def align(blocks: Sequence[Block]) -> tuple[list[Any], int, bool]:
-    """Arrays that broadcast against each other by NumPy's rule on the index axes."""
+    """Lift blocks to equal rank, so that their arrays broadcast by NumPy's rule on the index axes."""
     rank = max(b.rank for b in blocks)
     vector = any(b.vector for b in blocks)
     return [b.lift(rank, vector) for b in blocks], rank, vector
 
 
 def broadcast_index(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """NumPy's broadcasting rule on index shapes."""
+    """Broadcast index shapes by NumPy's rule."""
     rank = max((len(s) for s in shapes), default=0)
     out = []
     for sizes in zip(*((1,) * (rank - len(s)) + s for s in shapes), strict=True):

@@ -1,8 +1,8 @@
-"""Is a nonlinearity controlled? (|phi(x)| <= exp(C |x|^(2 - eps) + c), the paper's Definition "controlled".)
+"""Check that nonlinearities are controlled: |phi(x)| <= exp(C |x|^(2 - eps) + c), as the paper requires.
 
-No program can decide this for every function, so we measure: on rays from the origin the exponent p in
-log |phi(r)| ~ r^p must stay below 2. Only an exponential (also as a power), a quotient or a user's function
-can break the bound; all other functions of the language are known to grow like polynomials (`Facts.growth`).
+This is undecidable in general, so we measure: on rays from the origin the exponent p in log |phi(r)| ~ r^p
+must be below 2. Only exponentials, powers, quotients and users' functions can break the bound; all other
+functions of the language grow at most polynomially (`Facts.growth`).
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from netsor.lang.types import H, Type
 
 __all__ = ["Unwinder", "growth_problem"]
 
+# Radii up to 10^6. exp(x^2) overflows long before, but the slope uses only radii where phi is finite.
 RADII = 2.0 ** np.arange(0, 20, 1 / 16)
 RAYS = 8
 Function = Nonlin | Moment
 
 
 class Unwinder:
-    """Expressions as functions of G-vars and C-vars only (the paper's unwound nonlinearity).
+    """Rewrites expressions as functions of G-vars and C-vars only (the paper's unwound nonlinearity).
 
-    kinds  the statements whose definitions are put in the place of their names
+    kinds  statements whose variables are replaced by their definitions
     """
 
     def __init__(self, program: Program, kinds: tuple[type, ...] = (Nonlin,)) -> None:
@@ -37,7 +38,7 @@ class Unwinder:
         self.known: dict[str, Expr] = {}
 
     def __call__(self, expr: Expr) -> Expr:
-        path = self._missing(expr)
+        path = self._missing(expr)  # an explicit stack: programs may be deeper than Python's stack
         while path:
             source = self.definitions[path[-1]]
             assert isinstance(source, LinComb | Nonlin | Scalar)
@@ -49,7 +50,7 @@ class Unwinder:
         return self._replace(expr)
 
     def _missing(self, expr: Expr) -> list[str]:
-        """The names to be unwound before an expression can be."""
+        """The names in an expression whose definitions are not unwound yet."""
         return [
             name
             for name in refs(expr)
@@ -61,10 +62,10 @@ class Unwinder:
 
 
 def growth_problem(program: Program, types: Mapping[str, Type]) -> tuple[Function, str] | None:
-    """The first nonlinearity that grows too fast, and what is wrong with it in words; or None.
+    """Find the first nonlinearity that grows too fast; return it with the reason, or None.
 
-    Nonlin statements are followed along the rays one after the other, each from the values of the ones
-    before, and only those are that a function which may explode depends on, or that depend on it.
+    Nonlin statements are evaluated along the rays in order. Only statements on a path through a function that
+    may grow exponentially are evaluated.
     """
     steps = _suspects(program, types)
     last = {name: i for i, (s, _) in enumerate(steps) for name in refs(s.expr)}
@@ -80,7 +81,7 @@ def growth_problem(program: Program, types: Mapping[str, Type]) -> tuple[Functio
         if steep:
             rows = np.broadcast_to(out.array, (*out.array.shape[:-1], RAYS * len(RADII)))
             order = max((_growth_order(row) for row in rows.reshape(-1, len(RADII))), default=0.0)
-            if order > 1.99:
+            if order > 1.99:  # the measured slope of a quadratic exponent is within 0.01 of 2
                 return s, f"On a ray from the origin log |phi(r)| grows like r^{order:.2f}."
         if isinstance(s, Nonlin):
             values[s.name] = out
@@ -91,8 +92,8 @@ def growth_problem(program: Program, types: Mapping[str, Type]) -> tuple[Functio
 
 
 def _suspects(program: Program, types: Mapping[str, Type]) -> list[tuple[Function, bool]]:
-    """The functions to follow along the rays, and whether each contains something that may explode."""
-    traits: dict[Expr, tuple[bool, bool]] = {}  # whether it has a vector, whether it may explode
+    """The statements to evaluate along the rays, each with whether it may grow exponentially."""
+    traits: dict[Expr, tuple[bool, bool]] = {}  # (contains a vector, may grow exponentially)
     steep: set[str] = set()
     for s in program.statements:
         if isinstance(s, Nonlin | Moment):
@@ -101,32 +102,32 @@ def _suspects(program: Program, types: Mapping[str, Type]) -> list[tuple[Functio
             if traits[s.expr][1]:
                 steep.add(s.name)
     needed: set[str] = set()
-    found: list[tuple[Function, bool]] = []
+    suspects: list[tuple[Function, bool]] = []
     for s in reversed(program.statements if steep else ()):
         if isinstance(s, Nonlin | Moment) and (s.name in steep or s.name in needed):
-            found.append((s, s.name in steep))
+            suspects.append((s, s.name in steep))
             needed.update(refs(s.expr))
-    return found[::-1]
+    return suspects[::-1]
 
 
 def _traits(
     node: Expr, traits: Mapping[Expr, tuple[bool, bool]], types: Mapping[str, Type], steep: set[str]
 ) -> tuple[bool, bool]:
-    """Whether a node has a vector, and whether it may grow like an exponential."""
+    """Whether a node contains a vector, and whether it may grow exponentially."""
     if isinstance(node, Ref):
         vector = isinstance(types.get(node.name), H)
         return vector, vector and node.name in steep
     if not isinstance(node, Apply):
         return False, False
     parts = [traits[a] for a in node.args]
-    own = isinstance(node.op, ops.Function) and node.op.about(node.options).growth >= Growth.EXPONENTIAL
+    explodes = isinstance(node.op, ops.Function) and node.op.about(node.options).growth >= Growth.EXPONENTIAL
     if node.op.name in ("pow", "div"):
-        own = len(parts) > 1 and parts[1][0]
-    return any(vector for vector, _ in parts), own or any(part for _, part in parts)
+        explodes = len(parts) > 1 and parts[1][0]
+    return any(vector for vector, _ in parts), explodes or any(part for _, part in parts)
 
 
 def _ray_values(name: str, program: Program, types: Mapping[str, Type], rng: np.random.Generator) -> Block:
-    """Values of a variable along all rays; the first two are the diagonal and its opposite."""
+    """Values of a variable along all rays, (index..., rays * radii); the first two rays are +-(1, ..., 1)."""
     if name in program.data:
         return Block(program.data[name], program.data[name].ndim)
     type_ = types[name]
@@ -139,7 +140,7 @@ def _ray_values(name: str, program: Program, types: Mapping[str, Type], rng: np.
 
 
 def _growth_order(values: np.ndarray) -> float:
-    """The exponent p in log |phi(r)| ~ r^p at the largest radii where phi is finite."""
+    """The exponent p in log |phi(r)| ~ r^p, from values (radii,) at the largest radii where phi is finite."""
     with np.errstate(all="ignore"):
         logs = np.log(np.abs(values))
     good = np.isfinite(logs) & (logs > 100)

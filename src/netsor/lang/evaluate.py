@@ -1,4 +1,4 @@
-"""The semantics of expressions: the value of an expression, given the values of its variables."""
+"""The semantics of expressions: their values, for given values of their variables."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ __all__ = ["evaluate"]
 
 
 def evaluate(expr: Expr, values: Mapping[str, Block]) -> Block:
-    """Value of `expr` where each name stands for its block; a shared part is computed once.
+    """Compute the value of `expr` from the values of its names; shared subexpressions are computed once.
 
     >>> from netsor.lang import Block, parse_expr
     >>> x = Block(np.array([[1.0, -2.0], [3.0, 4.0]]), rank=1, vector=True)   # two vectors of width 2
     >>> evaluate(parse_expr("sum(relu(x), axis=0) / 2"), {"x": x}).array
     array([2., 2.])
     """
-    found: dict[Expr, Block] = {}
+    blocks: dict[Expr, Block] = {}
     for node, drops in _steps(expr):
         match node:
             case Ref(name):
-                found[node] = values[name]
+                blocks[node] = values[name]
             case Const(value):
-                found[node] = Block(value, 0)
+                blocks[node] = Block(value, 0)
             case Apply():
-                found[node] = _apply(node, [found[a] for a in node.args])
-                for a in drops:
-                    del found[a]
-    return found[expr]
+                blocks[node] = _apply(node, [blocks[a] for a in node.args])
+                for a in drops:  # free memory early: blocks of sample points are large
+                    del blocks[a]
+    return blocks[expr]
 
 
 @lru_cache(maxsize=1024)
 def _steps(expr: Expr) -> tuple[tuple[Expr, tuple[Expr, ...]], ...]:
-    """The nodes of an expression in order, each with the values that it is the last to read."""
+    """List the nodes in order of evaluation, each with the values that no later node reads."""
     order = tuple(subtrees(expr))
     last = {a: node for node in order if isinstance(node, Apply) for a in node.args}
     drops: dict[Expr, list[Expr]] = {node: [] for node in order}
@@ -47,7 +47,7 @@ def _steps(expr: Expr) -> tuple[tuple[Expr, tuple[Expr, ...]], ...]:
 
 
 def _apply(node: Apply, args: list[Block]) -> Block:
-    """The operation on blocks; a function of plain numbers is a plain number."""
+    """Apply an operation to blocks; a function of Python floats returns a float."""
     numbers = all(isinstance(a.array, float) for a in args)
     if numbers:
         args = [Block(np.asarray(a.array), 0) for a in args]

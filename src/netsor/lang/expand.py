@@ -1,7 +1,7 @@
-"""Blocks to the paper's form: one plain variable per line.
+"""Expansion of blocks to the paper's form, with one plain variable per line.
 
-Every block becomes an array of names; an expression is evaluated on arrays whose entries are themselves
-expressions, so the same index maps that move numbers move variables.
+Every block becomes an array of names. Expressions are evaluated on object arrays whose entries are
+expressions, so the index maps that act on numbers act on variables, too.
 """
 
 from __future__ import annotations
@@ -14,24 +14,21 @@ from typing import Any
 import numpy as np
 
 from netsor.errors import LoweringError
-from netsor.lang.batchnorm import written_out
 from netsor.lang.blocks import Block, align
-from netsor.lang.check import Inferred, as_inferred, infer
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees
-from netsor.lang.functions import add, d_batchnorm, div, mul, neg, sub
+from netsor.lang.functions import add, d_batchnorm, mul
 from netsor.lang.index_maps import at
+from netsor.lang.inference import Inferred, as_inferred, infer
+from netsor.lang.input_laws import input_covariance, input_mean
 from netsor.lang.lower import drop_dead
-from netsor.lang.normal_form import NormalForm
 from netsor.lang.ops import Function, IndexMap, Mixing, axes_of
 from netsor.lang.program import (
+    Assignment,
     Embedding,
     Input,
-    LinComb,
     MatMul,
     MatrixLaw,
-    Moment,
-    Nonlin,
     Normal,
     Output,
     Program,
@@ -40,16 +37,15 @@ from netsor.lang.program import (
     Term,
     used_by,
 )
-from netsor.lang.sampling import input_covariance, input_mean
+from netsor.lang.rewrite import ZEROS, at_head
+from netsor.lang.tangent_terms import NormalForm, written_out
 from netsor.lang.types import H, Index
 
-__all__ = ["MOST_LINES", "expand"]
-
-MOST_LINES = 1_000_000
+__all__ = ["expand"]
 
 
 def expand(program: Program) -> Program:
-    """The same program with every block written out, and members that nothing uses left out.
+    """Write out every block of a program, and drop members that nothing uses.
 
     >>> from netsor.lang import parse
     >>> program = parse('''
@@ -67,20 +63,22 @@ def expand(program: Program) -> Program:
     <BLANKLINE>
     """
     lines = sum(prod(type_.index) for type_ in program.types.values())
-    if lines > MOST_LINES:
+    most_lines = 1_000_000  # nobody reads more
+    if lines > most_lines:
         raise LoweringError(
-            f"one variable per line makes {lines:,} lines, more than {MOST_LINES:,}",
+            f"one variable per line makes {lines:,} lines, more than {most_lines:,}",
             remedy="Blocks keep a program short: read it as it is, or expand it for smaller inputs.",
         )
     writer = _Writer(program)
     statements: list[Statement] = []
     for s in program.statements:
-        first, *rest = writer.write(s)
-        statements += [replace(first, notes=s.notes), *(replace(r, notes=()) for r in rest)]
+        first, *further = writer.write(s)
+        statements += [replace(first, notes=s.notes), *(replace(r, notes=()) for r in further)]
     return _drop_dead_members(replace(program, statements=tuple(statements)), program, writer)
 
 
 def _drop_dead_members(expanded: Program, program: Program, writer: _Writer) -> Program:
+    """Drop unused members of blocks that are used, and keep variables that the source leaves unused."""
     used = {name for s in program.statements for name in used_by(s)}
     unused = {n for name in writer.names if name not in used for n in writer.names[name].ravel()}
     kept = drop_dead(expanded, once_used={*writer.all_names()} - unused)
@@ -89,7 +87,7 @@ def _drop_dead_members(expanded: Program, program: Program, writer: _Writer) -> 
 
 
 class _Cell:
-    """An expression that adds and multiplies inside object arrays, with 0 and 1 left out."""
+    """An entry of an object array: an expression with + and *, which simplify 0 + x, 0 * x and 1 * x."""
 
     __slots__ = ("expr",)
 
@@ -102,7 +100,7 @@ class _Cell:
         match other.expr:
             case Const(0.0):
                 return self
-            case Apply(op) if op is add:  # from left to right, however it came about
+            case Apply(op) if op is add:  # a + (b + c) -> (a + b) + c, the one form that is printed
                 total, terms = self.expr, _summands(other.expr)
                 for term in terms:
                     total = Apply(add, (total, term))
@@ -121,7 +119,7 @@ class _Cell:
 
 
 def _summands(expr: Expr) -> list[Expr]:
-    """The terms of a sum that was written from left to right."""
+    """The terms of a left-associated sum ((a + b) + c)."""
     terms: list[Expr] = []
     while isinstance(expr, Apply) and expr.op is add:
         terms.append(expr.args[1])
@@ -135,7 +133,8 @@ def _cells(values: list[Expr], shape: Index) -> np.ndarray:
     return out.reshape(shape)
 
 
-def _object(value: Any) -> np.ndarray:
+def _object(value: object) -> np.ndarray:
+    """Wrap a single object in an array of no axes; np.array would search it for a sequence."""
     if isinstance(value, np.ndarray):
         return value
     out = np.empty((), object)
@@ -144,12 +143,12 @@ def _object(value: Any) -> np.ndarray:
 
 
 class _Writer:
-    """Names of the members of every block, and the plain statements of each statement."""
+    """Name the members of every block, and write each statement member by member."""
 
     def __init__(self, program: Program) -> None:
         self.program, self.types = program, program.types
         taken = {*program.data, *program.types}
-        self.names: dict[str, Any] = {}  # arrays of names
+        self.names: dict[str, Any] = {}  # block -> array of its members' names, of the block's index shape
         for name, type_ in program.types.items():
             self.names[name] = _member_names(name, type_.index, taken)
         vectors = (self.names[name] for name, type_ in program.types.items() if isinstance(type_, H))
@@ -179,6 +178,7 @@ class _Writer:
                 return self.assignments(s)
 
     def inputs(self, s: Input) -> Sequence[Statement]:
+        """One Input per member; correlated members list their covariances with the earlier ones."""
         names, plain = self.names[s.name], replace(s.type, index=())
         match s.law:
             case MatrixLaw():
@@ -195,7 +195,8 @@ class _Writer:
                     for i in np.ndindex(names.shape)
                 ]
             case law:
-                if isinstance(law.cov, float) and not law.cross:  # independent members
+                # A number as covariance means independent members.
+                if isinstance(law.cov, float) and not law.cross:
                     mean = input_mean(s)
                     return [
                         replace(s, name=n, type=plain, law=replace(law, mean=float(mean[k])))
@@ -207,7 +208,7 @@ class _Writer:
                 ]
 
     def member_law(self, s: Input, law: Normal, k: int) -> Normal:
-        """The law of member k, with its covariances to all members that come before it."""
+        """The law of member k with its covariances to all earlier members, of this block and of others."""
         earlier = [name for name, _ in law.cross]
         sources = [self.program.definitions[name] for name in earlier] + [s]
         cross: list[tuple[str, float]] = []
@@ -215,13 +216,14 @@ class _Writer:
             assert isinstance(t, Input)
             sigma = input_covariance(self.program, s, t)
             assert sigma is not None
-            others = self.names[t.name].ravel()[: k if t is s else None]
-            cross += [(n, float(sigma[k, j])) for j, n in enumerate(others) if sigma[k, j] != 0]
-        own = input_covariance(self.program, s, s)
-        assert own is not None
-        return Normal(float(input_mean(s)[k]), float(own[k, k]), tuple(cross), law.each)
+            earlier_names = self.names[t.name].ravel()[: k if t is s else None]
+            cross += [(n, float(sigma[k, j])) for j, n in enumerate(earlier_names) if sigma[k, j] != 0]
+        variances = input_covariance(self.program, s, s)
+        assert variances is not None
+        return Normal(float(input_mean(s)[k]), float(variances[k, k]), tuple(cross), law.each)
 
     def matmuls(self, s: MatMul) -> Sequence[Statement]:
+        """One MatMul per member: matrix[i, j] @ vector[i, k], where the aligned axes i are shared."""
         names, matrices, vectors = self.names[s.name], self.names[s.matrix], self.names[s.operand]
         plain = replace(self.types[s.name], index=())
         inner = matrices.ndim
@@ -233,11 +235,12 @@ class _Writer:
         ]
 
     def outputs(self, s: Output) -> Sequence[Statement]:
-        """One output per member; the axes that a term sums over become a sum of plain terms."""
+        """One Output per member; the aligned axes of a term become a sum of plain terms."""
         columns = [self.terms(t) for t in s.terms]
         return [Output(sum(parts, ()), s.shift, place=s.place) for parts in zip(*columns, strict=True)]
 
     def terms(self, t: Term) -> list[tuple[Term, ...]]:
+        """For each output member sum_m v[m, i] . y[m, j], as a tuple over m."""
         readouts, operands = self.names[t.readout], self.names[t.operand]
         summed = list(np.ndindex(readouts.shape[: t.aligned]))
         return [
@@ -246,16 +249,18 @@ class _Writer:
             for j in np.ndindex(operands.shape[t.aligned :])
         ]
 
-    def assignments(self, s: LinComb | Nonlin | Moment | Scalar) -> Sequence[Statement]:
+    def assignments(self, s: Assignment) -> Sequence[Statement]:
+        """One assignment per member."""
         cells = self.evaluate(s.expr).array
         names, plain = self.names[s.name], replace(self.types[s.name], index=())
-        made = [replace(s, name=names[i], expr=cells[i].expr, type=plain) for i in np.ndindex(names.shape)]
+        members = [replace(s, name=names[i], expr=cells[i].expr, type=plain) for i in np.ndindex(names.shape)]
         if isinstance(s, Scalar):
-            return made
-        return [replace(m, expr=self.as_vector(m.expr, s.expr)) for m in made]
+            return members
+        return [replace(m, expr=self.as_vector(m.expr, s.expr)) for m in members]
 
     def as_vector(self, expr: Expr, whole: Expr) -> Expr:
-        """A member without vectors (the sum over no neighbours), with a multiple of some vector added."""
+        """Add 0 * (some vector) to a member without vectors, such as a sum over no neighbours."""
+        # A Nonlin or LinComb must have a width, which only a vector gives it.
         if any(name in self.vectors for name in refs(expr)):
             return expr
         vector = next(n for n in refs(whole) if isinstance(self.types.get(n), H))
@@ -265,12 +270,13 @@ class _Writer:
     # Expressions on arrays of expressions
 
     def evaluate(self, expr: Expr) -> Block:
-        found: dict[Expr, Block] = {}
+        """The array of plain expressions of a block expression."""
+        blocks: dict[Expr, Block] = {}
         for node in subtrees(expr):
-            found[node] = self.block(node, found)
-        return found[expr]
+            blocks[node] = self.block(node, blocks)
+        return blocks[expr]
 
-    def block(self, expr: Expr, found: dict[Expr, Block]) -> Block:
+    def block(self, expr: Expr, computed: dict[Expr, Block]) -> Block:
         """The array of plain expressions of a node, from those of its arguments."""
         match expr:
             case Const():
@@ -281,7 +287,7 @@ class _Writer:
             case Ref(name):
                 names = self.names[name]
                 return Block(_cells([Ref(n) for n in names.ravel()], names.shape), names.ndim)
-        blocks = [found[a] for a in expr.args]
+        blocks = [computed[a] for a in expr.args]
         match expr.op:
             case IndexMap():
                 out = expr.op.run(*blocks, **expr.options)
@@ -296,37 +302,34 @@ class _Writer:
 
 
 def _elementwise(expr: Apply, blocks: list[Block]) -> Block:
+    """Apply a coordinatewise function to each member, with broadcasting."""
     arrays, rank, _ = align(blocks)
     shape = np.broadcast_shapes(*(a.shape for a in arrays))
     columns = [np.broadcast_to(a, shape).ravel() for a in arrays]
-    made = [_apply(expr, *(c.expr for c in cells)) for cells in zip(*columns, strict=True)]
-    return Block(_cells(made, shape), rank)
-
-
-def _apply(expr: Apply, *args: Expr) -> Expr:
-    """The operation on plain arguments; sums leave out zeros, which members of an index map may be."""
-    zero = Const(0.0)
-    if expr.op is add and zero in args:
-        return args[1] if args[0] == zero else args[0]
-    if expr.op is sub and zero in args:
-        return args[0] if args[1] == zero else Apply(neg, (args[1],))
-    if (expr.op is mul and zero in args) or (expr.op in (div, neg) and args[0] == zero):
-        return zero
-    return Apply(expr.op, args, expr.attrs, expr.pick)
+    applied = [
+        Apply(expr.op, tuple(c.expr for c in cells), expr.attrs, expr.pick)
+        for cells in zip(*columns, strict=True)
+    ]
+    # Index maps can yield zeros (padding); drop them from sums and products.
+    return Block(_cells([at_head(member, ZEROS) for member in applied], shape), rank)
 
 
 def _mix(op: Mixing, options: dict, blocks: list[Block]) -> Block:
-    """`op` along index axes: each group of members becomes one application with several arguments."""
+    """Apply `op` along index axes: each group of members becomes one application op(x1, x2, ...).
+
+    blocks  x, and optionally a mask of data that broadcasts to it
+    """
     axes = axes_of(options.pop("axis"), blocks[0].rank)
     attrs = tuple(sorted(options.items()))
     array, rank = blocks[0].array, blocks[0].rank
-    rest = [a for a in range(rank) if a not in axes]
+    kept = [a for a in range(rank) if a not in axes]
     sizes = [array.shape[a] for a in axes]
-    groups: Any = np.transpose(array, rest + list(axes)).reshape([array.shape[a] for a in rest] + [-1])
+    # (kept axes..., members of a group)
+    groups: Any = np.transpose(array, kept + list(axes)).reshape([array.shape[a] for a in kept] + [-1])
     counts = np.ones(groups.shape, bool)
     if len(blocks) > 1:
         mask = np.broadcast_to(blocks[1].lift(rank, False), array.shape)
-        mask = np.transpose(mask, rest + list(axes)).reshape(groups.shape)
+        mask = np.transpose(mask, kept + list(axes)).reshape(groups.shape)
         counts = np.vectorize(lambda cell: float(evaluate(cell.expr, {}).array) > 0, otypes=[bool])(mask)
     out: Any = np.empty(groups.shape[:-1] if op.reduces else groups.shape, object)
     for i in np.ndindex(groups.shape[:-1]):
@@ -335,14 +338,14 @@ def _mix(op: Mixing, options: dict, blocks: list[Block]) -> Block:
         if op.reduces:
             out[i] = _Cell(Apply(op, members, attrs))
             continue
-        for k in range(groups.shape[-1]):
+        for k in range(groups.shape[-1]):  # masked members become 0, as masked softmax weights are
             out[(*i, k)] = _Cell(Const(0.0))
         for position, k in enumerate(which):
             out[(*i, k)] = _Cell(Apply(op, members, attrs, position))
     if op.reduces:
-        return Block(out, len(rest))
-    full = out.reshape([array.shape[a] for a in rest] + sizes)
-    return Block(np.transpose(full, np.argsort(rest + list(axes))), rank)
+        return Block(out, len(kept))
+    full = out.reshape([array.shape[a] for a in kept] + sizes)
+    return Block(np.transpose(full, np.argsort(kept + list(axes))), rank)
 
 
 def _data_at(data: Expr, index: Index) -> Expr:
@@ -350,6 +353,7 @@ def _data_at(data: Expr, index: Index) -> Expr:
 
 
 def _member_names(name: str, index: Index, taken: set[str]) -> Any:
+    """h -> h_0, h_1, ... in an array of shape `index`, avoiding names in `taken`."""
     names: Any = np.empty(index, object)
     for i in np.ndindex(index):
         member = "_".join([name, *map(str, i)])

@@ -1,9 +1,9 @@
-"""Coordinatewise functions as expressions: a reference, a constant, or an operation applied to expressions.
+"""Expressions: a reference, a constant, or an operation applied to expressions.
 
-The whole language of the nonlinearities is these three nodes; each interpreter (shapes, evaluation,
-printing, expansion) is a table over the operations. Every expression exists once (hash-consing, Ershov
-1958): what is spelled alike is one object, so an expression is a graph in which equality is identity, and
-every pass visits a shared part once, with a stack of its own instead of Python's.
+All nonlinearities and linear combinations are built of these three nodes. Expressions are hash-consed
+(Ershov 1958): structurally equal expressions are one object. So an expression is a graph, equality is
+identity, and each pass visits shared parts once. Passes use explicit stacks, because expressions may be
+deeper than Python's stack.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ Attr = Any  # None, bool, int, float, str, Slice, or a tuple of these
 _KNOWN: WeakValueDictionary[Any, Any] = WeakValueDictionary()
 
 
-def once(cls: type, key: tuple[Any, ...], **fields: Any) -> Any:
-    """The one object with this key, made now if there is none."""
-    found = _KNOWN.get(key)
-    if found is None:
-        made = object.__new__(cls)
+def once(cls: type, key: tuple[Any, ...], **fields: object) -> Any:
+    """Return the object with this key, or create it (hash consing)."""
+    node = _KNOWN.get(key)
+    if node is None:
+        fresh = object.__new__(cls)
         for name, value in fields.items():
-            object.__setattr__(made, name, value)
-        found = _KNOWN.setdefault(key, made)
-    return found
+            object.__setattr__(fresh, name, value)
+        node = _KNOWN.setdefault(key, fresh)
+    return node
 
 
 class _Node:
-    """What the three nodes share: one object for each value, and a short text."""
+    """The common base of the three nodes."""
 
     def __repr__(self) -> str:
         from netsor.lang.show import shown_short
@@ -85,7 +85,7 @@ class Ref(_Node):
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
 class Const(_Node):
-    """A real number; 0.0 and -0.0 are two."""
+    """A real number; 0.0 and -0.0 are different."""
 
     value: float
 
@@ -99,7 +99,7 @@ class Const(_Node):
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
 class Apply(_Node):
-    """`op(args, **attrs)`; for operations that mix several members, `pick` selects one component."""
+    """`op(args, **attrs)`; for a Mixing of several arguments, `pick` selects one component."""
 
     op: Op
     args: tuple[Expr, ...]
@@ -114,12 +114,12 @@ class Apply(_Node):
         pick: int | None = None,
     ) -> Apply:
         attrs = op.canonical(attrs) if attrs else ()
-        # The text of the options tells 0 from 0.0, False and -0.0, which are equal keys of a dictionary.
+        # Use the text of the options, because 0, 0.0, False and -0.0 are equal as keys of a dictionary.
         key = (op, args, repr(attrs) if attrs else "", pick)
         return once(cls, key, op=op, args=args, attrs=attrs, pick=pick)
 
     def __reduce__(self):
-        """All nodes in order, so that an expression of any depth travels."""
+        """Pickle the nodes as a list; recursion would limit the depth of expressions."""
         number = {node: k for k, node in enumerate(subtrees(self))}
         parts = [
             (node.op, tuple(number[a] for a in node.args), node.attrs, node.pick)
@@ -131,14 +131,14 @@ class Apply(_Node):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that the expression mentions, in order of first appearance."""
+        """The names in the expression, in order of first appearance; cached in each node."""
         if "_names" not in self.__dict__:
             for node in subtrees(self, _Named()):
                 if isinstance(node, Apply):
-                    found: dict[str, None] = {}
+                    names: dict[str, None] = {}
                     for arg in node.args:
-                        found |= dict.fromkeys(refs(arg))
-                    object.__setattr__(node, "_names", tuple(found))
+                        names |= dict.fromkeys(refs(arg))
+                    object.__setattr__(node, "_names", tuple(names))
         return self.__dict__["_names"]
 
     @property
@@ -150,73 +150,73 @@ Expr = Ref | Const | Apply
 
 
 class _Named:
-    """The expressions whose names are known, as a container."""
+    """The container of all expressions whose names are cached, for `subtrees` to skip."""
 
     def __contains__(self, expr: object) -> bool:
         return "_names" in getattr(expr, "__dict__", ())
 
 
 def _assembled(parts: list[Any]) -> Expr:
-    """The expression of nodes whose arguments are given by their numbers."""
-    made: list[Expr] = []
+    """Rebuild an expression from a pickled list of nodes, whose arguments are numbers of earlier nodes."""
+    nodes: list[Expr] = []
     for part in parts:
         if isinstance(part, tuple):
             op, numbers, attrs, pick = part
-            part = Apply(op, tuple(made[k] for k in numbers), attrs, pick)
-        made.append(part)
-    return made[-1]
+            part = Apply(op, tuple(nodes[k] for k in numbers), attrs, pick)
+        nodes.append(part)
+    return nodes[-1]
 
 
-def subtrees(expr: Expr, known: Container[Expr] = ()) -> Iterator[Expr]:
-    """Every distinct subexpression that is not known, arguments before the node that uses them.
+def subtrees(expr: Expr, skipped: Container[Expr] = ()) -> Iterator[Expr]:
+    """Iterate over the distinct subexpressions in postorder: arguments before the nodes that use them.
 
-    Nothing below a known node is visited unless it stands elsewhere, too.
+    skipped  expressions to leave out, with everything that is reachable only through them
     """
     if not isinstance(expr, Apply):
-        return iter(() if expr in known else (expr,))
-    found: dict[Expr, None] = {}
+        return iter(() if expr in skipped else (expr,))
+    visited: dict[Expr, None] = {}
     path: list[tuple[Expr, Iterator[Expr]]] = []
-    if expr not in known:
+    if expr not in skipped:
         path.append((expr, iter(expr.args)))
     while path:
-        node, rest = path[-1]
-        for arg in rest:
-            if arg in found or arg in known:
+        node, arguments = path[-1]
+        for arg in arguments:
+            if arg in visited or arg in skipped:
                 continue
             if isinstance(arg, Apply):
                 path.append((arg, iter(arg.args)))
                 break
-            found[arg] = None
+            visited[arg] = None
         else:
-            found[node] = None
+            visited[node] = None
             path.pop()
-    return iter(found)
+    return iter(visited)
 
 
-def transform(expr: Expr, leaf: Callable[[Ref], Expr], known: Mapping[Expr, Expr] | None = None) -> Expr:
-    """Replace every `Ref` by `leaf(ref)`, and every node of `known` by what it stands for there."""
-    done: dict[Expr, Expr] = dict(known or {})
-    for node in subtrees(expr, done):
+def transform(expr: Expr, leaf: Callable[[Ref], Expr], changes: Mapping[Expr, Expr] | None = None) -> Expr:
+    """Replace each `Ref` by `leaf(ref)`, and each key of `changes` by its value."""
+    replaced: dict[Expr, Expr] = dict(changes or {})
+    for node in subtrees(expr, replaced):
         match node:
             case Ref():
-                done[node] = leaf(node)
+                replaced[node] = leaf(node)
             case Apply(op, args, attrs, pick):
-                done[node] = Apply(op, tuple(done.get(a, a) for a in args), attrs, pick)
-    return done.get(expr, expr)
+                replaced[node] = Apply(op, tuple(replaced.get(a, a) for a in args), attrs, pick)
+    return replaced.get(expr, expr)
 
 
 def rename(expr: Expr, names: Mapping[str, str]) -> Expr:
-    """The same expression with its variables renamed."""
+    """Rename the variables of an expression."""
     return transform(expr, lambda ref: Ref(names.get(ref.name, ref.name)))
 
 
 def refs(expr: Expr) -> list[str]:
-    """The names that the expression mentions, in order of first appearance."""
+    """Return the names in an expression, in order of first appearance."""
     return list(expr.names) if isinstance(expr, Apply) else [expr.name] if isinstance(expr, Ref) else []
 
 
 def count_terms(expr: Expr, memo: dict[Expr, int] | None = None) -> int:
-    """The number of nodes of the expression written out as a tree, where shared parts count each time."""
+    """Count the nodes of the expression as a tree, in which shared parts count each time."""
     sizes: dict[Expr, int] = {} if memo is None else memo
     for node in subtrees(expr, sizes):
         sizes[node] = 1 + sum(sizes[a] for a in node.args) if isinstance(node, Apply) else 1

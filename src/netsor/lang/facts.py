@@ -1,8 +1,7 @@
-"""What is known of a function of the language besides its values: the one place for it.
+"""Facts about the functions of the language: derivatives, kinks, growth, closed forms.
 
-A function is entered with its `Facts` in `lang.functions`; where they depend on its options, with a function
-from options to facts. Whoever needs a derivative, the kinks or a closed form reads them there. A user's
-function has `UNKNOWN` facts.
+`lang.functions` registers each function with its `Facts`, or with a function from options to facts. All other
+modules read derivatives, kinks and closed forms from there. A user's function has `UNKNOWN` facts.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from enum import IntEnum
 from math import inf
 from typing import Any
 
-from netsor.lang.pieces import Pieces
-from netsor.lang.terms import Terms, terms_of_pieces
+from netsor.lang.exp_terms import ExpTerms, terms_of_pieces
+from netsor.lang.piecewise_polynomials import PiecewisePolynomial
 
 __all__ = ["UNKNOWN", "Facts", "Far", "Growth", "facts_of_pieces", "smooth"]
 
@@ -22,7 +21,7 @@ Places = tuple[float, ...]
 
 
 class Growth(IntEnum):
-    """How fast |f(x)| may grow with |x|: the first of these that holds."""
+    """The growth of |f(x)| with |x|: the smallest of these bounds that holds."""
 
     BOUNDED = 0
     LINEAR = 1  # at most C (1 + |x|)
@@ -33,36 +32,36 @@ class Growth(IntEnum):
 
 @dataclass(frozen=True)
 class Far:
-    """The function without a scale that f tends to far from 0: f(s x) is near it for large s.
+    """The homogeneous function that f(s x) approaches for large s.
 
-    With d = f - limit, |E[d(x)]| <= gap / sqrt(2 pi q) and E[d(x)^2] <= square / sqrt(2 pi q) for every
-    Gaussian x of variance q, whose density is nowhere larger than 1 / sqrt(2 pi q).
+    Let d = f - limit. The density of a Gaussian x of variance q is at most 1 / sqrt(2 pi q), so
+    |E[d(x)]| <= gap / sqrt(2 pi q) and E[d(x)^2] <= square / sqrt(2 pi q).
     """
 
-    name: str  # of the function of the language
+    name: str  # the limit, a function of the language
     gap: float  # the integral of |d|
     square: float  # the integral of d^2
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of f; the defaults say that nothing is.
+    """Facts about a function f; by default nothing is known.
 
-    derivative   a function of the same arguments, written in functions of the language, so that it takes
-                 numbers, arrays, traced values and symbols: f'(x), or the tuple of all partial derivatives
-    kinks        the places where f or one of its derivatives jumps; outside them it is smooth
-    jumps        those of them where f itself jumps
-    poles        the places where f or f' has no bound
-    domain       where it is defined
-    range        bounds of its values
-    growth       how fast it may grow
-    monotone     1 if it nowhere falls, -1 if it nowhere rises
-    parity       1 if it is even, -1 if it is odd
+    derivative   f'(x), or the tuple of all partial derivatives, as a function of the same arguments. It is
+                 written in functions of the language, so it takes numbers, arrays, traced values and symbols
+    kinks        points where f or one of its derivatives jumps; f is smooth elsewhere
+    jumps        the kinks where f itself jumps
+    poles        points where f or f' is unbounded
+    domain       the interval on which f is defined
+    range        lower and upper bounds of its values
+    growth       an upper bound of its growth
+    monotone     1 if f never decreases, -1 if it never increases, else 0
+    parity       1 if f is even, -1 if it is odd, else 0
     slopes       (above, below): f(x) = above x for x > 0 and below x for x < 0
-    far          what it tends to at large variances
+    far          the limit at large variances
     pieces       f as a piecewise polynomial
     terms        f as a sum of terms with closed forms
-    near         for f that vanish at 0, terms without cancellation there: f up to 1e-10 where |x| < 0.1
+    near         if f(0) = 0: terms without cancellation near 0, equal to f up to 1e-10 for |x| < 0.1
     """
 
     derivative: Callable[..., Any] | None = None
@@ -76,20 +75,20 @@ class Facts:
     parity: int = 0
     slopes: tuple[float, float] | None = None
     far: Far | None = None
-    pieces: Pieces | None = None
-    terms: Terms | None = None
-    near: Terms | None = None
+    pieces: PiecewisePolynomial | None = None
+    terms: ExpTerms | None = None
+    near: ExpTerms | None = None
 
     @property
     def is_smooth(self) -> bool:
-        """Whether all derivatives are known to exist and to be bounded on bounded sets."""
+        """Whether all derivatives certainly exist and are bounded on bounded sets."""
         return self.kinks == () and self.poles == () and self.domain == (-inf, inf)
 
     @property
     def is_mild(self) -> bool:
         """Whether f is continuous, has no poles and grows like a power of x, as relu and polynomials do.
 
-        Rounding of a covariance near correlation 1 then does no more to E[f(x) f(y)] than it does to E[x y].
+        Near correlation 1, rounding of a covariance then changes E[f(x) f(y)] no more than it changes E[x y].
         """
         powers = (Growth.LINEAR, Growth.POLYNOMIAL)
         return self.growth in powers and self.jumps == () and self.poles == ()
@@ -98,18 +97,18 @@ class Facts:
 UNKNOWN = Facts()
 
 
-def smooth(derivative: Callable[..., Any], **known: Any) -> Facts:
-    """The facts of a function without kinks, jumps and poles; one of bounded range is bounded."""
-    low, high = known.get("range", (-inf, inf))
+def smooth(derivative: Callable[..., Any], **facts: Any) -> Facts:
+    """Facts of a function without kinks, jumps and poles; a bounded range implies bounded growth."""
+    low, high = facts.get("range", (-inf, inf))
     if low > -inf and high < inf:
-        known["growth"] = Growth.BOUNDED
-    return Facts(derivative, kinks=(), jumps=(), poles=(), **known)
+        facts["growth"] = Growth.BOUNDED
+    return Facts(derivative, kinks=(), jumps=(), poles=(), **facts)
 
 
-def facts_of_pieces(f: Pieces, derivative: Callable[..., Any], **known: Any) -> Facts:
-    """The facts of a piecewise polynomial, read off it."""
+def facts_of_pieces(f: PiecewisePolynomial, derivative: Callable[..., Any], **changes: object) -> Facts:
+    """Derive the facts of a piecewise polynomial from its pieces."""
     growth = Growth(min(max(len(p) for p in (f.pieces[0], f.pieces[-1])) - 1, 2))
-    found = Facts(
+    facts = Facts(
         derivative,
         f.kinks,
         f.jumps,
@@ -122,4 +121,4 @@ def facts_of_pieces(f: Pieces, derivative: Callable[..., Any], **known: Any) -> 
         pieces=f,
         terms=terms_of_pieces(f),
     )
-    return replace(found, **known)
+    return replace(facts, **changes)

@@ -1,8 +1,8 @@
 """The coordinatewise functions of the language, by name.
 
-A new function is one entry: `@register(facts)` on a function of arrays, where the facts say what is known of
-it (see `lang.facts`): its derivative, kinks, growth, closed forms. `lang.parse` finds it by name, the front
-end exports it, and the tests iterate over `FUNCTIONS` and check every fact.
+To add a function, write `@register(facts)` on a function of arrays. The facts (see `lang.facts`) are its
+derivative, kinks, growth and closed forms. `lang.parse` finds it by name, the front end exports it, and the
+tests iterate over `FUNCTIONS` and check every fact.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from netsor.lang import special
+from netsor.lang import array_api
+from netsor.lang.array_api import array_namespace
+from netsor.lang.exp_terms import ExpTerm
 from netsor.lang.facts import UNKNOWN, Facts, Far, Growth, facts_of_pieces, smooth
-from netsor.lang.libraries import array_namespace
 from netsor.lang.ops import Function, IndexMap, Mixing, Op
-from netsor.lang.pieces import Pieces
-from netsor.lang.terms import Term
+from netsor.lang.piecewise_polynomials import PiecewisePolynomial
 
 __all__ = [
     "ARITHMETIC",
@@ -61,7 +61,6 @@ __all__ = [
 ]
 
 FUNCTIONS: dict[str, Function] = {}
-GAUSS = 1 / math.sqrt(2 * math.pi)
 SQRT_PI = math.sqrt(math.pi)
 ZETA_3 = 1.2020569031595942
 
@@ -69,9 +68,10 @@ ZETA_3 = 1.2020569031595942
 def register(
     facts: Facts | Callable[..., Facts] = UNKNOWN, arity: int = 1, **defaults: Any
 ) -> Callable[[Callable[..., Any]], Function]:
-    """Enter a function of real numbers into the language under its own name, with what is known of it.
+    """Add a function of real numbers to the language, under its own name.
 
-    Further keywords are its options; facts that depend on them are a function of them.
+    facts     its facts, or a function from its options to facts
+    defaults  its options with their defaults
     """
 
     def enter(fn: Callable[..., Any]) -> Function:
@@ -86,10 +86,10 @@ def _cast(condition: Any, x: Any) -> Any:
     return array_namespace(x).astype(condition, x.dtype)
 
 
-# Piecewise polynomials. Derivatives are those at all places but the kinks.
+# Piecewise polynomials. Derivatives are valid everywhere but at kinks.
 
 
-def _slope_of(f: Pieces) -> Callable[..., Any]:
+def _slope_of(f: PiecewisePolynomial) -> Callable[..., Any]:
     """The derivative of a piecewise polynomial, as a function of the language."""
     slope = f.differentiated()
     if not slope.knots:
@@ -97,9 +97,9 @@ def _slope_of(f: Pieces) -> Callable[..., Any]:
     return partial(piecewise, knots=slope.knots, pieces=slope.pieces)
 
 
-def _pieces(knots: tuple[float, ...], *pieces: tuple[float, ...], **known: Any) -> Facts:
-    f = Pieces(knots, pieces)
-    return facts_of_pieces(f, **{"derivative": lambda x: _slope_of(f)(x), **known})
+def _pieces(knots: tuple[float, ...], *pieces: tuple[float, ...], **changes: object) -> Facts:
+    f = PiecewisePolynomial(knots, pieces)
+    return facts_of_pieces(f, **{"derivative": lambda x: _slope_of(f)(x), **changes})
 
 
 @register(_pieces((), (0.0, 1.0), derivative=lambda x: 1.0))
@@ -128,23 +128,26 @@ def step(x):
     return _cast(x > 0, x)
 
 
-HALVES = (Term((1.0,), knot=0.0, tie=0.5), Term((-1.0,), knot=0.0, side=-1, tie=0.5))  # they meet at 0
+def _sign() -> Facts:
+    """sign(x) = 1[x > 0] - 1[x < 0]; ties count 1/2 - 1/2 = 0."""
+    halves = (ExpTerm((1.0,), knot=0.0, tie=0.5), ExpTerm((-1.0,), knot=0.0, side=-1, tie=0.5))
+    return _pieces((0.0,), (-1.0,), (1.0,), derivative=lambda x: 0.0, terms=halves)
 
 
-@register(_pieces((0.0,), (-1.0,), (1.0,), derivative=lambda x: 0.0, terms=HALVES))
+@register(_sign())
 def sign(x):
     return array_namespace(x).sign(x)
 
 
 def _hard_tanh(low: float, high: float) -> Facts:
-    """Ends at infinity are none."""
+    """The pieces low, x, high; an infinite end adds no knot."""
     below, above = ([end] if math.isfinite(end) else [] for end in (low, high))
     return _pieces((*below, *above), *((end,) for end in below), (0.0, 1.0), *((end,) for end in above))
 
 
 @register(_hard_tanh, low=-1.0, high=1.0)
 def hard_tanh(x, low, high):
-    """x between `low` and `high`, else the nearer of the two."""
+    """Clip x to the interval from `low` to `high`."""
     if low > high:
         raise ValueError("low is above high")
     return array_namespace(x).clip(x, low, high)
@@ -153,7 +156,7 @@ def hard_tanh(x, low, high):
 @register(lambda coefs: _pieces((), tuple(coefs)), coefs=(0.0, 1.0))
 def polynomial(x, coefs):
     """coefs[0] + coefs[1] x + coefs[2] x^2 + ..."""
-    total = 0 * x + coefs[-1]
+    total = 0 * x + coefs[-1]  # Horner's rule
     for c in coefs[-2::-1]:
         total = total * x + c
     return total
@@ -181,11 +184,11 @@ def piecewise(x, knots, pieces):
         monotone=1,
         parity=-1,
         far=Far("sign", 2 / SQRT_PI, 2 * (2 - math.sqrt(2)) / SQRT_PI),
-        terms=(Term((2.0,), knot=0.0, noise=0.5), Term((-1.0,))),
+        terms=(ExpTerm((2.0,), knot=0.0, noise=0.5), ExpTerm((-1.0,))),
     )
 )
 def erf(x):
-    return special.erf(x)
+    return array_api.erf(x)
 
 
 @register(
@@ -194,29 +197,31 @@ def erf(x):
         range=(0.0, 1.0),
         monotone=1,
         far=Far("step", 1 / SQRT_PI, (1 - math.sqrt(0.5)) / SQRT_PI),
-        terms=(Term((1.0,), knot=0.0, noise=0.5),),
+        terms=(ExpTerm((1.0,), knot=0.0, noise=0.5),),
     )
 )
 def erf_gate(x):
     """(1 + erf(x)) / 2, the gate whose expectations are orthant probabilities."""
-    return (1 + special.erf(x)) / 2
+    return (1 + array_api.erf(x)) / 2
 
 
 @register(
     smooth(
-        derivative=lambda x: erf_gate(math.sqrt(0.5) * x) + GAUSS * (x * gaussian(x, rate=0.5)),
+        derivative=lambda x: (
+            erf_gate(math.sqrt(0.5) * x) + 1 / math.sqrt(2 * math.pi) * (x * gaussian(x, rate=0.5))
+        ),
         range=(-0.16997120747990369, math.inf),
         growth=Growth.LINEAR,
-        far=Far("relu", 0.5, 4 / 3 * (GAUSS - 5 / (8 * SQRT_PI))),
-        terms=(Term((0.0, 1.0), knot=0.0, noise=1.0),),
+        far=Far("relu", 0.5, 4 / 3 * (1 / math.sqrt(2 * math.pi) - 5 / (8 * SQRT_PI))),
+        terms=(ExpTerm((0.0, 1.0), knot=0.0, noise=1.0),),
     )
 )
 def gelu(x):
     """x times the standard normal distribution function (the exact gelu)."""
-    return x * (1 + special.erf(x * math.sqrt(0.5))) / 2
+    return x * (1 + array_api.erf(x * math.sqrt(0.5))) / 2
 
 
-def _exp_slope(x: Any) -> Any:
+def _exp_slope(x: object) -> Any:
     return exp(x)
 
 
@@ -226,7 +231,7 @@ def _exp_slope(x: Any) -> Any:
         range=(0.0, math.inf),
         growth=Growth.EXPONENTIAL,
         monotone=1,
-        terms=(Term((1.0,), rate=1.0),),
+        terms=(ExpTerm((1.0,), rate=1.0),),
     )
 )
 def exp(x):
@@ -234,39 +239,39 @@ def exp(x):
 
 
 def _gaussian(rate: float) -> Facts:
-    """Only a rate that is not negative has a bound."""
+    """Facts of exp(-rate x^2); only a rate >= 0 makes it bounded."""
     if rate == 0:
         return _pieces((), (1.0,))
-    known = {"parity": 1, "terms": (Term((1.0,), bend=rate),)}
+    facts = {"parity": 1, "terms": (ExpTerm((1.0,), bend=rate),)}
     if rate > 0:
-        known["range"] = (0.0, 1.0)
-    return smooth(lambda x: -2 * rate * (x * gaussian(x, rate=rate)), **known)
+        facts["range"] = (0.0, 1.0)
+    return smooth(lambda x: -2 * rate * (x * gaussian(x, rate=rate)), **facts)
 
 
 @register(_gaussian, rate=1.0)
 def gaussian(x, rate):
-    """exp(-rate x^2)."""
+    """Compute exp(-rate x^2)."""
     return array_namespace(x).exp(-rate * x * x)
 
 
-def _sin_slope(x: Any) -> Any:
+def _sin_slope(x: object) -> Any:
     return cos(x)
 
 
-@register(smooth(_sin_slope, range=(-1.0, 1.0), parity=-1, terms=(Term((-1j,), rate=1j),)))
+@register(smooth(_sin_slope, range=(-1.0, 1.0), parity=-1, terms=(ExpTerm((-1j,), rate=1j),)))
 def sin(x):
     return array_namespace(x).sin(x)
 
 
-@register(smooth(lambda x: -sin(x), range=(-1.0, 1.0), parity=1, terms=(Term((1.0,), rate=1j),)))
+@register(smooth(lambda x: -sin(x), range=(-1.0, 1.0), parity=1, terms=(ExpTerm((1.0,), rate=1j),)))
 def cos(x):
     return array_namespace(x).cos(x)
 
 
 def _elu(alpha: float) -> Facts:
     """elu' = 1 for x > 0 and alpha exp(x) = elu + alpha for x < 0."""
-    linear, taylor = Term((0.0, 1.0), knot=0.0), (0.0, *(alpha / math.factorial(n) for n in range(1, 7)))
-    below = (Term((alpha,), rate=1.0, knot=0.0, side=-1), Term((-alpha,), knot=0.0, side=-1))
+    linear, taylor = ExpTerm((0.0, 1.0), knot=0.0), (0.0, *(alpha / math.factorial(n) for n in range(1, 7)))
+    below = (ExpTerm((alpha,), rate=1.0, knot=0.0, side=-1), ExpTerm((-alpha,), knot=0.0, side=-1))
     return Facts(
         derivative=lambda x: elu(x, alpha=alpha) - relu(x) + (1 - alpha) * step(x) + alpha,
         kinks=(0.0,),
@@ -276,20 +281,21 @@ def _elu(alpha: float) -> Facts:
         growth=Growth.LINEAR,
         monotone=1 if alpha >= 0 else 0,
         terms=(linear, *below),
-        near=(linear, Term(taylor, knot=0.0, side=-1)),
+        near=(linear, ExpTerm(taylor, knot=0.0, side=-1)),
     )
 
 
 @register(_elu, alpha=1.0)
 def elu(x, alpha):
     xp = array_namespace(x)
+    # `where` evaluates both branches: expm1 of large positive x would overflow.
     return xp.where(x > 0, x, alpha * xp.expm1(x * _cast(x < 0, x)))
 
 
 # Functions without closed forms.
 
 
-def _tanh_slope(x: Any) -> Any:
+def _tanh_slope(x: object) -> Any:
     return 1 - tanh(x) ** 2
 
 
@@ -319,7 +325,7 @@ def _sigmoid_slope(x: Any) -> Any:
     )
 )
 def sigmoid(x):
-    return special.expit(x)
+    return array_api.expit(x)
 
 
 @register(
@@ -334,6 +340,7 @@ def sigmoid(x):
 def softplus(x):
     """log(1 + exp(x))."""
     xp = array_namespace(x)
+    # relu(x) + log(1 + exp(-|x|)) does not overflow.
     return relu.fn(x) + xp.log1p(xp.exp(-xp.abs(x)))
 
 
@@ -346,23 +353,35 @@ def softplus(x):
     )
 )
 def silu(x):
-    return x * special.expit(x)
+    return x * array_api.expit(x)
 
 
-POSITIVE = {"kinks": (), "jumps": (), "poles": (0.0,), "domain": (0.0, math.inf), "monotone": 1}
+_of_positive = partial(
+    Facts,
+    kinks=(),
+    jumps=(),
+    poles=(0.0,),
+    domain=(0.0, math.inf),
+    growth=Growth.LINEAR,
+    monotone=1,
+)
 
 
-@register(Facts(lambda x: 0.5 / sqrt(x), range=(0.0, math.inf), growth=Growth.LINEAR, **POSITIVE))
+def _sqrt_slope(x: object) -> Any:
+    return 0.5 / sqrt(x)
+
+
+@register(_of_positive(_sqrt_slope, range=(0.0, math.inf)))
 def sqrt(x):
     return array_namespace(x).sqrt(x)
 
 
-@register(Facts(lambda x: 1 / x, growth=Growth.LINEAR, **POSITIVE))
+@register(_of_positive(lambda x: 1 / x))
 def log(x):
     return array_namespace(x).log(x)
 
 
-# Functions of two arguments. Where they are equal, each gets one half of the derivative.
+# Functions of two arguments. If both are equal, each gets half of the derivative.
 
 
 def _larger(x: Any, y: Any) -> Any:
@@ -384,7 +403,7 @@ def minimum(x, y):
     return array_namespace(x, y).minimum(x, y)
 
 
-# Arithmetic: functions like the others, written between their arguments.
+# Arithmetic. `slots` are the kinds of arguments for which the result is linear in G-vars.
 
 
 def _linear(derivative: Callable[..., Any]) -> Facts:
@@ -421,7 +440,7 @@ def _min(members):
 
 
 def _argmax(members):
-    """1 for the largest member and 0 for the others; equal ones share it: the derivative of max."""
+    """1 for the largest member and 0 for the others; k equal largest members get 1/k. The gradient of max."""
     xp = array_namespace(members)
     largest = _cast(members == xp.max(members, axis=0, keepdims=True), members)
     return largest / xp.sum(largest, axis=0, keepdims=True)
@@ -435,7 +454,7 @@ def _batchnorm(members, eps=0.0):
 
 
 def _d_batchnorm(members, directions):
-    """The derivative along directions, t / s - y mean(y t) / s for centred t, y = batchnorm, deviation s."""
+    """(t - y mean(y t)) / s for centred directions t, y = batchnorm(x) and standard deviation s of x."""
     xp = array_namespace(members)
     centred = members - xp.mean(members, axis=0, keepdims=True)
     moved = directions - xp.mean(directions, axis=0, keepdims=True)
@@ -445,10 +464,11 @@ def _d_batchnorm(members, directions):
 
 
 def _softmax(members, mask=None):
-    """exp(x_i) / sum_j exp(x_j) over the members that count; the others get 0."""
+    """exp(x_i) / sum_j exp(x_j) over the members with mask > 0; the others get 0."""
     xp = array_namespace(members)
     if mask is not None:
         members = xp.where(mask > 0, members, xp.asarray(-xp.inf, dtype=members.dtype))
+    # Subtracting the maximum prevents overflow, and leaves the quotient unchanged.
     weights = xp.exp(members - xp.max(members, axis=0, keepdims=True))
     return weights / xp.sum(weights, axis=0, keepdims=True)
 
@@ -467,7 +487,7 @@ d_batchnorm = Mixing("d_batchnorm", _d_batchnorm, masked=True)
 
 
 def named(functions: dict[str, Op] | None = None) -> dict[str, Op]:
-    """Every operation that a text may call by name, with the user's own added."""
+    """Return all operations that a text may call, by name, including the user's functions."""
     from netsor.lang import index_maps
 
     maps = (m for m in vars(index_maps).values() if isinstance(m, IndexMap))

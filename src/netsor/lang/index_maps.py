@@ -1,6 +1,7 @@
 """Linear maps on index axes: selection, sums, windows, contraction with a matrix.
 
-Convolution, pooling, graphs and skip connections are one idea: a matrix (or none), then one of these.
+Convolution, pooling and graph layers are a matrix product (or none), followed by one of these maps. All maps
+act on index axes and leave the width alone, so a linear combination of G-vars remains a G-var.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ from typing import Any, cast
 
 import numpy as np
 
+from netsor.lang.array_api import array_namespace
 from netsor.lang.blocks import Block, align, broadcast_index
 from netsor.lang.expr import Attr, Slice
-from netsor.lang.libraries import array_namespace
 from netsor.lang.ops import IndexMap, axes_of
 from netsor.lang.types import Index
 
 __all__ = [
     "AROUND",
+    "SELECTIONS",
     "at",
     "avgpool",
     "concat",
@@ -37,8 +39,7 @@ __all__ = [
 ]
 
 
-LONGEST = 10**6  # of a window, a stride, a dilation, a number of zeros
-AROUND = ("circular", "wrap")  # paddings that read from the other end of the axis
+AROUND = ("circular", "wrap")  # periodic paddings
 
 
 def _at(x: Block, *, index: Attr) -> Block:
@@ -57,13 +58,14 @@ def _at(x: Block, *, index: Attr) -> Block:
 
 
 def _take(x: Block, *, axis: int, indices: tuple[int, ...]) -> Block:
-    """The members `indices` along `axis`."""
+    """Take the members `indices` along `axis`."""
     (a,) = axes_of(axis, x.rank)
-    size = x.index[a]
-    if any(not -size <= i < size for i in indices):
-        raise ValueError(f"an index is outside an axis of length {size}")
-    which = x.xp.asarray([i % size for i in indices])
-    return x.like(x.xp.take(x.array, which, axis=_positive(x, a)), x.rank)
+    return _taken(x, a, np.array([i % x.index[a] for i in indices]))
+
+
+def _taken(x: Block, axis: int, where: np.ndarray) -> Block:
+    """Take the members `where` (k,), counted from 0, along an index axis."""
+    return x.like(x.xp.take(x.array, x.xp.asarray(where), axis=_positive(x, axis)), x.rank)
 
 
 def _measure_take(shape: Index, *, axis: int, indices: tuple[int, ...]) -> Index:
@@ -141,17 +143,13 @@ def _sum(x: Block, *, axis: Attr) -> Block:
 
 
 def _mean(x: Block, *, axis: Attr) -> Block:
-    count = 1
-    for a in axes_of(axis, x.rank):
-        count *= x.index[a]
+    count = prod(x.index[a] for a in axes_of(axis, x.rank))
     total = _sum(x, axis=axis)
     return total.like(total.array * (1 / count), total.rank)
 
 
 def _together(xs: tuple[Block, ...]) -> tuple[list[Any], int, bool]:
-    """Arrays of equal shape; a value shared by a batch is repeated along it."""
-    if len({x.index for x in xs}) > 1:
-        raise ValueError(f"index shapes differ: {', '.join(str(x.index) for x in xs)}")
+    """Broadcast blocks to arrays of equal shape, because the array API stacks equal shapes only."""
     arrays, rank, vector = align(xs)
     like = next(a for a in arrays if not isinstance(a, float))
     xp = array_namespace(like)
@@ -168,24 +166,13 @@ def _stack(*xs: Block, axis: int = 0) -> Block:
 
 
 def _concat(*xs: Block, axis: int = 0) -> Block:
-    rank = xs[0].rank
-    if any(x.rank != rank for x in xs):
-        raise ValueError(f"index shapes differ: {', '.join(str(x.index) for x in xs)}")
-    (a,) = axes_of(axis, rank)
-    parts = [_at(x, index=_one(rank, a, i)) for x in xs for i in range(x.index[a])]
-    return _stack(*parts, axis=a)
-
-
-def _one(rank: int, axis: int, i: int) -> tuple[Attr, ...]:
-    return tuple(i if a == axis else Slice() for a in range(rank))
+    (a,) = axes_of(axis, xs[0].rank)
+    members = [_at(x, index=(*(Slice(),) * a, i)) for x in xs for i in range(x.index[a])]
+    return _stack(*members, axis=a)
 
 
 def _contract(a: Block, x: Block) -> Block:
     """`sum_j a[..., i, j] x[..., j]` for a matrix `a` of numbers or C-vars."""
-    if a.vector:
-        raise ValueError("the matrix of a contraction holds numbers or C-vars, not vectors")
-    if a.rank < 2 or x.rank < 1 or a.index[-1] != x.index[-1]:
-        raise ValueError(f"a matrix of index shape {a.index} cannot contract a block of shape {x.index}")
     rank = max(a.rank - 1, x.rank)
     left, right = a.lift(rank + 1, False), x.lift(rank, True)
     out = a.xp.matmul(left, right)
@@ -193,18 +180,20 @@ def _contract(a: Block, x: Block) -> Block:
 
 
 def window_extent(size: int, kernel: int, stride: int, dilation: int, padding: str | int) -> tuple[int, int]:
-    """The number of output positions, and how far the first window begins before the axis does.
+    """Return the number of output positions, and the padding in front of the axis.
 
-    `same` keeps ceil(size / stride) outputs and pads with zeros, the odd one at the end; `wrap` is the same
-    with the other end of the axis in place of zeros; `circular` also wraps around, and its windows are
-    centred on every stride-th place; `valid` uses only windows that fit; a number of zeros stands at either
-    end.
+    "same"      ceil(size / stride) outputs, zero padding; an odd zero is at the end
+    "wrap"      the same with periodic padding
+    "circular"  periodic padding, with windows centred on every stride-th position
+    "valid"     only windows that fit
+    a number    so many zeros at each end
     """
-    if not all(type(n) is int and 1 <= n <= LONGEST for n in (kernel, stride, dilation)):
+    longest = 10**6
+    if not all(type(n) is int and 1 <= n <= longest for n in (kernel, stride, dilation)):
         what = f"a window of size {kernel}, stride {stride} and dilation {dilation}"
-        raise ValueError(f"{what}; all are integers from 1 to {LONGEST:,}")
+        raise ValueError(f"{what}; all are integers from 1 to {longest:,}")
     reach = dilation * (kernel - 1) + 1
-    if padding == "valid" or (type(padding) is int and 0 <= padding <= LONGEST):
+    if padding == "valid" or (type(padding) is int and 0 <= padding <= longest):
         left = 0 if padding == "valid" else int(padding)
         count = (size + 2 * left - reach) // stride + 1
         if count < 1:
@@ -223,7 +212,7 @@ def window_extent(size: int, kernel: int, stride: int, dilation: int, padding: s
 def window_positions(
     size: int, kernel: int, stride: int, dilation: int, padding: str | int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """For each kernel position and output position: the input position, and whether it exists."""
+    """Return the input position of each (kernel position, output position), and whether it exists."""
     count, left = window_extent(size, kernel, stride, dilation, padding)
     where = np.arange(count) * stride + (np.arange(kernel) * dilation)[:, None] - left
     if padding in AROUND:
@@ -236,7 +225,7 @@ def _positive(x: Block, i: int) -> int:
 
 
 def _weigh(x: Block, i: int, weights: np.ndarray) -> Block:
-    """Multiply index axis `i` by weights."""
+    """Multiply by weights (n,) along index axis `i`."""
     shape = [1] * x.array.ndim
     shape[_positive(x, i)] = len(weights)
     return x.like(x.array * x.xp.asarray(weights.reshape(shape), dtype=x.array.dtype), x.rank)
@@ -249,7 +238,7 @@ def window_options(
     stride: tuple[int, ...] | None = None,
     dilation: tuple[int, ...] | None = None,
 ) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
-    """Stride, dilation and padding of a window; 1 along every axis unless given."""
+    """Return stride, dilation and padding of a window; stride and dilation are 1 by default."""
     ones = (1,) * dims
     return stride or ones, dilation or ones, padding
 
@@ -259,19 +248,15 @@ def _window(x: Block, *, dims: int, **options: Attr) -> Block:
 
     The first `dims` index axes of x run over kernel positions, the next `dims` over space.
     """
-    if x.rank < 2 * dims:
-        raise ValueError(f"a {dims}-dimensional window needs {2 * dims} index axes, not {x.rank}")
     stride, dilation, padding = window_options(dims=dims, **options)
     kernel, space = x.index[:dims], x.index[dims : 2 * dims]
     for d in reversed(range(dims)):
         total: Any = None
         spots = window_positions(space[d], kernel[d], stride[d], dilation[d], padding)
-        touching = np.flatnonzero(spots[1].any(axis=1)).tolist() or [0]  # the others add zeros
+        touching = np.flatnonzero(spots[1].any(axis=1)).tolist() or [0]  # other positions add only padding
         for j in touching:
             where, exists = spots[0][j], spots[1][j]
-            part = _at(x, index=(*(Slice(),) * d, j))
-            taken = x.xp.take(part.array, x.xp.asarray(where), axis=_positive(part, 2 * d))
-            part = part.like(taken, part.rank)
+            part = _taken(_at(x, index=(*(Slice(),) * d, j)), 2 * d, where)
             if not exists.all():
                 part = _weigh(part, 2 * d, exists)
             total = part.array if total is None else total + part.array
@@ -282,7 +267,7 @@ def _window(x: Block, *, dims: int, **options: Attr) -> Block:
 def _patches(x: Block, *, size: tuple[int, ...], stride: tuple[int, ...], padding: str | int) -> Block:
     """All windows of the first axes: index (member of the window, output position...).
 
-    Places outside the block repeat a member inside the window, which no maximum notices.
+    Positions outside the block repeat a member inside the window, which does not change a maximum.
     """
     dims = len(size)
     for d, (k, s) in enumerate(zip(size, stride, strict=True)):
@@ -290,13 +275,9 @@ def _patches(x: Block, *, size: tuple[int, ...], stride: tuple[int, ...], paddin
         if not exists.any(0).all():
             raise ValueError(f"with padding {padding!r} a window of length {k} sees nothing of the block")
         inside = np.take_along_axis(where, exists.argmax(0)[None], 0)
-        flat = np.where(exists, where, inside).ravel()
-        taken = x.like(x.xp.take(x.array, x.xp.asarray(flat), axis=_positive(x, 2 * d)), x.rank)
-        x = _reshape(taken, shape=(*x.index[: 2 * d], *where.shape, *x.index[2 * d + 1 :]))
-    members = [2 * d for d in range(dims)]
-    order = members + [a for a in range(x.rank) if a not in members]
-    x = _transpose(x, axes=tuple(order))
-    return _reshape(x, shape=(int(np.prod(size)), *x.index[dims:]))
+        x = _split_axis(x, 2 * d, np.where(exists, where, inside))
+    x = _kernel_first(x, dims)
+    return _reshape(x, shape=(prod(size), *x.index[dims:]))
 
 
 def _windows(x: Block, *, kernel: tuple[int, ...], **options: Attr) -> Block:
@@ -308,11 +289,22 @@ def _windows(x: Block, *, kernel: tuple[int, ...], **options: Attr) -> Block:
     stride, dilation, padding = window_options(dims=dims, **options)
     for d, (k, s, step) in enumerate(zip(kernel, stride, dilation, strict=True)):
         where, exists = window_positions(x.index[2 * d], k, s, step, padding)
-        taken = x.like(x.xp.take(x.array, x.xp.asarray(where.ravel()), axis=_positive(x, 2 * d)), x.rank)
-        taken = taken if exists.all() else _weigh(taken, 2 * d, exists.ravel().astype(float))
-        x = _reshape(taken, shape=(*x.index[: 2 * d], *where.shape, *x.index[2 * d + 1 :]))
-    first = [2 * d for d in range(dims)]
-    return _transpose(x, axes=(*first, *(a for a in range(x.rank) if a not in first)))
+        x = _split_axis(x, 2 * d, where, exists)
+    return _kernel_first(x, dims)
+
+
+def _split_axis(x: Block, axis: int, where: np.ndarray, exists: np.ndarray | None = None) -> Block:
+    """Two axes in place of one: the members `where`, or 0 where there is none."""
+    taken = _taken(x, axis, where.ravel())
+    if exists is not None and not exists.all():
+        taken = _weigh(taken, axis, exists.ravel().astype(float))
+    return _reshape(taken, shape=(*x.index[:axis], *where.shape, *x.index[axis + 1 :]))
+
+
+def _kernel_first(x: Block, dims: int) -> Block:
+    """Move the axes of kernel positions to the front: (k1, o1, k2, o2, ...) -> (k1, k2, ..., o1, o2, ...)."""
+    kernel = range(0, 2 * dims, 2)
+    return _transpose(x, axes=(*kernel, *(a for a in range(x.rank) if a not in kernel)))
 
 
 def _measure_windows(x: Index, *, kernel: tuple[int, ...], **options: Attr) -> Index:
@@ -323,7 +315,7 @@ def _measure_windows(x: Index, *, kernel: tuple[int, ...], **options: Attr) -> I
 
 
 def _avgpool(x: Block, *, size: tuple[int, ...], stride: tuple[int, ...], padding: str) -> Block:
-    """Means over windows of the first axes; members outside the block do not count."""
+    """Average over windows of the first axes, without positions in the padding."""
     for d, (k, s) in enumerate(zip(size, stride, strict=True)):
         where, exists = window_positions(x.index[d], k, s, 1, padding)
         matrix = np.zeros((where.shape[1], x.index[d]))
@@ -348,3 +340,5 @@ window = IndexMap("window", _window, measure=_measure_window)
 patches = IndexMap("patches", _patches, measure=_measure_patches)
 windows = IndexMap("windows", _windows, measure=_measure_windows)
 avgpool = IndexMap("avgpool", _avgpool, measure=_measure_pool)
+
+SELECTIONS = (at, take, reshape, transpose, patches)  # every member of the result is one of the argument

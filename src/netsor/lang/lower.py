@@ -16,10 +16,21 @@ import difflib
 from dataclasses import replace
 
 from netsor.errors import LoweringError
-from netsor.lang.check import LEFT, place_of
 from netsor.lang.controlled import Unwinder
 from netsor.lang.expr import Apply, Expr, Ref, subtrees, transform
-from netsor.lang.program import LinComb, MatMul, Moment, Nonlin, Output, Program, Scalar, Statement, used_by
+from netsor.lang.program import (
+    Assignment,
+    LinComb,
+    MatMul,
+    Moment,
+    Nonlin,
+    Output,
+    Program,
+    Scalar,
+    Statement,
+    used_by,
+)
+from netsor.lang.type_checker import LEFT, place_of
 from netsor.lang.types import H
 
 __all__ = ["VARIANTS", "drop_dead", "lower", "variant_of"]
@@ -28,7 +39,7 @@ VARIANTS = ("netsor", "netsor-minus", "netsor-o", "netsor+", "netsor-minus+", "n
 
 
 def variant_of(program: Program) -> str:
-    """The smallest variant that the program is written in (LinComb counts as allowed)."""
+    """Return the smallest variant that contains the program, LinComb allowed."""
     types = program.types
     takes_h = any(
         type(types.get(name)) is H
@@ -41,7 +52,7 @@ def variant_of(program: Program) -> str:
 
 
 def lower(program: Program, variant: str) -> Program:
-    """The same computation, written in `variant`.
+    """Write the same computation in another variant.
 
     >>> from netsor.lang import parse
     >>> program = parse('''
@@ -94,31 +105,31 @@ def lower(program: Program, variant: str) -> Program:
 
 
 def _fold(statements: list[Statement]) -> list[Statement]:
-    """Refer to an earlier H-var (or function of C-vars) by name wherever its definition stands."""
-    known: dict[Expr, Expr] = {}
+    """Replace copies of earlier definitions by the names of their H-vars (or functions of C-vars)."""
+    names: dict[Expr, Expr] = {}
     out: list[Statement] = []
     for s in statements:
         if isinstance(s, Nonlin | Scalar | Moment):
-            folded = replace(s, expr=transform(s.expr, lambda ref: ref, known))
+            folded = replace(s, expr=transform(s.expr, lambda ref: ref, names))
             if not isinstance(s, Moment) and isinstance(s.expr, Apply):
-                known.setdefault(s.expr, Ref(s.name))
+                names.setdefault(s.expr, Ref(s.name))
             s = folded
         out.append(s)
     return out
 
 
 def drop_dead(program: Program, once_used: set[str]) -> Program:
-    """Leave out the variables among `once_used` that nothing uses any more."""
+    """Remove the variables among `once_used` that nothing uses any more."""
     live: set[str] = set()
-    seen: set[Expr] = set()  # expressions of several statements share their parts
+    seen: set[Expr] = set()  # search subexpressions that statements share once
     kept: list[Statement] = []
     for s in reversed(program.statements):
         if isinstance(s, Output) or s.name in live or s.name not in once_used:
             kept.append(s)
-            if isinstance(s, LinComb | Nonlin | Moment | Scalar):
-                found = list(subtrees(s.expr, seen))
-                live.update(node.name for node in found if isinstance(node, Ref))
-                seen.update(found)
+            if isinstance(s, Assignment):
+                nodes = list(subtrees(s.expr, seen))
+                live.update(node.name for node in nodes if isinstance(node, Ref))
+                seen.update(nodes)
             else:
                 live.update(used_by(s))
     return replace(program, statements=tuple(reversed(kept)))

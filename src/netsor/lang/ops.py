@@ -1,11 +1,11 @@
-"""Operations: what may stand at the node of an expression tree.
+"""Operations at the nodes of expressions.
 
 `Function`  acts coordinatewise and broadcasts over index axes (`relu`, `mul`, a user's function).
 `IndexMap`  is linear on the index axes (`sum`, `window`, `stack`, indexing).
 `Mixing`    is a nonlinear function of several members of a block (`max`, `softmax`, `batchnorm`).
 
-Each knows its shape, its value on blocks, and the kind of its result:
-K (known constant), C (scalar), G (Gaussian vector) or H (image of G-vars).
+Each defines index shape, value and kind of its result:
+K (data), C (scalar), G (Gaussian vector) or H (image of G-vars).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from netsor.errors import FunctionError
+from netsor.lang.array_api import array_namespace, is_traced
 from netsor.lang.blocks import Block, align, broadcast_index
-from netsor.lang.expr import Attr
+from netsor.lang.expr import Apply, Attr, Const, Expr, Ref, subtrees
 from netsor.lang.facts import UNKNOWN, Facts
-from netsor.lang.libraries import array_namespace, is_traced
 
-__all__ = ["Function", "IndexMap", "Kind", "Mixing", "Op", "axes_of"]
+__all__ = ["Function", "IndexMap", "Kind", "Mixing", "Op", "axes_of", "kind_of"]
 
 Kind = str
 Kinds = tuple[Kind, ...]
@@ -35,31 +35,31 @@ BROADCAST = "Index shapes broadcast by NumPy's rule: counted from the last axis,
 
 @dataclass(frozen=True)
 class Op:
-    """An operation; subclasses say how it acts."""
+    """An operation; subclasses define its action."""
 
     name: str
 
     def shape(self, *shapes: Index, **attrs: Attr) -> Index:
-        """Index shape of the result; raises ValueError where the arguments do not fit."""
+        """Return the index shape of the result; raise ValueError if the arguments do not fit."""
         raise NotImplementedError
 
     def run(self, *blocks: Block, **attrs: Attr) -> Block:
-        """Value of the operation on blocks."""
+        """Apply the operation to blocks."""
         raise NotImplementedError
 
     def usage(self) -> str:
-        """How the operation is written, for error messages."""
+        """Describe the syntax of the operation, for error messages."""
         raise NotImplementedError
 
     def canonical(self, attrs: tuple[tuple[str, Attr], ...]) -> tuple[tuple[str, Attr], ...]:
-        """Options in the one form that they have in an expression: real numbers are floats, axes integers."""
+        """Normalise options: real numbers become floats, axes stay integers."""
         return tuple((k, v if k == "axis" else _as_attr(v)) for k, v in attrs)
 
     def check_kinds(self, kinds: Kinds) -> None:
-        """Raise ValueError where an argument must not be a vector."""
+        """Raise ValueError if an argument is a vector that must not be one."""
 
     def check_pick(self, pick: int | None, count: int, **attrs: Attr) -> None:
-        """Raise ValueError unless `op.pick(...)` of `count` arguments names one value."""
+        """Raise ValueError unless `op.pick(...)` with `count` arguments selects one value."""
         if pick is not None:
             raise ValueError(f"`{self.name}` has one value, so `{self.name}.{pick}` picks nothing")
 
@@ -68,7 +68,7 @@ class Op:
         return False
 
     def kind(self, kinds: Kinds) -> Kind:
-        """Kind of the result for arguments of these kinds."""
+        """Return the kind of the result for arguments of these kinds."""
         if set(kinds) <= {"K"}:
             return "K"
         if set(kinds) <= {"K", "C"}:
@@ -76,7 +76,7 @@ class Op:
         return "G" if "H" not in kinds and self.is_linear(kinds) else "H"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Operations of the language travel by name: what is known of them belongs to these very objects."""
+        """Pickle operations of the language by name, because facts and rules refer to the object itself."""
         return (_known, (self.name,)) if _known(self.name) is self else super().__reduce_ex__(protocol)
 
 
@@ -91,9 +91,12 @@ def _known(name: str) -> Op | None:
 class Function(Op):
     """A function of real numbers, applied coordinatewise.
 
-    `fn(*arrays, **attrs)` takes the vector arguments, then `params` scalar parameters (Nonlin+).
-    `slots` are the patterns of kinds for which it is linear, e.g. ("K", "G") for a product. `facts` are what
-    is known of it, or a function from its options to that.
+    fn        takes `arity` arrays, the last `params` of which are scalar parameters (Nonlin+), and options
+    defaults  the options and their defaults
+    slots     patterns of kinds for which it is linear, e.g. ("K", "G") for a product
+    infix     its sign, for arithmetic
+    user      whether it is a user's function
+    facts     its facts, or a function from options to facts
     """
 
     fn: Callable[..., Any]
@@ -106,7 +109,7 @@ class Function(Op):
     facts: Facts | Callable[..., Facts] = field(default=UNKNOWN, compare=False)
 
     def about(self, options: Mapping[str, Attr] | None = None) -> Facts:
-        """What is known of the function with these options (the others have their defaults)."""
+        """Return the facts of the function with these options; others have their defaults."""
         if isinstance(self.facts, Facts):
             return self.facts
         return self.facts(**{**self.defaults, **(options or {})})
@@ -135,7 +138,7 @@ class Function(Op):
         return kinds in self.slots
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """The function of traced values (inside a network) or of numbers and arrays (anywhere)."""
+        """Apply the function to traced values (inside a network), or to numbers and arrays."""
         attrs = {k: _as_attr(v) for k, v in options.items()}
         for x in args:
             if hasattr(x, "__netsor_apply__"):
@@ -147,8 +150,8 @@ class Function(Op):
             raise FunctionError(str(error), remedy=self.usage()) from None
         return self.fn(*arrays, **{**self.defaults, **attrs})
 
-    def using(self, **options: Any) -> Callable[..., Any]:
-        """The same function with options fixed: `leaky_relu.using(slope=0.2)`."""
+    def using(self, **options: object) -> Callable[..., Any]:
+        """Return the function with fixed options: `leaky_relu.using(slope=0.2)`."""
         return partial(self, **options)
 
     def __repr__(self) -> str:
@@ -156,7 +159,7 @@ class Function(Op):
 
 
 def _users_own(op: Function, arrays: list[Any], options: dict[str, Any]) -> Any:
-    """A user's function sees NumPy arrays, or the arrays that JAX traces, never those of other libraries."""
+    """Call a user's function with NumPy arrays or JAX tracers, never with arrays of other libraries."""
     foreign = [a for a in arrays if hasattr(a, "dtype") and not isinstance(a, np.ndarray | np.generic)]
     if not foreign:
         return op.fn(*arrays, **options)
@@ -177,10 +180,11 @@ class IndexMap(Op):
     """A linear map on index axes: `fn(*blocks, **attrs) -> Block`, the same for every coordinate."""
 
     fn: Callable[..., Block]
-    coefficients: bool = False  # the first argument is the matrix of the map
-    measure: Callable[..., Index] | None = None  # the shape of the result, where `fn` would take memory
+    coefficients: bool = False  # whether the first argument is the matrix of the map
+    measure: Callable[..., Index] | None = None  # the result's shape, where running `fn` would take memory
 
     def shape(self, *shapes: Index, **attrs: Attr) -> Index:
+        # Broadcast zeros have any shape and take no memory.
         dummies = [Block(np.broadcast_to(np.int8(0), s), len(s)) for s in shapes]
         try:
             _signature(self.fn).bind(*dummies, **attrs)
@@ -205,7 +209,7 @@ class IndexMap(Op):
         return self.fn(*blocks, **attrs)
 
     def canonical(self, attrs: tuple[tuple[str, Attr], ...]) -> tuple[tuple[str, Attr], ...]:
-        """Index maps count: their options stay what they are."""
+        """Keep options unchanged: they are positions and sizes, hence integers."""
         return attrs
 
     def check_kinds(self, kinds: Kinds) -> None:
@@ -222,10 +226,12 @@ class IndexMap(Op):
 class Mixing(Op):
     """A nonlinear function of several members of a block, coordinate by coordinate.
 
-    `fn(members, **attrs)` takes an array whose axis 0 runs over the members and returns one with the
-    same axis (or without it, if `reduces`). Written on a block it mixes the index axes `axis`;
-    written on several arguments these are the members, and `pick` names the component wanted.
-    `masked`: it takes a second block, as zeros and ones that say which members count (or directions).
+    On a block it mixes the members along the index axes `axis`. On several arguments it mixes these, and
+    `pick` selects one component of the result.
+
+    fn       maps an array (members, ...) to an array (members, ...), or (...) if `reduces`
+    masked   whether it accepts a second block: a mask of zeros and ones, or directions
+    user     whether it is a user's function
     """
 
     fn: Callable[..., Any]
@@ -234,8 +240,8 @@ class Mixing(Op):
     user: bool = False
 
     def shape(self, *shapes: Index, **attrs: Attr) -> Index:
-        known = [] if self.user else list(signature(self.fn).parameters)[1 + self.masked :]
-        _check_options(self, [np.ones((2, 1))], {k: v for k, v in attrs.items() if k != "axis"}, known)
+        options = [] if self.user else list(signature(self.fn).parameters)[1 + self.masked :]
+        _check_options(self, [np.ones((2, 1))], {k: v for k, v in attrs.items() if k != "axis"}, options)
         if "axis" not in attrs:
             return broadcast_index(*shapes)
         if len(shapes) > 1 + self.masked:
@@ -281,16 +287,31 @@ class Mixing(Op):
         )
 
 
+def kind_of(expr: Expr, kind: Callable[[str], Kind]) -> Kind:
+    """Return the kind of an expression; `kind` returns the kinds of its variables."""
+    kinds: dict[Expr, Kind] = {}
+    for node in subtrees(expr):
+        match node:
+            case Ref(name):
+                kinds[node] = kind(name)
+            case Const():
+                kinds[node] = "K"
+            case Apply(op, args):
+                kinds[node] = op.kind(tuple(kinds[a] for a in args))
+    return kinds[expr]
+
+
 @cache
 def _signature(fn: Callable[..., Any]) -> Signature:
     return signature(fn)
 
 
-def _check_options(op: Any, args: list[Any], attrs: Mapping[str, Attr], known: Iterable[str]) -> None:
-    """Raise ValueError for an option that the operation does not have, or a value that it cannot use."""
+def _check_options(op: Any, args: list[Any], attrs: Mapping[str, Attr], options: Iterable[str]) -> None:
+    """Raise ValueError for an unknown option, or for a value that the operation cannot use."""
     if not attrs:
         return
-    unknown = sorted(set(attrs) - set(known))
+    # Only the function itself knows which values are valid, so call it on `args`.
+    unknown = sorted(set(attrs) - set(options))
     if unknown:
         raise ValueError(f"`{op.name}` has no option `{unknown[0]}`")
     try:
@@ -306,20 +327,20 @@ def _check_options(op: Any, args: list[Any], attrs: Mapping[str, Attr], known: I
 
 
 def _is_real(value: Attr) -> bool:
-    """Whether a value is made of real numbers, infinities among them."""
+    """Whether a value consists of real numbers; infinities count, NaN does not."""
     if isinstance(value, tuple):
         return all(map(_is_real, value))
     return isinstance(value, int | float) and value == value
 
 
 def _members_first(xp: Any, array: Any, axes: list[int]) -> tuple[Any, tuple[int, ...]]:
-    """The array with `axes` moved to the front and flattened into one, and its shape before flattening."""
+    """Move `axes` to the front and flatten them into one; return array and shape before flattening."""
     moved = xp.moveaxis(array, tuple(axes), tuple(range(len(axes))))
     return xp.reshape(moved, (-1, *moved.shape[len(axes) :])), moved.shape
 
 
 def axes_of(axis: Attr, rank: int) -> tuple[int, ...]:
-    """One or several index axes of a block of that rank, counted from 0."""
+    """Return one or several index axes as a tuple of numbers from 0 to rank - 1."""
     axes = axis if isinstance(axis, tuple) else (axis,)
     for a in axes:
         if not isinstance(a, int) or not -rank <= a < rank:
@@ -328,7 +349,7 @@ def axes_of(axis: Attr, rank: int) -> tuple[int, ...]:
 
 
 def _real_argument(x: Any) -> Any:
-    """An argument of a function outside a network: an array of real numbers, of any library."""
+    """Convert an argument outside a network to an array of real numbers; keep arrays of other libraries."""
     array = x if hasattr(x, "__array_namespace__") else np.asarray(x)
     kind = getattr(np.dtype(array.dtype), "kind", "f") if isinstance(array, np.ndarray | np.generic) else "f"
     if kind not in "biuf" or np.ma.is_masked(array):
@@ -338,8 +359,8 @@ def _real_argument(x: Any) -> Any:
     return np.asarray(array, float) if kind in "biu" else array
 
 
-def _as_attr(value: Any) -> Any:
-    """An option as it stands in an expression: numbers are floats, sequences tuples."""
+def _as_attr(value: object) -> Any:
+    """Normalise an option: numbers become floats, sequences tuples."""
     if isinstance(value, list | tuple | np.ndarray):
         return tuple(map(_as_attr, value))
     return float(value) if isinstance(value, int | float | np.number) else value

@@ -1,8 +1,6 @@
-"""Text to program: a line is a statement, `#` starts a comment."""
+"""From text to programs: each line is a statement, and `#` starts a comment."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from netsor.arguments import a_type
 from netsor.errors import ParseError
@@ -15,10 +13,29 @@ __all__ = ["parse", "parse_expr"]
 
 
 def parse(text: str, functions: dict[str, Op] | None = None) -> Program:
-    """The program that `text` says, type checked.
+    """Read a program from its text.
 
-    `functions` gives a meaning to names of the user's own (`program.functions` of a printed program).
+    Parameters
+    ----------
+    text
+        Statements, one per line; `#` starts a comment.
+    functions
+        The user's functions by name, such as `program.functions` of a printed program.
 
+    Returns
+    -------
+    Program
+        The program, type checked.
+
+    Raises
+    ------
+    ParseError
+        If a line is not a statement.
+    TypeCheckError
+        If a statement breaks a rule of the language.
+
+    Examples
+    --------
     >>> program = parse('''
     ... Input W :: A(n, n) ~ N(0, 2/n)
     ... Input g :: G(n) ~ N(0, 1)
@@ -28,9 +45,9 @@ def parse(text: str, functions: dict[str, Op] | None = None) -> Program:
     >>> program.widths
     {'n': ['g', 'x', 'h']}
     """
-    from netsor.lang.reader import Reader  # here, as most runs read no text and need no grammar
+    from netsor.lang.syntax import LineReader  # a late import, because most runs need no grammar
 
-    reader = Reader(_operations(text, functions))
+    reader = LineReader(_operations(text, functions))
     for number, line in enumerate(text.removeprefix("\ufeff").rstrip("\n").split("\n"), 1):
         reader.read(number, line)
     program = Program(tuple(reader.statements), reader.data, tuple(reader.header), tuple(reader.notes))
@@ -39,14 +56,14 @@ def parse(text: str, functions: dict[str, Op] | None = None) -> Program:
 
 
 def parse_expr(text: str, functions: dict[str, Op] | None = None) -> Expr:
-    """The expression tree of `text`, e.g. `relu(x) / 2`."""
-    from netsor.lang.reader import Reader
+    """Read an expression from its text, such as `relu(x) / 2`."""
+    from netsor.lang.syntax import LineReader
 
-    return Reader(_operations(text, functions)).tree(1, text, "expr")
+    return LineReader(_operations(text, functions)).tree(1, text, "expr")
 
 
-def _operations(text: Any, functions: Any) -> dict[str, Op]:
-    """All operations that a text may call, once its arguments are what they should be."""
+def _operations(text: object, functions: object) -> dict[str, Op]:
+    """Check the arguments of `parse`; return all operations that the text may call."""
     if not isinstance(text, str):
         raise ParseError(
             f"a program is a text, not {a_type(text)}",

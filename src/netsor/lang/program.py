@@ -1,11 +1,11 @@
-"""A program: straight-line statements, one per rule of the language, and the data they mention."""
+"""Programs: straight-line statements, one class per rule of the language, and named data."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -15,7 +15,8 @@ from netsor.lang.ops import Op
 from netsor.lang.types import A, H, Type
 
 if TYPE_CHECKING:
-    from netsor.lang.check import Types
+    from netsor.lang.learning_rates import GivenRates
+    from netsor.lang.type_checker import Types
 
 __all__ = [
     "RESERVED",
@@ -38,7 +39,6 @@ __all__ = [
     "used_by",
 ]
 
-LONGEST_REPR = 60  # lines
 RESERVED = frozenset({"Data", "Input", "Output", "MatMul", "Moment", "Nonlin", "None", "sum"})
 
 Nested = float | tuple["Nested", ...]
@@ -53,11 +53,12 @@ class MatrixLaw:
 
 @dataclass(frozen=True)
 class Normal:
-    """Every coordinate of an input G-var ~ N(mean, cov), with covariances `cross` to earlier inputs.
+    """An input G-var: each coordinate ~ N(mean, cov), independently of the others.
 
-    `mean` is a number or an array of the index shape. `cov` is one variance for independent members,
-    or the covariance matrix of the flattened block; `cross` holds matrices (this block x the other).
-    With `each` it is drawn anew for each input of a network, as noise is; noise is no parameter.
+    mean   a number, or an array of the index shape
+    cov    one variance for independent members, or the covariance matrix of the flattened block
+    cross  covariances with earlier inputs: matrices (size of this block, size of the other)
+    each   whether it is drawn anew for each input of a network: noise, which is not trained
     """
 
     mean: Nested = 0.0
@@ -68,9 +69,9 @@ class Normal:
 
 @dataclass(frozen=True)
 class Embedding:
-    """An input G-var that is a matrix applied to data: covariance var * x.x' / columns.
+    """An input G-var U x for a matrix U and data x: covariance var * x.x' / columns.
 
-    The first `aligned` index axes of matrix and data run together, as in `MatMul`.
+    The first `aligned` index axes of matrix and data are shared, as in `MatMul`.
     """
 
     matrix: str
@@ -98,9 +99,9 @@ class Input(_Statement):
 
 @dataclass(frozen=True)
 class MatMul(_Statement):
-    """`name := MatMul(matrix, operand)`: every matrix of the block times every vector of the operand.
+    """`name := MatMul(matrix, operand)`: each matrix of the block times each vector of the operand.
 
-    The first `aligned` index axes run together instead: member i of the matrices meets member i.
+    The first `aligned` index axes are shared: there, matrix i multiplies vector i only.
     """
 
     name: str
@@ -119,7 +120,7 @@ class _Assign(_Statement):
 
 @dataclass(frozen=True)
 class LinComb(_Assign):
-    """`name := 1.0*g1 + 0.5*g2`: a G-var that is linear in G-vars, through maps on index axes."""
+    """`name := 1.0*g1 + 0.5*g2`: a G-var that is linear in G-vars; maps on index axes count as linear."""
 
 
 @dataclass(frozen=True)
@@ -139,10 +140,10 @@ class Scalar(_Assign):
 
 @dataclass(frozen=True)
 class Term:
-    """`readout^T operand / sqrt(width)`, for every member of the readout and of the operand.
+    """`readout^T operand / sqrt(width)`, for each member of the readout and each of the operand.
 
-    The first `aligned` index axes of both run together and are summed over: the readout of a
-    flattened block.
+    The first `aligned` index axes of both are shared and summed over, as in the readout of a flattened
+    block.
     """
 
     readout: str
@@ -166,8 +167,19 @@ S = TypeVar("S", bound=Statement)
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """Statements in order, and named arrays of data; comments come along (`header`, `notes`).
+    """A program: statements in order, and data.
 
+    Parameters
+    ----------
+    statements
+        Instances of the statement classes.
+    data
+        Arrays by name.
+    header, notes
+        Comments at the beginning and at the end of the text.
+
+    Examples
+    --------
     >>> import netsor as ns
     >>> p = ns.parse('''
     ... Input g :: G(n) ~ N(0, 1)
@@ -194,7 +206,7 @@ class Program:
         )
 
     def __hash__(self) -> int:
-        return hash(self.statements)
+        return hash(self.statements)  # arrays have no hash; equal programs have equal statements
 
     def __str__(self) -> str:
         from netsor.lang.show import show
@@ -202,18 +214,18 @@ class Program:
         return show(self, data_limit=64)
 
     def __repr__(self) -> str:
-        """The text, of long programs the beginning."""
-        lines = str(self).splitlines()
-        rest = len(lines) - LONGEST_REPR
-        return str(self) if rest <= 0 else "\n".join([*lines[:LONGEST_REPR], f"... and {rest} more lines"])
+        """The text; for long programs its beginning."""
+        lines, longest = str(self).splitlines(), 60
+        hidden = len(lines) - longest
+        return str(self) if hidden <= 0 else "\n".join([*lines[:longest], f"... and {hidden} more lines"])
 
     def _repr_html_(self) -> str:
-        from netsor.lang.drawing import program_html
+        from netsor.lang.program_html import program_html
 
         return program_html(self)
 
     def of(self, kind: type[S]) -> list[S]:
-        """The statements of one rule."""
+        """Return the statements of one class."""
         return [s for s in self.statements if isinstance(s, kind)]
 
     @cached_property
@@ -236,22 +248,22 @@ class Program:
 
     @cached_property
     def functions(self) -> dict[str, Op]:
-        """The user's own functions that the program calls, by name."""
+        """The user's functions that the program calls, by name."""
         return {op.name: op for op in self.user_operations}
 
     @cached_property
     def user_operations(self) -> tuple[Op, ...]:
-        """The user's own functions that the program calls, and derivatives of them."""
+        """The user's functions that the program calls, and their derivatives."""
         nodes = (node for expr in self.expressions() for node in subtrees(expr) if isinstance(node, Apply))
         return tuple(dict.fromkeys(node.op for node in nodes if getattr(node.op, "user", False)))
 
     @property
     def changed(self) -> list[str]:
-        """The user's own functions that give other values than when the program was made."""
+        """Names of the user's functions whose values have changed since the program was created."""
         return [op.name for op in self.user_operations if getattr(op.fn, "has_changed", False)]  # type: ignore[attr-defined]
 
     def refuse_changed(self) -> None:
-        """Raise a FunctionError where a user's function has changed since the program was made."""
+        """Raise a FunctionError if a user's function has changed since the program was created."""
         for name in self.changed:
             raise FunctionError(
                 f"`{name}` gives other values than when it was applied",
@@ -262,16 +274,27 @@ class Program:
 
     def expressions(self) -> Iterator[Expr]:
         for s in self.statements:
-            if isinstance(s, LinComb | Nonlin | Moment | Scalar):
+            if isinstance(s, Assignment):
                 yield s.expr
 
     def check(self) -> Types:
-        """Check every statement against its typing rule; return the type of every variable."""
+        """Check every statement against its typing rule.
+
+        Returns
+        -------
+        dict
+            The type of each variable.
+
+        Raises
+        ------
+        TypeCheckError
+            At the first statement that breaks a rule.
+        """
         return self.types
 
     @cached_property
     def types(self) -> Types:
-        from netsor.lang.check import check
+        from netsor.lang.type_checker import check
 
         return check(self)
 
@@ -289,40 +312,80 @@ class Program:
         return classes
 
     def show(self) -> str:
-        """The complete text of the program: `parse(p.show()) == p`."""
+        """Return the complete text of the program: `parse(p.show()) == p`."""
         from netsor.lang.show import show
 
         return show(self)
 
     def lower(self, variant: str) -> Program:
-        """The same computation in another variant of the language; see `netsor.lang.lower`."""
+        """Write the same computation in another variant of the language.
+
+        Parameters
+        ----------
+        variant
+            "netsor", "netsor-minus" or "netsor-o", with a "+" at the end to allow C-vars; see
+            `netsor.lang.lower`.
+
+        Returns
+        -------
+        Program
+            A program with the same values and the same limit.
+
+        Raises
+        ------
+        LoweringError
+            If the variant cannot express the program.
+        """
         from netsor.lang.lower import lower
 
         return lower(self, variant)
 
     def expand(self) -> Program:
-        """The same computation with one variable of the paper per line."""
+        """Write out all blocks: one variable of the paper per line.
+
+        Returns
+        -------
+        Program
+            A program with the same values and the same limit.
+
+        Raises
+        ------
+        LoweringError
+            If the result has more than a million lines.
+        """
         from netsor.lang.expand import expand
 
         return expand(self)
 
-    def tangent(self, rates: Any = None, *, tied: bool = False, scalars: bool = False) -> Program:
-        """Its derivative along a random direction of its parameters, whose kernel is the tangent kernel.
+    def tangent(self, rates: GivenRates = None, *, tied: bool = False, scalars: bool = False) -> Program:
+        """Return the derivative along a random direction of the parameters; its kernel is the NTK.
 
-        See `netsor.lang.tangent` for the rules and the arguments.
+        Parameters
+        ----------
+        rates
+            Learning rates by parameter name, or a convention; see `netsor.lang.learning_rates`.
+        tied
+            Whether to use the matrices themselves instead of fresh copies, as finite width requires.
+        scalars
+            Whether to keep the tangents of C-vars, which vanish in the limit.
+
+        Returns
+        -------
+        Program
+            A program with inputs `d_W` for the directions; see `netsor.lang.tangent` for the rules.
         """
         from netsor.lang.tangent import tangent
 
         return tangent(self, rates, tied=tied, scalars=scalars).program
 
     def rename(self, names: Mapping[str, str], widths: Mapping[str, str] | None = None) -> Program:
-        """The same program with variables and data (`names`) and dimensions (`widths`) renamed."""
+        """Rename variables and data (`names`) and dimensions (`widths`)."""
         data = {names.get(k, k): v for k, v in self.data.items()}
         statements = tuple(rename_statement(s, names, widths or {}) for s in self.statements)
         return Program(statements, data, self.header, self.notes)
 
     def canonical(self) -> Program:
-        """The program with names by order of appearance: equal for programs that differ only in names."""
+        """Rename variables, data and widths in order of appearance, to compare programs up to names."""
         names: dict[str, str] = {k: f"data{i}" for i, k in enumerate(self.data)}
         widths: dict[str, str] = {}
         for i, s in enumerate(self.statements):
@@ -337,7 +400,7 @@ class Program:
 
 
 def used_by(s: Statement) -> list[str]:
-    """The names that a statement reads."""
+    """Return the names that a statement reads."""
     match s:
         case Input(law=Embedding(matrix, data)):
             return [matrix, *refs(data)]
@@ -371,7 +434,7 @@ def _rename_term(t: Term, names: Mapping[str, str], widths: Mapping[str, str]) -
 
 
 def rename_statement(s: Statement, names: Mapping[str, str], widths: Mapping[str, str]) -> Statement:
-    """The statement with its variables and its dimensions renamed."""
+    """Rename the variables and dimensions of a statement."""
 
     def new(name: str) -> str:
         return names.get(name, name)

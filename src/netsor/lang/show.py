@@ -1,4 +1,4 @@
-"""Program to text: `parse(show(p)) == p`."""
+"""From programs to text: `parse(show(p)) == p`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from netsor.errors import LoweringError
-from netsor.lang.expr import Apply, Const, Expr, Ref, Slice, count_terms, subtrees
+from netsor.lang.expr import Apply, Const, Expr, Ref, Slice, count_terms
 from netsor.lang.functions import add, div, mul, neg, pow_, sub
 from netsor.lang.index_maps import at
-from netsor.lang.ops import Function, IndexMap, Op
+from netsor.lang.ops import Function, IndexMap, Kind, Op, kind_of
 from netsor.lang.program import (
     Embedding,
     Input,
@@ -21,28 +21,27 @@ from netsor.lang.program import (
     Normal,
     Output,
     Program,
+    Scalar,
     Statement,
     Term,
 )
 from netsor.lang.types import A
 
-__all__ = ["MOST_TERMS", "show", "show_expr", "show_statement", "shown_short"]
+__all__ = ["show", "show_expr", "show_statement", "shown_short"]
 
-# A text has at most so many functions, names and numbers; shared parts are written out each time.
-MOST_TERMS = 5_000_000
-
-# How tightly an operation binds, as in the grammar: sums, products, signs, powers, atoms.
+# Binding strength of operations, as in the grammar: sums, products, signs, powers, atoms.
 BINDING: dict[Op, int] = {add: 1, sub: 1, mul: 2, div: 2, neg: 3, pow_: 4}
 ATOM = 5
 
 
 def show(program: Program, data_limit: int | None = None) -> str:
-    """The text of a program; with `data_limit`, arrays of more numbers and very long lines are cut short."""
+    """Return the text of a program; `data_limit` abbreviates arrays of more numbers, and very long lines."""
     if data_limit is None:
         _refuse_long(program)
     lines = list(program.header)
     lines += [f"Data {name} = {_show_data(array, data_limit)}" for name, array in program.data.items()]
-    kinds = _Kinds(program)
+    kinds = dict.fromkeys(program.data, "K")
+    kinds |= {s.name: "C" for s in program.statements if isinstance(s, Moment | Scalar)}
     for s in program.statements:
         lines += s.notes
         terms = 0 if data_limit is None else count_terms(getattr(s, "expr", Const(0.0)))
@@ -51,48 +50,28 @@ def show(program: Program, data_limit: int | None = None) -> str:
 
 
 def _refuse_long(program: Program) -> None:
-    """Refuse a text that is out of proportion to the program: shared parts are written out each time."""
+    """Raise a LoweringError if the text would be very long: it repeats shared subexpressions."""
     memo: dict[Expr, int] = {}
     total = sum(count_terms(expr, memo) for expr in program.expressions())
-    if total > MOST_TERMS:
+    most_terms = 5_000_000  # functions, names and numbers: tens of megabytes of text
+    if total > most_terms:
         raise LoweringError(
-            f"the text of the program has {_count(total)} terms, more than {MOST_TERMS:,}",
+            f"the text of the program has {_count(total)} terms, more than {most_terms:,}",
             remedy="A part that is used several times is written out each time. Give shared parts names of "
             'their own (lines `x := ...`), and do not unwind them: `program.lower("netsor-o")` keeps names.',
         )
 
 
-class _Kinds:
-    """Which names are vectors, which are scalars: it decides how an expression must be written."""
-
-    def __init__(self, program: Program) -> None:
-        from netsor.lang.program import Scalar
-
-        self.of = dict.fromkeys(program.data, "K")
-        self.of |= {s.name: "C" for s in program.statements if isinstance(s, Moment | Scalar)}
-
-    def linear(self, expr: Expr) -> bool:
-        """Whether the text of the expression reads as a linear combination of G-vars."""
-        match expr:
-            case Ref(name):
-                return self.kind(expr) == "G" and name not in self.of
-        return self.kind(expr) == "G"
-
-    def kind(self, expr: Expr) -> str:
-        kinds: dict[Expr, str] = {}
-        for node in subtrees(expr):
-            match node:
-                case Ref(name):
-                    kinds[node] = self.of.get(name, "G")
-                case Const():
-                    kinds[node] = "K"
-                case Apply(op, args):
-                    kinds[node] = op.kind(tuple(kinds[a] for a in args))
-        return kinds[expr]
+Kinds = dict[str, Kind]  # the kinds of data and C-vars; all other names are vectors
 
 
-def show_statement(s: Statement, kinds: _Kinds | None = None) -> str:
-    """One line of text."""
+def _reads_as_linear(expr: Expr, kinds: Kinds) -> bool:
+    """Whether the text of an expression reads as a linear combination of G-vars."""
+    return kind_of(expr, lambda name: kinds.get(name, "G")) == "G"
+
+
+def show_statement(s: Statement, kinds: Kinds | None = None) -> str:
+    """Return the line of a statement."""
     match s:
         case Input():
             return f"Input {s.name} :: {s.type} ~ {_show_law(s)}"
@@ -105,7 +84,7 @@ def show_statement(s: Statement, kinds: _Kinds | None = None) -> str:
             rhs = f"MatMul({s.matrix}, {s.operand}{aligned})"
         case Moment():
             rhs = f"Moment({show_expr(s.expr)})"
-        case Nonlin() if kinds is None or kinds.linear(s.expr):
+        case Nonlin() if kinds is None or _reads_as_linear(s.expr, kinds):
             rhs = f"Nonlin({show_expr(s.expr)})"
         case _:
             rhs = show_expr(s.expr)
@@ -130,7 +109,7 @@ def _show_law(s: Input) -> str:
 
 
 def show_expr(expr: Expr) -> str:
-    """The text of an expression, with the fewest parentheses that parse back to the same expression."""
+    """Return the text of an expression, with the fewest parentheses that keep its structure."""
     out: list[str] = []
     todo: list[str | Expr] = [expr]
     while todo:
@@ -143,19 +122,19 @@ def show_expr(expr: Expr) -> str:
 
 
 def shown_short(expr: Expr, longest: int = 60) -> str:
-    """The text of an expression, or its size if it is long."""
+    """Return the text of an expression, or its size if it is long."""
     terms = count_terms(expr)
     text = show_expr(expr) if terms < longest else ""
     return text if text and len(text) <= longest else f"an expression of {_count(terms)} terms"
 
 
 def _count(terms: int) -> str:
-    """A number of terms; expressions that share their parts can have more than there are digits for."""
+    """A number of terms in words; with shared parts it can be exponential in the size of a program."""
     return f"{terms:,}" if terms < 10**12 else f"2^{terms.bit_length() - 1}"
 
 
 def _binding(expr: Expr) -> int:
-    """How tightly the text of an expression binds."""
+    """The binding strength of the text of an expression."""
     match expr:
         case Const(value):
             return 3 if value < 0 or str(value) == "-0.0" else ATOM
@@ -167,7 +146,7 @@ def _binding(expr: Expr) -> int:
 
 
 def _pieces(expr: Expr) -> list[str | Expr]:
-    """The text of an expression in terms of that of its arguments."""
+    """The text of an expression, with arguments that are still to be written."""
     match expr:
         case Ref(name):
             return [name]
@@ -196,7 +175,7 @@ def _call_pieces(expr: Apply) -> list[str | Expr]:
         if i:
             pieces.append("; " if i == len(expr.args) - params else ", ")
         pieces.append(arg)
-    counted = isinstance(expr.op, IndexMap)  # there, 1 and 1.0 are two
+    counted = isinstance(expr.op, IndexMap)  # options of index maps are integers, so 1 and 1.0 differ
     options = "".join(f", {k}={_show_value(v, counted or k == 'axis')}" for k, v in expr.attrs)
     return [*pieces, f"{options})"]
 
@@ -205,15 +184,15 @@ def _wrapped(expr: Expr, level: int) -> list[str | Expr]:
     return [expr] if _binding(expr) >= level else ["(", expr, ")"]
 
 
-def _show_item(item: Any) -> str:
+def _show_item(item: object) -> str:
     if isinstance(item, Slice):
         start, stop, step = ("" if v is None else str(v) for v in (item.start, item.stop, item.step))
         return f"{start}:{stop}" + (f":{step}" if step else "")
     return str(item)
 
 
-def _show_value(value: Any, exact: bool = False) -> str:
-    """Numbers in the shortest form that reads back as the same (with its type, if `exact`)."""
+def _show_value(value: object, exact: bool = False) -> str:
+    """The shortest text that reads back as the same number, and (`exact`) as the same type."""
     if isinstance(value, str):
         return f'"{value}"'
     if isinstance(value, tuple):
@@ -229,5 +208,5 @@ def _show_data(array: np.ndarray, limit: int | None) -> str:
     return _show_value(_tuples(nested))
 
 
-def _tuples(value: Any) -> Any:
+def _tuples(value: object) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value

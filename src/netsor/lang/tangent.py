@@ -13,9 +13,12 @@
 
 Given the weights, the output of this program is Gaussian, and its covariance is the tangent kernel (NTK)
 Theta(x, x') = sum over parameters p of rate_p (df/dp)(df'/dp). So the limit of Theta is the ordinary kernel
-of the tangent program. Why a fresh copy t_W may stand for W, and why C-vars do not move: all tangents are
-centred and independent of all g, as Cov(W h, W d_h') = var E[h d_h'] = var sum_i E[h phi_i'] E[d_x_i'] = 0.
-At finite width both are true only nearly: `tied` and `scalars` keep W itself and the tangents of C-vars.
+of the tangent program.
+
+In the limit all tangents are centred and independent of all G-vars g:
+Cov(W h, W d_h') = var E[h d_h'] = var sum_i E[h phi_i'] E[d_x_i'] = 0.
+Therefore a fresh copy t_W may replace W, and C-vars have no tangents. At finite width both hold only
+approximately: `tied` keeps W itself, and `scalars` keeps the tangents of C-vars.
 
 Jacot et al. 2018, "Neural Tangent Kernel"; Yang 2020, "Tensor Programs II".
 """
@@ -30,18 +33,18 @@ from typing import Any
 import numpy as np
 
 from netsor.errors import NetsorError, TangentError
-from netsor.lang.batchnorm import batchnorm_terms, kept, written_out
 from netsor.lang.blocks import broadcast_index
-from netsor.lang.check import Inferred, as_inferred, infer, place_of
 from netsor.lang.controlled import Unwinder
-from netsor.lang.derivatives import by_differences, directional, partial_of
 from netsor.lang.expr import Apply, Const, Expr, Ref, subtrees
 from netsor.lang.functions import MIXINGS, add, d_batchnorm, mul, neg
-from netsor.lang.index_maps import at, concat, contract, mean, stack, sum_
+from netsor.lang.index_maps import SELECTIONS, at, concat, contract, mean, stack, sum_
+from netsor.lang.inference import Inferred, as_inferred, infer
+from netsor.lang.learning_rates import GivenRates, Rates, readouts_of_constants
 from netsor.lang.lower import drop_dead
-from netsor.lang.normal_form import SELECTIONS, NormalForm, Term, Terms
+from netsor.lang.numerical_derivatives import by_differences, directional, partial_of
 from netsor.lang.ops import Function, IndexMap, Mixing, axes_of
 from netsor.lang.program import (
+    Assignment,
     Embedding,
     Input,
     LinComb,
@@ -56,26 +59,31 @@ from netsor.lang.program import (
     Statement,
     used_by,
 )
-from netsor.lang.rates import Rates, readouts_of_constants
-from netsor.lang.symbols import partial_derivatives
+from netsor.lang.symbolic_derivatives import partial_derivatives
+from netsor.lang.tangent_terms import (
+    NormalForm,
+    TangentTerm,
+    TangentTerms,
+    batchnorm_terms,
+    kept,
+    written_out,
+)
+from netsor.lang.type_checker import place_of
 from netsor.lang.types import A, Index
 
 __all__ = ["Tangent", "tangent"]
 
-ZERO, ONE = Const(0.0), Const(1.0)
-MOST_OPENED = 2**10  # terms of a tangent that is written out; a longer one stays a name
-
 
 @dataclass(frozen=True)
 class Tangent:
-    """A tangent program, and what its inputs have to do with those of the program that it was made from.
+    """A tangent program, and how its inputs relate to those of the source program.
 
-    source      that program
-    rates       of its parameters
-    directions  for each parameter that moves, its direction
-    copies      for each matrix, the fresh copy that stands for it
-    remarks     what derivatives were taken to be, where there is something to say
-    differences whether there are derivatives of users' functions by differences
+    source      the program that was differentiated
+    rates       learning rates of its parameters
+    directions  d_p for each parameter p with a learning rate above 0
+    copies      t_W for each matrix W that has a fresh copy
+    remarks     assumptions about derivatives that the user should know
+    differences whether finite differences replace derivatives of users' functions
     """
 
     program: Program
@@ -87,39 +95,45 @@ class Tangent:
     differences: bool = False
 
     def variances(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Variances of inputs of the tangent program, from those of parameters and from rates (`W.rate`)."""
-        found: dict[str, Any] = {}
+        """Translate variances (`W`) and rates (`W.rate`) to variances of the tangent program's inputs."""
+        variances: dict[str, Any] = {}
         readouts = {t.readout for s in self.source.outputs for t in s.terms}
         for s in self.source.inputs:
             var, rate = given.get(s.name), given.get(f"{s.name}.rate")
             if var is not None:
-                found |= dict.fromkeys((s.name, self.copies.get(s.name, s.name)), var)
+                variances |= dict.fromkeys((s.name, self.copies.get(s.name, s.name)), var)
             if (var is not None or rate is not None) and s.name in self.directions:
                 rates = self.rates if rate is None else replace(self.rates, of={s.name: rate})
-                found[self.directions[s.name]] = rates.spread(s, s.name in readouts, var)
-        return found
+                variances[self.directions[s.name]] = rates.spread(s, s.name in readouts, var)
+        return variances
 
 
 def tangent(
-    program: Program, rates: Any = None, *, tied: bool = False, scalars: bool = False, coarser: bool = False
+    program: Program,
+    rates: GivenRates = None,
+    *,
+    tied: bool = False,
+    scalars: bool = False,
+    coarser: bool = False,
 ) -> Tangent:
-    """The tangent program; see the module's first lines.
+    """Return the tangent program of a program; the module docstring has the rules.
 
-    rates    of the parameters by name, or a convention: see `netsor.lang.rates`
-    tied     W itself in place of its fresh copy, as at finite width
-    scalars  with the tangents of C-vars, which vanish in the limit
-    coarser  with differences over twice the step, to see their error
+    rates    learning rates of the parameters by name, or a convention: see `netsor.lang.learning_rates`
+    tied     keep W in place of its fresh copy, as finite width requires
+    scalars  keep the tangents of C-vars, which vanish in the limit
+    coarser  double the step of finite differences, to estimate their error
     """
     program.check()
     return _Tangents(program, Rates.given(rates), tied, scalars, coarser).tangent()
 
 
 class _Tangents:
-    """The statements of a tangent program, one rule after the other."""
+    """Write the statements of a tangent program; one method for each rule of the language."""
 
     def __init__(self, program: Program, rates: Rates, tied: bool, scalars: bool, coarser: bool) -> None:
         self.program, self.tied, self.scalars, self.coarser = program, tied, scalars, coarser
         self.differences = False
+        # The readout of a constant vector is a random number that is added to the output: it acts as a bias.
         self.rates = replace(rates, biases=rates.biases | readouts_of_constants(program))
         self.readouts = {t.readout for s in program.outputs for t in s.terms}
         self.statements: list[Statement] = []
@@ -127,37 +141,39 @@ class _Tangents:
         self.taken = {*program.data, *program.definitions}
         self.directions: dict[str, str] = {}
         self.copies: dict[str, str] = {}
-        self.dots: dict[str, str] = {}  # the tangent of each variable that has one
-        self.sums: dict[Expr, Expr] = {}  # tangents of matrix products, written out
-        self.insides: dict[Expr, Terms] = {}  # tangents of Nonlins
-        self.written: dict[Expr, Terms | None] = {}  # the same with those inside written out
-        self.summed: set[Expr] = set()  # those with a sum over axes inside
-        self.terms: dict[Expr, Terms] = {}
-        self.remarks: dict[str, None] = {}
-        self.like: dict[str, str] = {}  # for each tangent the variable that has its type
+        self.dots: dict[str, str] = {}  # x -> d_x; variables without an entry have tangent 0
+        self.sums: dict[Expr, Expr] = {}  # d_g -> MatMul(d_W, h) + MatMul(t_W, d_h)
+        self.insides: dict[Expr, TangentTerms] = {}  # d_y of a Nonlin y -> its terms
+        self.written: dict[Expr, TangentTerms | None] = {}  # the same, with d_x of inner Nonlins substituted
+        self.summed: set[Expr] = set()  # the d_y that contain sums over index axes
+        self.terms: dict[Expr, TangentTerms] = {}  # expression -> its tangent
+        self.remarks: dict[str, None] = {}  # a dict is an ordered set
+        self.like: dict[str, str] = {}  # d_x -> x, which has the same type
         self.inferred: dict[Expr, Inferred] = {}
         self.form = NormalForm(self.index, self.is_constant, Unwinder(program))
 
     def tangent(self) -> Tangent:
-        known = set(self.rates.of) - {s.name for s in self.program.inputs}
-        if known:
+        """Write all statements, drop what no output needs, and check the result."""
+        unknown = set(self.rates.of) - {s.name for s in self.program.inputs}
+        if unknown:
             raise TangentError(
-                f"there is no parameter `{min(known)}`",
+                f"there is no parameter `{min(unknown)}`",
                 remedy=f"Rates belong to inputs: {', '.join(s.name for s in self.program.inputs)}.",
             )
         for s in self.program.statements:
             self.statement = s
             self.visit(s)
-        made = Program(tuple(self.statements), self.program.data, self.program.header, self.program.notes)
-        if made.outputs:
-            made = _without_unread(made, self.readouts)
+        derived = Program(tuple(self.statements), self.program.data, self.program.header, self.program.notes)
+        if derived.outputs:
+            # The source's unused variables keep their statements: only what the tangent made idle is dropped.
+            derived = _without_unread(derived, self.readouts)
             used = {name for s in self.program.statements for name in used_by(s)}
-            made = drop_dead(made, used | (self.taken - set(self.program.definitions)))
-            live = {name for s in made.statements for name in used_by(s)}
-            made = replace(made, data={name: x for name, x in made.data.items() if name in live})
-        names = {s.name for s in made.inputs}
+            derived = drop_dead(derived, used | (self.taken - set(self.program.definitions)))
+            live = {name for s in derived.statements for name in used_by(s)}
+            derived = replace(derived, data={name: x for name, x in derived.data.items() if name in live})
+        names = {s.name for s in derived.inputs}
         return Tangent(
-            _typed(made),
+            _typed(derived),
             self.program,
             self.rates,
             {p: d for p, d in self.directions.items() if d in names},
@@ -169,6 +185,7 @@ class _Tangents:
     # Statements
 
     def visit(self, s: Statement) -> None:
+        """Keep a statement, because derivatives depend on its variable, and write its tangent after it."""
         if not isinstance(s, Output):
             self.statements.append(s)
         match s:
@@ -190,7 +207,7 @@ class _Tangents:
                 self.visit_output(s)
 
     def visit_input(self, s: Input) -> None:
-        """A direction for each parameter that moves, and a fresh copy of each matrix of two widths."""
+        """Declare d_p for a parameter of rate > 0, and t_W for a matrix with two infinite dimensions."""
         readout = s.name in self.readouts
         law = self.rates.law(s, self.directions, readout)
         if (
@@ -208,8 +225,9 @@ class _Tangents:
                 self.dots[s.name], self.like[name] = name, s.name
 
     def visit_matmul(self, s: MatMul) -> None:
-        """W h moves with W and with h."""
+        """d(W h) = d_W h + t_W d_h."""
         direction, operand = self.directions.get(s.matrix), self.dots.get(s.operand)
+        # Two products get the names d_g_a and d_g_b, a single one d_g.
         parts = []
         if direction is not None:
             parts.append((direction, s.operand))
@@ -222,23 +240,25 @@ class _Tangents:
             self.dots[s.name] = name
         if names:
             total = Apply(add, (Ref(names[0]), Ref(names[1])))
-            self.assign(s, LinComb, (Term(total),))
+            self.assign(s, LinComb, (TangentTerm(total),))
             self.sums[Ref(self.dots[s.name])] = total
 
     def visit_scalar(self, s: Moment | Scalar) -> None:
-        """The average of a tangent; where no vector moves, it is a function of C-vars."""
+        """Write the Moment of a tangent, or a Scalar if no vector occurs in it."""
         terms = self.derivative(s.expr)
         vector = bool(terms) and self.inference(self.form.expr(terms)).width is not None
         self.assign(s, Moment if vector else Scalar, terms)
 
     def visit_output(self, s: Output) -> None:
+        """d(v^T y) = d_v^T y + v^T d_y."""
         terms = []
         for t in s.terms:
             if t.readout in self.directions:
                 terms.append(replace(t, readout=self.directions[t.readout]))
             if t.operand in self.dots:
                 terms.append(replace(t, operand=self.dots[t.operand]))
-        if not terms:  # all is frozen, and the tangent is 0
+        # An Output needs a term. If no parameter has a rate, read y with a direction of variance 0.
+        if not terms:
             t = s.terms[0]
             readout = self.program.definitions[t.readout]
             assert isinstance(readout, Input)
@@ -247,8 +267,8 @@ class _Tangents:
             terms = [replace(t, readout=self.directions[t.readout])]
         self.write(Output(tuple(terms)))
 
-    def assign(self, s: MatMul | LinComb | Nonlin | Moment | Scalar, rule: Any, terms: Terms) -> None:
-        """`d_x := ...` for a tangent that is not 0."""
+    def assign(self, s: MatMul | Assignment, rule: Any, terms: TangentTerms) -> None:
+        """Write `d_x := ...`, unless the tangent is 0."""
         if not terms:
             return
         name, index = self.new(s.name), self.program.types[s.name].index
@@ -261,27 +281,30 @@ class _Tangents:
         self.write(rule(name, self.form.spread(self.form.expr(terms), index)))
 
     def write(self, s: Any) -> None:
+        """Append a statement; errors about it point at the line of the source statement."""
         self.statements.append(replace(s, place=self.statement.place, notes=()))
 
     def new(self, name: str, prefix: str = "d_", end: str = "") -> str:
-        made = f"{prefix}{name}{end}"
-        while made in self.taken:
-            made += "_"
-        self.taken.add(made)
-        return made
+        """Return an unused name: prefix, name, end, and underscores where needed."""
+        fresh = f"{prefix}{name}{end}"
+        while fresh in self.taken:
+            fresh += "_"
+        self.taken.add(fresh)
+        return fresh
 
     # Expressions
 
-    def derivative(self, expr: Expr) -> Terms:
-        """The tangent of an expression; no terms are 0."""
+    def derivative(self, expr: Expr) -> TangentTerms:
+        """Return the tangent of an expression; no terms stand for 0."""
         for node in subtrees(expr, self.terms):
             self.terms[node] = self.rule(node)
         return self.terms[expr]
 
-    def rule(self, e: Expr) -> Terms:
+    def rule(self, e: Expr) -> TangentTerms:
+        """Apply the chain rule at one node; `self.terms` already holds the tangents of its arguments."""
         match e:
             case Ref(name) if name in self.dots:
-                return (Term(Ref(self.dots[name])),)
+                return (TangentTerm(Ref(self.dots[name])),)
             case Apply(op, args) if any(self.terms[a] for a in args):
                 if isinstance(op, Function):
                     return self.of_function(e, op)
@@ -289,14 +312,16 @@ class _Tangents:
                     return self.of_map(e, op)
                 assert isinstance(op, Mixing)
                 return self.of_mixing(e, op)
-        return ()
+        return ()  # numbers, data and variables that no parameter reaches
 
-    def of_function(self, e: Apply, op: Function) -> Terms:
+    def of_function(self, e: Apply, op: Function) -> TangentTerms:
         """sum_i phi_i(x) d_x_i."""
+        # Arguments and result broadcast against each other, so terms are widened to the shape of the result.
         total, index = (), self.index(e)
         for x, slope in zip(e.args, self.slopes(e, op), strict=True):
             terms = self.open_sums(self.terms[x])
-            if terms and slope == ZERO:
+            # A step function has derivative 0 almost everywhere; its jumps are lost without a trace.
+            if terms and slope == Const(0.0):
                 if op.about(e.options).jumps:
                     self.remark(
                         f"the derivative of {op.name} is 0 almost everywhere: what reaches an output through "
@@ -309,17 +334,21 @@ class _Tangents:
         return self.form.widened(total, self.index(self.form.expr(total)), index) if total else ()
 
     def slopes(self, e: Apply, op: Function) -> tuple[Expr, ...]:
+        """phi_i(x) for each argument i: symbolic if known, else the user's or by differences."""
         if op.about(e.options).derivative is not None:
             return partial_derivatives(op, e.args, e.options)
-        found = [partial_of(op, k, self.coarser) for k in range(op.arity)]
-        self.remark_differences(op, *found)
-        return tuple(Apply(f, e.args, e.attrs) for f in found)
+        partials = [partial_of(op, k, self.coarser) for k in range(op.arity)]
+        self.remark_differences(op, *partials)
+        return tuple(Apply(f, e.args, e.attrs) for f in partials)
 
-    def of_map(self, e: Apply, op: IndexMap) -> Terms:
-        """The same map of the tangents."""
+    def of_map(self, e: Apply, op: IndexMap) -> TangentTerms:
+        """Apply the same linear map to the tangents."""
+        # contract(a, x) is bilinear: d = contract(a, d_x) + contract(d_a, x).
         if op is contract:
             weights, x = e.args
-            moved = self.terms[weights] and (Term(Apply(contract, (self.form.expr(self.terms[weights]), x))),)
+            moved = self.terms[weights] and (
+                TangentTerm(Apply(contract, (self.form.expr(self.terms[weights]), x))),
+            )
             return self.form.plus(self.form.mapped(e, self.terms[x], self.written_out), moved)
         if op in (stack, concat):
             return self.joined(e, op)
@@ -327,18 +356,24 @@ class _Tangents:
         index, terms = self.index(x), self.terms[x]
         if op in SELECTIONS:
             opened = self.opened(terms)
+            # A selection must not enter d_batchnorm: its integral needs all members of the batch.
             whole = tuple(t for t in opened if _is_batchnorm(t.form))
-            rest = self.form.selected(op, attrs, tuple(t for t in opened if t not in whole), index)
-            return self.form.plus(rest, (Term(Apply(op, (self.form.expr(whole),), attrs)),) if whole else ())
+            selected = self.form.selected(op, attrs, tuple(t for t in opened if t not in whole), index)
+            return self.form.plus(
+                selected, (TangentTerm(Apply(op, (self.form.expr(whole),), attrs)),) if whole else ()
+            )
         if op in (sum_, mean) and not all(t.is_pure for t in self.opened(terms)):
             axes = axes_of(e.options["axis"], len(index))
-            found = self.form.summed(self.opened(terms), axes, index)
+            summed = self.form.summed(self.opened(terms), axes, index)
             count = prod(index[a] for a in axes) if op is mean else 1
-            return self.form.times(Const(1 / count), found, self.index(e))
+            return self.form.times(Const(1 / count), summed, self.index(e))
         return self.form.mapped(e, terms, self.written_out)
 
-    def joined(self, e: Apply, op: IndexMap) -> Terms:
-        """Tangents side by side; of products, coefficients and forms each by themselves."""
+    def joined(self, e: Apply, op: IndexMap) -> TangentTerms:
+        """Stack or concatenate tangents.
+
+        If each is a single product, join coefficients and forms separately, so the result is a product, too.
+        """
         opened = [self.opened(self.terms[x]) for x in e.args]
         whole = [self.form.expr(self.terms[x]) if self.terms[x] else None for x in e.args]
         if all(len(terms) == 1 and terms[0].coef is not None and not terms[0].axes for terms in opened):
@@ -351,21 +386,21 @@ class _Tangents:
                 )
                 for parts in zip(*((terms[0].coef, terms[0].form) for terms in opened), strict=True)
             )
-            return (Term(form, coef),)
+            return (TangentTerm(form, coef),)
         there = next(d for d in whole if d is not None)
         parts = (
             self.form.spread(d, self.index(x)) if d is not None else self.nothing(there, self.index(x))
             for d, x in zip(whole, e.args, strict=True)
         )
-        return (Term(Apply(op, tuple(parts), e.attrs)),)
+        return (TangentTerm(Apply(op, tuple(parts), e.attrs)),)
 
     def nothing(self, like: Expr, index: Index) -> Expr:
-        """A tangent that is 0, of some index shape."""
+        """A zero tangent of the given index shape: 0 times a member of `like`, which gives it a width."""
         first = Apply(at, (like,), (("index", (0,) * len(self.index(like))),)) if self.index(like) else like
-        return self.form.spread(Apply(mul, (ZERO, first)), index)
+        return self.form.spread(Apply(mul, (Const(0.0), first)), index)
 
-    def of_mixing(self, e: Apply, op: Mixing) -> Terms:
-        """sum_j J_ij(x) d_x_j with the Jacobian J of the function of several members."""
+    def of_mixing(self, e: Apply, op: Mixing) -> TangentTerms:
+        """sum_j J_ij(x) d_x_j with the Jacobian J of a function that mixes members of a block."""
         if "axis" not in e.options:
             return self.of_members(e, op)
         x = e.args[0]
@@ -374,9 +409,9 @@ class _Tangents:
         if op.user:
             slope = directional(op, self.coarser)
             self.remark_differences(op, slope)
-            return (Term(Apply(slope, (x, self.form.expr(terms)), e.attrs)),)
+            return (TangentTerm(Apply(slope, (x, self.form.expr(terms)), e.attrs)),)
         match op.name:
-            case "max" | "min":
+            case "max" | "min":  # the gradient of max is the one-hot vector of the argmax
                 chosen = Apply(MIXINGS["argmax"], (x if op.name == "max" else Apply(neg, (x,)),), e.attrs)
                 return self.form.summed(self.form.times(chosen, terms, index), axes, index)
             case "batchnorm":
@@ -387,23 +422,24 @@ class _Tangents:
                 inner = Apply(mul, (e, self.form.expr(terms)))
                 total = kept(Apply(sum_, (inner,), (("axis", axes),)), axes, len(index))
                 return self.form.plus(
-                    self.form.times(e, terms, index), (Term(Apply(neg, (Apply(mul, (e, total)),))),)
+                    self.form.times(e, terms, index), (TangentTerm(Apply(neg, (Apply(mul, (e, total)),))),)
                 )
-        return ()  # argmax, which jumps
+        return ()  # argmax is piecewise constant
 
-    def of_members(self, e: Apply, op: Mixing) -> Terms:
-        """`op.pick(x1, x2, ...)` is a component of the same function of a stack."""
+    def of_members(self, e: Apply, op: Mixing) -> TangentTerms:
+        """Differentiate op.pick(x1, x2, ...) as component `pick` of op(stack(x1, x2, ...))."""
         index = self.index(e)
         members = Apply(stack, tuple(self.form.spread(x, index) for x in e.args), (("axis", 0),))
         whole = Apply(op, (members,), (*e.attrs, ("axis", (0,))))
         return self.derivative(whole if op.reduces else Apply(at, (whole,), (("index", (e.pick,)),)))
 
-    def of_batchnorm(self, e: Apply, terms: Terms, axes: tuple[int, ...]) -> Terms:
+    def of_batchnorm(self, e: Apply, terms: TangentTerms, axes: tuple[int, ...]) -> TangentTerms:
         """y = (x - mean x) / s:  d_y_i = (d_x_i - mean_j d_x_j) / s - y_i mean_j(y_j d_x_j) / s."""
         (x,), eps = e.args, e.options.get("eps", 0.0)
         count = prod(self.index(x)[a] for a in axes)
         if eps == 0 and count <= 3:
-            if count < 3:  # a sign, or nothing
+            # One member gives 0, two give the sign of their difference: piecewise constant.
+            if count < 3:
                 return ()
             raise TangentError(
                 "batchnorm over 3 members has no tangent kernel",
@@ -411,30 +447,32 @@ class _Tangents:
                 remedy="Its derivative is as large as 1/|x - mean|, whose square has no expectation for 3 "
                 "members. Take a batch of 4 or more, or an eps > 0.",
             )
+        # With eps = 0 and a pure form, expectations of the whole derivative have an integral of their own.
         if eps == 0 and all(t.is_pure for t in terms):
-            return (Term(Apply(d_batchnorm, (x, self.form.expr(terms)), e.attrs)),)
+            return (TangentTerm(Apply(d_batchnorm, (x, self.form.expr(terms)), e.attrs)),)
         return batchnorm_terms(self.form, e, terms)
 
-    # Terms
+    # TangentTerms
 
-    def opened(self, terms: Terms) -> Terms:
-        """The terms with tangents of Nonlins written out, but for those that are too long."""
-        found = ()
+    def opened(self, terms: TangentTerms) -> TangentTerms:
+        """Substitute the terms of d_y for each form d_y of a Nonlin y, unless they are too many."""
+        total = ()
         for t in terms:
             inside = None if t.axes else self.inside(t.form)
             if inside is None:
-                found = self.form.plus(found, (t,))
+                total = self.form.plus(total, (t,))
             elif t.coef is None:
-                found = self.form.plus(found, inside)
+                total = self.form.plus(total, inside)
             else:
-                own = self.index(t.form)
-                index = broadcast_index(own, self.index(t.coef))
-                inside = self.form.widened(inside, own, index)
-                found = self.form.plus(found, self.form.times(t.coef, inside, index))
-        return found
+                form_index = self.index(t.form)
+                index = broadcast_index(form_index, self.index(t.coef))
+                inside = self.form.widened(inside, form_index, index)
+                total = self.form.plus(total, self.form.times(t.coef, inside, index))
+        return total
 
-    def inside(self, form: Expr) -> Terms | None:
-        """The tangent of a Nonlin written out; None if it is too long, or the form is another one."""
+    def inside(self, form: Expr) -> TangentTerms | None:
+        """The written-out terms of d_y, y a Nonlin; None if they are too many, or `form` is no such d_y."""
+        # An explicit stack in place of recursion: programs may be deeper than Python's stack.
         path = [form]
         while path:
             inner = {t.form for t in self.insides.get(path[-1], ()) if not t.axes}
@@ -444,21 +482,23 @@ class _Tangents:
                 name = path.pop()
                 if name in self.insides and name not in self.written:
                     terms = self.opened(self.insides[name])
-                    self.written[name] = terms if len(terms) <= MOST_OPENED else None
+                    # The expectations of pairs of terms grow quadratically; beyond this a name is cheaper.
+                    self.written[name] = terms if len(terms) <= 2**10 else None
         return self.written.get(form)
 
-    def open_sums(self, terms: Terms) -> Terms:
-        """The same, where a coefficient must go into a sum over axes."""
+    def open_sums(self, terms: TangentTerms) -> TangentTerms:
+        """Write terms out if a coefficient has to move into a sum over axes; otherwise leave them."""
         if not any(t.axes or t.form in self.summed for t in terms):
             return terms
         opened = self.opened(terms)
         return opened if any(t.axes for t in opened) else terms
 
     def written_out(self, form: Expr) -> Expr:
-        """A tangent of a matrix product as the sum that it is."""
+        """Replace d_g of a matrix product g by its sum of two products."""
         return self.sums.get(form, form)
 
     def remark_differences(self, op: Function | Mixing, *slopes: Function | Mixing) -> None:
+        """Note that finite differences are used, if they are."""
         if any(map(by_differences, slopes)):
             self.differences = True
             self.remark(
@@ -487,16 +527,16 @@ class _Tangents:
 
 
 def _is_batchnorm(form: Expr) -> bool:
-    """Whether it is a derivative of batchnorm: it is no form, and has an integral as it stands."""
+    """Whether d_batchnorm(x, d_x) occurs: it depends on x, so it is no form, and has its own integral."""
     return any(isinstance(e, Apply) and e.op is d_batchnorm for e in subtrees(form))
 
 
-def _impossible(what: str, *_: Any) -> NetsorError:
+def _impossible(what: str, *_: object) -> NetsorError:
     return NetsorError(f"a tangent is ill-typed: {what}")
 
 
 def _without_unread(program: Program, readouts: set[str]) -> Program:
-    """Covariances with readouts that no output reads any more are left out."""
+    """Drop covariances with readouts that no output reads any more."""
     unread = readouts - {t.readout for s in program.outputs for t in s.terms}
     statements = []
     for s in program.statements:
@@ -508,9 +548,9 @@ def _without_unread(program: Program, readouts: set[str]) -> Program:
 
 
 def _typed(program: Program) -> Program:
-    """The program with the types of all variables written down; it is checked."""
+    """Check the program, and write down the types of all variables."""
     types, statements = program.types, []
     for s in program.statements:
-        typed = isinstance(s, MatMul | LinComb | Nonlin | Moment | Scalar)
+        typed = isinstance(s, MatMul | Assignment)
         statements.append(replace(s, type=types[s.name]) if typed else s)
     return replace(program, statements=tuple(statements))

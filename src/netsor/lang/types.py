@@ -1,8 +1,8 @@
 """The types of the language: A (matrix), G (Gaussian vector), H (its image), C (scalar).
 
-A variable is a *block*: an array of the paper's variables that share one rule. `index` is the shape of
-that array; `()` is the paper's plain variable. A width (`str`) is a Common Dimension Class and goes to
-infinity; an `int` is a finite dimension of data.
+A variable is a *block*: an array of the paper's variables that are defined by one statement. `index` is the
+shape of that array; `()` is a single variable, as in the paper. A width (`str`) is a Common Dimension Class
+and goes to infinity; an `int` is a finite dimension of data.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 __all__ = ["MOST_MEMBERS", "TOO_LARGE", "A", "C", "Dim", "G", "H", "Index", "Type", "VectorType"]
 
-# A block has at most so many vectors (or matrices); each of them takes at least one number in memory.
+# The most members of a block. Each takes at least one number in memory, so larger blocks cannot be evaluated.
 MOST_MEMBERS = 10**8
 TOO_LARGE = (
     f"A block has at most {MOST_MEMBERS:,} members, and so has a dimension of data. The width is not among "
@@ -51,7 +51,7 @@ class H:
 
 @dataclass(frozen=True)
 class G(H):
-    """A vector that is asymptotically Gaussian; every G-var is an H-var too."""
+    """A vector that is asymptotically Gaussian; every G-var is also an H-var."""
 
     __str__ = H.__str__
 

@@ -3,17 +3,19 @@
 | idea | where |
 | --- | --- |
 | `ns.kernel`, `ns.ntk`, `ns.limit`, their options and inputs | kernel, limit, options, inputs |
-| the plan, and carrying it out | computation, plan, notes |
-| what is computed: covariances and moments by recursion | recursion/ |
-| by which method: the ladder | methods/ |
-| nearly equal inputs of steep functions | near/ |
-| or sampled | sampling/ |
-| its errors: how far those of its parts move it | nudges, bounds, result |
+| tiles of a kernel for stores, kernels at held sample points for tuning | kernel_tiles |
+| the plan, and its execution | computation, plan, notes |
+| the paper's rules for mean and covariance | rules/ |
+| the expectations in them: the ladder of methods | methods/ |
+| which families of variables are sampled, decided before anything is recorded | sampled_families |
+| expectations that no method has: samples | sampling/ |
+| errors: probes perturb the steps of a computation by their error bounds | error_probes, bounds, result |
 | what is recorded: steps of arrays without values | tape/ |
-| on what it runs | on_numpy/ (and Numba), on_jax/, on_arrays (any other library) |
-| a matrix from its blocks, in tiles | assembly, tiling |
+| where it runs | on_numpy/ (and Numba), on_jax/, on_arrays (any other library) |
+| a matrix from its blocks, in tiles | assembly, tiling, blocks |
 | sequences of different lengths as one group | padding |
-| sums over the windows of convolutions | windows/ |
+| sums over the windows of convolutions | window_sums |
+| whether the limit exists | finite |
 """
 
 from netsor.limits.kernel import KernelFn, TangentKernelFn, kernel, ntk

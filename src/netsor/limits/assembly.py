@@ -1,7 +1,7 @@
-"""A kernel matrix from the blocks of its outputs: where each number stands, and how it gets there.
+"""A kernel matrix from the blocks of its outputs: which entry belongs where, and how it is written.
 
-`Rows` numbers the rows and columns. NumPy writes tile by tile into a matrix that is there (`write`); where
-arrays cannot be changed, a few operations put all blocks in their places at once (`gathered`).
+`Rows` numbers the rows and columns. In NumPy, a `Writer` writes tile by tile into the matrix. If arrays are
+immutable, `gathered` puts all blocks into place in a few operations.
 """
 
 from __future__ import annotations
@@ -15,31 +15,29 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from netsor.build.network import Group, Joint
+from netsor.build.joint_program import InputGroup, Joint
 from netsor.lang.types import Index
-from netsor.limits.recursion.outputs import output_index
+from netsor.limits.rules.output import output_index
 from netsor.limits.tape.tape import Span
 
-__all__ = ["Place", "Rows", "Writer", "gathered"]
+__all__ = ["Rows", "Tile", "Writer", "gathered"]
 
 Array = Any
-SMALL = 2**12  # elements of a block that is written number by number
 
 
 class Rows:
-    """Where the scalars of each Output statement stand among the rows and columns of the kernel.
+    """The rows and columns of the kernel that belong to each Output statement.
 
-    left, right  for each Output the row numbers (members of its group, index...); -1 where a member has none
+    left, right  for each Output its row numbers (members of its group, index...); -1 if a member has none
     """
 
-    def __init__(self, made: Joint, split: int | None) -> None:
-        self.groups, self.split = made.groups, split
-        shapes = [output_index(made.program, s) for s in made.program.outputs]
-        total = sum(len(g.members) for g in made.groups)
-        first = total if split is None else split
-        self.left, self.left_size = _number(made.groups, shapes, 0, first)
-        start = 0 if split is None else split
-        self.right, self.right_size = _number(made.groups, shapes, start, total)
+    def __init__(self, joint: Joint, split: int | None) -> None:
+        self.groups, self.split = joint.groups, split
+        shapes = [output_index(joint.program, s) for s in joint.program.outputs]
+        total = sum(len(g.members) for g in joint.groups)
+        stop, start = (total, 0) if split is None else (split, split)
+        self.left, self.left_size = _number(joint.groups, shapes, 0, stop)
+        self.right, self.right_size = _number(joint.groups, shapes, start, total)
 
     @property
     def symmetric(self) -> bool:
@@ -47,27 +45,29 @@ class Rows:
 
     @property
     def count(self) -> int:
-        """The inputs, of both sides."""
+        """The number of inputs of both sides."""
         return sum(len(group.members) for group in self.groups)
 
     def spans(self, r: int) -> tuple[Span, Span]:
-        """Positions within group r of the inputs that are rows, and of those that are columns."""
+        """Return the positions within group r of the inputs that are rows, and of those that are columns."""
         members = self.groups[r].members
         if self.split is None:
             return (0, len(members)), (0, len(members))
-        cut = sum(m < self.split for m in members)
-        return (0, cut), (cut, len(members))
+        rows = sum(m < self.split for m in members)
+        return (0, rows), (rows, len(members))
 
     def outputs(self, r: int, side: int) -> tuple[int, ...]:
-        """The Outputs of group r that have rows (side 0) or columns (side 1)."""
+        """Return the Outputs of group r that have rows (side 0) or columns (side 1)."""
         tables, span = (self.left, self.right)[side], self.spans(r)[side]
         return tuple(o for o in self.groups[r].outputs if (tables[o][slice(*span)] >= 0).any())
 
 
-def _number(groups: tuple[Group, ...], shapes: list[Index], start: int, stop: int) -> tuple[list[Any], int]:
-    """Row numbers (members of the group, index...) for each Output; -1 for inputs outside [start, stop)."""
+def _number(
+    groups: tuple[InputGroup, ...], shapes: list[Index], start: int, stop: int
+) -> tuple[list[Any], int]:
+    """Return row numbers (members, index...) of each Output, and their count; -1 outside [start, stop)."""
     tables: list[np.ndarray] = [np.zeros(0, int)] * len(shapes)
-    owner: dict[int, tuple[Group, int]] = {}
+    owner: dict[int, tuple[InputGroup, int]] = {}
     for group in groups:
         for k, member in enumerate(group.members):
             owner[member] = (group, k)
@@ -87,8 +87,8 @@ def _number(groups: tuple[Group, ...], shapes: list[Index], start: int, stop: in
 
 
 @dataclass(frozen=True)
-class Place:
-    """A tile: its inputs, and how many of the first ones belong to the tile before it."""
+class Tile:
+    """A tile: its inputs, and how many of its first rows and columns the tiles before it already have."""
 
     rows: Span
     cols: Span
@@ -102,7 +102,7 @@ class Place:
 class Writer:
     """Writes the blocks of one pair of groups into a kernel matrix.
 
-    corner  the row and column of input 0, if each input has one number and they stand in order
+    corner  the row and column of input 0, if each input has one row and these are in order
     """
 
     def __init__(
@@ -110,24 +110,25 @@ class Writer:
     ) -> None:
         self.rows, self.corner = rows, None
         firsts = [
-            _first_in_order(tables, own, span)
-            for tables, own, span in zip((rows.left, rows.right), outputs, (left, right), strict=True)
+            _first_in_order(tables, numbers, span)
+            for tables, numbers, span in zip((rows.left, rows.right), outputs, (left, right), strict=True)
         ]
+        # Row numbers that are not consecutive need a table; consecutive ones are a slice of the matrix.
         if firsts[0] is not None and firsts[1] is not None:
             self.corner = (firsts[0], firsts[1])
 
-    def write(self, out: np.ndarray, o: int, blocks: dict[int, np.ndarray], place: Place) -> None:
-        """The new part of the blocks (repeats, left inputs, right inputs, ...) of Output o with others.
+    def write(self, out: np.ndarray, o: int, blocks: dict[int, np.ndarray], place: Tile) -> None:
+        """Write the new part of the blocks (repeats, left inputs, right inputs, ...) of Output o.
 
-        Of a symmetric kernel their mirror image, too.
+        Write the mirror image too if the kernel is symmetric.
         """
         if self.corner:
             self._numbers(out, next(iter(blocks.values())), place)
         else:
             self._blocks(out, o, blocks, place)
 
-    def _numbers(self, out: np.ndarray, block: np.ndarray, place: Place) -> None:
-        """One number for each pair of inputs."""
+    def _numbers(self, out: np.ndarray, block: np.ndarray, place: Tile) -> None:
+        """Write one number for each pair of inputs."""
         assert self.corner is not None
         shape = (len(out), *place.counts)
         full = block if block.shape == shape else np.broadcast_to(block, shape)
@@ -139,27 +140,28 @@ class Writer:
             right = max(b, c)
             if right < d:
                 out[:, right:d, a:b] = new[:, :, right - c :].swapaxes(1, 2)
-            if c < b:  # to the last bit
-                own = new[:, :, : b - c].swapaxes(1, 2)
-                np.copyto(out[:, a:b, c:b], own, where=_below_diagonal(b - a))
+            # Rounding may differ above and below the diagonal; copying one side makes it exactly symmetric.
+            if c < b:
+                mirrored = new[:, :, : b - c].swapaxes(1, 2)
+                np.copyto(out[:, a:b, c:b], mirrored, where=_below_diagonal(b - a))
 
-    def _blocks(self, out: np.ndarray, o: int, blocks: dict[int, np.ndarray], place: Place) -> None:
-        """Blocks of any shape, all columns at once."""
-        rows, parts = self.rows, {p: self._part(len(out), b, o, p, place) for p, b in blocks.items()}
-        if rows.symmetric and o in parts and place.rows == place.cols:  # to the last bit
-            own = parts[o].reshape(len(out), prod(parts[o].shape[1:3]), -1)
-            parts[o] = (np.triu(own) + np.triu(own, 1).swapaxes(1, 2)).reshape(parts[o].shape)
-        new = rows.left[o][place.rows[0] + place.done[0] : place.rows[1]]
-        lines = new.reshape(len(new), -1)
-        others = [rows.right[p][place.cols[0] + place.done[1] : place.cols[1]] for p in parts]
-        columns = np.concatenate([table.reshape(len(table), -1) for table in others], axis=1)
-        joined = np.concatenate(list(parts.values()), axis=4) if len(parts) > 1 else parts[next(iter(parts))]
+    def _blocks(self, out: np.ndarray, o: int, blocks: dict[int, np.ndarray], place: Tile) -> None:
+        """Write blocks of any shape, all columns at once."""
+        rows, new = self.rows, {p: self._new_part(len(out), b, o, p, place) for p, b in blocks.items()}
+        if rows.symmetric and o in new and place.rows == place.cols:  # exactly symmetric, as in `_numbers`
+            square = new[o].reshape(len(out), prod(new[o].shape[1:3]), -1)
+            new[o] = (np.triu(square) + np.triu(square, 1).swapaxes(1, 2)).reshape(new[o].shape)
+        left = rows.left[o][place.rows[0] + place.done[0] : place.rows[1]]
+        lines = left.reshape(len(left), -1)
+        right = [rows.right[p][place.cols[0] + place.done[1] : place.cols[1]] for p in new]
+        columns = np.concatenate([table.reshape(len(table), -1) for table in right], axis=1)
+        joined = np.concatenate(list(new.values()), axis=4) if len(new) > 1 else new[next(iter(new))]
         _write(out, lines, columns, joined)
         if rows.symmetric:
             _write(out, columns, lines, joined.transpose(0, 3, 4, 1, 2))
 
-    def _part(self, repeats: int, block: np.ndarray, o: int, p: int, place: Place) -> np.ndarray:
-        """The new part of a block, (repeats, left inputs, left index, right inputs, right index)."""
+    def _new_part(self, repeats: int, block: np.ndarray, o: int, p: int, place: Tile) -> np.ndarray:
+        """Return the new part of a block: (repeats, left inputs, left index, right inputs, right index)."""
         left, right = self.rows.left[o].shape[1:], self.rows.right[p].shape[1:]
         shape = (repeats, *place.counts, *left, *right)
         full = block if block.shape == shape else np.broadcast_to(block, shape)
@@ -174,7 +176,7 @@ def _below_diagonal(n: int) -> np.ndarray:
 
 
 def _first_in_order(tables: list[np.ndarray], outputs: tuple[int, ...], span: Span) -> int | None:
-    """The row of input 0, if each input has one output and they stand in order."""
+    """Return the row of input 0 if each input has one output and the rows are in order, else None."""
     numbers = tables[outputs[0]][slice(*span)]
     if len(outputs) > 1 or numbers.ndim > 1 or numbers[0] < 0:
         return None
@@ -184,13 +186,14 @@ def _first_in_order(tables: list[np.ndarray], outputs: tuple[int, ...], span: Sp
 
 
 def _write(out: np.ndarray, lines: np.ndarray, columns: np.ndarray, block: np.ndarray) -> None:
-    """Write (repeats, left inputs, left index, right inputs, right index) at rows and columns."""
-    if lines.min() < 0 or columns.min() < 0:  # inputs of different lengths, some without these Outputs
+    """Write (repeats, left inputs, left index, right inputs, right index) at these rows and columns."""
+    if lines.min() < 0 or columns.min() < 0:  # inputs of other lengths do not have these Outputs
         a, b = lines.reshape(-1), columns.reshape(-1)
         table = block.reshape(len(block), lines.size, columns.size)
         out[(slice(None), *np.ix_(a[a >= 0], b[b >= 0]))] = table[:, a >= 0][:, :, b >= 0]
         return
-    steps = (None, None) if block.size < SMALL else (_steps(lines), _steps(columns))
+    # Copying with strides is several times as fast as copying by index, but finding strides takes time.
+    steps = (None, None) if block.size < 2**12 else (_steps(lines), _steps(columns))
     if steps[0] is None or steps[1] is None:
         out[:, lines[:, :, None, None], columns[None, None]] = block
         return
@@ -200,7 +203,7 @@ def _write(out: np.ndarray, lines: np.ndarray, columns: np.ndarray, block: np.nd
 
 
 def _steps(numbers: np.ndarray) -> tuple[int, int] | None:
-    """By how much numbers grow from input to input and along the index, if they do so evenly."""
+    """Return the constant steps of row numbers from input to input and along the index, or None."""
     inputs, index = numbers.shape
     steps = (
         int(numbers[1, 0] - numbers[0, 0]) if inputs > 1 else 0,
@@ -215,7 +218,7 @@ def _steps(numbers: np.ndarray) -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class _Kind:
-    """Outputs of the same shape and number of inputs; `numbers` (outputs, inputs, entries) are their rows."""
+    """Outputs of equal shape and number of inputs; `numbers` (outputs, inputs, entries) are their rows."""
 
     outputs: list[int]
     index: tuple[int, ...]
@@ -232,13 +235,13 @@ def gathered(
     shapes: Mapping[tuple[int, int], tuple[int, ...]],
     stack: Callable[[Sequence[tuple[int, int]]], Array],
 ) -> Array:
-    """(rows, columns) of the kernel; blocks below the diagonal are mirror images of those above it.
+    """Return the kernel (rows, columns) from its blocks; mirror the blocks above the diagonal.
 
-    shapes  of the blocks of pairs of Outputs, (1, left inputs, right inputs, left index, right index)
-    stack   some of these blocks, of one shape, on a leading axis
+    shapes  by pair of Outputs, the shape (1, left inputs, right inputs, left index, right index) of its block
+    stack   returns given blocks of one shape, stacked along a leading axis
 
-    Outputs of the same shape make a grid of blocks, whose axes are put in order by one transposition where
-    rows are numbered input by input, as they mostly are.
+    Outputs of equal shape form a grid of blocks. If rows are numbered input by input, as usual, one
+    transposition puts the axes of a grid in order.
     """
     lefts = _kinds([o for o, _ in shapes], rows.left)
     rights = _kinds([p for _, p in shapes], rows.right)
@@ -252,31 +255,34 @@ def gathered(
 
 
 def _kinds(outputs: list[int], tables: list[np.ndarray]) -> list[_Kind]:
-    found: dict[Any, list[int]] = {}
+    members_of: dict[Any, list[int]] = {}
     for o in dict.fromkeys(outputs):
-        found.setdefault((tables[o].shape[1:], int((tables[o] >= 0).sum())), []).append(o)
+        members_of.setdefault((tables[o].shape[1:], int((tables[o] >= 0).sum())), []).append(o)
     return [
         _Kind(members, index, np.stack([_rows_of(tables[o]) for o in members]))
-        for (index, _), members in found.items()
+        for (index, _), members in members_of.items()
     ]
 
 
 def _rows_of(table: np.ndarray) -> np.ndarray:
-    """(inputs, entries) of the row numbers of the inputs that have rows."""
+    """Return the row numbers (inputs, entries) of the inputs that have rows."""
     flat = table.reshape(len(table), int(np.prod(table.shape[1:], dtype=int)))
     return flat[(flat >= 0).any(axis=1)]
 
 
 def _grid(xp: Any, rows: Rows, shapes: Mapping[Any, Any], stack: Any, left: _Kind, right: _Kind) -> Array:
-    """The blocks of equal outputs, input by input; those on the diagonal are halved, those below it are 0."""
+    """Return the blocks of equal outputs, input by input; halve those on the diagonal, set those below to 0.
+
+    The sum of the matrix and its transpose then has each block once.
+    """
     sides = [(o, p) for o in left.outputs for p in right.outputs]
-    by_shape: dict[Any, list[tuple[int, int]]] = {}  # axes of length 1 stand for many equal values
+    by_shape: dict[Any, list[tuple[int, int]]] = {}  # axes of length 1 broadcast, so shapes may differ
     for pair in sides:
         if pair in shapes:
             by_shape.setdefault(shapes[pair], []).append(pair)
     if not by_shape:
         return xp.zeros((left.numbers.size, right.numbers.size), dtype=stack([next(iter(shapes))]).dtype)
-    made, place = [], {}
+    stacks, place = [], {}
     for members in by_shape.values():
         block = stack(members)[:, 0, ...]
         full = xp.broadcast_to(
@@ -284,20 +290,20 @@ def _grid(xp: Any, rows: Rows, shapes: Mapping[Any, Any], stack: Any, left: _Kin
         )
         full = xp.moveaxis(full, 2, 2 + len(left.index))
         place.update(zip(members, range(len(place), len(place) + len(members)), strict=True))
-        made.append(xp.reshape(full, (len(members), *left.shape, *right.shape)))
-    tiles = xp.concat(made, axis=0) if len(made) > 1 else made[0]
+        stacks.append(xp.reshape(full, (len(members), *left.shape, *right.shape)))
+    grid = xp.concat(stacks, axis=0) if len(stacks) > 1 else stacks[0]
     order = [place.get(pair, 0) for pair in sides]
-    if order != list(range(tiles.shape[0])):
-        tiles = xp.take(tiles, xp.asarray(np.asarray(order)), axis=0)
+    if order != list(range(grid.shape[0])):
+        grid = xp.take(grid, xp.asarray(np.asarray(order)), axis=0)
     weight = np.array([_weight(rows, pair, pair in shapes) for pair in sides])
     if not (weight == 1).all():
-        factor = xp.asarray(weight[:, None, None, None, None], dtype=tiles.dtype)
-        tiles = xp.where(factor > 0, tiles * factor, xp.zeros_like(tiles))
-    tiles = xp.reshape(tiles, (len(left.outputs), len(right.outputs), *left.shape, *right.shape))
-    return xp.reshape(xp.permute_dims(tiles, (2, 0, 3, 4, 1, 5)), (left.numbers.size, right.numbers.size))
+        factor = xp.asarray(weight[:, None, None, None, None], dtype=grid.dtype)
+        grid = xp.where(factor > 0, grid * factor, xp.zeros_like(grid))
+    grid = xp.reshape(grid, (len(left.outputs), len(right.outputs), *left.shape, *right.shape))
+    return xp.reshape(xp.permute_dims(grid, (2, 0, 3, 4, 1, 5)), (left.numbers.size, right.numbers.size))
 
 
-def _weight(rows: Rows, pair: tuple[int, int], there: bool) -> float:
-    if not there:
+def _weight(rows: Rows, pair: tuple[int, int], is_there: bool) -> float:
+    if not is_there:
         return 0.0
     return 0.5 if pair[0] == pair[1] and rows.symmetric else 1.0

@@ -1,4 +1,4 @@
-"""All blocks of a kernel recorded at once, as one graph: for libraries that compile or run it whole."""
+"""All blocks of a kernel recorded as one graph, for libraries that compile or run it as a whole."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from netsor.limits.assembly import Rows
-from netsor.limits.recursion.outputs import output_second
-from netsor.limits.recursion.pairs import Pair, PerInput, PerPair
-from netsor.limits.recursion.recorder import Missing, Recorder
+from netsor.limits.rules.output import output_second
+from netsor.limits.rules.pairs import Pair, PerInput, PerPair
+from netsor.limits.rules.recorder import Recorder
 from netsor.limits.tape.graph import Graph
 from netsor.limits.tape.tape import Tape
 
@@ -19,7 +19,7 @@ __all__ = ["Recorded", "recorded_blocks"]
 
 @dataclass(frozen=True)
 class Recorded:
-    """The graph of a kernel, the pairs of Outputs of its blocks, and the elements of its largest array."""
+    """The graph of a kernel, the pairs of Outputs of its blocks, and the size of its largest array."""
 
     graph: Graph
     pairs: list[tuple[int, int]]
@@ -27,17 +27,17 @@ class Recorded:
 
 
 def _with_noise(r: Recorder, block: PerPair, o: int, p: int) -> PerPair:
-    """The block with those of inputs with themselves in their places, where their noise is the same."""
-    pair, own = block.pair, r.ask(output_second, o, p, Pair(True))
+    """Replace the diagonal of a block by self blocks: an input shares its noise with itself only."""
+    pair, diagonal = block.pair, r.ask(output_second, o, p, Pair(True))
     assert pair.rows is not None
-    n, shape = pair.rows[1] - pair.rows[0], own.array.shape
-    spread = pair.left(PerInput(own.array, len(shape) - 2)).array
+    n, shape = pair.rows[1] - pair.rows[0], diagonal.array.shape
+    spread = pair.left(PerInput(diagonal.array, len(shape) - 2)).array
     same = pair.shared(r.xp.asarray(np.eye(n).reshape((1, n, n, *(1,) * (len(shape) - 2)))))
     return PerPair(block.array + same * (spread - block.array), pair, block.left, block.right)
 
 
-def recorded_blocks(make: Callable[[Tape], Recorder], rows: Rows) -> Recorded | Missing:
-    """The blocks of all pairs of outputs; with one set of inputs, those on and above the diagonal."""
+def recorded_blocks(make: Callable[[Tape], Recorder], rows: Rows) -> Recorded:
+    """Record the blocks of all pairs of outputs; of a symmetric kernel, those on and above the diagonal."""
     single, tape, blocks = Tape(), Tape(), {}
     recorder = make(single)
     group_of = {o: r for r, group in enumerate(rows.groups) for o in group.outputs}
@@ -46,8 +46,6 @@ def recorded_blocks(make: Callable[[Tape], Recorder], rows: Rows) -> Recorded | 
         for p, (_, right) in spans.items():
             if left[0] < left[1] and right[0] < right[1] and (not rows.symmetric or p >= o):
                 block = recorder.ask(output_second, o, p, Pair(False, False, left, right, tape))
-                if recorder.missing:
-                    return recorder.missing
                 if rows.symmetric and group_of[o] == group_of[p] and recorder.program.noise:
                     block = _with_noise(recorder, block, o, p)
                 blocks[o, p] = block.array

@@ -1,39 +1,39 @@
-"""One network on inputs of given shapes: planned, then carried out on any values of them."""
+"""One network on inputs of given shapes: planned once, then computed for any values of these inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from netsor.build.network import Joint
+from netsor.build.joint_program import Joint
 from netsor.errors import LimitError
-from netsor.expect.points.landmarks import Landmarks
-from netsor.lang.program import Program
+from netsor.expect.points.landmark_loadings import Landmarks
 from netsor.limits.assembly import Rows
+from netsor.limits.error_probes import Probe, error_of, probes
 from netsor.limits.finite import finite, in_range
 from netsor.limits.methods.ladder import expectation
-from netsor.limits.near.gaps import second_of_twins
-from netsor.limits.near.twins import Entries, NearPairs
 from netsor.limits.notes import Notes
-from netsor.limits.nudges import DOWN, NUDGE, STILL, TURN, Nudge, changes, farthest
 from netsor.limits.on_numpy import kernel as on_numpy
 from netsor.limits.on_numpy.prepared import Prepared
 from netsor.limits.on_numpy.recording import Recording, record
 from netsor.limits.options import Options
 from netsor.limits.padding import Padding, pad
 from netsor.limits.plan import Plan, require_patience
-from netsor.limits.recursion.forms import Forms
-from netsor.limits.recursion.moments import first, second
-from netsor.limits.recursion.outputs import output_index, output_second
-from netsor.limits.recursion.pairs import Pair, PerInput
-from netsor.limits.recursion.recorder import Missing, Recorder, Rules
 from netsor.limits.result import Result, Scale, plan_of
-from netsor.limits.sampling.averages import Averages
-from netsor.limits.sampling.values import Samples, sampled_mean
+from netsor.limits.rules.forms import Forms
+from netsor.limits.rules.lincomb import cov, mean
+from netsor.limits.rules.nonlin import first, second
+from netsor.limits.rules.output import output_index, output_own, output_second
+from netsor.limits.rules.pairs import Pair, PerInput
+from netsor.limits.rules.recorder import Recorder, Rules
+from netsor.limits.rules.setting import Setting
+from netsor.limits.sampled_families import TILE, Decision, Question, decide
+from netsor.limits.sampling.drawing import Samples, SharedState, sampled_mean
+from netsor.limits.sampling.standard_error import Averages
 from netsor.limits.tape.tape import Tape
 from netsor.limits.tiling import Cut
 from netsor.progress import bar
@@ -41,21 +41,21 @@ from netsor.progress import bar
 if TYPE_CHECKING:
     from netsor.limits.sampling.kernel import SampledKernel
     from netsor.limits.sampling.repeats import Repeats
+    from netsor.limits.sampling.tables import Tables
 
 __all__ = ["Computation"]
 
-RATE = 3e8  # multiply-adds in a second, about: how long a kernel takes as long as nothing of it is done
-MOST_FINDS = 6  # of families that must be sampled: each takes a recording, and then all are sampled
-RULES = Rules(first, second, expectation, sampled_mean)
+RATE = 3e8  # multiply-adds per second: a low first guess, for the bar until the first tiles are done
+RULES = Rules(mean, cov, first, second, expectation, sampled_mean)
 Values = Mapping[str, Any]
 
 
 class Computation:
-    """The kernel of a joint program; with `split`, between the inputs before it and those from it on.
+    """The kernel of a joint program; with `split`, between the inputs before it and the inputs from it on.
 
-    Only the shapes of its data count. `params` names the variances that are given with the data, and `varied`
-    those that are given `versions` values each, for as many kernels in one pass. A part of a larger kernel is
-    computed with the `cut` of the whole.
+    Only the shapes of the data matter. `params` names the variances that are given with the data. `varied`
+    names variances with `versions` values each, for as many kernels in one pass. A part of a larger kernel
+    uses the `cut` of the whole, so that it has the same numbers.
     """
 
     def __init__(
@@ -77,165 +77,174 @@ class Computation:
         )
         self.shapes = {name: np.shape(array) for name, array in made.data.items()}
         empty = {name: np.broadcast_to(0.0, shape) for name, shape in self.shapes.items()}
-        self.made = replace(made, data=empty)  # kernels keep computations, not the inputs they were made for
-        self.missing: Missing | None = None  # what must be sampled, whatever the inputs are
-        self.reasons: tuple[str, ...] = ()
-        self.found_missing = 0
-        if options.method == "sample":
-            self.missing = Missing(frozenset(self.forms.families.values()), "")
-        self._recordings: dict[bool, Recording] = {}
+        self.made = replace(made, data=empty)  # kernels keep computations, which must not keep the inputs
+        self._decisions: dict[Any, Decision] = {}
+        self._recording: Recording | None = None
+        self._probed: Recording | None = None
         self._sampled: SampledKernel | None = None
         self._padded: tuple[Padding, Computation] | bool | None = False
         self.is_padded = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """What travels: the program and what must be sampled, nothing that was recorded."""
-        made = replace(self.made, data=self.shapes)
-        found = {"missing": self.missing, "reasons": self.reasons}
-        return {"of": (made, self.options, self.params, self.rows.split, self.cut), "found": found}
+        """Pickle the program, but nothing that was decided or recorded."""
+        shapes_alone = replace(self.made, data=self.shapes)
+        return {"of": (shapes_alone, self.options, self.params, self.rows.split, self.cut)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        made, *rest = state["of"]
-        data = {name: np.broadcast_to(0.0, shape) for name, shape in made.data.items()}
-        self.__init__(replace(made, data=data), *rest)
-        self.__dict__.update(state["found"])
+        joint, *arguments = state["of"]
+        data = {name: np.broadcast_to(0.0, shape) for name, shape in joint.data.items()}
+        self.__init__(replace(joint, data=data), *arguments)
+
+    # What is sampled
+
+    def decision(self, question: Question | None = None) -> Decision:
+        """Return what is sampled for the kernel, or for one question; method="exact" refuses samples."""
+        decision = self._decision(question, False, self.options.method != "exact")
+        if self.options.method == "exact" and not decision.exact:
+            raise LimitError(
+                "this limit has no exact method",
+                remedy=f'{decision.reasons[0]}. Use method="auto", which samples only what it must.',
+            )
+        return decision
+
+    def exact_setting(self, question: Question | None = None, traced: bool = False) -> Setting | None:
+        """Return the setting of an exact recording, for JAX if `traced`; None if it must be sampled."""
+        if self.options.method == "sample":
+            return None
+        decision = self._decision(question, traced, False)
+        return decision.setting if decision.exact else None
+
+    def _decision(self, question: Question | None, traced: bool, samples: bool) -> Decision:
+        key = question, traced, samples
+        if key not in self._decisions:
+            members = {name: shape[0] for name, shape in self.shapes.items() if name in self.batched}
+            drawn = self.forms.families.values() if self.options.method == "sample" else ()
+            setting = Setting(self.forms, members, traced, frozenset(drawn))
+            asked = self._questions() if question is None else [[question]]
+            self._decisions[key] = decide(setting, asked, self._tables_of if samples else None)
+        return self._decisions[key]
+
+    def _questions(self) -> list[list[Question]]:
+        """Return the questions of a recording: all blocks between groups, and of inputs with themselves."""
+        asked, groups, symmetric = [], self.rows.groups, self.rows.symmetric
+        for k in range(len(groups)):
+            for m in range(k if symmetric else 0, len(groups)):
+                left, right = self.rows.outputs(k, 0), self.rows.outputs(m, 1)
+                mirrored = symmetric and k == m  # E[y y'] and E[y' y] are one block
+                pairs = [(o, p) for o in left for p in right if not mirrored or p >= o]
+                asked.append([(output_second, o, p, TILE) for o, p in pairs])
+        for group in groups if symmetric else ():
+            asked.append([(output_own, o) for o in group.outputs])
+            if self.program.noise:
+                asked.append(
+                    [(output_second, o, p, Pair(True)) for o in group.outputs for p in group.outputs]
+                )
+        return asked
+
+    def _tables_of(self, setting: Setting) -> Tables | None:
+        """Return the tables of the vectors of a loop over tokens; a program with noise has none."""
+        if self.program.noise:
+            return None
+        from netsor.limits.sampling.tables import tables_of  # slow to load, and most kernels are exact
+
+        size = 8 * self.rows.left_size * self.rows.right_size
+        return tables_of(setting, size, self.options.memory, self.options.most_points)
 
     # Recording
 
     def recorder(
         self,
+        setting: Setting,
         tape: Tape,
         most: int | None = None,
-        errors: bool = False,
         samples: Samples | None = None,
-        traced: bool = False,
     ) -> Recorder:
-        """A recorder of this program, for at most so many inputs at a time."""
-        shapes = {
-            name: (min(most, shape[0]), *shape[1:]) if most is not None and name in self.batched else shape
-            for name, shape in self.shapes.items()
-        }
-        return self._recorder_of(self.program, self.forms, shapes, tape, errors, samples, traced)
-
-    def _recorder_of(
-        self,
-        program: Program,
-        forms: Forms,
-        shapes: Mapping[str, tuple[int, ...]],
-        tape: Tape,
-        errors: bool = False,
-        samples: Samples | None = None,
-        traced: bool = False,
-    ) -> Recorder:
+        """Return a recorder of this program, for at most `most` inputs at a time."""
         dtype, data = self.options.dtype, {}
-        for name, shape in shapes.items():
-            array, rank = tape.input(name, shape, dtype), program.data[name].ndim
-            data[name] = PerInput(array[None, ...] if len(shape) > rank else array[None, None, ...], rank)
+        for name, shape in self.shapes.items():
+            batched = name in self.batched
+            if batched and most is not None:
+                shape = (min(most, shape[0]), *shape[1:])
+            array, rank = tape.input(name, shape, dtype), self.program.data[name].ndim
+            data[name] = PerInput(array[None, ...] if batched else array[None, None, ...], rank)
         params: dict[str, Any] = {name: tape.input(name, (), dtype) for name in self.params}
         for name in self.varied:
-            params[name] = (
-                PerInput(tape.input(name, (self.versions, 1), dtype), 0)
-                if forms is self.forms
-                else tape.input(name, (), dtype)
-            )
-        nudge, turn = (tape.input(name, (), dtype) if errors else None for name in (NUDGE, TURN))
+            params[name] = PerInput(tape.input(name, (self.versions, 1), dtype), 0)
         notes = Notes(remarks=dict.fromkeys(self.made.tangent.remarks if self.made.tangent else ()))
-        return Recorder(
-            program, forms, tape, data, params, RULES, notes, nudge, turn, self.is_padded, traced, samples
-        )
+        return Recorder(setting, tape, data, params, RULES, notes, self.is_padded, samples)
 
     @property
     def padded(self) -> tuple[Padding, Computation] | None:
-        """The same with inputs of different lengths as one group, where that pays."""
+        """The same computation with inputs of different lengths as one group, or None if it does not pay."""
         if self._padded is False:
             padding = pad(self.made) if len(self.made.groups) > 1 else None
             self._padded = None
             if padding is not None:
-                made = replace(padding.made, data=padding.data(self.made.data))
-                own = Computation(
-                    made, self.options, self.params, self.rows.split, self.cut, self.varied, self.versions
+                joint = replace(padding.joint, data=padding.data(self.made.data))
+                whole = Computation(
+                    joint, self.options, self.params, self.rows.split, self.cut, self.varied, self.versions
                 )
-                own._padded, own.is_padded = None, True
-                self._padded = padding, own
+                whole._padded, whole.is_padded = None, True
+                self._padded = padding, whole
         assert not isinstance(self._padded, bool)
         return self._padded
 
-    def recording(self, errors: bool) -> Recording | None:
-        """The exact computation with or without errors, or None if something must be sampled.
+    def recording(self, errors: bool) -> Recording:
+        """Return the exact recording.
 
-        The second one without errors is with compiled loops, if they pay.
+        One recording serves the kernel and, with `errors`, its probes, unless probes need more memory than
+        allowed. It is recorded again with compiled loops as soon as a second run shows that they pay.
         """
-        if self.missing is not None:
-            return None
-        known = self._recordings.get(errors)
-        if known is None or (self.cut is None and not errors and known.ran and known.pays_compiling):
-            options = self.options
+        last = self._recording
+        if last is None or (self.cut is None and not errors and last.ran and last.pays_compiling):
+            last = self._recording = self._record(last is not None, for_probes=False)
+        if not errors or last.probing_workers:
+            return last
+        if self._probed is None:
+            self._probed = self._record(False, for_probes=True)
+        return self._probed
 
-            def make(tape: Tape, most: int | None) -> Recorder:
-                return self.recorder(tape, most, errors)
-
-            memory, compiled = options.memory, known is not None
-            with bar(options.progress, 0, "planning the kernel"):
-                found = record(make, self.program, self.rows, memory, options.dtype, compiled, self.cut)
-            if isinstance(found, Missing):
-                self._sample(found)
-                return None
-            self._recordings[errors] = found
-        return self._recordings[errors]
-
-    def _sample(self, missing: Missing) -> None:
-        """Note families that must be sampled."""
-        if self.options.method == "exact":
-            raise LimitError(
-                "this limit has no exact method",
-                remedy=f'{missing.reason}. Use method="auto", which samples only what it must.',
-            )
-        families = missing.families | (self.missing.families if self.missing else frozenset())
-        self.found_missing += 1
-        if self.found_missing > MOST_FINDS:
-            families |= frozenset(self.forms.families.values())
-        self.missing = Missing(families, missing.reason)
-        self.reasons = tuple(dict.fromkeys((*self.reasons, missing.reason)))
+    def _record(self, compiled: bool, for_probes: bool) -> Recording:
+        o, rows, setting = self.options, self.rows, self.exact_setting()
+        assert setting is not None
+        make = partial(self.recorder, setting)
+        with bar(o.progress, 0, "planning the kernel"):
+            return record(make, self.program, rows, o.memory, o.dtype, compiled, self.cut, for_probes)
 
     @property
     def sampled(self) -> SampledKernel:
-        """The kernel with some families sampled: those that must be."""
+        """The kernel in which the families without an exact method are sampled."""
         if self._sampled is None:
-            repeats = self._repeats_of(None)
-            assert self.missing is not None
-            from netsor.limits.sampling.kernel import SampledKernel  # most kernels need none
+            from netsor.limits.sampling.kernel import SampledKernel  # most kernels are exact
 
-            self._sampled = SampledKernel(repeats, self.missing.families, self.reasons)
+            decision = self.decision()
+            self._sampled = SampledKernel(
+                self._repeats_of(decision), decision.setting.sampled, decision.reasons
+            )
         return self._sampled
 
-    def _repeats_of(self, question: tuple[Any, ...] | None) -> Repeats:
-        """The kernel, or what a question asks for, with all families sampled that must be."""
+    def _repeats_of(self, decision: Decision, question: Question | None = None) -> Repeats:
+        """Return the kernel, or the quantity of a question, with sampled families."""
         from netsor.limits.sampling.repeats import Repeats
 
-        while True:
-            assert self.missing is not None
-            families = self.missing.families
-            made = Repeats(self.recorder, self.program, self.rows, self.options, families, question)
-            found = made.at(self.options.first_points)
-            if not isinstance(found, Missing):
-                return made
-            self._sample(found)
+        make, setting = partial(self.recorder, decision.setting), decision.setting
+        return Repeats(
+            make, self.program, self.rows, self.options, setting.sampled, decision.tables, question
+        )
 
     # The plan
 
     def exact(self, errors: bool) -> tuple[Callable[[Values], Values], Recording] | None:
-        """How data become those of an exact recording, and that; None if something must be sampled."""
-        if self.missing is None and self.padded is not None:
-            padding, own = self.padded
-            found = own.recording(errors)
-            if found is not None:
-                return lambda given: {**given, **padding.data(given)}, found
-            assert own.missing is not None
-        found = self.recording(errors)
-        return None if found is None else (lambda given: given, found)
+        """Return how to prepare data for an exact recording, and that recording; None if it must sample."""
+        # Padded inputs may share a recording. If that one must sample, try the groups one by one.
+        if self.padded is not None:
+            padding, whole = self.padded
+            if whole.exact_setting() is not None:
+                return lambda given: {**given, **padding.data(given)}, whole.recording(errors)
+        return None if self.exact_setting() is None else (lambda given: given, self.recording(errors))
 
     def plan(self, errors: bool = False) -> Plan:
-        """What the kernel takes, without computing it."""
+        """Return what the kernel takes, without computing it."""
         shape = (self.rows.left_size, self.rows.right_size)
         exact = self.exact(errors)
         if exact is not None:
@@ -246,29 +255,26 @@ class Computation:
 
     def given(self, data: Values, params: Values) -> dict[str, Any]:
         dtype = self.options.dtype
-        found = {name: np.asarray(x, dtype) for name, x in (*data.items(), *params.items())}
+        arrays = {name: np.asarray(x, dtype) for name, x in (*data.items(), *params.items())}
         for name in data:
-            _require_scale(name, found[name])
-        return found
+            _require_scale(name, arrays[name])
+        return arrays
 
-    def value(self, data: Values, params: Values, held: dict[str, Any] | None = None) -> np.ndarray:
-        """The kernel alone; with `held`, what sampling has chosen in the first of several calls stays."""
+    def value(self, data: Values, params: Values, shared: SharedState | None = None) -> np.ndarray:
+        """Return the kernel alone; `shared` keeps the choices of sampling in the first of several calls."""
         if self.options.tol is not None:
             return self.result(data, params).value
         exact = self.exact(errors=False)
         if exact is None:
-            return self.sampled.result(self.given(data, params), False, held).value
+            return self.sampled.result(self.given(data, params), False, shared).value
         prepare, recording = exact
         given = self.given(data, params)
-        value = self._run(recording, prepare(given), STILL, "computing the kernel")
-        for entries in self._near(recording, given, [STILL], [np.diagonal(value)]):
-            value[entries.rows, entries.cols] = entries.values[0]
-        return value
+        return self._run(recording, prepare(given), None, "computing the kernel")
 
     def several(self, data: Values, params: Values, varied: Sequence[Values]) -> np.ndarray | None:
-        """(versions, rows, columns) of the kernels with varied variances; None if something must be sampled.
+        """Return kernels (versions, rows, columns) for the varied variances, or None if something is sampled.
 
-        What does not depend on them is computed once.
+        Everything that does not depend on these variances is computed once.
         """
         exact = self.exact(errors=False)
         if exact is None:
@@ -277,70 +283,38 @@ class Computation:
         given, dtype = self.given(data, params), self.options.dtype
         table = {name: np.array([[v[name]] for v in varied], dtype) for name in self.varied}
         recording.ran = True
-        value = on_numpy.run(recording, {**prepare(given), **table}, dtype, self.versions, lambda: None)
-        for matrix, own in zip(value, varied, strict=True):
-            at = {**given, **self.given({}, own)}
-            for entries in self._near(recording, at, [STILL], [np.diagonal(matrix)]):
-                matrix[entries.rows, entries.cols] = entries.values[0]
-        return value
+        return on_numpy.run(recording, {**prepare(given), **table}, dtype, self.versions, lambda: None)
 
-    def _near(
-        self, recording: Recording, given: Values, nudges: list[Nudge], diagonals: list[np.ndarray]
-    ) -> Iterator[Entries]:
-        """The entries of nearly equal inputs at some nudges, where functions are steep."""
-        if not recording.notes.steep or self.program.noise:  # equal inputs differ in their noise
-            return iter(())
-        names = (self.shapes, (*self.params, *self.varied))
-        data, params = ({name: given[name] for name in own} for own in names)
-        return NearPairs(self.program, self.rows, data, params, self._twins, nudges, diagonals).entries()
-
-    def _twins(self, program: Program, shapes: Mapping[str, tuple[int, ...]]) -> Recorder:
-        """A recorder of a program of two inputs."""
-        made = self._recorder_of(program, Forms(program), shapes, Tape(dtype=self.options.dtype), errors=True)
-        return replace(made, rules=replace(RULES, second=second_of_twins))
-
-    def _run(self, recording: Recording, given: Values, nudge: Nudge, what: str) -> np.ndarray:
-        """The kernel, moved by so many of its error bounds."""
+    def _run(self, recording: Recording, given: Values, probe: Probe | None, what: str) -> np.ndarray:
+        """Run a recording, with its steps perturbed by a probe if one is given: (rows, columns)."""
         if not recording.ran:
             require_patience(
                 plan_of(recording, 0, (self.rows.left_size, self.rows.right_size)), self.options.confirm
             )
         recording.ran, count = True, sum(len(tiles.places) for tiles in recording.tiles)
         with bar(self.options.progress, count, what, lambda: recording.work / RATE) as advance:
-            return on_numpy.run(recording, {**given, **nudge}, self.options.dtype, 1, advance)[0]
+            return on_numpy.run(recording, given, self.options.dtype, 1, advance, probe)[0]
 
     def result(self, data: Values, params: Values) -> Result:
-        """The kernel with errors and plan."""
+        """Return the kernel with errors and plan."""
         exact = self.exact(errors=True)
         if exact is None:
             return self.sampled.result(self.given(data, params), errors=True)
         prepare, recording = exact
-        own, statements = self.given(data, params), len(self.program.statements)
-        given = prepare(own)
+        given, statements = prepare(self.given(data, params)), len(self.program.statements)
         with recording.lock:
+            # Errors are largest values over a run, so forget those of the run before.
             recording.notes.errors.clear()
-            value = in_range(self._run(recording, given, STILL, "computing the kernel"))
-            nudges, diagonals = [STILL], [np.diagonal(value).copy()]
+            value = in_range(self._run(recording, given, None, "computing the kernel"))
             scale = Scale.of(value, self.rows.symmetric)
 
-            def change(nudge: Nudge) -> np.ndarray:
-                moved = self._run(recording, given, nudge, "computing its errors")
-                nudges.append(nudge)
-                diagonals.append(np.diagonal(moved).copy())
-                moved -= value  # in place: it is as large as the kernel
+            def change(probe: Probe) -> np.ndarray:
+                moved = self._run(recording, given, probe, "computing its errors")
+                moved -= value  # in place, to avoid a third matrix of the kernel's size
                 return moved
 
             counts = partial(scale.counts, statements, self.options.dtype)
-            more = farthest(changes(change, recording.notes, counts))
-            nudges.append(DOWN)
-            diagonals.append(diagonals[0])
-            for entries in self._near(recording, own, nudges, diagonals):
-                still, *moved = entries.values
-                value[entries.rows, entries.cols] = still
-                if more is not None:
-                    near = zip(nudges[1:], (x - still for x in moved), strict=True)
-                    more[entries.rows, entries.cols] = farthest(near)
-            scale = Scale.of(value, self.rows.symmetric)
+            more = error_of(probes(change, recording.notes, self.forms.may_cancel, counts))
             plan = plan_of(recording, statements, value.shape)
             bound = scale.rounding(statements, self.options.dtype, more)
         remedy = "The exact methods have an error of {:.2g} here. Use a larger tol."
@@ -348,31 +322,30 @@ class Computation:
         return Result.of(value, bound, plan)
 
     def landmark_part(self, data: Values, params: Values, landmarks: Landmarks) -> Result:
-        """The sampled kernel of landmarks and others, each of which is drawn as with any others."""
-        self.exact(errors=True)  # finds what must be sampled
+        """Return a sampled kernel of landmarks and other inputs, which are drawn as in any other block."""
         return self.sampled.part(self.given(data, params), landmarks)
 
     @property
     def has_landmarks(self) -> bool:
-        """Whether it is sampled, and its inputs can be drawn with landmarks."""
-        return self.exact(errors=True) is None and self.sampled.has_landmarks
+        """Whether the kernel is sampled, and its inputs can be drawn given landmarks."""
+        return self.exact_setting() is None and self.sampled.has_landmarks
 
     def means(self) -> np.ndarray:
-        """The mean of every row: what an Output adds to its readouts."""
-        found = np.zeros(self.rows.left_size)
+        """Return the mean of every row, (rows,): the constant that an Output adds."""
+        means = np.zeros(self.rows.left_size)
         for output, rows in zip(self.program.outputs, self.rows.left, strict=True):
-            found[rows[rows >= 0]] = output.shift
-        return found
+            means[rows[rows >= 0]] = output.shift
+        return means
 
     def diagonal(self, data: Values, params: Values) -> np.ndarray | None:
-        """The variances of all outputs, from self blocks alone; None if something must be sampled."""
-        made = [
+        """Return the variances of all outputs, (rows,), from self blocks; None if it must be sampled."""
+        blocks = [
             self.measure(data, params, output_second, o, o, Pair(True), exact=True) for o in self._outputs()
         ]
-        if any(block is None for block in made):
+        if any(block is None for block in blocks):
             return None
         parts, numbers = [], []
-        for o, block in zip(self._outputs(), made, strict=True):
+        for o, block in zip(self._outputs(), blocks, strict=True):
             index = output_index(self.program, self.program.outputs[o])
             members = next(len(g.members) for g in self.rows.groups if o in g.outputs)
             size = int(np.prod(index, dtype=int))
@@ -385,27 +358,24 @@ class Computation:
         return [o for group in self.rows.groups for o in group.outputs]
 
     def measure(self, data: Values, params: Values, *question: Any, exact: bool = False) -> Any:
-        """Any quantity of single inputs, (1, inputs, ...), averaged over repeats where something is sampled.
+        """Return a quantity of single inputs, (1, inputs, ...); if it is sampled, the average over repeats.
 
-        None is a structural zero, and with `exact` also what must be sampled.
+        None is a structural zero. With `exact`, None also means that something must be sampled.
         """
-        given = self.given(data, params)
-        if self.missing is None:
-            recorder = self.recorder(Tape(dtype=self.options.dtype))
-            found = recorder.ask(*question)
-            if not recorder.missing:
-                return None if found is None else self._measured(found, given)
-            if not exact:
-                self._sample(recorder.missing)
+        given, setting = self.given(data, params), self.exact_setting(question)
+        if setting is not None:
+            answer = self.recorder(setting, Tape(dtype=self.options.dtype)).ask(*question)
+            return None if answer is None else self._measured(answer, given)
         if exact:
             return None
-        asked, points, average = self._repeats_of(question), self.options.first_points, Averages()
+        asked = self._repeats_of(self.decision(question), question)
+        points, average = self.options.first_points, Averages()
         if asked.is_zero(points):
             return None
-        shared: dict[str, Any] = {}
-        for some in asked.quantities(given, points, range(self.options.repeats), shared):
+        shared = SharedState()
+        for some in asked.runs(given, points, range(self.options.repeats), shared):
             average.add(some)
-        shared["carried"].share()
+        shared.heavy.weight()  # raises LimitError if a few points dominate
         return finite(average.mean)[None]
 
     def _measured(self, found: Any, given: Values) -> np.ndarray:
@@ -414,11 +384,11 @@ class Computation:
 
 
 def _require_scale(name: str, data: np.ndarray) -> None:
-    """The squares of data are numbers, too."""
+    """Refuse data whose squares, or products of squares, under- or overflow."""
     limits, sizes = np.finfo(data.dtype), np.abs(data)
     least, most = (float(x) ** 0.25 for x in (limits.smallest_normal, limits.max))
     if sizes.max(initial=0.0) < most and not np.any((sizes < least) & (sizes > 0)):
-        return  # most often, and at once: the largest of each vector takes longer
+        return  # the usual case, and fast: the largest number of each vector takes longer to find
     largest = sizes.max(axis=-1, initial=0.0) if data.ndim else sizes
     if not np.all((largest == 0) | ((largest > least) & (largest < most))):
         raise LimitError(

@@ -1,7 +1,8 @@
-"""Whether a limit exists: its numbers are finite, and of a size that can be squared."""
+"""Whether a limit exists: its numbers, and the squares of its numbers, are finite."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -11,25 +12,23 @@ from netsor.errors import LimitError
 
 __all__ = ["finite", "in_range", "sound_range"]
 
-MARGIN = 1e5  # the largest factor by which a formula multiplies a product of two variances
-ROWS = 256  # rows checked at a time, because a large kernel fills the memory already
-
 
 @cache
 def sound_range(dtype: str) -> tuple[float, float]:
-    """The least and the largest variance whose products with others are numbers of this type."""
+    """Return the least and the largest variance whose products neither under- nor overflow."""
     limits = np.finfo("float32" if dtype == "bfloat16" else dtype)
-    return float(limits.smallest_normal) ** 0.5 * MARGIN, float(limits.max) ** 0.5 / MARGIN
+    margin = 1e5  # no formula multiplies a product of two variances by a larger factor
+    return float(limits.smallest_normal) ** 0.5 * margin, float(limits.max) ** 0.5 / margin
 
 
 def finite(value: Any) -> Any:
-    """The value, unless it has a NaN or an infinity: then there is no limit."""
-    # If the sum of numbers is finite, they all are, which takes half the time.
+    """Return the value, or raise LimitError if it contains NaN or infinity: then there is no limit."""
+    # A finite sum proves that all terms are finite, in half the time. It may overflow, so check entries then.
     with np.errstate(over="ignore", invalid="ignore"):
-        parts = (
-            bool(np.isfinite(part.sum()) or np.isfinite(part).all()) for part in _parts(np.asarray(value))
+        is_finite = all(
+            bool(np.isfinite(rows.sum()) or np.isfinite(rows).all())
+            for rows in _row_blocks(np.asarray(value))
         )
-        is_finite = all(parts)
     if not is_finite:
         raise LimitError(
             "this program has no limit on these inputs: an expectation is not finite",
@@ -40,8 +39,8 @@ def finite(value: Any) -> Any:
 
 
 def in_range(kernel: np.ndarray) -> np.ndarray:
-    """The kernel, unless its numbers are too large or too small to be squared, as its errors are."""
-    peak = max((float(np.abs(part).max(initial=0.0)) for part in _parts(kernel)), default=0.0)
+    """Return the kernel, or raise LimitError if its numbers are too large or too small to be squared."""
+    peak = max((float(np.abs(rows).max(initial=0.0)) for rows in _row_blocks(kernel)), default=0.0)
     limits = np.finfo(kernel.dtype)
     least, most = float(limits.smallest_normal) ** 0.5, float(limits.max) ** 0.5
     if peak and not least <= peak <= most:
@@ -53,6 +52,7 @@ def in_range(kernel: np.ndarray) -> np.ndarray:
     return kernel
 
 
-def _parts(value: np.ndarray) -> Any:
-    rows = value.reshape(-1, value.shape[-1] if value.ndim else 1)
-    return (rows[a : a + ROWS] for a in range(0, len(rows), ROWS))
+def _row_blocks(value: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield some rows at a time: a large kernel leaves no memory for a copy."""
+    rows, count = value.reshape(-1, value.shape[-1] if value.ndim else 1), 256
+    return (rows[start : start + count] for start in range(0, len(rows), count))

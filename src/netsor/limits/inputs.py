@@ -1,8 +1,8 @@
-"""Sets of inputs in any array library: the network is traced on NumPy, the kernel comes back in theirs."""
+"""Sets of inputs in any array library: networks are traced on NumPy, kernels are in the inputs' library."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
@@ -10,15 +10,18 @@ from typing import Any
 
 import numpy as np
 from array_api_compat import is_array_api_obj, is_jax_array, is_numpy_array
+from numpy.typing import ArrayLike
 
 from netsor import arguments
-from netsor.build.network import Joint, Network, as_inputs, data_of, joint
+from netsor.build.joint_program import Joint, as_inputs, data_of, joint
+from netsor.build.network import Network
 from netsor.errors import DataError, LimitError
-from netsor.lang.libraries import array_namespace, is_traced
+from netsor.lang.array_api import array_namespace, is_traced
 from netsor.limits.computation import Computation
 
-__all__ = ["Inputs"]
+__all__ = ["InputSet", "Inputs"]
 
+InputSet = ArrayLike | Sequence[ArrayLike]  # an array whose first axis runs over inputs, or a list of them
 Array = Any
 Values = Mapping[str, Any]
 
@@ -27,14 +30,14 @@ Values = Mapping[str, Any]
 class Inputs:
     """One or two sets of inputs, and variances by name.
 
-    NumPy arrays, and values of JAX, run on NumPy. What JAX traces (jit, grad, vmap) runs on JAX, and the
-    arrays of any other library run on it.
+    NumPy arrays and JAX arrays with values run on NumPy. Arrays that JAX traces (jit, grad, vmap) run on JAX.
+    Arrays of any other library run in that library.
     """
 
     x: Any
     y: Any
     params: Values
-    numpy: bool = field(default=False)  # whatever they are, as NumPy arrays
+    numpy: bool = field(default=False)  # whether to treat them as NumPy arrays, whatever they are
 
     @cached_property
     def foreign(self) -> list[Any]:
@@ -51,20 +54,20 @@ class Inputs:
 
     @property
     def split(self) -> int | None:
-        """Where the second set begins."""
+        """Index of the first input of the second set, or None."""
         return None if self.y is None else len(self.members[0])
 
     @cached_property
     def members(self) -> tuple[list[Any], list[Any]]:
-        """The inputs of either set."""
-        found = _members(self.x), [] if self.y is None else _members(self.y)
-        if self.y is not None and not all(found):
+        """The inputs of the two sets."""
+        sets = _members(self.x), [] if self.y is None else _members(self.y)
+        if self.y is not None and not all(sets):
             raise DataError("a set of inputs is empty", remedy="Give at least one input.")
-        return found
+        return sets
 
     @property
     def shapes(self) -> Any:
-        """What decides how a kernel is computed, or None where that may be more than shapes."""
+        """The shapes that decide how a kernel is computed, or None if values may matter as well."""
         if not self.runs_on_numpy:
             return None
         try:
@@ -73,12 +76,12 @@ class Inputs:
             return None
 
     def joint(self, net: Network) -> Joint:
-        """The joint program of all inputs."""
+        """Return the joint program of all inputs."""
         every = self.members[0] + self.members[1]
-        made = joint(net, [_concrete(z) for z in every])
+        joint_program = joint(net, [_concrete(z) for z in every])
         if self.runs_on_numpy:
-            return made
-        if self.traced and made.concrete:
+            return joint_program
+        if self.traced and joint_program.concrete:
             raise LimitError(
                 f"the network `{net.name}` looks at the values of its input, which is traced by JAX",
                 remedy="Let only the shape of the input decide what is computed, or call the kernel outside "
@@ -86,37 +89,37 @@ class Inputs:
             )
         xp = array_namespace(*self.foreign)
         # Copies, because PyTorch warns of arrays that it may not write to.
-        data = {name: xp.asarray(np.array(array)) for name, array in made.data.items()}
-        for k, group in enumerate(made.groups):
+        data = {name: xp.asarray(np.array(array)) for name, array in joint_program.data.items()}
+        for k, group in enumerate(joint_program.groups):
             data |= _named(f"x{k + 1}", [every[i] for i in group.members], xp, data)
-        return replace(made, data=data)
+        return replace(joint_program, data=data)
 
     def joint_of_shapes(self, net: Network) -> Joint:
-        """The same without the data of the inputs: of rows of arrays two are read, however many there are."""
+        """Return the joint program without the data of the inputs; read only two rows of an array."""
         arrays: list[Any] = [z for z in (self.x, self.y) if z is not None]
         plain = all(isinstance(z, np.ndarray) and z.ndim and len(z) for z in arrays)
         count = sum(len(z) for z in arrays) if plain else 0
         if count < 3 or any(z.shape[1:] != self.x.shape[1:] for z in arrays):
             return self.joint(net)
-        made = joint(net, [self.x[0], arrays[-1][-1]])
-        if len(made.groups) != 1:  # the network looks at values
+        pair = joint(net, [self.x[0], arrays[-1][-1]])
+        if len(pair.groups) != 1:  # the network depends on values, so two rows are not enough
             return self.joint(net)
-        group = replace(made.groups[0], members=tuple(range(count)))
-        many = {name: np.broadcast_to(0.0, (count, *made.data[name].shape[1:])) for name in group.data}
-        return replace(made, data={**made.data, **many}, groups=(group,))
+        group = replace(pair.groups[0], members=tuple(range(count)))
+        many = {name: np.broadcast_to(0.0, (count, *pair.data[name].shape[1:])) for name in group.data}
+        return replace(pair, data={**pair.data, **many}, groups=(group,))
 
-    def data(self, made: Joint) -> dict[str, Any]:
-        """The data of a joint program that was made for other inputs of the same shapes."""
-        group, *more = made.groups
-        plain = not more and not made.requirements and group.data == ("x1",)
+    def data(self, joint_program: Joint) -> dict[str, Any]:
+        """Return the data for a joint program that was traced for other inputs of the same shapes."""
+        group, *more = joint_program.groups
+        plain = not more and not joint_program.requirements and group.data == ("x1",)
         if plain and (whole := self._whole) is not None:
-            return {**made.program.data, "x1": whole}
+            return {**joint_program.program.data, "x1": whole}
         every = self.members[0] + self.members[1]
-        return data_of(made, [_concrete(z) for z in every] if self.foreign else every)
+        return data_of(joint_program, [_concrete(z) for z in every] if self.foreign else every)
 
     @property
     def _whole(self) -> np.ndarray | None:
-        """All inputs as one array, if they are several in plain arrays: it is not stacked again."""
+        """All inputs as one array, if plain arrays allow it without stacking single inputs."""
         arrays = [z for z in (self.x, self.y) if z is not None]
         if not all(type(z) is np.ndarray and z.ndim > 1 and z.size and z.dtype == float for z in arrays):
             return None
@@ -126,7 +129,7 @@ class Inputs:
         return whole if len(whole) > 1 and np.isfinite(whole).all() else None
 
     def in_numpy(self) -> Inputs:
-        """The same as NumPy arrays."""
+        """Return the same inputs as NumPy arrays."""
         if self.traced:
             raise LimitError(
                 "errors and plans need values, and the inputs are traced by JAX",
@@ -135,7 +138,7 @@ class Inputs:
         return replace(self, numpy=True)
 
     def kernel(self, computation: Computation, data: Values, params: Values) -> Any:
-        """The kernel in the library of the inputs."""
+        """Return the kernel in the library of the inputs."""
         if self.runs_on_numpy:
             return self.in_its_library(computation.value(data, {n: float(p) for n, p in params.items()}))
         if self.traced:
@@ -147,7 +150,7 @@ class Inputs:
         return kernel_on(array_namespace(*self.foreign), computation, data, params)
 
     def in_its_library(self, value: np.ndarray) -> Any:
-        """A NumPy array as one of the library that the inputs are of."""
+        """Convert a NumPy array to the library of the inputs."""
         if not self.foreign:
             return value
         xp = array_namespace(*self.foreign)
@@ -173,14 +176,14 @@ def _arrays(x: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class _Row:
-    """An input that is a row of an array of all inputs; under a trace, to take it out would cost a step."""
+    """An input that is a row of an array; under a trace, taking each row out would cost an operation."""
 
     array: Array
     place: int
 
 
 def _members(x: Any) -> list[Any]:
-    """The inputs of a set; those of an array are its rows."""
+    """Return the inputs of a set; the rows, if it is an array."""
     if not _is_foreign(x):
         return as_inputs(x)
     if x.ndim == 0:
@@ -191,7 +194,7 @@ def _members(x: Any) -> list[Any]:
 
 
 def _concrete(x: Any) -> Any:
-    """The input as NumPy arrays; ones in place of values that are traced."""
+    """Return the input as NumPy arrays, with ones in place of traced values."""
     if isinstance(x, _Row):
         return np.ones(x.array.shape[1:])
     if isinstance(x, tuple):
@@ -202,7 +205,7 @@ def _concrete(x: Any) -> Any:
 
 
 def _named(name: str, inputs: list[Any], xp: Any, data: Mapping[str, Array]) -> dict[str, Array]:
-    """The inputs of a group, stacked, under the names that the trace gives to their parts."""
+    """Stack the inputs of a group, under the names that the trace gives to their parts."""
     if all(isinstance(x, _Row) for x in inputs):
         return {name: _gathered(inputs, xp)} if name in data else {}
     inputs = [x.array[x.place, ...] if isinstance(x, _Row) else x for x in inputs]
@@ -216,12 +219,12 @@ def _named(name: str, inputs: list[Any], xp: Any, data: Mapping[str, Array]) -> 
 
 
 def _gathered(rows: list[_Row], xp: Any) -> Array:
-    """Rows of arrays as one array, runs of them at a time; a single one without its axis."""
-    parts = []
-    for _, own in groupby(enumerate(rows), key=lambda x: (id(x[1].array), x[1].place - x[0])):
-        some = [row for _, row in own]
-        array, first = some[0].array, some[0].place
-        whole = first == 0 and len(some) == array.shape[0]
-        parts.append(array if whole else array[first : first + len(some), ...])
-    found = parts[0] if len(parts) == 1 else xp.concat(parts, axis=0)
-    return found[0, ...] if len(rows) == 1 else found
+    """Return rows of arrays as one array; consecutive rows are one slice, and a single row has no axis."""
+    runs = []
+    for _, numbered in groupby(enumerate(rows), key=lambda x: (id(x[1].array), x[1].place - x[0])):
+        run = [row for _, row in numbered]
+        array, first = run[0].array, run[0].place
+        whole = first == 0 and len(run) == array.shape[0]
+        runs.append(array if whole else array[first : first + len(run), ...])
+    gathered = runs[0] if len(runs) == 1 else xp.concat(runs, axis=0)
+    return gathered[0, ...] if len(rows) == 1 else gathered

@@ -2,94 +2,146 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from array_api_compat import is_array_api_obj
+from numpy.typing import DTypeLike
 
 from netsor import arguments
-from netsor.build.network import Joint, Network, as_inputs, require_network
-from netsor.build.tangent import TangentNetwork, tangent
+from netsor.build.joint_program import Joint, as_inputs
+from netsor.build.network import Network, require_network
+from netsor.build.tangent_network import TangentNetwork, tangent
 from netsor.errors import LimitError
-from netsor.expect.points.landmarks import Landmarks
-from netsor.lang.libraries import is_traced
+from netsor.lang.array_api import is_traced
 from netsor.lang.program import MatrixLaw, Normal, Program
 from netsor.lang.tangent import Tangent
 from netsor.limits.computation import Computation
-from netsor.limits.inputs import Inputs
+from netsor.limits.inputs import Inputs, InputSet
 from netsor.limits.options import Options
 from netsor.limits.plan import Plan
 from netsor.limits.result import Result
-from netsor.limits.sampling.values import HELD
 from netsor.limits.tiling import Cut
 
 __all__ = ["KernelFn", "TangentKernelFn", "kernel", "ntk"]
 
 
-SHOWN = 60  # characters of a value in a message
-KEPT = 8  # computations that a kernel keeps
-
-
 class KernelFn:
     """The kernel of a network: `K(x, y=None)`, and `diag`, `mean`, `evaluate` and `plan` of the same inputs.
 
-    The network is read and planned once for inputs of given shapes; further calls carry out that plan.
+    Inputs are an array whose first axis runs over inputs, or a list of arrays of any shapes. NumPy arrays
+    give NumPy arrays; arrays of another library (JAX, PyTorch) give arrays of that library. `params` replaces
+    variances of the network, by name.
+
+    The network is read and planned once for inputs of given shapes. Further calls reuse that plan.
     """
 
     def __init__(self, net: Network, options: Options) -> None:
         self.net, self.options = net, options
-        self._known: dict[Any, Computation] = {}
+        self._computations: dict[Any, Computation] = {}
 
     def __repr__(self) -> str:
         return f"<kernel of {self.net.name}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        """What travels: the network as it was read, without what was recorded and compiled."""
-        now, known = self.net.state(), {}
-        for (shapes, state), computation in self._known.items():
-            if state == now and not computation.made.requirements:  # these are functions of the layers
-                known[shapes] = computation
-        return {"net": self.net, "options": self.options, "known": known}
+        """Pickle the network as it was read, without recordings and compiled code."""
+        now, computations = self.net.state(), {}
+        for (shapes, state), computation in self._computations.items():
+            if state == now and not computation.made.requirements:  # requirements are functions: no pickle
+                computations[shapes] = computation
+        return {"net": self.net, "options": self.options, "computations": computations}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.net, self.options = state["net"], state["options"]
         now = self.net.state()
-        self._known = {(shapes, now): computation for shapes, computation in state["known"].items()}
+        self._computations = {
+            (shapes, now): computation for shapes, computation in state["computations"].items()
+        }
 
-    def __call__(self, x: Any, y: Any = None, *, params: Mapping[str, Any] | None = None) -> Any:
-        """The kernel matrix of a set of inputs, or between two sets."""
+    def __call__(
+        self, x: InputSet, y: InputSet | None = None, *, params: Mapping[str, Any] | None = None
+    ) -> np.ndarray:
+        """Return the kernel matrix of a set of inputs, or between two sets.
+
+        Parameters
+        ----------
+        x, y
+            Inputs of the rows and of the columns; without y, x is both.
+        params
+            Variances that replace the network's own, by name.
+
+        Returns
+        -------
+        np.ndarray
+            (rows, columns): one row for each output of each input. An array of the inputs' library.
+
+        Raises
+        ------
+        LimitError
+            The network has no limit on these inputs, no exact method (`method="exact"`), or an error above
+            `tol`.
+
+        Examples
+        --------
+        >>> import numpy as np, netsor as ns
+        >>> ns.kernel(ns.zoo.mlp(depth=1, var_b=0.0))(np.eye(2), params={"v": 2.0}).round(3)
+        array([[0.5  , 0.159],
+               [0.159, 0.5  ]])
+        """
         inputs = Inputs(x, y, _named(params))
         return inputs.kernel(*self._computation(inputs))
 
-    def of_params(self, x: Any) -> Callable[[Mapping[str, Any]], np.ndarray]:
-        """K(x) as a function of the variances, smooth also where it is sampled.
+    def evaluate(
+        self, x: InputSet, y: InputSet | None = None, *, params: Mapping[str, Any] | None = None
+    ) -> Result:
+        """Return the kernel matrix with an error for each entry, and its plan.
 
-        What sampling chooses by the numbers (directions, the order of variables) is chosen in the first call.
+        If derivatives are differences, the error includes the change that a step twice as long makes.
 
+        Parameters
+        ----------
+        x, y, params
+            As in `K(x, y, params=...)`. They must have values: JAX cannot trace this call.
+
+        Returns
+        -------
+        Result
+            `value` and `error`, (rows, columns), and `plan`.
+
+        Examples
+        --------
         >>> import numpy as np, netsor as ns
-        >>> at = ns.kernel(ns.zoo.mlp(depth=1, var_b=0.0)).of_params(np.eye(2))
-        >>> at({"v": 1.0})[0, 0].round(3), at({"v": 2.0})[0, 0].round(3)
-        (np.float64(0.25), np.float64(0.5))
+        >>> ns.kernel(ns.zoo.mlp(depth=1)).evaluate(np.eye(2)).error.max() < 1e-14
+        np.True_
         """
-        held: dict[str, Any] = {HELD: {}}
+        inputs = Inputs(x, y, _named(params)).in_numpy()
+        computation, data, used = self._computation(inputs)
+        result = computation.result(data, used)
+        coarser = self._with_longer_steps(computation)
+        if coarser is None:
+            return result
+        return result.moved(coarser.evaluate(x, y, params=params).value, y is None, self.options.tol)
 
-        def matrix(params: Mapping[str, Any]) -> np.ndarray:
-            computation, data, given = self._computation(Inputs(x, None, params).in_numpy())
-            return computation.value(data, {name: float(v) for name, v in given.items()}, held)
+    def plan(
+        self, x: InputSet, y: InputSet | None = None, *, params: Mapping[str, Any] | None = None
+    ) -> Plan:
+        """Return what the kernel matrix takes, without computing it: methods, samples, work and memory.
 
-        return matrix
+        Parameters
+        ----------
+        x, y, params
+            As in `K(x, y, params=...)`; only their shapes matter.
 
-    def evaluate(self, x: Any, y: Any = None, *, params: Mapping[str, Any] | None = None) -> Result:
-        """The kernel matrix with its error estimate and plan."""
-        computation, data, given = self._computation(Inputs(x, y, _named(params)).in_numpy())
-        return computation.result(data, given)
+        Returns
+        -------
+        Plan
+            `print` shows it as text.
 
-    def plan(self, x: Any, y: Any = None, *, params: Mapping[str, Any] | None = None) -> Plan:
-        """What the kernel matrix takes, without computing it: methods, samples, work and memory.
-
+        Examples
+        --------
         >>> import numpy as np, netsor as ns
         >>> print(ns.kernel(ns.zoo.mlp(depth=1)).plan(np.ones((3, 2))))
         A program of 7 statements, a kernel of 3 x 3.
@@ -99,115 +151,112 @@ class KernelFn:
         computation, _, _ = self._computation(Inputs(x, y, _named(params)).in_numpy())
         return computation.plan()
 
-    def cut(self, x: Any, y: Any = None, *, params: Mapping[str, Any] | None = None) -> Cut | None:
-        """How a kernel is cut into tiles, from shapes alone; None if something must be sampled."""
-        inputs = Inputs(x, y, _named(params)).in_numpy()
-        made = inputs.joint_of_shapes(self.net)
-        used = self.check_params(inputs.params, made)
-        exact = Computation(made, self.options, tuple(used), inputs.split).exact(errors=True)
-        return None if exact is None else exact[1].cut
+    def mean(self, x: InputSet) -> np.ndarray:
+        """Return the means of all outputs: the constants that a network adds to them, else 0.
 
-    def read(self, x: Any, y: Any, cut: Cut, *, params: Mapping[str, Any] | None = None) -> None:
-        """Read the network on such inputs: where the kernel travels to, a part of them is not read again."""
-        self._computation(Inputs(x, y, params or {}).in_numpy(), cut)
+        Parameters
+        ----------
+        x
+            As in `K(x)`.
 
-    def part(self, x: Any, y: Any, cut: Cut, *, params: Mapping[str, Any] | None = None) -> Result:
-        """A part of a kernel that is cut so: the numbers that the whole has there, to the last bit."""
-        computation, data, given = self._computation(Inputs(x, y, params or {}).in_numpy(), cut)
-        rows = computation.rows
-        if computation.program.noise and rows.left_size + rows.right_size * (y is not None) > rows.count:
-            raise LimitError(
-                "a part of the kernel of a network with noise and several outputs",
-                remedy="The outputs of one input, which share their noise, may stand in two parts. Compute "
-                "the kernel in memory, or of one output.",
-            )
-        return computation.result(data, given)
-
-    def has_landmarks(self, x: Any) -> bool:
-        """Whether it is sampled, and inputs like these can be drawn with landmarks."""
-        return self._computation(Inputs(x, None, {}).in_numpy())[0].has_landmarks
-
-    def landmark_part(
-        self, x: Any, landmarks: Landmarks, *, params: Mapping[str, Any] | None = None
-    ) -> Result:
-        """The sampled kernel of landmarks and others; each of them is drawn as it is with any others."""
-        computation, data, given = self._computation(Inputs(x, None, params or {}).in_numpy())
-        return computation.landmark_part(data, given, landmarks)
-
-    def mean(self, x: Any) -> np.ndarray:
-        """The means of all outputs: the constants that a network adds to them, else 0."""
+        Returns
+        -------
+        np.ndarray
+            (rows,)
+        """
         computation, _, _ = self._computation(Inputs(x, None, {}).in_numpy())
         return computation.means()
 
-    def diag(self, x: Any, *, params: Mapping[str, Any] | None = None) -> Any:
-        """The variances of all outputs; where the kernel is sampled, each input is sampled on its own."""
+    def diag(self, x: InputSet, *, params: Mapping[str, Any] | None = None) -> np.ndarray:
+        """Return the variances of all outputs; if the kernel is sampled, sample each input by itself.
+
+        Parameters
+        ----------
+        x, params
+            As in `K(x, params=...)`.
+
+        Returns
+        -------
+        np.ndarray
+            (rows,), in the inputs' library.
+
+        Examples
+        --------
+        >>> import numpy as np, netsor as ns
+        >>> ns.kernel(ns.zoo.mlp(depth=1, var_b=0.0)).diag(np.eye(2)).round(3)
+        array([0.25, 0.25])
+        """
         inputs = Inputs(x, None, _named(params))
-        computation, data, given = self._computation(inputs.in_numpy())
-        found = computation.diagonal(data, given)
-        if found is None:
-            found = np.concatenate([np.diagonal(self([xi], params=params)) for xi in as_inputs(x)])
-        return inputs.in_its_library(found)
+        computation, data, used = self._computation(inputs.in_numpy())
+        variances = computation.diagonal(data, used)
+        if variances is None:
+            variances = np.concatenate([np.diagonal(self([xi], params=params)) for xi in as_inputs(x)])
+        return inputs.in_its_library(variances)
 
     def programs(self) -> list[Program]:
-        """The programs that the network was last read as."""
-        return [computation.program for computation in self._known.values()]
+        """Return the programs of the network for the inputs of recent calls."""
+        return [computation.program for computation in self._computations.values()]
+
+    @property
+    def params(self) -> dict[str, float]:
+        """The variances of the network's matrices and vectors, by name."""
+        named = {name: parameter.var for parameter, name in self.net.parameters().items()}
+        return {name: var for name, var in named.items() if isinstance(var, float)}
 
     def _computation(
         self, inputs: Inputs, cut: Cut | None = None
     ) -> tuple[Computation, dict[str, Any], dict[str, Any]]:
-        """The computation for inputs of such shapes, with their data and variances."""
-        key, known = None, None
+        """Return the computation for inputs of these shapes, with their data and variances."""
+        key, computation = None, None
         if inputs.shapes is not None:
-            key = (
-                (inputs.shapes, cut),
-                self.net.state(),
-            )  # what the network reads besides its input may change
-            known = self._known.pop(key, None)
-        if known is None or known.program.changed:
-            made = inputs.joint(self.net)
-            used = self.check_params(inputs.params, made)
-            known = Computation(made, self.options, tuple(used), inputs.split, cut)
-            data = made.data
+            # The network may read state besides its input, which can change between calls.
+            key = ((inputs.shapes, cut), self.net.state())
+            computation = self._computations.pop(key, None)
+        if computation is None or computation.program.changed:
+            joint = inputs.joint(self.net)
+            used = self._used_params(inputs.params, joint)
+            computation = Computation(joint, self.options, tuple(used), inputs.split, cut)
+            data = joint.data
         else:
-            used = self.check_params(inputs.params, known.made)
-            data = inputs.data(known.made)
-        if key is not None and not known.made.concrete:
-            self._keep(key, known)
-        return known, data, used
+            used = self._used_params(inputs.params, computation.made)
+            data = inputs.data(computation.made)
+        if key is not None and not computation.made.concrete:
+            self._keep(key, computation)
+        return computation, data, used
 
     def _keep(self, key: Any, computation: Computation) -> None:
-        """Keep a computation, and forget the oldest."""
-        self._known[key] = computation
-        while len(self._known) > KEPT:
-            self._known.pop(next(iter(self._known)))
+        """Keep a computation, and drop the oldest ones."""
+        most = 8  # calls often alternate between a few shapes, such as those of training and new inputs
+        self._computations[key] = computation
+        while len(self._computations) > most:
+            self._computations.pop(next(iter(self._computations)))
 
-    @property
-    def params(self) -> dict[str, float]:
-        """The variances of the network's matrices and vectors by name."""
-        named = {name: parameter.var for parameter, name in self.net.parameters().items()}
-        return {name: var for name, var in named.items() if isinstance(var, float)}
-
-    def check_params(self, given: Mapping[str, Any], made: Joint) -> dict[str, Any]:
-        """The given variances that the program has; a short sequence may do without some matrices."""
+    def _used_params(self, given: Mapping[str, Any], joint: Joint) -> dict[str, Any]:
+        """Return those given variances that the program uses; short sequences may not use all matrices."""
         if not given:
             return {}
-        tangent = made.tangent
-        used = program_params(tangent.source if tangent else made.program)
+        tangent = joint.tangent
+        in_program = program_params(tangent.source if tangent else joint.program)
         if tangent:
-            used |= {f"{name}.rate": tangent.rates.rate(name) for name in tangent.directions}
-        known = {**self.params, **used}
+            in_program |= {f"{name}.rate": tangent.rates.rate(name) for name in tangent.directions}
+        names = self.params.keys() | in_program.keys()
         for name, value in given.items():
-            if name not in known:
-                raise LimitError(f"there is no variance `{name}`", remedy=f"Known: {', '.join(known)}.")
+            if name not in names:
+                listed = ", ".join({**self.params, **in_program})
+                raise LimitError(f"there is no variance `{name}`", remedy=f"Known: {listed}.")
             _require_variance(name, value)
-        found = {name: value for name, value in given.items() if name in used}
-        return tangent.variances(found) if tangent else found
+        used = {name: value for name, value in given.items() if name in in_program}
+        return tangent.variances(used) if tangent else used
+
+    def _with_longer_steps(self, computation: Computation) -> KernelFn | None:
+        """Return the same kernel with differences over twice the step, or None without differences."""
+        return None
 
 
 class TangentKernelFn(KernelFn):
-    """The tangent kernel of a network: a kernel like any other, and what it is made of.
+    """The tangent kernel of a network: a kernel with the contributions of its parameters.
 
-    Variances of `params` are those of the network's parameters; their rates are called `W.rate`.
+    `params` replaces variances of the network's parameters; the learning rate of W is called `W.rate`.
     """
 
     net: TangentNetwork
@@ -224,41 +273,31 @@ class TangentKernelFn(KernelFn):
         super().__setstate__(state)
         self.nngp = state["nngp"]
 
-    def evaluate(self, x: Any, y: Any = None, *, params: Mapping[str, Any] | None = None) -> Result:
-        """The kernel matrix with its error estimate and plan.
-
-        Where derivatives are differences, the error has what a step twice as long changes.
-        """
-        found = super().evaluate(x, y, params=params)
-        if not self._tangent(Inputs(x, y, _named(params)).in_numpy()).differences:
-            return found
-        other = self._coarser.evaluate(x, y, params=params)
-        return found.moved(other.value, y is None, self.options.tol)
-
-    def part(self, x: Any, y: Any, cut: Cut, *, params: Mapping[str, Any] | None = None) -> Result:
-        """A part of a kernel that is cut so: the numbers that the whole has there, to the last bit."""
-        found = super().part(x, y, cut, params=params)
-        if not self._tangent(Inputs(x, y, params or {}).in_numpy(), cut).differences:
-            return found
-        return found.moved(self._coarser.part(x, y, cut, params=params).value, y is None)
-
-    def landmark_part(
-        self, x: Any, landmarks: Landmarks, *, params: Mapping[str, Any] | None = None
-    ) -> Result:
-        """The sampled kernel of landmarks and others; each of them is drawn as it is with any others."""
-        found = super().landmark_part(x, landmarks, params=params)
-        if not self._tangent(Inputs(x, None, params or {}).in_numpy()).differences:
-            return found
-        return found.moved(self._coarser.landmark_part(x, landmarks, params=params).value, True)
-
     @cached_property
     def _coarser(self) -> KernelFn:
-        """With differences over twice the step."""
         return KernelFn(TangentNetwork(self.net.net, self.net.rates, True), self.options)
 
-    def parts(self, x: Any, y: Any = None, *, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The part of each parameter that is trained; they add up to the kernel, linear in the rates.
+    def _with_longer_steps(self, computation: Computation) -> KernelFn | None:
+        tangent = computation.made.tangent
+        return self._coarser if tangent and tangent.differences else None
 
+    def parts(
+        self, x: InputSet, y: InputSet | None = None, *, params: Mapping[str, Any] | None = None
+    ) -> dict[str, np.ndarray]:
+        """Return the contribution of each trained parameter; they add up to the kernel.
+
+        Parameters
+        ----------
+        x, y, params
+            As in `K(x, y, params=...)`.
+
+        Returns
+        -------
+        dict
+            A kernel matrix (rows, columns) for each name.
+
+        Examples
+        --------
         >>> import numpy as np, netsor as ns
         >>> parts = ns.ntk(ns.zoo.mlp(depth=1, var_b=0.0)).parts(np.eye(2))
         >>> {name: part.round(3).tolist() for name, part in parts.items()}
@@ -266,72 +305,86 @@ class TangentKernelFn(KernelFn):
         """
         inputs = Inputs(x, y, _named(params)).in_numpy()
         tangent = self._tangent(inputs)
+        # The kernel is linear in the rates, so all other rates at 0 leave one contribution.
         rates = {name: tangent.rates.rate(name) for name in tangent.directions}
-        own = [{f"{p}.rate": rate if p == name else 0.0 for p, rate in rates.items()} for name in rates]
-        found = self._versions(inputs, [tangent.variances({**inputs.params, **part}) for part in own])
-        if found is None:
+        alone = [{f"{p}.rate": rate if p == name else 0.0 for p, rate in rates.items()} for name in rates]
+        kernels = self._versions(inputs, [tangent.variances({**inputs.params, **part}) for part in alone])
+        if kernels is None:
             return {
                 name: self(x, y, params={**inputs.params, **part})
-                for name, part in zip(rates, own, strict=True)
+                for name, part in zip(rates, alone, strict=True)
             }
-        return dict(zip(rates, map(inputs.in_its_library, found), strict=True))
+        return dict(zip(rates, map(inputs.in_its_library, kernels), strict=True))
 
-    def both(self, x: Any, y: Any = None, *, params: Mapping[str, Any] | None = None) -> tuple[Any, Any]:
-        """The kernel of the network itself (NNGP) and its tangent kernel, in one pass.
+    def both(
+        self, x: InputSet, y: InputSet | None = None, *, params: Mapping[str, Any] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the kernel of the network itself (NNGP) and its tangent kernel, from one pass.
 
-        The first is the part of readouts that move as far as they vary, if nothing else moves.
+        The NNGP is the contribution of the readouts if their rates equal their variances and all other rates
+        are 0.
+
+        Parameters
+        ----------
+        x, y, params
+            As in `K(x, y, params=...)`.
+
+        Returns
+        -------
+        tuple
+            Two kernel matrices (rows, columns).
         """
         inputs = Inputs(x, y, _named(params)).in_numpy()
         tangent = self._tangent(inputs)
         readouts = {t.readout for s in tangent.source.outputs for t in s.terms}
-        own = {**program_params(tangent.source), **inputs.params}
-        if readouts <= tangent.directions.keys() and readouts <= own.keys():
-            still = {d: own[p] if p in readouts else 0.0 for p, d in tangent.directions.items()}
-            moving = tangent.variances({**own, **inputs.params})
-            found = self._versions(inputs, [{**moving, **still}, moving])
-            if found is not None:
-                return inputs.in_its_library(found[0]), inputs.in_its_library(found[1])
+        variances = {**program_params(tangent.source), **inputs.params}
+        if readouts <= tangent.directions.keys() and readouts <= variances.keys():
+            still = {d: variances[p] if p in readouts else 0.0 for p, d in tangent.directions.items()}
+            moving = tangent.variances(variances)
+            kernels = self._versions(inputs, [{**moving, **still}, moving])
+            if kernels is not None:
+                return inputs.in_its_library(kernels[0]), inputs.in_its_library(kernels[1])
         return self.nngp(x, y, params=params), self(x, y, params=params)
 
-    def _tangent(self, inputs: Inputs, cut: Cut | None = None) -> Tangent:
-        tangent = self._computation(inputs, cut)[0].made.tangent
+    def _tangent(self, inputs: Inputs) -> Tangent:
+        tangent = self._computation(inputs)[0].made.tangent
         assert tangent is not None
         return tangent
 
     def _versions(self, inputs: Inputs, variances: list[dict[str, Any]]) -> np.ndarray | None:
-        """Kernels for several variances of the directions, from one pass; None where it takes several."""
+        """Return kernels for several variances of the directions, from one pass; None if impossible."""
         plain, data, used = self._computation(inputs)
         names = set(self._tangent(inputs).directions.values())
         varied = tuple(name for name in variances[0] if name in names)
-        numbers = names <= program_params(plain.program).keys()  # and no covariance matrices
+        numbers = names <= program_params(plain.program).keys()  # false for covariance matrices
         if not numbers or len(varied) < len(names) or self.options.tol is not None or inputs.shapes is None:
             return None
         scalars = {name: value for name, value in used.items() if name not in names}
         key = (inputs.shapes, self.net.state(), varied, len(variances))
-        several = self._known.pop(key, None)
+        several = self._computations.pop(key, None)
         if several is None or several.program.changed:
-            made = replace(plain.made, data=data)
+            joint = replace(plain.made, data=data)
             several = Computation(
-                made, self.options, tuple(scalars), inputs.split, varied=varied, versions=len(variances)
+                joint, self.options, tuple(scalars), inputs.split, varied=varied, versions=len(variances)
             )
         if not plain.made.concrete:
             self._keep(key, several)
         return several.several(data, scalars, variances)
 
 
-def _named(params: Any) -> Mapping[str, Any]:
+def _named(params: Mapping[str, Any] | None) -> dict[str, Any]:
     return arguments.mapping("params", params, '{"W1": 2.0}', error=LimitError)
 
 
 def _require_variance(name: str, value: Any) -> None:
-    """One real number that is finite and not negative, as far as can be seen: JAX may trace it."""
+    """Refuse anything but one real number >= 0 and finite; the value of a JAX tracer cannot be checked."""
     if hasattr(value, "requires_grad"):
         value = arguments.array(f"the variance `{name}`", value, error=LimitError)
     array: Any = value if is_array_api_obj(value) else np.asarray(value)
     real = array.ndim == 0 and str(array.dtype).startswith(("float", "int", "uint", "bfloat"))
     if real and (is_traced(array) or (np.isfinite(float(array)) and float(array) >= 0)):
         return
-    shown = repr(value) if len(repr(value)) < SHOWN else f"of shape {array.shape}"
+    shown = repr(value) if len(repr(value)) < 60 else f"of shape {array.shape}"
     raise LimitError(
         f"the variance `{name}` is {shown}",
         remedy="A variance is one real number for all inputs, finite and >= 0.",
@@ -344,7 +397,7 @@ def kernel(
     method: str = "auto",
     tol: float | None = None,
     seed: int = 0,
-    dtype: Any = np.float64,
+    dtype: DTypeLike = np.float64,
     points: int | None = None,
     repeats: int = 16,
     max_points: int = 2**18,
@@ -353,8 +406,46 @@ def kernel(
     confirm: bool = False,
     **unknown: Any,
 ) -> KernelFn:
-    """The infinite-width kernel of a network as a function of inputs; the options are those of `Options`.
+    """Return the infinite-width kernel of a network as a function of inputs.
 
+    Parameters
+    ----------
+    net
+        The result of `ns.network` or of a model's importer; that of `ns.tangent` gives the tangent kernel.
+    method
+        "auto" uses an exact method wherever there is one, "exact" raises `LimitError` if there is none,
+        "sample" samples everything that can be sampled.
+    tol
+        Sampling continues until twice the error is below tol * sqrt(K_ii K_jj), or raises `LimitError`.
+    seed
+        Seed of the sample points.
+    dtype
+        Type of the kernel: float64 or float32.
+    points
+        Sample points per repeat, a power of two.
+    repeats
+        Number of independent randomisations; their spread is the error.
+    max_points
+        Largest number of sample points per repeat that `tol` may lead to.
+    progress
+        Whether to show a bar; by default for runs longer than two seconds.
+    memory
+        Bytes of workspace beyond inputs and kernel.
+    confirm
+        Allow a run that takes more than an hour by its plan.
+
+    Returns
+    -------
+    KernelFn
+        K(x) is the kernel matrix, K.evaluate(x) has its errors.
+
+    Raises
+    ------
+    LimitError
+        An option has an invalid value.
+
+    Examples
+    --------
     >>> import numpy as np, netsor as ns
     >>> K = ns.kernel(ns.zoo.mlp(depth=1, var_b=0.0))
     >>> K(np.array([[1.0, 0.0], [0.0, 2.0]])).round(4)
@@ -379,24 +470,40 @@ def kernel(
 
 
 def ntk(net: Network, rates: Any = None, **options: Any) -> TangentKernelFn:
-    """The tangent kernel of a network at infinite width: `ns.kernel(ns.tangent(net, rates), **options)`.
+    """Return the infinite-width tangent kernel of a network: `ns.kernel(ns.tangent(net, rates), **options)`.
 
+    Parameters
+    ----------
+    net
+        The result of `ns.network` or of a model's importer.
+    rates
+        Learning rates of single parameters, or the name of a convention, as for `ns.tangent`.
+    options
+        As for `ns.kernel`.
+
+    Returns
+    -------
+    TangentKernelFn
+        Theta(x) is the kernel matrix, Theta.parts(x) that of each parameter.
+
+    Examples
+    --------
     >>> import numpy as np, netsor as ns
     >>> ns.ntk(ns.zoo.mlp(depth=1, var_b=0.0))(np.eye(2)).round(4)
     array([[0.5   , 0.0796],
            [0.0796, 0.5   ]])
     """
-    found = kernel(tangent(net, rates), **options)
-    assert isinstance(found, TangentKernelFn)
-    return found
+    theta = kernel(tangent(net, rates), **options)
+    assert isinstance(theta, TangentKernelFn)
+    return theta
 
 
 def program_params(program: Program) -> dict[str, float]:
-    """The variances of a program by the name of their input."""
-    found: dict[str, float] = {}
+    """Return the variances of a program, by name of the input."""
+    variances: dict[str, float] = {}
     for s in program.inputs:
         if isinstance(s.law, MatrixLaw):
-            found[s.name] = s.law.var
+            variances[s.name] = s.law.var
         elif isinstance(s.law, Normal) and isinstance(s.law.cov, float):
-            found[s.name] = s.law.cov
-    return found
+            variances[s.name] = s.law.cov
+    return variances

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from netsor.build.network import Group, Joint, Network, program
+from netsor.build.joint_program import InputGroup, Joint
+from netsor.build.network import Network, program
 from netsor.errors import LimitError
 from netsor.lang.expr import Ref
 from netsor.lang.program import Program
@@ -14,11 +15,11 @@ from netsor.lang.types import C, G, H
 from netsor.limits.computation import Computation
 from netsor.limits.options import Options
 from netsor.limits.plan import Plan
-from netsor.limits.recursion.covariances import cov
-from netsor.limits.recursion.moments import first, second
-from netsor.limits.recursion.pairs import Pair
-from netsor.limits.recursion.values import mean, scalar
 from netsor.limits.result import Result
+from netsor.limits.rules.lincomb import cov, mean
+from netsor.limits.rules.moment import scalar
+from netsor.limits.rules.nonlin import first, second
+from netsor.limits.rules.pairs import Pair
 
 __all__ = ["Limit", "limit"]
 
@@ -32,19 +33,19 @@ class Limit:
 
     def __init__(self, program: Program, options: Options) -> None:
         self.program = program
-        group = Group((0,), tuple(range(len(program.outputs))))
+        group = InputGroup((0,), tuple(range(len(program.outputs))))
         self.computation = Computation(Joint(program, dict(program.data), (group,)), options, (), None)
 
     def __repr__(self) -> str:
         return f"<limit of a program with {len(self.program.statements)} statements>"
 
     def mu(self, name: str) -> Any:
-        """The mean of a G-var."""
+        """Return the mean of a G-var."""
         self._require(name, G, "mu is defined for G-vars")
         return self._quantity(self._index(name), mean, Ref(name))
 
     def sigma(self, name: str, other: str | None = None) -> Any:
-        """The covariance of two G-vars (of one with itself by default)."""
+        """Return the covariance of two G-vars, by default of one with itself."""
         other = name if other is None else other
         for n in (name, other):
             self._require(n, G, "Sigma is defined for G-vars")
@@ -54,7 +55,7 @@ class Limit:
         return self._quantity(shape, cov, Ref(name), Ref(other), Pair(True))
 
     def moment(self, name: str, other: str | None = None) -> Any:
-        """E[h h'] for two vectors, the limit of h.h'/n; E[h] without a second one."""
+        """Return E[h h'] of two vectors, the limit of h.h'/n; without a second vector E[h]."""
         self._require(name, H, "moments are defined for vectors")
         if other is None:
             return self._quantity(self._index(name), first, Ref(name))
@@ -63,23 +64,23 @@ class Limit:
         return self._quantity(shape, second, Ref(name), Ref(other), Pair(True))
 
     def scalar(self, name: str) -> Any:
-        """The limit of a C-var."""
+        """Return the limit of a C-var."""
         self._require(name, C, "scalar limits are defined for C-vars")
         return self._quantity(self._index(name), scalar, name)
 
     def kernel(self) -> Result:
-        """The covariance of the outputs, with errors and plan."""
+        """Return the covariance of the outputs, with errors and plan."""
         self._require_outputs()
         self.program.refuse_changed()
         return self.computation.result(self.program.data, {})
 
     def plan(self) -> Plan:
-        """What the kernel of the outputs takes, without computing it."""
+        """Return what the kernel of the outputs takes, without computing it."""
         self._require_outputs()
         return self.computation.plan()
 
     def explain(self) -> str:
-        """How the kernel of the outputs is computed."""
+        """Return which method computes which expectation of the kernel, as text."""
         return self.kernel().explain()
 
     def _index(self, name: str) -> tuple[int, ...]:
@@ -121,7 +122,7 @@ def limit(
     confirm: bool = False,
     **unknown: Any,
 ) -> Limit:
-    """The limit of a network on one input (or several), or of a program; the options are those of `Options`.
+    """Return the limit of a network on one or several inputs, or of a program, with these `Options`.
 
     >>> import netsor as ns
     >>> L = ns.limit(ns.parse('''
@@ -146,6 +147,6 @@ def limit(
         confirm=confirm,
         **unknown,
     )
-    made = net if isinstance(net, Program) else program(net, *inputs)
-    made.check()
-    return Limit(made, options)
+    traced = net if isinstance(net, Program) else program(net, *inputs)
+    traced.check()
+    return Limit(traced, options)

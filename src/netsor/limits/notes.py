@@ -11,9 +11,9 @@ __all__ = ["Expectation", "Notes"]
 
 @dataclass(frozen=True)
 class Expectation:
-    """Expectations of one kind: what they are, their method, how many blocks, and the largest error so far.
+    """Expectations of one kind: their method, the number of blocks, and the largest error so far.
 
-    otherwise   what is done where the method fails on values
+    otherwise   what the method falls back to for values on which it fails
     """
 
     what: str
@@ -25,12 +25,11 @@ class Expectation:
 
 @dataclass
 class Notes:
-    """What a recording notes: expectations as they are recorded, errors as they are computed.
+    """What a recording notes: expectations while recording, errors while running.
 
     inexact   whether some numbers have errors beyond rounding
-    diagonal  whether an input with itself is to be computed apart, as it is more exact than a pair
-    cancels   whether errors are asked for, and sums may be so small that the rounding of their terms counts
-    steep     whether some functions are so steep that covariances of nearly equal inputs have too few digits
+    diagonal  whether to compute an input with itself separately, because it is more exact than a pair
+    steep     whether some functions are so steep that covariances of nearly equal inputs lack digits
     """
 
     counts: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -40,22 +39,21 @@ class Notes:
     inexact: bool = False
     diagonal: bool = False
     steep: bool = False
-    cancels: bool = False
     _lock: Any = field(default_factory=Lock, repr=False)
 
     def add(self, what: str, method: str, otherwise: str = "") -> None:
-        """A block of expectations is recorded."""
+        """Note that a block of expectations is recorded."""
         key = what, method
         self.counts[key] = self.counts.get(key, 0) + 1
         if otherwise:
             self.otherwise[key] = otherwise
 
     def remark(self, text: str) -> None:
-        """Something that a reader of the plan should know."""
+        """Note something that a reader of the plan should know."""
         self.remarks[text] = None
 
     def report(self, what: str, method: str, error: float) -> None:
-        """An error that a run has found; runs may be on several threads."""
+        """Note an error that a run has found; threads may call this at the same time."""
         key = what, method
         with self._lock:
             self.errors[key] = max(error, self.errors.get(key, 0.0))

@@ -1,4 +1,4 @@
-"""A kernel matrix in any array library of the array API, step by step."""
+"""A kernel matrix in any library of the array API, step by step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from netsor.limits.assembly import gathered
-from netsor.limits.blocks import Recorded, recorded_blocks
+from netsor.limits.blocks import recorded_blocks
 from netsor.limits.computation import Computation
 from netsor.limits.tape.graph import Graph, in_library
 
@@ -19,19 +19,20 @@ Array = Any
 
 
 def kernel_on(xp: Any, c: Computation, data: Mapping[str, Array], params: Mapping[str, Any]) -> Array:
-    """(rows, columns) of the kernel; what only NumPy can compute comes from there."""
-    found = None if c.options.tol else recorded_blocks(partial(c.recorder, traced=True), c.rows)
-    if not isinstance(found, Recorded):
+    """Return the kernel (rows, columns); what only NumPy can compute is computed there and converted."""
+    setting = c.exact_setting(traced=True)
+    if c.options.tol or setting is None:
         numbers = {name: float(value) for name, value in params.items()}
         return xp.asarray(c.value({name: np.asarray(a) for name, a in data.items()}, numbers))
-    values = _values(xp, found.graph, {**data, **params})
-    blocks = {pair: values[node] for pair, node in zip(found.pairs, found.graph.outputs, strict=True)}
+    recorded = recorded_blocks(partial(c.recorder, setting), c.rows)
+    values = _values(xp, recorded.graph, {**data, **params})
+    blocks = {pair: values[node] for pair, node in zip(recorded.pairs, recorded.graph.outputs, strict=True)}
     shapes = {pair: tuple(block.shape) for pair, block in blocks.items()}
     return gathered(xp, c.rows, shapes, lambda pairs: xp.stack([blocks[pair] for pair in pairs]))
 
 
 def _values(xp: Any, graph: Graph, given: Mapping[str, Array]) -> list[Any]:
-    """The value of every node of a graph."""
+    """Return the value of every node of a graph."""
     arrays = [xp.asarray(a) for a in given.values()]
     floats = [a.dtype for a in arrays if xp.isdtype(a.dtype, "real floating")]
     real = xp.result_type(*floats) if floats else xp.asarray(0.0).dtype

@@ -14,33 +14,29 @@ from netsor.errors import LimitError
 
 __all__ = ["SIGMAS", "Options"]
 
-START, FIRST, GOOD = 2**12, 2**10, 5e-4  # points without a tolerance, and first ones with one
-MORE = 4  # how many times the points a second try has at most
-RATE = 0.8  # errors of scrambled Sobol points fall about like points^-0.8 here
 SIGMAS = 2.0  # standard errors that a tolerance covers
-AIM, MOST_REPEATS = 0.8, 4  # what part of a tolerance to aim at, and how many times the repeats to take
-REPEAT = 2**11  # what a repeat costs beside its points, in points
-RISK = 1.25  # what more points must save beside more repeats, as only the rate of these is sure
-METHODS = ("auto", "exact", "sample")
+DEFAULT_POINTS = 2**12  # sample points of a repeat without a tolerance
+MOST_GROWTH = 4  # largest factor for the points of a second try
 
 
 @dataclass(frozen=True)
 class Options:
     """How a limit is computed.
 
-    method   "exact" raises where there is no exact method, "sample" samples every family
-    tol      sampling grows until twice the error is below tol * sqrt(K_ii K_jj), or raises LimitError
-    seed     of the sample points
-    dtype    of the kernel: float64 or float32
-    points   sample points per repeat (a power of two) to begin with; without a tolerance 4096, and up to
-             four times as many for a second try if the error is above 5e-4 of the scale
-    repeats  independent randomisations, whose spread is the error; a tolerance may take up to four times
-             as many
-    max_points  sample points per repeat that a tolerance may take
-    progress  a bar, in a log a line every ten seconds; by default for runs longer than two seconds
-    confirm  begin a run that takes more than an hour by its plan; without it, such a run is refused
-    memory   bytes of workspace beyond inputs and kernel; by default 256 MB, or what one pair of inputs
-             needs, or one repeat of what is sampled
+    method   "auto" samples only what has no exact method, "exact" raises LimitError there, "sample" samples
+             every family
+    tol      sampling continues until twice the error is below tol * sqrt(K_ii K_jj), or raises LimitError
+    seed     seed of the sample points
+    dtype    type of the kernel: float64 or float32
+    points   sample points per repeat to begin with, a power of two; without a tolerance 4096, and up to
+             four times as many in a second try if the error is above 5e-4 of the scale
+    repeats  number of independent randomisations, whose spread is the error; a tolerance may lead to four
+             times as many
+    max_points  largest number of sample points per repeat that a tolerance may lead to
+    progress  shows a bar, or in a log a line every ten seconds; by default for runs longer than two seconds
+    confirm  allows a run that takes more than an hour by its plan; otherwise such a run is refused
+    memory   bytes of workspace beyond inputs and kernel; by default 256 MB, or more if one pair of inputs
+             or one repeat needs more
     """
 
     method: str = "auto"
@@ -56,19 +52,19 @@ class Options:
 
     @classmethod
     def of(cls, **options: Any) -> Options:
-        """The options by their names; a name that is not one is an error that says which was meant."""
-        known = [f.name for f in fields(cls)]
+        """Make options by name; an unknown name raises LimitError, which suggests a similar one."""
+        names = [f.name for f in fields(cls)]
         for name in options:
-            if name not in known:
-                close = get_close_matches(name, known, n=1, cutoff=0.5)
+            if name not in names:
+                close = get_close_matches(name, names, n=1, cutoff=0.5)
                 meant = f"Did you mean `{close[0]}`? " if close else ""
                 raise LimitError(
-                    f"there is no option `{name}`", remedy=f"{meant}Options: {', '.join(known)}."
+                    f"there is no option `{name}`", remedy=f"{meant}Options: {', '.join(names)}."
                 )
         return cls(**options)
 
     def __post_init__(self) -> None:
-        arguments.choice("method", self.method, METHODS, error=LimitError)
+        arguments.choice("method", self.method, ("auto", "exact", "sample"), error=LimitError)
         object.__setattr__(self, "seed", arguments.seed(self.seed, error=LimitError))
         self._require_whole("repeats", 2)
         self._require_whole("max_points", 1)
@@ -102,8 +98,8 @@ class Options:
                 )
 
     def _require_whole(self, name: str, least: int) -> None:
-        found = arguments.whole(name, getattr(self, name), least, error=LimitError)
-        object.__setattr__(self, name, found)
+        number = arguments.whole(name, getattr(self, name), least, error=LimitError)
+        object.__setattr__(self, name, number)
 
     def _require_real_type(self) -> None:
         real = [np.dtype(np.float64), np.dtype(np.float32)]
@@ -116,36 +112,35 @@ class Options:
 
     @property
     def first_points(self) -> int:
-        """Sample points to begin with."""
-        return self.points or min(self.max_points, FIRST if self.tol else START)
+        """Number of sample points to begin with."""
+        return self.points or min(self.max_points, 2**10 if self.tol else DEFAULT_POINTS)
 
     @property
     def most_points(self) -> int:
-        """Sample points that are likely to be enough: errors decide."""
-        return self.points or min(self.max_points, MORE * self.first_points)
+        """Number of sample points that is likely to be enough; the error decides."""
+        return self.points or min(self.max_points, MOST_GROWTH * self.first_points)
 
     def further(self, points: int, repeats: int, reached: float) -> tuple[int, int] | None:
-        """How many points and repeats to take next, or None if the error is good enough.
+        """Return how many points and repeats to take next, or None if the error is small enough.
 
-        The error falls like points^-RATE and like repeats^-1/2. Further repeats join those there are, so
-        they are cheaper where little is missing; more points start again.
+        The error falls like points^-0.8, the rate of scrambled Sobol points here, and like repeats^-1/2.
+        Further repeats join those so far, so they are cheaper if little is missing. More points start again.
         """
         if self.tol is None:
-            if self.points is not None or reached <= GOOD or points > START or 2 * points > self.max_points:
-                return None
-            return min((2 if reached <= 2 * GOOD else MORE) * points, self.max_points), self.repeats
+            return self._second_try(points, reached)
         if SIGMAS * reached <= self.tol:
             return None
-        missing = SIGMAS * reached / (AIM * self.tol)
-        wanted, fresh = ceil(repeats * missing**2), self.repeats
+        missing = SIGMAS * reached / (0.8 * self.tol)  # aim below the tolerance: an error is an estimate
+        needed, fresh = ceil(repeats * missing**2), self.repeats
+        overhead = 2**11  # cost of a repeat besides its points, as a number of points
         costs: dict[tuple[int, int], float] = {}
-        if wanted <= MOST_REPEATS * fresh:
-            costs[points, wanted] = (points + REPEAT) * (wanted - repeats)
-        alone = missing * sqrt(repeats / fresh)  # with as many repeats as a new start has
-        factor = 2
+        if needed <= 4 * fresh:  # more repeats than that gain too slowly
+            costs[points, needed] = (points + overhead) * (needed - repeats)
+        alone = missing * sqrt(repeats / fresh)  # the factor for a new start with `fresh` repeats
+        factor, risk = 2, 1.25  # more points must save a fifth: the rate of points is less certain
         while points * factor <= self.max_points:
-            total = fresh * max(1.0, alone / factor**RATE) ** 2
-            costs[points * factor, fresh] = RISK * (points * factor + REPEAT) * total
+            total = fresh * max(1.0, alone / factor**0.8) ** 2
+            costs[points * factor, fresh] = risk * (points * factor + overhead) * total
             factor *= 2
         if not costs:
             raise LimitError(
@@ -154,3 +149,11 @@ class Options:
                 "Allow more with max_points=..., or a larger tol.",
             )
         return min(costs, key=lambda key: costs[key])
+
+    def _second_try(self, points: int, reached: float) -> tuple[int, int] | None:
+        """Without a tolerance, take more points once if the error is above 5e-4 of the scale."""
+        good, chosen = 5e-4, self.points is not None
+        if chosen or reached <= good or points > DEFAULT_POINTS or 2 * points > self.max_points:
+            return None
+        growth = 2 if reached <= 2 * good else MOST_GROWTH
+        return min(growth * points, self.max_points), self.repeats

@@ -1,4 +1,4 @@
-"""What a limit takes, before it is computed, and its errors afterwards."""
+"""What a limit takes before it is computed, and its errors afterwards."""
 
 from __future__ import annotations
 
@@ -13,16 +13,13 @@ from netsor.progress import spoken
 
 __all__ = ["Plan", "Sampling", "require_patience"]
 
-PATIENCE = 3600.0  # seconds; a longer run needs confirm=True
-LONG = 60.0  # seconds; the text of a plan mentions longer times
-
 
 @dataclass(frozen=True)
 class Sampling:
-    """What is sampled: the families, why, and with how many points.
+    """Which families are sampled, why, and with how many points.
 
-    rows         the Gaussian variables that are sampled, over all inputs
-    dimensions   of the points; 0 before they are drawn, as only a run tells
+    rows         number of sampled Gaussian variables, over all inputs
+    dimensions   dimensions of the points; 0 before they are drawn, because only a run determines them
     """
 
     families: tuple[str, ...]
@@ -45,12 +42,12 @@ class Sampling:
 class Plan:
     """The expectations of a limit, each with its method; after a run also with their errors.
 
-    shape      of the kernel matrix
-    tiles      of pairs of inputs
-    work       multiply-adds, about; of what is sampled, those of the repeats that are computed together
-    bytes      of workspace beyond inputs and kernel
-    seconds    of a run, about
-    compiled   whether loops are compiled by Numba
+    shape      shape of the kernel matrix
+    tiles      number of tiles of pairs of inputs
+    work       approximate multiply-adds; if something is sampled, those of one chunk of repeats
+    bytes      bytes of workspace beyond inputs and kernel
+    seconds    approximate time of a run
+    compiled   whether Numba compiles loops
     """
 
     expectations: tuple[Expectation, ...]
@@ -73,11 +70,11 @@ class Plan:
 
     @property
     def methods(self) -> dict[str, set[str]]:
-        """For each expectation, the methods that compute it."""
-        found: dict[str, set[str]] = {}
+        """By expectation, the methods that compute it."""
+        methods: dict[str, set[str]] = {}
         for e in self.expectations:
-            found.setdefault(e.what, set()).add(e.method)
-        return found
+            methods.setdefault(e.what, set()).add(e.method)
+        return methods
 
     def __repr__(self) -> str:
         how = "exact" if self.exact else "sampled in part"
@@ -87,8 +84,8 @@ class Plan:
         from netsor.display import error_bar, panel, table
 
         first, *lines = str(self).splitlines()
-        told = {f"  {e.what}: {e.method}, " for e in self.expectations}
-        rest = [line.strip() for line in lines if not any(line.startswith(start) for start in told)]
+        in_table = {f"  {e.what}: {e.method}, " for e in self.expectations}
+        below = [line.strip() for line in lines if not any(line.startswith(start) for start in in_table)]
         rows = [
             (
                 f"<code>{escape(e.what)}</code>",
@@ -98,7 +95,7 @@ class Plan:
             )
             for e in self.expectations
         ]
-        notes = "".join(f'<div class="soft">{escape(line)}</div>' for line in rest)
+        notes = "".join(f'<div class="soft">{escape(line)}</div>' for line in below)
         head = ("expectation", "method", "blocks", "error" if self.largest_error is not None else "")
         return panel(first, table(head, rows), notes)
 
@@ -123,7 +120,7 @@ class Plan:
                 f"  {_count(self.work)} multiply-adds in {self.tiles} tile{'s' if self.tiles > 1 else ''}, "
                 f"{_size(self.bytes)} of workspace{loops}"
             )
-        if self.seconds >= LONG:
+        if self.seconds >= 60:
             lines.append(f"  about {spoken(self.seconds)}")
         if self.largest_error is not None:
             lines.append(
@@ -134,7 +131,7 @@ class Plan:
 
 def require_patience(plan: Plan, confirmed: bool) -> None:
     """Refuse a run that takes more than an hour unless the user has confirmed it."""
-    if plan.seconds > PATIENCE and not confirmed:
+    if plan.seconds > 3600 and not confirmed:
         how = (
             f"{plan.sampling.repeats:,} repeats of {plan.sampling.points:,} points, " if plan.sampling else ""
         )
@@ -147,7 +144,7 @@ def require_patience(plan: Plan, confirmed: bool) -> None:
 
 
 def largest_entry(value: np.ndarray) -> float:
-    """The largest absolute value, without a copy."""
+    """Return the largest absolute value, without a copy of a large matrix."""
     return float(max(value.max(initial=0.0), -value.min(initial=0.0)))
 
 

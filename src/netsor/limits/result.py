@@ -15,12 +15,10 @@ from netsor.limits.plan import Plan, largest_entry
 
 __all__ = ["Result", "Scale", "plan_of"]
 
-UNITS = 8  # of the last place for each statement: an allowance for rounding
-
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """A kernel matrix, an error estimate for each entry (`error`), and how it was computed."""
+    """A kernel matrix, an error estimate for each entry (`error`), and its plan."""
 
     value: np.ndarray
     bound: Bound
@@ -28,19 +26,22 @@ class Result:
 
     @classmethod
     def of(cls, value: np.ndarray, bound: Bound, plan: Plan) -> Result:
-        """With the largest error and entry in its plan."""
+        """Make a result whose plan has the largest error and the largest entry."""
         return cls(value, bound, replace(plan, largest_error=bound.largest, scale=largest_entry(value)))
 
     @cached_property
     def error(self) -> np.ndarray:
-        """(rows, columns): written out when it is first asked for, as it is as large as the kernel."""
+        """Errors of the entries, (rows, columns); computed at the first use, as they take much memory."""
         return self.bound.full()
 
     def moved(self, other: np.ndarray, symmetric: bool, tol: float | None = None) -> Result:
-        """With a further error: the largest change to another value, in units of the scale of the entries."""
+        """Return a result with a further error: its largest change to `other`, relative to the scale.
+
+        other   another value of the kernel, (rows, columns)
+        """
         scale, change = Scale.of(self.value, symmetric), np.abs(other - self.value)
         largest = Bound(0 * scale.left, 0 * scale.right, change).relative(scale.left, scale.right)
-        more = np.maximum(largest * scale.products(), change)  # where the scale is 0, too
+        more = np.maximum(largest * scale.products(), change)  # entries of scale 0 keep their own change
         bound = replace(self.bound, more=more if self.bound.more is None else more + self.bound.more)
         scale.require(
             bound,
@@ -51,7 +52,7 @@ class Result:
         return Result.of(self.value, bound, self.plan)
 
     def explain(self) -> str:
-        """Which expectation was computed by which method, with which error."""
+        """Return which method computed each expectation, and with which error."""
         return str(self.plan)
 
     def __repr__(self) -> str:
@@ -69,14 +70,14 @@ class Result:
 
 @dataclass(frozen=True)
 class Scale:
-    """Numbers of the rows and of the columns whose products are the scale of the entries."""
+    """Two vectors whose outer product is the scale of the entries: (rows,) and (columns,)."""
 
     left: np.ndarray
     right: np.ndarray
 
     @classmethod
     def of(cls, value: np.ndarray, symmetric: bool) -> Scale:
-        """Standard deviations where they are on the diagonal, else the root of the largest entry."""
+        """Return standard deviations if there is a diagonal, else the root of the largest entry."""
         if symmetric:
             deviations = np.sqrt(np.clip(np.diagonal(value), 0, None))
             return cls(deviations, deviations)
@@ -84,39 +85,37 @@ class Scale:
         return cls(np.full(value.shape[0], size), np.full(value.shape[1], size))
 
     def products(self) -> np.ndarray:
-        """(rows, columns)."""
+        """Return the scale of each entry, (rows, columns)."""
         return self.left[:, None] * self.right
 
     def require(self, bound: Bound, tol: float | None, remedy: str) -> None:
-        """Refuse an error beyond a tolerance; the remedy has a place for it."""
+        """Raise LimitError if the error exceeds the tolerance; `remedy` has a placeholder for the error."""
         if tol is not None and (reached := bound.relative(self.left, self.right)) > tol:
             raise LimitError(f"the tolerance {tol:g} is not reached", remedy=remedy.format(reached))
 
     def counts(self, statements: int, dtype: Any, error: Any) -> bool:
-        """Whether an error of entries, or of anything that counts like the largest, is above rounding.
+        """Return whether an error is above rounding: a number relative to the largest entry, or a matrix.
 
-        One of entries of scale 0 counts in any case: a change by 0 may be chance.
+        An entry of scale 0 always counts: a change of 0 there may be chance.
         """
         allowed = _rounding(statements, dtype)
         if isinstance(error, float):
             return error > allowed * self.left.max(initial=0.0) * self.right.max(initial=0.0)
         rows = zip(error, self.left, strict=True)
-        return not all(bool(np.all(np.abs(row) < allowed * own * self.right)) for row, own in rows)
+        return not all(bool(np.all(np.abs(row) < allowed * scale * self.right)) for row, scale in rows)
 
     def rounding(self, statements: int, dtype: Any, more: np.ndarray | None = None) -> Bound:
-        """An allowance for floating-point rounding, and further errors."""
+        """Return the allowance for floating-point rounding, plus further errors."""
         return Bound(_rounding(statements, dtype) * self.left, self.right, more)
 
 
-RATE = 3e9  # multiply-adds of an exact kernel in a second, about
-
-
 def _rounding(statements: int, dtype: Any) -> float:
-    return UNITS * float(np.finfo(dtype).eps) * statements
+    """Return the allowance for rounding: eight units in the last place for each statement."""
+    return 8 * float(np.finfo(dtype).eps) * statements
 
 
 def plan_of(recording: Recording, statements: int, shape: tuple[int, ...]) -> Plan:
-    """What a recording takes."""
+    """Return the plan of a recording."""
     notes = recording.notes
     return Plan(
         notes.expectations(),
@@ -128,5 +127,5 @@ def plan_of(recording: Recording, statements: int, shape: tuple[int, ...]) -> Pl
         recording.compiled,
         None,
         tuple(notes.remarks),
-        seconds=recording.work / RATE,
+        seconds=recording.work / 3e9,  # multiply-adds per second of an exact kernel, approximately
     )

@@ -1,4 +1,16 @@
-"""Models of PyTorch and JAX as networks: built at two widths, the axes that differ go to infinity."""
+"""Models of PyTorch and JAX as networks: built at two widths, the axes that differ go to infinity.
+
+| file | what it holds |
+| --- | --- |
+| `pytorch`, `jaxpr` | `ns.from_torch`; `ns.from_jax` and the libraries on JAX |
+| `network` | models as networks: read for each shape of inputs |
+| `reader`, `values` | the state of one reading; the symbolic operands in it |
+| `operations` | rules of operations that both libraries share |
+| `axes`, `scalars` | axes and numbers of a model at its two widths |
+| `laws` | the laws of parameters, from their initialisers |
+| `check` | the check of an import by the model's own weights |
+| `report` | `ns.report_laws`: the table of a model's parameters |
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +35,7 @@ _EXTRAS = {"torch": "PyTorch", "jax": "JAX"}
 
 
 def __getattr__(name: str) -> Any:
-    """Each function is loaded when it is first used, so that no library is imported that nobody asked for."""
+    """Load each function at its first use, so that only the library in use is imported."""
     from importlib import import_module
 
     if name in HOMES:

@@ -1,8 +1,8 @@
 """Axes of a model's arrays as products of finite and infinite factors.
 
 A model is traced at two widths. An axis of lengths (192, 384) may be one width of (192, 384), or three
-blocks of a width (64, 128): gates stacked in one matrix, heads, a concatenation. A factor whose two lengths
-differ is a width: it is no index axis of a block of vectors, but the coordinate of the vectors themselves.
+blocks of a width (64, 128): stacked gates, heads, or a concatenation. A factor whose two lengths differ is a
+width: its positions are coordinates of vectors, not members of a block.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from netsor.models.scalars import Size, product
 __all__ = [
     "Axes",
     "Axis",
-    "Cut",
+    "AxisFactor",
+    "AxisLayout",
     "CutWidth",
-    "Factor",
     "Origin",
     "WidthClass",
     "finite",
@@ -31,10 +31,10 @@ Origin = tuple[str, int]  # a parameter's name and one of its axes
 
 
 class WidthClass:
-    """Widths that meet are one (union-find).
+    """A class of widths that must be equal (union-find).
 
-    home     the parameter's axis that this width is
-    origins  all parameters' axes of its class
+    home     the axis of a parameter that defines this width
+    origins  the axes of all parameters in the class
     """
 
     def __init__(self, home: Origin | None = None) -> None:
@@ -56,12 +56,12 @@ class WidthClass:
 
 
 @dataclass(frozen=True)
-class Factor:
+class AxisFactor:
     """One factor of an axis.
 
     width  its class, if it is a width
-    real   False: the values are equal along it
-    rows   the rows of a readout that is still to be applied
+    real   False: all values along it are equal
+    rows   the rows of a readout that is not applied yet
     """
 
     size: Size
@@ -71,29 +71,29 @@ class Factor:
 
     @property
     def is_index(self) -> bool:
-        """Whether a node has an index axis for it."""
+        """Whether a node has an index axis for this factor."""
         return self.real and not self.rows and self.width is None
 
     @property
     def is_vector(self) -> bool:
-        """Whether it is the coordinate of vectors."""
+        """Whether this factor is the coordinate axis of vectors."""
         return self.real and self.width is not None
 
 
-Axis = tuple[Factor, ...]
+Axis = tuple[AxisFactor, ...]
 Axes = tuple[Axis, ...]
 
 
 @dataclass(frozen=True)
-class Cut:
-    """How a parameter's axis is laid out: `outer` blocks of a width whose coordinates are `inner` blocks."""
+class AxisLayout:
+    """The layout of a parameter's axis: `outer` blocks of a width, with `inner` members per coordinate."""
 
     outer: int = 1
     inner: int = 1
 
 
 class CutWidth(Exception):  # noqa: N818 -- no error: a width turned out to be cut, so the model is read again
-    """A width is a product of a finite number of parts and a smaller width."""
+    """Signals that a width is a product of a finite number of parts and a smaller width."""
 
     def __init__(self, width: WidthClass, parts: int, inner: bool) -> None:
         super().__init__(f"a width is cut into {parts}")
@@ -109,19 +109,19 @@ def shape_of(axes: Axes) -> list[Size]:
 
 
 def finite(size: int, real: bool = True) -> Axis:
-    """An axis of fixed length; one of length 1 has no factors."""
-    return () if size == 1 else (Factor((size, size), None, real),)
+    """An axis of finite length; an axis of length 1 has no factors."""
+    return () if size == 1 else (AxisFactor((size, size), None, real),)
 
 
 def unknown(size: Size) -> Axis:
-    """An axis along which values are equal."""
+    """An axis along which all values are equal."""
     if size == (1, 1):
         return ()
-    return (Factor(size, WidthClass() if size[0] != size[1] else None, real=False),)
+    return (AxisFactor(size, WidthClass() if size[0] != size[1] else None, real=False),)
 
 
-def split(f: Factor, first: Size) -> tuple[Factor, Factor]:
-    """A factor as a product of two, the first of this size; to cut a width the model is read again."""
+def split(f: AxisFactor, first: Size) -> tuple[AxisFactor, AxisFactor]:
+    """Split a factor into two, the first of this size; splitting a width restarts the reading (CutWidth)."""
     second = (f.size[0] // first[0], f.size[1] // first[1])
     if f.is_vector:
         assert f.width is not None
@@ -133,8 +133,8 @@ def split(f: Factor, first: Size) -> tuple[Factor, Factor]:
     return _piece(f, first), _piece(f, second)
 
 
-def _piece(f: Factor, size: Size) -> Factor:
-    """Part of a finite factor, or of a width along which nothing changes."""
+def _piece(f: AxisFactor, size: Size) -> AxisFactor:
+    """A part of a finite factor, or of a width along which all values are equal."""
     wide = size[0] != size[1]
     return replace(f, size=size, width=(f.width or WidthClass()) if wide else None)
 
@@ -144,7 +144,7 @@ def divides(a: Size, b: Size) -> bool:
 
 
 def common_sizes(a: Axis, b: Axis) -> list[Size]:
-    """The coarsest list of factor sizes that refines both axes.
+    """Return the coarsest list of factor sizes that refines both axes.
 
     >>> common_sizes(finite(6), finite(2) + finite(3))
     [(2, 2), (3, 3)]
@@ -169,20 +169,20 @@ def common_sizes(a: Axis, b: Axis) -> list[Size]:
 
 
 def refine(axis: Axis, sizes: Sequence[Size]) -> Axis:
-    """The same axis with factors of exactly these sizes."""
+    """Refine an axis to factors of exactly these sizes."""
     todo, out = list(axis), []
     for size in sizes:
         f = todo.pop(0)
         if f.size != size:
-            f, rest = split(f, size)
-            todo.insert(0, rest)
+            f, behind = split(f, size)
+            todo.insert(0, behind)
         out.append(f)
     return tuple(out)
 
 
-def join(axis: Iterable[Factor]) -> Axis:
-    """Factors without those of size 1, and with neighbours along which nothing changes as one."""
-    out: list[Factor] = []
+def join(axis: Iterable[AxisFactor]) -> Axis:
+    """Remove factors of size 1, and merge neighbouring factors along which values are equal."""
+    out: list[AxisFactor] = []
     for f in axis:
         if f.size == (1, 1):
             continue
@@ -195,13 +195,13 @@ def join(axis: Iterable[Factor]) -> Axis:
 
 
 def regroup(axes: Axes, shape: Sequence[Size]) -> Axes:
-    """The factors of `axes` grouped into axes of other lengths: a reshape."""
+    """Group the factors of `axes` into axes of other lengths: a reshape."""
     if any(0 in size for size in shape):
         return tuple(unknown(size) for size in shape)
     todo = [f for a in axes for f in a]
     out: list[Axis] = []
     for target in shape:
-        group: list[Factor] = []
+        group: list[AxisFactor] = []
         have: Size = (1, 1)
         while have != target:
             if not todo or target[0] % have[0] or target[1] % have[1]:
@@ -210,8 +210,8 @@ def regroup(axes: Axes, shape: Sequence[Size]) -> Axes:
             if not divides(f.size, need):
                 if not divides(need, f.size):
                     raise ValueError("a reshape mixes finite axes with a width")
-                f, rest = split(f, need)
-                todo.insert(0, rest)
+                f, behind = split(f, need)
+                todo.insert(0, behind)
             group.append(f)
             have = product([have, f.size])
         out.append(join(group))

@@ -1,4 +1,4 @@
-"""The check that settles everything: the model's own weights in its program give the model's own output."""
+"""The check of an import: with the model's weights, the program must reproduce the model's output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from netsor.build.network import Joint, joint
+from netsor.build.joint_program import Joint, joint
 from netsor.errors import BuildError, SimulationError
 from netsor.lang.program import Input, Output, Program
 from netsor.lang.types import A, G
@@ -25,7 +25,7 @@ __all__ = ["Check", "check_import"]
 class Check:
     """The largest difference between the program and the model, relative to the largest output.
 
-    tolerance  what rounding in the model's own precision may do
+    tolerance  the largest difference that rounding in the model's precision explains
     """
 
     difference: float
@@ -41,9 +41,9 @@ class Check:
 def check_import(net: ModelNetwork, x: Any, tolerance: float | None = None) -> Check:
     """Run the program of an imported network with the model's own weights, at the model's own width.
 
-    The outputs must be equal to rounding, relative to the largest: to 1e-12 if the model computes in float64
-    throughout, else to 1e-5; where float32 cancels, the model is run in float64. An error is raised if they
-    are not. Networks do this themselves on the first input of each shape, unless they have check=False.
+    The outputs must be equal up to rounding, relative to the largest: to 1e-12 if the model computes in
+    float64 throughout, else to 1e-5. If float32 fails by cancellation, the model is run in float64. Otherwise
+    an error is raised. Networks run this check on the first input of each shape, unless check=False.
     """
     if not isinstance(net, ModelNetwork):
         raise BuildError(
@@ -66,7 +66,7 @@ def check_import(net: ModelNetwork, x: Any, tolerance: float | None = None) -> C
 
 
 def _in_double(net: ModelNetwork, read: Joint, x: Any) -> tuple[float, np.ndarray] | None:
-    """The same comparison in float64; None if the model cannot run so."""
+    """Compare in float64; return None if the model cannot run in float64."""
     try:
         return compare(net, read, x, double=True)
     except SimulationError:
@@ -89,10 +89,11 @@ def _different(net: ModelNetwork, difference: float, limit: float) -> Simulation
 
 
 def compare(net: ModelNetwork, read: Joint, x: Any, double: bool = False) -> tuple[float, np.ndarray]:
-    """The largest difference between a program and its model, relative to the largest output; the outputs.
+    """Return the largest difference between a program and its model, and the program's outputs.
 
-    An output that is small by chance counts as large as the root of the sum of its squared terms: it is
-    rounded like these.
+    The difference is relative to the largest output.
+    An output that is small by cancellation has the rounding errors of its terms, so it counts as large as the
+    root of the sum of its squared terms.
     """
     theirs = model_outputs(net, x, double)
     mine, squares = run_with(read.program, own_weights(net, read) | own_masks(net, read))
@@ -103,27 +104,27 @@ def compare(net: ModelNetwork, read: Joint, x: Any, double: bool = False) -> tup
 
 
 def model_outputs(net: ModelNetwork, x: Any, double: bool = False) -> np.ndarray:
-    """All of the model's own results, in netsor's order: rows of a readout first.
+    """Run the model, and return its results in netsor's order: rows of a readout first.
 
-    Parameters whose law the user gave as a number are that number; a constant that was left out of the
-    outputs is what the model returns if nothing is read out.
+    Parameters that the user fixed to a number have that number. Constants that the program leaves out of the
+    outputs are subtracted: they are the results with all readouts 0.
     """
     given = {row.name: row.law.mean for row in net.rows if row.law.is_constant and row.law.source == "given"}
-    found = _run_model(net, x, given, double)
+    outputs = _run_model(net, x, given, double)
     if not net.offset:
-        return found
+        return outputs
     ends = [u.parameter.name for u in net.registry.uses.values() if u.role in ("readout", "output bias")]
     drawn = net.front.drawn
     offset = _run_model(net, x, given | dict.fromkeys(ends, 0.0), double)
     net.front.drawn = drawn
-    return found - offset
+    return outputs - offset
 
 
 def _run_model(net: ModelNetwork, x: Any, fills: dict[str, float], double: bool) -> np.ndarray:
     inputs = [np.asarray(part) for part in (x if isinstance(x, tuple) else (x,))]
     try:
         results = net.front.run(inputs, fills, double)
-    except Exception as error:  # whatever a user's model may raise
+    except Exception as error:  # a user's model may raise anything
         raise SimulationError(
             f"the model `{net.name}` cannot be run on the input: {error}",
             remedy="Call it on an input of this shape yourself. check=False turns this check off.",
@@ -137,10 +138,10 @@ def _run_model(net: ModelNetwork, x: Any, fills: dict[str, float], double: bool)
 
 
 def own_weights(net: ModelNetwork, read: Joint) -> dict[str, np.ndarray]:
-    """For every matrix and vector of a program the numbers that the model itself has."""
+    """Return the model's numbers for each matrix and vector of a program."""
     arrays, registry = net.front.numbers(), net.registry
     uses = {
-        parameter: registry.uses[parameter.name] for parameter in registry.made.values() if parameter.name
+        parameter: registry.uses[parameter.name] for parameter in registry.by_piece.values() if parameter.name
     }
     waves = {vector: size for size, vector in registry.waves.items()}
     weights: dict[str, np.ndarray] = {}
@@ -161,20 +162,20 @@ def own_weights(net: ModelNetwork, read: Joint) -> dict[str, np.ndarray]:
 
 
 def own_masks(net: ModelNetwork, read: Joint) -> dict[str, np.ndarray]:
-    """The masks of the model's last run, as vectors whose sign is positive where a coordinate is kept."""
+    """Return the dropout masks of the model's last run, as vectors g with step(g) = mask."""
     drawn = iter(net.front.drawn)
     names = {vector: name for name, vector in read.parameters.items()}
-    found = {}
+    masks = {}
     for one in net.masks:
         kept = next(drawn) if one.numbers is None else one.numbers
         factors = [f for axis in one.axes for f in axis]
         order = sorted(range(len(factors)), key=lambda k: factors[k].is_vector)
-        found[names[one.vector]] = 2.0 * kept.reshape([f.size[0] for f in factors]).transpose(order) - 1.0
-    return found
+        masks[names[one.vector]] = 2.0 * kept.reshape([f.size[0] for f in factors]).transpose(order) - 1.0
+    return masks
 
 
 def _numbers(use: Use, array: np.ndarray) -> np.ndarray:
-    """An array of the model in the order of the program: index axes, rows, columns."""
+    """Arrange an array of the model in the order of the program: (index..., rows, columns)."""
     p = use.parameter
     a = stored_numbers(p, array) * p.scale.one
     factors = [(i, f) for i, axis in enumerate(p.axes) for f in axis]
@@ -193,18 +194,18 @@ def _numbers(use: Use, array: np.ndarray) -> np.ndarray:
         return b.reshape(*b.shape[: len(index) + 1], -1)
     if use.role == "hidden":
         batch = [k for k in index if factors[k][0] < min(use.contracted)]
-        rest = [k for k in index if k not in batch]
-        return a.transpose([*batch, *across, *rest, *rows, *columns])
+        free = [k for k in index if k not in batch]
+        return a.transpose([*batch, *across, *free, *rows, *columns])
     n = a.shape[columns[0]]
     count = math.prod(a.shape[k] for k in index)
     b = a.transpose([*across, *index, *columns]) * math.sqrt(n)
     return b.reshape(*(a.shape[k] for k in across), *((count,) if count > 1 else ()), n)
 
 
-def _widths(made: Program, weights: dict[str, np.ndarray]) -> dict[str, int]:
-    """The number of coordinates of each width, from the arrays."""
+def _widths(program: Program, weights: dict[str, np.ndarray]) -> dict[str, int]:
+    """Find the size of each width from the arrays."""
     sizes: dict[str, int] = {}
-    for s in made.inputs:
+    for s in program.inputs:
         w = weights.get(s.name)
         if w is None:
             continue
@@ -227,16 +228,16 @@ def _spread(s: Input, w: np.ndarray, sizes: dict[str, int]) -> np.ndarray:
 # A program with given weights
 
 
-def run_with(made: Program, weights: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """All outputs of a program in order, and for each the sum of its squared terms."""
-    values = forward(made, weights, dict(made.data), plan(made))
-    outputs = [_output(s, weights, values) for s in made.outputs]
+def run_with(program: Program, weights: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return all outputs of a program in order, and for each the sum of its squared terms."""
+    values = forward(program, weights, dict(program.data), plan(program))
+    outputs = [_output(s, weights, values) for s in program.outputs]
     sums, squares = (np.concatenate([parts[k].ravel() for parts in outputs]) for k in (0, 1))
     return sums, squares
 
 
 def _output(s: Output, weights: dict[str, np.ndarray], values: Values) -> tuple[np.ndarray, np.ndarray]:
-    """sum over terms of v^T y / sqrt(n), and of squares; aligned index axes of both are summed over."""
+    """The sum over terms of v^T y / sqrt(n), and the sum of their squares; aligned index axes are summed."""
     out: Any = 0.0
     squares: Any = 0.0
     for t in s.terms:

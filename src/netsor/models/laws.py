@@ -1,6 +1,6 @@
 """The laws of a model's parameters, read from its initialisers at two widths.
 
-With the variance of an entry at both widths the power of n is known:
+The variances of an entry at both widths determine the power of n:
 
 | variance | the parameter is |
 | --- | --- |
@@ -8,7 +8,7 @@ With the variance of an entry at both widths the power of n is known:
 | order 1 | a vector (a bias, an embedding), `ns.Vector(var)` |
 | 0 | a constant |
 
-Only mean and variance matter: uniform and truncated laws have the limit of the Gaussian one.
+Only mean and variance matter: uniform and truncated laws have the same limit as Gaussian laws.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from netsor.build.parameters import Matrix, Vector
 from netsor.errors import BuildError
 from netsor.models.scalars import Size
 
-__all__ = ["MIXED", "VALUES", "Given", "Law", "Row", "measured_law", "override", "shape_text"]
+__all__ = ["MIXED", "VALUES", "Given", "Law", "ParameterRow", "measured_law", "override", "shape_text"]
 
-VALUES = "own values"  # a parameter of finite size as the numbers that the model itself has
-MIXED = "several laws"  # an array whose parts were filled differently
+VALUES = "own values"  # a parameter of finite size that is fixed to the model's numbers
+MIXED = "several laws"  # an array whose parts have different laws
 Given = Mapping[str, Any]  # patterns of names -> Matrix, Vector, "width" or "values"
 
 
@@ -36,9 +36,9 @@ Given = Mapping[str, Any]  # patterns of names -> Matrix, Vector, "width" or "va
 class Law:
     """Mean and variance of an entry, at the two widths.
 
-    source     how the law is known: the initialiser's name, "measured", or "given"
-    at_width   read as it is at the first width, whatever power of n it has
-    fan_in     var counts the fan-in, as that of `ns.Matrix(var)` does
+    source     the origin of the law: the initialiser's name, "measured", or "given"
+    at_width   whether to keep the law of the first width, whatever its power of n
+    fan_in     whether var is the variance of an entry times the fan-in, as in `ns.Matrix(var)`
     zero_rows  rows of an embedding that are 0 (padding)
     """
 
@@ -54,15 +54,15 @@ class Law:
         return self.var == (0.0, 0.0)
 
     def exponent(self, widths: Size) -> float:
-        """p, if the variance goes like n^p."""
+        """The exponent p if the variance is proportional to n^p."""
         if not self.var[0] or not self.var[1] or self.at_width:
             return 0.0
         return math.log(self.var[1] / self.var[0]) / math.log(widths[1] / widths[0])
 
 
 @dataclass(frozen=True)
-class Row:
-    """A parameter of the model: its name, its shape at the two widths, its law, whether it is trained."""
+class ParameterRow:
+    """A parameter of the model: name, shape at the two widths, law, and whether it is trained."""
 
     name: str
     shape: tuple[Size, ...]
@@ -71,7 +71,7 @@ class Row:
 
 
 def measured_law(values: np.ndarray) -> Law:
-    """The law of independent draws, where no initialiser tells; a mean within its error is 0."""
+    """Estimate a law from the numbers, if no initialiser was seen; a mean within its standard error is 0."""
     mean, var = float(values.mean()), float(values.var())
     if var <= 1e-20 * max(1.0, mean * mean):
         return Law(mean, (0.0, 0.0), "measured")
@@ -81,7 +81,7 @@ def measured_law(values: np.ndarray) -> Law:
 
 
 def at_two_widths(name: str, one: Law, two: Law) -> Law:
-    """The law of a parameter from its laws at the two widths."""
+    """Combine the laws of a parameter at the two widths."""
     if not math.isclose(one.mean, two.mean, rel_tol=1e-6, abs_tol=1e-12):
         raise BuildError(
             f"the mean of the parameter `{name}` depends on the width: {one.mean:g} and {two.mean:g}",
@@ -90,8 +90,8 @@ def at_two_widths(name: str, one: Law, two: Law) -> Law:
     return replace(one, var=(one.var[0], two.var[0]))
 
 
-def override(rows: list[Row], given: Given | None) -> list[Row]:
-    """The rows with the user's own laws in place of those that were read."""
+def override(rows: list[ParameterRow], given: Given | None) -> list[ParameterRow]:
+    """Replace laws in the rows by those that the user gives."""
     given = given or {}
     for pattern in given:
         if not any(fnmatch.fnmatch(r.name, pattern) for r in rows):
@@ -103,14 +103,14 @@ def override(rows: list[Row], given: Given | None) -> list[Row]:
     return [_overridden(row, given) for row in rows]
 
 
-def _overridden(row: Row, given: Given) -> Row:
+def _overridden(row: ParameterRow, given: Given) -> ParameterRow:
     for pattern, law in given.items():
         if fnmatch.fnmatch(row.name, pattern):
             row = replace(row, law=_given_law(row, law))
     return row
 
 
-def _given_law(row: Row, law: Any) -> Law:
+def _given_law(row: ParameterRow, law: Any) -> Law:
     match law:
         case "width":
             return replace(row.law, at_width=True)
@@ -129,7 +129,7 @@ def _given_law(row: Row, law: Any) -> Law:
 
 
 def shape_text(shape: tuple[Size, ...], widths: Size) -> str:
-    """`(3n, n, 5)`: an axis that grows with the width is written as a multiple of n.
+    """Write a shape as `(3n, n, 5)`: axes that grow with the width are multiples of n.
 
     >>> shape_text(((192, 384), (32, 64), (5, 5)), (64, 128))
     '(3n, n/2, 5)'
@@ -141,8 +141,8 @@ def _size_text(size: Size, widths: Size) -> str:
     if size[0] == size[1]:
         return str(size[0])
     slope = (size[1] - size[0]) / (widths[1] - widths[0])
-    rest = round(size[0] - slope * widths[0])
-    tail = f"{rest:+d}" if rest else ""
+    offset = round(size[0] - slope * widths[0])
+    tail = f"{offset:+d}" if offset else ""
     if slope >= 1:
         return ("n" if slope == 1 else f"{slope:g}n") + tail
     return f"n/{1 / slope:g}" + tail

@@ -1,4 +1,4 @@
-"""A model as a network of netsor: read for each shape of inputs, and again if a width turns out to be cut."""
+"""Models as networks: a model is read for each shape of inputs, and again if a width must be split."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
+from netsor.build.graph_nodes import Node
 from netsor.build.network import Network
-from netsor.build.nodes import Node
 from netsor.build.trace import current_trace
 from netsor.errors import BuildError
-from netsor.models.axes import Axis, Cut, CutWidth, finite
-from netsor.models.laws import VALUES, Given, Row, override
+from netsor.models.axes import Axis, AxisLayout, CutWidth, finite
+from netsor.models.laws import VALUES, Given, ParameterRow, override
 from netsor.models.operations.outputs import finish, rows_first
 from netsor.models.operations.parameters import parameter
 from netsor.models.reader import WIDTHS, Mask, Reader, Registry
 from netsor.models.scalars import Size
-from netsor.models.values import Constant, Output, Parameter, Traced, Value
+from netsor.models.values import Constant, OutputValue, Parameter, Traced, Value
 from netsor.progress import bar
 
 __all__ = ["Front", "ModelNetwork", "two_widths"]
@@ -37,26 +37,26 @@ class Front(ABC):
     """A model of some library, built at two widths."""
 
     widths: Size
-    rows: list[Row]
+    rows: list[ParameterRow]
     batch: bool
     tokens: bool
     drawn: Sequence[np.ndarray] = ()  # the masks of dropout in the last run, if the model draws them itself
 
     @abstractmethod
     def walk(self, reader: Reader, parameters: Parameters, inputs: Sequence[Value]) -> list[Traced]:
-        """The results of the model, computed from values."""
+        """Compute the results of the model symbolically, from values."""
 
     @abstractmethod
     def numbers(self) -> dict[str, np.ndarray]:
-        """The parameters of the model itself, at the first width."""
+        """Return the numbers of the model's parameters, at the first width."""
 
     @abstractmethod
     def run(
         self, inputs: Sequence[np.ndarray], fills: Mapping[str, float], double: bool = False
     ) -> list[np.ndarray]:
-        """The results of the model itself, at the first width, in its own precision or in double.
+        """Run the model at the first width, in its own precision or in double.
 
-        fills  numbers that stand for all entries of some parameters
+        fills  for some parameters, a number that replaces all entries
         """
 
 
@@ -64,9 +64,9 @@ class ModelNetwork(Network):
     """A network that is read from a model.
 
     rows      the parameters and their laws
-    registry  what they became
-    notes     where a power of the width was kept as it is at the model's own width
-    checks    whether the model's own weights are tried on the first input of each shape
+    registry  their Matrix and Vector objects
+    notes     places where a power of the width was replaced by its value at the model's width
+    checks    whether to check the program with the model's weights on the first input of each shape
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class ModelNetwork(Network):
         self.rows = override(front.rows, laws)
         self.registry, self.cuts = Registry(), {}
         self.notes: list[str] = []
-        self.results: list[Output] = []
+        self.results: list[OutputValue] = []
         self.latest: Any = None  # the trace that has used the registry last
         self.masks: list[Mask] = []  # of dropout, for the input that was read last
         self.single = False  # whether the model computes something in less than double precision
@@ -98,27 +98,27 @@ class ModelNetwork(Network):
         super().__init__(self.read, name)
 
     def parameters(self, *inputs: Any) -> dict[Any, str]:
-        """The matrices and vectors that the model's parameters became, as far as it has been read."""
+        """Return the matrices and vectors of the model's parameters, for the inputs read so far."""
         if inputs:
             return super().parameters(*inputs)
-        return {made: made.name for made in self.registry.made.values() if made.name}
+        return {parameter: parameter.name for parameter in self.registry.by_piece.values() if parameter.name}
 
     def tangent_remarks(self) -> tuple[str, ...]:
-        """Where the tangent kernel trains other parameters than the model's library does."""
+        """Remark on parameters that the tangent kernel trains differently from the model's library."""
         constant = [row.name for row in self.rows if row.trained and row.law.is_constant]
         frozen = [row.name for row in self.rows if not row.trained and not row.law.is_constant]
         texts = ((constant, LEFT_OUT), (frozen, MOVED))
         return tuple(text.format(names=_listed(names)) for names, text in texts if names)
 
     def read(self, x: Any) -> list[Any]:
-        """The model on one input, as readouts."""
+        """Read the model on one input; return its readouts."""
         with bar(None, 0, f"reading {self.name}"):
-            found = self._read(x)
+            readouts = self._read(x)
             self._check_first(x)
-        return found
+        return readouts
 
     def _check_first(self, x: Any) -> None:
-        """Try the model's own weights on the first input of each shape."""
+        """Check the program with the model's weights on the first input of each shape."""
         from netsor.models.check import check_import
 
         parts = x if isinstance(x, tuple) else (x,)
@@ -141,8 +141,8 @@ class ModelNetwork(Network):
             reader = Reader(self.front.widths, self.scales, self.registry, self.cuts)
             try:
                 parameters = {row.name: self._parameter(row) for row in self.rows}
-                found = self.front.walk(reader, parameters, inputs)
-                chosen = found if self.output is None else [found[self.output]]
+                results = self.front.walk(reader, parameters, inputs)
+                chosen = results if self.output is None else [results[self.output]]
                 with reader.at(reader.last):
                     out = [finish(reader, result) for result in chosen]
             except CutWidth as cut:
@@ -152,11 +152,11 @@ class ModelNetwork(Network):
             self.latest = trace
             self.single, self.masks, self.offset = reader.single, reader.masks, reader.offset
             self.notes += [note for note in reader.notes if note not in self.notes]
-            self.results = [result for result in chosen if isinstance(result, Output)]
+            self.results = [result for result in chosen if isinstance(result, OutputValue)]
             return out
 
-    def _parameter(self, row: Row) -> Parameter | Constant:
-        """A parameter, or its own numbers where the user wants to condition on them."""
+    def _parameter(self, row: ParameterRow) -> Parameter | Constant:
+        """Return a parameter, or a constant with its numbers if the user conditions on them."""
         if row.law.source != VALUES:
             return parameter(row, self.cuts)
         numbers = self.front.numbers()[row.name]
@@ -169,7 +169,7 @@ class ModelNetwork(Network):
         return Value((((),) if self.front.batch else ()) + axes, node)
 
     def _cut(self, cut: CutWidth, reader: Reader, trace: Any) -> None:
-        """Remember how a width is cut, for all parameters' axes of its class, and start anew."""
+        """Record the split of a width for all axes in its class; the reading then restarts."""
         origins = cut.width.root().origins
         reader.where = reader.last
         if cut.parts < 2:  # reading again would change nothing
@@ -185,7 +185,7 @@ class ModelNetwork(Network):
             )
         sizes = {(row.name, k): size for row in self.rows for k, size in enumerate(row.shape)}
         for origin in origins:
-            old = self.cuts.get(origin, Cut())
+            old = self.cuts.get(origin, AxisLayout())
             parts = cut.parts
             new = (
                 replace(old, inner=old.inner * parts) if cut.inner else replace(old, outer=old.outer * parts)
@@ -202,12 +202,12 @@ class ModelNetwork(Network):
         self.registry = Registry()
 
     def output_orders(self) -> list[list[int]]:
-        """How the model's own results are ordered by netsor: rows of a readout first."""
+        """The permutations from the order of the model's results to netsor's: rows of a readout first."""
         return [rows_first(result) for result in self.results]
 
 
 def _listed(names: list[str]) -> str:
-    """The first names, and how many there are."""
+    """List the first names, and the number of all."""
     return ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:4])}, ... ({len(names)} parameters)"
 
 

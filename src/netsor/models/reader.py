@@ -1,4 +1,4 @@
-"""One reading of a model: the matrices and vectors that its parameters became, notes, and refusals."""
+"""The state of one reading of a model: matrices and vectors of its parameters, notes, and errors."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from statistics import NormalDist
 
 import numpy as np
 
-from netsor.build.nodes import Node
+from netsor.build.graph_nodes import Node
 from netsor.build.parameters import Matrix, Vector
 from netsor.errors import BuildError, NetsorError, Place
 from netsor.lang.program import RESERVED
-from netsor.models.axes import Axes, Cut, Origin
+from netsor.models.axes import Axes, AxisLayout, Origin
 from netsor.models.scalars import NEAR, ONE, Size
 from netsor.models.values import Parameter, Value
 
 __all__ = ["WIDTHS", "Mask", "Reader", "Registry", "Use", "Where"]
 
-DATA = re.compile(r"x\d*(_\d+)*|k\d+")  # what programs call their inputs and fixed numbers
+DATA = re.compile(r"x\d*(_\d+)*|k\d+")  # names of inputs and constants in programs
 GROWS = (
     "It has no limit. Attention scores q.k/sqrt(d) are such values: they stay random, where q.k/d "
     "converges. Scale them by 1/d; or let heads of a fixed size grow in number, nn.MultiheadAttention(n, "
@@ -35,7 +35,7 @@ SHRINKS = (
 
 @dataclass(frozen=True)
 class Where:
-    """What the model is doing: the path of the module, the operation, and the line of the user's file."""
+    """The current place in the model: the path of the module, the operation, and the user's source line."""
 
     module: str = ""
     operation: str = ""
@@ -48,7 +48,7 @@ class Where:
 
 @dataclass(frozen=True)
 class Use:
-    """What a parameter became: the role of a Matrix or Vector, and which axes it is contracted over."""
+    """The use of a parameter: its role as a Matrix or Vector, and the axes over which it is contracted."""
 
     parameter: Parameter
     role: str  # "embedding", "hidden", "readout", "output bias", "vector"
@@ -57,9 +57,9 @@ class Use:
 
 @dataclass(frozen=True)
 class Mask:
-    """A mask of dropout: its vector g, where step(g) is the mask, its axes in the model, and its numbers.
+    """A mask of dropout: the vector g with mask = step(g), its axes in the model, and its numbers.
 
-    The numbers are zeros and ones at the model's own width; None if only a run of the model tells them.
+    The numbers are zeros and ones at the model's width, or None if only a run of the model draws them.
     """
 
     vector: Vector
@@ -69,16 +69,16 @@ class Mask:
 
 @dataclass
 class Registry:
-    """Matrices and vectors by parameter and piece; they are shared by all inputs that a network reads."""
+    """Matrices and vectors by parameter and piece. All inputs that a network reads share them."""
 
-    made: dict[tuple, Matrix | Vector] = field(default_factory=dict)
+    by_piece: dict[tuple, Matrix | Vector] = field(default_factory=dict)
     uses: dict[str, Use] = field(default_factory=dict)
     ones: list[Vector] = field(default_factory=list)
     masks: dict[tuple, Vector] = field(default_factory=dict)
     waves: dict[int, Vector] = field(default_factory=dict)  # of fixed numbers along a width
 
     def mask(self, number: int, keep: float, index: tuple[int, ...]) -> Vector:
-        """The vector of a model's first, second, ... mask, which is drawn anew for each input."""
+        """Return the vector of the model's first, second, ... mask; it is drawn anew for each input."""
         key = number, keep, index
         if key not in self.masks:
             name, mean = f"mask{len(self.masks) + 1}", NormalDist().inv_cdf(keep)
@@ -86,7 +86,7 @@ class Registry:
         return self.masks[key]
 
     def name(self, base: str) -> str:
-        """A name for a program's text that no other parameter has."""
+        """Choose a name for the text of programs that no other parameter has."""
         label = re.sub(r"\W+", "_", base, flags=re.ASCII).strip("_")
         if not re.match(r"[A-Za-z]", label) or label in RESERVED or DATA.fullmatch(label):
             label = f"p{label}"
@@ -104,10 +104,10 @@ class Reader:
     widths: Size
     scales: str
     registry: Registry
-    cuts: dict[Origin, Cut] = field(default_factory=dict)  # how widths are laid out
+    cuts: dict[Origin, AxisLayout] = field(default_factory=dict)  # how widths are laid out
     notes: list[str] = field(default_factory=list)
     where: Where = field(default_factory=Where)
-    last: Where = field(default_factory=Where)  # the last operation, for errors of the result
+    last: Where = field(default_factory=Where)  # the last operation, for errors about the results
     refusal: NetsorError | None = None
     single: bool = False  # whether the model computes something in less than double precision
     offset: bool = False  # whether a constant that is added to an output was left out
@@ -115,7 +115,7 @@ class Reader:
     masks: list[Mask] = field(default_factory=list)  # in the order in which the model draws them
 
     def ones(self) -> Vector:
-        """A vector whose coordinates are 1, of any width; the same ones whenever a model is walked."""
+        """Return a vector of ones, of any width; each reading of the model reuses it."""
         if self.ones_taken == len(self.registry.ones):
             self.registry.ones.append(Vector(0.0, mean=1.0, name="ones", rate=0.0))
         self.ones_taken += 1
@@ -132,7 +132,7 @@ class Reader:
 
     @contextmanager
     def at(self, where: Where) -> Iterator[None]:
-        """Errors of netsor and of the axes point at the model's own line."""
+        """Make errors point at the model's source line."""
         before, self.where, self.last = self.where, where, where
         try:
             yield
@@ -146,7 +146,7 @@ class Reader:
             self.where = before
 
     def fold(self, v: Value) -> Value:
-        """The scale multiplied into the node; a power of n that is left has no limit."""
+        """Multiply the scale into the node; a remaining power of n has no limit, and is kept or refused."""
         if v.scale == ONE:
             return v
         if not v.scale.is_fixed and not abs(v.scale.exponent(self.widths)) < NEAR:  # n / (n - 1) tends to 1
@@ -156,7 +156,7 @@ class Reader:
         return replace(v, node=node, scale=ONE)
 
     def keep(self, v: Value) -> None:
-        """A scale with a power of n is kept as it is at the model's own width, or refused."""
+        """Refuse a scale with a power of n, or note that it keeps its value at the model's width."""
         p = v.scale.exponent(self.widths)
         names = ", ".join(f"`{name}`" for name in sorted(v.scale.grown if p > 0 else v.scale.laws))
         if v.scale.grown and p > 0:

@@ -1,11 +1,11 @@
-"""The table of a model's parameters: their shapes, their laws, and what they became."""
+"""The table of a model's parameters: shapes, laws, and roles in the network."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from netsor.errors import BuildError
-from netsor.models.laws import MIXED, VALUES, Law, Row, shape_text
+from netsor.models.laws import MIXED, VALUES, Law, ParameterRow, shape_text
 from netsor.models.network import ModelNetwork
 from netsor.models.scalars import Size
 
@@ -19,12 +19,12 @@ OWN_LAW = (
     "{names}: not Gaussian, and taken for Gaussian of the same variance, an approximation: what meets "
     "few inputs, or is added to a vector, keeps its own law at any width. Normal initialisers are exact."
 )
-NORMAL = ("normal", "given", "constant")  # laws that are what they are taken for
+NORMAL = ("normal", "given", "constant")  # laws that the program represents exactly
 
 
 @dataclass(frozen=True)
 class LawReport:
-    """Rows (parameter, shape, law, what it became), and notes; printed as a table."""
+    """Rows (parameter, shape, law, role), and notes; printed as a table."""
 
     rows: tuple[tuple[str, str, str, str], ...]
     notes: tuple[str, ...]
@@ -40,10 +40,10 @@ class LawReport:
 
 
 def report_laws(net: ModelNetwork) -> LawReport:
-    """What a network took from its model: a table of parameters, laws, and what they became.
+    """Return a table of the model's parameters with their laws and their roles in the network.
 
-    Print it; `.rows` and `.notes` hold the same. The last column is filled when the network has been read for
-    some input: by ns.program, ns.kernel, or any other.
+    Print it, or use `.rows` and `.notes`. Roles are known once the network has been read for an input, by
+    ns.program, ns.kernel or another function.
     """
     if not isinstance(net, ModelNetwork):
         raise BuildError(
@@ -55,14 +55,14 @@ def report_laws(net: ModelNetwork) -> LawReport:
         (row.name, shape_text(row.shape, widths), law_text(row.law, widths), _became(net, row))
         for row in net.rows
     )
-    own = [row.name for row in net.rows if _has_own_law(net, row)]
-    notes = (SAME_LIMIT, *([OWN_LAW.format(names=", ".join(own))] if own else []), *net.notes)
+    own_laws = [row.name for row in net.rows if _has_own_law(net, row)]
+    notes = (SAME_LIMIT, *([OWN_LAW.format(names=", ".join(own_laws))] if own_laws else []), *net.notes)
     notes = (*notes, *net.tangent_remarks())
     return LawReport(rows, (f"n = {widths[0]} is the model's own width.", *notes))
 
 
-def _has_own_law(net: ModelNetwork, row: Row) -> bool:
-    """Whether a parameter of order 1 that is not Gaussian meets data, or is a vector."""
+def _has_own_law(net: ModelNetwork, row: ParameterRow) -> bool:
+    """Whether a non-Gaussian law affects the limit: it has order 1, and is of a vector or multiplies data."""
     law, widths = row.law, net.front.widths
     if law.is_constant or law.source in (*NORMAL, MIXED, VALUES) or abs(law.exponent(widths)) > 0.02:
         return False
@@ -91,16 +91,18 @@ def law_text(law: Law, widths: Size) -> str:
     return f"{law.source}, variance {law.var[0] / widths[0] ** p:.4g}{power}{centre}"
 
 
-def _became(net: ModelNetwork, row: Row) -> str:
-    made = {m.name: m for m in net.registry.made.values()}
-    found = [(made[name], use) for name, use in net.registry.uses.items() if use.parameter.name == row.name]
-    if not found:
+def _became(net: ModelNetwork, row: ParameterRow) -> str:
+    parameters = {m.name: m for m in net.registry.by_piece.values()}
+    uses = [
+        (parameters[name], use) for name, use in net.registry.uses.items() if use.parameter.name == row.name
+    ]
+    if not uses:
         if not net.registry.uses:
             return "not read yet"
         if row.law.source == VALUES:
             return "numbers"
         return f"constant {row.law.mean:g}" if row.law.is_constant else "not used"
-    thing, use = found[0]
-    block = f" x {len(found)}" if len(found) > 1 else ""
+    thing, use = uses[0]
+    block = f" x {len(uses)}" if len(uses) > 1 else ""
     kind = f"{use.role} " if use.role != "vector" else ""
     return f"{kind}{thing!r}{block}"

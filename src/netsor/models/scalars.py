@@ -1,18 +1,18 @@
-"""Numbers of a model at its two widths: a factor 1/sqrt(n) is a pair of values, and must cancel."""
+"""Numbers of a model at its two widths. A factor such as 1/sqrt(n) is a pair of values, and must cancel."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
 
-__all__ = ["NEAR", "ONE", "Scale", "Size", "both", "product"]
+__all__ = ["NEAR", "ONE", "Size", "WidthScale", "both", "product"]
 
-NEAR = 0.1  # powers of n that are equal: a variance 2 / (n + 1) goes like 1/n, and a measured one has noise
+NEAR = 0.1  # tolerance of exponents: a variance 2 / (n + 1) counts as 1/n, and measured ones have noise
 Size = tuple[int, int]  # the length of an axis at the two widths
 
 
 def both(size: int) -> Size:
-    """A length that is the same at both widths."""
+    """Return a length that is the same at both widths, as a pair."""
     return size, size
 
 
@@ -21,15 +21,15 @@ def product(sizes: list[Size]) -> Size:
 
 
 @dataclass(frozen=True)
-class Scale:
-    """A positive or negative factor at the two widths.
+class WidthScale:
+    """A factor, of either sign, at the two widths.
 
-    laws   the parameters whose law is no law of a matrix (var/n), a vector (order 1) or a constant, and
-           that therefore put a power of n into this factor
+    laws   parameters whose law is not that of a matrix (var/n), a vector (order 1) or a constant, and
+           that therefore contribute a power of n to this factor
     grown  those of them whose power is positive
 
-    >>> Scale(1 / 8, 1 / 16) * Scale(8.0, 16.0)
-    Scale(one=1.0, two=1.0, laws=frozenset(), grown=frozenset())
+    >>> WidthScale(1 / 8, 1 / 16) * WidthScale(8.0, 16.0)
+    WidthScale(one=1.0, two=1.0, laws=frozenset(), grown=frozenset())
     """
 
     one: float = 1.0
@@ -37,16 +37,16 @@ class Scale:
     laws: frozenset[str] = frozenset()
     grown: frozenset[str] = frozenset()
 
-    def __mul__(self, other: Scale) -> Scale:
+    def __mul__(self, other: WidthScale) -> WidthScale:
         return self._with(self.one * other.one, self.two * other.two, other)
 
-    def __truediv__(self, other: Scale) -> Scale:
+    def __truediv__(self, other: WidthScale) -> WidthScale:
         return self._with(self.one / other.one, self.two / other.two, other)
 
-    def _with(self, one: float, two: float, other: Scale) -> Scale:
-        return Scale(one, two, self.laws | other.laws, self.grown | other.grown)
+    def _with(self, one: float, two: float, other: WidthScale) -> WidthScale:
+        return WidthScale(one, two, self.laws | other.laws, self.grown | other.grown)
 
-    def power(self, k: float) -> Scale:
+    def power(self, k: float) -> WidthScale:
         return replace(self, one=self.one**k, two=self.two**k)
 
     @property
@@ -55,10 +55,10 @@ class Scale:
         return math.isclose(self.one, self.two, rel_tol=1e-6)
 
     def exponent(self, widths: Size) -> float:
-        """p, if the factor goes like n^p."""
+        """The exponent p if the factor is proportional to n^p."""
         if self.one * self.two <= 0:
             return math.nan
         return math.log(self.two / self.one) / math.log(widths[1] / widths[0])
 
 
-ONE = Scale()
+ONE = WidthScale()

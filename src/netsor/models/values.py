@@ -1,4 +1,4 @@
-"""What a model computes with while it is read: values, parameters, outputs and constants."""
+"""Symbolic operands of a model during reading: values, parameters, outputs and constants."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from typing import Any
 
 import numpy as np
 
-from netsor.build.nodes import Node
+from netsor.build.graph_nodes import Node
 from netsor.build.parameters import Matrix
 from netsor.build.trace import current_trace
-from netsor.models.axes import Axes, Axis, Factor, WidthClass, finite, shape_of
+from netsor.models.axes import Axes, Axis, AxisFactor, WidthClass, finite, shape_of
 from netsor.models.laws import Law
-from netsor.models.scalars import ONE, Scale, Size
+from netsor.models.scalars import ONE, Size, WidthScale
 
-__all__ = ["Constant", "Output", "Parameter", "Traced", "Value", "fixed", "number", "put", "replaced"]
+__all__ = ["Constant", "OutputValue", "Parameter", "Traced", "Value", "fixed", "number", "put", "replaced"]
 
-LARGE = 1e30  # stands for infinity, in masks
+LARGE = 1e30  # replaces infinity in masks
 
 
 @dataclass(frozen=True)
 class Value:
     """An array of the model: a node (a block of vectors, C-vars or data), or one number.
 
-    axes   the factors of every axis; the node has an index axis for each finite factor that is real
-    scale  a factor at the two widths, still to be multiplied in
+    axes   the factors of each axis; the node has an index axis for each finite factor that is real
+    scale  a factor at the two widths, not multiplied into the node yet
 
-    A term of an output has the `matrix` that is still to be applied; its node then has `lead` index axes
-    in front that meet members of the matrix.
+    A term of an output has a `matrix` that is not applied yet. Its node then has `lead` index axes in front,
+    which are aligned with those of the matrix.
     """
 
     axes: Axes
     node: Node | float
-    scale: Scale = ONE
+    scale: WidthScale = ONE
     matrix: Matrix | None = None
     lead: int = 0
 
@@ -42,7 +42,7 @@ class Value:
         return shape_of(self.axes)
 
     @property
-    def factors(self) -> list[Factor]:
+    def factors(self) -> list[AxisFactor]:
         return [f for a in self.axes for f in a]
 
     @property
@@ -66,7 +66,7 @@ class Value:
         return replace(self, scale=ONE)
 
     def position(self, axis: int) -> int:
-        """Where the index axes of an axis begin among those of the node."""
+        """The position of the first index axis of an axis among those of the node."""
         return self.lead + sum(f.is_index for a in self.axes[:axis] for f in a)
 
     def index_axes(self, axes: tuple[int, ...] | list[int]) -> tuple[int, ...]:
@@ -84,8 +84,8 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Output:
-    """A sum of readouts: the end of the network, on which only linear maps of finite axes act."""
+class OutputValue:
+    """A sum of readouts, at the end of the network; it allows only linear maps of finite axes."""
 
     terms: tuple[Value, ...]
 
@@ -97,25 +97,25 @@ class Output:
     def shape(self) -> list[Size]:
         return self.terms[0].shape
 
-    def each(self, fn: Callable[[Value], Value]) -> Output:
-        return Output(tuple(fn(t) for t in self.terms))
+    def each(self, fn: Callable[[Value], Value]) -> OutputValue:
+        return OutputValue(tuple(fn(t) for t in self.terms))
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of the model, not yet used as a matrix, a vector or a constant.
+    """A parameter of the model before its use as a matrix, a vector or a constant.
 
-    stored  the axes of the array that the model holds
-    axes    its axes now
-    steps   what was done to the stored array: ("transpose", order), ("reshape", shape), ("slice", ...)
-    piece   which blocks of it are left: (stored axis, first block, last block)
+    stored  the axes of the model's array
+    axes    its current axes
+    steps   operations on the array so far: ("transpose", order), ("reshape", shape), ("slice", ...)
+    piece   the blocks that remain: (stored axis, first block, last block)
     """
 
     name: str
     stored: Axes
     axes: Axes
     law: Law
-    scale: Scale = ONE
+    scale: WidthScale = ONE
     piece: tuple[tuple[int, int, int], ...] = ()
     steps: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
 
@@ -124,7 +124,7 @@ class Parameter:
         return shape_of(self.axes)
 
     @property
-    def widths(self) -> list[Factor]:
+    def widths(self) -> list[AxisFactor]:
         return [f for a in self.axes for f in a if f.width is not None]
 
     @property
@@ -145,13 +145,13 @@ class Constant:
 
     @property
     def number(self) -> float | None:
-        """Its value, if all its entries are one number at both widths."""
+        """The common value of all entries at both widths, or None."""
         first = self.one.flat[0] if self.one.size else None
         same = first is not None and (self.one == first).all() and (self.two == first).all()
         return float(first) if first is not None and same else None
 
 
-Traced = Value | Output | Parameter | Constant
+Traced = Value | OutputValue | Parameter | Constant
 
 
 def put(axes: Axes, i: int, axis: Axis) -> Axes:
@@ -159,7 +159,7 @@ def put(axes: Axes, i: int, axis: Axis) -> Axes:
 
 
 def fixed(axes: Axes) -> Axes:
-    """The same axes for a value that does not change along any of them."""
+    """Mark all axes as axes along which the value is constant."""
     return tuple(tuple(replace(f, real=False, rows=False) for f in a) for a in axes)
 
 
@@ -168,15 +168,15 @@ def replaced(v: Value, axis: int, factors: Axis, node: Node | float) -> Value:
 
 
 def number(x: float, y: float | None = None, axes: Axes = ()) -> Value:
-    """A number, or one at each of the two widths."""
+    """Convert a number, or a pair for the two widths, to a value."""
     y = x if y is None else y
     if x == y or x == 0 or y == 0:
         return Value(axes, float(x))
-    return Value(axes, 1.0, Scale(float(x), float(y)))
+    return Value(axes, 1.0, WidthScale(float(x), float(y)))
 
 
 def known(array: np.ndarray) -> Value:
-    """An array of numbers with finite axes; infinities become large numbers, as masks need them."""
+    """Convert an array of numbers with finite axes; infinities, as in masks, become large numbers."""
     array = np.clip(np.asarray(array, float), -LARGE, LARGE)
     if np.isnan(array).any():
         raise ValueError("a constant array of the model has entries that are not a number")
@@ -188,14 +188,14 @@ def known(array: np.ndarray) -> Value:
 
 
 def constant_value(c: Constant) -> Value:
-    """A constant as a value; along a width it must not change."""
+    """Convert a constant to a value; it must be constant along widths."""
     if c.one.shape == c.two.shape:
         if np.array_equal(c.one, c.two):
             return known(c.one)
         ratio = np.unique(np.asarray(c.two, float) / np.where(c.one == 0, np.nan, c.one))
         ratio = ratio[~np.isnan(ratio)]
         if len(ratio) and np.allclose(ratio, ratio[0], rtol=1e-6) and ((c.one == 0) == (c.two == 0)).all():
-            return replace(known(c.one), scale=Scale(1.0, float(ratio[0])))
+            return replace(known(c.one), scale=WidthScale(1.0, float(ratio[0])))
         raise ValueError(f"a constant array of shape {c.one.shape} depends on the width")
     wide = [a != b for a, b in zip(c.one.shape, c.two.shape, strict=True)]
     small = c.one[tuple(slice(0, 1) if w else slice(None) for w in wide)]
@@ -203,7 +203,7 @@ def constant_value(c: Constant) -> Value:
         raise ValueError(f"a constant array of shape {c.one.shape} changes along a width")
     v = known(small)
     axes = tuple(
-        (Factor(size, WidthClass(), real=False),) if w else axis
+        (AxisFactor(size, WidthClass(), real=False),) if w else axis
         for w, size, axis in zip(wide, c.shape, v.axes, strict=True)
     )
     return replace(v, axes=axes)

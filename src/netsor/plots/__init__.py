@@ -11,14 +11,21 @@
 | `training` | an ensemble in training: predictions and loss over time |
 | `convergence` | distances of finite networks to the limit |
 
+| file | what it holds |
+| --- | --- |
+| `curves`, `maps`, `phases`, `processes` | the pictures |
+| `moving` | which variances a phase diagram moves |
+| `panels` | pieces that several pictures and the paper's figures share |
+| `style` | colours, sizes and `Picture` |
+
 Each returns a `Picture`, which a notebook shows and `save` writes. Its caption says what is drawn, in which
 units; colours are told apart by colour-blind readers.
 """
 
 from netsor.plots.curves import angle, convergence, correlation_map, spectrum
-from netsor.plots.functions import samples, training
 from netsor.plots.maps import kernel_map
 from netsor.plots.phases import phase_diagram, sensitivity
+from netsor.plots.processes import samples, training
 from netsor.plots.style import Picture
 
 __all__ = [

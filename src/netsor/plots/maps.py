@@ -1,75 +1,90 @@
-"""Kernel matrices as heat maps."""
+"""Kernel matrices as heat maps, and what is computed from a kernel matrix before it is drawn."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from netsor.errors import DataError
 from netsor.limits import Result
 from netsor.plots.panels import heat_map
-from netsor.plots.style import Picture, picture
+from netsor.plots.style import INK, Picture, picture
 
-__all__ = ["as_correlation", "kernel_map", "values_of"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-MOST_LABELS = 48
+__all__ = ["as_correlation", "eigenvalue_fractions", "kernel_map", "values_of"]
 
 
 def kernel_map(
-    kernel: Result | np.ndarray,
+    kernel: Result | ArrayLike,
     labels: Sequence[str] = (),
     title: str = "",
     *,
     breaks: Sequence[int] = (),
     correlation: bool = False,
 ) -> Picture:
-    """A heat map of a kernel matrix, with a label for each row if there are at most 48.
+    """Draw a kernel matrix as a heat map.
 
-    breaks       rows where a new input begins
-    correlation  K_ij / sqrt(K_ii K_jj) in place of K
+    Parameters
+    ----------
+    kernel
+        The kernel, with its errors or without.
+    labels
+        A name for each row, such as a token. At most 48 are drawn.
+    title
+        Title of the picture.
+    breaks
+        Rows where a new input begins; lines are drawn before them.
+    correlation
+        Whether to draw K_ij / sqrt(K_ii K_jj) in place of K.
 
+    Returns
+    -------
+    Picture
+        The picture; its caption has the largest error, if the errors are given.
+
+    Raises
+    ------
+    DataError
+        If the kernel is no matrix of finite numbers, if the labels do not fit, or without correlations.
+
+    Examples
+    --------
     >>> import netsor as ns
     >>> from netsor.data import sentences
     >>> first = sentences()[0]
-    >>> found = ns.kernel(ns.zoo.simple_rnn()).evaluate([first.vectors])
-    >>> ns.plots.kernel_map(found, first.words, "simple RNN", correlation=True)
+    >>> K = ns.kernel(ns.zoo.simple_rnn()).evaluate([first.vectors])
+    >>> ns.plots.kernel_map(K, first.words, "simple RNN", correlation=True)
     <picture: Correlation of the outputs at infinite width, 7 x 7. Largest error of an entry: ...>
     """
     K = values_of(kernel)
     if labels and len(labels) != len(K):
         raise DataError(f"{len(labels)} labels for {len(K)} rows", remedy="Give one label for each row.")
-    shown = as_correlation(K) if correlation else K
+    matrix = as_correlation(K) if correlation else K
     what = "Correlation" if correlation else "Covariance"
-    told = f"{what} of the outputs at infinite width, {K.shape[0]} x {K.shape[1]}."
+    caption = f"{what} of the outputs at infinite width, {K.shape[0]} x {K.shape[1]}."
     if isinstance(kernel, Result):
-        told += (
-            f" Largest error of an entry: {kernel.bound.largest:.1e} (largest entry {np.abs(K).max():.3g})."
-        )
+        largest = f"{kernel.bound.largest:.1e} (largest entry {np.abs(K).max():.3g})"
+        caption += f" Largest error of an entry: {largest}."
+    signed = {"limits": (-1.0, 1.0), "cmap": "PuOr_r", "line": INK}
 
-    def draw(ax: Any) -> str:
-        few = labels if len(labels) <= MOST_LABELS else ()
-        signed = correlation and shown.min() < 0
-        heat_map(
-            ax,
-            shown,
-            few,
-            title,
-            breaks=breaks,
-            scale=what.lower(),
-            limits=(-1.0, 1.0) if signed else None,
-            cmap="PuOr_r" if signed else "viridis",
-            line="#1f2430" if signed else "white",
-        )
-        if not few:
+    def draw(ax: Axes) -> str:
+        words = labels if len(labels) <= 48 else ()
+        # Negative correlations take a diverging map with white at 0.
+        looks = signed if correlation and matrix.min() < 0 else {}
+        heat_map(ax, matrix, words, title, breaks=breaks, scale=what.lower(), **looks)
+        if not words:
             ax.set(xlabel="row of the kernel", ylabel="row of the kernel")
-        return told
+        return caption
 
     return picture(draw, (6.2, 5.6))
 
 
-def values_of(kernel: Result | np.ndarray) -> np.ndarray:
+def values_of(kernel: Result | ArrayLike) -> np.ndarray:
     """The numbers of a kernel matrix."""
     K = kernel.value if isinstance(kernel, Result) else np.asarray(kernel, float)
     if K.ndim != 2 or not K.size or not np.isfinite(K).all():
@@ -85,3 +100,12 @@ def as_correlation(K: np.ndarray) -> np.ndarray:
         raise DataError("the kernel has no correlations", remedy="It takes one set and positive variances.")
     sigma = np.sqrt(np.diagonal(K))
     return K / np.outer(sigma, sigma)
+
+
+def eigenvalue_fractions(K: np.ndarray) -> np.ndarray:
+    """Eigenvalues from the largest down, divided by their sum; those below 1e-15 are rounding errors."""
+    if K.shape[0] != K.shape[1]:
+        raise DataError(f"{K.shape} is no square matrix", remedy="A spectrum is that of one set.")
+    eigenvalues = np.linalg.eigvalsh((K + K.T) / 2)[::-1]
+    fractions = eigenvalues / eigenvalues.sum()
+    return fractions[fractions > 1e-15]

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from netsor.plots.style import COLOURS, INK, MARKERS, PAPER, minus, plain_axes
+from netsor.plots.style import COLOURS, INK, colour_bar, minus, plain_axes
+from netsor.verify import log_means
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["distance_lines", "heat_map", "joint_histogram", "radius_histogram"]
 
 
 def heat_map(
-    ax: Any,
+    ax: Axes,
     matrix: np.ndarray,
     labels: Sequence[str] = (),
     title: str = "",
@@ -23,8 +27,8 @@ def heat_map(
     scale: str = "",
     line: str = "white",
     cmap: str = "viridis",
-) -> Any:
-    """A matrix with words on both axes, a colour bar, and lines where a new input begins."""
+) -> None:
+    """Draw a matrix with words on both axes, a colour bar, and lines where a new input begins."""
     low, high = limits or (None, None)
     image = ax.imshow(matrix, cmap=cmap, interpolation="nearest", vmin=low, vmax=high)
     if labels:
@@ -36,68 +40,52 @@ def heat_map(
         ax.axhline(row - 0.5, color=line, linewidth=1.3)
         ax.axvline(row - 0.5, color=line, linewidth=1.3)
     ax.set_title(title)
-    bar = ax.figure.colorbar(image, ax=ax, fraction=0.046, pad=0.03)
-    bar.set_label(scale, fontsize=8)
-    bar.ax.tick_params(labelsize=7.5)
-    bar.outline.set_linewidth(0.5)
-    return image
+    colour_bar(image, ax, scale)
 
 
 def joint_histogram(
-    ax: Any, pairs: np.ndarray, covariance: np.ndarray, labels: tuple[str, str], title: str
+    ax: Axes, pairs: np.ndarray, covariance: np.ndarray, labels: tuple[str, str], title: str
 ) -> None:
-    """A two-dimensional histogram with the level curves of a centred Gaussian at 1, 2 and 3 sigma."""
+    """Draw a two-dimensional histogram with the level curves of a centred Gaussian at 1, 2 and 3 sigma."""
     reach = 3.8 * np.sqrt(np.diag(covariance)).max()
     grid = np.linspace(-reach, reach, int(np.clip(len(pairs) ** 0.45, 24, 100)) + 1)
     _, _, _, image = ax.hist2d(pairs[:, 0], pairs[:, 1], bins=(grid, grid), cmap="magma")
     angles = np.linspace(0, 2 * np.pi, 200)
-    circle = np.linalg.cholesky(covariance) @ np.stack([np.cos(angles), np.sin(angles)])
-    for radius, name in ((1, "1 sigma"), (2, "2 sigma"), (3, "3 sigma")):
-        ax.plot(*(radius * circle), color="white", linestyle=(0, (4, 2)), linewidth=1.0)
-        peak = radius * circle[:, np.argmax(circle[1])]
-        ax.annotate(
-            name,
-            peak,
-            (0, 2),
-            textcoords="offset points",
-            color="white",
-            fontsize=7,
-            ha="center",
-            va="bottom",
-        )
+    ellipse = np.linalg.cholesky(covariance) @ np.stack([np.cos(angles), np.sin(angles)])
+    for radius in (1, 2, 3):
+        ax.plot(*(radius * ellipse), color="white", linestyle=(0, (4, 2)), linewidth=1.0)
+        top = radius * ellipse[:, np.argmax(ellipse[1])]
+        place = {"xytext": (0, 2), "textcoords": "offset points", "ha": "center", "va": "bottom"}
+        ax.annotate(f"{radius} sigma", (top[0], top[1]), color="white", fontsize=7, **place)
     ax.set(xlabel=labels[0], ylabel=labels[1], aspect="equal", title=title)
-    bar = ax.figure.colorbar(image, ax=ax, fraction=0.046, pad=0.03)
-    bar.set_label("networks per cell", fontsize=8)
-    bar.ax.tick_params(labelsize=7.5)
-    bar.outline.set_linewidth(0.5)
+    colour_bar(image, ax, "networks per cell")
 
 
 def distance_lines(
-    ax: Any,
+    ax: Axes,
     widths: Sequence[int],
     lines: Sequence[tuple[str, np.ndarray]],
-    title: str,
+    title: str = "",
     *,
     beside: bool = False,
 ) -> None:
-    """Distances against width on logarithmic axes; a line of (label, array (widths, samples)) each.
+    """Draw geometric means of distances (widths, samples) with two standard errors, and a slope of -1/2.
 
-    The points are geometric means with two standard errors, the shade holds the middle half of the networks.
+    A shade holds the middle half of the distances, if there are few lines; the legend stands `beside` many.
     """
+    markers = "osD^vP*Xdph<"
     for k, (label, distances) in enumerate(lines):
-        logs = np.log(distances)
-        centre, error = logs.mean(1), logs.std(1, ddof=1) / np.sqrt(logs.shape[1])
-        low, high = np.quantile(distances, (0.25, 0.75), axis=1)
+        means, errors = log_means(distances)
         colour = COLOURS[k % len(COLOURS)]
-        if len(lines) <= 6:
+        if len(lines) <= 6:  # more shades than that hide each other
+            low, high = np.quantile(distances, (0.25, 0.75), axis=1)
             ax.fill_between(widths, low, high, color=colour, alpha=0.12, linewidth=0)
-        bars = [np.exp(centre) - np.exp(centre - 2 * error), np.exp(centre + 2 * error) - np.exp(centre)]
         ax.errorbar(
             widths,
-            np.exp(centre),
-            bars,
+            np.exp(means),
+            [np.exp(means) - np.exp(means - 2 * errors), np.exp(means + 2 * errors) - np.exp(means)],
             color=colour,
-            marker=MARKERS[k % len(MARKERS)],
+            marker=markers[k % len(markers)],
             markersize=4.5,
             linewidth=1.4,
             elinewidth=0.9,
@@ -105,21 +93,23 @@ def distance_lines(
         )
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
-    _reference(ax, np.asarray(widths, float), [d for _, d in lines])
-    ax.set_xticks(widths, [str(w) for w in widths])
+    _reference(ax, np.asarray(widths, float), [distances for _, distances in lines])
+    ax.set_xticks(widths, [str(w) for w in widths])  # powers of two read better than 10^1.5
     ax.minorticks_off()
     plain_axes(ax)
     ax.set(xlabel="width", ylabel="relative Frobenius distance to the limit", title=title)
-    place = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)} if beside else {"loc": "best"}
-    ax.legend(fontsize=8, frameon=not beside, framealpha=0.9, edgecolor="none", **place)
+    legend = ax.legend(fontsize=8, frameon=not beside, framealpha=0.9, edgecolor="none")
+    if beside:
+        legend.set_loc("center left")
+        legend.set_bbox_to_anchor((1.01, 0.5))
 
 
-def _reference(ax: Any, widths: np.ndarray, distances: Sequence[np.ndarray]) -> None:
-    """A dashed line of slope -1/2 below the others, and decimal ticks."""
+def _reference(ax: Axes, widths: np.ndarray, distances: Sequence[np.ndarray]) -> None:
+    """Draw a dashed line of slope -1/2 below the others, and decimal ticks."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-    bottom = min(np.exp(np.log(d).mean(1))[-1] for d in distances)
-    line = 0.62 * bottom * np.sqrt(widths[-1] / widths)
+    lowest = min(float(np.exp(log_means(d)[0])[-1]) for d in distances)
+    line = 0.62 * lowest * np.sqrt(widths[-1] / widths)
     ax.plot(widths, line, color=INK, linestyle=(0, (4, 3)), linewidth=1.0, label=r"$1/\sqrt{\mathrm{width}}$")
     ticks = [m * 10.0**e for e in range(-5, 2) for m in (1, 2, 5)]
     ax.yaxis.set_major_locator(FixedLocator(ticks))
@@ -127,10 +117,18 @@ def _reference(ax: Any, widths: np.ndarray, distances: Sequence[np.ndarray]) -> 
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
-def radius_histogram(ax: Any, radii: np.ndarray, title: str) -> None:
-    """Distances of points to the centre of a plane Gaussian in units of its sigma, and r exp(-r^2 / 2)."""
+def radius_histogram(ax: Axes, radii: np.ndarray, title: str) -> None:
+    """Draw the distances of points to the centre of a plane Gaussian, in sigma, and r exp(-r^2 / 2)."""
     edges = np.linspace(0, 4.5, int(np.clip(len(radii) ** 0.4, 18, 60)) + 1)
-    ax.hist(radii, edges, density=True, color="#f0a35e", edgecolor=PAPER, linewidth=0.4, label="networks")
+    ax.hist(
+        radii,
+        edges.tolist(),
+        density=True,
+        color="#f0a35e",
+        edgecolor="white",
+        linewidth=0.4,
+        label="networks",
+    )
     r = np.linspace(0, 4.5, 300)
     ax.plot(r, r * np.exp(-0.5 * r**2), color=INK, linewidth=1.5, label=r"limit, $r\,e^{-r^2/2}$")
     ax.spines[["top", "right"]].set_visible(False)

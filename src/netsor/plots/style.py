@@ -7,124 +7,132 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import IO, TYPE_CHECKING, Any
 
 from netsor.errors import DataError, NetsorError
 from netsor.files import replacing
 
-__all__ = [
-    "COLOURS",
-    "INK",
-    "MARKERS",
-    "PAPER",
-    "RED",
-    "Picture",
-    "caption",
-    "minus",
-    "picture",
-    "plain_axes",
-    "save",
-    "style",
-]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.figure import Figure
 
-INK, PAPER, RED = "#1f2430", "#ffffff", "#e4003a"
-# Okabe & Ito (2008), which colour-blind readers tell apart; then the same darker, with markers of their own.
+__all__ = ["COLOURS", "INK", "RED", "Picture", "colour_bar", "line_style", "minus", "picture", "plain_axes"]
+
+INK, RED = "#1f2430", "#e4003a"
+# Okabe & Ito (2008), which colour-blind readers tell apart; then darker versions.
 COLOURS = (
-    "#0072b2",
-    "#e69f00",
-    "#009e73",
-    "#d55e00",
-    "#56b4e9",
-    "#cc79a7",
-    "#5b6270",
-    "#a58b00",
-    "#003f63",
-    "#7f4a00",
-    "#00543d",
-    "#6d2f55",
+    *("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7"),
+    *("#5b6270", "#a58b00", "#003f63", "#7f4a00", "#00543d", "#6d2f55"),
 )
-MARKERS = "osD^vP*Xdph<"
-
-
-SETTINGS: dict[Any, Any] = {
-    "figure.facecolor": PAPER,
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "axes.linewidth": 0.7,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "text.color": INK,
-    "mathtext.fontset": "stix",
-    "pdf.fonttype": 42,
-    "savefig.dpi": 200,
-}
 
 
 @dataclass(frozen=True, repr=False)
 class Picture:
-    """A picture with its caption: the last line of a notebook's cell shows it, `save` writes it.
+    """A picture with its caption. A notebook shows it, and `save` writes it.
 
-    figure   matplotlib's, to change anything
-    caption  what it shows, in which units; part of the picture
+    Parameters
+    ----------
+    figure
+        The figure of matplotlib, to change anything.
+    caption
+        What is drawn, in which units. The caption is part of the figure.
     """
 
-    figure: Any
+    figure: Figure
     caption: str
 
     def save(self, path: str | Path) -> Path:
-        """Write it, as .png, .pdf or .svg; the same numbers give the same file."""
+        """Write the picture; the same numbers give the same file.
+
+        Parameters
+        ----------
+        path
+            A file that ends in .png, .pdf or .svg.
+
+        Returns
+        -------
+        Path
+            The file.
+
+        Raises
+        ------
+        DataError
+            If the path has another suffix.
+        FileError
+            If the file cannot be written.
+        """
         target = Path(path)
-        if target.suffix not in STAMPS:
+        if target.suffix not in (".png", ".pdf", ".svg"):
             what = target.suffix or "a file without suffix"
             raise DataError(f"a picture cannot be {what}", remedy="Use .png, .pdf or .svg.")
         with replacing(target) as temporary:
             self._draw(temporary, target.suffix[1:])
         return target
 
-    def _draw(self, target: Any, kind: str, dpi: int = 200) -> None:
-        options = {"format": kind, "bbox_inches": "tight", "pad_inches": 0.12, "dpi": dpi}
-        with _matplotlib().rc_context({**SETTINGS, "svg.hashsalt": "netsor", "svg.fonttype": "none"}):
-            self.figure.savefig(target, metadata=STAMPS[f".{kind}"], **options)
+    def _draw(self, target: Path | IO[bytes], kind: str, dpi: int = 200) -> None:
+        # Files with a date or a version would differ each time.
+        stamp = {"png": "Software", "pdf": "CreationDate", "svg": "Date"}[kind]
+        settings = {**_settings(), "svg.hashsalt": "netsor", "svg.fonttype": "none"}
+        with _matplotlib().rc_context(settings):
+            self.figure.savefig(
+                target, format=kind, dpi=dpi, metadata={stamp: None}, bbox_inches="tight", pad_inches=0.12
+            )
 
     def _repr_png_(self) -> bytes:
-        drawn = io.BytesIO()
-        self._draw(drawn, "png", dpi=100)  # notebooks keep it
-        return drawn.getvalue()
+        content = io.BytesIO()
+        self._draw(content, "png", dpi=100)  # notebooks store it
+        return content.getvalue()
 
     def __repr__(self) -> str:
         return f"<picture: {self.caption}>"
 
 
-STAMPS = {".png": {"Software": None}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
+def picture(
+    draw: Callable[..., str], size: tuple[float, float], mosaic: str = "A", **options: Any
+) -> Picture:
+    """Make a picture with a function that draws into axes and returns the caption.
 
-
-def picture(draw: Callable[..., str], size: tuple[float, float], columns: int = 1) -> Picture:
-    """A picture from a function that draws into axes and returns the caption."""
+    Parameters
+    ----------
+    draw
+        Takes one pair of axes for each letter of `mosaic`.
+    size
+        Width and height in inches.
+    mosaic, **options
+        The layout, as for `Figure.subplot_mosaic`.
+    """
     matplotlib = _matplotlib()
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(SETTINGS):
+    with matplotlib.rc_context(_settings()):
         figure = Figure(figsize=size, layout="constrained")
-        axes = [figure.add_subplot(1, columns, k + 1) for k in range(columns)]
-        told = minus(draw(*axes))
-        figure.supxlabel(
-            textwrap.fill(told, int(16.5 * size[0])), x=0.01, ha="left", fontsize=8, linespacing=1.4
-        )
-    return Picture(figure, told)
+        caption = minus(draw(*figure.subplot_mosaic(mosaic, **options).values()))
+        lines = textwrap.fill(caption, int(16.5 * size[0]))  # letters of 8 points in the width of the figure
+        figure.supxlabel(lines, x=0.01, ha="left", fontsize=8, linespacing=1.4)
+    return Picture(figure, caption)
 
 
-def plain_axes(ax: Any) -> None:
-    """A light grid behind what is drawn, and no frame above and to the right."""
-    ax.grid(color="#d8dbe2", linewidth=0.6)
-    ax.set_axisbelow(True)
-    ax.spines[["top", "right"]].set_visible(False)
+def _settings() -> dict[str, Any]:
+    return {
+        "figure.facecolor": "white",
+        "font.size": 9,
+        "axes.titlesize": 10,
+        "axes.titleweight": "bold",
+        "axes.titlelocation": "left",
+        "axes.edgecolor": INK,
+        "axes.labelcolor": INK,
+        "axes.linewidth": 0.7,
+        "xtick.color": INK,
+        "ytick.color": INK,
+        "text.color": INK,
+        "mathtext.fontset": "stix",
+        "pdf.fonttype": 42,  # TrueType, which editors and publishers can read
+    }
 
 
-def _matplotlib() -> Any:
+def _matplotlib() -> ModuleType:
     try:
         import matplotlib
     except ImportError:
@@ -134,31 +142,29 @@ def _matplotlib() -> Any:
     return matplotlib
 
 
-def style() -> Any:
-    """matplotlib's pyplot with our settings, drawing to files only."""
-    _matplotlib().use("Agg")
-    from matplotlib import pyplot
+def line_style(k: int) -> dict[str, Any]:
+    """Colour and dashes of the k-th line."""
+    dashes = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (5, 2, 1, 2)))
+    return {"color": COLOURS[k % len(COLOURS)], "linestyle": dashes[k % len(dashes)]}
 
-    pyplot.rcParams.update(SETTINGS)
-    return pyplot
+
+def plain_axes(ax: Axes) -> None:
+    """Draw a light grid behind everything, and no frame above and to the right."""
+    ax.grid(color="#d8dbe2", linewidth=0.6)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def colour_bar(image: ScalarMappable, axes: Axes | list[Axes], label: str, **options: Any) -> Any:
+    """Draw the colour bar of an image beside its axes."""
+    figure = (axes[0] if isinstance(axes, list) else axes).figure
+    bar = figure.colorbar(image, ax=axes, **{"fraction": 0.046, "pad": 0.03, **options})
+    bar.set_label(label, fontsize=8)
+    bar.ax.tick_params(labelsize=7.5)
+    bar.outline.set_linewidth(0.5)
+    return bar
 
 
 def minus(text: str) -> str:
-    """Numbers with a proper minus sign."""
+    """Write negative numbers with a proper minus sign."""
     return text.replace("-0.", "\u22120.")
-
-
-def caption(figure: Any, text: str, columns: int = 190) -> None:
-    """A caption below the whole figure."""
-    lines = textwrap.fill(minus(text), columns)
-    figure.text(0.01, -0.012, lines, ha="left", va="top", fontsize=9, linespacing=1.45)
-
-
-def save(figure: Any, stem: Path) -> list[Path]:
-    """PNG and PDF of a figure; returns the files. The same numbers give the same files."""
-    paths = [stem.with_name(f"{stem.name}.png"), stem.with_name(f"{stem.name}.pdf")]
-    for path in paths:
-        stamp = {"CreationDate": None} if path.suffix == ".pdf" else {"Software": None}
-        with replacing(path) as temporary:
-            figure.savefig(temporary, bbox_inches="tight", pad_inches=0.15, metadata=stamp)
-    return paths

@@ -1,10 +1,9 @@
 """A report of a network: one page of HTML that stands alone. Needs the extra `report`.
 
-| idea | where |
+| file | what it holds |
 | --- | --- |
-| what is computed for a report, and how long it takes | findings |
-| charts, as specifications of Vega-Lite | charts |
-| the page | page, page.html |
+| `findings` | what is computed for a report, and how long it takes |
+| `page`, `page.html` | the page |
 """
 
 from netsor.reports.findings import Findings, find

@@ -1,32 +1,32 @@
-"""What a report tells of a network: kernels, spectra, correlations along the network, convergence, times."""
+"""What a report says about a network: kernels, correlations along the network, convergence, times."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from netsor.build.network import Network, program
-from netsor.build.tangent import tangent
+from netsor.build.tangent_network import tangent
 from netsor.errors import NetsorError
 from netsor.gp.targets import output_sizes
 from netsor.lang.program import LinComb, Program
 from netsor.limits import Result, kernel, limit
 from netsor.verify import Verification, verify
 
-__all__ = ["Along", "Findings", "find"]
+__all__ = ["Correlations", "Findings", "find"]
 
-MOST_PAIRS = 2  # of inputs whose correlation is followed through the network
-MOST_PLACES = 24  # where it is looked at
-MOST_VERIFIED = 3  # inputs that finite networks are run on
+MOST_PLACES = 24  # points of a correlation curve; more cannot be told apart in the chart
 
 
 @dataclass(frozen=True)
-class Along:
-    """The correlation of two inputs at each of their outputs, or at each layer: what `place` says."""
+class Correlations:
+    """The correlations of two inputs at each output or at each layer, which is the `place`."""
 
     place: str
     inputs: tuple[int, int]
@@ -36,7 +36,7 @@ class Along:
 
 @dataclass
 class Findings:
-    """All numbers of a report; `missing` says what there is not, and why."""
+    """All numbers of a report; `missing` has the reason for each part that does not exist."""
 
     net: Network
     program: Program
@@ -44,7 +44,7 @@ class Findings:
     nngp: Result
     labels: Sequence[str]
     ntk: Result | None = None
-    along: list[Along] = field(default_factory=list)
+    correlations: list[Correlations] = field(default_factory=list)
     verification: Verification | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Findings:
 
 def find(
     net: Network,
-    x: Any,
+    x: Sequence[ArrayLike],
     labels: Sequence[str] = (),
     *,
     widths: Sequence[int] = (32, 64, 128, 256),
@@ -60,85 +60,102 @@ def find(
     seed: int = 0,
     progress: bool | None = None,
 ) -> Findings:
-    """Compute what a report tells. What a network does not have is noted with the reason."""
-    inputs = list(x)
-    seconds: dict[str, float] = {}
+    """Compute the numbers of a report.
 
-    def timed(what: str, work: Callable[[], Any]) -> Any:
-        start = time.perf_counter()
-        found = work()
-        seconds[what] = time.perf_counter() - start
-        return found
+    Parameters
+    ----------
+    net, x
+        The network and its inputs.
+    labels
+        A name for each row of the kernel.
+    widths, samples
+        Widths of the finite networks, and how many there are of each.
+    seed
+        Seed of all random numbers.
+    progress
+        Whether to show a progress bar; None shows it for runs longer than two seconds.
 
-    made = timed("program", lambda: program(net, inputs[0]))
-    nngp = timed("kernel (NNGP)", lambda: kernel(net, seed=seed, progress=progress).evaluate(inputs))
-    found = Findings(net, made, len(inputs), nngp, labels, seconds=seconds)
-    steps = {
-        "tangent kernel (NTK)": (
-            "ntk",
-            lambda: kernel(tangent(net), seed=seed, progress=progress).evaluate(inputs),
-        ),
-        "correlation along the network": ("along", lambda: _along(net, inputs, nngp, seed)),
-        "finite networks": (
-            "verification",
-            lambda: verify(net, inputs[:MOST_VERIFIED], widths, samples, seed, progress=progress),
-        ),
-    }
-    for what, (name, work) in steps.items():
-        try:
-            setattr(found, name, timed(what, work))
-        except NetsorError as error:  # the page says so in place of the picture
-            found.missing[what] = str(error)
-    return found
+    Returns
+    -------
+    Findings
+        The numbers, with a reason for each part that the network does not have.
+    """
+    inputs, start = list(x), time.perf_counter()
+    nngp = kernel(net, seed=seed, progress=progress).evaluate(inputs)
+    seconds = {"kernel (NNGP)": time.perf_counter() - start}
+    findings = Findings(net, program(net, inputs[0]), len(inputs), nngp, labels, seconds=seconds)
+    with _part(findings, "tangent kernel (NTK)"):
+        findings.ntk = kernel(tangent(net), seed=seed, progress=progress).evaluate(inputs)
+    with _part(findings, "correlation along the network"):
+        findings.correlations = _correlations(net, inputs, nngp, seed)
+    with _part(findings, "finite networks"):
+        findings.verification = verify(net, inputs[:3], widths, samples, seed, progress=progress)
+    return findings
 
 
-def _along(net: Network, inputs: list[Any], nngp: Result, seed: int) -> list[Along]:
+@contextmanager
+def _part(findings: Findings, what: str) -> Iterator[None]:
+    """Note the seconds of a part, or the reason why the network does not have it, which the page shows."""
+    start = time.perf_counter()
+    try:
+        yield
+        findings.seconds[what] = time.perf_counter() - start
+    except NetsorError as error:
+        findings.missing[what] = str(error)
+
+
+def _correlations(net: Network, inputs: list[Any], nngp: Result, seed: int) -> list[Correlations]:
     """Correlations of the first input with the next ones: at each of their outputs, or layer by layer."""
-    sizes = output_sizes(net, inputs[: MOST_PAIRS + 1])
+    first_inputs = inputs[:3]
+    sizes = output_sizes(net, first_inputs)
     if min(sizes) > 1:
         return _over_outputs(nngp.value, sizes)
-    return _over_layers(net, inputs[: MOST_PAIRS + 1], seed) if nngp.plan.exact else []
+    return _over_layers(net, first_inputs, seed) if nngp.plan.exact else []
 
 
-def _over_outputs(K: np.ndarray, sizes: Sequence[int]) -> list[Along]:
-    """From the kernel itself: output t of the first input and output t of another."""
+def _over_outputs(K: np.ndarray, sizes: Sequence[int]) -> list[Correlations]:
+    """Read from the kernel: output t of the first input and output t of another."""
     starts = np.cumsum([0, *sizes])
-    found = []
+    correlations = []
     for j in range(1, len(sizes)):
         rows = np.arange(min(sizes[0], sizes[j]))[:MOST_PLACES]
-        other = starts[j] + rows
-        scale = np.sqrt(K[rows, rows] * K[other, other])
-        values = np.where(scale > 0, K[rows, other] / np.where(scale > 0, scale, 1.0), 0.0)
-        found.append(Along("output", (0, j), tuple(f"output {t + 1}" for t in rows), tuple(values.tolist())))
-    return found
+        columns = starts[j] + rows
+        values = _correlation(K[rows, columns], K[rows, rows], K[columns, columns])
+        names = tuple(f"output {t + 1}" for t in rows)
+        correlations.append(Correlations("output", (0, j), names, tuple(values.tolist())))
+    return correlations
 
 
-def _over_layers(net: Network, inputs: list[Any], seed: int) -> list[Along]:
+def _over_layers(net: Network, inputs: list[Any], seed: int) -> list[Correlations]:
     """At the linear combinations of the program, which are the preactivations of its layers."""
-    made = program(net, *inputs)
-    names = [s.name for s in made.of(LinComb)]
+    joint = program(net, *inputs)
+    names = [s.name for s in joint.of(LinComb)]
     count = len(names) // len(inputs)
     if not count or len(names) % len(inputs):
         return []
     places = sorted({round(k) for k in np.linspace(0, count - 1, min(count, MOST_PLACES))})
     rows = [[names[j * count + k] for k in places] for j in range(len(inputs))]
-    if any(made.types[a] != made.types[b] for row in rows for a, b in zip(rows[0], row, strict=True)):
+    if any(joint.types[a] != joint.types[b] for row in rows for a, b in zip(rows[0], row, strict=True)):
         return []  # inputs of other shapes: their layers do not correspond
     L = limit(net, *inputs, seed=seed)
-    own = [[_diagonal(L.sigma(name)) for name in row] for row in rows]
-    found = []
+    variances = [[_diagonal(L.sigma(name)) for name in row] for row in rows]
+    correlations = []
     for j in range(1, len(inputs)):
-        values = []
-        for k, (a, b) in enumerate(zip(rows[0], rows[j], strict=True)):
-            scale = np.sqrt(own[0][k] * own[j][k])
-            cross = _diagonal(L.sigma(a, b))
-            values.append(float(np.mean(np.where(scale > 0, cross / np.where(scale > 0, scale, 1.0), 0.0))))
-        found.append(Along("layer", (0, j), tuple(rows[0]), tuple(values)))
-    return found
+        cross = [_diagonal(L.sigma(a, b)) for a, b in zip(rows[0], rows[j], strict=True)]
+        blocks = zip(cross, variances[0], variances[j], strict=True)
+        values = tuple(float(np.mean(_correlation(*block))) for block in blocks)
+        correlations.append(Correlations("layer", (0, j), tuple(rows[0]), values))
+    return correlations
 
 
-def _diagonal(sigma: Any) -> np.ndarray:
-    """The entries of equal members of two blocks."""
+def _correlation(cross: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Correlations from covariances and variances; 0 where a variance is 0."""
+    scale = np.sqrt(first * second)
+    return np.divide(cross, scale, out=np.zeros_like(scale), where=scale > 0)
+
+
+def _diagonal(sigma: ArrayLike) -> np.ndarray:
+    """The covariances of the corresponding members of two blocks."""
     table = np.asarray(sigma, float)
     size = round(np.sqrt(table.size))
     return np.diagonal(table.reshape(size, size))

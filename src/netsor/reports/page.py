@@ -1,39 +1,64 @@
-"""The page of a report."""
+"""The page of a report: charts, facts and the template."""
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 import netsor
-from netsor.build.drawing import parameter_rows, source_of
 from netsor.build.network import Network
+from netsor.build.network_html import parameter_rows, source_of
+from netsor.display.charts import Curve, curves, heat_map
 from netsor.display.html import STYLE
 from netsor.errors import NetsorError
-from netsor.lang.drawing import drawing_of, text_html
+from netsor.lang.program_html import drawing_of, text_html
 from netsor.limits import Result
-from netsor.reports.charts import along_chart, convergence_chart, matrix_chart, spectrum_chart
-from netsor.reports.findings import Findings, find
+from netsor.plots.maps import eigenvalue_fractions
+from netsor.reports.findings import Correlations, Findings, find
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 __all__ = ["render", "report"]
 
-LIBRARIES = ("numpy", "scipy", "numba", "jax")
 
+def report(
+    net: Network, x: Sequence[ArrayLike], labels: Sequence[str] = (), *, command: str = "", **options: Any
+) -> str:
+    """Make a page of HTML about a network on a set of inputs. It needs nothing but a browser.
 
-def report(net: Network, x: Any, labels: Sequence[str] = (), *, command: str = "", **options: Any) -> str:
-    """One page of HTML about a network on a set of inputs, which needs nothing but a browser.
+    Parameters
+    ----------
+    net
+        The network.
+    x
+        The inputs.
+    labels
+        A name for each row of the kernel.
+    command
+        The command that made the page, for the reader.
+    **options
+        Options of `netsor.reports.find`: widths, samples, seed, progress.
 
-    labels   a name for each row of the kernel
-    command  what made it, for the reader
-    options  of `netsor.reports.find`: widths, samples, seed, progress
+    Returns
+    -------
+    str
+        The page.
 
+    Raises
+    ------
+    NetsorError
+        If Jinja2 is not installed, or if the network has no limit on these inputs.
+
+    Examples
+    --------
     >>> import numpy as np, netsor as ns
     >>> page = ns.report(ns.zoo.mlp(2), np.eye(3), widths=(8, 16), samples=4)
     >>> page.startswith("<!doctype html>")
@@ -42,95 +67,101 @@ def report(net: Network, x: Any, labels: Sequence[str] = (), *, command: str = "
     return render(find(net, x, labels, **options), command)
 
 
-def render(found: Findings, command: str = "") -> str:
-    """The page of what was found."""
-    charts, kernels = _charts(found)
-    template, bundle = _parts()
-    return template.render(
-        found=found,
-        title=f"Network {found.net.name}",
+def render(findings: Findings, command: str = "") -> str:
+    """Fill the page with findings."""
+    kernels = [("nngp", "NNGP kernel: the covariance of the outputs", findings.nngp)]
+    if findings.ntk is not None:
+        kernels.append(("ntk", "Tangent kernel (NTK): the kernel of training", findings.ntk))
+    return _template().render(
+        found=findings,
+        title=f"Network {findings.net.name}",
         style=STYLE,
-        source=source_of(found.net),
-        parameters=parameter_rows(found.net),
-        program=text_html(found.program),
-        drawing=drawing_of(found.program),
-        plan=found.nngp.plan._repr_html_(),
+        source=source_of(findings.net),
+        parameters=parameter_rows(findings.net),
+        program=text_html(findings.program),
+        drawing=drawing_of(findings.program),
+        plan=findings.nngp.plan._repr_html_(),
         kernels=kernels,
-        charts=_in_script(charts),
-        names=list(charts),
-        bundle=bundle,
-        facts=_facts(found),
+        charts=_charts(findings, kernels),
+        facts=_facts(findings),
         versions=_versions(),
         command=command,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
 
 
-def _in_script(value: Any) -> str:
-    """JSON that can stand in a script element: no text in it ends the element, or opens a comment there."""
-    text = json.dumps(value)
-    for sign in "<>&":  # https://html.spec.whatwg.org/#restrictions-for-contents-of-script-elements
-        text = text.replace(sign, f"\\u{ord(sign):04x}")
-    return text
-
-
-def _parts() -> tuple[Any, str]:
-    """The template, and Vega-Lite with all that it needs as one script."""
+def _template() -> Template:
     try:
         import jinja2
-        import vl_convert
     except ImportError:
         raise NetsorError(
-            "a report needs Jinja2 and Vega-Lite", remedy="Install them with: pip install 'netsor[report]'"
+            "a report needs Jinja2", remedy="Install it with: pip install 'netsor[report]'"
         ) from None
     text = files("netsor.reports").joinpath("page.html").read_text(encoding="utf-8")
-    made = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(text)
-    library: Any = vl_convert  # its stub asks for an argument that has a default
-    return made, library.javascript_bundle().replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    return jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(text)
 
 
-def _charts(found: Findings) -> tuple[dict[str, Any], list[tuple[str, str, Result]]]:
-    """The charts by name, and which kernels there are."""
-    named = [("nngp", "NNGP kernel: the covariance of the outputs", found.nngp)]
-    if found.ntk is not None:
-        named.append(("ntk", "Tangent kernel (NTK): the kernel of training", found.ntk))
-    charts = {name: matrix_chart(one.value, one.error, found.labels) for name, _, one in named}
-    charts["spectrum"] = spectrum_chart({title.partition(":")[0]: one.value for _, title, one in named})
-    if found.along:
-        charts["along"] = along_chart(found.along)
-    if found.verification is not None:
-        charts["convergence"] = convergence_chart(found.verification)
-    return charts, named
+def _charts(findings: Findings, kernels: Sequence[tuple[str, str, Result]]) -> dict[str, str]:
+    """Draw the charts, as SVG by the name of their place on the page."""
+    charts = {
+        name: heat_map(kernel.value, "", findings.labels, errors=kernel.error) for name, _, kernel in kernels
+    }
+    spectra = [_spectrum(title.partition(":")[0], kernel.value) for _, title, kernel in kernels]
+    charts["spectrum"] = curves(spectra, "", "number of the eigenvalue", "fraction of the sum", wide=480)
+    if findings.correlations:
+        lines = [_correlation_curve(c) for c in findings.correlations]
+        place = findings.correlations[0].place
+        charts["along"] = curves(lines, "", place, "correlation", logarithmic=False, wide=480)
+    if findings.verification is not None:
+        charts["convergence"] = findings.verification.chart()
+    return charts
 
 
-def _facts(found: Findings) -> list[tuple[str, str]]:
-    K = found.nngp
-    shapes = sorted({str(np.shape(array)) for array in found.program.data.values()})
+def _spectrum(name: str, kernel: np.ndarray) -> Curve:
+    fractions, total = eigenvalue_fractions(kernel), np.trace(kernel)
+    numbers = range(1, len(fractions) + 1)
+    hints = [
+        f"eigenvalue {k}: {f * total:.4g}, {f:.3g} of the sum"
+        for k, f in zip(numbers, fractions, strict=True)
+    ]
+    return Curve(name, numbers, fractions.tolist(), hints=hints if len(hints) <= 200 else ())
+
+
+def _correlation_curve(correlations: Correlations) -> Curve:
+    name = f"inputs {correlations.inputs[0]} and {correlations.inputs[1]}"
+    named = zip(correlations.names, correlations.values, strict=True)
+    hints = [f"{variable}, {name}: {value:.6g}" for variable, value in named]
+    return Curve(name, range(1, len(correlations.values) + 1), correlations.values, hints=hints)
+
+
+def _facts(findings: Findings) -> list[tuple[str, str]]:
+    K = findings.nngp
+    shapes = sorted({str(np.shape(array)) for array in findings.program.data.values()})
     return [
-        ("inputs", f"{found.inputs}; data of the first: {', '.join(shapes)}"),
+        ("inputs", f"{findings.inputs}; data of the first: {', '.join(shapes)}"),
         ("rows of the kernel", str(len(K.value))),
-        ("statements of the program", _statements(found)),
+        ("statements of the program", _statements(findings)),
         ("computed", "exactly" if K.plan.exact else "sampled in part"),
         ("largest error of an entry", f"{K.bound.largest:.1e} (largest entry {np.abs(K.value).max():.4g})"),
     ]
 
 
-def _statements(found: Findings) -> str:
-    """How long the program is that is shown, and the one that all inputs share, which the plan is of."""
-    shown, whole = len(found.program.statements), found.nngp.plan.statements
+def _statements(findings: Findings) -> str:
+    """Count the statements of the program on the first input and of the program on all inputs."""
+    shown, whole = len(findings.program.statements), findings.nngp.plan.statements
     alone = f"{shown} on the first input"
     return alone if shown == whole else f"{alone}, {whole} on all of them together, which is what is planned"
 
 
 def _versions() -> list[tuple[str, str]]:
-    found = [
+    versions = [
         ("netsor", netsor.__version__),
         ("Python", platform.python_version()),
         ("machine", f"{platform.system()} {platform.machine()}"),
     ]
-    for name in LIBRARIES:
+    for name in ("numpy", "scipy", "numba", "jax"):
         try:
-            found.append((name, version(name)))
+            versions.append((name, version(name)))
         except PackageNotFoundError:  # an extra that is not installed
             continue
-    return found
+    return versions

@@ -1,4 +1,4 @@
-"""Distance of random networks to their limit as the width grows, and the slope of its logarithm."""
+"""The distance of random networks to their limit as the width grows, and the slope of its logarithm."""
 
 from __future__ import annotations
 
@@ -8,22 +8,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from netsor.limits import Result, kernel, ntk
-from netsor.reproduce.store import Run, fingerprint
+from netsor.reproduce.experiment import Experiment, fingerprint
 from netsor.reproduce.studies import Study
 from netsor.simulation import empirical_kernel, empirical_ntk
+from netsor.verify import log_means
 
 __all__ = ["Convergence", "Fit", "fit_slope", "measure", "slope_table", "widths_up_to"]
-
-CHUNK = 25
-WIDE = 128
 
 
 @dataclass(frozen=True)
 class Fit:
     """A straight line through log distance against log width.
 
-    The weights are the inverse squared standard errors of the mean log distances; where the points
-    scatter more than these say (chi2 above its degrees of freedom), the error grows in proportion.
+    The weights are the inverse squared standard errors of the mean log distances. Where the points scatter
+    more than these predict (chi2 above its degrees of freedom), the error is larger in proportion.
     """
 
     slope: float
@@ -43,7 +41,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Convergence:
-    """A study with its limit and the relative Frobenius distances to it: array (widths, samples)."""
+    """A study with its limit and the relative Frobenius distances to it, shape (widths, samples)."""
 
     study: Study
     limit: Result
@@ -52,13 +50,13 @@ class Convergence:
 
     @property
     def fit(self) -> Fit:
-        """Over all widths."""
+        """The fit over all widths."""
         return fit_slope(self.widths, self.distances)
 
     @property
     def wide_fit(self) -> Fit | None:
-        """Over the widths from 128 on, if there are two."""
-        wide = np.asarray(self.widths) >= WIDE
+        """The fit over the widths from 128 on, if there are two."""
+        wide = np.asarray(self.widths) >= 128
         return fit_slope(np.asarray(self.widths)[wide], self.distances[wide]) if wide.sum() > 1 else None
 
     @property
@@ -68,16 +66,30 @@ class Convergence:
 
 
 def widths_up_to(largest: int) -> tuple[int, ...]:
-    """32, 64, ... up to the largest."""
+    """Powers of two from 32 to the largest."""
     return tuple(2**k for k in range(5, max(largest.bit_length(), 7)) if 2**k <= max(largest, 64))
 
 
 def measure(
-    run: Run, study: Study, widths: Sequence[int], samples: int, tangent: bool = False
+    experiment: Experiment, study: Study, widths: Sequence[int], samples: int, tangent: bool = False
 ) -> Convergence:
     """Simulate a study at every width, in single precision, and compare with its limit.
 
-    tangent  the tangent kernels of the networks, in place of the products of their last vectors
+    Parameters
+    ----------
+    experiment
+        Where to keep samples.
+    study
+        The network and its inputs.
+    widths, samples
+        Widths of the random networks, and how many there are of each.
+    tangent
+        Whether to take the tangent kernels of the networks in place of their own.
+
+    Returns
+    -------
+    Convergence
+        The limit and all distances.
     """
     result = (ntk if tangent else kernel)(study.net).evaluate(study.inputs)
     mark = f"{'ntk' if tangent else 'kernel'} {fingerprint(study.net, study.inputs)}"
@@ -90,29 +102,44 @@ def measure(
             return simulated(study.net, study.inputs, width, count, seeds, dtype=np.float32, progress=False)
 
         name = f"{study.name}_ntk" if tangent else study.name
-        kernels = run.samples(name, mark, width, samples, draw, chunk=CHUNK)
+        kernels = experiment.samples(name, mark, width, samples, draw, chunk=25)
+        # Samples are kept in single precision, but the limit is not rounded to it.
         rows.append(np.linalg.norm(kernels.astype(float) - result.value, axis=(1, 2)) / norm)
     return Convergence(study, result, tuple(widths), np.array(rows))
 
 
 def fit_slope(widths: Sequence[int] | np.ndarray, distances: np.ndarray) -> Fit:
-    """Weighted least squares of log distance on log width; distances have shape (widths, samples)."""
-    x, logs = np.log(np.asarray(widths, float)), np.log(distances)
-    y, spread = logs.mean(1), logs.std(1, ddof=1) / np.sqrt(logs.shape[1])
-    weights = spread**-2
+    """Fit log distance against log width by weighted least squares.
+
+    Parameters
+    ----------
+    widths
+        The widths, in any order.
+    distances
+        Relative distances, shape (widths, samples).
+
+    Returns
+    -------
+    Fit
+        Slope, intercept and their errors.
+    """
+    x = np.log(np.asarray(widths, float))
+    y, errors = log_means(distances)
+    weights = errors**-2
     centre = np.average(x, weights=weights)
     square = np.sum(weights * (x - centre) ** 2)
     slope = np.sum(weights * (x - centre) * y) / square
     intercept = np.average(y, weights=weights) - slope * centre
+    # Points that scatter more than their errors predict have larger errors than estimated.
     chi2, freedom = float(np.sum(weights * (y - intercept - slope * x) ** 2)), len(x) - 2
     excess = max(1.0, np.sqrt(chi2 / freedom)) if freedom else 1.0
     return Fit(float(slope), float(excess / np.sqrt(square)), float(intercept), chi2, freedom)
 
 
-def slope_table(found: Sequence[Convergence]) -> list[str]:
-    """The slopes in lines of text."""
+def slope_table(results: Sequence[Convergence]) -> list[str]:
+    """The slopes as lines of text."""
     lines = [f"{'network':22} {'slope':>17}  {'from width 128':>17}  {'chi2/dof':>8}  {'limit error':>11}"]
-    for c in found:
+    for c in results:
         wide = "" if c.wide_fit is None else str(c.wide_fit)
         ratio = f"{c.fit.chi2 / c.fit.freedom:.2f}" if c.fit.freedom else ""
         lines.append(f"{c.study.title:22} {c.fit!s:>17}  {wide:>17}  {ratio:>8}  {c.limit_error:11.1e}")

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from netsor.data import sentences
-from netsor.files import write_csv, write_text
+from netsor.files import write_csv
 from netsor.limits import kernel
+from netsor.plots.maps import as_correlation
 from netsor.plots.panels import heat_map, joint_histogram, radius_histogram
-from netsor.plots.style import caption, save, style
-from netsor.reproduce.store import Run, fingerprint
+from netsor.plots.style import picture
+from netsor.reproduce.experiment import Experiment, fingerprint
 from netsor.reproduce.studies import Study, paper_studies
 from netsor.simulation import empirical_kernel, simulate
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 __all__ = ["RnnNumbers", "rnn_figure", "rnn_numbers"]
 
-NETWORKS = 100
+NETWORKS = 100  # in panel D, as in the paper
 
 
 @dataclass(frozen=True)
@@ -47,12 +52,13 @@ class RnnNumbers:
     @property
     def radii(self) -> np.ndarray:
         """Distance of every network's pair of outputs from the centre, in the limit's sigma."""
+        # r^2 = y^T Sigma^-1 y, which has a chi-squared distribution with two degrees of freedom
         solved = np.linalg.solve(self.predicted, self.outputs.T)
         return np.sqrt(np.sum(self.outputs.T * solved, axis=0))
 
     @property
     def inside(self) -> np.ndarray:
-        """Share of networks inside the level curves at 1, 2 and 3 sigma."""
+        """Fraction of networks inside the level curves at 1, 2 and 3 sigma."""
         return np.array([np.mean(self.radii < r) for r in (1, 2, 3)])
 
     @property
@@ -61,15 +67,14 @@ class RnnNumbers:
         return 1 - np.exp(-0.5 * np.array([1.0, 4.0, 9.0]))
 
 
-def rnn_numbers(run: Run, *, samples: int, width: int) -> RnnNumbers:
+def rnn_numbers(experiment: Experiment, *, samples: int, width: int) -> RnnNumbers:
     """The limit, 100 simulated covariances, and the final outputs of `samples` networks."""
     study = paper_studies()[0]
     net, inputs = study.net, study.inputs
     vectors = np.concatenate([s.vectors for s in sentences()])
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     covariance = kernel(net)(inputs)
-    sigma = np.sqrt(np.diag(covariance))
-    last = [study.breaks[0] - 1, len(covariance) - 1]
+    last = [study.breaks[0] - 1, len(covariance) - 1]  # the outputs after each sentence
     mark = fingerprint(net, inputs)
 
     def kernels(count: int, seeds: np.random.SeedSequence) -> np.ndarray:
@@ -78,46 +83,55 @@ def rnn_numbers(run: Run, *, samples: int, width: int) -> RnnNumbers:
     def outputs(count: int, seeds: np.random.SeedSequence) -> np.ndarray:
         return simulate(net, inputs, width, count, seeds, dtype=np.float32, progress=False)[:, last]
 
-    found = run.samples("rnn_kernels", f"kernel {mark}", width, NETWORKS, kernels, chunk=10)
-    final = run.samples("rnn_outputs", f"outputs {mark}", width, samples, outputs, chunk=50)
+    simulated = experiment.samples("rnn_kernels", f"kernel {mark}", width, NETWORKS, kernels, chunk=10)
+    final = experiment.samples("rnn_outputs", f"outputs {mark}", width, samples, outputs, chunk=50)
     return RnnNumbers(
         study=study,
         width=width,
         cosines=unit @ unit.T,
-        correlation=covariance / np.outer(sigma, sigma),
+        correlation=as_correlation(covariance),
         covariance=covariance,
-        deviation=np.sqrt(((found - covariance) ** 2).mean(0)),
+        deviation=np.sqrt(((simulated - covariance) ** 2).mean(0)),
         outputs=final.astype(float),
     )
 
 
-def rnn_figure(run: Run, *, samples: int, width: int) -> Iterator[str]:
-    """Panels A to E of the paper, and F, which shows E along its radius; yields what it found."""
-    pyplot = style()
-    numbers = rnn_numbers(run, samples=samples, width=width)
+def rnn_figure(experiment: Experiment, *, samples: int, width: int) -> Iterator[str]:
+    """Draw panels A to E of the paper, and F, which shows E along its radius; yield the results.
+
+    Parameters
+    ----------
+    experiment
+        Where to keep samples and figures.
+    samples
+        Networks in panel E.
+    width
+        Width of all networks.
+    """
+    numbers = rnn_numbers(experiment, samples=samples, width=width)
     yield from _findings(numbers)
-    _write_tables(run, numbers)
-    figure, axes = pyplot.subplot_mosaic("ABC\nDEF", figsize=(13.5, 8.6), layout="constrained")
-    words, split = numbers.study.labels, numbers.study.breaks
-    shared = (min(0.0, numbers.cosines.min(), numbers.correlation.min()), 1.0)
-    maps = {
-        "A": (numbers.cosines, "A  cosines of the word vectors", shared, "cosine"),
-        "B": (numbers.correlation, "B  correlation of the limit", shared, "correlation"),
-        "C": (numbers.covariance, "C  covariance of the limit", None, "covariance"),
-        "D": (numbers.deviation, "D  deviation of simulations from C", None, "standard deviation"),
-    }
-    for panel, (matrix, title, limits, scale) in maps.items():
-        heat_map(axes[panel], matrix, words, title, breaks=split, limits=limits, scale=scale)
+    _write_tables(experiment, numbers)
+    files = experiment.write("rnn", picture(lambda *axes: _draw(axes, numbers), (13.5, 8.6), "ABC\nDEF"))
+    yield f"wrote {files} and 5 tables (rnn_*.csv)"
+
+
+def _draw(axes: Sequence[Axes], numbers: RnnNumbers) -> str:
+    """Draw the six panels; returns the caption."""
+    lowest = min(0.0, numbers.cosines.min(), numbers.correlation.min())  # A and B have one scale
+    maps = (
+        (numbers.cosines, "A  cosines of the word vectors", (lowest, 1.0), "cosine"),
+        (numbers.correlation, "B  correlation of the limit", (lowest, 1.0), "correlation"),
+        (numbers.covariance, "C  covariance of the limit", None, "covariance"),
+        (numbers.deviation, "D  deviation of simulations from C", None, "standard deviation"),
+    )
+    words, breaks = numbers.study.labels, numbers.study.breaks
+    for ax, (matrix, title, limits, scale) in zip(axes, maps, strict=False):
+        heat_map(ax, matrix, words, title, breaks=breaks, limits=limits, scale=scale)
     labels = ("output after sentence 1, “… the dog”", "output after sentence 2, “… the lazy dog”")
     title = f"E  final outputs of {len(numbers.outputs):,} networks"
-    joint_histogram(axes["E"], numbers.outputs, numbers.predicted, labels, title)
-    radius_histogram(axes["F"], numbers.radii, "F  the same, by distance from the centre")
-    text = _caption(numbers)
-    caption(figure, text)
-    paths = save(figure, run.folder / "rnn")
-    pyplot.close(figure)
-    write_text(run.folder / "rnn_caption.txt", text + "\n")
-    yield f"wrote {', '.join(str(p) for p in paths)}, rnn_caption.txt and 5 tables (rnn_*.csv)"
+    joint_histogram(axes[4], numbers.outputs, numbers.predicted, labels, title)
+    radius_histogram(axes[5], numbers.radii, "F  the same, by distance from the centre")
+    return _caption(numbers)
 
 
 def _lazy_dog(numbers: RnnNumbers) -> tuple[float, float]:
@@ -160,7 +174,7 @@ def _caption(numbers: RnnNumbers) -> str:
     )
 
 
-def _write_tables(run: Run, numbers: RnnNumbers) -> None:
+def _write_tables(experiment: Experiment, numbers: RnnNumbers) -> None:
     words = numbers.study.labels
     tables = {
         "A_cosines": numbers.cosines,
@@ -170,6 +184,6 @@ def _write_tables(run: Run, numbers: RnnNumbers) -> None:
     }
     for name, table in tables.items():
         rows = [[word, *row] for word, row in zip(words, table, strict=True)]
-        write_csv(run.folder / f"rnn_{name}.csv", ["", *words], rows)
+        write_csv(experiment.folder / f"rnn_{name}.csv", ["", *words], rows)
     header = ["after sentence 1", "after sentence 2"]
-    write_csv(run.folder / "rnn_E_outputs.csv", header, list(numbers.outputs))
+    write_csv(experiment.folder / "rnn_E_outputs.csv", header, list(numbers.outputs))

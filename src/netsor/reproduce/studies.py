@@ -23,15 +23,12 @@ from netsor.zoo import (
     transformer,
 )
 
-__all__ = ["BATCH", "Study", "paper_studies", "tangent_studies", "zoo_studies"]
-
-BATCH = 32
-IMAGES = 10
+__all__ = ["Study", "paper_studies", "tangent_studies", "zoo_studies"]
 
 
 @dataclass(frozen=True)
 class Study:
-    """A network on a set of inputs; `breaks` are the rows where a new sentence or batch begins."""
+    """A network on a set of inputs. `labels` name the rows; `breaks` are where a new input begins."""
 
     name: str
     title: str
@@ -42,7 +39,7 @@ class Study:
 
 
 def paper_studies(images: np.ndarray | None = None) -> list[Study]:
-    """The four networks of the paper's figure; the batches are 64 `images`, by default digits."""
+    """The four networks of the paper's figure, two batches being 64 `images`, by default digits."""
     return [
         _sentences("simple_rnn", "simple RNN", simple_rnn()),
         _sentences("gru", "GRU", gru()),
@@ -53,8 +50,9 @@ def paper_studies(images: np.ndarray | None = None) -> list[Study]:
 
 def zoo_studies(images: np.ndarray | None = None) -> list[Study]:
     """Every network of the zoo."""
-    pictures = digits().images[:IMAGES, :, :, None]
-    vectors = list(pictures.reshape(IMAGES, -1))
+    # Ten images show the slope as well as more do, and the CNNs have a kernel for each pair of positions.
+    pictures = digits().images[:10, :, :, None]
+    vectors = list(pictures.reshape(len(pictures), -1))
     words = [sentence.vectors for sentence in sentences()]
     return [
         Study("mlp", "MLP", mlp(3), vectors),
@@ -70,7 +68,7 @@ def zoo_studies(images: np.ndarray | None = None) -> list[Study]:
 
 
 def tangent_studies() -> list[Study]:
-    """Every network of the zoo, those of Tensor Programs II last, on fewer inputs: gradients are large."""
+    """Every network of the zoo on fewer inputs, because gradients are large; the figure's networks last."""
     small = []
     for study in zoo_studies():
         if study.name == "batchnorm_mlp":
@@ -90,9 +88,8 @@ def _sentences(name: str, title: str, net: Network) -> Study:
 
 
 def _batches(images: np.ndarray) -> Study:
-    flat = images[: 2 * BATCH].reshape(2, BATCH, -1)
-    net = batchnorm_mlp(2)
-    return Study("batchnorm_mlp", "batchnorm + relu", net, list(flat), breaks=(BATCH,))
+    batches = list(images[:64].reshape(2, 32, -1))
+    return Study("batchnorm_mlp", "batchnorm + relu", batchnorm_mlp(2), batches, breaks=(32,))
 
 
 def _path_graph(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

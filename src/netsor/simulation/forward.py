@@ -1,4 +1,4 @@
-"""A program at finite width: every statement evaluated on real vectors.
+"""Evaluation of a program at finite width, statement by statement.
 
 Vectors are rows: a block of index shape I is an array (batch..., I..., n).
 """
@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from netsor.build.nodes import fail
+from netsor.build.source_lines import fail
 from netsor.errors import SimulationError
 from netsor.lang.blocks import Block, align
 from netsor.lang.evaluate import evaluate
@@ -40,7 +40,10 @@ Values = dict[str, Block]
 
 @dataclass(frozen=True)
 class Convolve:
-    """MatMul with the matrices of a kernel and the sum over its window, in one step."""
+    """A fused convolution: MatMul with the matrices of a kernel, and the sum over its window.
+
+    Without fusion, a block of all products (kernel..., positions...) would be kept in memory.
+    """
 
     name: str
     matrix: str
@@ -52,9 +55,9 @@ Step = Statement | Convolve
 
 
 def plan(program: Program, fuse: bool = True) -> list[tuple[Step, list[str]]]:
-    """The steps of a run in order, each with the names that nobody needs after it.
+    """List the steps of a run in order, each with the variables that no later step reads.
 
-    With `fuse`, a matrix product that only a window reads is done together with its window.
+    fuse  whether to fuse matrix products that only a window reads with their windows
     """
     steps = _fuse_convolutions(program) if fuse else list(program.statements)
     needed: set[str] = {t.operand for s in program.outputs for t in s.terms}
@@ -68,6 +71,7 @@ def plan(program: Program, fuse: bool = True) -> list[tuple[Step, list[str]]]:
 
 
 def _fuse_convolutions(program: Program) -> list[Step]:
+    """Replace each product W h that only window(W h) reads by a Convolve, and the window by its result."""
     uses: dict[str, int] = {}
     for s in program.statements:
         for name in used_by(s):
@@ -97,7 +101,7 @@ def _fuse_convolutions(program: Program) -> list[Step]:
 
 
 def _product_of(source: Statement | None) -> tuple[str, Expr] | None:
-    """The matrices and what all of them multiply, of a product of each with each."""
+    """The matrices and the operand of a product without aligned axes."""
     match source:
         case MatMul(matrix=matrix, operand=operand, aligned=0):
             return matrix, Ref(operand)
@@ -107,13 +111,14 @@ def _product_of(source: Statement | None) -> tuple[str, Expr] | None:
 
 
 def _readers(expr: Expr, name: str) -> int:
-    """How many different operations of a tree read a variable."""
-    if expr == Ref(name):
+    """Number of operations in an expression that read a variable."""
+    if expr == Ref(name):  # the variable itself: anything but 1, as no window reads it
         return 2
     return sum(isinstance(n, Apply) and Ref(name) in n.args for n in subtrees(expr))
 
 
 def _without_windows(expr: Expr, fused: Mapping[str, Convolve]) -> Expr:
+    """Remove the windows of fused products from an expression."""
     windows: dict[Expr, Expr] = {}
     for node in subtrees(expr) if fused else ():
         match node:
@@ -129,9 +134,12 @@ def forward(
     steps: list[tuple[Step, list[str]]] | None = None,
     keep: bool = False,
 ) -> Values:
-    """Values of the variables that outputs read (of all variables with `keep`), from given weights.
+    """Compute the variables that outputs read, for given weights.
 
-    `data` replaces the program's data; an array with one more axis is a batch of inputs.
+    weights  matrices (index..., rows, columns) and vectors (index..., n)
+    data     replaces the program's data; an array with one more axis in front is a batch of inputs
+    steps    the result of `plan`
+    keep     whether to return all variables
     """
     dtype = next((w.dtype for w in weights.values()), np.dtype(float))
     values: Values = {}
@@ -142,10 +150,10 @@ def forward(
     for step, done in steps or plan(program, fuse=not keep):
         if isinstance(step, Output):
             continue
-        made = _step(step, values, weights, types)
-        if made is not None:
-            number = isinstance(made.array, float)
-            values[step.name] = Block(np.asarray(made.array, dtype), 0) if number else made
+        block = _step(step, values, weights, types)
+        if block is not None:
+            number = isinstance(block.array, float)
+            values[step.name] = Block(np.asarray(block.array, dtype), 0) if number else block
         for name in () if keep else done:
             values.pop(name, None)
     return values
@@ -158,9 +166,9 @@ def _step(step: Step, values: Values, weights: Mapping[str, np.ndarray], types: 
             x = Block(x.array, x.rank - 1, True)
             return _matmul(weights[matrix], len(types[matrix].index), x, aligned)
         case Input():
-            known = weights.get(step.name)
-            vector = known is not None and isinstance(step.type, G)
-            return Block(known, len(step.type.index), True) if vector else None
+            weight = weights.get(step.name)
+            vector = weight is not None and isinstance(step.type, G)
+            return Block(weight, len(step.type.index), True) if vector else None
         case MatMul():
             inner = len(types[step.matrix].index)
             return _matmul(weights[step.matrix], inner, values[step.operand], step.aligned)
@@ -177,7 +185,10 @@ def _step(step: Step, values: Values, weights: Mapping[str, np.ndarray], types: 
 
 
 def _matmul(w: np.ndarray, inner: int, x: Block, aligned: int) -> Block:
-    """Every matrix of `w` (index axes, rows, columns) times every vector of `x`."""
+    """Multiply each matrix of w (I..., rows, columns) with each vector of x (batch..., J..., columns).
+
+    Returns (batch..., I..., J..., rows); the first `aligned` axes of I and J are shared.
+    """
     index, (rows, cols) = w.shape[:inner], w.shape[inner:]
     if aligned:
         return _aligned_matmul(w, inner, x, aligned)
@@ -191,24 +202,29 @@ def _matmul(w: np.ndarray, inner: int, x: Block, aligned: int) -> Block:
 
 
 def _rows_times(x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """`x @ w.T` as one product of two matrices: NumPy would loop over the leading axes."""
+    """x @ w.T for x (..., columns) and w (rows, columns), as one matrix product."""
+    # NumPy's matmul would loop over the leading axes of x.
     return (x.reshape(-1, x.shape[-1]) @ w.T).reshape(*x.shape[:-1], len(w))
 
 
 def _aligned_matmul(w: np.ndarray, inner: int, x: Block, aligned: int) -> Block:
-    """Member i of the matrices times member i of the vectors, for the first `aligned` axes."""
+    """Multiply matrix i with vector i, where i runs over the first `aligned` index axes."""
     first = x.array.ndim - 1 - x.rank
     moved = np.moveaxis(x.array, range(first, first + aligned), range(aligned))
-    shared, rest = w.shape[:aligned], x.rank - aligned
+    shared, rank_left = w.shape[:aligned], x.rank - aligned
     parts = np.empty(shared, object)
     for i in np.ndindex(shared):
-        parts[i] = _matmul(w[i], inner - aligned, Block(moved[i], rest, True), 0).array
+        parts[i] = _matmul(w[i], inner - aligned, Block(moved[i], rank_left, True), 0).array
     out = np.stack([parts[i] for i in np.ndindex(shared)]).reshape(*shared, *parts.flat[0].shape)
-    return Block(np.moveaxis(out, range(aligned), range(first, first + aligned)), inner + rest, True)
+    return Block(np.moveaxis(out, range(aligned), range(first, first + aligned)), inner + rank_left, True)
 
 
 def _convolve(w: np.ndarray, x: Block, *, dims: int, **options: Any) -> Block:
-    """Sum over kernel positions j of w[j] times the shifted block; only what the window sees."""
+    """y[p] = sum over kernel positions j of w[j] x[p + j], without positions in the padding.
+
+    w  (kernel..., rows, columns)
+    x  (batch..., space..., J..., columns)
+    """
     stride, dilation, padding = window_options(dims=dims, **options)
     kernel, space = w.shape[:dims], x.index[:dims]
     spots = [window_positions(*p, padding) for p in zip(space, kernel, stride, dilation, strict=True)]
@@ -216,6 +232,7 @@ def _convolve(w: np.ndarray, x: Block, *, dims: int, **options: Any) -> Block:
     shape = list(x.array.shape)
     shape[first : first + dims] = [where.shape[1] for where, _ in spots]
     out = np.zeros((*shape[:-1], w.shape[-2]), w.dtype)
+    # Skip kernel positions that lie in the padding everywhere.
     touching = [np.flatnonzero(exists.any(axis=1)).tolist() for _, exists in spots]
     for j in product(*touching):
         part, target = x.array, [slice(None)] * out.ndim
@@ -228,7 +245,7 @@ def _convolve(w: np.ndarray, x: Block, *, dims: int, **options: Any) -> Block:
 
 
 def _take_range(x: np.ndarray, where: np.ndarray, axis: int) -> np.ndarray:
-    """Members along an axis: a view if they are evenly spaced, else a copy."""
+    """Take members along an axis: a view if they are evenly spaced, else a copy."""
     steps = np.unique(np.diff(where))
     if len(where) > 0 and len(steps) <= 1 and (len(steps) == 0 or steps[0] > 0):
         key = [slice(None)] * x.ndim
@@ -238,7 +255,7 @@ def _take_range(x: np.ndarray, where: np.ndarray, axis: int) -> np.ndarray:
 
 
 def _average(expr: Expr, values: Values) -> Block:
-    """Average over the width; of a product, without forming it (attention logits are a matrix product)."""
+    """Average over the width; the average of a product x*y is a matrix product, as in attention logits."""
     if isinstance(expr, Apply) and expr.op is mul:
         factors = [evaluate(a, values) for a in expr.args]
         if all(f.vector for f in factors):
@@ -249,7 +266,8 @@ def _average(expr: Expr, values: Values) -> Block:
 
 
 def _inner(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """sum_n a[..., n] b[..., n] with broadcasting, by one (batched) matrix product."""
+    """sum_n a[..., n] b[..., n] with broadcasting, as one batched matrix product."""
+    # Axes that only a has become rows, axes that only b has become columns, and common axes the batch.
     ndim = max(a.ndim, b.ndim)
     a, b = (x.reshape((1,) * (ndim - x.ndim) + x.shape) for x in (a, b))
     axes = range(ndim - 1)
@@ -265,8 +283,8 @@ def _inner(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return out.transpose(np.argsort(both + left + right))
 
 
-def check_finite(values: np.ndarray, program: Program) -> None:
-    """Refuse a result with NaN or infinity, and say what usually makes one."""
+def check_finite(values: np.ndarray) -> None:
+    """Raise a SimulationError for NaN or infinity, with the usual causes."""
     if not np.isfinite(values).all():
         bad = np.argwhere(~np.isfinite(values))[0]
         raise fail(

@@ -1,7 +1,8 @@
-"""Gradients of the outputs of a network of finite width in all its parameters, and their products: its NTK.
+"""The empirical NTK: products of gradients of a network's outputs with respect to its parameters.
 
-Reverse mode, statement by statement. With delta = df/dg for every g := W h, the gradient in W is the sum of
-delta h^T over all uses of W, and delta goes back to h as W^T delta. Nothing here knows tangent programs.
+Gradients are computed by reverse mode, statement by statement. With delta = df/dg for each g := W h, the
+gradient in W is the sum of delta h^T over all uses of W, and W^T delta is added to df/dh. This module shares
+no code with tangent programs, so that each can test the other.
 """
 
 from __future__ import annotations
@@ -14,66 +15,77 @@ from typing import Any
 import numpy as np
 
 from netsor.build.network import Network
-from netsor.build.nodes import fail
-from netsor.build.tangent import TangentNetwork
-from netsor.build.tangent import tangent as tangent_of
+from netsor.build.source_lines import fail
+from netsor.build.tangent_network import TangentNetwork
+from netsor.build.tangent_network import tangent as tangent_of
 from netsor.errors import SimulationError
 from netsor.lang.blocks import Block
-from netsor.lang.derivatives import directional, partial_of
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, Ref, subtrees
 from netsor.lang.functions import MIXINGS, d_batchnorm
 from netsor.lang.index_maps import contract
+from netsor.lang.input_laws import input_covariance
+from netsor.lang.learning_rates import GivenRates, Rates
+from netsor.lang.numerical_derivatives import directional, partial_of
 from netsor.lang.ops import Function, IndexMap, Mixing, Op, axes_of
 from netsor.lang.program import Embedding, Input, MatMul, MatrixLaw, Moment, Output
-from netsor.lang.rates import Rates
-from netsor.lang.sampling import input_covariance
-from netsor.lang.symbols import partial_derivatives
+from netsor.lang.symbolic_derivatives import partial_derivatives
 from netsor.lang.types import A
 from netsor.simulation.forward import Values, check_finite, forward
-from netsor.simulation.simulate import Run, count, results
+from netsor.simulation.simulate import SimulationRun, count, results
 from netsor.simulation.weights import Weights, refuse_memory
 
 __all__ = ["empirical_ntk"]
-
-MOST_MEMBERS = 2**14  # of a block whose linear map is a matrix: 2 GB
 
 Adjoints = dict[Any, np.ndarray]
 
 
 def empirical_ntk(
     net: Network,
-    x: Any,
+    x: object,
     width: int | Mapping[str, int] = 1000,
     samples: int = 1,
     seed: int | np.random.SeedSequence | None = None,
     *,
-    rates: Any = None,
-    dtype: Any = np.float64,
+    rates: GivenRates = None,
+    dtype: object = np.float64,
     progress: bool | None = None,
 ) -> np.ndarray:
-    """Tangent kernels of random networks of finite width, exactly: array (samples, outputs, outputs).
+    """Compute tangent kernels of random networks of finite width, exactly.
 
-    sum over all parameters p of rate_p (df/dp)(df'/dp); `rates` as for `ns.tangent`, other arguments as for
-    `ns.simulate`. A tangent network is taken with its own rates.
+    Each is the sum over all parameters p of rate_p (df/dp)(df'/dp).
 
+    Parameters
+    ----------
+    net, x, width, samples, seed, dtype, progress
+        As for `ns.simulate`.
+    rates
+        As for `ns.tangent`; a tangent network is taken with its own rates.
+
+    Returns
+    -------
+    np.ndarray
+        Array (samples, outputs, outputs).
+
+    Examples
+    --------
     >>> import netsor as ns
     >>> ns.empirical_ntk(ns.zoo.mlp(2), [[1.0, 2.0], [3.0, 4.0]], width=100, samples=5, seed=0).shape
     (5, 2, 2)
     """
     wrapped = net if isinstance(net, TangentNetwork) else tangent_of(net, rates)
-    run = Run(wrapped.net, x, width, dtype)
+    run = SimulationRun(wrapped.net, x, width, dtype)
     directions = wrapped.rates_of(run.joint.parameters)
     out = results((count(samples), run.rows, run.rows), run.dtype)
     for i, rng in run.samples(len(out), seed, progress):
         weights = run.draw(rng)
         out[i] = _ntk(run, weights, directions)
-    check_finite(out, run.program)
+    check_finite(out)
     return out
 
 
 @np.errstate(all="ignore")  # what is not finite is refused in the end
-def _ntk(run: Run, weights: Weights, rates: Rates) -> np.ndarray:
+def _ntk(run: SimulationRun, weights: Weights, rates: Rates) -> np.ndarray:
     """The products of the gradients, parameter by parameter."""
     values = forward(run.program, weights, run.data, keep=True)
     gradients = [_Gradients(run, weights, values, o) for o in range(len(run.program.outputs))]
@@ -99,8 +111,8 @@ def _ntk(run: Run, weights: Weights, rates: Rates) -> np.ndarray:
     return total
 
 
-def _rows(run: Run, name: str, gradients: list[_Gradients]) -> np.ndarray:
-    """The gradient of every output scalar in a parameter: (rows, numbers of the parameter)."""
+def _rows(run: SimulationRun, name: str, gradients: list[_Gradients]) -> np.ndarray:
+    """The gradient of each output scalar with respect to a parameter, (rows, size of the parameter)."""
     sizes = [
         g.of[name].size // (g.of[name].shape[0] * g.of[name].shape[1]) for g in gradients if name in g.of
     ]
@@ -109,25 +121,26 @@ def _rows(run: Run, name: str, gradients: list[_Gradients]) -> np.ndarray:
     table = np.zeros((run.rows, size), run.dtype)
     for o, g in enumerate(gradients):
         if name in g.of:
-            found = g.of[name]  # (scalars of the Output, members, ...)
+            gradient = g.of[name]  # (scalars of the Output, members, ...)
             rows = run.row_of[o].reshape(run.row_of[o].shape[0], -1).T
-            table[rows.reshape(-1)] = found.reshape(found.shape[0] * found.shape[1], size)
+            table[rows.reshape(-1)] = gradient.reshape(gradient.shape[0] * gradient.shape[1], size)
     return table
 
 
 class _Gradients:
-    """The gradients of one Output statement, `of` each parameter: (scalars, members, ...).
+    """The gradients of one Output statement: `of` maps each parameter to an array (scalars, members, ...).
 
-    Adjoints of variables have axes (scalars, members, index..., width), the last for vectors only.
+    The adjoint df/dx of a variable x has axes (scalars, members, index..., width), the last for vectors only.
     """
 
-    def __init__(self, run: Run, weights: Weights, values: Values, output: int) -> None:
+    def __init__(self, run: SimulationRun, weights: Weights, values: Values, output: int) -> None:
         self.program, self.weights, self.values = run.program, weights, values
         self.of: Adjoints = {}
         self.adjoints: Adjoints = {}
         self.members = run.row_of[output].shape[0]
         self.scalars = prod(run.row_of[output].shape[1:])
         self.read(run.program.outputs[output])
+        # All uses of a variable come after its definition, so in reverse order its adjoint is complete.
         for s in reversed(run.program.statements):
             if isinstance(s, Output) or s.name not in self.adjoints:
                 continue
@@ -154,19 +167,21 @@ class _Gradients:
     # Statements
 
     def read(self, s: Output) -> None:
-        """df/dy = v / sqrt(n), and df/dv = y / sqrt(n), for every scalar of the output."""
+        """df/dy = v / sqrt(n) and df/dv = y / sqrt(n), for each scalar f = v.y / sqrt(n) of the output."""
         for t in s.terms:
             v, y = self.weights[t.readout], self.values[t.operand]
             n, shared = v.shape[-1], v.shape[: t.aligned]
-            own, rest = v.shape[t.aligned : -1], y.index[t.aligned :]
+            v_index, y_index = v.shape[t.aligned : -1], y.index[t.aligned :]
             block = np.broadcast_to(y.array, (self.members, *y.index, n)).reshape(
-                self.members, prod(shared), prod(rest), n
+                self.members, prod(shared), prod(y_index), n
             )
-            readout = v.reshape(prod(shared), prod(own), n)
-            to_y = np.zeros((prod(own), prod(rest), self.members, prod(shared), prod(rest), n), v.dtype)
-            to_v = np.zeros((prod(own), prod(rest), self.members, prod(shared), prod(own), n), v.dtype)
-            for i in range(prod(own)):
-                for j in range(prod(rest)):
+            readout = v.reshape(prod(shared), prod(v_index), n)
+            # Axes of the scalar (member of v, member of y), then those of the gradient in y or in v.
+            rows, cols = prod(v_index), prod(y_index)
+            to_y = np.zeros((rows, cols, self.members, prod(shared), cols, n), v.dtype)
+            to_v = np.zeros((rows, cols, self.members, prod(shared), rows, n), v.dtype)
+            for i in range(rows):
+                for j in range(cols):
                     to_y[i, j, :, :, j] = readout[:, i] / np.sqrt(n)
                     to_v[i, j, :, :, i] = block[:, :, j] / np.sqrt(n)
             self.add(Ref(t.operand), to_y.reshape(self.scalars, self.members, *y.index, n))
@@ -174,50 +189,52 @@ class _Gradients:
             self.of[t.readout] = self.of.get(t.readout, 0) + gradient
 
     def add(self, node: Expr, adjoint: np.ndarray) -> None:
+        """Add to the adjoint of a variable."""
         assert isinstance(node, Ref)
         self.adjoints[node.name] = self.adjoints.get(node.name, 0) + adjoint
 
     def add_outer(self, matrix: str, delta: np.ndarray, h: Block, aligned: int) -> None:
-        """delta h^T, summed over the vectors that the matrix multiplies."""
+        """Add df/dW = sum of delta h^T over the vectors h that W multiplies."""
+        # o: scalars, m: members, a: aligned axes, e: other axes of W, j: other axes of h, r: rows, c: columns
         index = self.program.types[matrix].index
         extra, shared = index[aligned:], index[:aligned]
-        rest, n = h.index[aligned:], h.array.shape[-1]
+        vectors, n = h.index[aligned:], h.array.shape[-1]
         array = np.broadcast_to(h.array, (self.members, *h.index, n)).reshape(
-            self.members, prod(shared), prod(rest), n
+            self.members, prod(shared), prod(vectors), n
         )
-        delta = delta.reshape(self.scalars, self.members, prod(shared), prod(extra), prod(rest), -1)
+        delta = delta.reshape(self.scalars, self.members, prod(shared), prod(extra), prod(vectors), -1)
         outer = np.einsum("omaejr,majc->omaerc", delta, array, optimize=True)
         outer = outer.reshape(self.scalars, self.members, *index, *outer.shape[-2:])
         self.of[matrix] = self.of.get(matrix, 0) + outer
 
     def back(self, matrix: str, delta: np.ndarray, h: Block, aligned: int) -> np.ndarray:
-        """W^T delta, summed over the matrices that multiply the vector."""
+        """df/dh = sum of W^T delta over the matrices W that multiply h; letters as in `add_outer`."""
         index = self.program.types[matrix].index
-        shared, rest = prod(index[:aligned]), prod(h.index[aligned:])
+        shared, vectors = prod(index[:aligned]), prod(h.index[aligned:])
         w = self.weights[matrix].reshape(shared, prod(index[aligned:]), *self.weights[matrix].shape[-2:])
-        delta = delta.reshape(self.scalars, self.members, shared, w.shape[1], rest, w.shape[2])
+        delta = delta.reshape(self.scalars, self.members, shared, w.shape[1], vectors, w.shape[2])
         out = np.einsum("omaejr,aerc->omajc", delta, w, optimize=True)
         return out.reshape(self.scalars, self.members, *h.index, w.shape[3])
 
     # Expressions
 
     def expression(self, expr: Expr, adjoint: np.ndarray) -> None:
-        """The adjoints of all variables of an expression."""
-        known: Adjoints = {expr: adjoint}
+        """Propagate the adjoint of an expression to its variables."""
+        adjoints: Adjoints = {expr: adjoint}
         for node in reversed(list(subtrees(expr))):
-            if node not in known or isinstance(node, Const):
+            if node not in adjoints or isinstance(node, Const):
                 continue
-            own = known.pop(node)
+            node_adjoint = adjoints.pop(node)
             if isinstance(node, Ref):
                 if node.name not in self.program.data:
-                    self.add(node, own)
+                    self.add(node, node_adjoint)
                 continue
-            for arg, part in zip(node.args, self.arguments(node, own), strict=True):
+            for arg, part in zip(node.args, self.arguments(node, node_adjoint), strict=True):
                 if part is not None:
-                    known[arg] = known.get(arg, 0) + part
+                    adjoints[arg] = adjoints.get(arg, 0) + part
 
     def arguments(self, e: Apply, adjoint: np.ndarray) -> list[np.ndarray | None]:
-        """What the adjoint of an operation says about its arguments; None for what does not move."""
+        """Propagate an adjoint to the arguments of an operation; None for constants."""
         blocks = [evaluate(a, self.values) for a in e.args]
         moves = [self.moves(a) for a in e.args]
         if isinstance(e.op, Function):
@@ -233,6 +250,7 @@ class _Gradients:
         return [self.mixed(adjoint, e, e.op, blocks), *[None] * (len(blocks) - 1)]
 
     def moves(self, e: Expr) -> bool:
+        """Whether an expression depends on parameters."""
         return any(isinstance(n, Ref) and n.name not in self.program.data for n in subtrees(e))
 
     @staticmethod
@@ -242,7 +260,7 @@ class _Gradients:
         return [Apply(partial_of(op, k), e.args, e.attrs) for k in range(op.arity)]
 
     def reduced(self, adjoint: np.ndarray, e: Apply, slope: Expr, arg: Block) -> np.ndarray:
-        """adjoint * slope, summed over all axes along which the argument was broadcast."""
+        """adjoint * slope, summed over the axes along which the argument was broadcast."""
         factor = evaluate(slope, self.values)
         whole = evaluate(e, self.values)
         array = adjoint * (
@@ -251,7 +269,7 @@ class _Gradients:
         return _summed(array, whole, arg)
 
     def contracted(self, adjoint: np.ndarray, blocks: list[Block], moves: list[bool]) -> list[Any]:
-        """sum_j M_ij x_j: to x the transpose of M, to M the products with x."""
+        """For y_i = sum_j M_ij x_j: df/dx = M^T df/dy, and df/dM = df/dy x^T."""
         m, x = blocks
         vector = x.vector
         a = adjoint if vector else adjoint[..., None]  # (scalars, members, index..., i, n)
@@ -270,7 +288,7 @@ class _Gradients:
         return [to_m, to_x]
 
     def mapped(self, adjoint: np.ndarray, e: Apply, blocks: list[Block], k: int) -> np.ndarray:
-        """The transpose of a linear map on index axes."""
+        """Apply the transpose of a linear map on index axes."""
         matrix = _matrix(e.op, e.attrs, tuple(b.index for b in blocks), k)
         arg = blocks[k]
         tail = adjoint.shape[-1:] if arg.vector else (1,)
@@ -280,7 +298,10 @@ class _Gradients:
         )
 
     def mixed(self, adjoint: np.ndarray, e: Apply, op: Mixing, blocks: list[Block]) -> np.ndarray:
-        """The transpose of the Jacobian of a function of several members."""
+        """Apply the transposed Jacobian of a function that mixes members.
+
+        The Jacobians of softmax and batchnorm are symmetric, so the formulas are those of their tangents.
+        """
         x = blocks[0]
         if "axis" not in e.options:
             raise fail(
@@ -316,7 +337,7 @@ class _Gradients:
     def directions(
         self, adjoint: np.ndarray, e: Apply, op: Mixing, x: Block, axes: tuple[int, ...]
     ) -> np.ndarray:
-        """Member by member, from derivatives along each of them."""
+        """Apply the transposed Jacobian of a user's function, column by column: one direction per member."""
         slope, full = directional(op), np.zeros((self.scalars, self.members, *x.index, x.array.shape[-1]))
         for place in np.ndindex(*(x.array.shape[a] for a in axes)):
             key: list[Any] = [slice(None)] * x.array.ndim
@@ -331,7 +352,7 @@ class _Gradients:
 
 
 def _summed(array: np.ndarray, whole: Block, arg: Block) -> np.ndarray:
-    """An adjoint of the shape of a whole, summed over the axes along which an argument was broadcast."""
+    """Sum an adjoint of the shape of `whole` over the axes along which `arg` was broadcast."""
     if whole.vector and not arg.vector:
         array = array.sum(axis=-1)
     first = array.ndim - whole.rank - (1 if arg.vector else 0)
@@ -344,15 +365,16 @@ def _summed(array: np.ndarray, whole: Block, arg: Block) -> np.ndarray:
 
 @lru_cache(maxsize=256)
 def _matrix(op: Op, attrs: Any, shapes: tuple[tuple[int, ...], ...], k: int) -> np.ndarray:
-    """(members of argument k, members of the result) of a linear map on index axes."""
+    """The matrix (members of argument k, members of the result) of a linear map on index axes."""
     size = prod(shapes[k])
-    if size > MOST_MEMBERS:
+    if size > 2**14:  # the matrix would take 2 GB
         raise fail(
             f"the derivative of `{op.name}` of {size:,} members is too large for an empirical tangent kernel",
             "Its matrix has a row for each member. Take smaller inputs, or smaller kernels of convolutions.",
             SimulationError,
         )
     blocks = [Block(np.zeros((1, *shape)), len(shape)) for shape in shapes]
+    # Map all unit vectors at once, as a batch.
     blocks[k] = Block(np.eye(size).reshape(size, *shapes[k]), len(shapes[k]))
-    made = op.run(*blocks, **dict(attrs))
-    return made.array.reshape(size, -1)
+    images = op.run(*blocks, **dict(attrs))
+    return images.array.reshape(size, -1)

@@ -1,87 +1,121 @@
-"""Many random networks at finite width: their outputs, and their kernels given the body."""
+"""Random networks of finite width: samples of their outputs and of their empirical kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from netsor.build.network import Group, Joint, Network, as_inputs, joint
-from netsor.build.nodes import fail
+from netsor import arguments
+from netsor.build.joint_program import InputGroup, Joint, as_inputs, joint
+from netsor.build.network import Network
+from netsor.build.source_lines import fail
 from netsor.errors import SimulationError
+from netsor.lang.input_laws import input_covariance
 from netsor.lang.program import Input, Output, Program, used_by
-from netsor.lang.sampling import input_covariance
 from netsor.lang.types import G
 from netsor.progress import bar
 from netsor.simulation.forward import Values, check_finite, forward, plan
 from netsor.simulation.weights import Weights, check_memory, draw, refuse_memory, resolve_widths
 
-__all__ = ["Run", "count", "empirical_kernel", "results", "seed_sequence", "simulate"]
+__all__ = ["SimulationRun", "count", "empirical_kernel", "results", "seed_sequence", "simulate"]
 
 
 def simulate(
     net: Network | Program,
-    x: Any = None,
+    x: object = None,
     width: int | Mapping[str, int] = 1000,
     samples: int = 1,
     seed: int | np.random.SeedSequence | None = None,
     *,
-    dtype: Any = np.float64,
+    dtype: object = np.float64,
     progress: bool | None = None,
 ) -> np.ndarray:
-    """Outputs of random networks of finite width: array (samples, outputs).
+    """Compute the outputs of random networks of finite width.
 
-    net       a network with a set of inputs `x` (array or list), or a Program by itself
-    width     one number for all widths, or a dictionary by name, e.g. {"n1": 512, "n2": 2048}
-    seed      sample i depends on the seed and on i alone
-    dtype     float32 halves memory and time
-    progress  a bar, in a log a line every ten seconds; by default for runs longer than two seconds
+    Parameters
+    ----------
+    net
+        A network, with a set of inputs x, or a Program, without.
+    x
+        The inputs: an array whose first axis runs over them, or a list.
+    width
+        One number for all widths, or a dictionary by name, e.g. {"n1": 512, "n2": 2048}.
+    samples
+        Number of networks; memory holds one at a time.
+    seed
+        Sample i depends only on the seed and on i.
+    dtype
+        `np.float32` halves memory and time.
+    progress
+        Whether to show a progress bar; in a log file, a line every ten seconds. By default, bars appear after
+        two seconds.
 
-    The columns are all output scalars of all inputs in order. One network is held at a time.
+    Returns
+    -------
+    np.ndarray
+        (samples, outputs); the columns are all output scalars of all inputs in order.
 
+    Raises
+    ------
+    SimulationError
+        If a result is not finite, or does not fit into memory.
+
+    Examples
+    --------
     >>> import netsor as ns
     >>> W, v = ns.Matrix(), ns.Matrix(rows=1)
     >>> net = ns.network(lambda x: v @ ns.relu(W @ x))
     >>> ns.simulate(net, [[1.0, 2.0], [3.0, 4.0]], width=100, samples=5, seed=0).shape
     (5, 2)
     """
-    run = Run(net, x, width, dtype)
+    run = SimulationRun(net, x, width, dtype)
     out = results((count(samples), run.rows), run.dtype)
     for i, rng in run.samples(len(out), seed, progress):
         weights = run.draw(rng)
         out[i] = run.outputs(weights)
-    check_finite(out, run.program)
+    check_finite(out)
     return out
 
 
 def empirical_kernel(
     net: Network | Program,
-    x: Any = None,
+    x: object = None,
     width: int | Mapping[str, int] = 1000,
     samples: int = 1,
     seed: int | np.random.SeedSequence | None = None,
     *,
-    dtype: Any = np.float64,
+    dtype: object = np.float64,
     progress: bool | None = None,
 ) -> np.ndarray:
-    """Kernels of random networks of finite width: array (samples, outputs, outputs).
+    """Compute empirical kernels of random networks of finite width.
 
-    Each is the covariance of the outputs given the body: the readout is averaged out exactly, so an
-    entry is var_v * h.h' / n. Arguments as for `simulate`.
+    A kernel is the covariance of the outputs given all weights but the readout's: var_v * h.h' / n.
+
+    Parameters
+    ----------
+    net, x, width, samples, seed, dtype, progress
+        As for `simulate`.
+
+    Returns
+    -------
+    np.ndarray
+        (samples, outputs, outputs).
     """
-    run = Run(net, x, width, dtype)
+    run = SimulationRun(net, x, width, dtype)
     out = results((count(samples), run.rows, run.rows), run.dtype)
     for i, rng in run.samples(len(out), seed, progress):
         weights = run.draw(rng, skip=run.readouts)
         out[i] = run.kernel(weights)
-    check_finite(out, run.program)
+    check_finite(out)
     return out
 
 
-def seed_sequence(seed: Any) -> np.random.SeedSequence:
-    """The beginning of all random numbers of a run."""
+def seed_sequence(seed: object) -> np.random.SeedSequence:
+    """Check a seed and return the root of all random numbers of a run."""
     if isinstance(seed, np.random.SeedSequence):
         return seed
     if seed is None or (isinstance(seed, int | np.integer) and not isinstance(seed, bool) and seed >= 0):
@@ -91,14 +125,13 @@ def seed_sequence(seed: Any) -> np.random.SeedSequence:
 
 
 def count(samples: int) -> int:
-    """The number of networks, or an error."""
-    if not isinstance(samples, int | np.integer) or isinstance(samples, bool) or not 1 <= samples < 2**62:
-        raise fail(f"samples={samples!r:.60}", "The number of networks is an integer >= 1.", SimulationError)
-    return int(samples)
+    """Check the number of networks."""
+    remedy = "The number of networks is an integer >= 1."
+    return arguments.whole("samples", samples, 1, remedy=remedy, error=partial(fail, kind=SimulationError))
 
 
 def results(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An array for the results, if it fits into memory."""
+    """Allocate the results; raise an error if they do not fit into memory."""
     refuse_memory(
         prod(shape) * dtype.itemsize, f"{prod(shape):,} results", "Ask for fewer samples or outputs."
     )
@@ -107,18 +140,20 @@ def results(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 def _floating(dtype: Any) -> np.dtype:
     try:
-        found = np.dtype(dtype)
+        floating = np.dtype(dtype)
     except TypeError:
-        found = np.dtype(object)
-    if dtype is None or found not in (np.dtype(np.float32), np.dtype(np.float64)):
+        floating = np.dtype(object)
+    if dtype is None or floating not in (np.dtype(np.float32), np.dtype(np.float64)):
         raise fail(f"dtype={dtype!r:.60}", "Simulations run in np.float32 or np.float64.", SimulationError)
-    return found
+    return floating
 
 
-class Run:
-    """A program on a set of inputs, ready to be evaluated for many draws of the weights."""
+class SimulationRun:
+    """A program on a set of inputs, prepared for evaluation with many draws of the weights."""
 
-    def __init__(self, net: Network | Program, x: Any, width: int | Mapping[str, int], dtype: Any) -> None:
+    def __init__(
+        self, net: Network | Program, x: object, width: int | Mapping[str, int], dtype: object
+    ) -> None:
         if isinstance(net, Program):
             net.check()
             net.refuse_changed()
@@ -129,7 +164,7 @@ class Run:
                     "ns.simulate(net, [x], width=1000).",
                     SimulationError,
                 )
-            group = Group((0,), tuple(range(len(net.outputs))))
+            group = InputGroup((0,), tuple(range(len(net.outputs))))
             self.joint = Joint(net, dict(net.data), (group,))
         else:
             self.joint = joint(net, as_inputs(x), finite=True)
@@ -151,7 +186,8 @@ class Run:
         check_memory(self.program, self.widths, members, self.dtype.itemsize)
 
     def _rows(self) -> list[np.ndarray]:
-        """For each Output statement the row of each of its scalars: array (members, index...)."""
+        """For each Output statement, the rows of its scalars in the result, (members, index...)."""
+        # Rows are in the order of the inputs, which groups by shape do not keep.
         shapes = [_output_index(self.program, s) for s in self.program.outputs]
         blocks: list[np.ndarray] = [np.zeros(0, int)] * len(shapes)
         per_input: dict[int, list[tuple[int, int]]] = {}
@@ -169,23 +205,24 @@ class Run:
         return blocks
 
     def samples(
-        self, number: int, seed: Any, progress: bool | None
+        self, number: int, seed: object, progress: bool | None
     ) -> Iterator[tuple[int, np.random.Generator]]:
-        """One generator per sample; a bar shows how far we are."""
+        """Yield one generator per sample, with a progress bar."""
         seeds = seed_sequence(seed)
         with bar(progress, number, f"simulating, width {max(self.widths.values())}") as advance:
             for i in range(number):
+                # The child with number i, without the state that `seeds.spawn` would change.
                 child = np.random.SeedSequence(seeds.entropy, spawn_key=(*seeds.spawn_key, i))
                 yield i, np.random.default_rng(child)
                 advance()
 
     def draw(self, rng: np.random.Generator, skip: frozenset[str] = frozenset()) -> Weights:
-        """The weights of one network, and noise for each input."""
+        """Draw the weights of one network, and noise for each input."""
         return draw(self.program, self.widths, rng, self.dtype, skip, self.noise)
 
     def _noise(self) -> dict[str, int]:
-        """The inputs that are drawn anew for each member of a group, and their number."""
-        found: dict[str, int] = {}
+        """For each noise input, the number of members of the group that reads it."""
+        members: dict[str, int] = {}
         for group in self.joint.groups if self.program.noise else ():
             stack, seen = [name for o in group.outputs for name in used_by(self.program.outputs[o])], set()
             while stack:
@@ -193,15 +230,17 @@ class Run:
                 if name not in seen and name in self.program.definitions:
                     seen.add(name)
                     stack += used_by(self.program.definitions[name])
-            found |= dict.fromkeys(seen & self.program.noise, len(group.members))
-        return found
+            members |= dict.fromkeys(seen & self.program.noise, len(group.members))
+        return members
 
-    @np.errstate(all="ignore")  # what is not finite is refused in the end
+    @np.errstate(all="ignore")  # `check_finite` refuses NaN and infinity in the end
     def values(self, weights: Weights) -> Values:
+        """Evaluate the variables that outputs read."""
         return forward(self.program, weights, self.data, self.steps)
 
     @np.errstate(all="ignore")
     def outputs(self, weights: Weights) -> np.ndarray:
+        """sum over terms v.y / sqrt(n), plus the shift; (rows,)."""
         values = self.values(weights)
         out = np.zeros(self.rows, self.data_dtype(weights))
         for s, rows in zip(self.program.outputs, self.row_of, strict=True):
@@ -218,7 +257,7 @@ class Run:
 
     @np.errstate(all="ignore")
     def kernel(self, weights: Weights) -> np.ndarray:
-        """sum over pairs of readout members of Cov(v, v') h.h' / n."""
+        """sum over pairs of readout members v, v' of Cov(v, v') h.h' / n; (rows, rows)."""
         values = self.values(weights)
         features = self.features(values)
         out = np.zeros((self.rows, self.rows), self.data_dtype(weights))
@@ -230,25 +269,29 @@ class Run:
         return out
 
     def readout_covariance(self, v: str, w: str) -> np.ndarray | None:
+        """Cov(v, w) of two readouts, (members of v, members of w); None if they are independent."""
         s, t = self.program.definitions[v], self.program.definitions[w]
         assert isinstance(s, Input)
         assert isinstance(t, Input)
         return input_covariance(self.program, s, t)
 
     def features(self, values: Values) -> dict[tuple[str, int], tuple[np.ndarray, np.ndarray]]:
-        """For every member of every readout the rows that it reads and what it reads there."""
-        found: dict[tuple[str, int], tuple[list, list]] = {}
+        """For each member k of each readout v, the rows (r,) that it contributes to, and vectors (r, n)."""
+        rows_and_vectors: dict[tuple[str, int], tuple[list, list]] = {}
         for s, rows in zip(self.program.outputs, self.row_of, strict=True):
             for t in s.terms:
                 for k, which, vectors in _members(self.program, t, rows, values[t.operand]):
-                    lists = found.setdefault((t.readout, k), ([], []))
+                    lists = rows_and_vectors.setdefault((t.readout, k), ([], []))
                     lists[0].append(which)
                     lists[1].append(vectors)
-        return {key: _add_up(np.concatenate(r), np.concatenate(h)) for key, (r, h) in found.items()}
+        return {
+            key: _add_up(np.concatenate(rows), np.concatenate(vectors))
+            for key, (rows, vectors) in rows_and_vectors.items()
+        }
 
 
 def _add_up(rows: np.ndarray, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each row once, with the sum of its vectors: one output may meet a readout in several terms."""
+    """Add the vectors (r, n) of equal rows (r,): an output may contain a readout in several terms."""
     once, where = np.unique(rows, return_inverse=True)
     if len(once) == len(rows):
         return rows, vectors
@@ -258,30 +301,35 @@ def _add_up(rows: np.ndarray, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def _output_index(program: Program, s: Output) -> tuple[int, ...]:
+    """The index shape of an output: members of the readout, then members of the operand."""
     t = s.terms[0]
     v, y = program.types[t.readout], program.types[t.operand]
     return v.index[t.aligned :] + y.index[t.aligned :]
 
 
 def _readout(v: np.ndarray, y: np.ndarray, rank: int, aligned: int) -> np.ndarray:
-    """Scalars (batch..., own index of v, own index of y): products over the width and aligned axes."""
-    n, own = v.shape[-1], v.shape[aligned:-1]
-    batch, rest = y.shape[: y.ndim - 1 - rank], y.shape[y.ndim - 1 - rank + aligned : -1]
+    """sum_m v[m, i] . y[..., m, j] over aligned axes m: scalars (batch..., i, j).
+
+    v  (aligned..., i..., n)
+    y  (batch..., aligned..., j..., n) with `rank` index axes
+    """
+    n, v_index = v.shape[-1], v.shape[aligned:-1]
+    batch, y_index = y.shape[: y.ndim - 1 - rank], y.shape[y.ndim - 1 - rank + aligned : -1]
     shared = prod(v.shape[:aligned])
-    left = v.reshape(shared, prod(own), n).transpose(1, 0, 2).reshape(prod(own), shared * n)
-    right = y.reshape(*batch, shared, prod(rest), n)
-    right = np.moveaxis(right, -3, -2).reshape(*batch, prod(rest), shared * n)
-    return np.swapaxes(right @ left.T, -1, -2).reshape((*batch, *own, *rest))
+    left = v.reshape(shared, prod(v_index), n).transpose(1, 0, 2).reshape(prod(v_index), shared * n)
+    right = y.reshape(*batch, shared, prod(y_index), n)
+    right = np.moveaxis(right, -3, -2).reshape(*batch, prod(y_index), shared * n)
+    return np.swapaxes(right @ left.T, -1, -2).reshape((*batch, *v_index, *y_index))
 
 
 def _members(program: Program, t, rows: np.ndarray, y) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """For each member k of a readout: the rows it contributes to, and the vectors it multiplies there."""
+    """Yield for each member of a readout its number, its rows (r,), and the vectors (r, n) it multiplies."""
     type_ = program.types[t.readout]
     assert isinstance(type_, G)
-    shared, own = type_.index[: t.aligned], type_.index[t.aligned :]
+    shared, v_index = type_.index[: t.aligned], type_.index[t.aligned :]
     n = y.array.shape[-1]
     block = np.broadcast_to(y.array, (len(rows), *y.index, n)).reshape(len(rows), prod(shared), -1, n)
-    table = rows.reshape(len(rows), prod(own), -1)
+    table = rows.reshape(len(rows), prod(v_index), -1)
     for k in range(prod(shared)):
-        for q in range(prod(own)):
-            yield k * prod(own) + q, table[:, q].ravel(), block[:, k].reshape(-1, n)
+        for q in range(prod(v_index)):
+            yield k * prod(v_index) + q, table[:, q].ravel(), block[:, k].reshape(-1, n)

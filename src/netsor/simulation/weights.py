@@ -1,4 +1,4 @@
-"""Random weights of a program at finite widths, drawn as its Input statements say."""
+"""Random weights of a program at finite widths, with the laws of its Input statements."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import os
 from collections.abc import Mapping
 from functools import cache
 from math import prod
-from typing import Any
 
 import numpy as np
 
-from netsor.build.nodes import fail
+from netsor.arguments import is_integer
+from netsor.build.source_lines import fail
 from netsor.errors import SimulationError
+from netsor.lang.input_laws import input_mean, joint_covariance, normal_groups
 from netsor.lang.program import Input, MatrixLaw, Program
-from netsor.lang.sampling import input_mean, joint_covariance, normal_groups
 from netsor.lang.types import A, G, H
 
 __all__ = ["Weights", "check_memory", "draw", "refuse_memory", "resolve_widths"]
@@ -22,7 +22,7 @@ Weights = dict[str, np.ndarray]
 
 
 def resolve_widths(program: Program, width: int | Mapping[str, int]) -> dict[str, int]:
-    """A number for each width class of the program: one for all, or one by name."""
+    """Return the width of each Common Dimension Class, from one number for all or a number per name."""
     classes = list(program.widths)
     chosen = dict.fromkeys(classes, width) if not isinstance(width, Mapping) else dict(width)
     chosen = {str(name): n for name, n in chosen.items()}
@@ -37,7 +37,7 @@ def resolve_widths(program: Program, width: int | Mapping[str, int]) -> dict[str
             SimulationError,
         )
     for name, n in chosen.items():
-        if isinstance(n, bool) or not isinstance(n, int | np.integer) or not 1 <= n < 2**62:
+        if not is_integer(n, 1, 2**62 - 1):
             raise fail(
                 f"the width {name} is {n!r:.60}",
                 "A width is an integer >= 1; limits become visible from about 100 on.",
@@ -47,7 +47,10 @@ def resolve_widths(program: Program, width: int | Mapping[str, int]) -> dict[str
 
 
 def check_memory(program: Program, widths: Mapping[str, int], members: int, itemsize: int) -> None:
-    """Refuse a run whose weights, or the largest of whose variables, do not fit into memory."""
+    """Raise a SimulationError if all matrices together, or one variable, do not fit into memory.
+
+    members  size of the batch
+    """
     matrices = 0
     for name, type_ in program.types.items():
         remedy = "Choose a smaller width, fewer inputs at a time, or smaller blocks."
@@ -61,7 +64,7 @@ def check_memory(program: Program, widths: Mapping[str, int], members: int, item
 
 
 def refuse_memory(size: int, what: str, remedy: str) -> None:
-    """Refuse what is larger than the memory of this machine, before it is asked for."""
+    """Raise a SimulationError for an array of `size` bytes that exceeds the memory of this machine."""
     if size > _memory():
         raise fail(
             f"{what} of {size / 2**30:,.0f} GiB, in a memory of {_memory() / 2**30:,.0f} GiB",
@@ -74,7 +77,7 @@ def refuse_memory(size: int, what: str, remedy: str) -> None:
 def _memory() -> int:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):  # not every system says how much it has
+    except (AttributeError, OSError, ValueError):  # unknown on this system: allow anything plausible
         return 2**40
 
 
@@ -82,13 +85,14 @@ def draw(
     program: Program,
     widths: Mapping[str, int],
     rng: np.random.Generator,
-    dtype: Any = np.float64,
+    dtype: object = np.float64,
     skip: frozenset[str] = frozenset(),
     members: Mapping[str, int] | None = None,
 ) -> Weights:
-    """One random network: matrices of shape index + (rows, columns), vectors of shape index + (width,).
+    """Draw a random network: matrices (index..., rows, columns) and vectors (index..., width).
 
-    `skip` names inputs that are not needed. Noise has an axis in front, with as many `members` as are said.
+    skip     inputs that are not drawn
+    members  for each input that is noise the size of its batch axis: it is drawn anew for each member
     """
     weights: Weights = {}
     groups = {group[0].name: group for group in normal_groups(program)}
@@ -108,6 +112,7 @@ def draw(
 
 
 def _draw_matrix(s: Input, law: MatrixLaw, widths: Mapping[str, int], rng, dtype) -> np.ndarray:
+    """Entries N(0, var / columns)."""
     assert isinstance(s.type, A)
     rows, cols = (widths[d] if isinstance(d, str) else d for d in (s.type.rows, s.type.cols))
     matrix = rng.standard_normal((*s.type.index, rows, cols), dtype)
@@ -116,7 +121,7 @@ def _draw_matrix(s: Input, law: MatrixLaw, widths: Mapping[str, int], rng, dtype
 
 
 def _draw_vectors(program: Program, group: list[Input], widths: Mapping[str, int], rng, dtype) -> Weights:
-    """Jointly Gaussian inputs; a singular covariance is as good as any other."""
+    """Draw jointly Gaussian inputs: each coordinate ~ N(mean, Sigma_in), independently."""
     first = group[0]
     assert isinstance(first.type, G)
     n = widths[first.type.width]
@@ -125,6 +130,7 @@ def _draw_vectors(program: Program, group: list[Input], widths: Mapping[str, int
     if len(group) == 1 and isinstance(var := getattr(first.law, "cov", None), float):
         values = noise * np.sqrt(var)
     else:
+        # An eigendecomposition, because Cholesky fails for singular covariances.
         eigenvalues, vectors = np.linalg.eigh(joint_covariance(program, group))
         factor = vectors * np.sqrt(np.clip(eigenvalues, 0, None))
         values = factor.astype(dtype) @ noise

@@ -1,12 +1,14 @@
 """scikit-learn's interfaces to infinite-width networks. Needs the extra `sklearn`.
 
-`NNGPRegressor`, `NNGPClassifier`  estimators by exact Gaussian-process inference
-`NTKRegressor`                     the ensemble of networks under gradient descent
-`NNGPKernel`                       a kernel for `sklearn.gaussian_process`, for `SVC` and `KernelRidge`
-`NNGPGram`                         a transformer: the kernel matrix for estimators with "precomputed" kernels
-`Architecture`                     a network as a parameter: it can be cloned, searched over and pickled
+| file | what it holds |
+| --- | --- |
+| estimators | `NNGPRegressor`, `NNGPClassifier`: exact Gaussian-process inference |
+| trained | `NTKRegressor`: the ensemble of networks under gradient descent |
+| kernels | `NNGPKernel`: a kernel for `sklearn.gaussian_process`, for `SVC` and `KernelRidge` |
+| gram | `NNGPGram`: the kernel matrix for estimators with "precomputed" kernels |
+| architecture | `Architecture`: a network as a parameter that can be cloned, searched over and pickled |
 
-All of them treat the rows of X as single inputs, so they refuse networks with batchnorm over a batch.
+All of them treat each row of X as one input, so they refuse networks with batchnorm over a batch.
 """
 
 from netsor.sklearn.architecture import Architecture

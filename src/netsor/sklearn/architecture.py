@@ -1,4 +1,4 @@
-"""Networks as parameters of estimators, and the inputs they take."""
+"""Networks as parameters of estimators, and conversion of their inputs."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from netsor.limits.kernel import KernelFn, kernel
 
 __all__ = [
     "Architecture",
+    "NetworkLike",
     "TableError",
     "as_sequences",
     "check_pairwise",
@@ -30,21 +31,27 @@ __all__ = [
 
 
 class TableError(DataError, ValueError):
-    """X or y is not what scikit-learn's estimators take; a ValueError, as its tools expect."""
+    """scikit-learn refuses X or y; a ValueError, as its tools expect."""
 
 
 class TableTypeError(DataError, TypeError):
-    """The same, where scikit-learn's tools expect a TypeError."""
+    """scikit-learn refuses X or y where its tools expect a TypeError."""
 
 
 class Architecture:
     """A function that builds a network, with its options.
 
-    factory  the name of a network in `ns.zoo`, or a function of your own that returns a network
-    options  its arguments; functions such as `phi` may be given by name
-
     The options are parameters in scikit-learn's sense, so a search can run over `network__depth`.
 
+    Parameters
+    ----------
+    factory
+        The name of a network in `ns.zoo`, or a function that returns a network.
+    options
+        Arguments of the factory; functions such as `phi` may be given by name.
+
+    Examples
+    --------
     >>> Architecture("mlp", depth=3, phi="erf")
     Architecture('mlp', depth=3, phi='erf')
     """
@@ -64,7 +71,7 @@ class Architecture:
     __hash__ = None  # type: ignore[assignment]
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The factory and its options."""
+        """Return the factory and its options."""
         return {"factory": self.factory, **self.options}
 
     def set_params(self, **params: Any) -> Architecture:
@@ -74,7 +81,7 @@ class Architecture:
         return self
 
     def build(self) -> Network:
-        """The network."""
+        """Build the network."""
         factory = self.factory
         if isinstance(factory, str):
             if factory not in zoo.__all__:
@@ -84,30 +91,33 @@ class Architecture:
                 )
             factory = getattr(zoo, factory)
         try:
-            made = factory(**{name: _function(value) for name, value in self.options.items()})
+            network = factory(**{name: _function(value) for name, value in self.options.items()})
         except TypeError as error:
             raise DataError(f"{self!r} cannot be built: {error}", remedy="Check its options.") from None
-        return _require_network(made, repr(self))
+        return _require_network(network, repr(self))
+
+
+NetworkLike = Network | Architecture | str | Callable[..., Network] | None  # None: two hidden layers
 
 
 def _function(value: Any) -> Any:
-    """A nonlinearity for its name; other values, e.g. padding="same", as they are."""
+    """Look up a nonlinearity by name; return other values, such as padding="same", unchanged."""
     if isinstance(value, str) and value in nonlinearities.__all__:
         return getattr(nonlinearities, value)
     return value
 
 
-def _require_network(made: Any, what: str) -> Network:
-    if isinstance(made, Network):
-        return made
+def _require_network(network: object, what: str) -> Network:
+    if isinstance(network, Network):
+        return network
     raise DataError(
         f"{what} is not a network",
         remedy="Give a network, an Architecture, a name of the zoo, or a function that returns a network.",
     )
 
 
-def resolve(network: Any) -> Network:
-    """The network that a parameter means; None is an MLP of two hidden layers."""
+def resolve(network: NetworkLike) -> Network:
+    """Build the network that a parameter specifies; None is an MLP with two hidden layers."""
     if network is None:
         return zoo.mlp(depth=2)
     if isinstance(network, Network):
@@ -122,14 +132,14 @@ def resolve(network: Any) -> Network:
     return Architecture(factory).build()
 
 
-def kernel_of(network: Any, options: Mapping[str, Any] | None) -> KernelFn:
-    """The kernel of a parameter's network."""
+def kernel_of(network: NetworkLike, options: Mapping[str, Any] | None) -> KernelFn:
+    """Return the kernel of the network that a parameter specifies."""
     return kernel(resolve(network), **arguments.mapping("kernel_options", options, '{"points": 2**10}'))
 
 
 @contextmanager
 def checked_by_sklearn() -> Iterator[None]:
-    """Errors that scikit-learn finds in X and y, as ours."""
+    """Translate scikit-learn's errors about X and y to a TableError or a TableTypeError."""
     try:
         yield
     except NetsorError:
@@ -140,14 +150,14 @@ def checked_by_sklearn() -> Iterator[None]:
 
 
 def as_sequences(X: Any) -> list[np.ndarray] | None:
-    """X if it is a list of arrays that are no rows of one table, such as sequences of different lengths."""
+    """Return X if it is a list of arrays with two or more axes, such as sequences, else None."""
     if isinstance(X, list) and X and all(isinstance(x, np.ndarray) and x.ndim > 1 for x in X):
         return X
     return None
 
 
 def reshaped(X: np.ndarray, shape: tuple[int, ...] | None) -> np.ndarray:
-    """The rows of a table as arrays of the shape that the network reads."""
+    """Reshape the rows of a table (rows, features) to the shape that the network reads, (rows, *shape)."""
     if shape is None:
         return X
     if not isinstance(shape, tuple | list) or not all(isinstance(n, int | np.integer) for n in shape):
@@ -163,7 +173,7 @@ def reshaped(X: np.ndarray, shape: tuple[int, ...] | None) -> np.ndarray:
 
 
 def check_pairwise(net: Network, x: np.ndarray) -> None:
-    """Raise unless the network has one output at x, which depends on x alone."""
+    """Raise a DataError unless the network has one output at x, and it depends on x alone."""
     try:
         outputs = output_sizes(net, [x])[0]
     except NetsorError:
@@ -181,10 +191,10 @@ def check_pairwise(net: Network, x: np.ndarray) -> None:
 
 def _normalises_batches(net: Network, x: np.ndarray) -> bool:
     try:
-        made = program(net, x)
+        expressions = program(net, x).expressions()
     except NetsorError:
         return False
-    nodes = (node for expr in made.expressions() for node in subtrees(expr))
+    nodes = (node for expr in expressions for node in subtrees(expr))
     return any(isinstance(node, Apply) and node.op is MIXINGS["batchnorm"] for node in nodes)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.utils import check_random_state
@@ -16,7 +17,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from netsor import arguments, gp
 from netsor.build.network import Network
 from netsor.gp.classification import calibrated_slope, one_hot
+from netsor.limits.inputs import InputSet
 from netsor.sklearn.architecture import (
+    NetworkLike,
     TableError,
     as_sequences,
     check_pairwise,
@@ -29,9 +32,9 @@ __all__ = ["NNGPClassifier", "NNGPEstimator", "NNGPRegressor", "WideRegressor"]
 
 
 class NNGPEstimator(BaseEstimator):
-    """What the estimators share."""
+    """The common part of the estimators: checks, fitting and pickling."""
 
-    network: Any
+    network: NetworkLike
     noise: float
     tune: bool
     tune_options: dict[str, Any] | None
@@ -42,40 +45,32 @@ class NNGPEstimator(BaseEstimator):
     model_: Any
 
     def _inputs(self, X: Any, reset: bool, y: Any = "no_validation", **checks: Any) -> Any:
-        """X (and y) checked by scikit-learn's rules and shaped for the network; lists of sequences pass."""
+        """Check X (and y) by scikit-learn's rules, and reshape X for the network; sequences are passed on."""
         sequences = as_sequences(X)
         if sequences is not None:
             return sequences if isinstance(y, str) else (sequences, np.asarray(y))
         with checked_by_sklearn():
-            found = validate_data(self, X, y, reset=reset, allow_nd=True, dtype="numeric", **checks)
-        table, targets = found if isinstance(found, tuple) else (found, None)
+            checked = validate_data(self, X, y, reset=reset, allow_nd=True, dtype="numeric", **checks)
+        table, targets = checked if isinstance(checked, tuple) else (checked, None)
         shaped = reshaped(np.asarray(table, np.float64), self.input_shape)
         return shaped if targets is None else (shaped, targets)
 
     def _fit(self, x: Any, y: np.ndarray) -> gp.GP:
+        # A later change of the parameter `network` must not change the fitted model.
         self.network_ = clone(self.network, safe=False)
         kernel = kernel_of(self.network_, self.kernel_options)
         check_pairwise(kernel.net, np.asarray(x[0]))
         if not arguments.flag("tune", self.tune):
             model = gp.fit(kernel, x, y, noise=self.noise)
         else:
-            found = gp.tune(
-                kernel,
-                x,
-                y,
-                **{
-                    "noise": self.noise,
-                    "progress": False,
-                    **arguments.mapping("tune_options", self.tune_options, '{"steps": 50}'),
-                },
-            )
-            model = found.model
+            options = arguments.mapping("tune_options", self.tune_options, '{"steps": 50}')
+            model = gp.tune(kernel, x, y, **{"noise": self.noise, "progress": False, **options}).model
         self.params_, self.noise_ = {**kernel.params, **model.params}, model.noise
         self.log_marginal_likelihood_value_ = model.log_marginal_likelihood()
         return model
 
     def _standardise(self, y: np.ndarray) -> None:
-        """Find the mean and the scale of the targets."""
+        """Store the mean and the scale of the targets y (rows,) or (rows, d)."""
         self._mean, self._scale = np.zeros(y.shape[1:]), np.ones(y.shape[1:])
         if arguments.flag("normalize_y", self.normalize_y):
             spread = y.std(axis=0)
@@ -89,7 +84,7 @@ class NNGPEstimator(BaseEstimator):
                 "a network is code and is not pickled: give network=Architecture(...) or the function that "
                 "builds the network"
             )
-        if "model_" in state:
+        if "model_" in state:  # a kernel contains code; `__setstate__` rebuilds it from the parameters
             state["model_"] = replace(state["model_"], kernel=None)
         return state
 
@@ -100,7 +95,7 @@ class NNGPEstimator(BaseEstimator):
 
 
 class WideRegressor(RegressorMixin, NNGPEstimator):
-    """What regressors have in common: several targets at a time."""
+    """The common part of the regressors, which accept several target columns."""
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -111,17 +106,28 @@ class WideRegressor(RegressorMixin, NNGPEstimator):
 class NNGPRegressor(WideRegressor):
     """Regression with the Gaussian process of an infinitely wide network.
 
-    network         an Architecture, the name of a network in the zoo, a function that returns a network, or
-                    a network; by default an MLP with two hidden layers
-    noise           variance of the noise, in units of the (normalised) targets
-    normalize_y     subtract the mean of the targets and divide by their standard deviation
-    tune            maximise the marginal likelihood over the variances and the noise, see `ns.gp.tune`
-    tune_options    its options, e.g. {"tied": [["W1", "W2"]]}
-    input_shape     the shape of one input, e.g. (8, 8, 1), if the rows of X are flattened
-    kernel_options  options of `ns.kernel`, e.g. {"points": 2**10}
+    X may also be a list of arrays with several axes, such as sequences of different lengths.
 
-    A list of arrays with several axes, such as sequences of different lengths, may take the place of X.
+    Parameters
+    ----------
+    network
+        An Architecture, the name of a network in the zoo, a function that returns a network, or a
+        network; by default an MLP with two hidden layers.
+    noise
+        Variance of the noise, in units of the (normalised) targets.
+    normalize_y
+        Whether to subtract the mean of the targets and divide by their standard deviation.
+    tune
+        Whether to maximise the marginal likelihood over the variances and the noise, see `ns.gp.tune`.
+    tune_options
+        Options of `ns.gp.tune`, e.g. {"tied": [["W1", "W2"]]}.
+    input_shape
+        The shape of one input, e.g. (8, 8, 1), if the rows of X are flattened.
+    kernel_options
+        Options of `ns.kernel`, e.g. {"points": 2**10}.
 
+    Examples
+    --------
     >>> import numpy as np
     >>> X = np.linspace(-2, 2, 20)[:, None]
     >>> model = NNGPRegressor(noise=1e-4).fit(X, np.sin(X[:, 0]))
@@ -131,7 +137,7 @@ class NNGPRegressor(WideRegressor):
 
     def __init__(
         self,
-        network: Any = None,
+        network: NetworkLike = None,
         noise: float = 1e-2,
         normalize_y: bool = True,
         tune: bool = False,
@@ -147,7 +153,7 @@ class NNGPRegressor(WideRegressor):
         self.input_shape = input_shape
         self.kernel_options = kernel_options
 
-    def fit(self, X: Any, y: Any) -> NNGPRegressor:
+    def fit(self, X: InputSet, y: ArrayLike) -> NNGPRegressor:
         """Fit the model."""
         x, y = self._inputs(X, True, y, multi_output=True, y_numeric=True)
         y = np.asarray(y, np.float64)
@@ -155,21 +161,23 @@ class NNGPRegressor(WideRegressor):
         self.model_ = self._fit(x, (y - self._mean) / self._scale)
         return self
 
-    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
-        """The mean, with the standard deviation or the covariance of the noiseless function on request."""
+    def predict(self, X: InputSet, return_std: bool = False, return_cov: bool = False) -> Any:
+        """Return the mean, and on request standard deviation or covariance of the noiseless function."""
         check_is_fitted(self, "model_")
         x = self._inputs(X, False)
         if not (return_std or return_cov):
             return self.model_.mean(x) * self._scale + self._mean
-        found = self.model_.predict(x, cov=return_cov)
-        mean = found.mean * self._scale + self._mean
+        posterior = self.model_.predict(x, cov=return_cov)
+        mean = posterior.mean * self._scale + self._mean
         if return_cov:
-            assert found.cov is not None
-            return mean, np.multiply.outer(found.cov, self._scale**2)
-        return mean, np.multiply.outer(found.std, self._scale)
+            assert posterior.cov is not None
+            return mean, np.multiply.outer(posterior.cov, self._scale**2)
+        return mean, np.multiply.outer(posterior.std, self._scale)
 
-    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
-        """Functions from the posterior at X: (rows, n_samples), or (rows, targets, n_samples)."""
+    def sample_y(
+        self, X: InputSet, n_samples: int = 1, random_state: int | np.random.RandomState | None = 0
+    ) -> np.ndarray:
+        """Draw functions from the posterior at X: (rows, n_samples), or (rows, d, n_samples)."""
         check_is_fitted(self, "model_")
         seed = check_random_state(random_state).randint(2**31 - 1)
         drawn = self.model_.sample(self._inputs(X, False), n_samples, seed) * self._scale + self._mean
@@ -184,7 +192,7 @@ class NNGPClassifier(ClassifierMixin, NNGPEstimator):
 
     def __init__(
         self,
-        network: Any = None,
+        network: NetworkLike = None,
         noise: float = 1e-2,
         tune: bool = False,
         tune_options: dict[str, Any] | None = None,
@@ -198,7 +206,7 @@ class NNGPClassifier(ClassifierMixin, NNGPEstimator):
         self.input_shape = input_shape
         self.kernel_options = kernel_options
 
-    def fit(self, X: Any, y: Any) -> NNGPClassifier:
+    def fit(self, X: InputSet, y: ArrayLike) -> NNGPClassifier:
         """Fit the model."""
         x, y = self._inputs(X, True, y)
         with checked_by_sklearn():
@@ -211,18 +219,18 @@ class NNGPClassifier(ClassifierMixin, NNGPEstimator):
         self.slope_ = calibrated_slope(self.model_)
         return self
 
-    def decision_function(self, X: Any) -> np.ndarray:
-        """Posterior means: (rows, classes), or (rows,) for the second of two classes."""
+    def decision_function(self, X: InputSet) -> np.ndarray:
+        """Return posterior means: (rows, classes), or (rows,) of the second class if there are two."""
         check_is_fitted(self, "model_")
         means = self.model_.mean(self._inputs(X, False))
         return means[:, 1] if len(self.classes_) == 2 else means
 
-    def predict(self, X: Any) -> np.ndarray:
-        """The class with the largest posterior mean."""
+    def predict(self, X: InputSet) -> np.ndarray:
+        """Return the class with the largest posterior mean, (rows,)."""
         scores = self.decision_function(X)
         return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else np.argmax(scores, axis=1)]
 
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """Calibrated probabilities (rows, classes)."""
+    def predict_proba(self, X: InputSet) -> np.ndarray:
+        """Return calibrated probabilities, (rows, classes)."""
         check_is_fitted(self, "model_")
         return softmax(self.slope_ * self.model_.mean(self._inputs(X, False)), axis=1)

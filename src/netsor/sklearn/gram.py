@@ -5,23 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from netsor.sklearn.architecture import check_pairwise, checked_by_sklearn, kernel_of, reshaped
+from netsor.limits.inputs import InputSet
+from netsor.sklearn.architecture import NetworkLike, check_pairwise, checked_by_sklearn, kernel_of, reshaped
 
 __all__ = ["NNGPGram"]
 
 
 class NNGPGram(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Turns X into K(X, X_train), for `SVC(kernel="precomputed")` or `KernelRidge(kernel="precomputed")`.
+    """Maps X to K(X, X_train), for `SVC(kernel="precomputed")` or `KernelRidge(kernel="precomputed")`.
 
-    Parameters as for `NNGPRegressor`. In a pipeline, cross-validation cuts X before the kernel is made.
+    Parameters are those of `NNGPRegressor`. Use it in a pipeline: cross-validation then splits X, not K.
     """
 
     def __init__(
         self,
-        network: Any = None,
+        network: NetworkLike = None,
         input_shape: tuple[int, ...] | None = None,
         kernel_options: dict[str, Any] | None = None,
     ) -> None:
@@ -29,15 +31,15 @@ class NNGPGram(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         self.input_shape = input_shape
         self.kernel_options = kernel_options
 
-    def fit(self, X: Any, y: Any = None) -> NNGPGram:
-        """Remember the training inputs."""
+    def fit(self, X: InputSet, y: ArrayLike | None = None) -> NNGPGram:
+        """Store the training inputs."""
         self.X_fit_ = self._table(X, True)
         check_pairwise(kernel_of(self.network, None).net, reshaped(self.X_fit_[:1], self.input_shape)[0])
         self._n_features_out = len(self.X_fit_)
         return self
 
-    def transform(self, X: Any) -> np.ndarray:
-        """The kernel between X and the training inputs."""
+    def transform(self, X: InputSet) -> np.ndarray:
+        """Compute the kernel between X and the training inputs, (rows, training rows)."""
         check_is_fitted(self, "X_fit_")
         x, trained = (reshaped(table, self.input_shape) for table in (self._table(X, False), self.X_fit_))
         kernel = kernel_of(self.network, self.kernel_options)

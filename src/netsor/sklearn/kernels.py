@@ -13,8 +13,9 @@ from netsor.errors import DataError
 from netsor.gp.gradient import kernel_gradient
 from netsor.gp.targets import reals
 from netsor.gp.tied import tied_groups
+from netsor.limits.inputs import InputSet
 from netsor.limits.kernel import KernelFn
-from netsor.sklearn.architecture import check_pairwise, checked_by_sklearn, kernel_of, reshaped
+from netsor.sklearn.architecture import NetworkLike, check_pairwise, checked_by_sklearn, kernel_of, reshaped
 
 __all__ = ["NNGPKernel"]
 
@@ -22,17 +23,27 @@ __all__ = ["NNGPKernel"]
 class NNGPKernel(Kernel):
     """The covariance of an infinitely wide network, with its variances as hyperparameters.
 
-    network           as for `NNGPRegressor`
-    variances         one per group of names, in the order of `names`; by default the network's own
-    variances_bounds  a pair, or "fixed"
-    tied              groups of names, or of patterns such as `W*`, that move by one common factor; other
-                      names move by themselves
-    input_shape       the shape of one input if the rows of X are flattened
-    kernel_options    options of `ns.kernel`
+    `theta` holds the logarithms of the variances. Gradients are central differences in theta with an error of
+    about 1e-9 of the entries. `ns.gp.tune` has compiled gradients.
 
-    `theta` holds the logarithms of the variances. Gradients are central differences in theta, whose error is
-    about 1e-9 of the entries; `ns.gp.tune` has compiled ones.
+    Parameters
+    ----------
+    network
+        As for `NNGPRegressor`.
+    variances
+        One per group, in the order of `names`; by default the network's own.
+    variances_bounds
+        A pair, or "fixed".
+    tied
+        Groups of names, or of patterns such as `W*`, that change by a common factor. Each other name is a
+        group.
+    input_shape
+        The shape of one input if the rows of X are flattened.
+    kernel_options
+        Options of `ns.kernel`.
 
+    Examples
+    --------
     >>> k = NNGPKernel("mlp")
     >>> [names[0] for names in k.names], k.theta
     (['W1', 'b1', 'v'], array([0., 0., 0.]))
@@ -40,7 +51,7 @@ class NNGPKernel(Kernel):
 
     def __init__(
         self,
-        network: Any = None,
+        network: NetworkLike = None,
         variances: Sequence[float] | None = None,
         variances_bounds: Any = (1e-5, 1e5),
         tied: Sequence[Sequence[str]] = (),
@@ -56,25 +67,25 @@ class NNGPKernel(Kernel):
 
     @property
     def names(self) -> list[tuple[str, ...]]:
-        """The variances that each hyperparameter moves; variances of 0 stay 0."""
-        own = self._kernel().params
-        groups = tied_groups(self.tied, own)
+        """The groups of variances, one per hyperparameter; variances of 0 stay 0."""
+        variances = self._kernel().params
+        groups = tied_groups(self.tied, variances)
         taken = {name for group in groups for name in group}
-        return groups + [(name,) for name, value in own.items() if value > 0 and name not in taken]
+        return groups + [(name,) for name, value in variances.items() if value > 0 and name not in taken]
 
     @property
     def params(self) -> dict[str, float]:
         """All variances of the network by name, as `ns.kernel(net)(x, params=...)` takes them."""
-        own, names = self._kernel().params, self.names
-        factors = self._values() / np.array([own[group[0]] for group in names])
+        start, names = self._kernel().params, self.names
+        factors = self._values() / np.array([start[group[0]] for group in names])
         moved = {
-            name: own[name] * factor for group, factor in zip(names, factors, strict=True) for name in group
+            name: start[name] * factor for group, factor in zip(names, factors, strict=True) for name in group
         }
-        return {**own, **{name: float(value) for name, value in moved.items()}}
+        return {**start, **{name: float(value) for name, value in moved.items()}}
 
     @property
     def hyperparameter_variances(self) -> Hyperparameter:
-        """What scikit-learn asks for: the name, the bounds and the number of hyperparameters."""
+        """Name, bounds and number of hyperparameters; scikit-learn finds it by its prefix."""
         return Hyperparameter("variances", "numeric", self.variances_bounds, len(self.names))
 
     @property
@@ -87,8 +98,8 @@ class NNGPKernel(Kernel):
         if not self.hyperparameter_variances.fixed:
             self.variances = np.exp(np.asarray(theta, np.float64))
 
-    def __call__(self, X: Any, Y: Any = None, eval_gradient: bool = False) -> Any:
-        """K(X, Y), and its gradient by theta on request (only for Y=None)."""
+    def __call__(self, X: InputSet, Y: InputSet | None = None, eval_gradient: bool = False) -> Any:
+        """Return K(X, Y), and on request its gradient in theta, (rows, rows, k), for Y=None only."""
         x = self._inputs(X)
         kernel, params = self._kernel(), self.params
         check_pairwise(kernel.net, x[0])
@@ -99,25 +110,26 @@ class NNGPKernel(Kernel):
         if self.hyperparameter_variances.fixed:
             return kernel(x, params=params), np.zeros((len(x), len(x), 0))
         single = [name for group in self.names for name in group]
+        # Tied variances change by a common factor, so the derivative of a group is the sum of its members'.
         value, slopes = kernel_gradient(kernel, x, single, params=params)
         stops = np.cumsum([len(group) for group in self.names])
         return value, np.stack([part.sum(axis=2) for part in np.split(slopes, stops[:-1], axis=2)], axis=2)
 
-    def diag(self, X: Any) -> Any:
-        """The variances of the outputs."""
+    def diag(self, X: InputSet) -> Any:
+        """Return the diagonal of K(X, X), (rows,)."""
         return self._kernel().diag(self._inputs(X), params=self.params)
 
     def is_stationary(self) -> Any:
-        """The kernel of a network depends on more than differences of inputs."""
+        """Return False: the kernel depends on more than differences of inputs."""
         return False
 
     def _kernel(self) -> KernelFn:
         return kernel_of(self.network, self.kernel_options)
 
     def _values(self) -> np.ndarray:
-        own, names = self._kernel().params, self.names
+        start, names = self._kernel().params, self.names
         if self.variances is None:
-            return np.array([own[group[0]] for group in names])
+            return np.array([start[group[0]] for group in names])
         values = np.atleast_1d(reals(self.variances, "the variances"))
         if values.shape != (len(names),) or not np.all(np.isfinite(values) & (values > 0)):
             raise DataError(

@@ -7,12 +7,14 @@ from math import inf
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from netsor import arguments, gp
 from netsor.limits import ntk
-from netsor.sklearn.architecture import check_pairwise, kernel_of
+from netsor.limits.inputs import InputSet
+from netsor.sklearn.architecture import NetworkLike, check_pairwise, kernel_of
 from netsor.sklearn.estimators import WideRegressor
 
 __all__ = ["NTKRegressor"]
@@ -21,14 +23,25 @@ __all__ = ["NTKRegressor"]
 class NTKRegressor(WideRegressor):
     """Regression with the ensemble of infinitely wide networks under gradient flow, see `ns.gp.train`.
 
-    network         as for `NNGPRegressor`
-    rate, time      of training; by default until the end
-    noise           the ridge, in units of the (normalised) targets
-    rates           of single parameters, or a convention of what a parameter is
-    normalize_y     subtract the mean of the targets and divide by their standard deviation
-    input_shape     the shape of one input, e.g. (8, 8, 1), if the rows of X are flattened
-    kernel_options  options of `ns.kernel`
+    Parameters
+    ----------
+    network
+        As for `NNGPRegressor`.
+    rate, time
+        Learning rate and time of training; by default infinite time.
+    noise
+        The ridge, in units of the (normalised) targets.
+    rates
+        Learning rates by parameter name, or a convention, as for `ns.tangent`.
+    normalize_y
+        Whether to subtract the mean of the targets and divide by their standard deviation.
+    input_shape
+        The shape of one input, e.g. (8, 8, 1), if the rows of X are flattened.
+    kernel_options
+        Options of `ns.kernel`.
 
+    Examples
+    --------
     >>> import numpy as np
     >>> X = np.linspace(-2, 2, 20)[:, None]
     >>> model = NTKRegressor(noise=1e-4).fit(X, np.sin(X[:, 0]))
@@ -38,7 +51,7 @@ class NTKRegressor(WideRegressor):
 
     def __init__(
         self,
-        network: Any = None,
+        network: NetworkLike = None,
         rate: float = 1.0,
         time: float = inf,
         noise: float = 1e-2,
@@ -56,7 +69,7 @@ class NTKRegressor(WideRegressor):
         self.input_shape = input_shape
         self.kernel_options = kernel_options
 
-    def fit(self, X: Any, y: Any) -> NTKRegressor:
+    def fit(self, X: InputSet, y: ArrayLike) -> NTKRegressor:
         """Train the ensemble."""
         x, y = self._inputs(X, True, y, multi_output=True, y_numeric=True)
         y = np.asarray(y, np.float64)
@@ -87,9 +100,9 @@ class NTKRegressor(WideRegressor):
             moving = ntk(self.model_.kernel.net, self.rates, **(self.kernel_options or {}))
             self.model_ = replace(self.model_, tangent=moving)
 
-    def predict(self, X: Any, return_std: bool = False) -> Any:
-        """The mean of the ensemble, with its standard deviation on request."""
+    def predict(self, X: InputSet, return_std: bool = False) -> Any:
+        """Return the mean of the ensemble, and on request its standard deviation."""
         check_is_fitted(self, "model_")
-        found = self.model_.predict(self._inputs(X, False))
-        mean = found.mean * self._scale + self._mean
-        return (mean, np.multiply.outer(found.std, self._scale)) if return_std else mean
+        prediction = self.model_.predict(self._inputs(X, False))
+        mean = prediction.mean * self._scale + self._mean
+        return (mean, np.multiply.outer(prediction.std, self._scale)) if return_std else mean

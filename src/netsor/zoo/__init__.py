@@ -1,4 +1,14 @@
-"""Every architecture of the paper, each a page of code that reads like the paper's program."""
+"""The architectures of the paper. Each is one page of code and reads like the paper's program.
+
+| file | what it holds |
+| --- | --- |
+| mlp, resnet, densenet | fully connected networks: plain, with skip connections, densely connected |
+| cnn, graph_conv | convolutions of images and of graphs |
+| simple_rnn, gru, lstm | recurrent networks |
+| batchnorm_mlp, layernorm_mlp | fully connected networks with normalization |
+| transformer | self-attention with layernorm |
+| per_layer | variances per layer, and checks of arguments |
+"""
 
 from netsor.zoo.batchnorm_mlp import batchnorm_mlp
 from netsor.zoo.cnn import cnn

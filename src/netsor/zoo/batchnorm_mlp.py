@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
-from netsor.build import Matrix, Network, batchnorm, network, relu
+from functools import partial
+
+from netsor.build import Matrix, Network, batchnorm, relu
 from netsor.zoo.per_layer import Var, check_functions, check_input, matrices
 
 __all__ = ["batchnorm_mlp"]
 
 
 def batchnorm_mlp(depth: int = 1, phi=relu, var_w: Var = 1.0, var_v: float = 1.0) -> Network:
-    """(B, m), a whole batch -> B scalars: x_l = phi(batchnorm(W_l x_{l-1})) over the batch, out v.x_depth."""
+    """x_l = phi(batchnorm(W_l x_{l-1})), output v.x_depth.  A batch (B, m) -> B scalars.
+
+    Batchnorm couples the rows, so one input of this network is a whole batch.
+
+    Parameters
+    ----------
+    depth
+        Number of hidden layers.
+    phi
+        The nonlinearity.
+    var_w
+        n Var(W_ij): one number, or one per layer.
+    var_v
+        n Var(v_i) of the readout.
+
+    Returns
+    -------
+    Network
+    """
     check_functions(phi=phi)
     W = matrices(var_w, depth)
     v = Matrix(var_v, rows=1, name="v")
+    return Network(partial(_batchnorm_mlp, W, v, phi), "batchnorm_mlp")
 
-    @network
-    def batchnorm_mlp(batch):
-        check_input(batch, "B", "m")
-        x = batch
-        for W_l in W:
-            x = phi(batchnorm(W_l @ x, axis=0))
-        return v @ x
 
-    return batchnorm_mlp
+def _batchnorm_mlp(W, v, phi, batch):
+    check_input(batch, "B", "m")
+    x = batch
+    for W_l in W:  # no biases: batchnorm would subtract them
+        x = phi(batchnorm(W_l @ x, axis=0))
+    return v @ x

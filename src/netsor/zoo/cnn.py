@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from netsor.build import (
     Conv2d,
     Matrix,
@@ -10,7 +12,6 @@ from netsor.build import (
     global_mean_pool,
     max_pool,
     mean_pool,
-    network,
     relu,
 )
 from netsor.zoo.per_layer import Var, check_functions, check_input, choice, per_layer
@@ -32,8 +33,33 @@ def cnn(
     stride: int | tuple[int, int] = 1,
     dilation: int | tuple[int, int] = 1,
 ) -> Network:
-    """(H, W, c) -> one scalar: `depth` convolutions with phi, a 2 x 2 pool ("max" or "mean") between
-    layers on request, then global average pooling ("gap") or a readout of all pixels ("flatten")."""
+    """x_l = phi(W_l * x_{l-1} + b_l) with convolutions *, output v.readout(x_depth).  (H, W, c) -> 1 scalar.
+
+    Parameters
+    ----------
+    depth
+        Number of convolutional layers.
+    kernel
+        Height and width of the filters; one number for squares.
+    phi
+        The nonlinearity.
+    padding
+        "same", "valid" or a number of pixels.
+    readout
+        "gap": global average pooling. "flatten": a readout vector for each pixel.
+    pool
+        A 2 x 2 pooling between layers: "max", "mean" or None.
+    var_w, var_b
+        Variances of filters (times the fan-in) and biases: one number, or one per layer.
+    var_v
+        n Var(v_i) of the readout.
+    stride, dilation
+        Of all convolutions.
+
+    Returns
+    -------
+    Network
+    """
     check_functions(phi=phi)
     choice(readout, ("gap", "flatten"), "readout")
     choice(pool, ("max", "mean", None), "pool")
@@ -42,15 +68,15 @@ def cnn(
         Conv2d(kernel, stride, dilation, padding, var_w=w, var_b=b, name=str(layer))
         for layer, (w, b) in enumerate(variances, 1)
     ]
-    shrink = {"max": max_pool, "mean": mean_pool, None: lambda x: x}[pool]
     v = Matrix(var_v, rows=1, name="v")
+    return Network(partial(_cnn, convolutions, v, phi, readout, pool), "cnn")
 
-    @network
-    def cnn(image):
-        check_input(image, "H", "W", "c")
-        x = phi(convolutions[0](image))
-        for convolution in convolutions[1:]:
-            x = phi(convolution(shrink(x)))
-        return v @ (global_mean_pool(x) if readout == "gap" else flatten(x))
 
-    return cnn
+def _cnn(convolutions, v, phi, readout, pool, image):
+    check_input(image, "H", "W", "c")
+    x = phi(convolutions[0](image))
+    for convolution in convolutions[1:]:
+        if pool is not None:
+            x = max_pool(x) if pool == "max" else mean_pool(x)
+        x = phi(convolution(x))
+    return v @ (global_mean_pool(x) if readout == "gap" else flatten(x))

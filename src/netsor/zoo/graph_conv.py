@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from netsor.build import GraphConv, Matrix, Network, network, relu
-from netsor.build.nodes import fail
+from functools import partial
+
+from netsor.build import GraphConv, Matrix, Network, relu
+from netsor.build.source_lines import fail
 from netsor.errors import DataError
 from netsor.zoo.per_layer import Var, check_functions, check_input, choice, per_layer
 
@@ -13,26 +15,41 @@ __all__ = ["graph_conv"]
 def graph_conv(
     depth: int = 1, phi=relu, readout: str = "node", var_w: Var = 1.0, var_b: Var = 1.0, var_v: float = 1.0
 ) -> Network:
-    """(features (V, m), adjacency (V, V)) -> V scalars ("node") or one ("mean").
+    """x_l = phi(A (W_l x_{l-1}) + b_l).  (features (V, m), adjacency A (V, V)) -> V scalars or one.
 
-    x_l = phi(A (W_l x_{l-1}) + b_l) with the adjacency as given; `ns.normalized_adjacency` makes the
-    usual one from a graph.
+    The network uses A as it is. `ns.normalized_adjacency` computes the usual normalization.
+
+    Parameters
+    ----------
+    depth
+        Number of hidden layers.
+    phi
+        The nonlinearity.
+    readout
+        "node": one output per node. "mean": one output, of the mean over all nodes.
+    var_w, var_b
+        Variances of weights (times the fan-in) and biases: one number, or one per layer.
+    var_v
+        n Var(v_i) of the readout.
+
+    Returns
+    -------
+    Network
     """
     check_functions(phi=phi)
     choice(readout, ("node", "mean"), "readout")
     variances = zip(per_layer(var_w, depth, "var_w"), per_layer(var_b, depth, "var_b"), strict=True)
     layers = [GraphConv(w, b, name=str(layer)) for layer, (w, b) in enumerate(variances, 1)]
     v = Matrix(var_v, rows=1, name="v")
+    return Network(partial(_graph_conv, layers, v, phi, readout), "graph_conv")
 
-    @network
-    def graph_conv(graph):
-        if not isinstance(graph, tuple) or len(graph) != 2:
-            raise fail("the input is not a graph", "Give a tuple (features, adjacency).", DataError)
-        x, adjacency = graph
-        check_input(x, "V", "m")
-        check_input(adjacency, "V", "V")
-        for layer in layers:
-            x = phi(layer(x, adjacency))
-        return v @ (x if readout == "node" else x.mean(axis=0))
 
-    return graph_conv
+def _graph_conv(layers, v, phi, readout, graph):
+    if not isinstance(graph, tuple) or len(graph) != 2:
+        raise fail("the input is not a graph", "Give a tuple (features, adjacency).", DataError)
+    x, adjacency = graph
+    check_input(x, "V", "m")
+    check_input(adjacency, "V", "V")
+    for layer in layers:
+        x = phi(layer(x, adjacency))
+    return v @ (x if readout == "node" else x.mean(axis=0))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from netsor.build import Matrix, Network, layernorm, network, relu
+from functools import partial
+
+from netsor.build import Matrix, Network, layernorm, relu
 from netsor.zoo.per_layer import Var, biases, check_functions, check_input, choice, matrices
 
 __all__ = ["layernorm_mlp"]
@@ -16,21 +18,35 @@ def layernorm_mlp(
     var_b: Var = 1.0,
     var_v: float = 1.0,
 ) -> Network:
-    """(m,) -> one scalar.
+    """x_l = phi(layernorm(W_l x_{l-1} + b_l)), output v.x_depth.  (m,) -> 1 scalar.
 
-    Each layer is phi(layernorm(W x + b)) ("norm-phi") or layernorm(phi(W x + b)) ("phi-norm").
+    Parameters
+    ----------
+    depth
+        Number of hidden layers.
+    phi
+        The nonlinearity.
+    order
+        "norm-phi": phi(layernorm(h)). "phi-norm": layernorm(phi(h)).
+    var_w, var_b
+        Variances of weights (times the fan-in) and biases: one number, or one per layer.
+    var_v
+        n Var(v_i) of the readout.
+
+    Returns
+    -------
+    Network
     """
     check_functions(phi=phi)
     choice(order, ("norm-phi", "phi-norm"), "order")
     W, b = matrices(var_w, depth), biases(var_b, depth)
     v = Matrix(var_v, rows=1, name="v")
+    return Network(partial(_layernorm_mlp, W, b, v, phi, order), "layernorm_mlp")
 
-    @network
-    def layernorm_mlp(x):
-        check_input(x, "m")
-        for W_l, b_l in zip(W, b, strict=True):
-            h = W_l @ x + b_l
-            x = phi(layernorm(h)) if order == "norm-phi" else layernorm(phi(h))
-        return v @ x
 
-    return layernorm_mlp
+def _layernorm_mlp(W, b, v, phi, order, x):
+    check_input(x, "m")
+    for W_l, b_l in zip(W, b, strict=True):
+        h = W_l @ x + b_l
+        x = phi(layernorm(h)) if order == "norm-phi" else layernorm(phi(h))
+    return v @ x

@@ -1,14 +1,14 @@
-"""Variances that may be one number or one per layer."""
+"""Variances given as one number or one per layer, and checks of the zoo's arguments."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from netsor.build.layers.dense import bias, choice, flag
+from netsor.build.layers.dense import bias, choice
 from netsor.build.layers.recurrent import check_functions, per_gate
-from netsor.build.nodes import fail
 from netsor.build.parameters import Matrix, Vector
+from netsor.build.source_lines import fail
 from netsor.errors import DataError
 
 __all__ = [
@@ -18,29 +18,29 @@ __all__ = [
     "check_functions",
     "check_input",
     "choice",
-    "flag",
     "matrices",
     "per_layer",
 ]
 
 Var = float | Sequence[float]
-DEEPEST = 1_000_000
 
 
 def check_depth(depth: int) -> None:
+    """Refuse a depth that is no whole number between 1 and a million."""
     if type(depth) is not int or depth < 1:
         raise fail(f"depth={depth!r:.60}", "A network has at least one hidden layer.")
-    if depth > DEEPEST:
-        raise fail(f"depth={depth}", f"A network has at most {DEEPEST:,} hidden layers.")
+    deepest = 1_000_000
+    if depth > deepest:
+        raise fail(f"depth={depth}", f"A network has at most {deepest:,} hidden layers.")
 
 
 def check_input(x: Any, *axes: str) -> None:
-    """One input has the shape that the network is for."""
+    """Refuse an input whose number of axes is not that of `axes`, the names of the expected ones."""
     if isinstance(x, tuple) or len(x.shape) != len(axes):
-        found = "a tuple" if isinstance(x, tuple) else f"of shape {x.shape}"
+        shape = "a tuple" if isinstance(x, tuple) else f"of shape {x.shape}"
         wanted = f"({', '.join(axes)}{',' if len(axes) == 1 else ''})"
         raise fail(
-            f"an input is {found}, not {wanted}",
+            f"an input is {shape}, not {wanted}",
             f"One input of this network has shape {wanted}, and a set of inputs one axis more in front: "
             "[x] for one.",
             DataError,
@@ -48,17 +48,17 @@ def check_input(x: Any, *axes: str) -> None:
 
 
 def per_layer(value: Var, depth: int, what: str) -> list[float]:
-    """One number per layer."""
+    """Return one number per layer: repeat a single one, check the length of a list."""
     check_depth(depth)
     return per_gate(value, depth, what)
 
 
 def matrices(var: Var, depth: int, name: str = "W", first: int = 1) -> list[Matrix]:
-    """W1, W2, ... with their variances."""
+    """Return the matrices W1, W2, ..., numbered from `first`."""
     values = per_layer(var, depth, f"var_{name.lower()}")
     return [Matrix(v, name=f"{name}{i}") for i, v in enumerate(values, first)]
 
 
 def biases(var: Var, depth: int, name: str = "b") -> list[Vector | int]:
-    """b1, b2, ...; no bias where the variance is 0."""
+    """Return the bias vectors b1, b2, ..., with the number 0 in place of those of variance 0."""
     return [bias(v, name=f"{name}{i}") for i, v in enumerate(per_layer(var, depth, "var_b"), 1)]

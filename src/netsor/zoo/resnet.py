@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from netsor.build import Matrix, Network, network, relu
+from functools import partial
+
+from netsor.build import Matrix, Network, relu
 from netsor.zoo.per_layer import Var, biases, check_functions, check_input, matrices
 
 __all__ = ["resnet"]
@@ -16,20 +18,34 @@ def resnet(
     var_v: float = 1.0,
     var_u: float = 1.0,
 ) -> Network:
-    """(m,) -> one scalar: x_0 = U x, then `depth` blocks x_l = x_{l-1} + phi(W_l x_{l-1} + b_l).
+    """x_0 = U x, x_l = x_{l-1} + phi(W_l x_{l-1} + b_l), output v.x_depth.  (m,) -> 1 scalar.
 
-    The output is v.x_depth.
+    Parameters
+    ----------
+    depth
+        Number of residual blocks.
+    phi
+        The nonlinearity.
+    var_w, var_b
+        Variances of weights (times the fan-in) and biases: one number, or one per block.
+    var_v
+        n Var(v_i) of the readout.
+    var_u
+        m Var(U_ij) of the embedding.
+
+    Returns
+    -------
+    Network
     """
     check_functions(phi=phi)
     W, b = matrices(var_w, depth), biases(var_b, depth)
     U, v = Matrix(var_u, name="U"), Matrix(var_v, rows=1, name="v")
+    return Network(partial(_resnet, U, W, b, v, phi), "resnet")
 
-    @network
-    def resnet(x):
-        check_input(x, "m")
-        x = U @ x
-        for W_l, b_l in zip(W, b, strict=True):
-            x = x + phi(W_l @ x + b_l)
-        return v @ x
 
-    return resnet
+def _resnet(U, W, b, v, phi, x):
+    check_input(x, "m")
+    x = U @ x
+    for W_l, b_l in zip(W, b, strict=True):
+        x = x + phi(W_l @ x + b_l)
+    return v @ x

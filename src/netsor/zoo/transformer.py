@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from netsor.build import Attention, Matrix, Network, layernorm, network, relu
+from functools import partial
+
+from netsor.build import Attention, Matrix, Network, layernorm, relu
 from netsor.zoo.per_layer import Var, biases, check_functions, check_input, choice, matrices, per_layer
 
 __all__ = ["transformer"]
@@ -20,10 +22,35 @@ def transformer(
     var_v: float = 1.0,
     phi=relu,
 ) -> Network:
-    """(T, m) -> T scalars. Each layer, with k = U x (one projection for keys, queries and values if tied):
+    """Alternate self-attention and a two-layer perceptron, with layernorm.  (T, m) -> T scalars.
 
-    h_i = layernorm(k_i + attention_i(k)),
-    x_i = layernorm(W2 phi(W1 h_i + b1) + b2 + skip), skip = W1 h_i ("paper") or h_i ("identity").
+    Each layer computes, from k = U x,
+
+        h_i = layernorm(k_i + attention_i(k)),
+        x_i = layernorm(W2 phi(W1 h_i + b1) + b2 + skip_i).
+
+    Parameters
+    ----------
+    depth
+        Number of layers.
+    heads
+        Number of attention heads.
+    causal
+        Whether token i attends to the tokens up to i only.
+    tied
+        Whether keys, queries and values are one projection k.
+    skip
+        "paper": skip_i = W1 h_i. "identity": skip_i = h_i.
+    var_u, var_w, var_b
+        Variances of the attention's matrices, of W1 and W2, and of b1 and b2: one number, or one per layer.
+    var_v
+        n Var(v_i) of the readout.
+    phi
+        The nonlinearity.
+
+    Returns
+    -------
+    Network
     """
     check_functions(phi=phi)
     choice(skip, ("paper", "identity"), "skip")
@@ -34,16 +61,14 @@ def transformer(
     W1, W2 = matrices(var_w, depth, "W1_"), matrices(var_w, depth, "W2_")
     b1, b2 = biases(var_b, depth, "b1_"), biases(var_b, depth, "b2_")
     v = Matrix(var_v, rows=1, name="v")
+    return Network(partial(_transformer, attend, W1, W2, b1, b2, v, phi, skip), "transformer")
 
-    @network
-    def transformer(tokens):
-        check_input(tokens, "T", "m")
-        x = tokens
-        for layer in range(depth):
-            h = layernorm(attend[layer](x))
-            y = W1[layer] @ h
-            base = y if skip == "paper" else h
-            x = layernorm(W2[layer] @ phi(y + b1[layer]) + b2[layer] + base)
-        return v @ x
 
-    return transformer
+def _transformer(attend, W1, W2, b1, b2, v, phi, skip, tokens):
+    check_input(tokens, "T", "m")
+    x = tokens
+    for attend_l, W1_l, W2_l, b1_l, b2_l in zip(attend, W1, W2, b1, b2, strict=True):
+        h = layernorm(attend_l(x))  # the layer's own skip connection adds k
+        y = W1_l @ h
+        x = layernorm(W2_l @ phi(y + b1_l) + b2_l + (y if skip == "paper" else h))
+    return v @ x

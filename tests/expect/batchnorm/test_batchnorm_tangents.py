@@ -8,7 +8,7 @@ from scipy.linalg import helmert
 
 from brute_force import batchnorm_slopes, centred, on_the_sphere
 from netsor.errors import LimitError
-from netsor.expect.batchnorm.rules import batch_of, slope_rule
+from netsor.expect.batchnorm.batch_law import batch_of, slope_rule
 from netsor.expect.batchnorm.tangents import slope_moments
 
 Slopes = tuple[float, float]

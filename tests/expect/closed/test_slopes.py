@@ -7,9 +7,10 @@ import pytest
 from scipy.special import erf
 
 from brute_force import pair_moment
-from netsor.expect.closed.bodies import recognised
-from netsor.expect.closed.folded import slope_of
-from netsor.expect.closed.forms import Rule, find
+from each_case import each_case
+from netsor.expect.closed.arc_cosine import slope_of
+from netsor.expect.closed.recognition import recognised
+from netsor.expect.closed.registry import ClosedExpectation, find
 from netsor.lang import parse_expr
 
 SLOPES = {
@@ -22,7 +23,7 @@ SLOPES = {
 LAWS = [(1, 2, 0.3), (0.5, 0.7, -0.9), (4, 4, 1.0), (0, 1, 0.0), (3, 3, -1.0), (1e-8, 2, 0.5), (0, 0, 0.0)]
 
 
-def rule_of(f: str, g: str) -> Rule:
+def rule_of(f: str, g: str) -> ClosedExpectation:
     """The rule of a pair at means 0, which compiled loops can have."""
     one, two = (recognised(parse_expr(text), "x") for text in (f, g))
     assert one is not None
@@ -33,9 +34,9 @@ def rule_of(f: str, g: str) -> Rule:
     return rule
 
 
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("g", SLOPES)
-@pytest.mark.parametrize("f", SLOPES)
+@each_case("law", LAWS)
+@each_case("g", SLOPES)
+@each_case("f", SLOPES)
 def test_pairs_of_slopes(f: str, g: str, law: tuple[float, float, float]) -> None:
     rule, (q1, q2, rho) = rule_of(f, g), law
     c = rho * np.sqrt(q1 * q2)
@@ -51,9 +52,9 @@ JUMPS = {  # with their value at 0
 }
 
 
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("g", JUMPS)
-@pytest.mark.parametrize("f", JUMPS)
+@each_case("law", LAWS)
+@each_case("g", JUMPS)
+@each_case("f", JUMPS)
 def test_pairs_of_jumps(f: str, g: str, law: tuple[float, float, float]) -> None:
     """By the probabilities of quadrants (Sheppard 1899); a variable without variance is 0."""
     rule, (q1, q2, rho) = rule_of(f, g), law
@@ -66,7 +67,7 @@ def test_pairs_of_jumps(f: str, g: str, law: tuple[float, float, float]) -> None
     assert float(rule(0.0, 0.0, *map(np.float64, (q1, q2, c)))) == pytest.approx(wanted, abs=1e-13)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "x*gaussian(x)",

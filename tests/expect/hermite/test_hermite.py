@@ -12,9 +12,10 @@ from scipy.integrate import quad
 from scipy.special import erf, expit
 from scipy.stats import multivariate_normal
 
-from netsor.expect.hermite import series as hermite
-from netsor.expect.hermite.pairs import pair_sum
-from netsor.expect.hermite.series import concat, series_like
+from each_case import each_case
+from netsor.expect.hermite import expansion as hermite
+from netsor.expect.hermite.expansion import concat, series_like
+from netsor.expect.hermite.mehler import pair_sum
 from netsor.expect.quadrature.kinks import find_kinks
 
 series = partial(hermite.series, trusted=True)  # test_unseen has functions of which nothing is known
@@ -106,8 +107,8 @@ def assert_honest(a, b, rho, truth, most=1e-12, slack=SLACK):
 # Smooth functions.
 
 
-@pytest.mark.parametrize("name", SMOOTH)
-@pytest.mark.parametrize("rho", [-1.0, -0.999, -0.4, 0.0, 0.7, 0.9999, 1.0])
+@each_case("name", SMOOTH)
+@each_case("rho", [-1.0, -0.999, -0.4, 0.0, 0.7, 0.9999, 1.0])
 def test_smooth_functions_agree_with_quadrature_in_the_plane(name, rho):
     f = SMOOTH[name]
     m, q = np.array([0.0, 0.7, -2.0, 0.3]), np.array([1.0, 1e-8, 4.0, 0.1])
@@ -117,9 +118,7 @@ def test_smooth_functions_agree_with_quadrature_in_the_plane(name, rho):
         assert_honest(found[i], found[j], rho, truth)
 
 
-@pytest.mark.parametrize(
-    ("name", "most"), [("tanh", 1e-9), ("sigmoid", 1e-12), ("silu", 1e-12), ("softplus", 1e-12)]
-)
+@each_case(("name", "most"), [("tanh", 1e-9), ("sigmoid", 1e-12), ("silu", 1e-12), ("softplus", 1e-12)])
 def test_variance_a_hundred(name, most):
     f = SMOOTH[name]
     a, b = law(f, f, (0.0, 1.0), (100.0, 100.0))
@@ -135,8 +134,8 @@ def test_tanh_at_standard_deviation_a_hundred():
     assert_honest(a, a, 1.0, plane(np.tanh, np.tanh, 0.0, 0.0, 1e4, 1e4, 1.0))
 
 
-@pytest.mark.parametrize("terms", [1, 3, 16, 40, 128])
-@pytest.mark.parametrize("name", SMOOTH)
+@each_case("terms", [1, 3, 16, 40, 128])
+@each_case("name", SMOOTH)
 def test_short_series_report_their_rest(name, terms):
     f = SMOOTH[name]
     a, b = law(f, f, (0.2, -1.0), (9.0, 2.0), terms=terms)
@@ -208,7 +207,7 @@ def test_no_inputs():
     assert pair_sum(found[:, None], found[None, :], np.zeros((0, 0)))[0].shape == (0, 0)
 
 
-@pytest.mark.parametrize("name", SMOOTH)
+@each_case("name", SMOOTH)
 def test_a_rule_serves_again(name):
     """At smaller means and variances the rule of a model gives the series, within the bounds it had."""
     f = SMOOTH[name]
@@ -225,7 +224,7 @@ def test_a_rule_serves_again(name):
         assert abs(value[k] - plane(f, f, m[k], m[k], q[k], q[k], rho[k])) <= error[k] + 1e-11 * size[k] ** 2
 
 
-@pytest.mark.parametrize(("f", "kinks"), [(np.tanh, ()), (elu, (0.0,)), (broken, (0.3,))])
+@each_case(("f", "kinks"), [(np.tanh, ()), (elu, (0.0,)), (broken, (0.3,))])
 def test_series_of_more_inputs(f, kinks):
     """Series of different lengths side by side give the sums of each pair."""
     m, q = np.array([0.2, -0.4, 0.0]), np.array([0.5, 1.5, 3.0])
@@ -270,7 +269,7 @@ def plane_of(kernel, i, j) -> float:
 # Kinks and jumps.
 
 
-@pytest.mark.parametrize("rho", [-1.0, -0.9999, -0.5, 0.0, 0.9, 0.999999, 1.0])
+@each_case("rho", [-1.0, -0.9999, -0.5, 0.0, 0.9, 0.999999, 1.0])
 def test_relu_gives_the_arc_cosine_kernel(rho):
     def relu(x):
         return np.maximum(x, 0)
@@ -280,7 +279,7 @@ def test_relu_gives_the_arc_cosine_kernel(rho):
     assert_honest(a, b, rho, (root + (np.pi - np.arctan2(root, rho)) * rho) / np.pi)
 
 
-@pytest.mark.parametrize("rho", [-0.9, 0.0, 0.5, 0.99, 0.99999])
+@each_case("rho", [-0.9, 0.0, 0.5, 0.99, 0.99999])
 def test_a_jump_gives_the_bivariate_normal_distribution(rho):
     def step(x):
         return np.where(x > 0.3, 1.0, 0.0)
@@ -291,18 +290,18 @@ def test_a_jump_gives_the_bivariate_normal_distribution(rho):
     assert_honest(a, b, rho, truth, slack=1e-13)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("f", "kinks", "most"),
     [(hard_swish, (-3.0, 3.0), 1e-12), (elu, (0.0,), 1e-10), (broken, (0.3,), 1e-6)],
 )
-@pytest.mark.parametrize("rho", [-0.6, 0.99])
+@each_case("rho", [-0.6, 0.99])
 def test_kinks_agree_with_nested_quadrature(f, kinks, most, rho):
     m, q = (0.2, -0.5), (1.5, 4.0)
     a, b = law(f, f, m, q, kinks=kinks)
     assert_honest(a, b, rho, nested(f, f, (*m, *q, rho), kinks), most=most, slack=1e-10)
 
 
-@pytest.mark.parametrize("f", [elu, hard_swish, broken])
+@each_case("f", [elu, hard_swish, broken])
 def test_kinks_on_the_line(f):
     """At rho = 1 the expectation is an integral over one variable."""
     kinks = find_kinks(f)
@@ -334,7 +333,7 @@ def expected_pulse(m, s) -> float:
 # Where the kinks are.
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("f", "kinks"),
     [
         (lambda x: np.maximum(x, 0), [0.0]),
@@ -357,7 +356,7 @@ def test_kinks_are_found(f, kinks):
     np.testing.assert_allclose(find_kinks(f), kinks, rtol=0, atol=2e-12)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "f",
     [
         *SMOOTH.values(),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from netsor.expect.hermite.series import series
+from netsor.expect.hermite.expansion import series
 from netsor.expect.quadrature.kinks import find_kinks
 
 T = (np.arange(2_000_000) + 0.5) / 2_000_000 * 28 - 14

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri
 
 from netsor.errors import DataError
-from netsor.expect.points.gaussian import GrowingFactor, grow_factor
 from netsor.expect.points.loadings import Loadings, Noise
 from netsor.expect.points.normal import NormalPoints, normal_points
+from netsor.expect.points.pivoted_cholesky import GrowingFactor, grow_factor
+from netsor.expect.points.sobol import uniform_points
 
 RNG = np.random.default_rng(20240)
 
@@ -23,13 +24,13 @@ class Sampler:
     """The variables of one family at points."""
 
     def __init__(self, points: NormalPoints) -> None:
-        self.points, self.loadings = points, Loadings(taken=points.taken)
-        self.noise = Noise([points], [self.loadings], slice(0, points.count))
+        self.points, self.loadings = points, Loadings(used=points.used)
+        self.noise = Noise([points], [self.loadings.dimensions], slice(0, points.count))
 
     def extend(self, cov_with_old: np.ndarray, cov_new: np.ndarray) -> np.ndarray:
         rows = self.loadings.extend("family", cov_with_old, cov_new)
-        self.points.taken = self.loadings.taken
-        return self.noise.mixed("family", [rows])[0]
+        self.points.used = self.loadings.used
+        return self.noise.variables("family", [rows])[0]
 
 
 def sample(cov: np.ndarray, steps: list[int], count: int = 2**14, seed: int = 3) -> np.ndarray:
@@ -64,55 +65,53 @@ def test_points_have_normal_moments():
     assert correlation_error(z, np.eye(8)) < 5e-3
 
 
-@pytest.mark.parametrize(
-    "options", [{"dimensions": 21202, "count": 4}, {"dimensions": 3, "count": 4, "sobol": False}]
-)
-def test_plain_normals_beyond_sobol(options):
-    points = normal_points(seed=0, **options)
-    assert points.shape == (options["dimensions"], 4)
+def test_plain_normals_beyond_sobol():
+    points = normal_points(21202, 4, seed=0)
+    assert points.shape == (21202, 4)
     assert np.isfinite(points).all()
 
 
 def test_no_dimensions():
     assert normal_points(0, 8, seed=0).shape == (0, 8)
-    assert NormalPoints(8, 0).take(0).shape == (0, 8)
+    assert first(NormalPoints(8, 0), 0).shape == (0, 8)
 
 
-@pytest.mark.parametrize("sobol", [True, False])
-def test_take_does_not_depend_on_the_steps(sobol):
-    whole = NormalPoints(64, 5, sobol=sobol).take(1300)
-    points = NormalPoints(64, 5, sobol=sobol)
-    parts = np.concatenate([points.take(k) for k in (1, 0, 500, 30, 700, 69)])
-    assert np.array_equal(whole, parts)
-    assert points.taken == 1300
+def first(points: NormalPoints, count: int) -> np.ndarray:
+    """The first dimensions at all points."""
+    found = np.empty((count, points.count))
+    points.at(np.arange(count), slice(0, points.count), out=found)
+    return found
 
 
 @pytest.mark.parametrize("dimensions", [1, 15, 64, 100])
 def test_few_dimensions_are_a_block_of_their_own(dimensions):
-    """As many as are expected are one Sobol sequence; more may be taken."""
-    whole = NormalPoints(64, 5, dimensions=dimensions).take(200)
-    points = NormalPoints(64, 5, dimensions=dimensions)
-    parts = np.concatenate([points.take(k) for k in (7, 0, 60, 133)])
-    assert np.array_equal(whole, parts)
-    first = min(dimensions, 64)
-    assert np.array_equal(whole[:first], normal_points(first, 64, [5, 0]))
+    """As many as are expected are one Sobol sequence; there may be more."""
+    whole = first(NormalPoints(64, 5, dimensions=dimensions), 200)
+    size = min(dimensions, 64)
+    assert np.array_equal(whole[:size], normal_points(size, 64, [5, 0]))
     cells = np.sort((ndtr(whole) * 64).astype(int), axis=1)
     assert np.array_equal(cells, np.tile(np.arange(64), (200, 1)))
 
 
+def test_further_blocks_are_in_an_order_of_their_own():
+    rng = np.random.default_rng([5, 1])
+    block = ndtri(uniform_points(64, 100, rng))
+    assert np.array_equal(first(NormalPoints(100, 5), 128)[64:], block[:, rng.permutation(100)])
+
+
 def test_blocks_are_independent():
-    z = NormalPoints(2**12, 0).take(1030)
+    z = first(NormalPoints(2**12, 0), 1030)
     across = z[:16] @ z[64:80].T / z.shape[1]
     assert np.max(np.abs(across)) < 6 / 2**6
     assert np.std(across) < 2 / 2**6
 
 
 def test_seeds_may_be_sequences():
-    assert not np.array_equal(NormalPoints(8, [1, 2]).take(3), NormalPoints(8, [1, 3]).take(3))
+    assert not np.array_equal(first(NormalPoints(8, [1, 2]), 3), first(NormalPoints(8, [1, 3]), 3))
 
 
 def test_many_points_are_drawn_in_small_blocks():
-    z = NormalPoints(2**20, 0).take(10)
+    z = first(NormalPoints(2**20, 0), 10)
     assert z.shape == (10, 2**20)
     assert correlation_error(z, np.eye(10)) < 6e-3
 
@@ -146,8 +145,8 @@ def test_factor_is_exact_whatever_the_steps(steps):
     cov[3], cov[:, 3] = cov[17], cov[:, 17]
 
     class Identity(NormalPoints):
-        def at(self, dimensions, places, out):
-            out[...] = np.eye(64)[dimensions][:, places]
+        def at(self, dimensions, points, out):
+            out[...] = np.eye(64)[dimensions][:, points]
 
     sampler, rows, start = Sampler(Identity(64, 0)), [], 0
     for step in steps:
@@ -156,7 +155,7 @@ def test_factor_is_exact_whatever_the_steps(steps):
         start = stop
     factor = np.concatenate(rows)
     assert np.allclose(factor @ factor.T, cov, rtol=0, atol=1e-11)
-    assert sampler.loadings.taken == 11
+    assert sampler.loadings.used == 11
 
 
 @pytest.mark.parametrize("steps", [[12], [1] * 12, [5, 1, 6]])
@@ -165,7 +164,7 @@ def test_growing_factor(steps):
     cov, factor, rows, start = random_covariance(12, 7), GrowingFactor(), [], 0
     for step in steps:
         stop, old = start + step, factor.rank
-        made, axes = factor.extend(cov[start:stop, :start], cov[start:stop, start:stop])
+        made, (_, axes) = factor.extend(cov[start:stop, :start], cov[start:stop, start:stop])
         variance = np.sum((made[:, old:] @ axes) ** 2, axis=0)
         assert np.all(np.diff(variance) <= 1e-12)
         np.testing.assert_allclose(axes @ axes.T, np.eye(len(axes)), atol=1e-12)
@@ -226,12 +225,11 @@ def test_wrong_shapes_and_nan_are_refused():
         sampler.extend(np.zeros((1, 0)), np.full((1, 1), np.nan))
 
 
-@pytest.mark.parametrize("sobol", [True, False])
 @pytest.mark.parametrize("count", [1, 3, 64, 1000])
-def test_any_dimensions_of_some_points(count, sobol):
-    whole = NormalPoints(count, 5, sobol=sobol, dimensions=40).take(200)
+def test_any_dimensions_of_some_points(count):
+    whole = first(NormalPoints(count, 5, dimensions=40), 200)
     dimensions = np.random.default_rng(0).permutation(200)[:90]
     for places in (slice(0, count), slice(count // 3, 2 * count // 3 + 1)):
         found = np.empty((90, places.stop - places.start))
-        NormalPoints(count, 5, sobol=sobol, dimensions=40).at(dimensions, places, out=found)
+        NormalPoints(count, 5, dimensions=40).at(dimensions, places, out=found)
         np.testing.assert_array_equal(found, whole[dimensions, places])

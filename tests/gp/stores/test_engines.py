@@ -25,6 +25,7 @@ pytest.importorskip("zarr")
 pytest.importorskip("cloudpickle")
 psutil = pytest.importorskip("psutil")
 
+slow = pytest.mark.slow
 SCRIPT = """
 import sys, numpy as np, netsor as ns
 path, engine = sys.argv[1:]
@@ -77,8 +78,16 @@ def wait_for(condition: Any, running: subprocess.Popen) -> None:
         time.sleep(0.01)
 
 
+def processes(run: subprocess.Popen) -> list[Any]:
+    """Those that compute tiles for a run."""
+    return [
+        child for child in psutil.Process(run.pid).children() if "spawn_main" in " ".join(child.cmdline())
+    ]
+
+
 def kill_and_go_on(path: Path, engine: str, kills: int, wanted: np.ndarray) -> None:
     """Kill the run `kills` times, later and later; what was there is not touched by those that follow."""
+    after: dict[Path, tuple[int, int]] = {}
     for k in range(1, kills + 1):
         before = files(path)
         with storing(path, engine) as run:
@@ -97,22 +106,23 @@ def kill_and_go_on(path: Path, engine: str, kills: int, wanted: np.ndarray) -> N
     np.testing.assert_array_equal(found.read(), wanted)
 
 
-@pytest.mark.parametrize("engine", ["here", "2"])
+@pytest.mark.parametrize("engine", ["here", pytest.param("2", marks=slow)])
 def test_a_killed_run_goes_on(engine: str, tmp_path: Path, wanted: np.ndarray) -> None:
-    kill_and_go_on(tmp_path / "K.zarr", engine, 2, wanted)
+    kill_and_go_on(tmp_path / "K.zarr", engine, 1, wanted)
 
 
-@pytest.mark.slow
+@slow
 @pytest.mark.parametrize("engine", ["here", "2"])
 def test_a_run_that_is_killed_many_times_goes_on(engine: str, tmp_path: Path, wanted: np.ndarray) -> None:
     kill_and_go_on(tmp_path / "K.zarr", engine, 20, wanted)
 
 
+@slow
 def test_a_killed_worker_is_replaced(tmp_path: Path, wanted: np.ndarray) -> None:
     path = tmp_path / "K.zarr"
     with storing(path, "2") as run:
         wait_for(lambda: len(files(path)) >= 3, run)
-        workers = psutil.Process(run.pid).children()
+        workers = processes(run)
         assert workers
         workers[0].kill()
         assert run.wait(PATIENCE) == 0, run.stderr and run.stderr.read()
@@ -123,7 +133,8 @@ def test_workers_end_with_the_run(tmp_path: Path) -> None:
     path = tmp_path / "K.zarr"
     with storing(path, "2") as run:
         wait_for(lambda: len(files(path)) >= 1, run)
-        workers = psutil.Process(run.pid).children()
+        workers = processes(run)
+        assert workers
         run.kill()
     _, alive = psutil.wait_procs(workers, timeout=PATIENCE)
     assert not alive
@@ -135,9 +146,9 @@ PLANTED = (
 HIDDEN = ("cloudpickle", "json", "netsor", "numpy", "pickle", "zarr", "zlib")
 
 
-@pytest.mark.parametrize("start", ["-P", "-I", "here"])
-def test_workers_import_nothing_that_hides_a_package(start: str, tmp_path: Path) -> None:
-    """Files of the current folder are for the network alone, whose own modules are found there."""
+@pytest.mark.parametrize("flag", ["-P", pytest.param("-I", marks=slow)])
+def test_workers_import_nothing_that_hides_a_package(flag: str, tmp_path: Path) -> None:
+    """Flags go on to workers: the current folder is for the network alone, whose own modules are there."""
     (tmp_path / "own.py").write_text("import numpy as np\n\n\ndef act(x):\n    return np.minimum(x, 1.0)\n")
     script = (
         f"import sys\nsys.path.insert(0, {SOURCES!r})\n"
@@ -149,11 +160,20 @@ def test_workers_import_nothing_that_hides_a_package(start: str, tmp_path: Path)
         "found = ns.gp.store(ns.kernel(net), x, 'K.zarr', engine=2, progress=False).read()\n"
         "assert np.array_equal(found, ns.kernel(net)(x))\n"
     )
-    flags = [] if start == "here" else [start]
-    with process(*flags, "-c", script, cwd=tmp_path, stderr=subprocess.PIPE) as run:
+    with process(flag, "-c", script, cwd=tmp_path, stderr=subprocess.PIPE) as run:
         _, said = run.communicate(timeout=PATIENCE)
     assert run.returncode == 0, said
     assert not list(tmp_path.glob("*.ran"))
+
+
+def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
+    """Its processes would run the script again."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    with process(str(script), str(tmp_path / "K.zarr"), "2", stderr=subprocess.PIPE) as run:
+        _, said = run.communicate(timeout=PATIENCE)
+    assert run.returncode == 1
+    assert "under `if __name__" in said
 
 
 def test_errors_of_workers_come_back(tmp_path: Path) -> None:
@@ -202,6 +222,7 @@ def test_dask(tmp_path: Path, wanted: np.ndarray) -> None:
     np.testing.assert_array_equal(ns.gp.Store(path).read(), wanted)
 
 
+@slow
 def test_a_killed_scheduler(tmp_path: Path, wanted: np.ndarray) -> None:
     path = tmp_path / "K.zarr"
     with cluster(tmp_path) as (address, scheduler, _), storing(path, address) as run:

@@ -45,7 +45,10 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in ("gru, erf", "all states") else pytest.mark.slow) for n in NETWORKS],
+)
 def test_any_tiling_gives_one_positive_matrix(name: str, tmp_path: Path) -> None:
     made = {}
     for tile in (3, 5, 14):

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 import netsor as ns
+from each_case import run_cases
 from netsor import zoo
 from netsor.errors import DataError
 from netsor.gp import InferenceError
-from netsor.gp.stores import gradients
-from netsor.gp.stores.cholesky import Factor
-from netsor.gp.stores.gradients import Gradients
+from netsor.gp.stores import conjugate_gradients
+from netsor.gp.stores.cholesky import StoredFactor
+from netsor.gp.stores.conjugate_gradients import Gradients
 
 pytest.importorskip("zarr")
 pytest.importorskip("cloudpickle")
@@ -81,19 +82,24 @@ def test_degenerate_kernels(case: str, options: dict[str, Any], tmp_path: Path) 
 
 
 @pytest.mark.filterwarnings("ignore")  # of Dask
-@pytest.mark.parametrize("options", SOLVERS[:3], ids=lambda o: " ".join(map(str, o.values())))
-def test_solves_on_a_cluster(options: dict[str, Any], tmp_path: Path) -> None:
+def test_solves_on_a_cluster(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed")
     direct = ns.gp.fit(ns.kernel(zoo.mlp(2)), X, Y, noise=1e-2)
+    std, size = direct.predict(NEW).std, np.abs(direct.alpha).max()
+    store = stored(tmp_path, tile=32)
+
+    def check(options: dict[str, Any]) -> None:
+        model = ns.gp.fit(store, Y, noise=1e-2, engine=client, **options)
+        np.testing.assert_allclose(model.predict(NEW).std, std, rtol=1e-7)
+        np.testing.assert_allclose(model.alpha, direct.alpha, rtol=0, atol=1e-8 * size)
+
     with (
         distributed.LocalCluster(
             n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None
         ) as cluster,
         distributed.Client(cluster) as client,
     ):
-        model = ns.gp.fit(stored(tmp_path, tile=32), Y, noise=1e-2, engine=client, **options)
-        np.testing.assert_allclose(model.predict(NEW).std, direct.predict(NEW).std, rtol=1e-7)
-    np.testing.assert_allclose(model.alpha, direct.alpha, rtol=0, atol=1e-8 * np.abs(direct.alpha).max())
+        run_cases(check, {str(options): options for options in SOLVERS[:3]})
 
 
 def test_the_error_of_the_evidence_covers(tmp_path: Path) -> None:
@@ -155,21 +161,21 @@ class StopError(Exception):
 
 def test_a_factor_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, made = stored(tmp_path), []
-    honest = Factor._compute
+    honest = StoredFactor._compute
 
-    def dying(self: Factor, i: int, j: int, row: Any) -> None:
+    def dying(self: StoredFactor, i: int, j: int, row: Any) -> None:
         if len(made) == 9:
             raise StopError
         made.append((i, j))
         honest(self, i, j, row)
 
-    monkeypatch.setattr(Factor, "_compute", dying)
+    monkeypatch.setattr(StoredFactor, "_compute", dying)
     with pytest.raises(StopError):
         ns.gp.fit(store, Y, noise=0.01, solver="cholesky")
     first = made.copy()
     made.clear()
     monkeypatch.setattr(
-        Factor, "_compute", lambda self, i, j, row: (made.append((i, j)), honest(self, i, j, row))
+        StoredFactor, "_compute", lambda self, i, j, row: (made.append((i, j)), honest(self, i, j, row))
     )
     model = ns.gp.fit(store, Y, noise=0.01, solver="cholesky")
     assert not set(first) & set(made)
@@ -205,7 +211,7 @@ def test_matrices_that_are_not_positive_are_refused(tmp_path: Path) -> None:
 
 
 def test_gradients_that_do_not_end_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradients, "MOST", 2)
+    monkeypatch.setattr(conjugate_gradients, "MOST", 2)
     with pytest.raises(InferenceError, match="stop at a relative residual"):
         ns.gp.fit(stored(tmp_path), Y, noise=1e-6, solver="pcg", rank=3)
 

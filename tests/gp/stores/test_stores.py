@@ -16,8 +16,8 @@ import netsor as ns
 from limit_cases import SEQUENCES
 from netsor import zoo
 from netsor.errors import DataError, NetsorError
+from netsor.gp.stores import compute, engines, tiles
 from netsor.gp.stores import store as store_module
-from netsor.gp.stores import tiles
 from netsor.gp.stores.grid import Axis, Grid
 from netsor.limits import inputs
 from netsor.limits.on_numpy import recording
@@ -131,10 +131,10 @@ def test_workers_do_not_read_the_network_again(tmp_path: Path, monkeypatch: pyte
     wanted = held.read()
     for i, j in held.grid.tiles()[:2]:
         held.remove(i, j)
-    there = tiles.opened(tiles.packed(held))
+    there = engines.opened(engines.packed(held))
     monkeypatch.setattr(inputs, "joint", None)
     for i, j in held.grid.tiles()[:2]:
-        tiles.compute_tile(there, i, j)
+        engines.compute_tile(there, i, j)
     np.testing.assert_array_equal(held.read(), wanted)
 
 
@@ -147,7 +147,7 @@ class StopError(Exception):
 
 def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, made = tmp_path / "K.zarr", []
-    honest = tiles.compute_tile
+    honest = engines.compute_tile
 
     def dying(held: Any, i: int, j: int) -> None:
         if len(made) == 5:
@@ -155,7 +155,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         made.append((i, j))
         honest(held, i, j)
 
-    monkeypatch.setattr(tiles, "compute_tile", dying)
+    monkeypatch.setattr(engines, "compute_tile", dying)
     K = ns.kernel(zoo.mlp(2))
     with pytest.raises(StopError):
         ns.gp.store(K, VECTORS, path, tile=8)
@@ -164,7 +164,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert ns.gp.Store(path).status().done == 5
     first = made.copy()
     made.clear()
-    monkeypatch.setattr(tiles, "compute_tile", lambda held, i, j: (made.append((i, j)), honest(held, i, j)))
+    monkeypatch.setattr(engines, "compute_tile", lambda held, i, j: (made.append((i, j)), honest(held, i, j)))
     found = ns.gp.store(ns.kernel(zoo.mlp(2)), VECTORS, path, tile=8)
     assert not set(first) & set(made)
     assert sorted(first + made) == sorted(found.grid.tiles())
@@ -181,7 +181,7 @@ def test_a_run_with_other_memory_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(recording, "FEWEST_ENTRIES", 0)
     with monkeypatch.context() as patched:
         compiled = ns.gp.store(ns.kernel(zoo.mlp(2)), VECTORS, tmp_path / "C.zarr", tile=8, part=(1, 2))
-        patched.setattr(tiles, "is_available", lambda: False)
+        patched.setattr(compute, "is_available", lambda: False)
         if compiled.cut.compiled:
             with pytest.raises(DataError, match="there is no Numba here"):
                 ns.gp.store(ns.kernel(zoo.mlp(2)), VECTORS, compiled.path, tile=8)
@@ -197,7 +197,7 @@ def test_parts_of_an_array_job(tmp_path: Path) -> None:
 
 
 def test_two_writers_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, K, honest, said = tmp_path / "K.zarr", ns.kernel(zoo.mlp(2)), tiles.compute_tile, []
+    path, K, honest, said = tmp_path / "K.zarr", ns.kernel(zoo.mlp(2)), engines.compute_tile, []
 
     def beside(held: Any, i: int, j: int) -> None:
         if not said:
@@ -206,7 +206,7 @@ def test_two_writers_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             said.append(str(caught.value))
         honest(held, i, j)
 
-    monkeypatch.setattr(tiles, "compute_tile", beside)
+    monkeypatch.setattr(engines, "compute_tile", beside)
     ns.gp.store(K, VECTORS, path, tile=8)
     assert "--part 1/2" in said[0]
 
@@ -378,7 +378,7 @@ def test_other_programs_read_it_as_an_array(tmp_path: Path) -> None:
     import zarr
 
     found = made(tmp_path / "K.zarr")
-    upper = zarr.open_array(found.path / "K", mode="r")[:]
+    upper = np.asarray(zarr.open_array(found.path / "K", mode="r")[:])
     wanted = found.read()
     chunk = found.grid.rows.chunk
     for i in range(found.grid.rows.count):
@@ -411,12 +411,9 @@ def test_grids_cover_every_row_once(chunk: int) -> None:
     assert sorted(t for k in (1, 2, 3) for t in grid.part(k, 3)) == sorted(grid.tiles())
 
 
-def test_the_default_tile_follows_the_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(tiles, "ROWS", 20)
-    cheap = made(tmp_path / "a.zarr")
-    assert (
-        ns.gp.store(ns.kernel(zoo.mlp(2)), VECTORS, tmp_path / "b.zarr").grid.rows.chunk
-        > cheap.grid.rows.chunk
-    )
-    monkeypatch.setattr(tiles, "WORK", 5000)
-    assert ns.gp.store(ns.kernel(zoo.mlp(2)), VECTORS, tmp_path / "c.zarr").grid.rows.chunk < 20
+def test_the_default_tile_follows_the_work() -> None:
+    cheap, dear = ns.kernel(zoo.mlp(2)), ns.kernel(zoo.mlp(8))
+    assert tiles.default_side(cheap, VECTORS, 1.0, most_rows=20) == 20
+    assert tiles.default_side(cheap, VECTORS, 4.0, most_rows=20) == 5
+    sides = [tiles.default_side(K, VECTORS, 1.0, most_work=5000) for K in (cheap, dear)]
+    assert 20 > sides[0] > sides[1] >= 1

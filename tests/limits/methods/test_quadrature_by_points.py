@@ -7,10 +7,9 @@ import pytest
 from scipy.stats import multivariate_normal, norm
 
 import netsor as ns
+from netsor.expect.hermite.two_variables import PlanarFunction, planar_expectation
 from netsor.expect.points.normal import normal_points
-from netsor.expect.quadrature.frames import MOST_PLANES
-from netsor.expect.quadrature.planes import find_planes
-from netsor.expect.quadrature.space import gaussian_expectation
+from netsor.expect.quadrature.kink_lines import MOST_LINES, find_lines
 from netsor.limits.methods.quadrature import _sampled_where_unsettled
 
 
@@ -63,13 +62,13 @@ def test_rare_events_of_two_variables_have_honest_errors() -> None:
     assert np.diagonal(found.error).max() <= 1e-6
 
 
-def test_a_function_with_more_planes_than_rules_can_be_cut_at() -> None:
-    """The search for planes ends, and the value is that of E[(a + b mod 1/3)^2] within its error."""
-    planes = find_planes(lambda z: np.mod(z[0] + z[1], 1 / 3), np.zeros(2), np.ones(2), most=MOST_PLANES[1])
-    assert planes.curved
-    assert len(planes) <= 2 * MOST_PLANES[1]
+def test_a_function_with_more_lines_than_rules_can_be_split_at() -> None:
+    """The search for lines ends, and the value is that of E[(a + b mod 1/3)^2] within its error."""
+    wave = PlanarFunction(lambda z: np.mod(z[0] + z[1], 1 / 3), None)
+    lines = find_lines(wave.fn, np.zeros(2), np.ones(2))
+    assert lines.incomplete
+    assert len(lines) <= 2 * MOST_LINES
     values = np.mod(np.sqrt(2) * normal_points(1, 2**20, (0, 0))[0], 1 / 3) ** 2
-    found, error = gaussian_expectation(
-        lambda z: np.mod(z[0] + z[1], 1 / 3) ** 2, np.zeros(2), np.eye(2), tol=1e-8, max_points=2**14
-    )
-    assert abs(found - values.mean()) <= error + 1e-5
+    same = np.kron(np.ones((2, 2)), np.eye(2))[None]
+    value, error, _ = planar_expectation(wave, wave, np.zeros((1, 4)), same)
+    assert abs(value - values.mean()) <= error + 1e-5

@@ -21,7 +21,12 @@ UNTRACED = SAMPLED | {"gru, random state", "batchnorm_mlp", "batchnorm_mlp, deep
 TRACED = [case for case in CASES if case.name not in UNTRACED]
 # under jit a Hermite series has a fixed number of terms and nodes
 FIXED_SERIES = {"mlp, tanh": 1e-10, "mlp, silu": 1e-10}
-COMPILE_LONG = {"layernorm_mlp, phi first"}  # quadratures between kinks
+# one of each kind: compiling takes most of the time
+QUICK = {
+    *("mlp, relu", "mlp, tanh", "simple_rnn", "cnn, gap", "cnn, mean pool", "resnet"),
+    *("graph_conv, mean", "layernorm_mlp", "transformer, tied", "transformer, two heads, untied"),
+}
+slow = pytest.mark.slow
 RNG = np.random.default_rng(5)
 
 
@@ -59,11 +64,7 @@ def program_size(net: Network, x: np.ndarray) -> int:
 
 
 @pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, id=case.name, marks=[pytest.mark.slow] if case.name in COMPILE_LONG else [])
-        for case in TRACED
-    ],
+    "case", [pytest.param(case, id=case.name, marks=() if case.name in QUICK else slow) for case in TRACED]
 )
 def test_values_of_the_zoo(case: Case) -> None:
     kernel = ns.kernel(case.net)
@@ -119,7 +120,10 @@ def test_two_sets_of_sequences_of_several_lengths() -> None:
     assert_close(jax.jit(kernel)(as_jax(inputs[:2]), as_jax(inputs[1:])), kernel(inputs[:2], inputs[1:]))
 
 
-@pytest.mark.parametrize("name", ["mlp", "mlp of variances", "rnn", "mlp, tanh"])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("mlp", marks=slow), "mlp of variances", "rnn", pytest.param("mlp, tanh", marks=slow)],
+)
 def test_slopes(name: str) -> None:
     """jax.grad against central differences, in the inputs along a line and in all variances."""
     net, x = LONG[name]
@@ -170,8 +174,17 @@ def test_variances_that_differ_from_layer_to_layer_are_rolled() -> None:
     assert size(24) <= size(12) + 8
 
 
-@pytest.mark.parametrize("name", ["mlp", "mlp of variances", "mlp, tanh", "rnn", "layernorm"])
-@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize(
+    ("name", "double"),
+    [
+        *((name, False) for name in ("mlp", "mlp, tanh", "rnn", "layernorm")),
+        ("mlp", True),
+        *(
+            pytest.param(name, True, marks=slow)
+            for name in ("mlp of variances", "mlp, tanh", "rnn", "layernorm")
+        ),
+    ],
+)
 def test_single_precision_stays_single(name: str, double: bool) -> None:
     jax.config.update("jax_enable_x64", double)
     net, x = LONG[name]

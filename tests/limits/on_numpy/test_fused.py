@@ -9,7 +9,8 @@ import computations
 import netsor as ns
 from limit_cases import CASES, SAMPLED, Case
 from netsor import zoo
-from netsor.limits.on_numpy import fused, loops, recording
+from netsor.limits.kernel_tiles import tile_sizes
+from netsor.limits.on_numpy import compiled_loops, fused, recording
 from netsor.limits.on_numpy.prepared import Prepared
 from netsor.limits.tape.tape import Tape
 
@@ -74,7 +75,7 @@ def test_images_with_few_channels(channels: int, dtype: type, always: None, monk
 def test_the_angle() -> None:
     """Against the library, on both axes and in all quadrants, to two units in the last place."""
     values = np.concatenate([RNG.standard_normal(200), [0.0, 1.0, -1.0, 1e-300, 1e300, 0.41421356237309503]])
-    atan2 = loops.make_atan2(np.float64)
+    atan2 = compiled_loops.make_atan2(np.float64)
     found = np.array([[atan2(y, x) for x in values] for y in values])
     wanted = np.arctan2(values[:, None], values)
     np.testing.assert_allclose(found, wanted, rtol=5e-16, atol=0)
@@ -83,9 +84,9 @@ def test_the_angle() -> None:
 def test_equal_layers_are_compiled_once(always: None) -> None:
     x = RNG.standard_normal((5, 3))
     ns.kernel(zoo.mlp(3, ns.gelu, var_b=0.3))(x)
-    before = loops.compiled_loop.cache_info().currsize
+    before = compiled_loops.compiled_loop.cache_info().currsize
     ns.kernel(zoo.mlp(6, ns.gelu, var_b=0.3))(x)
-    assert loops.compiled_loop.cache_info().currsize == before
+    assert compiled_loops.compiled_loop.cache_info().currsize == before
 
 
 @pytest.mark.parametrize(("depth", "outside"), [(1, 0), (3, 2)])
@@ -126,9 +127,9 @@ def test_a_loop_with_several_outputs_and_axes() -> None:
 
 
 def test_small_work_is_not_compiled() -> None:
-    before = loops.compiled_loop.cache_info().currsize
+    before = compiled_loops.compiled_loop.cache_info().currsize
     ns.kernel(zoo.mlp(2, ns.relu, var_b=0.7))(RNG.standard_normal((20, 3)))
-    assert loops.compiled_loop.cache_info().currsize == before
+    assert compiled_loops.compiled_loop.cache_info().currsize == before
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -136,7 +137,7 @@ def test_exp_of_loops(dtype) -> None:
     """Against NumPy: to the last places in the whole range, and what is beyond it."""
     body = "        {0}[i] = {1}(a[i])\n"
     source = "def loop(one, two, a):\n    for i in range(a.shape[0]):\n"
-    loop = loops.compiled_loop(
+    loop = compiled_loops.compiled_loop(
         source + body.format("one", "exp") + body.format("two", "expm1"), np.dtype(dtype)
     )
     rng, most = np.random.default_rng(0), 87 if dtype == "float32" else 708
@@ -152,3 +153,24 @@ def test_exp_of_loops(dtype) -> None:
     loop(*found, ends)
     np.testing.assert_array_equal(found[0], [np.inf, 0, np.nan, np.inf, 0])
     np.testing.assert_array_equal(found[1], [np.inf, -1, np.nan, np.inf, -1])
+
+
+def test_repeated_expressions_are_computed_once() -> None:
+    body = ["t0 = x0 * x1", "t1_0 = x0 * x1", "t1_1 = sqrt(t1_0)", "t2 = t1_1 * number(1.0)", "out0[i0] = t2"]
+    assert fused._simplified(body) == ["t0 = x0 * x1", "t1_1 = sqrt(t0)", "out0[i0] = t1_1"]
+
+
+def test_many_pairs_for_each_input_leave_single_inputs_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The values are the same, also of a part that is cut as the whole is."""
+    pytest.importorskip("numba")
+    monkeypatch.setattr(recording, "FEWEST_ENTRIES", 0)
+    x = np.random.default_rng(0).standard_normal((40, 3))
+    K = ns.kernel(ns.zoo.mlp(3))
+    monkeypatch.setattr(recording, "_pays_for_singles", lambda *_: True)
+    compiled, in_numpy = K(x), ns.kernel(ns.zoo.mlp(3))
+    monkeypatch.setattr(recording, "_pays_for_singles", lambda *_: False)
+    np.testing.assert_allclose(in_numpy(x), compiled, rtol=1e-13)
+    cut = tile_sizes(in_numpy, x, None, {})
+    assert cut is not None
+    assert cut.compiled
+    assert not cut.singles

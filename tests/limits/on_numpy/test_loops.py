@@ -2,20 +2,21 @@
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from netsor.limits.on_numpy import loops
+from netsor.limits.on_numpy import compiled_loops as loops
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "getuid"), reason="folders have no owner here")
 SOURCE = "def loop(x):\n    return x + number(1)\n"
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache of our own; the folders above the test's are not looked at."""
     tmp_path.chmod(0o700)
     inside = lambda folder: tuple(p for p in folder.parents if p.is_relative_to(tmp_path.resolve()))  # noqa: E731
@@ -127,7 +128,7 @@ def _as_old(damage: Callable[[Path], None]) -> Callable[[Path], None]:
     return unseen
 
 
-DAMAGES: dict[str, Callable[[Path], None]] = {
+DAMAGES: dict[str, Callable[[Path], Any]] = {
     **{f"flipped at {at}": _as_old(_flipped(at)) for at in (0.0, 0.03, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)},
     "empty": lambda path: path.write_bytes(b""),
     "cut": lambda path: path.write_bytes(path.read_bytes()[:-40]),
@@ -143,7 +144,7 @@ def test_a_damaged_file_is_replaced(cache: Path, suffix: str) -> None:
     pytest.importorskip("numba")
 
     def run() -> tuple[float, int]:
-        loop = loops.compiled_loop.__wrapped__(SOURCE, np.dtype(float))
+        loop: Any = loops.compiled_loop.__wrapped__(SOURCE, np.dtype(float))
         value = loop(1.0)
         return value, sum(loop.stats.cache_hits.values())
 

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 import netsor as ns
+from computations import computation
 from effort import peak
 from netsor import zoo
-from netsor.limits.sampling import chains, scheduling
+from netsor.limits.sampling import recursions
+from netsor.limits.sampling.records import Core, CoreGroup, Recursion, Schedule
 from netsor.limits.sampling.recursions import in_order, recursive_sums, states_shape
-from netsor.limits.sampling.schedule import Core, Group, Recursion, Schedule
-from sampled_networks import INPUTS, NAMES, NETWORKS, SETS, schedule
+from sampled_networks import FEW_NAMES, INPUTS, NAMES, NETWORKS, SETS, schedule
 
 pytest.importorskip("numba")
 
@@ -21,7 +22,7 @@ pytest.importorskip("numba")
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Recursions wherever there are any."""
-    monkeypatch.setattr(chains, "_is_worth_it", lambda *_: True)
+    monkeypatch.setattr(recursions, "_is_worth_it", lambda *_: True)
 
 
 @pytest.mark.parametrize("count", [1, 7, 512, 1300])
@@ -42,8 +43,8 @@ def test_sums_by_brute_force(count: int) -> None:
     weights = weights + weights.swapaxes(1, 2)
     recursion = Recursion.of(before, factor)
     assert recursion.chain.tolist() == [0, 1, 0, 1, 2, 1, 0, 2, 0]
-    group = Group(pool=0, size=rows, sampled=sampled, starts=starts[:-1], recursion=recursion)
-    states = np.full(states_shape(group, repeats, count), np.nan)
+    group = CoreGroup(pool=0, size=rows, sampled=sampled, starts=starts[:-1], atoms={}, recursion=recursion)
+    states = np.full(states_shape(group, repeats, count), 7.0)  # of another run
     parts: list[np.ndarray] = []  # of each row, (repeats, all parts, points)
     for x in range(rows):
         own = np.zeros((repeats, starts[-1], count))
@@ -60,14 +61,22 @@ def test_sums_by_brute_force(count: int) -> None:
         )
 
 
+OTHER_INPUTS = [case for case in INPUTS if case != "two lengths"]
+
+
 @pytest.mark.usefixtures("always")
-@pytest.mark.parametrize("case", INPUTS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        *(pytest.param(*name.values, "two lengths", marks=name.marks) for name in NAMES),
+        *(pytest.param(*name.values, case, marks=name.marks) for name in FEW_NAMES for case in OTHER_INPUTS),
+    ],
+)
 def test_against_written_out_sums(name: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same points, so the same values but for rounding."""
     inputs = INPUTS[case]
     found = ns.kernel(NETWORKS[name], points=2**6, repeats=5).evaluate(inputs)
-    monkeypatch.setattr(scheduling, "find_recursions", lambda *_: {})
+    monkeypatch.setattr("netsor.limits.sampling.schedule.find_recursions", lambda *_: {})
     wanted = ns.kernel(NETWORKS[name], points=2**6, repeats=5).evaluate(inputs)
     size = np.abs(wanted.value).max()
     np.testing.assert_allclose(found.value, wanted.value, rtol=0, atol=1e-10 * size)
@@ -75,10 +84,10 @@ def test_against_written_out_sums(name: str, case: str, monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("always")
-@pytest.mark.parametrize("name", ["GRU", "several functions", "independent of the input"])
+@pytest.mark.parametrize("name", ["GRU", pytest.param("several functions", marks=pytest.mark.slow)])
 def test_in_little_memory(name: str) -> None:
     """What does not stay is computed again from the first stage on, and with it the recursion."""
-    options = {"points": 2**9, "repeats": 3}
+    options: dict[str, Any] = {"points": 2**9, "repeats": 3}
     whole = ns.kernel(NETWORKS[name], **options).evaluate(SETS)
     size, memory, accepted = np.abs(whole.value).max(), 2**19, 0
     while accepted < 3:
@@ -91,6 +100,29 @@ def test_in_little_memory(name: str) -> None:
             np.testing.assert_allclose(found.value, whole.value, rtol=0, atol=1e-12 * size)
             np.testing.assert_allclose(found.error, whole.error, rtol=0, atol=1e-12 * size)
         memory = memory * 5 // 4
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("name", NAMES)
+def test_tangents_against_written_out_sums(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same points, so the same values but for rounding."""
+    options: dict[str, Any] = {"points": 2**7, "repeats": 2}
+    recursive = ns.ntk(NETWORKS[name], **options).evaluate(SETS)
+    monkeypatch.setattr("netsor.limits.sampling.schedule.find_recursions", lambda *_: {})
+    written_out = ns.ntk(NETWORKS[name], **options).evaluate(SETS)
+    size = np.abs(written_out.value).max()
+    np.testing.assert_allclose(recursive.value, written_out.value, rtol=0, atol=1e-10 * size)
+    np.testing.assert_allclose(recursive.error, written_out.error, rtol=0, atol=1e-10 * size)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_moments_of_a_tangent_are_in_tables(name: str) -> None:
+    """Also where an average over states meets a single one, which is a sum that could come apart first."""
+    tangent = computation(ns.kernel(ns.tangent(NETWORKS[name]), points=2**6), SETS)
+    assert not tangent.plan().exact
+    repeats = tangent.sampled.repeats
+    assert repeats.tables is not None
+    assert repeats.variables(2**6) == repeats.tables.rows
 
 
 def schedule_of(inputs: np.ndarray, **options: Any) -> Schedule:
@@ -107,7 +139,7 @@ def test_where_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for memory, expected in ((2**29, True), (2**27, False)):
         assert (schedule_of(tokens, points=2**10, memory=memory).groups[0].recursion is not None) == expected
     assert "compiled by Numba" in ns.kernel(zoo.gru(), points=2**6).evaluate(list(tokens[:2])).explain()
-    monkeypatch.setattr(chains, "is_available", lambda: False)
+    monkeypatch.setattr(recursions, "is_available", lambda: False)
     assert schedule_of(tokens[:2]).groups[0].recursion is None
     assert "compiled by Numba" not in ns.kernel(zoo.gru(), points=2**6).evaluate(list(tokens[:2])).explain()
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from netsor.build.functions import as_node, check_mask, contract, dot, softmax
+from netsor.build.array_functions import as_node, check_mask, contract, dot, softmax
+from netsor.build.graph_nodes import Node, apply
 from netsor.build.layers.dense import flag, label, number, scaled
-from netsor.build.nodes import Node, apply, fail
 from netsor.build.parameters import Matrix
+from netsor.build.source_lines import fail
 from netsor.build.trace import numbers
 from netsor.lang.functions import MIXINGS, mul
 
@@ -29,16 +30,31 @@ def attention(
     v: Node,
     *,
     causal: bool = False,
-    mask: Any = None,
+    mask: object = None,
     scale: str | float = "1/n",
     weights: Weights = "softmax",
 ) -> Node:
-    """`sum_j softmax_j(q_i . k_j / n) v_j` over the last index axis; further axes (heads) run along.
+    """Compute `sum_j softmax_j(q_i . k_j / n) v_j` over the last index axis.
 
-    causal   position i sees positions j <= i only
-    mask     array (queries, keys) of zeros and ones: which pairs count
-    scale    "1/n", or a number that multiplies q.k/n
-    weights  "softmax", "identity" (the logits themselves), or a function of the logits such as `ns.relu`
+    Leading axes, such as heads, are batch axes.
+
+    Parameters
+    ----------
+    q, k, v
+        Blocks of queries, keys and values: index shapes (..., queries), (..., keys), (..., keys).
+    causal
+        Whether position i sees positions j <= i only.
+    mask
+        Zeros and ones (queries, keys): which pairs count.
+    scale
+        "1/n", or a number that multiplies q.k/n.
+    weights
+        "softmax", "identity" (the logits themselves), or a function of the logits such as `ns.relu`.
+
+    Returns
+    -------
+    Node
+        A block of index shape (..., queries).
     """
     q, k, v = as_node(q), as_node(k), as_node(v)
     if isinstance(scale, str) and scale != "1/n":
@@ -56,18 +72,18 @@ def attention(
         )
     logits: Any = dot(q[..., :, None], k[..., None, :])
     if not isinstance(scale, str):
-        logits = number(scale, "scale") * logits if scale != 0 else logits - logits
+        logits = number("scale", scale) * logits if scale != 0 else logits - logits
     mask = _seen(causal, mask, q, k)
     if _named(weights) == "softmax":
         return contract(softmax(logits, mask=mask), v)
-    found = weights(logits) if callable(weights) else logits
+    scores = weights(logits) if callable(weights) else logits
     if mask is not None:
         check_mask(mask, logits)
-        found = found * mask
-    return contract(found, v)
+        scores = scores * mask
+    return contract(scores, v)
 
 
-def _named(weights: Any) -> Any:
+def _named(weights: object) -> Any:
     if callable(weights) or weights in ("softmax", "identity"):
         return weights
     raise fail(
@@ -75,9 +91,9 @@ def _named(weights: Any) -> Any:
     )
 
 
-def _seen(causal: bool, mask: Any, q: Node, k: Node) -> Any:
-    """Which keys a query sees, or None for all."""
-    if not flag(causal, "causal"):
+def _seen(causal: bool, mask: object, q: Node, k: Node) -> Any:
+    """The mask (queries, keys) of visible keys, or None for all."""
+    if not flag("causal", causal):
         return mask
     triangle = np.tri(q.index[-1], k.index[-1])
     if mask is not None and not isinstance(mask, Node):
@@ -86,22 +102,38 @@ def _seen(causal: bool, mask: Any, q: Node, k: Node) -> Any:
 
 
 class Attention:
-    """Attention over a sequence (T, m) of data or a block of index shape (T,), with `heads` heads.
+    """Attention over a sequence (T, m) of data, or a block of index shape (T,).
 
-    tied    keys, queries and values are one projection, as in the paper; "qk": keys and queries are
-    heads   several heads have projections of their own and are joined by output matrices whose
-            fan-in counts the heads; math.inf: see below
-    weights "softmax", "identity" or a function of the logits
-    The skip connection of the paper, value + attention, is `skip=True`.
+    Call it as `layer(x, mask, values)`. Queries and keys are projections of x; values are projections of
+    `values`, by default x. For example, `layer(h + code, values=h)` adds a positional code to queries and
+    keys only.
 
-    Called as `layer(x, mask, values)`: values are made of `values`, and of x if there are none. So a code of
-    positions that only keys and queries see is `layer(h + code, values=h)`.
+    Parameters
+    ----------
+    heads
+        The number of heads. Each of several heads has its own projections; output matrices, whose fan-in
+        counts the heads, combine them. For math.inf see below.
+    causal, scale, weights
+        As for `attention`.
+    tied
+        True: keys, queries and values are one projection, as in the paper. "qk": keys and queries are.
+    skip
+        Whether to add the values: the skip connection of the paper.
+    var_u, var_o
+        Variances (times the fan-in) of the projections and of the output matrices.
+    name
+        A suffix of the matrices' names.
 
-    Infinitely many heads have logits q.k/sqrt(n), which stay random (Hron et al. 2020): over the heads, L_ij
-    is Gaussian with Cov(L_ij, L_i'j') = E[q_i q_i'] E[k_j k_j']. That is the law of M @ (q_i * k_j), whose
-    width are the heads, as it is for the values. The kernel is
-    var_o sum_jj' E[weight_ij weight_i'j'] E[v_j v_j']; identity weights are exact, others are sampled.
+    Notes
+    -----
+    With infinitely many heads the logits are L = q.k/sqrt(n), which stay random (Hron et al. 2020): over the
+    heads, L_ij is Gaussian with Cov(L_ij, L_i'j') = E[q_i q_i'] E[k_j k_j']. The vector M @ (q_i * k_j),
+    whose coordinates stand for heads, has the same law. The kernel is
+    var_o sum_jj' E[weight_ij weight_i'j'] E[v_j v_j']. It is exact for identity weights, and sampled for
+    others.
 
+    Examples
+    --------
     >>> import math, numpy as np, netsor as ns
     >>> heads, v = ns.Attention(math.inf, weights="identity"), ns.Matrix(rows=1)
     >>> net = ns.network(lambda x: v @ heads(x))
@@ -127,8 +159,8 @@ class Attention:
         if heads != inf and (type(heads) is not int or not 1 <= heads <= 10_000):
             raise fail(f"heads={heads!r:.60}", "The number of heads is from 1 to 10,000, or math.inf.")
         self.heads, self.scale, self.weights = heads, scale, _named(weights)
-        self.causal, self.skip = flag(causal, "causal"), flag(skip, "skip")
-        tied = tied if isinstance(tied, str) and tied == "qk" else flag(tied, "tied")
+        self.causal, self.skip = flag("causal", causal), flag("skip", skip)
+        tied = tied if isinstance(tied, str) and tied == "qk" else flag("tied", tied)
         if heads == inf and tied:
             raise fail(
                 f"tied={tied!r} with infinitely many heads",
@@ -136,13 +168,13 @@ class Attention:
             )
         index = (int(heads),) if 1 < heads < inf else ()
         labels = {True: ("U",) * 3, False: ("Uq", "Uk", "Uv"), "qk": ("Uq", "Uq", "Uv")}[tied]
-        made = {part: Matrix(var_u, index=index, name=label(part, name)) for part in labels}
-        self.Q, self.K, self.V = (made[part] for part in labels)
+        matrices = {part: Matrix(var_u, index=index, name=label(part, name)) for part in labels}
+        self.Q, self.K, self.V = (matrices[part] for part in labels)
         var_o = scaled(var_o, int(heads) if heads < inf else 1, "var_o")
         self.O = Matrix(var_o, index=index, name=label("O", name)) if heads > 1 else None
         self.M = Matrix(name=label("M", name), rate=0.0) if heads == inf else None
 
-    def __call__(self, x: Any, mask: Any = None, values: Any = None) -> Node:
+    def __call__(self, x: object, mask: object = None, values: object = None) -> Node:
         v = self.V @ (x if values is None else values)
         q = v if self.Q is self.V else self.Q @ x
         k = q if self.K is self.Q else self.K @ x
@@ -156,11 +188,13 @@ class Attention:
             return out
         return self.O.times(out, aligned=1).sum(axis=0) if self.O.index else self.O @ out
 
-    def _many_heads(self, M: Matrix, q: Node, k: Node, v: Node, mask: Any) -> Node:
-        """sum_j weight(L_ij) v_j. For identity weights only E[L L'] counts, so that q_i k_j may stand for
-        L_ij, and the sum over j is that of k_j v_j."""
+    def _many_heads(self, M: Matrix, q: Node, k: Node, v: Node, mask: object) -> Node:
+        """sum_j weight(L_ij) v_j, with L_ij = M (q_i k_j).
+
+        Identity weights enter only through E[L L'], so q_i k_j may replace L_ij: q_i sum_j k_j v_j.
+        """
         mask = _seen(self.causal, mask, q, k)
-        scale = 1.0 if isinstance(self.scale, str) else number(self.scale, "scale")
+        scale = 1.0 if isinstance(self.scale, str) else number("scale", self.scale)
         if self.weights == "identity":
             both: Any = k * v
             if mask is None:
@@ -169,10 +203,10 @@ class Attention:
         logits: Any = scale * (M @ (q[..., :, None] * k[..., None, :]))
         if self.weights == "softmax":
             extra = () if mask is None else (check_mask(mask, logits),)
-            found: Any = apply(MIXINGS["softmax"], logits, *extra, axis=-1)
+            scores: Any = apply(MIXINGS["softmax"], logits, *extra, axis=-1)
         else:
             assert callable(self.weights)
-            found = self.weights(logits)
+            scores = self.weights(logits)
             if mask is not None:
-                found = found * check_mask(mask, logits)
-        return (found * v[..., None, :]).sum(len(found.index) - 1)
+                scores = scores * check_mask(mask, logits)
+        return (scores * v[..., None, :]).sum(len(scores.index) - 1)

@@ -1,8 +1,8 @@
-"""Convolutions: a matrix for each position of the kernel, then the sum over its window.
+"""Convolutions: a matrix W_j for each kernel position j, then the sum over its window.
 
-They slide over the last index axes, (..., height, width) or (..., length); further axes run along.
-Entries have variance var_w / fan_in, and the fan-in counts the kernel positions: each of the
-matrices has the law of `Matrix(var_w / positions)`.
+They act on the last index axes, (..., height, width) or (..., length); leading axes are batch axes. Entries
+have variance var_w / fan_in. The fan-in counts the kernel positions, so each W_j is a
+`Matrix(var_w / positions)`.
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from netsor.build.functions import as_node, pad
+from netsor.build.array_functions import as_node, pad
+from netsor.build.graph_nodes import Node, apply
 from netsor.build.layers.dense import bias, flag, label, number, scaled
-from netsor.build.layers.space import back, in_front, integers, per_axis
-from netsor.build.nodes import Node, apply, fail
+from netsor.build.layers.spatial_axes import back, in_front, integers, per_axis
 from netsor.build.parameters import Matrix, Vector
+from netsor.build.source_lines import fail
 from netsor.lang.functions import mul
 from netsor.lang.index_maps import AROUND, take, window, windows
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d"]
-
-AXES = {1: "length", 2: "height, width", 3: "depth, height, width"}
 
 
 class _Convolution:
@@ -47,18 +46,19 @@ class _Convolution:
         self.stride = per_axis(stride, self.dims, "stride")
         self.dilation = per_axis(dilation, self.dims, "dilation")
         self.padding = self._padding(padding)
-        self.transposed, self.depthwise = flag(transposed, "transposed"), flag(depthwise, "depthwise")
+        self.transposed, self.depthwise = flag("transposed", transposed), flag("depthwise", depthwise)
         self.local = None if local is None else per_axis(local, self.dims, "local")
         if self.transposed + self.depthwise + (local is not None) > 1:
             raise fail("a convolution of two kinds", "Choose one of transposed, local and depthwise.")
+        # The fan-in counts the kernel positions, each with its own matrix.
         var, index = scaled(var_w, prod(self.kernel), "var_w"), self.kernel + (self.local or ())
         self.W: Any = (Vector if self.depthwise else Matrix)(var, index=index, name=label("W", name))
         self.b: Any = bias(var_b, mean_b, label("b", name))
         if self.b and self.local:
-            mean = np.full(self.local, number(mean_b, "mean_b"))
+            mean = np.full(self.local, number("mean_b", mean_b))
             self.b = Vector(var_b, mean, index=self.local, name=label("b", name))
 
-    def _padding(self, padding: Any) -> str | tuple[int, ...]:
+    def _padding(self, padding: object) -> str | tuple[int, ...]:
         if isinstance(padding, str) and padding in ("same", "valid", *AROUND):
             return padding
         values = integers(padding)
@@ -72,13 +72,14 @@ class _Convolution:
             )
         return values if any(values) else "valid"
 
-    def __call__(self, x: Any) -> Node:
+    def __call__(self, x: object) -> Node:
         x = as_node(x)
         positions = x.index[: len(x.index) - x.channels]
         if len(positions) < self.dims:
+            axes = ", ".join(("depth", "height", "width")[-self.dims :]) if self.dims > 1 else "length"
             raise fail(
                 f"a {self.dims}-dimensional convolution meets positions of shape {positions}",
-                f"Data have shape (..., {AXES[self.dims]}, channels); "
+                f"Data have shape (..., {axes}, channels); "
                 f"a block has at least {self.dims} index {'axes' if self.dims > 1 else 'axis'}.",
             )
         x = in_front(x, self.dims)
@@ -95,23 +96,23 @@ class _Convolution:
     def _plain(self, x: Node) -> Node:
         padding: Any = self.padding
         if isinstance(padding, tuple):
-            if len(set(padding)) > 1:
+            if len(set(padding)) > 1:  # `window` pads all axes alike, so pad with zeros first
                 x, padding = in_front(pad(back(x, self.dims), [(p, p) for p in padding]), self.dims), "valid"
             else:
                 padding = padding[0]
         return apply(window, self.W @ x, dims=self.dims, padding=padding, **self._steps(self.stride))
 
-    def _steps(self, stride: Any) -> dict[str, Any]:
-        """Stride and dilation where they are not 1."""
+    def _steps(self, stride: object) -> dict[str, Any]:
+        """Stride and dilation as options, unless they are 1."""
         ones = (1,) * self.dims
         steps = {"stride": ones if stride == 1 else stride, "dilation": self.dilation}
         return {name: value for name, value in steps.items() if value != ones}
 
     def _spread(self, x: Node) -> Node:
-        """x with stride - 1 zeros between neighbours, and as many around it as all outputs read.
+        """Insert stride - 1 zeros between neighbours of x, and pad it with the zeros that the outputs read.
 
-        Of stride * size outputs ("same") the first reads as many zeros in front as a convolution
-        would have had before it was transposed, rounded up.
+        For "same" there are stride * size outputs; the padding in front is that of the convolution of which
+        this is the transpose, rounded up.
         """
         exists = np.array(True)
         for axis, (k, s, d) in enumerate(zip(self.kernel, self.stride, self.dilation, strict=True)):
@@ -138,7 +139,10 @@ class _Convolution:
         return apply(mul, exists.reshape(*exists.shape, *(1,) * (len(x.index) - self.dims)).astype(float), x)
 
     def _by_members(self, x: Node) -> Node:
-        """The members of every window as axes in front of the outputs, then a product and a sum."""
+        """Gather the members of all windows as leading axes, multiply each, and sum over them.
+
+        Local and depthwise kernels depend on more than the kernel position, so `window` does not apply.
+        """
         if isinstance(self.padding, tuple):
             x = in_front(pad(back(x, self.dims), [(p, p) for p in self.padding]), self.dims)
         padding = "valid" if isinstance(self.padding, tuple) else self.padding
@@ -160,19 +164,34 @@ class _Convolution:
 
 
 class Conv1d(_Convolution):
-    """`out[o] = sum_j W_j x[o stride + j dilation - left] + b` over the positions j of a kernel.
+    """The convolution `out[o] = sum_j W_j x[o stride + j dilation - left] + b` over kernel positions j.
 
-    x is data (..., length, channels) or a block of index shape (..., length).
+    It takes data (..., length, channels) or a block of index shape (..., length).
 
-    padding     "same" (zeros), "valid" (only windows that fit), "circular" (windows around every stride-th
-                place), "wrap" (as "same", with the other end in place of zeros, which is how neural-tangents
-                does circular convolution), or a number of zeros at either end of each axis
-    transposed  the transpose in space: input i adds W_j x[i] to the outputs i stride + j dilation - left.
-                "same" has size * stride outputs, "valid" all that an input reaches (at least so many)
-    local       the shape of the output, where every place of it has matrices and a bias of its own
-    depthwise   every channel by itself: in place of matrices, vectors w_j of variance var_w / positions that
-                multiply x coordinate by coordinate
+    Parameters
+    ----------
+    kernel, stride, dilation
+        Integers, or tuples with one per spatial axis.
+    padding
+        "same": zeros. "valid": only windows that fit. "circular": periodic, with windows centred on every
+        stride-th position. "wrap": as "same", with periodic padding, as in neural-tangents. A number: so many
+        zeros at each end of each axis.
+    var_w, var_b, mean_b
+        Variance of the weights times the fan-in (kernel positions times channels); variance and mean of the
+        bias.
+    transposed
+        Whether to transpose in space: input i adds W_j x[i] to output i stride + j dilation - left. "same"
+        has size * stride outputs; "valid" has all outputs that an input reaches, and at least size * stride.
+    local
+        The shape of the output; each output position then has its own matrices and bias.
+    depthwise
+        Whether channels are separate: vectors w_j of variance var_w / positions replace the matrices, and
+        multiply x coordinatewise.
+    name
+        A suffix of the parameters' names.
 
+    Examples
+    --------
     >>> import numpy as np, netsor as ns
     >>> conv, v = ns.Conv1d(3, padding="circular"), ns.Matrix(rows=1)
     >>> net = ns.network(lambda x: v @ conv(x))
@@ -187,12 +206,12 @@ class Conv1d(_Convolution):
 
 
 class Conv2d(_Convolution):
-    """The same for data (..., height, width, channels) and blocks (..., height, width); see `Conv1d`."""
+    """A convolution of data (..., height, width, channels), or blocks (..., height, width); see `Conv1d`."""
 
     dims = 2
 
 
 class Conv3d(_Convolution):
-    """The same for data (..., depth, height, width, channels) and blocks without channels; see `Conv1d`."""
+    """A convolution of data (..., depth, height, width, channels), or such blocks; see `Conv1d`."""
 
     dims = 3

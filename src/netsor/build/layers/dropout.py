@@ -1,28 +1,35 @@
-"""Dropout: masks that are drawn anew for every input and every use."""
+"""Dropout: a new random mask for each input and each call."""
 
 from __future__ import annotations
 
 from statistics import NormalDist
-from typing import Any
 
-from netsor.build.functions import as_node
+from netsor.build.array_functions import as_node
+from netsor.build.graph_nodes import Node, apply
 from netsor.build.layers.dense import number
-from netsor.build.nodes import Node, apply, fail
 from netsor.build.parameters import Vector
+from netsor.build.source_lines import fail
 from netsor.lang.functions import mul, step
 
 __all__ = ["Dropout"]
 
 
 class Dropout:
-    """h times a mask: each coordinate is kept with probability `keep` and divided by it, else it is 0.
+    """Multiply h by a mask: keep each coordinate with probability `keep` and divide it by `keep`, else set 0.
 
-    Masks are drawn anew for every input, every vector of a block and every use of the layer, so that
-    E[f(x) f(x')] only grows where x and x' are the same input: there E[mask^2] = 1 / keep. A network without
-    dropout, as it is at the time of testing, is one without the layer.
+    Each input, each vector of a block and each call gets its own mask. So only the diagonal of a kernel
+    changes: there E[mask^2] = 1 / keep, elsewhere E[mask mask'] = 1. For evaluation without dropout, leave
+    out the layer.
 
-    The mask is step(g) / keep with a Gaussian g of mean Phi^-1(keep), `ns.Vector(each=True)`.
+    The mask is step(g) / keep, where g is a Gaussian `ns.Vector(each=True)` of mean Phi^-1(keep).
 
+    Parameters
+    ----------
+    keep
+        The probability that a coordinate is kept, between 0 and 1.
+
+    Examples
+    --------
     >>> import numpy as np, netsor as ns
     >>> U, v, drop = ns.Matrix(), ns.Matrix(rows=1), ns.Dropout(0.5)
     >>> net = ns.network(lambda x: v @ drop(U @ x))
@@ -32,13 +39,13 @@ class Dropout:
     """
 
     def __init__(self, keep: float) -> None:
-        self.keep = number(keep, "keep")
+        self.keep = number("keep", keep)
         if not 0 < self.keep < 1:
             raise fail(f"keep={keep!r}", "The probability to be kept is between 0 and 1.")
         self.noise: list[Vector] = []
-        self.places: dict[tuple[tuple[int, ...], int], int] = {}  # by index shape and number of the use
+        self.places: dict[tuple[tuple[int, ...], int], int] = {}  # (index shape, number of the call) -> mask
 
-    def __call__(self, h: Any) -> Node:
+    def __call__(self, h: object) -> Node:
         h = as_node(h)
         if h.kind not in ("G", "H"):
             raise fail("dropout of data", "Masks have a width: multiply data by a Matrix first.")

@@ -1,15 +1,14 @@
-"""Discrete tokens: a random vector for each, looked up by number."""
+"""Embeddings of discrete tokens."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from netsor.build.functions import as_node
+from netsor.build.array_functions import as_node
+from netsor.build.graph_nodes import Node
 from netsor.build.layers.dense import label, scaled
-from netsor.build.nodes import Node, fail
 from netsor.build.parameters import Matrix
+from netsor.build.source_lines import fail
 from netsor.errors import DataError
 from netsor.lang.functions import abs_, relu
 
@@ -17,11 +16,22 @@ __all__ = ["Embedding"]
 
 
 class Embedding:
-    """The vector of each token: independent coordinates N(0, var), one vector for each of `count` tokens.
+    """A random vector for each of `count` tokens, with independent coordinates N(0, var).
 
-    Called on data of any shape that hold token numbers 0, ..., count - 1. It is `E @ one_hot(token)` with a
-    matrix of variance var * count, so that cov(E t, E s) = var if t = s and else 0.
+    Call it with data of any shape that contain token numbers 0, ..., count - 1. It computes
+    `E @ one_hot(token)` with `E = Matrix(var * count)`, so cov(E t, E s) = var if t = s, else 0.
 
+    Parameters
+    ----------
+    count
+        The number of tokens.
+    var
+        The variance of a coordinate.
+    name
+        A suffix of the matrix's name.
+
+    Examples
+    --------
     >>> import netsor as ns
     >>> embed, v = ns.Embedding(10, var=2.0), ns.Matrix(rows=1)
     >>> net = ns.network(lambda tokens: v @ embed(tokens))
@@ -37,13 +47,15 @@ class Embedding:
         self.count = count
         self.E = Matrix(scaled(var, 1, "var") * count, name=label("E", name))
 
-    def __call__(self, tokens: Any) -> Node:
+    def __call__(self, tokens: object) -> Node:
         ids = as_node(tokens)
         if ids.kind != "K":
             raise fail("an Embedding of vectors", "Tokens are data: numbers 0, 1, ..., count - 1.")
         ids.trace.require(ids, self._check)
-        known = np.arange(self.count, dtype=float)
-        return self.E @ relu(1.0 - abs_(ids[..., None] - known))  # 1 where they are equal, for whole numbers
+        vocabulary = np.arange(self.count, dtype=float)
+        # max(0, 1 - |id - v|) is one-hot for integers, and a function of data that the language has.
+        one_hot = relu(1.0 - abs_(ids[..., None] - vocabulary))
+        return self.E @ one_hot
 
     def _check(self, values: np.ndarray) -> None:
         good = (values == np.round(values)) & (values >= 0) & (values < self.count)

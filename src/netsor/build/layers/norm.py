@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from netsor.build.functions import as_node, mean
+from netsor.build.array_functions import as_node, mean
+from netsor.build.graph_nodes import Node, apply
+from netsor.build.indexing import index_axes
 from netsor.build.layers.dense import scaled
-from netsor.build.nodes import Node, apply, fail, index_axes
+from netsor.build.source_lines import fail
 from netsor.lang.functions import MIXINGS, sqrt
 
 __all__ = ["batchnorm", "layernorm", "rmsnorm"]
 
 
 def batchnorm(h: Node, axis: int | tuple[int, ...] = 0, eps: float = 0.0) -> Node:
-    """(h - mean) / standard deviation over the members of a batch, which are an index axis of h.
+    """Normalise over the members of a batch: (h - mean) / standard deviation.
 
-    Several axes, e.g. batch and pixels, are normalised together; the axes of space alone are instance
-    normalisation. The paper has eps = 0.
+    Parameters
+    ----------
+    h
+        A block with an index axis for the batch.
+    axis
+        The index axes of the members, e.g. batch and pixels together. With the spatial axes alone, this is
+        instance normalisation.
+    eps
+        A number that is added to the variance; 0 in the paper.
     """
     h = as_node(h)
     if axis is None or not h.index:
@@ -29,12 +38,19 @@ def batchnorm(h: Node, axis: int | tuple[int, ...] = 0, eps: float = 0.0) -> Nod
 
 
 def layernorm(h: Node, eps: float = 0.0, *, axis: int | tuple[int, ...] = ()) -> Node:
-    """(h - mean) / standard deviation over the width, for every vector of a block by itself.
-
-    axis  index axes that are normalised together with the width. With those of space it is group
-          normalisation, whose groups all have infinitely many channels
+    """Normalise each vector over the width: (h - mean) / standard deviation.
 
     Mean and variance are Moments, so the result is a Nonlin+ of h with two parameters.
+
+    Parameters
+    ----------
+    h
+        A vector or a block.
+    eps
+        A number that is added to the variance.
+    axis
+        Index axes over which to normalise, too. With the spatial axes, this is group normalisation with
+        infinitely many channels per group.
     """
     h = as_node(h)
     nu = _over(mean(h), axis, h)
@@ -43,8 +59,10 @@ def layernorm(h: Node, eps: float = 0.0, *, axis: int | tuple[int, ...] = ()) ->
 
 
 def rmsnorm(h: Node, eps: float = 0.0, *, axis: int | tuple[int, ...] = ()) -> Node:
-    """h / sqrt(mean of h^2 over the width + eps); arguments as for `layernorm`.
+    """Divide by the root mean square over the width; arguments as for `layernorm`.
 
+    Examples
+    --------
     >>> import numpy as np, netsor as ns
     >>> U, v = ns.Matrix(), ns.Matrix(rows=1)
     >>> net = ns.network(lambda x: v @ ns.rmsnorm(U @ x))
@@ -58,7 +76,7 @@ def rmsnorm(h: Node, eps: float = 0.0, *, axis: int | tuple[int, ...] = ()) -> N
 
 
 def _over(moment: Node, axis: int | tuple[int, ...], h: Node) -> Node:
-    """The mean over index axes, which stay as axes of length 1."""
+    """Average a moment over index axes, which remain as axes of length 1."""
     axes = {a % len(h.index) for a in index_axes(axis, h, "layernorm")}
     if not axes:
         return moment

@@ -1,6 +1,6 @@
-"""Pooling over windows of the last index axes; further axes (a batch) run along.
+"""Pooling over windows of the last index axes; leading axes are batch axes.
 
-Means of G-vars are LinComb, means of H-vars and maxima Nonlin.
+Means of G-vars are LinComb statements; means of H-vars and maxima are Nonlin statements.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from netsor.build.functions import as_node, contract, pad
-from netsor.build.functions import max as max_over
+from netsor.build.array_functions import as_node, contract, pad
+from netsor.build.array_functions import max as max_over
+from netsor.build.graph_nodes import Node, apply
 from netsor.build.layers.dense import choice, flag
-from netsor.build.layers.space import integers, on_last_axes, per_axis, space_of
-from netsor.build.nodes import Node, apply, fail
+from netsor.build.layers.spatial_axes import integers, on_last_axes, per_axis, space_of
+from netsor.build.source_lines import fail
 from netsor.lang.functions import mul
 from netsor.lang.index_maps import AROUND, avgpool, patches, take, window_extent
 
@@ -59,42 +60,52 @@ def _windows(h: Node, size: Sizes, stride: Sizes | None, padding: str | int) -> 
 def mean_pool(
     h: Node, size: Sizes = 2, stride: Sizes | None = None, padding: str | int = "valid", *, edges: bool = True
 ) -> Node:
-    """Means over windows of the last index axes; the stride is the size unless given.
+    """Average over windows of the last index axes.
 
-    size     a number for each of the axes that are space (height and width, or the length), or a tuple
-    padding  "valid"; "same": places outside do not count; "circular" or "wrap": the other end counts (as
-             for `Conv1d`); a number: zeros that count, as in PyTorch
-    edges    with "same", the mean is over the places inside; False: over the window, with zeros outside
+    Parameters
+    ----------
+    h
+        Data or a block; leading axes are batch axes.
+    size
+        The window: a number for all spatial axes (height and width, or the length), or a tuple.
+    stride
+        A number or a tuple; by default the size.
+    padding
+        "valid": only windows that fit. "same": also windows over the edge, without the positions outside.
+        "circular" or "wrap": periodic padding (see `Conv1d`). A number: zeros that count as positions, as in
+        PyTorch.
+    edges
+        With "same": True averages over the positions inside, False over the whole window with zeros outside.
     """
     h = as_node(h)
     dims, options = _windows(h, size, stride, padding)
     if isinstance(options["padding"], int):
         h, options["padding"] = pad(h, ((options["padding"],) * 2,) * dims), "valid"
-    elif padding == "same" and not flag(edges, "edges"):
+    elif padding == "same" and not flag("edges", edges):
         h, options["padding"] = pad(h, _beyond(h, dims, **options)), "valid"
     return on_last_axes(h, dims, lambda x: apply(avgpool, x, **options))
 
 
 def _beyond(h: Node, dims: int, size: tuple[int, ...], stride: tuple[int, ...], padding: str) -> list[Any]:
-    """How far windows reach beyond either end of each axis of space."""
-    found, rank = [], len(h.index) - h.channels
+    """The (before, after) padding that windows need on each spatial axis."""
+    pads, rank = [], len(h.index) - h.channels
     for n, k, s in zip(h.index[rank - dims : rank], size, stride, strict=True):
         count, left = window_extent(n, k, s, 1, padding)
-        found.append((left, max((count - 1) * s + k - left - n, 0)))
-    return found
+        pads.append((left, max((count - 1) * s + k - left - n, 0)))
+    return pads
 
 
 def sum_pool(h: Node, size: Sizes = 2, stride: Sizes | None = None, padding: str | int = "valid") -> Node:
-    """Sums over windows of the last index axes; arguments as for `mean_pool`, places outside are 0."""
+    """Sum over windows of the last index axes; arguments as for `mean_pool`, with zeros outside."""
     h = as_node(h)
     members = prod(_windows(h, size, stride, padding)[1]["size"])
     return apply(mul, float(members), mean_pool(h, size, stride, padding, edges=False))
 
 
 def max_pool(h: Node, size: Sizes = 2, stride: Sizes | None = None, padding: str | int = "valid") -> Node:
-    """Maxima over windows of the last index axes, coordinate by coordinate; arguments as for `mean_pool`.
+    """Take maxima over windows of the last index axes, coordinate by coordinate.
 
-    Places outside the block never are the maximum.
+    Arguments are those of `mean_pool`. Positions outside the block are ignored.
     """
     h = as_node(h)
     dims, options = _windows(h, size, stride, padding)
@@ -102,7 +113,7 @@ def max_pool(h: Node, size: Sizes = 2, stride: Sizes | None = None, padding: str
 
 
 def upsample(h: Node, size: Sizes = 2) -> Node:
-    """Every position of the last index axes repeated `size` times along each (nearest neighbour)."""
+    """Repeat each position `size` times along each spatial axis (nearest neighbour)."""
     h = as_node(h)
     dims = len(size) if isinstance(size, tuple | list) else space_of(h, "upsampling")
     if dims > len(h.index) - h.channels:
@@ -120,13 +131,25 @@ def upsample(h: Node, size: Sizes = 2) -> Node:
 def resize(
     h: Node, shape: Sizes, method: str = "linear", *, dims: int | None = None, antialias: bool = True
 ) -> Node:
-    """The last index axes (height and width, or the length) resized to `shape`.
+    """Resize the last index axes (height and width, or the length).
 
-    method     "linear" between the centres of pixels, or "nearest"
-    antialias  where linear makes smaller, it averages over as many pixels as become one
+    Output o reads at (o + 1/2) size / new - 1/2, with weights proportional to max(0, 1 - distance / r).
 
-    Output o reads at (o + 1/2) size / new - 1/2 with weights max(0, 1 - distance / reach), whose sum is 1.
+    Parameters
+    ----------
+    h
+        Data or a block; leading axes are batch axes.
+    shape
+        The new lengths: a number for all spatial axes, or a tuple.
+    method
+        "linear" between the centres of pixels, or "nearest".
+    dims
+        Number of spatial axes, if `shape` is a number.
+    antialias
+        Whether linear interpolation to a smaller size averages over all pixels, r = size / new; else r = 1.
 
+    Examples
+    --------
     >>> import numpy as np, netsor as ns
     >>> U, v = ns.Matrix(), ns.Matrix(rows=1)
     >>> net = ns.network(lambda x: v @ ns.resize(U @ x, (3,)))
@@ -144,7 +167,7 @@ def resize(
             indices = tuple(int((o + 0.5) * size / new) for o in range(new))
             h = apply(take, h, axis=axis, indices=indices)
         elif new != size:
-            matrix = _interpolation(size, new, flag(antialias, "antialias"))
+            matrix = _interpolation(size, new, flag("antialias", antialias))
             order = [*(a for a in range(len(h.index)) if a != axis), axis]
             h = contract(matrix, h.transpose(*order)).transpose(*np.argsort(order).tolist())
     h.space = dims
@@ -159,12 +182,20 @@ def _interpolation(size: int, new: int, antialias: bool) -> np.ndarray:
     return weights / weights.sum(1, keepdims=True)
 
 
-def global_mean_pool(h: Node, dims: int | None = None, mask: Any = None) -> Node:
-    """The mean over all positions: the last two index axes (height, width), or the one of a sequence.
+def global_mean_pool(h: Node, dims: int | None = None, mask: object = None) -> Node:
+    """Average over all positions: the last two index axes (height, width), or the single one of a sequence.
 
-    `dims` says how many axes are space where that is not so. `mask` holds zeros and ones, data or an array of
-    the shape of these axes: the mean is over the positions where it is 1.
+    Parameters
+    ----------
+    h
+        Data or a block; leading axes are batch axes.
+    dims
+        Number of spatial axes, if it differs.
+    mask
+        Zeros and ones, data or an array of the shape of the spatial axes: average over positions with 1.
 
+    Examples
+    --------
     >>> import numpy as np, netsor as ns
     >>> U, v = ns.Matrix(), ns.Matrix(rows=1)
     >>> net = ns.network(lambda x: v @ ns.global_mean_pool(U @ x[0], mask=x[1]))
@@ -183,7 +214,7 @@ def global_mean_pool(h: Node, dims: int | None = None, mask: Any = None) -> Node
 
 
 def global_max_pool(h: Node, dims: int | None = None) -> Node:
-    """The maximum over all positions, coordinate by coordinate; arguments as for `global_mean_pool`."""
+    """Take the maximum over all positions, coordinate by coordinate; arguments as for `global_mean_pool`."""
     h = as_node(h)
     return max_over(h, axis=_last(h, space_of(h, "global_max_pool", dims)))
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
+from netsor.build.graph_nodes import Node
 from netsor.build.layers.dense import bias, label
-from netsor.build.nodes import Node, fail
 from netsor.build.parameters import Matrix
+from netsor.build.source_lines import fail
 from netsor.lang.functions import FUNCTIONS, sigmoid, tanh
 
 __all__ = ["GRUCell", "LSTMCell", "RNNCell", "check_functions", "per_gate"]
 
 PerGate = float | Sequence[float]
+Activation = Callable[[Any], Any]
 
 
 def per_gate(value: Any, count: int, what: str) -> list[float]:
-    """One number per gate (or layer), from a number or a sequence."""
+    """Return one number per gate (or layer), from a number or a sequence."""
     if _is_number(value):
         return [float(value)] * count
     remedy = "Give a number for all layers (or gates), or a list with one for each."
@@ -38,8 +40,8 @@ def _is_number(value: Any) -> bool:
     return real and bool(np.isfinite(value))
 
 
-def check_functions(**functions: Any) -> None:
-    """Activations are functions, not their names."""
+def check_functions(**functions: object) -> None:
+    """Check that activations are functions, not names."""
     for what, phi in functions.items():
         if not callable(phi):
             name = phi if isinstance(phi, str) and phi in FUNCTIONS else "tanh"
@@ -61,7 +63,7 @@ class _Gates:
         self.U = {g: Matrix(v, name=f"U{name}{_sub(g)}") for g, v in zip(gates, vu, strict=True)}
         self.b = {g: bias(v, m, f"b{name}{_sub(g)}") for g, v, m in zip(gates, vb, mb, strict=True)}
 
-    def preactivation(self, gate: str, state: Any, x: Any) -> Any:
+    def preactivation(self, gate: str, state: object, x: object) -> Any:
         return self.W[gate] @ state + self.U[gate] @ x + self.b[gate]
 
 
@@ -70,11 +72,21 @@ def _sub(gate: str) -> str:
 
 
 class RNNCell:
-    """`phi(W s + U x + b)`."""
+    """A simple recurrent cell: the new state is phi(W s + U x + b).
+
+    Parameters
+    ----------
+    phi
+        The activation.
+    var_w, var_u, var_b, mean_b
+        Variances (times the fan-in) of W and U, variance and mean of b.
+    name
+        A suffix of the parameters' names.
+    """
 
     def __init__(
         self,
-        phi: Any = tanh,
+        phi: Activation = tanh,
         var_w: float = 1.0,
         var_u: float = 1.0,
         var_b: float = 1.0,
@@ -86,21 +98,19 @@ class RNNCell:
         self.phi = phi
         self.gates = _Gates(".", var_w, var_u, var_b, mean_b, name)
 
-    def __call__(self, state: Any, x: Any) -> Node:
+    def __call__(self, state: object, x: object) -> Node:
         return self.phi(self.gates.preactivation(".", state, x))
 
 
-class GRUCell:
-    """The paper's GRU; per-gate variances and bias means come in the order z, r, h.
+class _GatedCell:
+    """A cell with a matrix on the state, a matrix on the input and a bias for each gate."""
 
-    z = gate(W_z s + U_z x + b_z), r = gate(W_r s + U_r x + b_r),
-    new state (1 - z) s + z phi(W_h (r s) + U_h x + b_h).
-    """
+    gate_names: ClassVar[str]
 
     def __init__(
         self,
-        phi: Any = tanh,
-        gate: Any = sigmoid,
+        phi: Activation = tanh,
+        gate: Activation = sigmoid,
         var_w: PerGate = 1.0,
         var_u: PerGate = 1.0,
         var_b: PerGate = 1.0,
@@ -110,37 +120,53 @@ class GRUCell:
     ) -> None:
         check_functions(phi=phi, gate=gate)
         self.phi, self.gate = phi, gate
-        self.gates = _Gates("zrh", var_w, var_u, var_b, mean_b, name)
+        self.gates = _Gates(self.gate_names, var_w, var_u, var_b, mean_b, name)
 
-    def __call__(self, state: Any, x: Any) -> Node:
+
+class GRUCell(_GatedCell):
+    """The paper's gated recurrent unit.
+
+        z = gate(W_z s + U_z x + b_z),  r = gate(W_r s + U_r x + b_r),
+        new state (1 - z) s + z phi(W_h (r s) + U_h x + b_h).
+
+    Parameters
+    ----------
+    phi, gate
+        The activations of the candidate and of the gates.
+    var_w, var_u, var_b, mean_b
+        Variances (times the fan-in) of W and U, variances and means of b: one number, or one per gate in the
+        order z, r, h.
+    name
+        A suffix of the parameters' names.
+    """
+
+    gate_names = "zrh"
+
+    def __call__(self, state: object, x: object) -> Node:
         z = self.gate(self.gates.preactivation("z", state, x))
         r = self.gate(self.gates.preactivation("r", state, x))
         candidate = self.phi(self.gates.preactivation("h", state * r, x))
         return (1 - z) * state + z * candidate
 
 
-class LSTMCell:
-    """LSTM; per-gate variances and bias means come in the order i, f, g, o. The state is (h, c).
+class LSTMCell(_GatedCell):
+    """A long short-term memory cell, whose state is a pair (h, c).
 
-    c = f c + i g with i, f, o = gate(...), g = phi(...), and h = o phi(c).
+        c = f c + i g with i, f, o = gate(...), g = phi(...), and h = o phi(c).
+
+    Parameters
+    ----------
+    phi, gate
+        The activations of the candidate and of the gates.
+    var_w, var_u, var_b, mean_b
+        As for `GRUCell`, in the order i, f, g, o.
+    name
+        A suffix of the parameters' names.
     """
 
-    def __init__(
-        self,
-        phi: Any = tanh,
-        gate: Any = sigmoid,
-        var_w: PerGate = 1.0,
-        var_u: PerGate = 1.0,
-        var_b: PerGate = 1.0,
-        mean_b: PerGate = 0.0,
-        *,
-        name: str = "",
-    ) -> None:
-        check_functions(phi=phi, gate=gate)
-        self.phi, self.gate = phi, gate
-        self.gates = _Gates("ifgo", var_w, var_u, var_b, mean_b, name)
+    gate_names = "ifgo"
 
-    def __call__(self, state: tuple[Any, Any], x: Any) -> tuple[Node, Node]:
+    def __call__(self, state: tuple[Any, Any], x: object) -> tuple[Node, Node]:
         h, c = state
         i, f, o = (self.gate(self.gates.preactivation(g, h, x)) for g in "ifo")
         g = self.phi(self.gates.preactivation("g", h, x))

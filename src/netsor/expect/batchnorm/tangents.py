@@ -1,10 +1,10 @@
 """Derivatives of batchnorm: E[phi'(bn(y))_i bn(y)'[t]_i  psi'(bn(y'))_j bn(y')'[t']_j] for Gaussian y and t.
 
 The directions t and t' are independent of the batches y and y', with covariance T = E[t t'^T] (all centred
-over the batch), and bn(y)'[t] = sqrt(B) (t / |y| - y (y.t) / |y|^3) is the derivative of bn along t. By
-Price's theorem this is the derivative of E[phi(bn(y)) psi(bn(y'))^T] as cov(y, y') moves along T, the laws of
-y and of y' held fixed, and so it is under the integrals of `integrals.py`. With M the covariance of (y, y')
-shrunk by exp(-s |y|^2 - t |y'|^2),
+over the batch). bn(y)'[t] = sqrt(B) (t / |y| - y (y.t) / |y|^3) is the derivative of bn along t. By Price's
+theorem, the expectation is the derivative of E[phi(bn(y)) psi(bn(y'))^T] as cov(y, y') moves along T, with
+the laws of y and of y' fixed. This also holds under the integrals of `second_moments.py`. With M the
+covariance of (y, y') shrunk by exp(-s |y|^2 - t |y'|^2),
 
     dM12 = X T Y + 4 s t M12 T^T M12,    X = I - 2 s M11,    Y = I - 2 t M22,
     dM11 = -2 t (X T M12^T + its transpose),    dM22 = -2 s (M12^T T Y + its transpose),
@@ -14,12 +14,12 @@ and for entries with variances q, q' and covariance c = rho (q q')^(1/2),
 
     d E|x x'| = 2/pi (arcsin(rho) dc + (q q' - c^2)^(1/2) (dq/q + dq'/q') / 2).
 
-Within a batch y' = y, and M depends on u = s + t alone: averaged over s and t with s + t = u, the density of
-which is (s t)^(-1/2) / pi, the factors s, t and s t are u/2, u/2 and u^2/8. One integral is left.
+Within a batch y' = y, and M depends only on u = s + t. Averaged over s and t with s + t = u, whose density is
+(s t)^(-1/2) / pi, the factors s, t and s t are u/2, u/2 and u^2/8. So a single integral remains.
 
-All terms are as large as T / (|y| |y'|), and 1/|y|^2 has an expectation for batches of rank 3 and more. Of
-rank 2 (a batch of 3, or inputs of 2 numbers) there is none, and of rank 1, where bn is a sign, the
-derivative is 0.
+All terms are of the size of T / (|y| |y'|), and 1/|y|^2 has an expectation for batches of rank 3 and more.
+For rank 2 (a batch of 3, or inputs of 2 numbers) it has none. For rank 1, where bn is a sign, the derivative
+is 0.
 """
 
 from __future__ import annotations
@@ -30,30 +30,24 @@ from typing import Any
 import numpy as np
 
 from netsor.errors import LimitError
-from netsor.expect.batchnorm.integrals import (
+from netsor.expect.batchnorm.batch_law import GaussianBatch, relative, slope_rule
+from netsor.expect.batchnorm.second_moments import (
     EPS,
     ROUNDING,
     Kernel,
     Slopes,
-    are_equal,
     are_multiples,
-    batches_of,
     conditional,
     correlation,
+    for_each_pair,
     inverse,
     parts_of,
     pieces,
     root_det,
     tilted,
 )
-from netsor.expect.batchnorm.rules import Batch, relative, slope_rule
 
 __all__ = ["slope_moments"]
-
-STEP = 0.25  # in log u; the integrand is analytic for |Im log u| < pi/2, so the error is exp(-pi^2 / STEP)
-CUT = 37.0  # the logarithm of what is left out
-ACROSS = 1e-10  # error asked for of the rules across batches
-DOUBT = 4e-10  # relative, of covariances between batches: what the integrals of a layer before may be off
 
 
 def slope_moments(
@@ -63,43 +57,30 @@ def slope_moments(
     theta: np.ndarray,
     slopes: tuple[Slopes, Slopes],
 ) -> Kernel:
-    """The moments and bounds on their errors, for pairs of batches over axes that broadcast.
+    """Return the moments and bounds on their errors, for pairs of batches over axes that broadcast.
 
-    left, right, cross  the covariances of the batches, as for `second_moments`
-    theta               that of their directions
-    slopes              of phi and of psi, above and below 0
+    left, right, cross  covariances `(..., members, members)` of the batches, as for `second_moments`
+    theta               covariance of their directions, of the shape of `cross`
+    slopes              slopes of phi and of psi, above and below 0
     """
-    lead = np.broadcast_shapes(*(m.shape[:-2] for m in (left, right, cross, theta)))
-    known: dict[bytes, Batch] = {}
-    ones, twos = (batches_of(m, known, lead) for m in (left, right))
-    both = (np.broadcast_to(np.asarray(m, float), (*lead, *cross.shape[-2:])) for m in (cross, theta))
-    crosses, thetas = both
-    value, error = np.empty(crosses.shape), np.empty(crosses.shape)
-    done: dict[tuple[Batch, Batch], tuple[int, ...]] = {}
-    for at in np.ndindex(lead):
-        one, two, sigma, T = ones[at], twos[at], crosses[at], thetas[at]
-        turned = done.get((two, one))
-        if turned is not None and slopes[0] == slopes[1] and _are_turned(crosses, thetas, turned, at):
-            value[at], error[at] = value[turned].T, error[turned].T
-            continue
-        alone, scale = are_multiples(one, two, sigma), sqrt(two.total / one.total)
-        value[at], error[at] = within(one, T / scale, slopes) if alone else across(one, two, sigma, T, slopes)
-        done.setdefault((one, two), at)
-    return value, error
+
+    def kernel(one: GaussianBatch, two: GaussianBatch, sigma12: np.ndarray, T: np.ndarray) -> Kernel:
+        if are_multiples(one, two, sigma12):
+            return within(one, T / sqrt(two.total / one.total), slopes)
+        return across(one, two, sigma12, T, slopes)
+
+    return for_each_pair(kernel, left, right, cross, theta, symmetric=slopes[0] == slopes[1])
 
 
-def _are_turned(crosses: Any, thetas: Any, one: Any, two: Any) -> bool:
-    return all(are_equal(m[one].T, m[two]) for m in (crosses, thetas))
-
-
-def within(batch: Batch, theta: np.ndarray, slopes: tuple[Slopes, Slopes]) -> Kernel:
-    """The moments of a batch and itself, (B, B), by the trapezoid rule in log u."""
+def within(batch: GaussianBatch, theta: np.ndarray, slopes: tuple[Slopes, Slopes]) -> Kernel:
+    """Return the moments of a batch with itself, (B, B), by the trapezoid rule in log u."""
     total, rounding = (np.zeros((batch.size, batch.size)) for _ in range(2))
     T, lost = _directions(batch, batch, theta)
     if not _moves(batch, T, lost):
         return total, rounding
-    end = CUT / (len(batch.values) / 2 - 1) - log(batch.values[0])
-    nodes = np.exp(np.arange(-CUT - 5.0, end, STEP))
+    step = 0.25  # in log u; the integrand is analytic for |Im log u| < pi/2: the error is exp(-pi^2 / step)
+    end = 37.0 / (len(batch.values) / 2 - 1) - log(batch.values[0])  # the part beyond is exp(-37)
+    nodes = np.exp(np.arange(-42.0, end, step))
     for piece in pieces(len(nodes), total.size):
         u = nodes[piece, None]
         grown = 1 + 2 * u * batch.values
@@ -115,21 +96,26 @@ def within(batch: Batch, theta: np.ndarray, slopes: tuple[Slopes, Slopes]) -> Ke
         angle = _angles(unit)
         law = angle, np.cos(angle), np.sin(angle)
         value, size = _derivative((q, q), (dq, dr), law, _members(batch, dM12, batch), tau, slopes)
-        w = (STEP * u[:, 0, 0] * root_det(grown))[:, None, None]
+        w = (step * u[:, 0, 0] * root_det(grown))[:, None, None]
         total += np.sum(w * value, axis=0)
         rounding += ROUNDING * EPS * np.sum(w * size, axis=0)
     return batch.size * total, batch.size * rounding + _bound(batch, batch, T, lost, slopes, 0.0)
 
 
 def across(
-    one: Batch, two: Batch, sigma12: np.ndarray, theta: np.ndarray, slopes: tuple[Slopes, Slopes]
+    one: GaussianBatch,
+    two: GaussianBatch,
+    sigma12: np.ndarray,
+    theta: np.ndarray,
+    slopes: tuple[Slopes, Slopes],
 ) -> Kernel:
     """The moments of two batches, (B1, B2), by rules for |y|^-1 and |y|^-3 on either side."""
     total, rounding = (np.zeros(sigma12.shape) for _ in range(2))
     T, lost = _directions(one, two, theta)
     if not (_moves(one, T, lost) and _moves(two, T, lost)):
         return total, rounding
-    R, (first, second) = correlation(one, two, sigma12), (slope_rule(b, ACROSS) for b in (one, two))
+    R, (first, second) = correlation(one, two, sigma12), (slope_rule(b, 1e-10) for b in (one, two))
+    doubt = 4e-10  # relative error of sigma12 from the integrals of the layer before
     F, L = np.sqrt(one.values), np.sqrt(two.values)
     grown = 1 + 2 * first.nodes[:, None] * one.values
     mu, Q = tilted(conditional(two, R), R * L, grown)
@@ -154,8 +140,9 @@ def across(
         value, size = _derivative((q1, q2), (d1, d2), law, _members(one, dM12, two), tau, slopes)
         w = (first.weights[piece] * root_det(grown[piece]))[:, None] * second.weights * root_det(1 / fall2)
         total += np.einsum("st,stij->ij", w, value)
-        # Angles near 0 have half of the digits of sigma12, and eigenvalues have those of the largest one.
-        near = DOUBT / np.sqrt(np.maximum(law[2] ** 2, DOUBT))
+        # Angles near 0 have half the digits of sigma12; eigenvalues have the absolute error of the
+        # largest one.
+        near = doubt / np.sqrt(np.maximum(law[2] ** 2, doubt))
         small = np.minimum(1.0, ROUNDING * EPS * np.maximum(t * mu[piece, None, -1:], s * nu[:, -1:]))
         rounding += np.einsum("st,stij->ij", w, size * (near + small[..., None]))
     scale = sqrt(one.size * two.size)
@@ -172,8 +159,8 @@ def _derivative(
 ) -> tuple[Any, Any]:
     """d (det^(-1/2) E[phi(x) psi(x')]) / det^(-1/2), and the sum of the sizes of its terms.
 
-    q, dq  variances (..., B) of either side, and how they change;  tau  how log det^(-1/2) changes
-    law    arccos of the correlations (..., B1, B2), they, and its sine;  dc  how the covariances change
+    q, dq  variances (..., B) of the two sides, and their changes;  tau  change of log det^(-1/2)
+    law    arccos of the correlations (..., B1, B2), the correlations, their sine;  dc  change of covariances
     """
     (mean, half), (other_mean, other_half) = map(parts_of, slopes)
     root = np.sqrt(q[0])[..., None] * np.sqrt(q[1])[..., None, :]
@@ -186,7 +173,10 @@ def _derivative(
 
 
 def _angles(unit: np.ndarray) -> np.ndarray:
-    """The angles of unit vectors (..., B, r) of a batch; of nearly parallel ones from their distance."""
+    """Return the angles of unit vectors (..., B, r); for nearly parallel ones from their distance.
+
+    arccos loses half of the digits near 1 and -1.
+    """
     c = np.clip(unit @ np.swapaxes(unit, -1, -2), -1.0, 1.0)
     angle = np.arccos(c)
     at, i, j = np.nonzero(np.abs(c) > 0.9)
@@ -197,8 +187,8 @@ def _angles(unit: np.ndarray) -> np.ndarray:
     return angle
 
 
-def _directions(one: Batch, two: Batch, theta: np.ndarray) -> tuple[np.ndarray, float]:
-    """T in the eigenbases of batches of total variance 1, and the largest entry of what is outside them."""
+def _directions(one: GaussianBatch, two: GaussianBatch, theta: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return T in the eigenbases of batches of total variance 1, and the largest entry outside of these."""
     centred = relative(theta, one.origin, two.origin) / sqrt(one.total * two.total)
     centred = centred - centred.mean(0)
     centred = centred - centred.mean(1)[:, None]
@@ -206,8 +196,8 @@ def _directions(one: Batch, two: Batch, theta: np.ndarray) -> tuple[np.ndarray, 
     return T, float(np.max(np.abs(centred - one.basis @ T @ two.basis.T)))
 
 
-def _moves(batch: Batch, T: np.ndarray, lost: float) -> bool:
-    """Whether batchnorm moves with its members; refused where its derivative has no second moment."""
+def _moves(batch: GaussianBatch, T: np.ndarray, lost: float) -> bool:
+    """Return whether batchnorm depends on its members; refuse a derivative without a second moment."""
     rank, size = len(batch.values), float(np.max(np.abs(T), initial=0.0))
     if size + lost == 0 or (rank == 1 and lost <= 1e-6 * size):
         return False
@@ -221,20 +211,25 @@ def _moves(batch: Batch, T: np.ndarray, lost: float) -> bool:
     return True
 
 
-def _members(one: Batch, m: np.ndarray, two: Batch) -> np.ndarray:
-    """A matrix of the eigenbases as one of the members."""
+def _members(one: GaussianBatch, m: np.ndarray, two: GaussianBatch) -> np.ndarray:
+    """Transform a matrix from the eigenbases to the members: (..., B1, B2)."""
     return one.basis @ m @ two.basis.T
 
 
-def _variances(batch: Batch, m: np.ndarray) -> np.ndarray:
-    """The diagonal of a matrix of the members."""
+def _variances(batch: GaussianBatch, m: np.ndarray) -> np.ndarray:
+    """Return the diagonal of a matrix of the members, (..., B)."""
     return np.sum((batch.basis @ m) * batch.basis, axis=-1)
 
 
 def _bound(
-    one: Batch, two: Batch, T: np.ndarray, lost: float, slopes: tuple[Slopes, Slopes], rules: float
+    one: GaussianBatch,
+    two: GaussianBatch,
+    T: np.ndarray,
+    lost: float,
+    slopes: tuple[Slopes, Slopes],
+    rules: float,
 ) -> np.ndarray:
-    """The error of the rules, of small eigenvalues by the rounding of sigma, and of what is left out of T.
+    """Bound the error of the rules, of small eigenvalues of a rounded sigma, and of the dropped part of T.
 
     By Cauchy and Schwarz E[1/(|y| |y'|)] <= (E[1/|y|^2] E[1/|y'|^2])^(1/2), and |y_i| <= p_i |y|.
     """

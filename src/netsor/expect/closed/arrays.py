@@ -9,15 +9,25 @@ from typing import Any
 import numpy as np
 from array_api_compat import is_jax_array
 
-from netsor.lang.libraries import array_namespace
+from netsor.lang.array_api import array_namespace
 
-__all__ = ["Array", "as_floats", "determinant", "nowhere", "number_of", "product_error", "ratio", "root"]
+__all__ = [
+    "Array",
+    "are_alike",
+    "as_floats",
+    "determinant",
+    "nowhere",
+    "number_of",
+    "product_error",
+    "ratio",
+    "root",
+]
 
 Array = Any
 
 
 def as_floats(*values: Any) -> list[Array]:
-    """The values as floating arrays of one type."""
+    """Return the values as floating-point arrays of one type."""
     arrays = [v for v in values if hasattr(v, "dtype")] or [np.asarray(0.0)]
     xp = array_namespace(*arrays)
     floats = [a for a in arrays if xp.isdtype(a.dtype, "real floating")]
@@ -32,14 +42,19 @@ def _of_type(xp: Any, value: Any, dtype: Any) -> Array:
 
 
 def nowhere(condition: Array) -> bool:
-    """Whether the condition is known to hold nowhere (under JAX, where it may be traced, it is not known)."""
+    """Return whether the condition is certainly true nowhere; JAX arrays, maybe traced, are uncertain."""
     return not is_jax_array(condition) and not bool(array_namespace(condition).any(condition))
 
 
 def root(x: Array) -> Array:
-    """sqrt(x) for x > 0, else 0, with a derivative that is finite at 0."""
+    """Return sqrt(x) for x > 0, else 0, with a derivative that is finite at 0."""
     xp = array_namespace(x)
     return xp.where(x > 0, xp.sqrt(xp.where(x > 0, x, 1.0)), 0.0)
+
+
+def are_alike(x: complex, y: complex) -> bool:
+    """Return whether two numbers are equal up to rounding."""
+    return abs(x - y) <= 1e-14 * abs(y)
 
 
 def ratio(x: Array, y: Array) -> Array:
@@ -49,7 +64,7 @@ def ratio(x: Array, y: Array) -> Array:
 
 
 def one_step(fn: Callable[..., Array]) -> Callable[..., Array]:
-    """An elementwise function that is recorded as one step: compiled loops have an instruction for it."""
+    """Record an elementwise function as one step, for which compiled loops have an instruction."""
 
     @wraps(fn)
     def either(*args: Array) -> Array:
@@ -60,7 +75,7 @@ def one_step(fn: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def number_of(x: Array) -> Any:
-    """The number that an array is known to be when it is recorded; any other array as it is."""
+    """Return the number that a recorded array is known to be, or else the array itself."""
     value = x.tape.constants.get(x.step) if hasattr(x, "tape") else None
     return float(value.item()) if value is not None and value.size == 1 else x
 
@@ -81,7 +96,7 @@ def product_error(x: Array, y: Array, product: Array) -> Array:
 
 
 def determinant(q1: Array, q2: Array, c: Array) -> Array:
-    """q1 q2 - c^2 without cancellation; 0 where rounding has made it negative."""
+    """q1 q2 - c^2 without cancellation; 0 if rounding makes it negative."""
     xp = array_namespace(q1, q2, c)
     p, s = q1 * q2, c * c
     det = (p - s) + (product_error(q1, q2, p) - product_error(c, c, s))

@@ -1,8 +1,8 @@
-"""E[f(x) g(y)] of two polynomials: Mehler's series, which ends.
+"""E[f(x) g(y)] of two polynomials: Mehler's series, which is finite.
 
-E[f g] = sum_k k! a_k b_k c^k with a_k = E[f^(k)(x)] / k!, a polynomial in mean and variance of x alone
-(Mehler 1866). So a pair of inputs costs two operations for each degree. Bells, polynomials times exp(-b x^2),
-are polynomials under another law.
+E[f g] = sum_k k! a_k b_k c^k with a_k = E[f^(k)(x)] / k!, a polynomial in the mean and variance of x alone
+(Mehler 1866). So a pair of inputs takes two operations per degree. Bells, which are polynomials times
+exp(-b x^2), are polynomials under another law.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from typing import Any
 import numpy as np
 
 from netsor.expect.closed.arrays import Array
-from netsor.expect.closed.laws import bent
-from netsor.lang.terms import Term, Terms
+from netsor.expect.closed.truncated_moments import bent
+from netsor.lang.exp_terms import ExpTerm, ExpTerms
 
 __all__ = ["bell_of", "bells", "polynomial_of", "polynomials"]
 
 Coefs = tuple[float, ...]
 
 
-def polynomial_of(terms: Terms) -> Coefs | None:
-    """The ascending coefficients of a polynomial, or None if it is none."""
+def polynomial_of(terms: ExpTerms) -> Coefs | None:
+    """Return the ascending coefficients of a polynomial, or None if the terms are no polynomial."""
     bell = bell_of(terms)
     return bell[0] if bell and not bell[1] else None
 
 
-def bell_of(terms: Terms) -> tuple[Coefs, float] | None:
-    """The coefficients p and b >= 0 of p(x) exp(-b x^2), or None if it is none."""
+def bell_of(terms: ExpTerms) -> tuple[Coefs, float] | None:
+    """Return the coefficients of p and b >= 0 for p(x) exp(-b x^2), or None if the terms are no bell."""
     match terms:
-        case (Term(coefs, knot=None) as term,) if not (term.is_complex or term.rate or term.bend < 0):
+        case (ExpTerm(coefs, knot=None) as term,) if not (term.is_complex or term.rate or term.bend < 0):
             return tuple(float(c.real) for c in coefs), term.bend
     return None
 
 
 def polynomials(f: Coefs, g: Coefs, zero_mean: bool) -> Callable[..., Array]:
-    """The formula (m1, m2, q1, q2, c) -> E[f(x) g(y)]; with `zero_mean` the means are not read."""
+    """Return the formula (m1, m2, q1, q2, c) -> E[f(x) g(y)]; with `zero_mean` it does not read the means."""
 
     def formula(m1: Array, m2: Array, q1: Array, q2: Array, c: Array) -> Array:
         sides = zip((f, g), (0.0, 0.0) if zero_mean else (m1, m2), (q1, q2), strict=True)
@@ -46,6 +46,7 @@ def polynomials(f: Coefs, g: Coefs, zero_mean: bool) -> Callable[..., Array]:
         total: Any = 0.0
         for k in reversed(range(min(len(a), len(b)))):
             total = _plus(_times(total, c), _times(_times(a[k], b[k]), float(factorial(k))))
+        # Formulas without c or without a variance still have the shape of the whole block.
         whole = np.broadcast_shapes(q1.shape, q2.shape, c.shape)
         return total if getattr(total, "shape", None) == whole else total + 0.0 * (q1 + q2 + c)
 
@@ -53,7 +54,7 @@ def polynomials(f: Coefs, g: Coefs, zero_mean: bool) -> Callable[..., Array]:
 
 
 def bells(f: tuple[Coefs, float], g: tuple[Coefs, float], zero_mean: bool) -> Callable[..., Array]:
-    """The same for polynomials under bells, of which one at least is bent."""
+    """Return the formula for polynomials under bells, at least one of which has b > 0."""
     inner = polynomials(f[0], g[0], zero_mean)
 
     def formula(m1: Array, m2: Array, q1: Array, q2: Array, c: Array) -> Array:
@@ -65,7 +66,7 @@ def bells(f: tuple[Coefs, float], g: tuple[Coefs, float], zero_mean: bool) -> Ca
 
 
 def _times(x: Any, y: Any) -> Any:
-    """x y; numbers that are 0 or 1 take no operation."""
+    """Return x y; products with the numbers 0 and 1 take no operation, so recorded formulas are short."""
     for a, b in ((x, y), (y, x)):
         if isinstance(a, float) and a in (0.0, 1.0):
             return b if a else 0.0
@@ -81,8 +82,8 @@ def _derivatives(f: Coefs, m: Any, q: Array) -> list[Any]:
     moments: list[Any] = [1.0, m]
     for n in range(2, len(f)):
         moments.append(_plus(_times(m, moments[-1]), _times(_times(q, moments[-2]), n - 1.0)))
-    found = []
+    derivatives = []
     for k in range(len(f)):
         terms = (_times(moments[i - k], comb(i, k) * f[i]) for i in range(k, len(f)))
-        found.append(reduce(_plus, terms, 0.0))
-    return found
+        derivatives.append(reduce(_plus, terms, 0.0))
+    return derivatives

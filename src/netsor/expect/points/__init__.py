@@ -1,10 +1,14 @@
-"""Sample points.
+"""Joint Gaussian variables at quasi-random sample points.
 
-| where         | what                                                                              |
-| ------------- | --------------------------------------------------------------------------------- |
-| `sobol.py`    | scrambled Sobol points in the unit cube                                           |
-| `normal.py`   | standard normal points, handed out dimension by dimension                         |
-| `gaussian.py` | factors of a covariance that grows                                                |
-| `axes.py`     | which directions get the first dimensions                                         |
-| `loadings.py` | joint Gaussian variables at the points: the one way to draw them                  |
+| file                   | what it holds                                                                 |
+| ---------------------- | ----------------------------------------------------------------------------- |
+| `sobol.py`             | scrambled Sobol points in the unit cube; any dimensions of any points         |
+| `normal.py`            | standard normal points, made from Sobol points in blocks of dimensions        |
+| `pivoted_cholesky.py`  | the factor of a covariance matrix that grows by rows                          |
+| `principal_axes.py`    | which directions of the noise use the first, most even dimensions             |
+| `loadings.py`          | variables as linear combinations of the coordinates of points                 |
+| `landmark_loadings.py` | the same for inputs drawn given a few landmarks, whatever the other inputs    |
+
+Variables z with covariance C are drawn as z = M u. u are the coordinates (*dimensions*) of the points, and
+the loadings M, with M M^T = C, are a pivoted Cholesky factor times a rotation to principal axes.
 """

@@ -1,136 +1,144 @@
-"""Joint Gaussian variables at sample points: z = M u, with u the dimensions of the points.
+"""Joint Gaussian variables at sample points: z = M u, where u are the coordinates of the points.
 
-Variables come in families, which are independent, and their covariances become known one after the other.
-With C = L L^T and an orthogonal Q, M = L Q: Q holds the axes that a small run has found, if there was one,
-and for dimensions beyond those the principal axes of what is new at a step. The rows of M are all that is
-needed to compute the values of a variable at any of the points, at any time.
+Variables come in independent families, and their covariances become known one after the other. With C = L L^T
+and an orthogonal Q, M = L Q. Q holds the principal axes of a pilot run, if there was one, and in further
+dimensions the principal axes of the new variables of each step. The rows of M suffice to compute a variable
+at any points, at any time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import Executor
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from netsor.expect.points.axes import Axes, Trail
-from netsor.expect.points.gaussian import Chosen, GrowingFactor
 from netsor.expect.points.normal import NormalPoints
+from netsor.expect.points.pivoted_cholesky import GrowingFactor, Pivoting
+from netsor.expect.points.principal_axes import PrincipalAxes, Trail
 
-__all__ = ["Held", "Loadings", "Noise"]
+__all__ = ["Dimensions", "Family", "FixedChoices", "Loadings", "Noise"]
 
-AT_LEAST = 32  # dimensions of noise that are made together, if there are so many
 Family = Hashable
-Held = dict[int, Chosen]
+FixedChoices = dict[int, Pivoting]  # by step; with the same choices, runs are smooth in the covariances
+Dimensions = dict[Family, np.ndarray]  # by family, the dimensions of the points that the columns of M use
 
 
 class Loadings:
-    """The rows of M for the variables of one repeat, as they become known.
+    """The rows of M for the variables of one repeat, which become known step by step.
 
-    dimensions  for each family, which dimensions of the points its columns are
-    trails      for each family, how its variables were drawn, if somebody wants to learn the axes from it
-    held        what was chosen at each step of a run like this one, or will be in the first
-    sizes       of families, as far as they are known
-    threads     for the work on one repeat
+    axes     the principal axes of a pilot run
+    used     number of dimensions of the points that are in use
+    fixed    pivots and axes of an earlier, similar run; the first run fills them in
+    sizes    by family, its final number of variables, if known
+    threads  threads for the linear algebra of one repeat
+    trails   by family, how its variables were drawn, if this run has to `learn` the principal axes
 
-    >>> found = Loadings()
-    >>> x = found.extend("a", np.zeros((1, 0)), np.eye(1))
-    >>> found.extend("a", np.array([[2.0]]), np.array([[4.0]])), found.taken
+    >>> loadings = Loadings()
+    >>> x = loadings.extend("a", np.zeros((1, 0)), np.eye(1))
+    >>> loadings.extend("a", np.array([[2.0]]), np.array([[4.0]])), loadings.used
     (array([[2.]]), 1)
     """
 
     def __init__(
         self,
-        axes: Axes | None = None,
-        taken: int = 0,
+        axes: PrincipalAxes | None = None,
+        used: int = 0,
         learn: bool = False,
-        held: Held | None = None,
+        fixed: FixedChoices | None = None,
         sizes: Mapping[Any, int] = MappingProxyType({}),
         threads: Executor | None = None,
     ) -> None:
-        turns = axes.turns if axes else {}
-        self.turns: dict[Family, np.ndarray] = {family: turn for family, (turn, _) in turns.items()}
-        self.dimensions: dict[Family, np.ndarray] = {family: places for family, (_, places) in turns.items()}
-        self.reach = axes.reach if axes else {}
+        axes = axes or PrincipalAxes({})
+        self.rotations: dict[Family, np.ndarray] = {
+            f: rotation for f, (rotation, _) in axes.rotations.items()
+        }
+        self.dimensions: Dimensions = {f: dimensions for f, (_, dimensions) in axes.rotations.items()}
+        self.widths: dict[Family, np.ndarray] = {**axes.widths}
         self.factors: dict[Family, GrowingFactor] = {}
-        self.blocks: dict[Family, list[np.ndarray]] = {}
-        self.taken = axes.dimensions if axes else taken
-        self.trails: dict[Family, Trail] | None = {} if learn else None
-        self.drawn, self.held, self.sizes, self.threads = 0, held, sizes, threads
+        self.blocks: dict[Family, list[np.ndarray]] = {}  # diagonal blocks of Q, after the rotation
+        self.used = axes.dimensions or used
+        self.trails: dict[Any, Trail] | None = {} if learn else None
+        self.steps, self.fixed, self.sizes, self.threads = 0, fixed, sizes, threads
 
     def extend(self, family: Family, cov_with_old: np.ndarray, cov_new: np.ndarray) -> np.ndarray:
-        """Rows (new, dimensions of the family so far), from covariances (new, old) and (new, new)."""
+        """Return rows (new, dimensions of the family so far), from covariances (new, old) and (new, new)."""
         if family not in self.factors:
             self.factors[family] = GrowingFactor(most=self.sizes.get(family), threads=self.threads)
             self.blocks[family] = []
-        factor, blocks = self.factors[family], self.blocks[family]
-        turned = len(self.turns.get(family, ()))
-        old = max(factor.rank, turned)
-        held = None if self.held is None else self.held.get(self.drawn)
-        weights, axes = factor.extend(cov_with_old, cov_new, held)
-        if self.held is not None and factor.chosen is not None:
-            self.held.setdefault(self.drawn, factor.chosen)
+        factor = self.factors[family]
+        rotated = len(self.rotations.get(family, ()))
+        old = max(factor.rank, rotated)
+        rows, chosen = factor.extend(cov_with_old, cov_new, (self.fixed or {}).get(self.steps))
+        if self.fixed is not None:
+            self.fixed.setdefault(self.steps, chosen)
         fresh = max(factor.rank - old, 0)
-        known = self.dimensions.setdefault(family, np.zeros(0, int))
+        self.dimensions.setdefault(family, np.zeros(0, int))
         if fresh:
-            blocks.append(axes if len(axes) == fresh else np.eye(fresh))
-            self.dimensions[family] = np.append(known, np.arange(self.taken, self.taken + fresh))
-            self.taken += fresh
+            self.blocks[family].append(chosen.axes if len(chosen.axes) == fresh else np.eye(fresh))
+            new = np.arange(self.used, self.used + fresh)
+            self.dimensions[family] = np.append(self.dimensions[family], new)
+            self.used += fresh
+        # Pilot runs record how variables were drawn, for the axes of the runs after them.
         if self.trails is not None:
             trail = self.trails.setdefault(family, Trail())
-            trail.rows.append(weights)
-            trail.axes.append(axes)
-            trail.times += [self.drawn] * len(axes)
-        self.drawn += 1
-        return self._turned(family, weights, turned)
+            trail.rows.append(rows)
+            trail.axes.append(chosen.axes)
+            trail.steps += [self.steps] * len(chosen.axes)
+        self.steps += 1
+        return self.rotate(family, rows, rotated)
 
-    def _turned(self, family: Family, weights: np.ndarray, turned: int) -> np.ndarray:
-        """L Q, up to the last column that is not zero."""
-        known = min(turned, weights.shape[1])
-        if turned and not self.blocks[family]:
-            return weights @ self.turns[family][:known, : self.reach[family][known]]
-        made = np.empty((len(weights), len(self.dimensions[family])))
-        if turned:
-            np.matmul(weights[:, :known], self.turns[family][:known], out=made[:, :turned])
-        start = turned
+    def rotate(self, family: Family, rows: np.ndarray, rotated: int) -> np.ndarray:
+        """Return L Q up to its last nonzero column; the first `rotated` rows of Q are the rotation."""
+        width = min(rotated, rows.shape[1])
+        if rotated and not self.blocks[family]:
+            return rows @ self.rotations[family][:width, : self.widths[family][width]]
+        loadings = np.empty((len(rows), len(self.dimensions[family])))
+        if rotated:
+            np.matmul(rows[:, :width], self.rotations[family][:width], out=loadings[:, :rotated])
+        start = rotated
         for block in self.blocks[family]:
             stop = start + len(block)
-            np.matmul(weights[:, start:stop], block, out=made[:, start:stop])
+            np.matmul(rows[:, start:stop], block, out=loadings[:, start:stop])
             start = stop
-        return made
+        return loadings
 
 
 class Noise:
-    """The dimensions of the points of some repeats that their families use, at some of the points."""
+    """The coordinates that the families of some repeats use, at a chunk of the points of each repeat."""
 
-    def __init__(self, points: list[NormalPoints], loadings: list[Loadings], places: slice) -> None:
-        self.points, self.loadings, self.places = points, loadings, places
-        self.count = places.stop - places.start
-        self.values: dict[Family, np.ndarray] = {}
-        self.known: dict[Family, list[int]] = {}  # how many dimensions for each repeat
+    def __init__(
+        self, points: Sequence[NormalPoints], dimensions: Sequence[Dimensions], chunk: slice
+    ) -> None:
+        self.points, self.dimensions, self.chunk = points, dimensions, chunk
+        self.count = chunk.stop - chunk.start
+        self.values: dict[Family, np.ndarray] = {}  # (repeats, capacity, points)
+        self.filled: dict[Family, list[int]] = {}  # number of dimensions with values, for each repeat
 
-    def mixed(self, family: Family, rows: list[np.ndarray]) -> np.ndarray:
-        """The values (repeats, variables, points) of variables, from their rows of M in each repeat."""
-        known = self.known.setdefault(family, [0] * len(self.points))
-        made = np.empty((len(self.points), len(rows[0]), self.count))
-        for k, own in enumerate(rows):
-            size = own.shape[1]
-            if size > known[k]:
-                new = self.loadings[k].dimensions[family][known[k] : max(size, known[k] + AT_LEAST)]
-                noise = self._room(family, known[k] + len(new))
-                self.points[k].at(new, self.places, out=noise[k, known[k] : known[k] + len(new)])
-                known[k] += len(new)
-            np.matmul(own, self.values[family][k, :size] if size else np.zeros((0, self.count)), out=made[k])
-        return made
+    def variables(self, family: Family, loadings: Sequence[np.ndarray]) -> np.ndarray:
+        """Return values (repeats, variables, points) of variables, from their rows of M in each repeat."""
+        filled = self.filled.setdefault(family, [0] * len(self.points))
+        variables = np.empty((len(self.points), len(loadings[0]), self.count))
+        for k, rows in enumerate(loadings):
+            width = rows.shape[1]
+            if width > filled[k]:
+                # Fetch 32 dimensions at a time: points of a few dimensions take as long as those of many.
+                new = self.dimensions[k][family][filled[k] : max(width, filled[k] + 32)]
+                stop = filled[k] + len(new)
+                self.points[k].at(new, self.chunk, out=self._with_capacity(family, stop)[k, filled[k] : stop])
+                filled[k] = stop
+            noise = self.values[family][k, :width] if width else np.zeros((0, self.count))
+            np.matmul(rows, noise, out=variables[k])
+        return variables
 
-    def _room(self, family: Family, size: int) -> np.ndarray:
-        """The array of a family, with room for so many dimensions."""
-        there = self.values.get(family)
-        if there is None or size > there.shape[1]:
-            made = np.empty((len(self.points), size if there is None else 2 * size, self.count))
-            if there is not None:
-                made[:, : there.shape[1]] = there
-            self.values[family] = made
+    def _with_capacity(self, family: Family, size: int) -> np.ndarray:
+        """Return the values of a family, in an array with space for `size` dimensions."""
+        values = self.values.get(family)
+        if values is None or size > values.shape[1]:
+            larger = np.empty((len(self.points), size if values is None else 2 * size, self.count))
+            if values is not None:
+                larger[:, : values.shape[1]] = values
+            self.values[family] = larger
         return self.values[family]

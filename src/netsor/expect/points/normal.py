@@ -1,38 +1,27 @@
-"""Standard normal points from scrambled Sobol points (Owen 1995), handed out dimension by dimension."""
+"""Standard normal points from scrambled Sobol points (Owen 1995), in blocks of dimensions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from netsor.expect.points.sobol import (
-    MOST_DIMENSIONS,
-    as_uniform,
-    points_at,
-    scramble,
-    scrambled,
-    uniform_points,
-)
+from netsor.expect.points.sobol import MOST_DIMENSIONS, as_uniform, points_at, scramble, uniform_points
 
-__all__ = ["NormalPoints", "normal_points"]
+__all__ = ["BLOCK_DIMENSIONS", "NormalPoints", "normal_points"]
 
-BLOCK_DIMENSIONS = 64
-BLOCK_VALUES = 2**23
-AT_ONCE = 2**14  # values in a piece of work
-
+BLOCK_DIMENSIONS = 64  # dimensions of one Sobol sequence, whose first dimensions are the most even ones
 Seed = int | Sequence[int]
 
 
-def normal_points(dimensions: int, count: int, seed: Seed, *, sobol: bool = True) -> np.ndarray:
-    """Standard normal points, shape (dimensions, count): ndtri of one scrambled Sobol sequence.
+def normal_points(dimensions: int, count: int, seed: Seed) -> np.ndarray:
+    """Return standard normal points, (dimensions, count): ndtri of one scrambled Sobol sequence.
 
-    Beyond the 21201 dimensions of the Sobol table, and with `sobol=False`, they are plain pseudo-random
-    normals. A power of two is the best `count`.
+    Beyond the 21201 dimensions of the Sobol table, they are pseudo-random normals. Sobol points are most even
+    if `count` is a power of two.
     """
     rng = np.random.default_rng(seed)
-    if not sobol or dimensions > MOST_DIMENSIONS:
+    if dimensions > MOST_DIMENSIONS:
         return rng.standard_normal((dimensions, count))
     if dimensions == 0:
         return np.empty((0, count))
@@ -40,76 +29,45 @@ def normal_points(dimensions: int, count: int, seed: Seed, *, sobol: bool = True
 
 
 class NormalPoints:
-    """Standard normal points whose dimensions are handed out on demand, each one once.
+    """Standard normal points of any number of dimensions, of which any part can be computed.
 
-    The dimensions come in blocks. Within a block they are one scrambled Sobol sequence; every block has
-    its own scramble, and from the second on its points are in a random order of its own, so that
-    the blocks are independent (Latin supercube sampling, Owen 1998). The points depend on `count`,
-    `seed`, `sobol` and `dimensions` only, not on how they are asked for. `dimensions` is how many are
-    expected: where they are few, the first block has no more (0 if that is not known).
+    The dimensions come in blocks, each of them one scrambled Sobol sequence. Every block has its own
+    scramble. From the second block on, its points are also in a random order of their own, so that the blocks
+    are independent (Latin supercube sampling, Owen 1998). The points depend only on `count`, `seed` and
+    `dimensions`, the expected number of dimensions: if it is small, the first block has no more (0 means
+    unknown). `used` is the number of dimensions that variables have taken so far.
     """
 
-    def __init__(self, count: int, seed: Seed, *, sobol: bool = True, dimensions: int = 0) -> None:
-        self.count, self.seed, self.sobol = int(count), seed, sobol
-        self.taken = 0
-        self._size = int(np.clip(BLOCK_VALUES // max(self.count, 1), 1, BLOCK_DIMENSIONS))
+    def __init__(self, count: int, seed: Seed, *, dimensions: int = 0) -> None:
+        self.count, self.seed, self.used = int(count), seed, 0
+        most_values = 2**23  # values of a block: bounds the memory that a scramble of many points takes
+        self._size = int(np.clip(most_values // max(self.count, 1), 1, BLOCK_DIMENSIONS))
         self._first = min(self._size, dimensions or self._size)
-        self._number, self._block = -1, np.empty((0, self.count))
-        self._scrambles: dict[int, Any] = {}
+        self._scrambles: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
 
-    def take(self, k: int) -> np.ndarray:
-        """The next k dimensions, shape (k, count)."""
-        points = np.empty((k, self.count))
-        done = 0
-        while done < k:
-            number, start = divmod(self.taken + self._size - self._first, self._size)
-            size, start = (self._size, start) if number else (self._first, self.taken)
-            if number != self._number:
-                self._number, self._block = number, self._draw(number, size)
-            step = min(k - done, size - start)
-            points[done : done + step] = self._map(self._block[start : start + step])
-            done, self.taken = done + step, self.taken + step
-        return points
+    def at(self, dimensions: np.ndarray, points: slice, out: np.ndarray) -> None:
+        """Write the values of some dimensions at some of the points into `out` (dimensions, points)."""
+        blocks, rows = np.divmod(dimensions + self._size - self._first, self._size)
+        rows = np.where(blocks == 0, dimensions, rows)
+        step = max(1, 2**14 // max(1, out.shape[1]))  # pieces that stay in the cache
+        for block in np.unique(blocks).tolist():
+            places = np.flatnonzero(blocks == block)
+            for piece in (places[k : k + step] for k in range(0, len(places), step)):
+                out[piece] = self._values(block, rows[piece], points)
 
-    def at(self, dimensions: np.ndarray, places: slice, out: np.ndarray) -> None:
-        """Any dimensions of some of the points, (dimensions, points): the same numbers as in `take`."""
-        numbers, rows = np.divmod(dimensions + self._size - self._first, self._size)
-        rows = np.where(numbers == 0, dimensions, rows)
-        some = max(1, AT_ONCE // max(1, out.shape[1]))
-        for number in np.unique(numbers).tolist():
-            every = np.flatnonzero(numbers == number)
-            for chosen in (every[k : k + some] for k in range(0, len(every), some)):
-                out[chosen] = self._part(number, rows[chosen], places)
-
-    def _part(self, number: int, rows: np.ndarray, places: slice) -> np.ndarray:
-        size = self._size if number else self._first
-        if not self.sobol:
-            return self._draw(number, size)[rows, places]
-        if number not in self._scrambles:
-            rng = self._rng(number)
-            made = scramble(size, self.count, rng)
-            order = rng.permutation(self.count) if number else np.arange(self.count)
-            self._scrambles[number] = *made, order.astype(np.uint32)
-        directions, shifts, order = self._scrambles[number]
-        return _normals(as_uniform(points_at(directions[rows], shifts[rows], order[places])))
-
-    def _rng(self, number: int) -> np.random.Generator:
-        words = [self.seed] if isinstance(self.seed, int | np.integer) else list(self.seed)
-        return np.random.default_rng([*words, number])
-
-    def _draw(self, number: int, size: int) -> np.ndarray:
-        rng = self._rng(number)
-        if not self.sobol:
-            return rng.standard_normal((size, self.count))
-        block = scrambled(size, self.count, rng)
-        return block if number == 0 else block[:, rng.permutation(self.count)]
-
-    def _map(self, block: np.ndarray) -> np.ndarray:
-        """ndtri of the points: at most 6.3 in size, as they are at least 2^-31 from 0 and 1."""
-        return _normals(as_uniform(block)) if self.sobol else block
+    def _values(self, block: int, rows: np.ndarray, points: slice) -> np.ndarray:
+        if block not in self._scrambles:
+            words = [self.seed] if isinstance(self.seed, int | np.integer) else list(self.seed)
+            rng = np.random.default_rng([*words, block])
+            numbers = scramble(self._size if block else self._first, self.count, rng)
+            order = rng.permutation(self.count) if block else np.arange(self.count)
+            self._scrambles[block] = *numbers, order.astype(np.uint32)
+        directions, shifts, order = self._scrambles[block]
+        return _normals(as_uniform(points_at(directions[rows], shifts[rows], order[points])))
 
 
 def _normals(uniform: np.ndarray) -> np.ndarray:
+    """Return normal numbers. They are at most 6.3 in size, as `uniform` is at least 2^-31 from 0 and 1."""
     from scipy.special import ndtri
 
     return ndtri(uniform, out=uniform)

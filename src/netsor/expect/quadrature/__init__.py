@@ -1,13 +1,12 @@
-"""Integrals against Gaussian densities, on a line and in up to four dimensions.
+"""Integrals against normal densities, on a line and in the plane.
 
-| where       | what                                                                                |
-| ----------- | ----------------------------------------------------------------------------------- |
-| `line.py`   | a function of one variable times Hermite polynomials: trapezoid rule, panels        |
-| `splits.py` | panels that hold a kink                                                             |
-| `cells.py`  | a function of which nothing is known, as polynomials on cells                       |
-| `nodes.py`  | nodes of the rules on a line, Hermite functions at them                             |
-| `kinks.py`  | `find_kinks`: where a function of one variable is not smooth                        |
-| `space.py`  | `gaussian_expectation`: any function of up to four variables                        |
-| `frames.py` | tensor rules in a ball, cut at planes                                               |
-| `planes.py` | `find_planes`: where a function of a few variables is not smooth                    |
+| file                   | what it holds                                                                  |
+| ---------------------- | ------------------------------------------------------------------------------ |
+| `trapezoid.py`         | a function of one variable times Hermite polynomials: trapezoid rule, panels   |
+| `kink_panels.py`       | Gauss-Legendre panels that hold a kink                                         |
+| `adaptive_cells.py`    | any function of one variable as polynomials on cells, halved where it is rough |
+| `hermite_functions.py` | nodes of the rules on a line, Hermite functions at them                        |
+| `kinks.py`             | `find_kinks`: where a function of one variable is not smooth                   |
+| `plane_rules.py`       | `plane_rule`: rules in the plane, split at lines                               |
+| `kink_lines.py`        | `find_lines`: where a function of two variables is not smooth                  |
 """

@@ -9,25 +9,23 @@ import numpy as np
 from numpy.polynomial import Chebyshev
 from numpy.polynomial.chebyshev import chebpts1, chebpts2, chebvander
 
-from netsor.expect.quadrature.nodes import Function, call
+from netsor.expect.quadrature.hermite_functions import Function, call
 
 __all__ = ["CELL", "find_kinks"]
 
-CELL, MOST_CELLS = 0.5, 2**14
-MOST_KINKS, MOST_FAILURES = 48, 24  # beyond, the search is given up: a wave is rough, but has no kinks
-DEPTHS = (12, 8, 5, 3)  # halvings of a cell at which jumps of f and f', and of higher derivatives, show
-CELL_TOLERANCE, FIT_TOLERANCE, LEAST_JUMP = 1e-11, 1e-11, 1e-9
-FIT_WIDTHS = (0.25, 0.06, 0.015, 0.004)
+CELL = 0.5
+DEPTHS = (12, 8, 5, 3)  # halvings after which jumps of f and f', and of higher derivatives, become visible
+TOLERANCE = 1e-11  # error of a polynomial on a cell, relative to the size of f
 
 
-Cluster = tuple[float, float, float, float]  # start, end, room on either side, size of f
+Cluster = tuple[float, float, float, float]  # start, end, distance to the next cluster, size of f
 
 
 def find_kinks(fn: Function, low: float = -50.0, high: float = 50.0) -> tuple[float, ...]:
-    """Where a function of one variable, or its first, second or third derivative, jumps.
+    """Return where a function of one variable, or its first, second or third derivative, jumps.
 
-    Cells that a polynomial of degree 15 does not fit are halved again and again. A kink in what is left must
-    make f one polynomial up to a point and another one from there on, which no smooth function does.
+    Cells that a polynomial of degree 15 does not fit are halved repeatedly. In the remaining cells, a kink
+    must make f one polynomial up to a point and another one from there on. No smooth function does that.
     """
     f = _plain(fn)
     clusters = _rough_clusters(f, low, high)
@@ -35,28 +33,28 @@ def find_kinks(fn: Function, low: float = -50.0, high: float = 50.0) -> tuple[fl
     failures = 0
     for depth in DEPTHS:
         for cluster in _spread(clusters.get(depth, [])):
-            if failures > MOST_FAILURES or len(kinks) > MOST_KINKS:
+            if failures > 24 or len(kinks) > 48:  # rough without kinks, like a wave: searching on is useless
                 return tuple(sorted(kinks))
             x = _locate(f, *cluster)
             failures += x is None
-            if x is not None and all(abs(x - known) > 1e-6 for known in kinks):
+            if x is not None and all(abs(x - other) > 1e-6 for other in kinks):
                 kinks.append(x)
     return tuple(sorted(kinks))
 
 
 def _spread(clusters: list[Cluster]) -> list[Cluster]:
-    """Those near 0 first, where the weight of most Gaussians is."""
+    """Sort clusters by their distance to 0, where most Gaussians have most of their mass."""
     return sorted(clusters, key=lambda cluster: abs(cluster[0]))
 
 
 def _rough_clusters(f: Function, low: float, high: float) -> dict[int, list[Cluster]]:
-    """Where f looks rough at each depth."""
+    """Return the clusters of cells where f looks rough, for each depth."""
     left, scale = _cells(f, low, high)
     clusters, width = {}, CELL
     for depth in range(max(DEPTHS) + 1):
         bad = _is_rough(f, left, width, scale)
         left, scale = left[bad], scale[bad]
-        if left.size > MOST_CELLS:
+        if left.size > 2**14:
             break
         clusters[depth] = _clusters(left, scale, width)
         left, scale, width = np.concatenate([left, left + width / 2]), np.tile(scale, 2), width / 2
@@ -68,7 +66,7 @@ def _plain(fn: Function) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def _cells(f: Function, low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
-    """The starts of the cells, and the size of f near each: within 8, and within 5 of the origin."""
+    """Return the starts of the cells, and the size of f near each: within 8 of it, or within 5 of 0."""
     left = np.arange(low, high, CELL)
     size = np.abs(f(left[:, None] + CELL * np.linspace(0, 1, 8))).max(axis=1)
     size = np.where(np.isfinite(size), size, 0.0)
@@ -79,39 +77,41 @@ def _cells(f: Function, low: float, high: float) -> tuple[np.ndarray, np.ndarray
 
 @lru_cache(maxsize=1)
 def _cell_points() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Interpolation points, check points between them, and the matrix from values at these to those."""
+    """Return nodes, check points between them, and the matrix from values at the nodes to values there."""
     nodes = chebpts1(16)
     checks = (nodes[1:] + nodes[:-1]) / 2
     return nodes, checks, chebvander(checks, 15) @ np.linalg.inv(chebvander(nodes, 15))
 
 
 def _is_rough(f: Function, left: np.ndarray, width: float, scale: np.ndarray) -> np.ndarray:
-    """Whether interpolation fails on a cell, a tenth of which is added on either side."""
+    """Return whether interpolation fails on each cell, extended by a tenth on either side."""
     nodes, checks, matrix = _cell_points()
     middle, half = (left + width / 2)[:, None], 0.6 * width
     with np.errstate(all="ignore"):
         miss = np.abs(f(middle + half * checks) - f(middle + half * nodes) @ matrix.T).max(axis=1)
-    return np.isfinite(miss) & (miss > CELL_TOLERANCE * scale)
+    return np.isfinite(miss) & (miss > TOLERANCE * scale)
 
 
 def _clusters(left: np.ndarray, scale: np.ndarray, width: float) -> list[Cluster]:
-    """Neighbouring cells as one cluster each."""
+    """Merge neighbouring cells into clusters."""
     left, scale = left[np.argsort(left)], scale[np.argsort(left)]
     groups = np.split(np.arange(left.size), np.flatnonzero(np.diff(left) > 1.5 * width) + 1)
     spans = [(left[g[0]] - width / 8, left[g[-1]] + 9 * width / 8, scale[g].max()) for g in groups if g.size]
     ends = [-np.inf, *(end for _, end, _ in spans)]
     starts = [*(start for start, _, _ in spans), np.inf]
-    rooms = [min(a - end, start - b) for (a, b, _), end, start in zip(spans, ends, starts[1:], strict=False)]
+    distances = [
+        min(a - end, start - b) for (a, b, _), end, start in zip(spans, ends, starts[1:], strict=False)
+    ]
     return [
-        (float(a), float(b), float(room), float(size))
-        for (a, b, size), room in zip(spans, rooms, strict=True)
+        (float(a), float(b), float(distance), float(size))
+        for (a, b, size), distance in zip(spans, distances, strict=True)
     ]
 
 
-def _locate(f: Function, a: float, b: float, room: float, scale: float) -> float | None:
-    """The point of [a, b] up to which f is one polynomial and from which on it is another, if any."""
-    for width in FIT_WIDTHS:
-        if width > room:
+def _locate(f: Function, a: float, b: float, distance: float, scale: float) -> float | None:
+    """Return the point of [a, b] up to which f is one polynomial and from which on another, or None."""
+    for width in (0.25, 0.06, 0.015, 0.004):
+        if width > distance:
             continue
         before, after = _fit(f, a - width, a, scale), _fit(f, b, b + width, scale)
         if before is not None and after is not None:
@@ -121,18 +121,18 @@ def _locate(f: Function, a: float, b: float, room: float, scale: float) -> float
 
 
 def _fit(f: Function, a: float, b: float, scale: float) -> Chebyshev | None:
-    """The polynomial of degree 12 through f on [a, b], if it fits."""
+    """Return the polynomial of degree 12 through f on [a, b], or None if it does not fit."""
     x = (a + b) / 2 + (b - a) / 2 * chebpts2(40)
     y = f(x)
     if not np.all(np.isfinite(y)):
         return None
-    found = Chebyshev.fit(x, y, 12, domain=[a, b])
-    return found if np.abs(found(x) - y).max() <= FIT_TOLERANCE * scale else None
+    fit = Chebyshev.fit(x, y, 12, domain=[a, b])
+    return fit if np.abs(fit(x) - y).max() <= TOLERANCE * scale else None
 
 
 def _bisect(f: Function, before: Chebyshev, after: Chebyshev, a: float, b: float) -> float:
-    """The point where f goes over from being nearer to `before` to being nearer to `after`."""
-    for _ in range(11):  # 64 parts at a time
+    """Return the point where f stops being nearer to `before` and starts being nearer to `after`."""
+    for _ in range(11):  # each round divides the interval by 64
         x = np.linspace(a, b, 65)
         y = f(x[1:-1])
         far = np.abs(y - before(x[1:-1])) > np.abs(y - after(x[1:-1]))
@@ -142,7 +142,7 @@ def _bisect(f: Function, before: Chebyshev, after: Chebyshev, a: float, b: float
 
 
 def _refine(before: Chebyshev, after: Chebyshev, kink: float, scale: float) -> float:
-    """Where only the second or third derivative jumps, the gap of the one below is zero there."""
+    """Refine the place of a jump in the second or third derivative: there the gap of lower order is zero."""
     gap = after - before.convert(domain=after.domain)
     sizes = [abs(gap.deriv(p)(kink)) for p in range(4)]
     meet, touch = sizes[0] < 1e-8 * scale, sizes[1] < 1e-5 * scale
@@ -154,16 +154,16 @@ def _refine(before: Chebyshev, after: Chebyshev, kink: float, scale: float) -> f
 
 
 def _round(x: float, tolerance: float) -> float:
-    """The number with six decimals near x, if it is as near as that."""
+    """Round x to six decimals if that changes it by less than the tolerance: users write such numbers."""
     return round(x, 6) + 0.0 if abs(x - round(x, 6)) < tolerance else x
 
 
 def _is_kink(
     f: Function, before: Chebyshev, after: Chebyshev, kink: float, width: float, scale: float
 ) -> bool:
-    """Whether f is `before` on the left and `after` on the right, up to 1e-8, and these two differ."""
+    """Return whether f is `before` on the left and `after` on the right, to 1e-8, and these two differ."""
     steps = width * np.geomspace(1e-8 / width, 1, 60)
     left, right = kink - steps, kink + steps
     miss = max(np.abs(f(left) - before(left)).max(), np.abs(f(right) - after(right)).max())
     differ = np.abs(after(right) - before(right)).max()
-    return bool(miss <= 10 * FIT_TOLERANCE * scale and differ > LEAST_JUMP * scale)
+    return bool(miss <= 10 * TOLERANCE * scale and differ > 1e-9 * scale)

@@ -1,15 +1,19 @@
-"""Kernel matrices on disk: computed tile by tile, by anyone, in any order, and never lost.
+"""Kernel matrices on disk, computed tile by tile in any order by any number of processes.
 
-| idea | where |
+| file | what it holds |
 | --- | --- |
-| `ns.gp.store`: who computes the tiles (this process, several, Dask, an array job) | tiles, worker |
-| solves: blocks of a Cholesky factor, conjugate gradients, predictions | cholesky, gradients, model |
-| the matrix as Zarr arrays: which tiles are there, reading and writing them | store |
-| every file with its checksum; what is damaged is refused | checksums, checked |
-| which rows and inputs a tile has | grid |
-| inputs of any shapes in a Zarr group | inputs |
-| what decides every number of a store, and how another kernel is refused | identity |
-| kernels that are sampled: parts with the landmarks of a store | landmarks |
-| clusters of Dask | dask |
-| one writer, or several that have divided the work | lock |
+| tiles | `ns.gp.store`: divide the matrix into tiles, compute the missing ones |
+| engines | run tiles in this process, in several, or on a Dask cluster |
+| compute | compute one tile: inputs, numbers, error |
+| store | `Store`: the matrix as Zarr arrays; read and write tiles |
+| grid | rows and inputs of each tile |
+| input_sets | inputs of any shapes in a Zarr group |
+| identity | the facts that determine all numbers of a store; refusal of another kernel |
+| checksums, checked | a checksum for every file; refusal of damaged files |
+| lock | one writer, or several that have divided the work |
+| landmarks | tiles of sampled kernels, drawn given common landmarks |
+| dask | clusters: connect, explain failures, submit tasks a few at a time |
+| model | `StoredGP`: predictions and likelihoods from a store |
+| cholesky | a Cholesky factor of the matrix, block by block, in the store |
+| conjugate_gradients | solves and determinants by products with the matrix |
 """

@@ -1,4 +1,4 @@
-"""A folder as Zarr sees it, where only what was written can be read."""
+"""A Zarr store that verifies the checksum of every file it reads."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from netsor.gp.stores.checksums import SUM, checksum, damage, is_chunk
 
 __all__ = ["CheckedStore"]
 
-WHOLE = ("x", "y", "mean", "row_sizes", "column_sizes")  # all chunks of these are there from the beginning
-
 
 class CheckedStore(LocalStore):
-    """Files that are written with their checksums, and compared with them when they are read."""
+    """Writes a checksum for each file, and verifies it on reading."""
 
     async def get(
         self, key: str, prototype: BufferPrototype | None = None, byte_range: Any = None
@@ -28,6 +26,7 @@ class CheckedStore(LocalStore):
         return (prototype or default_buffer_prototype()).buffer.from_bytes(content)
 
     async def set(self, key: str, value: Buffer) -> None:
+        # The checksum comes first: an interrupted write leaves a checksum without a file, which is missing.
         digits = checksum(key, value.as_numpy_array().data)
         await super().set(key + SUM, default_buffer_prototype().buffer.from_bytes(digits))
         await super().set(key, value)
@@ -37,11 +36,12 @@ class CheckedStore(LocalStore):
             await self.set(key, value)
 
     def _content(self, key: str) -> bytes | None:
-        """The bytes of a file; None where it is missing and may be."""
+        """The bytes of a file; None for a missing tile, a DataError for any other missing chunk."""
         try:
             content = read_regular(self.root / key)
         except (FileNotFoundError, NotADirectoryError):
-            if is_chunk(key) and key.split("/")[0] in WHOLE:
+            complete = "x", "y", "mean", "row_sizes", "column_sizes"  # arrays that `create` writes in full
+            if is_chunk(key) and key.split("/")[0] in complete:
                 raise damage(self.root, key, "is missing") from None
             return None
         except OSError as error:

@@ -1,9 +1,8 @@
 """Checksums of the files of a store.
 
-Beside each file stands its checksum, in a file with the suffix `.sum`: eight hexadecimal digits over the
-place of the file in the store and its bytes, so a file in the place of another one is noticed, too. A chunk
-ends with a CRC-32C of its own, which Zarr compares whenever it reads the chunk; there the checksum is over
-these four bytes alone, and costs nothing.
+Each file has its checksum in a second file with the suffix `.sum`: eight hexadecimal digits, the CRC-32 of
+the file's key and bytes. The key is included so that swapped files are noticed. A chunk ends with a CRC-32C,
+which Zarr compares whenever it reads the chunk; so for chunks our checksum covers only these four bytes.
 """
 
 from __future__ import annotations
@@ -17,25 +16,26 @@ __all__ = ["CRC", "DIGITS", "SUM", "checksum", "damage", "is_chunk"]
 
 SUM, DIGITS = ".sum", 8
 CRC = 4  # bytes at the end of a chunk
-AGAIN = "Run ns.gp.store(..., verify=True), on the command line --verify: it computes such tiles again."
 
 
 def is_chunk(key: str) -> bool:
-    """Whether a key is the place of a chunk: array/c/0/1."""
+    """Whether a key names a chunk: array/c/0/1."""
     return "/c/" in key
 
 
 def checksum(key: str, content: bytes | memoryview) -> bytes:
-    """The checksum of a file at its place."""
+    """The checksum of a file's key and bytes."""
     whole = memoryview(content)
     return b"%08x" % zlib.crc32(whole[-CRC:] if is_chunk(key) else whole, zlib.crc32(key.encode()))
 
 
 def damage(store: Path, key: str, what: str) -> DataError:
-    """The error of a file that is not as it was written, with what can be done about its array."""
+    """Return the error about a changed file; its remedy depends on the array."""
     array = key.split("/")[0]
     if is_chunk(key) and array.removesuffix("_error") in ("K", "NNGP"):
-        remedy = AGAIN
+        remedy = (
+            "Run ns.gp.store(..., verify=True), on the command line --verify: it computes such tiles again."
+        )
     elif array.startswith("cholesky_"):
         remedy = f"Remove the folder {store / array}, and fit again."
     else:

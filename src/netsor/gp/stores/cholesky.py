@@ -3,8 +3,9 @@
     A = K + diag(nugget),    L_jj L_jj^T = A_jj - sum_m L_jm L_jm^T,
     L_ij = (A_ij - sum_m L_im L_jm^T) L_jj^-T,    m < j < i.
 
-Columns of blocks come one after the other (left-looking), so a block is written once, and the blocks that are
-there say where to go on. In memory are three blocks, and as much of row j as there is room for.
+The algorithm is left-looking: it completes one column of blocks after the other. So it writes each block
+once, and an interrupted run resumes at the first missing block. Memory holds three blocks, and as many blocks
+of row j as fit.
 """
 
 from __future__ import annotations
@@ -12,24 +13,28 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.linalg import solve_triangular
 
 from netsor.errors import DataError
 from netsor.gp.factor import cholesky
-from netsor.gp.stores.dask import completed, connected
+from netsor.gp.stores.dask import Engine, completed, connected
 from netsor.gp.stores.lock import writing
 from netsor.gp.stores.store import Store
 from netsor.progress import bar
 
-__all__ = ["Factor"]
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["StoredFactor"]
 
 
-class Factor:
-    """The lower factor of K + diag(nugget), beside K in its store.
+class StoredFactor:
+    """The lower Cholesky factor of K + diag(nugget), stored as another array of K's store.
 
+    nugget  a number or (rows,)
     memory  bytes for blocks
     """
 
@@ -45,7 +50,8 @@ class Factor:
                 f"fit into {memory / 2**20:.3g} MB",
                 remedy="Allow more with memory=, or store the kernel with smaller tiles.",
             )
-        self.kept = memory // block - 3  # blocks of a row
+        self.kept = memory // block - 3  # number of blocks of row j that stay in memory
+        # The array's name contains a hash of the nugget, so factors of several noises can coexist.
         self.array = f"cholesky_{store.name}_" + hashlib.sha256(self.nugget.tobytes()).hexdigest()[:16]
         store.require_array(
             self.array,
@@ -63,18 +69,18 @@ class Factor:
         return slice(*self.axis.span(i))
 
     def block(self, i: int, j: int) -> np.ndarray:
-        """Block (i, j), i >= j."""
+        """Read block L_ij, i >= j."""
         return self.store.stored(self.array, self.span(i), self.span(j), (i, j))
 
     def missing(self) -> list[tuple[int, int]]:
-        """The blocks that are not there yet, column by column."""
+        """List the missing blocks, column by column."""
         there = self.store.done(self.array)
         return [(i, j) for j in range(self.count) for i in range(j, self.count) if (i, j) not in there]
 
-    def complete(self, progress: bool | None = None, engine: Any = None) -> None:
-        """Make all blocks that are missing; nobody else writes the store meanwhile.
+    def complete(self, progress: bool | None = None, engine: Engine = None) -> None:
+        """Compute the missing blocks, under the exclusive lock of the store.
 
-        On a cluster (`engine`) the blocks of a column below the diagonal are computed at the same time.
+        On a cluster (`engine`) the blocks of a column below the diagonal are computed in parallel.
         """
         if not self.missing():
             return
@@ -89,7 +95,7 @@ class Factor:
                     self._compute_on(client, advance)
 
     def _compute_all(self, advance: Callable[[], None]) -> None:
-        row: dict[int, np.ndarray] = {}  # blocks of the row of the current column
+        row: dict[int, np.ndarray] = {}  # m -> L_jm for the current column j
         now = -1
         for i, j in self.missing():
             if j != now:
@@ -97,53 +103,54 @@ class Factor:
             self._compute(i, j, row)
             advance()
 
-    def _compute_on(self, client: Any, advance: Callable[[], None]) -> None:
+    def _compute_on(self, client: Client, advance: Callable[[], None]) -> None:
         for _, column in groupby(self.missing(), key=lambda block: block[1]):
             blocks = list(column)
-            if blocks[0][0] == blocks[0][1]:
+            if blocks[0][0] == blocks[0][1]:  # the others need the diagonal block
                 self._compute(*blocks.pop(0), {})
                 advance()
-            held = self.store.without_kernel()
-            for _ in completed(client, _remote, ((held, self.nugget, self.memory, *b) for b in blocks)):
+            matrix = self.store.without_kernel()
+            for _ in completed(client, _remote, ((matrix, self.nugget, self.memory, *b) for b in blocks)):
                 advance()
 
     def _compute(self, i: int, j: int, row: dict[int, np.ndarray]) -> None:
+        """Compute L_ij; `row` holds some of the blocks L_jm."""
         left = np.array(self.store.tile(i, j), np.float64)
         for m in range(j):
             across = row[m] if m in row else self.block(j, m)
             left -= (across if i == j else self.block(i, m)) @ across.T
         if i == j:
-            made = cholesky(left, self.nugget[self.span(j)], overwrite=True)
+            block = cholesky(left, self.nugget[self.span(j)], overwrite=True)
         else:
-            made = solve_triangular(self.block(j, j), left.T, lower=True, check_finite=False).T
-        self.store.put(self.array, self.span(i), self.span(j), made)
+            block = solve_triangular(self.block(j, j), left.T, lower=True, check_finite=False).T
+        self.store.put(self.array, self.span(i), self.span(j), block)
 
     def forward(self, right: np.ndarray) -> np.ndarray:
-        """L^-1 b, for many columns."""
+        """L^-1 b for b (rows, k), by forward substitution."""
         z = np.array(right, np.float64)
         for i in range(self.count):
-            own = self.span(i)
+            rows = self.span(i)
             for m in range(i):
-                z[own] -= self.block(i, m) @ z[self.span(m)]
-            z[own] = solve_triangular(self.block(i, i), z[own], lower=True, check_finite=False)
+                z[rows] -= self.block(i, m) @ z[self.span(m)]
+            z[rows] = solve_triangular(self.block(i, i), z[rows], lower=True, check_finite=False)
         return z
 
     def solve(self, right: np.ndarray) -> np.ndarray:
-        """(K + diag(nugget))^-1 b, for many columns."""
-        z = self.forward(right)
+        """(K + diag(nugget))^-1 b = L^-T L^-1 b for b (rows, k)."""
+        z = self.forward(right)  # then back substitution, from the last block row up
         for i in reversed(range(self.count)):
-            own = self.span(i)
+            rows = self.span(i)
             for m in range(i + 1, self.count):
-                z[own] -= self.block(m, i).T @ z[self.span(m)]
-            z[own] = solve_triangular(self.block(i, i), z[own], lower=True, trans=1, check_finite=False)
+                z[rows] -= self.block(m, i).T @ z[self.span(m)]
+            z[rows] = solve_triangular(self.block(i, i), z[rows], lower=True, trans=1, check_finite=False)
         return z
 
     def log_determinant(self) -> float:
-        """log det(K + diag(nugget))."""
+        """log det(K + diag(nugget)) = 2 sum_i log L_ii."""
         diagonals = (np.diagonal(self.block(i, i)) for i in range(self.count))
         return 2 * sum(float(np.log(d).sum()) for d in diagonals)
 
 
 def _remote(store: Store, nugget: np.ndarray, memory: int, i: int, j: int) -> None:
-    """A block in a worker of a cluster."""
-    Factor(store, nugget, memory)._compute(i, j, {})
+    """Compute a block on a worker of a cluster."""
+    StoredFactor(store, nugget, memory)._compute(i, j, {})

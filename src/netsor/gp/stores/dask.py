@@ -1,4 +1,4 @@
-"""Clusters of Dask, for tiles and for solves: a client, errors in our words, tasks one window at a time."""
+"""Clusters of Dask: connect, explain failures, submit tasks a few at a time."""
 
 from __future__ import annotations
 
@@ -9,36 +9,37 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from netsor.errors import DataError
 
-__all__ = ["completed", "connected", "is_dask", "keep_memory"]
+if TYPE_CHECKING:
+    from distributed import Client
 
-AHEAD = 3  # tasks that wait at each thread of a worker
-RETRIES = 3  # of a task whose worker is lost
-TRIM, MMAP = (-1, 2**26), (-3, 2**25)  # options of malloc, and what glibc would raise them to by itself
-CONNECT, ASK = 10, 5  # seconds that a scheduler has to answer; how often it is asked for its workers
+__all__ = ["Engine", "completed", "connected", "is_dask", "keep_memory"]
+
+# None: this process. A number of processes, a client of Dask, or the address of its scheduler.
+Engine: TypeAlias = "int | str | Client | None"
 
 
-def is_dask(engine: Any) -> bool:
-    """Whether an engine is a client, or the address of a scheduler."""
+def is_dask(engine: object) -> bool:
+    """Whether an engine is a Dask client or the address of a scheduler."""
     address = isinstance(engine, str) and ":" in engine
     return address or (hasattr(engine, "submit") and not isinstance(engine, type))
 
 
 @contextmanager
-def connected(engine: Any) -> Iterator[Any]:
-    """A client, one of our own if the engine is an address; what a cluster can do to us in our words."""
+def connected(engine: Engine) -> Iterator[Any]:
+    """Connect to a cluster, and translate its failures to errors with remedies."""
     if find_spec("distributed") is None:
         raise DataError("distributed is missing", remedy="Install netsor[scale].")
     from distributed import Client, KilledWorker
 
-    own = None
+    client = None
     try:
         if isinstance(engine, str):
-            own = Client(engine, set_as_default=False, timeout=CONNECT)
-        yield own or engine
+            client = Client(engine, set_as_default=False, timeout=10)
+        yield client or engine
     except KilledWorker as error:
         raise DataError(
             f"the workers of a tile were lost again and again: {error}",
@@ -51,35 +52,38 @@ def connected(engine: Any) -> Iterator[Any]:
             remedy="All that is written is kept. Start the cluster, and run it again.",
         ) from error
     finally:
-        if own is not None:
-            own.close()
+        if client is not None:
+            client.close()
 
 
 def completed(client: Any, task: Callable[..., Any], items: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
-    """The results of task(*item) as they come.
+    """Yield the results of task(*item) in the order in which they finish.
 
-    A few tasks wait at each worker, however many there are, and however many workers come and go.
+    Only a few tasks per worker are submitted at a time, so the scheduler's memory does not grow with the
+    number of items, and workers may join and leave.
     """
     from distributed import as_completed
 
-    waiting, going, room, asked = iter(items), as_completed(loop=client.loop), 0, 0.0
+    ahead, interval = 3, 5.0  # tasks for each thread of a worker; seconds until workers are counted again
+    waiting, going, most, asked = iter(items), as_completed(loop=client.loop), 0, 0.0
     while True:
-        if time.monotonic() - asked > ASK:
-            room, asked = AHEAD * max(1, sum(client.nthreads().values())), time.monotonic()
-        for item in islice(waiting, max(0, room - going.count())):
-            going.add(client.submit(task, *item, pure=False, retries=RETRIES))
+        if time.monotonic() - asked > interval:
+            most, asked = ahead * max(1, sum(client.nthreads().values())), time.monotonic()
+        for item in islice(waiting, max(0, most - going.count())):
+            going.add(client.submit(task, *item, pure=False, retries=3))  # retry tasks of lost workers
         if going.is_empty():
             return
         yield next(going).result()
 
 
 def keep_memory() -> None:
-    """Let a worker use freed memory again, as any other process does.
+    """Let a worker reuse freed memory, as other processes do.
 
-    Dask starts workers with a low MALLOC_TRIM_THRESHOLD_, and glibc with any value of it maps every larger
-    array anew, page by page: tiles took three times as long.
+    Dask sets MALLOC_TRIM_THRESHOLD_ for its workers. With any value of it, glibc stops adapting its
+    thresholds and maps every larger array anew, page by page, which makes tiles several times slower.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # there is none on other systems
-    if mallopt is not None:
-        mallopt(*MMAP)
-        mallopt(*TRIM)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc only
+    if mallopt is not None:  # the values that glibc's own adaptation reaches
+        mmap_threshold, trim_threshold = -3, -1
+        mallopt(mmap_threshold, 2**25)
+        mallopt(trim_threshold, 2**26)

@@ -1,4 +1,4 @@
-"""Which rows of the kernel, and which inputs, a tile has."""
+"""The rows of the kernel and the inputs that belong to each tile."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ import numpy as np
 
 from netsor.errors import DataError
 
-__all__ = ["Axis", "Grid"]
+__all__ = ["Axis", "Grid", "Tile"]
 
 Span = tuple[int, int]
+Tile = tuple[int, int]  # numbers of a tile along the rows and along the columns
 
 
 @dataclass(frozen=True)
 class Axis:
-    """The rows (or columns) of a kernel, in equal parts.
+    """The rows (or columns) of a kernel in parts of equal length; the last one may be shorter.
 
-    sizes  rows of each input
-    chunk  rows of a part
-    step   the inputs of a tile of the kernel's own: a part is computed with at least so many
+    sizes  (inputs,) number of rows of each input
+    chunk  number of rows of a part
+    step   number of inputs of a tile of the kernel in memory: a part is computed with at least as many,
+           so that its numbers equal those of the matrix in memory
     """
 
     sizes: np.ndarray
@@ -39,7 +41,8 @@ class Axis:
         return i * self.chunk, min((i + 1) * self.chunk, self.length)
 
     def inputs(self, i: int) -> tuple[Span, Span]:
-        """The inputs that part i is computed from, and where its rows are among theirs."""
+        """The inputs of part i, and the span of its rows among the rows of these inputs."""
+        # The borders of parts may cut the rows of an input in two.
         stops = np.cumsum(self.sizes)
         start, stop = self.span(i)
         first, last = (int(np.searchsorted(stops, row, "right")) for row in (start, stop - 1))
@@ -50,7 +53,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Grid:
-    """The tiles of a kernel: all, or of a symmetric one those on and above the diagonal."""
+    """The tiles of a kernel; for a symmetric kernel those on and above the diagonal."""
 
     rows: Axis
     cols: Axis
@@ -60,13 +63,13 @@ class Grid:
     def shape(self) -> tuple[int, int]:
         return self.rows.length, self.cols.length
 
-    def tiles(self) -> list[tuple[int, int]]:
-        """All tiles, by columns: the upper left corner is complete first."""
+    def tiles(self) -> list[Tile]:
+        """All tiles, column by column, so that leading submatrices are complete first."""
         rows, cols = self.rows.count, self.cols.count
         return [(i, j) for j in range(cols) for i in range(min(rows, j + 1) if self.symmetric else rows)]
 
-    def part(self, k: int, count: int) -> list[tuple[int, int]]:
-        """Tiles of one of `count` processes that share the work."""
+    def part(self, k: int, count: int) -> list[Tile]:
+        """The tiles of process k = 1, ..., count of those that share the work."""
         if not 1 <= k <= count:
             raise DataError(f"part {k} of {count}", remedy="Parts are counted from 1: 1/8, 2/8, ..., 8/8.")
         return self.tiles()[k - 1 :: count]

@@ -1,6 +1,7 @@
-"""What decides every number of a store, as JSON: the program, the options, the inputs, how it is cut.
+"""The identity of a store: program, options, inputs and tiles, which determine all its numbers, as JSON.
 
-No code and no pickle is stored. A store that belongs to another kernel is refused by name of what differs.
+A store contains no code and no pickles. A store of another kernel is refused, and the error names the
+differences.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ import numpy as np
 
 import netsor
 from netsor.build.network import Network, program
-from netsor.build.probes import UserFunction
+from netsor.build.user_functions import UserFunction
 from netsor.errors import DataError
-from netsor.gp.stores import inputs as sets
+from netsor.gp.stores import input_sets as sets
 from netsor.lang.program import Program
 from netsor.limits import KernelFn, Options
 from netsor.limits.kernel import TangentKernelFn
@@ -40,11 +41,6 @@ __all__ = [
 ]
 
 FORMAT = 2
-ROUNDING = (
-    " Values of functions are compared bit for bit: another machine or another version of NumPy may round "
-    "otherwise, and then the store is computed anew, or on the machine where it was begun."
-)
-IRRELEVANT = ("progress", "memory", "confirm")  # options that change no number
 
 
 def identity(
@@ -56,13 +52,13 @@ def identity(
     params: Mapping[str, float],
     landmarks: int = 0,
 ) -> dict[str, Any]:
-    """What a store is of."""
+    """Return the facts that a store records about its kernel and inputs."""
     both = {"x": x} if y is None else {"x": x, "y": y}
     return {
         "format": FORMAT,
         "netsor": netsor.__version__,
         "kernels": ["NNGP", "K"] if isinstance(kernel, TangentKernelFn) and not landmarks else ["K"],
-        **of_kernel(kernel, [one for some in both.values() for one in of_each_shape(some)]),
+        **of_kernel(kernel, [x for inputs in both.values() for x in of_each_shape(inputs)]),
         "params": {name: float(value) for name, value in sorted(params.items())},
         "inputs": {name: {"count": len(z), "sha256": sets.digest(z)} for name, z in both.items()},
         "cut": asdict(cut),
@@ -72,15 +68,17 @@ def identity(
 
 
 def of_kernel(kernel: KernelFn, inputs: list[Any]) -> dict[str, Any]:
-    """What a store knows of its kernel, from inputs of all shapes."""
-    options = {name: value for name, value in asdict(kernel.options).items() if name not in IRRELEVANT}
+    """Return the facts of a kernel; `inputs` has one input of each shape."""
+    options = asdict(kernel.options)
+    for name in ("progress", "memory", "confirm"):  # these do not affect any number
+        del options[name]
     options["dtype"] = np.dtype(kernel.options.dtype).str
     kind = {"kind": type(kernel).__name__, "network": kernel.net.name}
     return {**kind, **_programs(kernel.net, inputs), "options": options}
 
 
 def of_each_shape(inputs: Any) -> Iterator[Any]:
-    """The first input of each shape."""
+    """Yield the first input of each shape."""
     if isinstance(inputs, np.ndarray):
         yield inputs[0]
         return
@@ -97,19 +95,20 @@ def _shape(x: Any) -> Any:
 
 
 def _programs(net: Network, inputs: list[Any]) -> dict[str, Any]:
-    """The text of the network's program without its inputs, and a hash of those on inputs of other shapes."""
-    found = [program(net, x) for x in inputs]
-    texts = [re.sub(r"^Data x(_\d+)* = .*\n", "", made.show(), flags=re.MULTILINE) for made in found]
-    functions = [functions_of(made) for made in found]
-    both = sorted({text + json.dumps(own) for text, own in zip(texts, functions, strict=True)})
-    whole = hashlib.sha256("\n".join(both).encode()).hexdigest()
+    """The program's text without inputs, a hash of the programs for all shapes, and the user's functions."""
+    programs = [program(net, x) for x in inputs]
+    # The digest of the inputs is separate, so that an error can tell a changed network from changed inputs.
+    texts = [re.sub(r"^Data x(_\d+)* = .*\n", "", p.show(), flags=re.MULTILINE) for p in programs]
+    functions = [functions_of(p) for p in programs]
+    distinct = sorted({text + json.dumps(f) for text, f in zip(texts, functions, strict=True)})
+    whole = hashlib.sha256("\n".join(distinct).encode()).hexdigest()
     return {"program": texts[0], "programs": whole, "functions": functions[0]}
 
 
-def functions_of(made: Program) -> dict[str, Any]:
-    """The user's functions by name: digests of their code with the numbers that it holds, and of values."""
+def functions_of(program: Program) -> dict[str, Any]:
+    """Return a record of each user's function by name: digests of its code and constants, and of values."""
     records: dict[str, Any] = {}
-    for op in made.user_operations:
+    for op in program.user_operations:
         function: Any = op.fn  # type: ignore[attr-defined]
         name = next(name for k in count() if (name := f"{op.name}{k or ''}") not in records)
         records[name] = (function if isinstance(function, UserFunction) else function.fn).record
@@ -117,12 +116,12 @@ def functions_of(made: Program) -> dict[str, Any]:
 
 
 def options_of(facts: Mapping[str, Any]) -> Options:
-    """The options of the kernel of a store."""
+    """Return the options of the kernel of a store."""
     return Options(**{**facts["options"], "dtype": np.dtype(facts["options"]["dtype"]).type})
 
 
 def check_format(facts: Any, path: Path) -> None:
-    """Refuse what is no store, and one of a later version."""
+    """Raise a DataError for a folder that is no store, or a store of another format."""
     if not isinstance(facts, dict) or "format" not in facts:
         raise DataError(f"{path} is not a store of netsor", remedy="Stores are made by ns.gp.store.")
     if facts["format"] != FORMAT:
@@ -134,15 +133,15 @@ def check_format(facts: Any, path: Path) -> None:
 
 
 def check_same_store(here: Mapping[str, Any], there: Mapping[str, Any], path: Path) -> None:
-    """Refuse a store of another kernel."""
+    """Raise a DataError if the facts of the kernel (`here`) differ from those of the store (`there`)."""
     remedy = "Give another path, or the network, inputs and options that the store was made with."
     check_same(here, there, f"{path} holds another kernel", remedy)
 
 
 def check_same(here: Mapping[str, Any], there: Mapping[str, Any], what: str, remedy: str) -> None:
-    """Refuse a kernel that is not the one on disk, and say what differs.
+    """Raise a DataError that names the differences between a kernel and the one on disk, if there are any.
 
-    here, there   the facts of the kernel and of what is on disk
+    here, there   the facts of the kernel and of the one on disk
     what, remedy  the message of the error, without the differences
     """
     different = differences(here, there)
@@ -151,21 +150,27 @@ def check_same(here: Mapping[str, Any], there: Mapping[str, Any], what: str, rem
 
 
 def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> str:
-    """What differs between a kernel here and one that was stored, in words, or nothing."""
+    """Describe the differences between a kernel and a stored one; "" if there are none."""
     keys = [key for key in here if here[key] != there.get(key)]
+    # "programs" is a hash that contains the other two, and adds nothing where these differ.
     keys = [key for key in keys if key != "programs" or not {"program", "functions"} & {*keys}]
     return "; ".join(_difference(key, here[key], there.get(key)) for key in keys)
 
 
 def _rounding_hint(here: Mapping[str, Any], there: Mapping[str, Any]) -> str:
-    """A hint at rounding if functions of the same code differ in their values, else nothing."""
+    """Explain rounding if functions of equal code differ in their values; "" otherwise."""
     mine, theirs = here["functions"], there.get("functions", {})
     same = [name for name in mine.keys() & theirs.keys() if mine[name]["code"] == theirs[name]["code"]]
-    return ROUNDING if any(mine[name] != theirs[name] for name in same) else ""
+    if all(mine[name] == theirs[name] for name in same):
+        return ""
+    return (
+        " Values of functions are compared bit for bit: another machine or another version of NumPy may "
+        "round otherwise, and then the store is computed anew, or on the machine where it was begun."
+    )
 
 
 def _difference(key: str, here: Any, there: Any) -> str:
-    """What differs, in a few words."""
+    """Describe one difference."""
     if isinstance(here, dict) and isinstance(there, dict):
         names = [name for name in {**here, **there} if here.get(name) != there.get(name)]
         return ", ".join(_difference(f"{key} {name}", here.get(name), there.get(name)) for name in names)

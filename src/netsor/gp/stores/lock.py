@@ -1,7 +1,7 @@
-"""One run at a time writes a store, or several that have divided its tiles (`part`).
+"""The lock of a store: one run writes it, or several runs that divide its tiles (`part`).
 
-The lock is one of the operating system, so it ends with the process, however that ends. Where a file system
-has none, nothing is locked: every tile is written whole, so two runs only do the same work twice.
+The operating system holds the lock, so it ends with the process. On a file system without locks two runs may
+compute the same tiles twice, which is harmless because each tile is written as a whole.
 """
 
 from __future__ import annotations
@@ -16,18 +16,16 @@ from netsor.errors import DataError
 
 __all__ = ["writing"]
 
-NAME = "writers.lock"
-
 
 @contextmanager
 def writing(path: Path, shared: bool) -> Iterator[None]:
-    """Hold the store at `path`, alone or (`shared`) with others that do so, too."""
+    """Hold the lock of the store at `path`: exclusively, or (`shared`) together with other shared holders."""
     try:
         import fcntl
     except ImportError:  # not on Windows
         yield
         return
-    with _opened(path / NAME) as file:
+    with _opened(path / "writers.lock") as file:
         try:
             fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -43,7 +41,7 @@ def writing(path: Path, shared: bool) -> Iterator[None]:
 
 
 def _opened(path: Path) -> TextIO:
-    """The file of the lock; a pipe in its place would be waited for."""
+    """Open the lock file. O_NONBLOCK matters if a named pipe has taken its place: opening it would hang."""
     try:
         return open(path, "a", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK, 0o666))
     except OSError as error:

@@ -1,15 +1,16 @@
-"""A kernel matrix on disk: which tiles are there, and reading and writing them.
+"""A kernel matrix on disk: read and write tiles, and find the missing ones.
 
 The store is a Zarr group (version 3 of the format) with the arrays
 
-    K        the matrix, one chunk for each tile, with a checksum; what is not there yet is NaN
-    K_error  the largest error of each tile
-    NNGP     beside a tangent kernel K the kernel of the network itself, and NNGP_error
-    x, y    the inputs; row_sizes, column_sizes: how many rows each of them has; mean: prior means of the rows
+    K                        (rows, columns) the matrix, one chunk per tile; NaN where it is missing
+    K_error                  (row tiles, column tiles) the largest error of each tile
+    NNGP, NNGP_error         the same for the NNGP kernel, if K is a tangent kernel
+    x, y                     the inputs of rows and columns
+    row_sizes, column_sizes  number of rows or columns of each input
+    mean                     (rows,) the prior mean
 
-A tile is written to a file of its own, which then takes its name, so it is there whole or not at all, and the
-files are the only record of what is done. All files have checksums (`checksums`); one that has changed is
-refused.
+A tile is written to a temporary file that is then renamed, so it exists as a whole or not at all. The files
+are the only record of progress. Every file has a checksum (`checksums`); a changed file is refused.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from uuid import uuid4
 import numpy as np
 
 from netsor import arguments
-from netsor.build.network import as_inputs
+from netsor.build.joint_program import as_inputs
 from netsor.errors import DataError
 from netsor.files import read_regular
-from netsor.gp.stores import inputs as sets
+from netsor.gp.stores import input_sets as sets
 from netsor.gp.stores.checksums import CRC, DIGITS, SUM, damage
 from netsor.gp.stores.grid import Axis, Grid
 from netsor.gp.stores.identity import check_format, check_same_store, of_kernel
@@ -47,17 +48,23 @@ from netsor.limits.tiling import Cut
 
 __all__ = ["Status", "Store"]
 
-NNGP = "NNGP"  # the array of the network's own kernel
-RECENT = 50  # tiles that the rate is taken from
+NNGP = "NNGP"  # the array of the NNGP kernel in a store of a tangent kernel
 
 
 @dataclass(frozen=True)
 class Status:
-    """How far a store is.
+    """The progress of a store.
 
-    left           seconds, at the rate of the last tiles; None where fewer than two are there
-    quiet          seconds since the last tile
-    largest_error  of an entry, once all tiles are there
+    Attributes
+    ----------
+    done, total
+        Number of finished tiles, and of all tiles.
+    left
+        Estimated remaining seconds, at the rate of the last tiles; None with fewer than two tiles.
+    quiet
+        Seconds since the last tile was written; None without tiles.
+    largest_error
+        The largest error of an entry; None while tiles are missing.
     """
 
     done: int
@@ -83,17 +90,30 @@ def _duration(seconds: float) -> str:
 
 
 def require_extra(*libraries: str) -> None:
-    """Refuse to go on without some libraries of the extra `scale`."""
+    """Raise a DataError unless these libraries of the extra `scale` are installed."""
     missing = [name for name in libraries if find_spec(name) is None]
     if missing:
         raise DataError(f"{' and '.join(missing)} is missing", remedy="Install netsor[scale].")
 
 
 class Store:
-    """A kernel matrix on disk; `ns.gp.store` makes it, `Store(path)` opens it, with a kernel for new inputs.
+    """A kernel matrix on disk. `ns.gp.store` creates it, `Store(path)` opens it.
 
-    nngp      beside a tangent kernel: the kernel of the network itself, which is a store like any other
-    identity  what it is of, see `stores.identity`
+    Parameters
+    ----------
+    path
+        The folder.
+    kernel
+        The kernel, for predictions at new inputs.
+    nngp
+        Whether to open the NNGP kernel of a store of a tangent kernel.
+
+    Attributes
+    ----------
+    nngp
+        The NNGP kernel of a store of a tangent kernel, as a store.
+    identity
+        The facts that determine the numbers, see `stores.identity`.
     """
 
     def __init__(self, path: str | Path, kernel: KernelFn | None = None, *, nngp: bool = False) -> None:
@@ -122,12 +142,12 @@ class Store:
             )
         if kernel is not None:
             facts = of_kernel(kernel, as_inputs(self.inputs(0, 0, 1)))
-            del facts["programs"]  # those of all shapes, which would have to be read
+            del facts["programs"]  # comparing the programs of all shapes would mean reading all inputs
             check_same_store(facts, self.identity, self.path)
 
     @property
     def kernel(self) -> KernelFn:
-        """The kernel, which a store does not hold: it has no code in it."""
+        """The kernel that `Store(path, kernel)` was opened with; the store itself holds no code."""
         if self._kernel is None:
             raise DataError(
                 f"{self.path} knows its numbers, and not the network, which new inputs need",
@@ -140,22 +160,22 @@ class Store:
         return self._kernel.nngp
 
     def without_kernel(self) -> Store:
-        """The numbers alone, for workers that only read them."""
+        """Open the store again without its kernel, for workers that only read numbers."""
         return Store(self.path.resolve(), nngp=self.name == NNGP)
 
     @cached_property
     def nngp(self) -> Store:
-        """The kernel of the network itself, of a store of its tangent kernel."""
+        """The NNGP kernel of a store of a tangent kernel."""
         return Store(self.path, self._kernel, nngp=True)
 
     @property
     def digest(self) -> str:
-        """A hash of what the store is of, and of which of its kernels."""
+        """A hash of the identity, and of the name of the kernel."""
         return sha256(json.dumps([self.name, self.identity], sort_keys=True).encode()).hexdigest()
 
     @property
     def params(self) -> dict[str, float]:
-        """Variances in place of the network's own; its own kernel has no rates."""
+        """Variances that replace the network's; without learning rates for the NNGP kernel."""
         given = self.identity["params"]
         return {p: v for p, v in given.items() if self.name == "K" or not p.endswith(".rate")}
 
@@ -168,7 +188,11 @@ class Store:
 
     @staticmethod
     def create(path: Path, identity: dict[str, Any], grid: Grid, mean: np.ndarray, x: Any, y: Any) -> None:
-        """Make a store without tiles; it appears whole or not at all."""
+        """Create a store without tiles, atomically.
+
+        mean  (rows,) the prior mean
+        x, y  the inputs; y is None for a symmetric kernel
+        """
         import zarr
 
         from netsor.gp.stores.checked import CheckedStore
@@ -180,8 +204,8 @@ class Store:
             group: Any = zarr.create_group(CheckedStore(new), attributes={"netsor": identity})
             _write_arrays(group, identity, grid, {"mean": mean, "x": x} | ({} if y is None else {"y": y}))
             try:
-                new.rename(path)
-            except OSError:  # somebody else was first
+                new.rename(path)  # atomic: no process sees an incomplete store
+            except OSError:  # another process was first
                 if not (path / "zarr.json").is_file():
                     raise DataError(
                         f"there is something at {path} that is no store",
@@ -196,26 +220,26 @@ class Store:
             shutil.rmtree(new, ignore_errors=True)
 
     def array(self, name: str) -> Any:
-        """An array of the store, as Zarr sees it; opened once."""
+        """The Zarr array of this name, opened once."""
         if name not in self._arrays:
             with self._reading(name):
                 self._arrays[name] = self.group[name]
         return self._arrays[name]
 
     def whole(self, name: str) -> np.ndarray:
-        """All numbers of an array."""
+        """Read a whole array."""
         with self._reading(name):
             return self.array(name)[...]
 
     def require_array(self, name: str, **options: Any) -> None:
-        """Make an array, unless it is there."""
+        """Create an array unless it exists."""
         with _full_disk(self.path):
             if name not in self.group:
                 self.group.create_array(name, **options, **sets.checked())
 
     @contextmanager
     def _reading(self, key: str) -> Iterator[None]:
-        """Say what is damaged where Zarr finds nothing under a name, or the CRC of a chunk wrong."""
+        """Translate Zarr's errors about missing files and wrong checksums to errors that name the file."""
         try:
             yield
         except KeyError as error:
@@ -223,7 +247,7 @@ class Store:
         except (ValueError, OSError) as error:
             raise damage(self.path, key, f"is damaged: {error}") from None
 
-    # What it is
+    # Shapes, inputs and options
 
     @cached_property
     def grid(self) -> Grid:
@@ -241,12 +265,12 @@ class Store:
 
     @property
     def landmarks(self) -> int:
-        """How many inputs all tiles of a sampled kernel share."""
+        """The number of landmarks: inputs that all tiles of a sampled kernel share. 0 for exact kernels."""
         return self.identity["landmarks"]
 
     @cached_property
     def landmark_numbers(self) -> np.ndarray:
-        """Which ones, evenly among all."""
+        """The positions of the landmarks, evenly spaced among all inputs."""
         count = self.identity["inputs"]["x"]["count"]
         return np.unique(np.linspace(0, count - 1, self.landmarks).round().astype(int))
 
@@ -259,22 +283,22 @@ class Store:
         return self.array("K").dtype
 
     def mean(self) -> np.ndarray:
-        """The prior means of all rows."""
+        """Read the prior mean, (rows,)."""
         return self.whole("mean")
 
     def inputs(self, side: int, start: int = 0, stop: int | None = None) -> Any:
-        """Inputs of the rows (side 0) or columns (1)."""
+        """Read inputs `start` to `stop` of the rows (side 0) or the columns (side 1)."""
         name = "x" if side == 0 or self.symmetric else "y"
         end = self.identity["inputs"][name]["count"] if stop is None else stop
         with self._reading(name):
             return sets.read(self.group, name, start, end)
 
-    # Which tiles are there
+    # Which tiles exist
 
     def done(self, name: str | None = None) -> dict[tuple[int, int], float]:
-        """The blocks of an array that are there with their checksums, and the time when they came.
+        """Return the existing blocks of an array with the times at which they were written.
 
-        A file of a wrong size does not count.
+        A block counts only if its file has the right size and its checksum exists.
         """
         name = name or self.name
         size = self._chunk_bytes(name)
@@ -287,28 +311,36 @@ class Store:
         return times
 
     def _chunk_bytes(self, name: str) -> int:
+        """The size of a chunk's file; chunks are not compressed, so all of an array have one size."""
         array = self.array(name)
         return int(np.prod(array.chunks)) * array.dtype.itemsize + CRC
 
     def has(self, i: int, j: int) -> bool:
-        """Whether a tile is there."""
+        """Whether a tile exists in all its arrays."""
         files = {self._file(name, i, j): self._chunk_bytes(name) for name in self._of_tiles()}
         return all(_size(file) == size and _size(_sum(file)) == DIGITS for file, size in files.items())
 
     def _of_tiles(self) -> list[str]:
-        """The arrays in which a tile has a block."""
+        """The arrays that contain a block for each tile."""
         return [name for kernel in self.identity["kernels"] for name in (kernel, f"{kernel}_error")]
 
     def missing(self) -> list[tuple[int, int]]:
-        """The tiles that are not there yet, with their errors."""
+        """List the tiles that lack a number or an error."""
         there = [self.done(name) for name in self._of_tiles()]
         return [tile for tile in self.grid.tiles() if not all(tile in times for times in there)]
 
     def status(self) -> Status:
-        """How far it is, from the files alone, so that anybody can ask."""
+        """Return the progress of the store; any process may ask, because it reads the files only.
+
+        Returns
+        -------
+        Status
+            Printed as one line of text.
+        """
         times, total = sorted(self.done().values()), len(self.grid.tiles())
         missing = len(self.missing())
-        recent, left, quiet = times[-RECENT:], None, None
+        # The last tiles give the present rate; an average over all would ignore processes that joined later.
+        recent, left, quiet = times[-50:], None, None
         if len(recent) > 1:
             left = missing * (recent[-1] - recent[0]) / (len(recent) - 1)
         if times:
@@ -317,26 +349,27 @@ class Store:
         return Status(total - missing, total, left, quiet, error)
 
     def largest_error(self) -> float:
-        """The largest error of the entries that are there; NaN where none are."""
+        """Return the largest error of the existing entries; NaN if there are none."""
         return float(np.fmax.reduce(self.errors(), axis=None))
 
     def errors(self) -> np.ndarray:
-        """(tiles of rows, tiles of columns): the largest error of each tile; NaN where it is not known yet.
+        """Return the largest error of each tile, (row tiles, column tiles); NaN for missing tiles.
 
-        Off the diagonal a tile does not know the variances that its rounding goes with; the tiles on it do.
+        Rounding of entry (i, j) scales with sqrt(K_ii K_jj), which only tiles on the diagonal know. So the
+        errors of those two tiles are added to a tile off the diagonal, as a geometric mean.
         """
         name = f"{self.name}_error"
         lost = self.done().keys() - self.done(name).keys()
         if lost:
             raise damage(self.path, self._key(name, *min(lost)), "is missing")
-        found = self.whole(name)
+        errors = self.whole(name)
         if not self.symmetric:
-            return found
-        whole, own = np.fmax(found, found.T), np.sqrt(np.diagonal(found))
-        return whole + np.where(np.eye(len(own)), 0.0, own[:, None] * own)
+            return errors
+        both, deviations = np.fmax(errors, errors.T), np.sqrt(np.diagonal(errors))
+        return both + np.where(np.eye(len(deviations)), 0.0, deviations[:, None] * deviations)
 
     def require_complete(self) -> None:
-        """Refuse to go on where tiles are missing."""
+        """Raise a DataError if tiles are missing."""
         missing = self.missing()
         if missing:
             raise DataError(
@@ -345,7 +378,7 @@ class Store:
             )
 
     def damaged(self) -> list[tuple[int, int]]:
-        """The tiles whose checksums are wrong; all of them are read."""
+        """Read all tiles, and list those with wrong checksums."""
         for name in self._of_tiles():
             self.array(name)  # an array that cannot be opened is no fault of its tiles
         damaged = []
@@ -359,7 +392,7 @@ class Store:
         return damaged
 
     def remove(self, i: int, j: int) -> None:
-        """Remove a tile, so that it is computed again."""
+        """Remove a tile, so that the next run computes it again."""
         with _full_disk(self.path):
             for name in self._of_tiles():
                 file = self._file(name, i, j)
@@ -375,7 +408,7 @@ class Store:
     # Reading and writing
 
     def tile(self, i: int, j: int, kernel: str | None = None) -> np.ndarray:
-        """The tile of rows i and columns j; below the diagonal the transpose of the one above."""
+        """Read tile (i, j); below the diagonal of a symmetric matrix, transpose tile (j, i)."""
         kernel = kernel or self.name
         if self.symmetric and i > j:
             return self.tile(j, i, kernel).T
@@ -383,9 +416,9 @@ class Store:
         return self.stored(kernel, slice(*rows), slice(*cols), (i, j))
 
     def stored(self, name: str, rows: slice, cols: slice, tile: tuple[int, int]) -> np.ndarray:
-        """A block of an array; one that is missing or whose checksum is wrong is refused."""
+        """Read a block of an array; raise a DataError if it is missing or damaged."""
         key = self._key(name, *tile)
-        if not (self.path / key).exists():
+        if not (self.path / key).exists():  # Zarr would return the fill value
             raise damage(self.path, key, "is missing")
         with self._reading(key):
             return self.array(name)[rows, cols]
@@ -396,20 +429,32 @@ class Store:
             self.array(name)[rows, cols] = value
 
     def write(self, i: int, j: int, kernel: str, value: np.ndarray, error: float) -> None:
-        """Write a tile, its error first: what is there is complete."""
+        """Write the error of a tile, then the tile, so that an existing tile is complete."""
         rows, cols = self.grid.rows.span(i), self.grid.cols.span(j)
+        # A run that is killed in between leaves an error without a tile, which counts as missing.
         self.put(f"{kernel}_error", slice(i, i + 1), slice(j, j + 1), np.array([[error]]))
         self.put(kernel, slice(*rows), slice(*cols), value)
 
     def clean(self) -> None:
-        """Remove what killed writers left; only for a run that has the store for itself."""
+        """Remove the temporary files of killed writers; safe only for the one writer of the store."""
         for file in self.path.glob("*/c/*/*.partial"):
             file.unlink(missing_ok=True)
 
-    # The whole matrix, for those who have room for a part of it
+    # The whole matrix, block by block
 
     def read(self, rows: slice = slice(None), columns: slice = slice(None)) -> np.ndarray:
-        """A block of the matrix, both halves of a symmetric one."""
+        """Read a block of the matrix, on either side of the diagonal.
+
+        Parameters
+        ----------
+        rows, columns
+            Slices without a step.
+
+        Returns
+        -------
+        np.ndarray
+            (rows, columns), in the dtype of the kernel.
+        """
         a, b, _ = rows.indices(self.shape[0])
         c, d, _ = columns.indices(self.shape[1])
         out = np.empty((b - a, d - c), self.dtype)
@@ -420,30 +465,31 @@ class Store:
         return out
 
     def diagonal(self) -> np.ndarray:
-        """The diagonal, as float64."""
+        """Read the diagonal, (rows,), as float64."""
         return np.concatenate(
             [np.diagonal(self.tile(i, i)).astype(np.float64) for i in range(self.grid.rows.count)]
         )
 
     def columns(self, chosen: np.ndarray) -> np.ndarray:
-        """(rows, chosen) of some columns, as float64, with one pass over the tiles."""
+        """Read the columns with the given numbers, (rows, chosen), as float64, in one pass over the tiles."""
         out = np.empty((self.shape[0], len(chosen)))
         for rows, cols, tile in self.blocks():
-            own = np.flatnonzero((cols.start <= chosen) & (chosen < cols.stop))
-            out[rows, own] = tile[:, chosen[own] - cols.start]
+            here = np.flatnonzero((cols.start <= chosen) & (chosen < cols.stop))
+            out[rows, here] = tile[:, chosen[here] - cols.start]
         return out
 
     def times(self, vectors: np.ndarray) -> np.ndarray:
-        """K @ vectors, with one pass over the tiles."""
+        """K @ vectors for vectors (columns, k), in one pass over the tiles."""
         out = np.zeros((self.shape[0], vectors.shape[1]))
         for rows, cols, tile in self.blocks():
             out[rows] += tile @ vectors[cols]
         return out
 
     def blocks(self) -> Iterator[tuple[slice, slice, np.ndarray]]:
-        """All blocks of the matrix as float64, both halves of a symmetric one; each tile is read once.
+        """Yield all blocks of the matrix as float64, with their rows and columns.
 
-        The next tile is read while this one is used.
+        A tile of a symmetric matrix is read once and yielded twice, the second time transposed. Meanwhile a
+        thread reads the next tile.
         """
         tiles = list(self.grid.tiles())
         with ThreadPoolExecutor(1) as reader:
@@ -459,7 +505,7 @@ class Store:
 
 
 def _write_arrays(group: Any, identity: dict[str, Any], grid: Grid, given: dict[str, Any]) -> None:
-    """All arrays of a new store; those of the kernels are empty."""
+    """Write the arrays of a new store; those of the kernels have no chunks yet."""
     for name, array in {"row_sizes": grid.rows.sizes, "column_sizes": grid.cols.sizes, **given}.items():
         sets.write(group, name, array)
     for name in identity["kernels"]:
@@ -487,16 +533,17 @@ def _opened(path: Path, kernel: KernelFn | None, nngp: bool) -> Store:
 
 
 def _overlaps(axis: Axis, start: int, stop: int) -> Iterator[tuple[int, tuple[int, int]]]:
-    """The parts that meet a span, and where they do."""
+    """Yield the tiles of an axis that overlap rows `start` to `stop`, each with the overlap."""
     for i in range(start // axis.chunk, -(-stop // axis.chunk) if stop > start else 0):
         first, last = axis.span(i)
         yield i, (max(first, start), min(last, stop))
 
 
 def _scan(folder: Path) -> list[os.DirEntry]:
+    """The entries of a folder; a missing folder is empty."""
     try:
-        with os.scandir(folder) as found:
-            return list(found)
+        with os.scandir(folder) as entries:
+            return list(entries)
     except (FileNotFoundError, NotADirectoryError):
         return []
 
@@ -506,7 +553,7 @@ def _sum(file: Path) -> Path:
 
 
 def _size(file: Path) -> int | None:
-    """The size of a regular file."""
+    """The size of a regular file; None for anything else."""
     try:
         state = file.stat()
     except OSError:
@@ -515,7 +562,7 @@ def _size(file: Path) -> int | None:
 
 
 def _regular(folder: str) -> dict[str, tuple[int, float]]:
-    """Size and time of the regular files of a folder; one that vanishes meanwhile is not there."""
+    """Size and modification time of the regular files in a folder; ignore files that vanish meanwhile."""
     files = {}
     for entry in _scan(Path(folder)):
         with suppress(OSError):
@@ -526,7 +573,7 @@ def _regular(folder: str) -> dict[str, tuple[int, float]]:
 
 
 def _facts(path: Path) -> Any:
-    """What the store says of itself, not checked yet: a store of another format has other checksums."""
+    """Read the identity of a store without checking checksums, which depend on the format of the store."""
     try:
         whole = json.loads(read_regular(path / "zarr.json"))
     except (FileNotFoundError, NotADirectoryError):
@@ -540,7 +587,7 @@ def _facts(path: Path) -> Any:
 
 
 def _check_room(path: Path, needed: int) -> None:
-    """Refuse to begin what cannot end."""
+    """Raise a DataError if the store does not fit on the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(path.parent).free
     if needed > free:
@@ -552,7 +599,7 @@ def _check_room(path: Path, needed: int) -> None:
 
 @contextmanager
 def _full_disk(path: Path) -> Iterator[None]:
-    """An error of the disk with what it means for the store."""
+    """Translate errors of the disk, such as a full one, to a DataError with a remedy."""
     try:
         yield
     except OSError as error:

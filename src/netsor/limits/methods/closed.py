@@ -10,30 +10,32 @@ from typing import Any
 import numpy as np
 
 from netsor.expect.closed.arrays import as_floats
-from netsor.expect.closed.forms import Rule, find, find_mean
-from netsor.expect.quadrature.nodes import eps_of
+from netsor.expect.closed.registry import ClosedExpectation, find, find_mean
 from netsor.lang.analysis import about
 from netsor.lang.expr import Expr
 from netsor.lang.facts import Growth
-from netsor.limits.methods.component import Component, known_function, statistics
+from netsor.limits.error_probes import ExponentRounding, Probe
+from netsor.limits.methods.component import Component, Method, known_function, statistics
 from netsor.limits.methods.near_parallel import NearParallel
-from netsor.limits.recursion.covariances import cov
-from netsor.limits.recursion.forms import HOLE
-from netsor.limits.recursion.pairs import PerInput, PerPair
-from netsor.limits.recursion.recorder import Asking, Recorder
+from netsor.limits.rules.atoms import HOLE
+from netsor.limits.rules.forms import Forms
+from netsor.limits.rules.lincomb import cov
+from netsor.limits.rules.pairs import PerInput, PerPair
+from netsor.limits.rules.recorder import Asking, Recorder
+from netsor.limits.rules.setting import Setting
 from netsor.limits.tape.traced import array_namespace
 
 __all__ = ["ClosedForm", "ClosedPair", "aligned_pair", "closed_mean", "closed_pair"]
 
 Array = Any
-NONE = 0.0  # no others: what `_others` says of a form with itself alone
+SAME_FORM = 0.0  # `_distinct` returns it if each entry compares a form with itself
 
 
 @dataclass(frozen=True)
 class ClosedPair:
-    """E[f(x) g(y)] from means, variances and covariance, elementwise on arrays that broadcast."""
+    """E[f(x) g(y)] as a function of means, variances and covariance: arrays that broadcast."""
 
-    rule: Rule
+    rule: ClosedExpectation
     parallel: NearParallel | None
 
     @property
@@ -46,30 +48,30 @@ class ClosedPair:
         if self.rule.parallel is None:
             return self.rule(m1, m2, q1, q2, self.parallel(c, q1, q2))
         m1, m2, q1, q2, c = as_floats(m1, m2, q1, q2, c)
-        found, known = self.rule(m1, m2, q1, q2, c), self.rule.parallel(m1, m2, q1, q2, c)
-        return array_namespace(found).where(self.parallel.holds(c, q1, q2), known, found)
+        value, limit = self.rule(m1, m2, q1, q2, c), self.rule.parallel(m1, m2, q1, q2, c)
+        return array_namespace(value).where(self.parallel.holds(c, q1, q2), limit, value)
 
 
 @cache
 def closed_pair(f: Expr, g: Expr, centred: bool) -> ClosedPair | None:
-    """The closed form of a pair of functions of HOLE."""
-    known = known_function(f), known_function(g)
-    rule = find(*known[0], *known[1], zero_mean=centred) if known[0] and known[1] else None
+    """Return the closed form of E[f(x) g(y)] for two functions of HOLE, or None if there is no formula."""
+    left, right = known_function(f), known_function(g)
+    rule = find(*left, *right, zero_mean=centred) if left and right else None
     return rule and ClosedPair(rule, NearParallel.of(f, g, closed=True))
 
 
 @cache
-def closed_mean(f: Expr) -> Rule | None:
-    """The closed form of E[f(x)], a function of mean and variance."""
-    known = known_function(f)
-    return find_mean(*known) if known else None
+def closed_mean(f: Expr) -> ClosedExpectation | None:
+    """Return the closed form of E[f(x)], a function of mean and variance, or None if there is no formula."""
+    function = known_function(f)
+    return find_mean(*function) if function else None
 
 
 def aligned_pair(r: Recorder, c: Component, parallel: NearParallel | None) -> Asking:
-    """Means, variances and covariance of the forms of two atoms, ready to broadcast; None if independent.
+    """Return means, variances and covariance of the forms of two atoms; None if the forms are independent.
 
-    For functions that need `parallel`, the covariance is nudged by its rounding, also where it counts as
-    parallel; but not that of a form with itself, which is no product of two roundings.
+    The arrays are `(repeats, inputs..., index...)` and broadcast to the block of the pair. If the functions
+    are steep (`parallel`), the covariance carries its rounding as an error bound.
     """
     a, b = c.atoms
     block: PerPair | None = yield cov, a.forms[0], b.forms[0], c.pair
@@ -79,87 +81,116 @@ def aligned_pair(r: Recorder, c: Component, parallel: NearParallel | None) -> As
     pair, ranks = c.pair, (r.rank(a.expr), r.rank(b.expr))
     array = block.ranked(*ranks)
     sides = [x.ranked(*ranks) for x in (pair.left(m1), pair.right(m2), pair.left(q1), pair.right(q2))]
-    others = _others(r, c, array)
-    if r.notes.cancels:
-        _, turn = r.how(array.tape)
-        array = array.tape.call(_within, (turn, others, array, *sides[2:]), array.shape)
-    if parallel is not None and others is not NONE:
+    distinct = _distinct(r, c, array)
+    if r.forms.may_cancel:
+        array = array.tape.bounded(array, WithinRange(), distinct, *sides[2:])
+    if parallel is not None and distinct is not SAME_FORM:
         r.notes.inexact = r.notes.steep = r.notes.diagonal = True
-        if r.nudge is not None:
-            array = array.tape.rule(parallel, array, *sides[2:])
-            nudge = r.shares(array, down=False)
-            array = array * (1.0 - nudge * others * (r.rounding * eps_of(array)))
+        shape = np.broadcast_shapes(array.shape, *(side.shape for side in sides[2:]))
+        array = array_namespace(array).broadcast_to(array, shape)
+        array = array.tape.bounded(array, SteepRounding(parallel, r.rounding), distinct, *sides[2:])
     return _with_rounding(r, c, (*sides, array))
 
 
-def _within(turn: Array, others: Array, cov: Array, q1: Array, q2: Array) -> Array:
-    """Covariances; one that rounding put beyond its range may be as far within it, by turns.
+@dataclass(frozen=True)
+class WithinRange:
+    """Reflect a covariance that a perturbation moved beyond sqrt(q1 q2) back into its range.
 
-    That of a form with itself is its variance, which is not negative.
+    Clipping would move all of these to the same side. The covariance of a form with itself is its variance,
+    so that entry follows q1 and q2.
     """
-    if not turn:
+
+    def __call__(self, probe: Probe, cov: Array, distinct: Array, q1: Array, q2: Array) -> Array:
+        if not probe.is_random:
+            return cov
+        most = np.sqrt(q1 * q2)
+        inside = np.where(np.abs(cov) > most, np.sign(cov) * np.maximum(2 * most - np.abs(cov), 0.0), cov)
+        return np.where(np.equal(distinct, 0.0), most, inside)
+
+
+@dataclass(frozen=True)
+class SteepRounding:
+    """Perturb the covariance of steep functions by its rounding, towards 0.
+
+    Round first as `parallel` does, so that correlations that count as 1 are perturbed too. Correlations do
+    not exceed 1, so random perturbations go towards 0 as well. Keep the covariance of a form with itself: it
+    is the same number as the variance, not a product of two rounded vectors.
+    """
+
+    parallel: NearParallel
+    units: float
+
+    def __call__(self, probe: Probe, cov: Array, distinct: Array, q1: Array, q2: Array) -> Array:
+        moved, step = np.empty_like(cov), max(1, 2**15 * cov.shape[1] // max(1, cov.size))
+        for start in range(0, cov.shape[1], step):  # chunks of rows stay in the cache
+            rows = slice(start, start + step)
+            parts = (_rows(x, cov.shape[1], rows) for x in (cov, distinct, q1, q2))
+            moved[:, rows] = self._moved(probe, *parts)
+        return moved
+
+    def _moved(self, probe: Probe, cov: Array, distinct: Array, q1: Array, q2: Array) -> Array:
+        cov = self.parallel(cov, q1, q2)
+        noise = probe.noise(cov)
+        noise = np.abs(noise) if probe.is_random else noise
+        cov *= 1.0 - noise * distinct * (self.units * float(np.finfo(cov.dtype).eps))
         return cov
-    most = np.sqrt(q1 * q2)
-    inside = np.where(np.abs(cov) > most, np.sign(cov) * np.maximum(2 * most - np.abs(cov), 0.0), cov)
-    return np.where(np.equal(others, 0.0), most, inside)
+
+
+def _rows(x: Array, count: int, rows: slice) -> Array:
+    """Return rows of `(repeats, count, ...)`; an array without this axis is the same for all rows."""
+    return x[:, rows] if np.ndim(x) > 1 and x.shape[1] == count else x
 
 
 def _with_rounding(r: Recorder, c: Component, law: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Means and covariances; of functions that grow like exp, nudged by their rounding.
-
-    E[exp(x) exp(y)] has a relative error of the absolute one of the exponent.
-    """
+    """Return means and covariances; attach their rounding as an error bound if a function grows like exp."""
+    # exp turns an absolute error of its argument into a relative error of its value.
     if all(about(atom.body, HOLE.name).growth != Growth.EXPONENTIAL for atom in c.atoms):
         return law
     r.notes.inexact = True
-    if r.nudge is None:
-        return law
-    moved = []
-    for array in law:
-        size = array_namespace(array).abs(array) * (r.rounding * eps_of(array))
-        moved.append(array + size * r.shares(array, down=True))
-    return tuple(moved)
+    bound = ExponentRounding(r.rounding)
+    return tuple(array.tape.bounded(array, bound) for array in law)
 
 
-def _others(r: Recorder, c: Component, array: Array) -> Array:
-    """1, and 0 for a form, or a member of its index, with itself; `NONE` if there are no others."""
+def _distinct(r: Recorder, c: Component, array: Array) -> Array:
+    """Return 1, and 0 at the entries that compare a form with itself; `SAME_FORM` if all entries do."""
     (a, b), index = c.atoms, r.index(c.atoms[0].forms[0])
     if not c.pair.same or a.forms != b.forms:
         return 1.0
     if c.pair.tied:
-        return NONE
+        return SAME_FORM
     if array.shape[2:] != (*index, *index):
         return 1.0
     return 1.0 - array.tape.constant(np.eye(prod(index)).reshape(1, 1, *index, *index))
 
 
-class ClosedForm:
-    """A formula, evaluated entry by entry."""
+class ClosedForm(Method):
+    """Evaluate a formula entry by entry."""
 
     name = "closed form"
     cost = 40
 
-    def applies(self, r: Recorder, c: Component) -> bool:
+    def applies(self, x: Setting, c: Component) -> bool:
         if not c.is_unary or len(c.atoms) > 2:
             return False
         if len(c.atoms) == 1:
             return closed_mean(c.atoms[0].body) is not None
-        return closed_pair(*(a.body for a in c.atoms), _centred(r, c)) is not None
+        return closed_pair(*(a.body for a in c.atoms), _centred(x.forms, c)) is not None
 
     def value(self, r: Recorder, c: Component) -> Asking:
         if len(c.atoms) == 1:
             return (yield from self._mean(r, c))
         ranks, rule = (
             [r.rank(a.expr) for a in c.atoms],
-            closed_pair(*(a.body for a in c.atoms), _centred(r, c)),
+            closed_pair(*(a.body for a in c.atoms), _centred(r.forms, c)),
         )
         assert rule is not None
-        found = yield from aligned_pair(r, c, rule.parallel)
-        if found is None:
+        law = yield from aligned_pair(r, c, rule.parallel)
+        if law is None:
             return None
-        if _centred(r, c):  # a rule that does not read means has no shape from them
-            found = (*(c.pair.left(PerInput(r.zero, 0)).ranked(*ranks),) * 2, *found[2:])
-        return PerPair(found[-1].tape.rule(rule, *found), c.pair, *ranks)
+        # A rule for mean zero does not read the means. Zeros without axes keep their shape out of the result.
+        if _centred(r.forms, c):
+            law = (*(c.pair.left(PerInput(r.zero, 0)).ranked(*ranks),) * 2, *law[2:])
+        return PerPair(law[-1].tape.rule(rule, *law), c.pair, *ranks)
 
     def _mean(self, r: Recorder, c: Component) -> Asking:
         m, q = yield from statistics(r, c.atoms[0])
@@ -168,5 +199,5 @@ class ClosedForm:
         return PerPair(r.tape.rule(rule, *_with_rounding(r, c, (m.array, q.array))), c.pair, m.rank, 0)
 
 
-def _centred(r: Recorder, c: Component) -> bool:
-    return all(r.forms.is_centred(a.forms[0]) for a in c.atoms)
+def _centred(forms: Forms, c: Component) -> bool:
+    return all(forms.is_centred(a.forms[0]) for a in c.atoms)

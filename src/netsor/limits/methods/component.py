@@ -1,13 +1,14 @@
-"""Atoms whose expectation is asked for, and what is known of them before any number is."""
+"""A product of atoms whose expectation is asked for, and what the program says about its functions."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
-from netsor.expect.closed.bodies import recognised
+from netsor.expect.closed.recognition import recognised
 from netsor.expect.quadrature.kinks import find_kinks
 from netsor.lang.analysis import about
 from netsor.lang.blocks import Block
@@ -16,22 +17,22 @@ from netsor.lang.expr import Apply, Const, Expr, refs
 from netsor.lang.functions import pow_
 from netsor.lang.ops import Function
 from netsor.lang.show import shown_short
-from netsor.limits.recursion.covariances import cov, variance
-from netsor.limits.recursion.forms import HOLE, Atom
-from netsor.limits.recursion.pairs import Pair, PerInput
-from netsor.limits.recursion.recorder import Asking, Recorder
-from netsor.limits.recursion.values import OWN, mean
+from netsor.limits.rules.atoms import HOLE, Atom
+from netsor.limits.rules.lincomb import cov, mean, variance
+from netsor.limits.rules.moment import OWN
+from netsor.limits.rules.pairs import Pair, PerInput
+from netsor.limits.rules.recorder import Asking, Recorder
+from netsor.limits.rules.setting import Setting
 
-__all__ = ["Component", "callable_of", "kinks_of", "known_function", "name_of", "statistics"]
+__all__ = ["Component", "Method", "callable_of", "kinks_of", "known_function", "name_of", "statistics"]
 
 Array = Any
-LONGEST = 1000  # characters of an expression in a plan
 Options = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Component:
-    """A product of atoms of the left side and of the right side that share families."""
+    """A product of atoms of the left and of the right input that share families, so it does not factor."""
 
     left: tuple[Atom, ...]
     right: tuple[Atom, ...]
@@ -48,40 +49,63 @@ class Component:
 
     @cached_property
     def what(self) -> str:
-        """The expectation in words."""
+        """The expectation as text, for plans and error messages."""
         if self.is_unary and len(self.atoms) <= 2:
             return f"E[{' '.join(map(name_of, self.atoms))}]"
-        shown = " * ".join(shown_short(atom.expr, LONGEST) for atom in self.atoms[:3])
+        shown = " * ".join(shown_short(atom.expr, 1000) for atom in self.atoms[:3])
         return f"E[{shown}{' ...' if len(self.atoms) > 3 else ''}]"
 
     @cached_property
     def variables(self) -> tuple[tuple[int, Expr], ...]:
-        """The distinct forms of the left (0) and of the right (1) side."""
+        """The distinct forms of the left (0) and of the right (1) input."""
         sides = ((0, self.left), (1, self.right))
         return tuple(dict.fromkeys((side, form) for side, atoms in sides for a in atoms for form in a.forms))
 
     def mean(self, side: int, form: Expr) -> Asking:
-        """E of a form, as a block."""
+        """Return E[form] as a block over the pair."""
         return self.pair.side(side, (yield mean, form))
 
     def cov(self, one: tuple[int, Expr], two: tuple[int, Expr]) -> Asking:
-        """The covariance of two forms of either side as a block; None is a structural zero."""
+        """Return the covariance of two forms of either side as a block; None is a structural zero."""
         (side, e), (other, f) = one, two
+        # `Pair` has its left input first; the covariance is symmetric.
         if side > other:
             (side, e), (other, f) = two, one
         if side != other:
             return (yield cov, e, f, self.pair)
         if e == f:
             return self.pair.side(side, (yield variance, e))
-        found = yield cov, e, f, OWN
-        if found is None:
+        block = yield cov, e, f, OWN
+        if block is None:
             return None
-        return self.pair.side(side, PerInput(found.array, max(found.left, found.right)))
+        return self.pair.side(side, PerInput(block.array, max(block.left, block.right)))
+
+
+class Method(ABC):
+    """A way to compute the expectation of a product of atoms.
+
+    cost         approximate number of multiply-adds per entry
+    otherwise    what the method falls back to for values on which it fails
+    all_members  whether it needs covariances between all index entries, not only between equal ones
+    """
+
+    name: str
+    cost: int
+    otherwise = ""
+    all_members = False
+
+    @abstractmethod
+    def applies(self, x: Setting, c: Component) -> bool:
+        """Return whether the method computes this expectation, from the program and the input shapes."""
+
+    @abstractmethod
+    def value(self, r: Recorder, c: Component) -> Asking:
+        """Return the block of the expectation, or None if the two sides turn out to be independent."""
 
 
 @cache
 def known_function(body: Expr) -> tuple[Function, dict] | None:
-    """The function with a closed form that the body of an atom is, with its options."""
+    """Return the registered function that the body of an atom equals, and its options; or None."""
     return recognised(body, HOLE.name)
 
 
@@ -94,27 +118,28 @@ def name_of(atom: Atom) -> str:
     return "x"
 
 
-def callable_of(atom: Atom, known: Mapping[str, Block], rank: int) -> Callable[[Array], Array]:
-    """The atom as a function of arrays (repeats, inputs, index..., points), with its constants known."""
+def callable_of(atom: Atom, constants: Mapping[str, Block], rank: int) -> Callable[[Array], Array]:
+    """Return the atom as a function of arrays (repeats, inputs, index..., points), given its constants."""
 
     def fn(x: Array) -> Array:
-        return evaluate(atom.body, {**known, HOLE.name: Block(x, rank, True)}).array
+        return evaluate(atom.body, {**constants, HOLE.name: Block(x, rank, True)}).array
 
     return fn
 
 
 def kinks_of(r: Recorder, atom: Atom) -> tuple[float, ...]:
-    """Where a function without parameters is not smooth; found once for each function."""
+    """Return where a function is not smooth; a search runs once per function if no fact says it."""
+    # With constants inside, the kinks may differ from input to input, so none is reported.
     if set(refs(atom.body)) != {HOLE.name}:
         return ()
     if atom.body not in r.forms.kinks:
-        known = about(atom.body, HOLE.name).kinks
-        r.forms.kinks[atom.body] = find_kinks(callable_of(atom, {}, 0)) if known is None else known
+        kinks = about(atom.body, HOLE.name).kinks
+        r.forms.kinks[atom.body] = find_kinks(callable_of(atom, {}, 0)) if kinks is None else kinks
     return r.forms.kinks[atom.body]
 
 
 def statistics(r: Recorder, atom: Atom) -> Asking:
-    """Mean and variance of the form of an atom, with the index axes of the atom."""
+    """Return mean and variance of the form of an atom, with as many index axes as the atom has."""
     (form,), rank = atom.forms, r.rank(atom.expr)
     m: PerInput = yield mean, form
     q: PerInput = yield variance, form

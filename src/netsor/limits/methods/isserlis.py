@@ -1,27 +1,29 @@
-"""Isserlis' theorem: E of a product of Gaussian variables."""
+"""E[x1 ... xn] = sum over pairings of the products of cov(xi, xj): Isserlis' theorem (1918).
+
+Variables with a mean may also stay unpaired; each of these contributes its mean as a factor.
+"""
 
 from __future__ import annotations
 
 from itertools import combinations
 from typing import Any
 
-from netsor.limits.methods.component import Component
-from netsor.limits.recursion.pairs import PerPair
-from netsor.limits.recursion.recorder import Asking, Recorder
+from netsor.limits.methods.component import Component, Method
+from netsor.limits.rules.pairs import PerPair
+from netsor.limits.rules.recorder import Asking, Recorder
+from netsor.limits.rules.setting import Setting
 
 __all__ = ["Isserlis"]
 
-MOST = 6  # variables: so many can be paired up in 15 ways
 
-
-class Isserlis:
-    """The sum over all ways to pair variables up; those that stay alone count by their means."""
+class Isserlis(Method):
+    """Sum over all pairings of up to six variables: 15 pairings."""
 
     name = "Isserlis"
     cost = 16
 
-    def applies(self, r: Recorder, c: Component) -> bool:
-        return c.is_unary and 2 < len(c.atoms) <= MOST and all(a.is_identity for a in c.atoms)
+    def applies(self, x: Setting, c: Component) -> bool:
+        return c.is_unary and 2 < len(c.atoms) <= 6 and all(a.is_identity for a in c.atoms)
 
     def value(self, r: Recorder, c: Component) -> Asking:
         sides = [(0, a.forms[0]) for a in c.left] + [(1, a.forms[0]) for a in c.right]
@@ -33,23 +35,23 @@ class Isserlis:
         for i, j in combinations(range(len(sides)), 2):
             covs[i, j] = yield from c.cov(sides[i], sides[j])
 
-        def moment(rest: tuple[int, ...]) -> Any:
-            """E of the product of some of the variables; None is 0."""
-            if not rest:
+        def moment(variables: tuple[int, ...]) -> Any:
+            """Return E of the product of these variables; None is 0. Pair the first one with each other."""
+            if not variables:
                 return 1.0
-            i, others = rest[0], rest[1:]
-            total = _times(means[i], moment(others)) if means[i] is not None else None
-            for j in others:
+            i, later = variables[0], variables[1:]
+            total = _times(means[i], moment(later)) if means[i] is not None else None
+            for j in later:
                 if covs[i, j] is not None:
-                    part = _times(covs[i, j], moment(tuple(k for k in others if k != j)))
-                    total = part if total is None else total if part is None else total + part
+                    paired = _times(covs[i, j], moment(tuple(k for k in later if k != j)))
+                    total = paired if total is None else total if paired is None else total + paired
             return total
 
-        found = moment(tuple(range(len(sides))))
-        if found is None:
+        block = moment(tuple(range(len(sides))))
+        if block is None:
             zero = r.xp.zeros((1,) * c.pair.batch)
             return PerPair(c.pair.shared(zero), c.pair, 0, 0)
-        return found
+        return block
 
 
 def _times(block: PerPair, factor: Any) -> Any:

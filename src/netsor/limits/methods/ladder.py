@@ -8,53 +8,34 @@
 | batchnorm with a homogeneous activation  | `batchnorm`: the paper's 1-D and 2-D integrals     |
 | its derivatives                          | `batchnorm`: derivatives of these integrals        |
 | up to four erf gates of mean zero        | `orthants`: orthant probabilities                  |
-| up to four variables of a few inputs     | `quadrature`: quadrature                           |
+| two variables a side, of a few inputs    | `quadrature`: rules and series in the plane        |
 | anything else                            | sampling of their families (and of nothing more)   |
 
-A method is one object in one file: when it `applies`, its `cost`, and its `value` with its error, as steps on
-a tape. It is chosen from the program and the shapes of the inputs alone. A new method is one file and a line
-of LADDER.
+A method is one object in one file: whether it `applies`, its `cost`, and its `value` with an error, as steps
+on a tape. The ladder chooses it from the program and the input shapes alone, so a plan needs no values. A new
+method takes one file and one line of LADDER.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
-
+from netsor.errors import NetsorError
 from netsor.limits.methods.batchnorm import BatchnormIntegral, BatchnormSlopes
 from netsor.limits.methods.closed import ClosedForm
-from netsor.limits.methods.component import Component
+from netsor.limits.methods.component import Component, Method
 from netsor.limits.methods.isserlis import Isserlis
 from netsor.limits.methods.orthants import Orthants
 from netsor.limits.methods.quadrature import Quadrature
 from netsor.limits.methods.series import HermiteSeries
-from netsor.limits.recursion.forms import Atom
-from netsor.limits.recursion.pairs import Pair, PerInput
-from netsor.limits.recursion.recorder import Asking, Missing, Recorder
-from netsor.limits.recursion.values import OWN
+from netsor.limits.rules.atoms import Atom
+from netsor.limits.rules.moment import OWN
+from netsor.limits.rules.pairs import Pair, PerInput
+from netsor.limits.rules.recorder import Asking, Recorder
+from netsor.limits.rules.setting import Setting
 
-__all__ = ["LADDER", "Method", "expectation"]
-
-
-class Method(Protocol):
-    """A way to compute the expectation of a product of atoms."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def cost(self) -> int:
-        """Multiply-adds for an entry, about."""
-        ...
-
-    def applies(self, r: Recorder, c: Component) -> bool:
-        """Whether it computes this expectation, from the program and the shapes of inputs alone."""
-        ...
-
-    def value(self, r: Recorder, c: Component) -> Any:
-        """The block of the expectation; None if the two sides turn out to be independent."""
-        ...
+__all__ = ["LADDER", "expectation", "method_of"]
 
 
+# Exact and cheap methods come first; a later one applies to more products, at a higher cost per entry.
 LADDER: tuple[Method, ...] = (
     ClosedForm(),
     Isserlis(),
@@ -66,23 +47,32 @@ LADDER: tuple[Method, ...] = (
 )
 
 
+def method_of(x: Setting, c: Component) -> Method | None:
+    """Return the first method that applies, or None if the families of the product must be sampled."""
+    key = c.left, c.right, c.pair.same, c.pair.tied
+    if key not in x.methods:
+        x.methods[key] = next((method for method in LADDER if method.applies(x, c)), None)
+    return x.methods[key]
+
+
 def expectation(r: Recorder, left: tuple[Atom, ...], right: tuple[Atom, ...], pair: Pair) -> Asking:
-    """E of a product of atoms that share families."""
+    """Return the block of E of a product of atoms that share families."""
+    # E[f g] of (x, x') is E[g f] of (x', x): reuse a block that the recorder has.
     back = r.known(expectation, right, left, pair.flipped)
     if back is not None:
         return back.swapped
     c = Component(left, right, pair)
-    method = next((m for m in LADDER if m.applies(r, c)), None)
+    method = method_of(r.setting, c)
     if method is None:
-        families = frozenset[str]().union(*map(r.forms.sampled_families, c.atoms))
-        r.missing = Missing(families, f"{c.what} is an integral over {len(c.variables)} dependent variables")
-        return None
+        # The decision about samples follows the same ladder, so this is a defect.
+        raise NetsorError(f"{c.what} has no method, and the decision about samples does not say so")
     value = yield from method.value(r, c)
     if value is not None:
-        r.notes.add(c.what, method.name, getattr(method, "otherwise", ""))
+        r.notes.add(c.what, method.name, method.otherwise)
         value.array.tape.costs.setdefault(value.array.step, method.cost)
         return r.rounded(value)
-    sides = []  # the forms have no source in common
+    # The covariance is zero by structure, so the two sides are independent: E[f g] = E[f] E[g].
+    sides = []
     for atom in c.atoms:
         alone = yield expectation, (atom,), (), OWN
         sides.append(PerInput(alone.array, alone.left))

@@ -1,11 +1,10 @@
-"""Covariances of variables that are the same, or multiples of each other, up to rounding.
+"""Covariances of variables that are equal, or multiples of each other, up to rounding.
 
-By Price's theorem the second moment of f(x) and g(y) changes with their covariance like E[f'(x) g'(y)], which
-is no trouble for functions that grow like their argument. But where f is bounded and steep, as sign is, and
-tanh and erf are at large variances, rounding in the last place near correlation 1 becomes an error of up to
-1e-8, and in the next layer of 1e-4; a series that converges slowly is at its worst there. So variables whose
-correlation is 1 or -1 up to a few units in the last place count as parallel. What that may cost is in the
-error (`closed.aligned_pair`); equal and nearly equal inputs are computed in another way (`limits.near`).
+By Price's theorem dE[f(x) g(y)] / d cov = E[f'(x) g'(y)]. This derivative is harmless for functions that grow
+like their argument. A bounded steep function (sign; tanh and erf at large variances) has a large derivative
+near correlation 1: there one rounding error grows to 1e-8, and in the next layer to 1e-4. Hermite series also
+converge most slowly there. So correlations within a few units in the last place of 1 or -1 count as exactly 1
+or -1. `closed.aligned_pair` adds the possible error of this choice to the error bound.
 """
 
 from __future__ import annotations
@@ -17,21 +16,20 @@ from netsor.expect.closed.arrays import as_floats
 from netsor.lang.analysis import about
 from netsor.lang.expr import Expr
 from netsor.lang.facts import Growth
-from netsor.limits.recursion.forms import HOLE
+from netsor.limits.rules.atoms import HOLE
 from netsor.limits.tape.traced import array_namespace
 
 __all__ = ["NearParallel"]
 
 Array = Any
-UNITS = 16.0  # of 1 - correlation^2, in units of the last place
 
 
 @dataclass(frozen=True)
 class NearParallel:
-    """The covariance of two variables; at correlations of almost 1 or -1 the one of these, and so many units
-    of the last place `beyond`.
+    """Round correlations of almost 1 or -1 to exactly 1 or -1, and return the covariance.
 
-    A covariance a little beyond its range has a determinant that is not positive, which counts as 0.
+    The rounded covariance exceeds its range by `beyond` units in the last place. A closed form then sees a
+    determinant below 0, which it treats as 0, so rounding cannot leave a small positive one.
     """
 
     beyond: float = 0.0
@@ -39,18 +37,20 @@ class NearParallel:
 
     @classmethod
     def of(cls, *bodies: Expr, closed: bool) -> NearParallel | None:
-        """What two functions need; None for those that are continuous and grow like a power."""
-        found = [about(body, HOLE.name) for body in bodies]
-        if all(f.jumps == () and f.growth in (Growth.LINEAR, Growth.POLYNOMIAL) for f in found):
+        """Return what a pair of functions needs; None if both are continuous and grow like a power."""
+        facts = [about(body, HOLE.name) for body in bodies]
+        if all(f.jumps == () and f.growth in (Growth.LINEAR, Growth.POLYNOMIAL) for f in facts):
             return None
-        return cls(2.0 if closed and all(f.jumps for f in found) else 0.0)
+        return cls(2.0 if closed and all(f.jumps for f in facts) else 0.0)
 
     def holds(self, cov: Array, q1: Array, q2: Array) -> Array:
-        """Whether they count as parallel."""
+        """Return whether two variables count as parallel."""
         xp, product = array_namespace(cov, q1, q2), q1 * q2
         info = xp.finfo(cov.dtype)
         eps = float(info.eps)
-        near = xp.abs(product - cov * cov) <= UNITS * eps * product
+        # 1 - rho^2 is about 2 (1 - rho), and products round too: 16 eps are a few units in the last place.
+        near = xp.abs(product - cov * cov) <= 16.0 * eps * product
+        # Below this bound the product has lost digits itself, and the comparison says nothing.
         return near & (product > float(info.smallest_normal) / eps)
 
     def __call__(self, cov: Array, q1: Array, q2: Array) -> Array:

@@ -1,4 +1,8 @@
-"""Products of erf gates of mean zero: orthant probabilities."""
+"""E[prod_i gate(s_i x_i)] for erf gates and x of mean zero: orthant probabilities.
+
+gate(x) = (1 + erf(x)) / 2 is the probability that a Gaussian variable of variance 1/2 is below x. So a
+product of gates is the probability that several Gaussian variables are positive together.
+"""
 
 from __future__ import annotations
 
@@ -9,30 +13,32 @@ import numpy as np
 
 from netsor.lang import functions as fn
 from netsor.lang.expr import Apply, Const
-from netsor.limits.methods.component import Component
+from netsor.limits.methods.component import Component, Method
 from netsor.limits.methods.few_variables import over_entries
-from netsor.limits.recursion.forms import HOLE, Atom
-from netsor.limits.recursion.recorder import Asking, Recorder
+from netsor.limits.rules.atoms import HOLE, Atom
+from netsor.limits.rules.recorder import Asking, Recorder
+from netsor.limits.rules.setting import Setting
 
 __all__ = ["Orthants"]
 
-MOST = 4
 Gate = tuple[float, float, float]
 
 
-class Orthants:
-    """Up to four gates a + b gate(s x), each of its own variable."""
+class Orthants(Method):
+    """Up to four gates a + b gate(s x), one for each variable."""
 
     name = "orthant probability"
     cost = 2**10
 
-    def applies(self, r: Recorder, c: Component) -> bool:
-        if r.traced or not len(c.atoms) == len(c.variables) <= MOST or not all(map(_gate, c.atoms)):
+    def applies(self, x: Setting, c: Component) -> bool:
+        if x.traced or not len(c.atoms) == len(c.variables) <= 4 or not all(map(_gate, c.atoms)):
             return False
-        return all(r.forms.is_centred(form) for _, form in c.variables)
+        return all(x.forms.is_centred(form) for _, form in c.variables)
 
     def value(self, r: Recorder, c: Component) -> Asking:
-        from netsor.expect.orthants import erf_gates  # scipy.special takes time to load, and few need it
+        from netsor.expect.orthant_probabilities import (
+            erf_gates,  # loads scipy.special, which takes long and which few programs need
+        )
 
         gates = [gate for gate in map(_gate, c.atoms) if gate]
         signs = np.array([sign for _, _, sign in gates])
@@ -40,6 +46,7 @@ class Orthants:
         def integral(mean: np.ndarray, cov: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             value, error = np.zeros(cov.shape[:-2]), np.zeros(cov.shape[:-2])
             turned = cov * np.outer(signs, signs)
+            # Expand prod (a_i + b_i gate_i) into a sum over subsets of the gates.
             for chosen in product((False, True), repeat=len(gates)):
                 weight = prod(b if taken else a for taken, (a, b, _) in zip(chosen, gates, strict=True))
                 which = np.flatnonzero(chosen)

@@ -1,9 +1,9 @@
 """A kernel matrix under jax.jit, jax.grad and jax.vmap.
 
-What is recorded is written as a few batched operations and loops (`rolled`). A large kernel is computed tile
-after tile, in one jax.lax.scan over pairs of a few inputs: their arrays stay in the cache of the processor,
-and of one set of inputs half the pairs are enough. For jax.grad a tile is computed again, so that it keeps
-nothing but the inputs. What cannot be recorded for JAX is a callback (`differences`).
+The recorded steps become a few batched operations and loops (`rolled`). A large kernel is computed tile by
+tile, in one jax.lax.scan over pairs of a few inputs: their arrays stay in the cache, and a symmetric kernel
+needs only half of the tiles. jax.grad computes each tile again (jax.checkpoint), so that only inputs are
+stored. What JAX cannot trace is a callback (`differences`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from netsor.build.network import Group
+from netsor.build.joint_program import InputGroup
 from netsor.limits.assembly import Rows, gathered
 from netsor.limits.blocks import Recorded, recorded_blocks
 from netsor.limits.computation import Computation
@@ -27,37 +27,39 @@ from netsor.limits.tiling import side_of, tiles
 __all__ = ["traced_kernel"]
 
 Array = Any
-LARGE = 2**20  # elements of an array from which on there are tiles
+LARGE = 2**20  # elements of the largest array: larger arrays, of 8 MB, leave the cache, so use tiles
 
 
 def traced_kernel(computation: Computation, data: Mapping[str, Any], params: Mapping[str, Any]) -> Array:
-    """(rows, columns) of the kernel."""
-    found = recorded_blocks(partial(computation.recorder, traced=True), computation.rows)
-    if not isinstance(found, Recorded):
+    """Return the kernel, (rows, columns)."""
+    setting = computation.exact_setting(traced=True)
+    if setting is None:
         return differenced_kernel(computation, data, params)
+    blocks = recorded_blocks(partial(computation.recorder, setting), computation.rows)
     counts = _counts(computation)
-    noise = computation.program.noise  # of an input with itself: tiles have two sets of inputs
-    if found.largest >= LARGE and len(computation.made.groups) == 1 and not noise:
-        side = side_of(max(1, found.largest // (counts[0] * counts[1])))
+    noise = computation.program.noise  # tiles have two sets of inputs, so an input could not share its noise
+    if blocks.largest >= LARGE and len(computation.made.groups) == 1 and not noise:
+        side = side_of(max(1, blocks.largest // (counts[0] * counts[1])))
         if side < max(counts):
             return _in_tiles(computation, data, params, side)
-    return _whole(found, computation.rows, {**data, **params})
+    return _whole(blocks, computation.rows, {**data, **params})
 
 
 def _counts(computation: Computation) -> tuple[int, int]:
-    """The inputs that are rows, and those that are columns."""
+    """Return the number of inputs that are rows, and of those that are columns."""
     inputs, split = sum(len(group.members) for group in computation.made.groups), computation.rows.split
     return (inputs, inputs) if split is None else (split, inputs - split)
 
 
-def _whole(found: Recorded, rows: Rows, given: Mapping[str, Array]) -> Array:
-    values = Values(found.graph, given)
-    for part in schedule(found.graph):
+def _whole(blocks: Recorded, rows: Rows, given: Mapping[str, Array]) -> Array:
+    """Return the kernel from all blocks at once."""
+    values = Values(blocks.graph, given)
+    for part in schedule(blocks.graph):
         values.run(part)
-    nodes = dict(zip(found.pairs, found.graph.outputs, strict=True))
+    nodes = dict(zip(blocks.pairs, blocks.graph.outputs, strict=True))
 
     def shape(node: int) -> tuple[int, ...]:
-        array, at = values.known[node]
+        array, at = values.computed[node]
         return tuple(array.shape if at is None else array.shape[1:])
 
     shapes = {pair: shape(node) for pair, node in nodes.items()}
@@ -65,7 +67,10 @@ def _whole(found: Recorded, rows: Rows, given: Mapping[str, Array]) -> Array:
 
 
 def _in_tiles(c: Computation, data: Mapping[str, Any], params: Mapping[str, Any], side: int) -> Array:
-    """The last tiles of a row or column reach back over those before them."""
+    """Return the kernel tile by tile; the last tiles of a row or column overlap those before them.
+
+    All tiles then have one shape, as jax.lax.scan requires.
+    """
     import jax  # type: ignore[import-not-found]
     from jax import lax
 
@@ -73,27 +78,31 @@ def _in_tiles(c: Computation, data: Mapping[str, Any], params: Mapping[str, Any]
     places = tiles((0, counts[0]), (0, counts[1]), side, rows.symmetric)
     tile = places[0].counts
     sizes = rows.left_size // counts[0], rows.right_size // counts[1]
-    groups = (Group(tuple(range(sum(tile))), c.made.groups[0].outputs),)
+    groups = (InputGroup(tuple(range(sum(tile))), c.made.groups[0].outputs),)
 
-    def part(array: Array, row: Any, column: Any) -> Array:
-        ours = lax.dynamic_slice_in_dim(array[: counts[0]], row, tile[0])
-        return jax.numpy.concatenate([ours, lax.dynamic_slice_in_dim(array[start:], column, tile[1])])
+    def inputs_of_tile(array: Array, row: Any, column: Any) -> Array:
+        left = lax.dynamic_slice_in_dim(array[: counts[0]], row, tile[0])
+        return jax.numpy.concatenate([left, lax.dynamic_slice_in_dim(array[start:], column, tile[1])])
 
     @partial(jax.checkpoint, prevent_cse=False)
     def block(*place: Any) -> Array:
-        some = {name: part(a, *place) if name in c.batched else a for name, a in data.items()}
-        own = Computation(replace(c.made, data=some, groups=groups), c.options, c.params, tile[0])
-        found = recorded_blocks(partial(own.recorder, traced=True), own.rows)
-        assert isinstance(found, Recorded)
-        return _whole(found, own.rows, {**some, **params})
+        inputs = {name: inputs_of_tile(a, *place) if name in c.batched else a for name, a in data.items()}
+        # A tile is a kernel between two small sets of inputs, so it is recorded like any other kernel.
+        part = Computation(replace(c.made, data=inputs, groups=groups), c.options, c.params, tile[0])
+        setting = part.exact_setting(traced=True)
+        assert setting is not None
+        blocks = recorded_blocks(partial(part.recorder, setting), part.rows)
+        return _whole(blocks, part.rows, {**inputs, **params})
 
     def step(matrix: Array, place: Array) -> tuple[Array, None]:
-        made = block(*place)
-        at = place[0] * sizes[0], place[1] * sizes[1]
+        values = block(*place)
+        corner = place[0] * sizes[0], place[1] * sizes[1]
         if rows.symmetric:
-            made = jax.numpy.where(place[0] == place[1], (made + made.T) / 2, made)
-            matrix = lax.dynamic_update_slice(matrix, made.T, at[::-1])
-        return lax.dynamic_update_slice(matrix, made, at), None
+            # On the diagonal rounding may differ from the mirror image: average, so that the matrix is
+            # symmetric.
+            values = jax.numpy.where(place[0] == place[1], (values + values.T) / 2, values)
+            matrix = lax.dynamic_update_slice(matrix, values.T, corner[::-1])
+        return lax.dynamic_update_slice(matrix, values, corner), None
 
     corners = np.array([(place.rows[0], place.cols[0]) for place in places], np.int32)
     like = jax.eval_shape(block, *corners[0])

@@ -1,14 +1,15 @@
-"""Elementwise steps of a tape as compiled loops. Needs Numba (the extra `fast`); without it NumPy runs them.
+"""Loop fusion: the elementwise steps of a layer as one compiled loop. Needs Numba (the extra `fast`).
 
-A layer of a recursion is some forty elementwise operations on a tile. NumPy makes one pass over memory for
-each; a compiled loop makes one for all. The loops are written from the recorded steps, so the formulas stay
-where they are. Layers of one kind have the same source, which is compiled once.
+A layer of a recursion has some forty elementwise operations on a tile. NumPy makes one pass over memory for
+each of them, a compiled loop makes one for all. The source of a loop is generated from the recorded steps, so
+formulas are written only once. Equal layers have the same source, which is compiled once.
 """
 
 from __future__ import annotations
 
 import inspect
 import operator
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from netsor.expect.closed.arrays import product_error
-from netsor.limits.on_numpy.loops import compiled_loop
+from netsor.limits.on_numpy.compiled_loops import compiled_loop
 from netsor.limits.tape.formulas import Formula
 
 if TYPE_CHECKING:
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Fused", "fuse"]
 
-FEWEST_STEPS, LEAST_ELEMENTS = 3, 1024
-MANY = 16  # operations of a rule, about, each of which would be a call of NumPy
+LEAST_ELEMENTS = 1024  # of a step in a loop: with fewer, NumPy takes little longer
 TEMPLATES: dict[Any, str] = {
     operator.add: "{0} + {1}",
     operator.sub: "{0} - {1}",
@@ -58,12 +58,12 @@ TEMPLATES: dict[Any, str] = {
     inspect.unwrap(product_error): "fma({0}, {1}, -{2})",
     np.astype: "number(1.0) if {0} else number(0.0)",
 }
-FLOATS, BOOL = {np.dtype(np.float64), np.dtype(np.float32)}, np.dtype(bool)
+FLOATS = {np.dtype(np.float64), np.dtype(np.float32)}
 
 
 @dataclass
 class Fused:
-    """Steps that are one loop: `inputs` and `outputs` are the values that it reads and writes."""
+    """Steps that form one loop; `inputs` and `outputs` are the values that it reads and writes."""
 
     shape: tuple[int, ...]
     members: list[int] = field(default_factory=list)
@@ -71,7 +71,7 @@ class Fused:
     outputs: list[int] = field(default_factory=list)
 
     def write(self, tape: Tape) -> None:
-        """Its source; axes on which all inputs agree in being broadcast or not are one axis."""
+        """Write the source. Merge adjacent axes if every input either has or broadcasts all of them."""
         shapes = [tape.shapes[k] for k in self.inputs]
         padded = [(1,) * (len(self.shape) - len(shape)) + shape for shape in shapes]
         patterns = [tuple(s[d] > 1 for s in padded) for d in range(len(self.shape))]
@@ -101,6 +101,7 @@ class Fused:
                 body.append(f"t{m} = {self._expression(fn, args, names)}")
                 names[k] = f"t{m}"
         stores = [f"out{i}[{_index(depth)}] = {names[k]}" for i, k in enumerate(self.outputs)]
+        # Values that do not vary along an axis are loaded before its loop begins.
         loads: list[list[str]] = [[] for _ in range(depth + 1)]
         for i, view in enumerate(self.views):
             at = max((d + 1 for d in range(depth) if view[d] > 1), default=0)
@@ -114,11 +115,13 @@ class Fused:
             lines.append(f"{pad}for i{d} in range(out0.shape[{d}]):")
             lines += [f"{pad}    {line}" for line in loads[d + 1]]
         pad = "    " * (depth + 1)
-        return "\n".join([*lines, *(f"{pad}{line}" for line in (*body, *stores))]) + "\n"
+        return "\n".join([*lines, *(f"{pad}{line}" for line in _simplified([*body, *stores]))]) + "\n"
 
     def _expression(self, fn: Any, args: tuple[Any, ...], names: dict[int, str]) -> str:
-        """A step in the loop. Whole numbers are part of it, which lets the compiler simplify; others are its
-        arguments, so that layers of different variances share a loop.
+        """Return the expression of a step.
+
+        Whole numbers are part of the source, so that the compiler can simplify. Other numbers are arguments,
+        so that layers with different variances share a loop.
         """
         words = []
         for a in args[:1] if fn is np.astype else args:
@@ -132,61 +135,85 @@ class Fused:
         return TEMPLATES[fn].format(*words)
 
     def run(self, values: dict[int, Any]) -> Iterator[tuple[int, np.ndarray]]:
-        """The outputs from the inputs."""
+        """Yield the outputs, computed from the inputs."""
         arrays = [
             np.ascontiguousarray(values[k]).reshape(view)
             for k, view in zip(self.inputs, self.views, strict=True)
         ]
-        made = [np.empty(self.loops, dtype) for dtype in self.dtypes]
-        self.loop(*made, *arrays, *self.scalars)
-        for k, array in zip(self.outputs, made, strict=True):
+        results = [np.empty(self.loops, dtype) for dtype in self.dtypes]
+        self.loop(*results, *arrays, *self.scalars)
+        for k, array in zip(self.outputs, results, strict=True):
             yield k, array.reshape(self.shape)
+
+
+def _simplified(statements: list[str]) -> list[str]:
+    """Simplify `name = expression`: compute equal temporary values once, and drop factors 1.
+
+    LLVM would find these too, but only after Numba has typed and inlined all of them, which takes most of the
+    time of compiling.
+    """
+    names: dict[str, str] = {}  # by temporary value, the equal value that replaces it
+    temporary = re.compile(r"\bt\d\w*")
+    kept, name_of = [], {}
+    for statement in statements:
+        name, _, expression = statement.partition(" = ")
+        expression = temporary.sub(lambda match: names.get(match[0], match[0]), expression)
+        factor = expression.removesuffix(" * number(1.0)")
+        if temporary.fullmatch(name) and (temporary.fullmatch(factor) or expression in name_of):
+            names[name] = name_of.get(expression, factor)
+            continue
+        if temporary.fullmatch(name):
+            name_of[expression] = name
+        kept.append(f"{name} = {expression}")
+    return kept
 
 
 @cache
 def _text(formula: Formula) -> str:
-    """The lines of a formula, with {p} before the names of its values and {a0} for what it reads."""
+    """Return the lines of a formula, with {p} before the names of its values and {a0} for its arguments."""
 
     def word(x: Any) -> str:
         if isinstance(x, tuple):
-            return f"{{p}}{x[1]}" if x[0] == "made" else f"{{a{x[1]}}}"
+            return f"{{p}}{x[1]}" if x[0] == "value" else f"{{a{x[1]}}}"
         return f"number({float(x)!r})"
 
     lines = []
     for k, (fn, words) in enumerate(formula.lines):
-        own = words[:1] if fn is np.astype else words
-        lines.append(f"{{p}}{k} = {TEMPLATES[fn].format(*map(word, own))}")
+        operands = words[:1] if fn is np.astype else words
+        lines.append(f"{{p}}{k} = {TEMPLATES[fn].format(*map(word, operands))}")
     return "\n".join(lines)
 
 
 def fuse(tape: Tape, order: list[int], wanted: set[int]) -> list[int | Fused]:
-    """The order of a tape with its large elementwise steps gathered into loops.
+    """Return the steps of a tape, with the large elementwise steps gathered into loops.
 
-    The loops of equal layers are equal, and compiled once. Where no two are, they take in all they can.
+    Loops of equal layers should be equal, to be compiled once. If no two loops are equal, gather as much as
+    possible into each loop instead.
     """
-    done = _gathered(tape, order, wanted, alike=True)
-    loops = [part for part in done if isinstance(part, Fused)]
+    parts = _gathered(tape, order, wanted, alike=True)
+    loops = [part for part in parts if isinstance(part, Fused)]
     if len({part.source for part in loops}) == len(loops):
-        done = _gathered(tape, order, wanted, alike=False)
-    for part in done:
+        parts = _gathered(tape, order, wanted, alike=False)
+    for part in parts:
         if isinstance(part, Fused):
             part.compile()
-    return done
+    return parts
 
 
 def _gathered(tape: Tape, order: list[int], wanted: set[int], alike: bool) -> list[int | Fused]:
-    """Steps and loops; a step that depends on nothing in the open loop goes before it, another closes it.
+    """Return steps and loops. A step that does not fit closes the open loop, unless it is independent of it.
 
-    A loop has the rules of one layer, with what is made of their results. With `alike`, none begins with a
-    multiple of data or ends with the bias of the next layer: that makes the loops of equal layers equal.
+    A loop has the rules of one layer, and what is computed from their results. With `alike`, no loop begins
+    with a multiple of data or ends with the bias of the next layer, so that loops of equal layers are equal.
     """
-    done: list[int | Fused] = []
+    parts: list[int | Fused] = []
     group, data = Fused(()), set(tape.leaves)
 
     def close() -> None:
         nonlocal group
-        many = len(group.members) >= FEWEST_STEPS or any(_is_formula(tape, k) for k in group.members)
-        done.extend([group] if many else group.members)
+        # Calling a Numba loop takes as long as two NumPy steps; but a formula alone is many NumPy steps.
+        pays = len(group.members) > 2 or any(_is_formula(tape, k) for k in group.members)
+        parts.extend([group] if pays else group.members)
         group = Fused(())
 
     for k in order:
@@ -201,13 +228,13 @@ def _gathered(tape: Tape, order: list[int], wanted: set[int], alike: bool) -> li
             group.shape = tape.shapes[k]
             group.members.append(k)
         else:
-            done.append(k)
+            parts.append(k)
     close()
-    _connect(tape, done, wanted)
-    for part in done:
+    _connect(tape, parts, wanted)
+    for part in parts:
         if isinstance(part, Fused):
             part.write(tape)
-    return done
+    return parts
 
 
 def _reads(tape: Tape, k: int) -> set[int]:
@@ -215,18 +242,18 @@ def _reads(tape: Tape, k: int) -> set[int]:
 
 
 def _fits(tape: Tape, k: int, group: Fused, alike: bool) -> bool:
-    """Whether a step belongs to the layer of an open loop.
+    """Return whether a step belongs to the layer of an open loop.
 
-    After its first rule these are rules of the same arrays, and what reads results of them; of loops that are
-    to be alike up to the bias of the next layer.
+    After the first rule of a loop, the layer has rules of the same arrays and steps that read their results;
+    with `alike`, it ends before the bias of the next layer.
     """
     if tape.shapes[k] != group.shape:
         return False
-    rules = [m for m in group.members if m in tape.cuts]
+    rules = [m for m in group.members if m in tape.rules]
     if not rules:
         return True
     before, reads = group.members[: group.members.index(rules[0])], _reads(tape, k)
-    if k not in tape.cuts:
+    if k not in tape.rules:
         return not reads.isdisjoint(group.members) and not (alike and _is_shift(tape, k))
     full = {a for m in rules for a in _reads(tape, m) if tape.shapes[a] == group.shape}
     return not reads.isdisjoint(full) and reads.isdisjoint(set(group.members) - set(before))
@@ -237,48 +264,48 @@ def _is_formula(tape: Tape, k: int) -> bool:
 
 
 def _is_multiple(tape: Tape, k: int) -> bool:
-    """Whether a step multiplies or divides by a number."""
+    """Return whether a step multiplies or divides by a number."""
     fn, args, *_ = tape.steps[k]
     return fn in (operator.mul, operator.truediv) and any(prod(getattr(a, "shape", ())) == 1 for a in args)
 
 
 def _is_shift(tape: Tape, k: int) -> bool:
-    """Whether a step adds a number."""
+    """Return whether a step adds a number."""
     fn, args, *_ = tape.steps[k]
     return fn is operator.add and any(prod(getattr(a, "shape", ())) == 1 for a in args)
 
 
-def _connect(tape: Tape, done: list[int | Fused], wanted: set[int]) -> None:
-    """What each loop reads and what others read from it."""
-    owner = {k: part for part in done if isinstance(part, Fused) for k in part.members}
+def _connect(tape: Tape, parts: list[int | Fused], wanted: set[int]) -> None:
+    """Determine which values each loop reads, and which of its values are read outside."""
+    owner = {k: part for part in parts if isinstance(part, Fused) for k in part.members}
     read: set[int] = set(wanted)
-    for part in done:
+    for part in parts:
         for k in part.members if isinstance(part, Fused) else [part]:
             for a in tape.steps[k].reads():
                 if owner.get(a.step) is not owner.get(k) or not isinstance(part, Fused):
                     read.add(a.step)
                 if isinstance(part, Fused) and owner.get(a.step) is not part and a.step not in part.inputs:
                     part.inputs.append(a.step)
-    for part in done:
+    for part in parts:
         if isinstance(part, Fused):
             part.outputs = [k for k in part.members if k in read]
 
 
 def _is_fusable(tape: Tape, k: int) -> bool:
-    """A large step of real numbers of one type that the table knows."""
-    fn, args, options, _ = tape.steps[k]
+    """Return whether a step is large, elementwise, in the table of templates, and of one real type."""
+    fn, args, options, *_ = tape.steps[k]
     shape = tape.shapes[k]
     share = tape.share if len(shape) > 1 and shape[1] > 1 else 1.0
-    work = prod(shape) * (MANY if _is_formula(tape, k) else 1)
+    work = prod(shape) * (16 if _is_formula(tape, k) else 1)  # a formula takes NumPy at least 16 calls
     if options or k in tape.leaves or work < LEAST_ELEMENTS * share:
         return False
     if not (all(f in TEMPLATES for f, _ in fn.lines) if isinstance(fn, Formula) else fn in TEMPLATES):
         return False
     if fn is np.astype:
-        return tape.dtypes[args[0].step] == BOOL and tape.dtypes[k] in FLOATS
-    kinds = {tape.dtypes[a.step] for a in tape.steps[k].reads()} - {BOOL}
+        return tape.dtypes[args[0].step] == np.dtype(bool) and tape.dtypes[k] in FLOATS
+    kinds = {tape.dtypes[a.step] for a in tape.steps[k].reads()} - {np.dtype(bool)}
     plain = all(hasattr(a, "step") or isinstance(a, int | float) for a in args)
-    return plain and len(kinds) <= 1 and kinds <= FLOATS and tape.dtypes[k] in FLOATS | {BOOL}
+    return plain and len(kinds) <= 1 and kinds <= FLOATS and tape.dtypes[k] in FLOATS | {np.dtype(bool)}
 
 
 def _index(depth: int) -> str:

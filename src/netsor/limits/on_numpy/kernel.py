@@ -1,7 +1,7 @@
 """A kernel matrix in NumPy, tile by tile.
 
-A run computes what belongs to single inputs, then the tiles on all cores. Whether a tile is finite is seen
-while it is in the cache.
+A run computes the quantities of single inputs, then the tiles on all cores. Each tile is checked for
+infinities while it is in the cache.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from netsor.limits.assembly import Place
+from netsor.limits.assembly import Tile
+from netsor.limits.error_probes import Probe
 from netsor.limits.finite import finite
 from netsor.limits.on_numpy.prepared import Prepared
 from netsor.limits.on_numpy.recording import Recording, Tiles
@@ -23,24 +24,33 @@ from netsor.threads import helpers, one_blas_thread
 
 __all__ = ["run", "single_values"]
 
-KEPT = 2**24  # bytes of an array whose memory stays with the process, more than those of a tile have
+KEPT = 2**24  # bytes of an array whose memory the process keeps: more than any array of a tile
 
 
 def run(
-    recording: Recording, given: Mapping[str, Any], dtype: Any, repeats: int, advance: Callable[[], None]
+    recording: Recording,
+    given: Mapping[str, Any],
+    dtype: Any,
+    repeats: int,
+    advance: Callable[[], None],
+    probe: Probe | None = None,
 ) -> np.ndarray:
-    """(repeats, rows, columns) of the kernel of a recording, all of them finite, or there is no limit."""
+    """Return the kernel of a recording, (repeats, rows, columns); raise LimitError if it is not finite.
+
+    A probe perturbs the steps by their error bounds.
+    """
     _keep_memory()
     shape = (repeats, recording.rows.left_size, recording.rows.right_size)
-    filled = all(between.writer.corner for between in recording.betweens)  # each entry is one of a tile
+    filled = all(between.writer.corner for between in recording.betweens)  # whether tiles cover all entries
     out = np.empty(shape, dtype) if filled else np.zeros(shape, dtype)
     jobs = [(tiles, place) for tiles in recording.tiles for place in tiles.places]
-    jobs.sort(key=lambda job: job[1].rows == job[1].cols)  # those without a mirror image take less, so last
-    workers = min(recording.workers, len(jobs))
+    # Diagonal tiles have no mirror image to write and are short, so they fill the gaps at the end.
+    jobs.sort(key=lambda job: job[1].rows == job[1].cols)
+    workers = min(recording.workers if probe is None else recording.probing_workers, len(jobs))
     with one_blas_thread():
-        singles = single_values(recording.single, given)
-        sure = _run_all(out, singles, jobs, workers, advance)
-    for o, array in recording.own.items():
+        singles = single_values(recording.single, given, probe)
+        sure = _run_all(out, singles, jobs, workers, advance, probe)
+    for o, array in recording.variances.items():
         rows = recording.rows.left[o]
         values, there = np.broadcast_to(singles[array.step], (repeats, *rows.shape)), rows >= 0
         out[:, rows[there], rows[there]] = finite(values[:, there])
@@ -52,52 +62,60 @@ def run(
         values = np.broadcast_to(singles[array.step], shape).reshape(repeats, *lines.shape)
         there = (lines >= 0) & (columns >= 0)
         out[:, lines[there], columns[there]] = finite(values[:, there])
-    return out if sure else finite(out)  # what was not may have been written over
+    return out if sure else finite(out)  # an entry that was not finite may have been overwritten
 
 
-def single_values(prepared: Prepared, given: Mapping[str, Any]) -> dict[int, Any]:
-    """What belongs to single inputs; if the tape is for fewer of them, some at a time."""
+def single_values(prepared: Prepared, given: Mapping[str, Any], probe: Probe | None = None) -> dict[int, Any]:
+    """Return the values of single inputs by step; compute them in batches if the tape is for fewer inputs."""
+    prepared = prepared if probe is None else prepared.probing
     tape = prepared.tape
     names = tape.names()
-    cut = {name: shape[0] for name, shape in names.items() if shape != np.shape(given[name])}
-    parts = {name: -(-len(given[name]) // size) for name, size in cut.items()}
-    if not parts:
+    sizes = {name: shape[0] for name, shape in names.items() if shape != np.shape(given[name])}
+    counts = {name: -(-len(given[name]) // size) for name, size in sizes.items()}
+    if not counts:
         with np.errstate(all="ignore"):
-            return dict(prepared.run(given))
-    whose, found = tape.dependence(parts.keys()), {}
-    for k in range(max(parts.values())):
-        some, starts = dict(given), {}
-        for name, size in cut.items():
+            return dict(prepared.run(given, None, probe))
+    whose, values = tape.dependence(counts.keys()), {}
+    for k in range(max(counts.values())):
+        batch, starts = dict(given), {}
+        for name, size in sizes.items():
+            # The last batch overlaps the one before, so that all batches have the recorded size.
             starts[name] = min(k * size, len(given[name]) - size)
-            some[name] = given[name][starts[name] : starts[name] + size]
+            batch[name] = given[name][starts[name] : starts[name] + size]
         with np.errstate(all="ignore"):
-            for step, value in prepared.run(some):
+            for step, value in prepared.run(batch, None, probe):
                 name = whose.get(step)
                 if name is None or value.shape[1] == 1:
-                    found[step] = value
+                    values[step] = value
                     continue
-                if step not in found:
+                if step not in values:
                     shape = (value.shape[0], len(given[name]), *value.shape[2:])
-                    found[step] = np.empty(shape, value.dtype)
-                found[step][:, starts[name] : starts[name] + value.shape[1]] = value
-    return found
+                    values[step] = np.empty(shape, value.dtype)
+                values[step][:, starts[name] : starts[name] + value.shape[1]] = value
+    return values
 
 
 def _run_all(
-    out: np.ndarray, singles: Mapping[int, Any], jobs: list[Any], workers: int, advance: Any
+    out: np.ndarray,
+    singles: Mapping[int, Any],
+    jobs: list[Any],
+    workers: int,
+    advance: Callable[[], None],
+    probe: Probe | None,
 ) -> bool:
-    """All tiles on threads, this one among them, and whether they are surely finite.
+    """Run all tiles on threads, including this one; return whether all values are certainly finite.
 
-    After an error or interrupt no further tile begins.
+    After an error or interrupt, no further tile begins.
     """
     waiting, lock = deque(jobs), Lock()
 
     def work() -> bool:
         sure = True
         try:
-            with np.errstate(all="ignore"):  # what is not finite is refused in the end
+            with np.errstate(all="ignore"):  # values that are not finite are refused at the end
                 while job := taken():
-                    sure &= _run(out, singles, *job)
+                    tiles, place = job
+                    sure &= _run(out, singles, tiles, place, probe)
                     with lock:
                         advance()
         finally:
@@ -108,25 +126,26 @@ def _run_all(
         with lock:
             return waiting.popleft() if waiting else None
 
-    others = [helpers(workers - 1).submit(work) for _ in range(workers - 1)] if workers > 1 else []
+    futures = [helpers(workers - 1).submit(work) for _ in range(workers - 1)] if workers > 1 else []
     try:
         sure = work()
     finally:
-        begun = [other for other in others if not other.cancel()]  # others found no thread free
+        begun = [future for future in futures if not future.cancel()]  # the others never got a free thread
         wait(begun)
-    return all([sure, *(other.result() for other in begun)])
+    return all([sure, *(future.result() for future in begun)])
 
 
-def _run(out: np.ndarray, singles: Mapping[int, Any], tiles: Tiles, place: Place) -> bool:
-    """Compute one tile and write it into the matrix, all columns of an Output at once: is it finite?"""
+def _run(out: np.ndarray, singles: Mapping[int, Any], tiles: Tiles, place: Tile, probe: Probe | None) -> bool:
+    """Compute one tile, and write all columns of an Output at once; return whether all values are finite."""
     writer, rows, cols = tiles.between.writer, tiles.pair.rows, tiles.pair.cols
     assert rows is not None
     assert cols is not None
     missing = Counter(o for pairs in tiles.results.values() for o, _ in pairs)
     waiting: dict[int, dict[int, np.ndarray]] = {o: {} for o in missing}
-    values, sure = tiles.prepared.run(singles, {cols: place.cols, rows: place.rows}), True
+    prepared = tiles.prepared if probe is None else tiles.prepared.probing
+    values, sure = prepared.run(singles, {cols: place.cols, rows: place.rows}, probe), True
     for step, block in values:
-        sure &= bool(np.isfinite(block.sum()))  # then all its numbers are
+        sure &= bool(np.isfinite(block.sum()))  # a finite sum has finite terms
         for o, p in tiles.results[step]:
             waiting[o][p] = block
             missing[o] -= 1
@@ -137,9 +156,10 @@ def _run(out: np.ndarray, singles: Mapping[int, Any], tiles: Tiles, place: Place
 
 @cache
 def _keep_memory() -> None:
-    """Let the arrays of the next tile have the memory of the last one's.
+    """Reuse the memory of one tile's arrays for the next.
 
-    The malloc of Linux gives the memory of large arrays back to the system, which clears its pages before it
-    gives them again: half the time of some kernels. Large are those above the largest that was ever freed.
+    The malloc of Linux returns the memory of large arrays to the system, which clears pages before it hands
+    them out again. That takes half the time of some kernels. An array counts as large if it is larger than
+    any array freed before, so free one that is large enough.
     """
     np.empty(KEPT, np.uint8)

@@ -1,9 +1,9 @@
 """The order in which the steps of a tape run.
 
-A recording goes through a recursion depth first: a tangent kernel has all layers of the network before the
-first of its derivatives, and would keep a block of every layer until then. So rules of the same array run one
-after the other, which is one loop where loops are compiled, and any step as soon as it takes no more memory
-than it sets free. That is layer by layer, with the arrays of one layer at a time.
+A recording visits a recursion depth first. In a tangent kernel, all layers of the network would come before
+the first derivative, and a block of every layer would stay in memory until then. So rules of the same array
+run one after the other, as one loop if loops are compiled. Any other step runs as soon as it takes no more
+memory than it frees. The result is an order layer by layer, which keeps the arrays of one layer at a time.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ __all__ = ["ordered"]
 
 
 def ordered(tape: Tape, steps: list[int], outputs: set[int]) -> list[int]:
-    """The steps, given in the order of recording, in the one above."""
-    return _Order(tape, steps, outputs).found
+    """Return the steps in the order described above; they come in the order of recording."""
+    return _Order(tape, steps, outputs).order
 
 
 class _Order:
-    """found   the steps so far
-    left    for each step, how many others have yet to read it
+    """The order of steps while it grows.
+
+    order   the steps so far
+    left    by step, the number of later steps that read it
     """
 
     def __init__(self, tape: Tape, steps: list[int], outputs: set[int]) -> None:
@@ -36,44 +38,44 @@ class _Order:
             for a in reads:
                 self.readers[a].append(k)
         self.left = Counter({k: len(readers) for k, readers in self.readers.items()})
-        self.found: list[int] = []
+        self.order: list[int] = []
         self.done: set[int] = set()
         for k in steps:
             self.place(k)
 
     def place(self, first: int) -> None:
-        """A step, and those that it makes worth while."""
+        """Add a step, and then the steps that free memory after it."""
         waiting = [(first, True)]
         while waiting:
             k, sure = waiting.pop()
             if k in self.done or not self.can_run(k) or not (sure or self.pays(k)):
                 continue
             for a in sorted(self.reads[k] - self.done):
-                self.add(a)  # of one side, which takes no room
+                self.add(a)  # reads a quantity of one side, which takes no memory
             self.add(k)
             near = {u for a in self.reads[k] if self.left[a] == 1 for u in self.readers[a]}
             near = sorted(near.union(self.readers[k]) - self.done, reverse=True)
             waiting += [(u, False) for u in near] + [(u, True) for u in self.rules_beside(k)]
 
     def add(self, k: int) -> None:
-        self.found.append(k)
+        self.order.append(k)
         self.done.add(k)
         self.left.subtract(self.reads[k])
 
     def rules_beside(self, k: int) -> list[int]:
-        """Rules of the arrays that a rule reads."""
-        if k not in self.tape.cuts:
+        """Return the rules of the arrays that a rule reads: one loop computes them together."""
+        if k not in self.tape.rules:
             return []
         shape = self.tape.shapes[k]
         full = [a for a in self.reads[k] if self.tape.shapes[a] == shape]
-        found = {u for a in full for u in self.readers[a] if u in self.tape.cuts} - self.done
-        return sorted((u for u in found if self.tape.shapes[u] == shape), reverse=True)
+        rules = {u for a in full for u in self.readers[a] if u in self.tape.rules} - self.done
+        return sorted((u for u in rules if self.tape.shapes[u] == shape), reverse=True)
 
     def can_run(self, k: int) -> bool:
         return all(a in self.done or self.tape.is_side(a) for a in self.reads[k])
 
     def pays(self, k: int) -> bool:
-        """Whether a step makes no more than it sets free."""
+        """Return whether a step takes no more memory than it frees."""
         alone = (a for a in self.reads[k] if self.left[a] == 1 and a not in self.outputs)
         return self.size(k) <= sum(map(self.size, alone))
 

@@ -1,15 +1,17 @@
-"""A tape made ready to run on NumPy arrays, with compiled loops where they pay.
+"""A tape prepared to run on NumPy arrays, with compiled loops where they pay.
 
-A run drops every array after its last use, so the workspace is what a tape needs at one time, whatever the
+A run drops every array after its last use. So the workspace depends on what is needed at one time, not on the
 length of the program.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from math import prod
 from typing import Any
 
+from netsor.limits.error_probes import Probe
 from netsor.limits.on_numpy.fused import Fused, fuse
 from netsor.limits.on_numpy.ordering import ordered
 from netsor.limits.tape.tape import Span, Tape
@@ -21,73 +23,109 @@ Given = Mapping[Any, Any]
 
 
 class Prepared:
-    """The steps that some outputs of a tape need, in order, and where each value is used last."""
+    """The steps that some outputs of a tape need, in order, and the last use of each value.
 
-    def __init__(self, tape: Tape, outputs: Iterable[Traced]) -> None:
-        self.tape, self.outputs = tape, {x.step for x in outputs}
+    A plain run skips error bounds. If prepared for probes, a run perturbs the steps that have a bound.
+    """
+
+    def __init__(self, tape: Tape, outputs: Iterable[Traced], for_probes: bool = False) -> None:
+        self.requested, self.for_probes, self._recorded = list(outputs), for_probes, tape
+        exact = (lambda x: x) if for_probes else tape.exact
+        self.names: dict[int, list[int]] = {}  # by computed step, the requested steps that have its value
+        for x in self.requested:
+            names = self.names.setdefault(exact(x).step, [])
+            if x.step not in names:
+                names.append(x.step)
+        tape = tape if for_probes else tape.without_bounds()
+        self.tape, self.outputs = tape, set(self.names)
         needed = tape.needed(self.outputs)
         order = ordered(tape, [k for k in needed if k not in tape.constants], self.outputs)
-        self.order: list[int | Fused] = fuse(tape, order, self.outputs) if tape.compiled else [*order]
+        repeats = max((x.shape[0] for x in self.requested if x.shape), default=1)
+        # Loops have the recorded number of repeats as a fixed shape, but a probe runs a single repeat.
+        fused = tape.compiled and not (for_probes and repeats > 1)
+        self.order: list[int | Fused] = fuse(tape, order, self.outputs) if fused else [*order]
         last: dict[int, int] = {}
         for at, part in enumerate(self.order):
             for k in self._reads(part):
                 last[k] = at
         self.drops: list[list[int]] = [[] for _ in self.order]
         for value, at in last.items():
+            # Constants are kept for the next run.
             if value not in tape.constants:
                 self.drops[at].append(value)
-        self.held = {k: tape.constants[k] for k in needed if k in tape.constants}
+        self.constants = {k: tape.constants[k] for k in needed if k in tape.constants}
+
+    @cached_property
+    def probing(self) -> Prepared:
+        """The same outputs, prepared for probes."""
+        return Prepared(self._recorded, self.requested, for_probes=True)
 
     def _reads(self, part: int | Fused) -> list[int]:
         return part.inputs if isinstance(part, Fused) else [a.step for a in self.tape.steps[part].reads()]
 
-    def run(self, given: Given, spans: Mapping[Span, Span] | None = None) -> Iterator[tuple[int, Any]]:
-        """(step, value) of every output; `spans` puts other inputs in place of those recorded."""
-        values: dict[int, Any] = dict(self.held)
+    def run(
+        self, given: Given, spans: Mapping[Span, Span] | None = None, probe: Probe | None = None
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield (step, value) of every output.
+
+        spans   the inputs of this run, by the span that was recorded
+        probe   perturbs steps by their error bounds
+        """
+        values: dict[int, Any] = dict(self.constants)
         for k in self.outputs & values.keys():
-            yield k, values[k]
+            yield from ((name, values[k]) for name in self.names[k])
         for part, drops in zip(self.order, self.drops, strict=True):
             if isinstance(part, Fused):
-                made = part.run(values)
+                computed = part.run(values)
             else:
-                made = ((part, self._step(part, values, given, spans or {})),)
-            for k, value in made:
+                computed = ((part, self._step(part, values, given, spans or {}, probe)),)
+            for k, value in computed:
                 values[k] = value
                 if k in self.outputs:
-                    yield k, value
+                    yield from ((name, value) for name in self.names[k])
             for k in drops:
                 del values[k]
 
-    def _step(self, k: int, values: dict[int, Any], given: Given, spans: Mapping[Span, Span]) -> Any:
+    def _step(
+        self,
+        k: int,
+        values: dict[int, Any],
+        given: Given,
+        spans: Mapping[Span, Span],
+        probe: Probe | None,
+    ) -> Any:
         read = self.tape.leaves.get(k)
         if read is not None:
             return read(given, spans)
-        fn, args, options, _ = self.tape.steps[k]
-        return fn(*[_filled(a, values) for a in args], **options)
+        fn, args, options, _, bound = self.tape.steps[k]
+        read_values = [_filled(a, values) for a in args]
+        if bound is not None and probe is not None:
+            return bound(probe, *read_values)
+        return fn(*read_values, **options)
 
     def _is_side(self, part: int | Fused) -> bool:
         return isinstance(part, int) and self.tape.is_side(part)
 
     @property
     def work(self) -> int:
-        """Multiply-adds of a run, about."""
+        """Approximate multiply-adds of a run."""
         shapes, costs = self.tape.shapes, self.tape.costs
         return sum(prod(shapes[k]) * costs.get(k, 1) for part in self.order for k in _members(part))
 
     @property
     def elements(self) -> float:
-        """Of the result of a step, on average; what is read of single inputs does not count."""
+        """Average size of the results of steps, without steps that only read single inputs."""
         shapes, parts = self.tape.shapes, (part for part in self.order if not self._is_side(part))
         sizes = [prod(part.shape if isinstance(part, Fused) else shapes[part]) for part in parts]
         return sum(sizes) / max(1, len(sizes))
 
     def peak(self) -> int:
-        """The largest number of bytes that a run holds at one time, without inputs and constants."""
+        """Return the largest number of bytes that a run holds at one time, without inputs and constants."""
         shapes, dtypes = self.tape.shapes, self.tape.dtypes
         now = most = 0
         for part, drops in zip(self.order, self.drops, strict=True):
-            made = part.outputs if isinstance(part, Fused) else [part]
-            now += sum(prod(shapes[k]) * dtypes[k].itemsize for k in made)
+            results = part.outputs if isinstance(part, Fused) else [part]
+            now += sum(prod(shapes[k]) * dtypes[k].itemsize for k in results)
             most = max(most, now)
             now -= sum(prod(shapes[k]) * dtypes[k].itemsize for k in drops)
         return most

@@ -1,22 +1,23 @@
-"""A kernel some of whose families are sampled, with standard errors and those of its exact parts."""
+"""A kernel with sampled families: standard errors of the samples, and errors of the exact parts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from netsor.expect.points.landmarks import Landmarks
+from netsor.expect.points.landmark_loadings import Landmarks
+from netsor.limits.bounds import Bound
+from netsor.limits.error_probes import Probe, error_of, probes
 from netsor.limits.finite import in_range
-from netsor.limits.nudges import Nudge, changes, farthest
 from netsor.limits.plan import Plan, Sampling, require_patience
 from netsor.limits.result import Result, Scale, plan_of
-from netsor.limits.sampling.averages import Averages
-from netsor.limits.sampling.carried import HEAVY, unseen
+from netsor.limits.sampling.drawing import SharedState
 from netsor.limits.sampling.repeats import Repeats
+from netsor.limits.sampling.standard_error import Averages, HeavyPoints, unseen_error
 
 __all__ = ["SampledKernel"]
 
@@ -24,9 +25,9 @@ Values = Mapping[str, Any]
 
 
 class SampledKernel:
-    """The mean over repeats.
+    """The mean over repeats, with its error.
 
-    families, reasons   what is sampled, and why
+    families, reasons   which families are sampled, and why
     """
 
     def __init__(self, repeats: Repeats, families: frozenset[str], reasons: tuple[str, ...]) -> None:
@@ -35,108 +36,114 @@ class SampledKernel:
         self.statements = len(repeats.program.statements)
 
     def plan(self, points: int, count: int) -> Plan:
-        """What so many repeats with so many points take."""
+        """Return the plan of `count` repeats with this number of points each."""
         repeats, rows = self.repeats, self.repeats.rows
-        made = plan_of(repeats.recording(points), self.statements, (rows.left_size, rows.right_size))
+        plan = plan_of(repeats.recording(points), self.statements, (rows.left_size, rows.right_size))
         families, variables = tuple(sorted(self.families)), repeats.variables(points)
         sampling = Sampling(families, self.reasons, points, count, variables, repeats.dimensions)
-        compiled = made.compiled or repeats.compiled
-        memory, seconds = made.bytes + repeats.bytes(points), repeats.seconds(points, count)
-        return replace(made, sampling=sampling, compiled=compiled, bytes=memory, seconds=seconds)
+        compiled = plan.compiled or repeats.compiled
+        memory, seconds = plan.bytes + repeats.bytes(points), repeats.seconds(points, count)
+        return replace(plan, sampling=sampling, compiled=compiled, bytes=memory, seconds=seconds)
 
-    def result(self, given: Values, errors: bool, held: dict[str, Any] | None = None) -> Result:
-        """The kernel; as many points and repeats as a tolerance takes.
+    def result(self, given: Values, errors: bool, shared: SharedState | None = None) -> Result:
+        """Return the kernel; add points and repeats until the tolerance is reached.
 
-        held   what the first of several runs has chosen, for the others
+        shared   choices of the first of several calls, which the others reuse
         """
-        options, shared = self.options, {} if held is None else held
-        shared.pop("carried", None)
+        options, shared = self.options, shared or SharedState()
+        shared.heavy = HeavyPoints()
         points, numbers, average = options.first_points, range(options.repeats), Averages()
-        exact: Any = 0.0 if not errors and options.tol is None else None
+        exact = None if errors or options.tol is not None else 0.0
         require_patience(self.plan(points, len(numbers)), options.confirm)
         while True:
-            for some in self.repeats.kernels(given, points, numbers, shared):
-                average.add(in_range(some))
-                exact = self.exact_error(given, shared, some[0]) if exact is None else exact
-            value, share = average.mean, shared["carried"].share()
-            scale, error = Scale.of(value, self.symmetric), average.error
-            if share:
-                error = np.maximum(error, unseen(share) * scale.products())
-            error = error + exact
-            bound = scale.rounding(self.statements, options.dtype, error)
+            exact = self._add(average, given, points, numbers, shared, exact)
+            scale, bound, weight = self._bound(average, shared, exact)
             more = options.further(points, average.count, bound.relative(scale.left, scale.right))
             if more is None:
-                shared.pop("rooms", None)
-                return Result.of(
-                    value, bound, self._explained(self.plan(points, average.count), share, exact)
-                )
+                shared.arrays.clear()
+                plan = self._explained(self.plan(points, average.count), weight, exact)
+                return Result.of(average.mean, bound, plan)
             if more[0] == points:
                 numbers = range(average.count, more[1])
             else:
+                # More points start again, since points of different counts do not combine.
                 points, numbers, average = more[0], range(more[1]), Averages()
-                shared.pop("carried")
+                shared.heavy = HeavyPoints()
 
-    def _explained(self, plan: Plan, share: float, exact: Any) -> Plan:
-        """With what a run has found out."""
+    def part(self, given: Values, landmarks: Landmarks) -> Result:
+        """Return a kernel block of landmarks and other inputs, which are drawn as in any other block."""
+        shared, average, points = SharedState(landmarks=landmarks), Averages(), self.options.first_points
+        exact = self._add(average, given, points, range(self.options.repeats), shared, None)
+        _, bound, _ = self._bound(average, shared, exact)
+        return Result(average.mean, bound, self.plan(points, average.count))
+
+    def _add(
+        self,
+        average: Averages,
+        given: Values,
+        points: int,
+        numbers: range,
+        shared: SharedState,
+        exact: np.ndarray | float | None,
+    ) -> np.ndarray | float:
+        """Add repeats to an average; return the error of exact methods, from the first repeat if None."""
+        for kernels in self.repeats.runs(given, points, numbers, shared):
+            average.add(in_range(kernels))
+            exact = self._exact_error(given, shared, kernels[0]) if exact is None else exact
+        assert exact is not None
+        return exact
+
+    def _bound(
+        self, average: Averages, shared: SharedState, exact: np.ndarray | float
+    ) -> tuple[Scale, Bound, float]:
+        """Return the scale of the entries, the bound of all errors, and the weight of the heaviest point."""
+        weight, scale, error = shared.heavy.weight(), Scale.of(average.mean, self.symmetric), average.error
+        # A point that dominates makes the spread of the repeats too small, so take the larger error.
+        if weight:
+            error = np.maximum(error, unseen_error(weight) * scale.products())
+        error = error + exact
+        if shared.landmarks is not None:
+            # By Price's theorem, E[f g] changes with the covariance by the product of the slopes of f and g.
+            # Slopes are at most 1 for gates and states, so the dropped covariance itself is a bound.
+            outputs = len(average.mean) // len(shared.dropped)
+            error += np.kron(shared.dropped, np.ones((outputs, outputs))) * scale.products()
+        return scale, scale.rounding(self.statements, self.options.dtype, error), weight
+
+    def _explained(self, plan: Plan, weight: float, exact: np.ndarray | float) -> Plan:
+        """Return the plan with the notes of a run."""
         if np.any(exact):
-            notes = self._moving.recording(self.options.first_points).notes
+            notes = self.repeats.recording(self.options.first_points).notes
             plan = replace(plan, expectations=notes.expectations(), remarks=tuple(notes.remarks))
-        if share > HEAVY:
-            remark = f"one sample point carries {share:.0%} of a second moment: errors are larger"
+        if weight > 0.02:
+            remark = f"one sample point carries {weight:.0%} of a second moment: errors are larger"
             plan = replace(plan, remarks=(*plan.remarks, remark))
         return plan
 
-    # What is not sampled
+    def _exact_error(self, given: Values, shared: SharedState, still: np.ndarray) -> np.ndarray | float:
+        """Return the error of exact methods: how much perturbing them moves the first repeat.
 
-    def exact_error(self, given: Values, shared: Mapping[str, Any], still: np.ndarray) -> Any:
-        """What the errors of exact methods come to: how far the first repeat moves with them."""
+        still   the kernel of the first repeat without perturbation, (rows, columns)
+        """
         points = self.options.first_points
-        plain = self.repeats.recording(points).recorder
-        if not plain.notes.inexact and not plain.forms.may_cancel:
+        recorder = self.repeats.recording(points).recorder
+        notes, cancels = recorder.notes, recorder.forms.may_cancel
+        if not notes.inexact and not cancels:
             return 0.0
-        own = {name: kept for name, kept in shared.items() if name != "carried"}
-        notes = self._moving.recording(points).notes
+        # Perturb with heavy points of their own, so that those of the kernel are not counted twice.
+        apart = replace(shared, heavy=HeavyPoints())
         notes.errors.clear()
 
-        def change(nudge: Nudge) -> np.ndarray:
-            (moved,) = self._moving.kernels({**given, **nudge}, points, range(1), own)
-            return moved[0] - still
+        def change(probe: Probe) -> np.ndarray:
+            return self.repeats.probed(given, points, apart, probe) - still
 
         counts = partial(Scale.of(still, self.symmetric).counts, self.statements, self.options.dtype)
-        found = farthest(changes(change, notes, counts))
-        return 0.0 if found is None else found
-
-    @cached_property
-    def _moving(self) -> Repeats:
-        return self.repeats.movable()
-
-    # Landmarks
+        error = error_of(probes(change, notes, cancels, counts))
+        return 0.0 if error is None else error
 
     @property
     def has_landmarks(self) -> bool:
-        """Whether its inputs can be drawn with landmarks: all that is sampled is in tables, of one shape."""
+        """Whether inputs can be drawn given landmarks: one shape, and everything sampled is in tables."""
         if len(self.repeats.rows.groups) > 1 or self.repeats.tables is None:
             return False
         recorder = self.repeats.recording(self.options.first_points).recorder
         return not any(recorder.samples.drawn.values())
-
-    def part(self, given: Values, landmarks: Landmarks) -> Result:
-        """The kernel of landmarks and others, each of which is drawn as with any others."""
-        shared: dict[str, Any] = {"landmarks": landmarks}
-        average, points = Averages(), self.options.first_points
-        exact: Any = None
-        for some in self.repeats.kernels(given, points, range(self.options.repeats), shared):
-            average.add(in_range(some))
-            exact = self.exact_error(given, shared, some[0]) if exact is None else exact
-        value, error = average.mean, average.error
-        scale, outputs = (
-            Scale.of(value, self.symmetric),
-            len(value) // (landmarks.count + len(landmarks.numbers)),
-        )
-        # By Price's theorem a covariance that landmarks leave out changes E[f g] by at most as much times the
-        # slopes of f and g, which are at most 1 for gates and states: all of it counts.
-        dropped = np.kron(shared["dropped"], np.ones((outputs, outputs)))
-        error = np.maximum(error, unseen(shared["carried"].share()) * scale.products())
-        error += dropped * scale.products() + exact
-        bound = scale.rounding(self.statements, self.options.dtype, error)
-        return Result(value, bound, self.plan(points, average.count))

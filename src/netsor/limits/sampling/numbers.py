@@ -1,205 +1,163 @@
-"""The numbers that a schedule needs of the inputs: means, covariances of inputs, coefficients and variances.
+"""The numbers that a schedule takes from the inputs: means, data, coefficients and variances.
 
-A schedule is made of shapes alone. What it asks for is recorded as steps (`asked`), and a run fills it in.
+A schedule depends on shapes alone. The numbers that it needs are recorded as steps, and a run computes them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netsor.lang.expr import Const, Expr, Ref
-from netsor.lang.program import Embedding, Input, Normal
-from netsor.limits.recursion.covariances import cov
-from netsor.limits.recursion.leaves import embedded_data
-from netsor.limits.recursion.pairs import Pair
-from netsor.limits.recursion.recorder import Recorder
-from netsor.limits.recursion.values import constant, mean
-from netsor.limits.sampling.schedule import Family, Link, Parts, Schedule
+from netsor.lang.program import Embedding, Input, Law, Normal
+from netsor.limits.rules.input import embedded_data
+from netsor.limits.rules.lincomb import cov, mean
+from netsor.limits.rules.moment import constant
+from netsor.limits.rules.pairs import Pair
+from netsor.limits.rules.recorder import Recorder
+from netsor.limits.sampling.records import CoreGroup, Family, Link, Schedule
 from netsor.limits.tape.traced import Traced
 
-__all__ = ["Numbers", "Static", "numbers_of"]
-
-ALL = Pair(False)
-
-
-@dataclass(frozen=True)
-class Static:
-    """The covariance that variables have from inputs: D D^T + A C A^T.
-
-    data     D (variables, numbers): what the matrices of the family multiply
-    weights  A (variables, vectors): coefficients of random vectors, whose covariance is C
-    """
-
-    data: np.ndarray
-    weights: np.ndarray
-    cov: np.ndarray
-
-    def features(self, rows: slice) -> np.ndarray:
-        """F with F F^T the covariance of some variables."""
-        values, vectors = np.linalg.eigh(self.cov)
-        root = vectors * np.sqrt(np.clip(values, 0.0, None))
-        return np.concatenate([self.data[rows], self.weights[rows] @ root], axis=1)
-
-    def rows(self, rows: slice) -> np.ndarray:
-        """Some variables with all up to them; all pairs are never there at once."""
-        data, weights = self.data[: rows.stop], self.weights[: rows.stop]
-        return data[rows] @ data.T + weights[rows] @ self.cov @ weights.T
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """The numbers of a schedule.
-
-    means      for each family, of its variables
-    static     for each family, see `Static`
-    constants  for each group, of its parts; None if all are 1
-    inner      the same for the parts of cores within these
-    scales     for each link, var_W times the coefficient of its form, and the coefficients of the others
-    """
-
-    means: list[np.ndarray]
-    static: list[Static]
-    constants: list[np.ndarray | None]
-    inner: list[np.ndarray | None]
-    scales: dict[int, tuple[np.ndarray, np.ndarray]]
+__all__ = ["Numbers", "numbers_of"]
 
 
 def numbers_of(r: Recorder, schedule: Schedule) -> Traced:
-    """The step that computes the numbers of a schedule."""
+    """Record the step that computes the numbers of a schedule."""
     asked: dict[Any, Any] = {}
 
-    def ask(key: Any, *question: Any) -> None:
+    def ask(key: tuple[Any, ...], *question: Any) -> None:
         if key not in asked:
-            found = r.ask(*question)
-            asked[key] = None if found is None else found.array
+            answer = r.ask(*question)
+            asked[key] = None if answer is None else answer.array
+
+    def ask_for_constants(constants: Iterable[Expr]) -> None:
+        for c in constants:
+            if not isinstance(c, Const):
+                ask(("constant", c), constant, c)
 
     for family in schedule.families:
         for form in family.forms:
             ask(("mean", form.expr), mean, form.expr)
-            for name, coef in form.coefs.items():
-                _ask_for_constant(ask, coef)
+            ask_for_constants(form.coefs.values())
+            for name in form.coefs:
                 law = _law(r, name)
                 if isinstance(law, Embedding):
                     asked["data", name] = embedded_data(r, law)
                     asked["var", law.matrix] = r.variance(law.matrix)
             for link in form.links:
                 asked["var", link.matrix] = r.variance(link.matrix)
-        names = _random(r, family)
+        names = _random_vectors(r, family)
         for name in names:
             for other in names:
-                ask(("cov", name, other), cov, Ref(name), Ref(other), ALL)
+                # Random vectors of one family may be correlated, also with each other.
+                ask(("cov", name, other), cov, Ref(name), Ref(other), Pair(False))
     for group in schedule.groups:
-        for parts, _ in (*group.factors, *(group.inner.factors if group.inner else ())):
-            for constants in parts:
-                for c in constants:
-                    _ask_for_constant(ask, c)
+        ask_for_constants(c for lists, _ in group.constants for constants in lists for c in constants)
     keys = [key for key, array in asked.items() if isinstance(array, Traced)]
 
     def run(*arrays: np.ndarray) -> Numbers:
-        values = {**asked, **dict(zip(keys, arrays, strict=True))}
-        return _Filling(r, schedule, values).numbers()
+        return Numbers(r, schedule, {**asked, **dict(zip(keys, arrays, strict=True))})
 
     return r.tape.call(run, tuple(asked[key] for key in keys), (), np.float64)
 
 
-def _ask_for_constant(ask: Any, c: Expr) -> None:
-    if not isinstance(c, Const):
-        ask(("constant", c), constant, c)
-
-
-def _law(r: Recorder, name: str) -> Any:
+def _law(r: Recorder, name: str) -> Law | None:
     source = r.program.definitions[name]
     return source.law if isinstance(source, Input) else None
 
 
-def _random(r: Recorder, family: Family) -> list[str]:
-    """The random vectors in the forms of a family."""
+def _random_vectors(r: Recorder, family: Family) -> list[str]:
+    """Return the names of the random vectors in the forms of a family."""
     names = dict.fromkeys(name for form in family.forms for name in form.coefs)
     return [name for name in names if isinstance(_law(r, name), Normal)]
 
 
-class _Filling:
-    """The numbers of a schedule from the values of what it asked for."""
+class Numbers:
+    """The numbers of a schedule, computed from the values of its questions.
+
+    means      by family: E of its variables, `(variables,)`
+    features   by family: F `(variables, features)`, where F F^T is the covariance that comes from the inputs
+    constants  by group: the constant of each part, `(parts,)`; None if all are 1
+    scales     by link: var_W times the coefficient of its form, and the coefficients of the other forms
+    """
 
     def __init__(self, r: Recorder, schedule: Schedule, values: dict[Any, Any]) -> None:
-        self.r, self.schedule, self.values = r, schedule, values
+        self._r, self._values = r, values
+        families = schedule.families
+        self.means = [self._means(family) for family in families]
+        self.features = [self._features(family) for family in families]
+        self.constants = [self._constants(group) for group in schedule.groups]
+        links = (link for family in families for form in family.forms for link in form.links)
+        self.scales = {id(link): self._scales(link) for link in links}
+        # Only the results are read from here on.
+        self._values = {}
 
-    def numbers(self) -> Numbers:
-        links = (link for family in self.schedule.families for form in family.forms for link in form.links)
-        return Numbers(
-            [self.mean(family) for family in self.schedule.families],
-            [self.static(family) for family in self.schedule.families],
-            [self.constants(group) for group in self.schedule.groups],
-            [self.constants(group.inner) if group.inner else None for group in self.schedule.groups],
-            {id(link): self.scales(link) for link in links},
-        )
+    def _number(self, c: Expr) -> np.ndarray:
+        """Return a constant `(inputs,)`, or `(1,)` if all inputs share it."""
+        return np.array([c.value]) if isinstance(c, Const) else self._values["constant", c][0]
 
-    def number(self, c: Expr) -> np.ndarray:
-        """A constant for each input, or for all of them."""
-        return np.array([c.value]) if isinstance(c, Const) else self.values["constant", c][0]
-
-    def mean(self, family: Family) -> np.ndarray:
-        made = np.zeros(family.size)
+    def _means(self, family: Family) -> np.ndarray:
+        means = np.zeros(family.size)
         for form in family.forms:
-            made[form.rows] = self.values["mean", form.expr][0]
-        return made
+            means[form.rows] = self._values["mean", form.expr][0]
+        return means
 
-    def scales(self, link: Link) -> tuple[np.ndarray, np.ndarray]:
-        own = np.broadcast_to(self.values["var", link.matrix] * self.number(link.coef), len(link.own))
-        return own, _joined([(self.number(c), size) for c, size in link.others])
+    def _scales(self, link: Link) -> tuple[np.ndarray, np.ndarray]:
+        scale = self._values["var", link.matrix] * self._number(link.coef)
+        coefs = [np.broadcast_to(self._number(c), n) for c, n in link.coefs]
+        return np.broadcast_to(scale, len(link.left.core)), np.concatenate(coefs)
 
-    def constants(self, parts: Parts) -> np.ndarray | None:
-        if not any(constants for own, _ in parts.factors for constants in own):
+    def _constants(self, group: CoreGroup) -> np.ndarray | None:
+        if not any(constants for lists, _ in group.constants for constants in lists):
             return None
-        made = []
-        for own, n in parts.factors:
-            columns = [np.broadcast_to(self._product(constants), n) for constants in own]
-            made.append(np.stack(columns, axis=1).ravel() if columns else np.zeros(0))
-        joined = np.concatenate(made)
+        rows = []
+        for lists, n in group.constants:
+            columns = [np.broadcast_to(self._product(constants), n) for constants in lists]
+            rows.append(np.stack(columns, axis=1).ravel() if columns else np.zeros(0))
+        joined = np.concatenate(rows)
         return None if np.all(joined == 1) else joined
 
     def _product(self, constants: Iterable[Expr]) -> np.ndarray:
         value = np.ones(1)
         for c in constants:
-            value = value * self.number(c)
+            value = value * self._number(c)
         return value
 
-    def static(self, family: Family) -> Static:
-        """Data by the matrix that multiplies them, and the coefficients of random vectors."""
-        columns, start = {}, 0
-        for name in _random(self.r, family):
-            n = self.r.inputs_of(Ref(name))
-            columns[name], start = np.arange(start, start + n), start + n
-        weights, data = np.zeros((family.size, start)), {}
+    def _features(self, family: Family) -> np.ndarray:
+        """Return F: the data that matrices multiply, and a root of the law of random vectors."""
+        columns, count = {}, 0
+        for name in _random_vectors(self._r, family):
+            n = self._r.inputs_of(Ref(name))
+            columns[name], count = np.arange(count, count + n), count + n
+        coefs, data = np.zeros((family.size, count)), {}
         for form in family.forms:
             rows = form.rows
             for name, coef in form.coefs.items():
-                law = _law(self.r, name)
+                law = _law(self._r, name)
                 if name in columns:
-                    weights[np.arange(rows.start, rows.stop), columns[name]] = self.number(coef)
+                    coefs[np.arange(rows.start, rows.stop), columns[name]] = self._number(coef)
                 elif isinstance(law, Embedding):
-                    x = np.asarray(self.values["data", name][0], float)
+                    x = np.asarray(self._values["data", name][0], float)
                     table = data.setdefault(law.matrix, np.zeros((family.size, x.shape[1])))
-                    table[rows] += np.reshape(self.number(coef), (-1, 1)) * x
-        scaled = [np.sqrt(self.values["var", m] / x.shape[1]) * x for m, x in data.items()]
-        joined = np.concatenate([np.zeros((family.size, 0)), *scaled], axis=1)
-        if joined.shape[1] > family.size:
-            joined = np.asarray(np.linalg.qr(joined.T, mode="r")).T  # the same products of rows
-        return Static(joined, weights, self._covariance(columns, start))
+                    table[rows] += np.reshape(self._number(coef), (-1, 1)) * x
+        # The covariance may be singular, so Cholesky could fail; an eigendecomposition gives a root anyway.
+        variances, vectors = np.linalg.eigh(self._covariance(columns, count))
+        root = vectors * np.sqrt(np.clip(variances, 0.0, None))
+        scaled = [np.sqrt(self._values["var", m] / x.shape[1]) * x for m, x in data.items()]
+        features = np.concatenate([*scaled, coefs @ root], axis=1)
+        # F F^T = R^T R for F^T = Q R, so R^T has the same inner products with at most `family.size` columns.
+        if features.shape[1] > family.size:
+            features = np.asarray(np.linalg.qr(features.T, mode="r")).T
+        return features
 
-    def _covariance(self, places: dict[str, np.ndarray], total: int) -> np.ndarray:
-        made = np.zeros((total, total))
-        for name in places:
-            for other in places:
-                block = self.values["cov", name, other]
+    def _covariance(self, columns: dict[str, np.ndarray], count: int) -> np.ndarray:
+        """Return the covariance of the random vectors of a family, `(count, count)`."""
+        covariance = np.zeros((count, count))
+        for name in columns:
+            for other in columns:
+                block = self._values["cov", name, other]
                 if block is not None:
-                    made[np.ix_(places[name], places[other])] = block[0]
-        return made
-
-
-def _joined(parts: list[tuple[np.ndarray, int]]) -> np.ndarray:
-    return np.concatenate([np.broadcast_to(x, n) for x, n in parts])
+                    covariance[np.ix_(columns[name], columns[other])] = block[0]
+        return covariance

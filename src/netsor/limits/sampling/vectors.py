@@ -1,4 +1,9 @@
-"""The vectors without index axes that matrices multiply and outputs read, as sums of products of atoms."""
+"""The vectors without index axes that matrices multiply and outputs read, as sums of products of atoms.
+
+    h = sum_p c_p (prod sampled atoms) (prod exact atoms)
+
+E[h h'] is then a sum over pairs of parts: an average over points times expectations of exact atoms.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +17,22 @@ from netsor.lang.functions import add, div, mul, neg, sub
 from netsor.lang.ops import Function
 from netsor.lang.program import Embedding, Input, LinComb, MatMul, Normal, Output, used_by
 from netsor.lang.types import C
-from netsor.limits.recursion.forms import HOLE, Asking, Atom, Product, Size, of_parts
-from netsor.limits.recursion.recorder import Recorder
+from netsor.limits.rules.atoms import HOLE, Atom, LinearTerm, Product, Size, replace_exprs
+from netsor.limits.rules.lincomb import written_out
+from netsor.limits.rules.questions import Answering, of_parts
+from netsor.limits.rules.setting import Setting
+from netsor.limits.sampling.recursions import RowKey
 
-__all__ = ["Part", "Vector", "Vectors"]
+__all__ = ["NeededVector", "Part", "Vectors"]
 
-RowKey = tuple[Atom, ...] | Expr  # a product of sampled atoms, or an expression of sampled forms alone
-Combination = dict[str, Expr]  # the coefficients of inputs and of products with matrices, by name
+Combination = dict[str, Expr]  # coefficients by name of an input or of a product with a matrix
 ONE = Const(1.0)
-FEW_PARTS, MOST_PARTS, MOST_FACTORS = 2**9, 2**17, 2**22  # of a vector; see `_is_large`
-SAMPLED = ""  # in place of the family of an atom
+SAMPLED = ""  # stands for the family of an atom all of whose families are sampled
 
 
 @dataclass(frozen=True)
 class Part:
-    """A product of constants, sampled atoms, and an atom of some exact families."""
+    """A product: constants, sampled atoms, and at most one atom of each exact family."""
 
     constants: tuple[Expr, ...]
     row: RowKey
@@ -34,29 +40,29 @@ class Part:
 
 
 @dataclass
-class Vector:
-    """A vector for some inputs, with the matrices that it meets; `""` stands for all readouts."""
+class NeededVector:
+    """A vector for some inputs, with the matrices that multiply it; `""` stands for all readouts."""
 
     expr: Expr
     inputs: int
     uses: set[str] = field(default_factory=set)
     parts: list[Part] = field(default_factory=list)
-    depth: int = 0  # how many matrices are behind it, one after the other
+    depth: int = 0  # the largest number of matrices on a path from an input to this vector
     cluster: int = -1
 
 
 class Vectors:
-    """All vectors that outputs need and that fit, by their depth and in the order of the program: `found`.
+    """`needed`: all vectors that outputs need and that fit, by depth and in the order of the program.
 
-    So early tokens of all sequences come first, which matter for all later ones.
+    This order puts early tokens of all sequences first: later tokens depend on them.
 
-    A vector fits if it is made of coordinatewise functions without parameters of Gaussian variables without
-    index, with at most one atom of each family that is not `drawn` in a product.
+    A vector fits if it consists of coordinatewise functions without parameters of Gaussian variables without
+    index axes, and if each product has at most one atom of each family that is not `drawn`.
     """
 
-    def __init__(self, r: Recorder, drawn: frozenset[str]) -> None:
-        self.r, self.forms, self.drawn = r, r.forms, drawn
-        self.found: dict[Expr, Vector] = {}
+    def __init__(self, r: Setting) -> None:
+        self.r, self.forms, self.drawn = r, r.forms, r.sampled
+        self.needed: dict[Expr, NeededVector] = {}
         self._linear: dict[Expr, Combination | None] = {}
         self._homes: dict[Atom, str | None] = {}
         self.answers: dict[str, dict[Expr, Any]] = {}
@@ -64,13 +70,13 @@ class Vectors:
             parts = self._parts(vector.expr)
             if parts is not None:
                 vector.parts, vector.depth = parts, self._depth(parts, vector.expr)
-                self.found[vector.expr] = vector
-        self.found = dict(sorted(self.found.items(), key=lambda item: item[1].depth))
+                self.needed[vector.expr] = vector
+        self.needed = dict(sorted(self.needed.items(), key=lambda item: item[1].depth))
         self._symmetric = self._symmetric_families()
 
     def _symmetric_families(self) -> set[str]:
-        """Exact families whose variables are centred, and whose atoms are all odd or even."""
-        exact = [item for v in self.found.values() for part in v.parts for item in part.exact.items()]
+        """Return the exact families whose variables are all centred and whose atoms are all odd or even."""
+        exact = [item for v in self.needed.values() for part in v.parts for item in part.exact.items()]
         return {f for f, _ in exact} - {
             f
             for f, atom in dict.fromkeys(exact)
@@ -78,10 +84,11 @@ class Vectors:
         }
 
     def odd_families(self, part: Part) -> frozenset[str]:
-        """The families in which a part is odd.
+        """Return the families in which a part is odd.
 
-        E of a product is 0 if it is odd in a family: its variables could all change their sign. So parts that
-        are odd in different families have no second moment, as the share of each matrix in a tangent.
+        Flipping the sign of all variables of a centred family changes no law but flips an odd product, so
+        its expectation is 0. Parts that are odd in different families therefore have no second moment: for
+        example, the terms of a tangent that belong to different matrices.
         """
         return frozenset(
             f
@@ -90,56 +97,46 @@ class Vectors:
         )
 
     def _parts(self, e: Expr) -> list[Part] | None:
-        """The vector as a sum of parts, or None if it does not fit."""
+        """Return the vector as a sum of parts, or None if it does not fit."""
         if self._is_large(e):
-            return [Part((), e, {})] if self._stays_whole(e) else None
-        made = []
+            return [Part((), e, {})] if self._is_sampled_function(e) else None
+        parts = []
         for product in self.products(e):
             part = self._part(product)
             if part is None:
                 return None
-            made.append(part)
-        if self.forms.is_affine(e) and any(part.row for part in made):
-            return None  # its second moments are covariances, which are not averaged
-        if len(made) == 1 or any(part.exact for part in made):
-            return made
+            parts.append(part)
+        if self.forms.is_affine(e) and any(part.row for part in parts):
+            return None  # an affine vector is Gaussian: its second moments are covariances, which are exact
+        if len(parts) == 1 or any(part.exact for part in parts):
+            return parts
         if any(self.combination(form) is None for form in self.forms.maximal_forms(e)):
             return None
-        return [Part((), e, {})]  # all of it is sampled: one row is enough
+        return [Part((), e, {})]  # no part has an exact atom, so the whole vector is one sampled row
 
     def _is_large(self, e: Expr) -> bool:
-        """Whether there are so many products that sampling all of it takes less time.
+        """Return whether there are so many products that it is faster to sample the whole vector.
 
-        For T tokens the state of a GRU has T parts, and its tangent about T^2: not more than the square of
-        the size of the expression.
+        The state of a GRU has T parts after T tokens and its tangent about T^2: at most the square of the
+        size of the expression.
         """
         size: Size = self.size(e)
-        if size.products <= FEW_PARTS:
+        if size.products <= 2**9:  # few enough in any case
             return False
         nodes = sum(1 for _ in subtrees(e))
-        return size.products > min(nodes**2, MOST_PARTS) or size.factors > MOST_FACTORS
-
-    def _stays_whole(self, e: Expr) -> bool:
-        """Whether all of a vector is sampled, and is a plain function of its forms."""
-        forms = self.forms.maximal_forms(e)
-        names = {name for form in forms for name in refs(form)}
-        nodes = (node for node in subtrees(e, forms) if isinstance(node, Apply))
-        return (
-            self.forms.families_in(e) <= self.drawn
-            and not self.forms.is_affine(e)
-            and all(isinstance(node.op, Function) and node.pick is None for node in nodes)
-            and names.issuperset(refs(e))
-            and all(self.combination(form) is not None for form in forms)
-        )
+        return size.products > min(nodes**2, 2**17) or size.factors > 2**22  # limits of memory and time
 
     @of_parts
-    def products(self, expr: Expr) -> Asking:
-        """A sum of products; sums of sampled vectors stay whole, as the cell of an LSTM in its tangent."""
+    def products(self, expr: Expr) -> Answering:
+        """Return a vector as a sum of products; keep sums of sampled vectors whole.
+
+        For example, the cell of an LSTM in its tangent stays one factor.
+        """
         return (yield from self.forms.multiplied_out(expr, self._is_sampled_sum))
 
     @of_parts
-    def size(self, expr: Expr) -> Asking:
-        """How large that sum is."""
+    def size(self, expr: Expr) -> Answering:
+        """Return the number of products and of factors in that sum, without forming it."""
         return (yield from self.forms.multiplied_size(expr, self._is_sampled_sum))
 
     def _is_sampled_sum(self, e: Expr) -> bool:
@@ -153,7 +150,7 @@ class Vectors:
         leaves = {name for form in forms for name in self.combination(form) or ()}
         sources = (self.r.program.definitions[name] for name in leaves)
         behind = [self.forms.resolved(Ref(s.operand)) for s in sources if isinstance(s, MatMul)]
-        return 1 + max((self.found[expr].depth for expr in behind), default=0)
+        return 1 + max((self.needed[expr].depth for expr in behind), default=0)
 
     def _part(self, product: Product) -> Part | None:
         sampled: list[Atom] = []
@@ -166,107 +163,108 @@ class Vectors:
                 sampled.append(atom)
             else:
                 exact[home] = atom
-        known = all(map(self._is_number, product.constants))
-        return Part(product.constants, tuple(sampled), exact) if known else None
+        are_numbers = all(map(self._is_number, product.constants))
+        return Part(product.constants, tuple(sampled), exact) if are_numbers else None
 
     def _home(self, atom: Atom) -> str | None:
-        """The exact family of an atom, SAMPLED if all of it is drawn, or None if it does not fit."""
+        """Return the exact family of an atom, SAMPLED if all are drawn, or None if it does not fit."""
         families = self.forms.families_of(atom)
         alone = len(families) == 1 and atom.unary
         home = SAMPLED if families <= self.drawn else next(iter(families)) if alone else None
-        self._homes[atom] = home if self._is_plain(atom) else None
+        self._homes[atom] = home if self._is_plain(atom.expr, atom.forms) else None
         return self._homes[atom]
 
-    def _is_plain(self, atom: Atom) -> bool:
-        """Coordinatewise functions without parameters of Gaussian variables without index."""
-        nodes = (node for node in subtrees(atom.expr) if isinstance(node, Apply))
-        names = {HOLE.name} if atom.unary else {name for form in atom.forms for name in refs(form)}
+    def _is_sampled_function(self, e: Expr) -> bool:
+        """Return whether a vector is sampled altogether, and is a plain function of its forms."""
+        is_sampled = self.forms.families_in(e) <= self.drawn and not self.forms.is_affine(e)
+        return is_sampled and self._is_plain(e, self.forms.maximal_forms(e))
+
+    def _is_plain(self, e: Expr, forms: Iterable[Expr]) -> bool:
+        """Return whether it is made of coordinatewise functions without parameters of forms without index."""
+        body = replace_exprs(e, dict.fromkeys(forms, HOLE))
+        nodes = (node for node in subtrees(body) if isinstance(node, Apply))
         return (
             all(isinstance(node.op, Function) and node.pick is None for node in nodes)
-            and names.issuperset(refs(atom.body))
-            and all(self.combination(form) is not None for form in atom.forms)
+            and {HOLE.name}.issuperset(refs(body))
+            and all(self.combination(form) is not None for form in forms)
         )
 
     def _is_number(self, c: Expr) -> bool:
-        """A constant for each input, or for all of them, that is no limit of a C-var."""
-        limits = any(isinstance(self.r.program.types.get(name), C) for name in refs(c))
-        return not limits and self.r.index(c) == ()
+        """Return whether a constant is one number per input, and not the limit of a C-var."""
+        return self.r.index(c) == () and not self._has_limits(c)
+
+    def _has_limits(self, e: Expr) -> bool:
+        """Return whether an expression has limits of C-vars: these may differ between repeats."""
+        return any(isinstance(self.r.program.types.get(name), C) for name in refs(e))
 
     # Forms
 
     def combination(self, form: Expr) -> Combination | None:
-        """A Gaussian variable as a combination of inputs and of products with matrices, up to its mean."""
+        """Return a Gaussian variable, up to its mean, as a sum of inputs and products with matrices."""
         if form not in self._linear:
             self._linear[form] = self._combined(form)
         return self._linear[form]
 
-    def _combined(self, e: Expr) -> Combination | None:
-        if self.forms.is_constant(e):
-            return {} if self._is_number(e) else None
-        if self.r.index(e) != ():
+    def _combined(self, form: Expr) -> Combination | None:
+        form = written_out(self.forms, form)
+        if self.r.index(form) != () or self._has_limits(form):
             return None
-        if isinstance(e, Ref):
-            return self._leaf(e.name)
-        assert isinstance(e, Apply)
-        if e.op in (add, sub):
-            left, right = (self.combination(a) for a in e.args)
-            return _sum(left, right, Const(-1.0) if e.op is sub else ONE)
-        if e.op is neg:
-            return _sum({}, self.combination(e.args[0]), Const(-1.0))
-        if not isinstance(e.op, Function):
-            return None
-        x, y = e.args
-        vector, factor = (y, x) if self.forms.is_constant(x) else (x, y)
-        if not self._is_number(factor):
-            return None
-        return _sum({}, self.combination(vector), Apply(div, (ONE, factor)) if e.op is div else factor)
+        total: Combination = {}
+        for term in self.forms.terms(form):
+            leaf = self._leaf(term.form)
+            if leaf is None or not all(self.r.index(factor) == () for factor, _ in term.factors):
+                return None
+            for name, coef in leaf.items():
+                scaled = _scaled(coef, term)
+                total[name] = Apply(add, (total[name], scaled)) if name in total else scaled
+        return total
 
-    def _leaf(self, name: str) -> Combination | None:
+    def _leaf(self, form: Expr) -> Combination | None:
+        if not isinstance(form, Ref):
+            return None
         types = self.r.program.types
-        match self.r.program.definitions[name]:
-            case LinComb(expr=expr):
-                return self.combination(expr)
-            case Input(law=Normal()):
-                return {name: ONE}
+        match self.r.program.definitions[form.name]:
+            case LinComb():
+                return self.combination(form)
             case Input(law=Embedding(matrix, _)) if types[matrix].index == ():
-                return {name: ONE}
+                return {form.name: ONE}
+            case Input(law=Normal()):
+                return {form.name: ONE} if self.r.index(form) == () else None
             case MatMul(matrix=matrix, operand=operand) if types[matrix].index == ():
-                return {name: ONE} if self.forms.resolved(Ref(operand)) in self.found else None
+                return {form.name: ONE} if self.forms.resolved(Ref(operand)) in self.needed else None
         return None
 
 
-def _sum(left: Combination | None, right: Combination | None, scale: Expr) -> Combination | None:
-    if left is None or right is None:
-        return None
-    total = dict(left)
-    for name, coef in right.items():
-        scaled = coef if scale == ONE else scale if coef == ONE else Apply(mul, (scale, coef))
-        total[name] = Apply(add, (total[name], scaled)) if name in total else scaled
-    return total
+def _scaled(coef: Expr, term: LinearTerm) -> Expr:
+    """Multiply a coefficient by the sign and the factors of a term."""
+    for factor, divides in term.factors:
+        coef = factor if coef == ONE and not divides else Apply(div if divides else mul, (coef, factor))
+    return coef if term.sign == 1 else Apply(neg, (coef,))
 
 
-def _needed_vectors(r: Recorder) -> Iterable[Vector]:
-    """Operands of matrices and of outputs in the order of the program."""
-    program, needed, found = r.program, _needed(r), []
+def _needed_vectors(r: Setting) -> Iterable[NeededVector]:
+    """Return the operands of matrices and of outputs, in the order of the program."""
+    program, needed = r.program, _needed(r)
+    uses: list[tuple[int, Expr, str | None, str]] = []
     places = {s.name: k for k, s in enumerate(program.statements) if not isinstance(s, Output)}
     for s in program.statements:
         if isinstance(s, MatMul) and s.name in needed:
-            found.append((places[s.operand], r.forms.resolved(Ref(s.operand)), s.operand, s.matrix))
+            uses.append((places[s.operand], r.forms.resolved(Ref(s.operand)), s.operand, s.matrix))
         elif isinstance(s, Output):
             for name in dict.fromkeys(t.operand for t in s.terms):
                 whole = r.forms.resolved(Ref(name))
                 for e in _peeled(r, whole):
-                    found.append((places[name], e, name if e is whole else None, ""))
-    vectors: dict[Expr, Vector] = {}
-    for _, expr, name, use in sorted(found, key=lambda item: item[0]):
+                    uses.append((places[name], e, name if e is whole else None, ""))
+    vectors: dict[Expr, NeededVector] = {}
+    for _, expr, name, use in sorted(uses, key=lambda item: item[0]):
         if expr not in vectors:
-            vectors[expr] = Vector(expr, r.inputs_of(Ref(name) if name else expr))
+            vectors[expr] = NeededVector(expr, r.inputs_of(Ref(name) if name else expr))
         vectors[expr].uses.add(use)
     return vectors.values()
 
 
-def _needed(r: Recorder) -> set[str]:
-    """The variables that outputs depend on."""
+def _needed(r: Setting) -> set[str]:
+    """Return the names of the variables that outputs depend on."""
     needed: set[str] = set()
     for s in reversed(r.program.statements):
         if isinstance(s, Output) or s.name in needed:
@@ -274,8 +272,8 @@ def _needed(r: Recorder) -> set[str]:
     return needed
 
 
-def _peeled(r: Recorder, e: Expr) -> Iterator[Expr]:
-    """What linear operations on index axes take apart: the vectors in mean(stack(...))."""
+def _peeled(r: Setting, e: Expr) -> Iterator[Expr]:
+    """Yield the vectors inside linear operations on index axes: h and h' in mean(stack(h, h'))."""
     if all(isinstance(node.op, Function) for node in subtrees(e) if isinstance(node, Apply)):
         yield e
     elif isinstance(e, Apply) and r.forms.is_linear_head(e):

@@ -1,30 +1,30 @@
-"""In which order to compute a graph: what does the same at once, what repeats in a loop.
+"""The schedule of a graph: equal operations as a batch, repeated ones as a loop.
 
-Nodes that do the same have a colour. Colours that need each other in turn are a recurrence: the layers of a
-deep network, the tokens of a sequence. Everything else is computed colour by colour. The nodes of a
-recurrence have levels, by the longest way within it; where the colours of the levels repeat with a period,
-one period is the body of a loop. A level may have more nodes than the next one (pairs of tokens: fewer and
-fewer have a next token); then nodes are repeated, so that all rounds of a loop are equally wide.
+Nodes with the same operation and a similar history have the same colour. Colours that need each other in turn
+form a recurrence: the layers of a deep network, the tokens of a sequence. All other nodes are computed colour
+by colour. A node of a recurrence has a level, the length of the longest path to it within the recurrence.
+Where the colours of the levels repeat with a period, one period is the body of a loop. A level may have more
+nodes than the next one (fewer and fewer pairs of tokens have a next token). Then nodes are repeated, so that
+all rounds of a loop have the same width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from netsor.limits.tape.graph import Graph
 
-__all__ = ["Batch", "Carried", "Group", "Loop", "Schedule", "Slot", "schedule"]
+__all__ = ["Batch", "BodyStep", "Carry", "Loop", "Schedule", "Slot", "schedule"]
 
-FEWEST_ROUNDS = 4
-MOST_PADDING, LITTLE_PADDING = 4.0, 1.4  # a loop computes at most so many times what it stands for
-LARGE = 2**21  # elements of all results of a loop, beyond which padding costs more than compiling
-ROUNDS = (2, 1, 4)  # how far back nodes are compared, until a short schedule is found
-SHORT = 150
+FEWEST_ROUNDS = 4  # fewer rounds compile as fast without a loop
 
-Table = np.ndarray  # (rounds, members) of nodes or positions
+Table = np.ndarray  # (rounds, members) of nodes or of positions
 
 
 @dataclass(frozen=True)
@@ -36,36 +36,36 @@ class Batch:
 
 @dataclass
 class Slot:
-    """Where an argument of a group comes from, as positions in a row of values put one after the other:
+    """Where an argument of a step comes from, as positions in values that are put one after the other.
 
-    those of groups of the same round (`now`), those carried from the round before, those known before the
-    loop (`given`).
+    First come values of steps of the same round (`now`), then values carried from the round before, then
+    values computed before the loop (`given`).
     """
 
-    width: int  # members, or 1 if all members read the same value
+    width: int  # number of members, or 1 if all members read the same value
     shared: int | None = None  # one node for all members and rounds
     now: list[int] = field(default_factory=list)
     carried: int | None = None
     given: int | None = None
-    index: Table | None = None  # None: the row as it is
+    index: Table | None = None  # positions; None if the order is already right
 
 
 @dataclass(frozen=True)
-class Carried:
-    """What a round leaves for the next one: positions in the values of its groups put one after the other."""
+class Carry:
+    """What a round passes to the next one: positions in the values of its steps, one after the other."""
 
-    first: np.ndarray  # nodes, before the first round
-    groups: list[int]
+    first: np.ndarray  # the nodes to pass to the first round
+    steps: list[int]
     index: Table | None
 
 
 @dataclass
-class Group:
-    """The nodes of one colour and level of all rounds."""
+class BodyStep:
+    """A step of the body of a loop: the nodes of one colour and level, in all rounds."""
 
     nodes: Table
     slots: list[Slot] = field(default_factory=list)
-    kept: str = ""  # "all" if values of all rounds are read after the loop, "last" if those of the last only
+    kept: str = ""  # "all" if values of all rounds are read after the loop, "last" if only the last ones are
 
     @property
     def width(self) -> int:
@@ -74,11 +74,11 @@ class Group:
 
 @dataclass
 class Loop:
-    """A body of groups in order, computed `rounds` times; `given` are tables of nodes known before."""
+    """A body of steps in order, run `rounds` times; `given` are tables of nodes computed before the loop."""
 
     rounds: int
-    groups: list[Group]
-    carried: list[Carried] = field(default_factory=list)
+    steps: list[BodyStep]
+    carries: list[Carry] = field(default_factory=list)
     given: list[Table] = field(default_factory=list)
 
 
@@ -86,28 +86,28 @@ Schedule = list[Batch | Loop]
 
 
 def schedule(graph: Graph) -> Schedule:
-    """The shortest schedule that is found."""
+    """Return the shortest of the schedules that different colourings give."""
     best: Schedule | None = None
-    for rounds in ROUNDS:
-        made = _Scheduler(graph, graph.colours(rounds)).run()
-        if best is None or length(made) < length(best):
-            best = made
-        if length(best) <= SHORT:
+    for rounds in (2, 1, 4):  # how far back to compare nodes: 2 usually finds the loops, so try it first
+        candidate = _LoopFinder(graph, graph.colours(rounds)).run()
+        if best is None or length(candidate) < length(best):
+            best = candidate
+        if length(best) <= 150:  # so few operations compile in seconds in JAX
             break
     assert best is not None
     return best
 
 
 def length(parts: Schedule) -> int:
-    """How many computations are written down."""
-    return sum(len(part.groups) if isinstance(part, Loop) else 1 for part in parts)
+    """Return the number of computations in a schedule, each counted once."""
+    return sum(len(part.steps) if isinstance(part, Loop) else 1 for part in parts)
 
 
-class _Scheduler:
+class _LoopFinder:
     def __init__(self, graph: Graph, colour: list[int]) -> None:
         self.graph, self.colour = graph, colour
         self.round = np.full(len(graph), -1)  # of the loop that is being built
-        self.group = np.zeros(len(graph), int)
+        self.step = np.zeros(len(graph), int)
         self.position = np.zeros(len(graph), int)
 
     def run(self) -> Schedule:
@@ -132,7 +132,7 @@ class _Scheduler:
         return list(self._rolled(levels, signatures, 0, len(levels)))
 
     def _rolled(self, levels: list, signatures: np.ndarray, start: int, stop: int) -> Iterator[Batch | Loop]:
-        """The levels from start to stop, with the loop that saves most and others before and after it."""
+        """Yield the levels from start to stop: the loop that saves most, with others before and after it."""
         for first, period, rounds in _repetitions(levels, signatures, start, stop):
             while rounds >= FEWEST_ROUNDS:
                 loop = self._loop(levels, first, period, rounds)
@@ -148,42 +148,43 @@ class _Scheduler:
     # Loops
 
     def _loop(self, levels: list, first: int, period: int, rounds: int) -> Loop | None:
-        """The loop over these levels, or None if a round reads more than the round before it."""
-        groups = []
+        """Return the loop over these levels, or None if a round reads more than the round before it."""
+        steps = []
         for at in range(first, first + period):
             for colour in levels[at]:
-                groups.append([levels[at + k * period][colour] for k in range(rounds)])
-        wide = [max(map(len, lists)) for lists in groups]
-        if self._is_wasteful(groups, wide):
+                steps.append([levels[at + k * period][colour] for k in range(rounds)])
+        wide = [max(map(len, lists)) for lists in steps]
+        if self._is_wasteful(steps, wide):
             return None
-        loop = Loop(rounds, [Group(_padded(lists, n)) for lists, n in zip(groups, wide, strict=True)])
-        for g, group in enumerate(loop.groups):
-            self.round[group.nodes] = np.arange(rounds)[:, None]
-            self.group[group.nodes] = g
-        for lists in groups:
+        loop = Loop(rounds, [BodyStep(_padded(lists, n)) for lists, n in zip(steps, wide, strict=True)])
+        for g, step in enumerate(loop.steps):
+            self.round[step.nodes] = np.arange(rounds)[:, None]
+            self.step[step.nodes] = g
+        for lists in steps:
             for nodes in lists:
                 self.position[nodes] = np.arange(len(nodes))
-        done = all(self._fill(loop, group) for group in loop.groups)
-        for group in loop.groups:
-            self.round[group.nodes] = -1
+        done = all(self._fill(loop, step) for step in loop.steps)
+        for step in loop.steps:
+            self.round[step.nodes] = -1
         return loop if done else None
 
-    def _is_wasteful(self, groups: list[list[list[int]]], wide: list[int]) -> bool:
-        made = useful = 0
-        for lists, width in zip(groups, wide, strict=True):
+    def _is_wasteful(self, steps: list[list[list[int]]], wide: list[int]) -> bool:
+        """Return whether too many nodes would be repeated; in large loops that costs more than compiling."""
+        computed = useful = 0
+        for lists, width in zip(steps, wide, strict=True):
             operation = self.graph.operations[self.graph.operation[lists[0][0]]]
             assert operation is not None
-            made += operation.size * width * len(lists)
+            computed += operation.size * width * len(lists)
             useful += operation.size * sum(map(len, lists))
-        return made > useful * (LITTLE_PADDING if made > LARGE else MOST_PADDING)
+        return computed > useful * (1.4 if computed > 2**21 else 4.0)
 
-    def _fill(self, loop: Loop, group: Group) -> bool:
-        reads = np.array([[self.graph.reads[v] for v in row] for row in group.nodes.tolist()], dtype=int)
+    def _fill(self, loop: Loop, step: BodyStep) -> bool:
+        reads = np.array([[self.graph.reads[v] for v in row] for row in step.nodes.tolist()], dtype=int)
         for k in range(reads.shape[2] if reads.ndim == 3 else 0):
             slot = self._slot(loop, reads[:, :, k])
             if slot is None:
                 return False
-            group.slots.append(slot)
+            step.slots.append(slot)
         return True
 
     def _slot(self, loop: Loop, source: Table) -> Slot | None:
@@ -192,8 +193,8 @@ class _Scheduler:
         if (source == source[:, :1]).all():
             source = source[:, :1]
         k = np.arange(loop.rounds)[:, None]
-        made = self.round[source]
-        now, before, outside = made == k, (made == k - 1) & (made >= 0), made < 0
+        computed = self.round[source]  # in which round; -1 is before the loop
+        now, before, outside = computed == k, (computed == k - 1) & (computed >= 0), computed < 0
         if not (now | before | outside).all():
             return None
         carried = before | (outside & (k == 0)) if before.any() else np.zeros_like(before)
@@ -201,11 +202,11 @@ class _Scheduler:
         if before.any() and not carried[0].any():
             return None
         slot, index, offset = Slot(width), np.zeros(source.shape, int), 0
-        for g in np.unique(self.group[source[now]]).tolist():
-            mine = now & (self.group[source] == g)
+        for g in np.unique(self.step[source[now]]).tolist():
+            mine = now & (self.step[source] == g)
             index[mine] = offset + self.position[source[mine]]
             slot.now.append(g)
-            offset += loop.groups[g].width
+            offset += loop.steps[g].width
         columns = np.broadcast_to(np.arange(width), source.shape)
         if carried.any():
             slot.carried = self._carry(loop, source, carried)
@@ -221,26 +222,26 @@ class _Scheduler:
     def _carry(self, loop: Loop, source: Table, carried: Table) -> int:
         first = np.where(carried[0], source[0], source[0][carried[0]][0])
         later, wanted = source[1:], carried[1:]
-        groups = np.unique(self.group[later[wanted]]).tolist()
+        steps = np.unique(self.step[later[wanted]]).tolist()
         index, offset = np.zeros(source.shape, int), 0
-        for g in groups:
-            mine = wanted & (self.group[later] == g)
+        for g in steps:
+            mine = wanted & (self.step[later] == g)
             index[:-1][mine] = offset + self.position[later[mine]]
-            offset += loop.groups[g].width
-        index[-1] = index[-2]  # what is left at the end is not read
-        made = Carried(first, groups, _unless_plain(index, offset))
-        for at, other in enumerate(loop.carried):
-            if _same(made, other):
+            offset += loop.steps[g].width
+        index[-1] = index[-2]  # no round follows the last one, so any position will do
+        carry = Carry(first, steps, _unless_plain(index, offset))
+        for at, other in enumerate(loop.carries):
+            if _same(carry, other):
                 return at
-        loop.carried.append(made)
-        return len(loop.carried) - 1
+        loop.carries.append(carry)
+        return len(loop.carries) - 1
 
     # What is read after a loop
 
     def _mark_kept(self, parts: Schedule) -> None:
         part = np.zeros(len(self.graph), int)
         for at, p in enumerate(parts):
-            for nodes in [g.nodes for g in p.groups] if isinstance(p, Loop) else [p.nodes]:
+            for nodes in [g.nodes for g in p.steps] if isinstance(p, Loop) else [p.nodes]:
                 part[nodes] = at
         read = np.zeros(len(self.graph), bool)
         read[self.graph.outputs] = True
@@ -249,13 +250,13 @@ class _Scheduler:
                 if part[s] != part[v]:
                     read[s] = True
         for p in parts:
-            for group in p.groups if isinstance(p, Loop) else []:
-                group.kept = "all" if read[group.nodes[:-1]].any() else ""
-                group.kept = group.kept or ("last" if read[group.nodes[-1]].any() else "")
+            for step in p.steps if isinstance(p, Loop) else []:
+                step.kept = "all" if read[step.nodes[:-1]].any() else ""
+                step.kept = step.kept or ("last" if read[step.nodes[-1]].any() else "")
 
 
 def _padded(lists: list[list[int]], width: int) -> Table:
-    """Nodes of all rounds; short rounds repeat their last node."""
+    """Return the nodes of all rounds, (rounds, width); short rounds repeat their last node."""
     return np.array([nodes + nodes[-1:] * (width - len(nodes)) for nodes in lists])
 
 
@@ -272,8 +273,8 @@ def _kept_once(tables: list[Table], table: Table) -> int:
     return len(tables) - 1
 
 
-def _same(a: Carried, b: Carried) -> bool:
-    if a.groups != b.groups or not np.array_equal(a.first, b.first):
+def _same(a: Carry, b: Carry) -> bool:
+    if a.steps != b.steps or not np.array_equal(a.first, b.first):
         return False
     if a.index is None or b.index is None:
         return a.index is b.index
@@ -283,8 +284,8 @@ def _same(a: Carried, b: Carried) -> bool:
 def _repetitions(
     levels: list, signatures: np.ndarray, start: int, stop: int
 ) -> Iterator[tuple[int, int, int]]:
-    """First level, period and number of rounds of repeating levels, those first that save most."""
-    found = []
+    """Yield first level, period and number of rounds of repeating levels, the largest savings first."""
+    repetitions = []
     size = np.concatenate([[0], np.cumsum([len(level) for level in levels])])
     for period in range(1, (stop - start) // FEWEST_ROUNDS + 1):
         same = signatures[start : stop - period] == signatures[start + period : stop]
@@ -293,22 +294,19 @@ def _repetitions(
             if rounds >= FEWEST_ROUNDS:
                 first += start
                 saved = size[first + period * rounds] - size[first + period]
-                found.append((-saved, period, first, rounds))
-    return ((first, period, rounds) for _, period, first, rounds in sorted(found))
+                repetitions.append((-saved, period, first, rounds))
+    return ((first, period, rounds) for _, period, first, rounds in sorted(repetitions))
 
 
 def _runs(same: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Start and length of the runs of True."""
+    """Yield start and length of the runs of True."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], same, [False]]).astype(int)))
     for a, b in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
         yield a, b - a
 
 
-# Recurrences
-
-
 def _strata(graph: Graph, colour: list[int]) -> Iterator[tuple[list[int], bool]]:
-    """Nodes that are computed together, in order, and whether their colours need each other in turn."""
+    """Yield nodes that are computed together, in order, and whether they form a recurrence."""
     count = max(colour, default=-1) + 1
     needs: list[set[int]] = [set() for _ in range(count)]
     nodes: list[list[int]] = [[] for _ in range(count)]
@@ -316,41 +314,15 @@ def _strata(graph: Graph, colour: list[int]) -> Iterator[tuple[list[int], bool]]
         if graph.operations[graph.operation[v]] is not None:
             nodes[colour[v]].append(v)
             needs[colour[v]].update(colour[s] for s in reads)
-    for component in _components(needs):
-        members = sorted(v for c in component for v in nodes[c])
+    edges = np.array([(c, d) for c in range(count) for d in needs[c]], int).reshape(-1, 2)
+    matrix = coo_array((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), shape=(count, count))
+    component = connected_components(matrix, connection="strong")[1].tolist()
+    colours: dict[int, list[int]] = {}
+    before: dict[int, set[int]] = {}
+    for c in range(count):
+        colours.setdefault(component[c], []).append(c)
+        before.setdefault(component[c], set()).update(component[d] for d in needs[c])
+    for k in TopologicalSorter({k: needed - {k} for k, needed in before.items()}).static_order():
+        members = sorted(v for c in colours[k] for v in nodes[c])
         if members:
-            yield members, len(component) > 1 or component[0] in needs[component[0]]
-
-
-def _components(needs: list[set[int]]) -> Iterator[list[int]]:
-    """Strongly connected components, each after those that it needs (Tarjan 1972)."""
-    number: dict[int, int] = {}
-    low: dict[int, int] = {}
-    waiting: list[int] = []
-    open_: set[int] = set()
-    for root in range(len(needs)):
-        path: list[tuple[int, Iterator[int]]] = [] if root in number else [(root, iter(()))]
-        while path:
-            v, rest = path[-1]
-            if v not in number:
-                number[v] = low[v] = len(number)
-                waiting.append(v)
-                open_.add(v)
-                rest = iter(needs[v])
-                path[-1] = (v, rest)
-            for w in rest:
-                if w not in number:
-                    path.append((w, iter(())))
-                    break
-                if w in open_:
-                    low[v] = min(low[v], number[w])
-            else:
-                path.pop()
-                if path:
-                    low[path[-1][0]] = min(low[path[-1][0]], low[v])
-                if low[v] == number[v]:
-                    at = waiting.index(v)
-                    component = waiting[at:]
-                    del waiting[at:]
-                    open_.difference_update(component)
-                    yield component
+            yield members, k in before[k]

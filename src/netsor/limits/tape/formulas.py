@@ -1,8 +1,8 @@
-"""The steps inside an elementary rule, recorded once for all its uses.
+"""The operations inside a closed form, recorded once for all its uses.
 
-A closed form is some forty elementwise operations, and a recording has thousands of uses of the same one. So
-the operations are recorded once on small tapes; a use is one step. What belongs to one side of a tile is
-known from that recording, too: it is computed before the tiles.
+A closed form has some forty elementwise operations, and a recording uses the same one thousands of times. So
+its operations are recorded once, on small tapes, and each use is one step. This recording also shows which
+operations depend on one side of a tile alone; these run before the tiles.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ if TYPE_CHECKING:
 
 __all__ = ["FULL", "LEFT", "RIGHT", "Formula", "formula_of"]
 
-FULL, LEFT, RIGHT = 0, 1, 2  # what an argument belongs to: a pair of inputs, or one side of it
-Word = tuple[str, int] | float  # a value ("made", step) or ("read", argument), or a number
+FULL, LEFT, RIGHT = 0, 1, 2  # an argument belongs to a pair of inputs, or to one side of it
+Word = tuple[str, int] | float  # ("value", line), ("read", position), or a number
 
 
 class Formula:
-    """An elementary rule as a list of operations on what it reads.
+    """An elementary rule as a list of operations.
 
-    reads    what a use is called with: an argument of the rule (FULL), or a function of those of one side,
-             as a step of `single`
-    lines    (function, words) in order; the last one is the result
+    reads   what a use reads: (FULL, number of an argument), or (LEFT or RIGHT, step of `single`) for a
+            function of the arguments of that side
+    lines   (function, words) in order; the last line is the result
+    used    by step of `single` that is read, the arguments that it depends on
     """
 
     def __init__(self, rule: Callable[..., Any], kinds: tuple[Any, ...], dtype: str, tapes: Any) -> None:
         self.single, tile = tapes(dtype), tapes(dtype)
+        # Tiny arrays of the right kind record the operations; their lengths do not matter.
         args: list[Any] = []
         for k, kind in enumerate(kinds):
             if kind == FULL:
@@ -41,11 +43,11 @@ class Formula:
                 args.append(tile.side(self.single.input(str(k), (1, 2), dtype), span, kind))
             else:
                 args.append(kind[1])
-        made = rule(*args)
+        result = rule(*args)
         words: dict[int, Word] = {}
-        self.reads: list[tuple[int, int]] = []  # (kind, number of the argument or step of `single`)
+        self.reads: list[tuple[int, int]] = []
         self.lines: list[tuple[Any, tuple[Word, ...]]] = []
-        for k in tile.needed([made.step]):
+        for k in tile.needed([result.step]):
             if k in tile.constants:
                 words[k] = float(tile.constants[k].item())
             elif k in tile.leaves:
@@ -53,38 +55,36 @@ class Formula:
                 self.reads.append(tile.origin(k))
             else:
                 step = tile.steps[k]
-                own = tuple(words[a.step] if isinstance(a, Traced) else a for a in step.args)
-                words[k] = ("made", len(self.lines))
-                self.lines.append((step.fn, own))
-        self.dtype = made.dtype
+                operands = tuple(words[a.step] if isinstance(a, Traced) else a for a in step.args)
+                words[k] = ("value", len(self.lines))
+                self.lines.append((step.fn, operands))
+        self.dtype = result.dtype
         names = self.single.names()
-        self.used = {  # for each step of `single` that is read, the arguments that it is a function of
+        self.used = {
             step: tuple(int(name) for name in names if self.single.depends(step, name))
             for kind, step in self.reads
             if kind != FULL
         }
 
     def __call__(self, *values: Any) -> Any:
-        made: list[Any] = []
+        results: list[Any] = []
         for fn, words in self.lines:
             args = [
-                w if not isinstance(w, tuple) else (made if w[0] == "made" else values)[w[1]] for w in words
+                w if not isinstance(w, tuple) else (results if w[0] == "value" else values)[w[1]]
+                for w in words
             ]
-            made.append(fn(*args))
-        return made[-1]
+            results.append(fn(*args))
+        return results[-1]
 
     def arguments(self, tape: Tape, args: list[Any]) -> list[Traced]:
-        """What a use of the rule on a tape reads."""
-        found = []
-        for kind, number in self.reads:
-            if kind == FULL:
-                found.append(args[number])
-            else:
-                found.append(self._hoisted(tape, kind, number, args))
-        return found
+        """Return what a use of the rule reads on this tape."""
+        return [
+            args[number] if kind == FULL else self._hoisted(tape, kind, number, args)
+            for kind, number in self.reads
+        ]
 
     def _hoisted(self, tape: Tape, kind: int, step: int, args: list[Any]) -> Traced:
-        """A function of the arguments of one side, as a quantity of that side."""
+        """Return a function of the arguments of one side, as a quantity of that side."""
         used = self.used[step]
         sides = [tape.side_of(args[k]) for k in used]
         key = (self, step, *(s.array.step for s in sides))
@@ -95,15 +95,15 @@ class Formula:
         return tape.side(array, sides[0].span, kind)
 
     def _replayed(self, step: int, values: dict[int, Any]) -> Any:
-        """A step of `single` with other arrays in place of its inputs."""
+        """Record a step of `single` again, with other arrays in place of its inputs."""
         for k in self.single.needed([step]):
             if k in values:
                 continue
             if k in self.single.constants:
                 values[k] = float(self.single.constants[k].item())
                 continue
-            fn, own, options, _ = self.single.steps[k]
-            filled = [values[a.step] if isinstance(a, Traced) else a for a in own]
+            fn, args, options, *_ = self.single.steps[k]
+            filled = [values[a.step] if isinstance(a, Traced) else a for a in args]
             tape = next(a.tape for a in filled if isinstance(a, Traced))
             values[k] = tape.elementwise(fn, *filled, dtype=self.single.dtypes[k], **options)
         return values[step]
@@ -111,6 +111,6 @@ class Formula:
 
 @lru_cache(maxsize=1024)
 def formula_of(rule: Callable[..., Any], kinds: tuple[Any, ...], dtype: str, tapes: Any) -> Formula | None:
-    """The formula of a rule for arguments of these kinds; None if it is a single operation or a constant."""
-    made = Formula(rule, kinds, dtype, tapes)
-    return made if len(made.lines) > 1 else None
+    """Return the formula of a rule for arguments of these kinds; None if it has at most one operation."""
+    formula = Formula(rule, kinds, dtype, tapes)
+    return formula if len(formula.lines) > 1 else None

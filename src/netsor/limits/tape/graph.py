@@ -1,7 +1,7 @@
-"""Tapes as one graph whose nodes are sorted by what they do.
+"""Tapes as one graph whose nodes are sorted by operation.
 
 Two nodes have the same operation if they differ only in the values that they read and in numbers. Such nodes
-can be computed together, and operations that repeat can be computed in a loop: see `batches`.
+can run together as a batch, and repeated ones in a loop; see `batches`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from netsor.limits.tape.tape import Step, Tape, hashable
+from netsor.limits.tape.tape import Tape, TapeStep, hashable
 from netsor.limits.tape.traced import NeedsValuesError, Traced
 
 __all__ = ["Graph", "Operation", "in_library"]
@@ -30,17 +30,17 @@ class Hole:
 
 
 READ, NUMBER = Hole("read"), Hole("number")
-NAMES = {"transpose": "permute_dims", "concatenate": "concat"}  # what the array API calls functions of NumPy
+NAMES = {"transpose": "permute_dims", "concatenate": "concat"}  # NumPy's name: name in the array API
 
 
 @dataclass(frozen=True)
 class Operation:
-    """A function and its arguments, with holes for what differs from node to node."""
+    """A function and its arguments, with holes for everything that differs between nodes."""
 
     fn: Callable[..., Any]
     pattern: tuple[Any, ...]
     options: dict[str, Any]
-    size: int  # elements of its result
+    size: int  # number of elements of the result
 
     def __call__(self, reads: Iterable[Any], numbers: Iterable[Any]) -> Any:
         values = {READ: iter(reads), NUMBER: iter(numbers)}
@@ -54,7 +54,7 @@ class Operation:
 
 
 def in_library(operation: Operation, xp: Any, real: Any) -> Operation:
-    """The operation with the functions of an array library in place of NumPy's, and its real numbers."""
+    """Return the operation with functions and real type of an array library in place of NumPy's."""
 
     def dtype(x: Any) -> Any:
         return real if isinstance(x, np.dtype | type) and np.dtype(x).kind == "f" else x
@@ -70,7 +70,7 @@ def in_library(operation: Operation, xp: Any, real: Any) -> Operation:
 
 
 class _Same(dict):
-    """Tiles are where they were recorded."""
+    """Maps each span to itself: tiles stay where they were recorded."""
 
     def __missing__(self, key: Any) -> Any:
         return key
@@ -79,7 +79,7 @@ class _Same(dict):
 class Graph:
     """The nodes of a tape of pairs and of the tape of single inputs that it reads.
 
-    A node reads earlier nodes. It is an operation, a constant or an input; `operation` numbers what it does.
+    A node is an operation, a constant or an input, and reads earlier nodes. `operation` numbers operations.
     """
 
     def __init__(self, single: Tape, tape: Tape, outputs: Iterable[Traced]) -> None:
@@ -90,24 +90,25 @@ class Graph:
         self.constants: dict[int, np.ndarray] = {}
         self.inputs: dict[int, str] = {}
         self._numbered: dict[Any, int] = {}
-        self._known_constants: dict[Any, int] = {}
-        outputs = list(outputs)
-        needed = tape.needed(x.step for x in outputs if x.tape is tape)
-        read = [x for k in needed if k in tape.leaves for x in tape.reads_of[k][1]]
-        first = single.needed(x.step for x in [*read, *outputs] if isinstance(x, Traced) and x.tape is single)
+        self._constant_nodes: dict[Any, int] = {}
         self._places: dict[Tape, dict[int, int]] = {single: {}, tape: {}}
-        self._add_all(single, first)
-        self._add_all(tape, needed)
+        plain, plain_single = tape.without_bounds(), single.without_bounds()
+        outputs = [x.tape.exact(x) for x in outputs]
+        needed = plain.needed(x.step for x in outputs if x.tape is tape)
+        read = [x for k in needed if k in tape.leaves for x in tape.reads_of[k][1] if isinstance(x, Traced)]
+        first = [x.tape.exact(x).step for x in [*read, *outputs] if x.tape is single]
+        self._add_all(single, plain_single, plain_single.needed(first))
+        self._add_all(tape, plain, needed)
         self.outputs = [self.place(x) for x in outputs]
 
     def __len__(self) -> int:
         return len(self.reads)
 
     def place(self, x: Traced) -> int:
-        return self._places[x.tape][x.step]
+        return self._places[x.tape][x.tape.exact(x).step]
 
     def colours(self, rounds: int) -> list[int]:
-        """Numbers for nodes that do the same with what came about in the same way, so many steps back."""
+        """Number nodes so that equal numbers mean equal operations, also of the nodes read, `rounds` deep."""
         colour = self.operation
         for _ in range(rounds):
             seen: dict[Any, int] = {}
@@ -119,7 +120,8 @@ class Graph:
 
     # Building
 
-    def _add_all(self, tape: Tape, steps: list[int]) -> None:
+    def _add_all(self, tape: Tape, plain: Tape, steps: list[int]) -> None:
+        """Add steps of a tape, without their error bounds."""
         places = self._places[tape]
         for k in steps:
             if k in tape.constants:
@@ -127,15 +129,16 @@ class Graph:
             elif k in tape.leaves:
                 places[k] = self._leaf(tape, k)
             else:
-                places[k] = self._step(tape, k, tape.steps[k])
+                places[k] = self._step(tape, k, plain.steps[k])
 
     def _constant(self, value: np.ndarray) -> int:
+        # Equal constants are one node, so that steps that read them stay equal.
         key = (value.shape, value.dtype.str, value.tobytes())
-        if key not in self._known_constants:
-            self._known_constants[key] = len(self)
+        if key not in self._constant_nodes:
+            self._constant_nodes[key] = len(self)
             self.constants[len(self)] = value
-            self._node(("constant", value.shape, value.dtype), lambda: None, (), ())
-        return self._known_constants[key]
+            self._node(("constant", value.shape, value.dtype), None, (), ())
+        return self._constant_nodes[key]
 
     def _leaf(self, tape: Tape, k: int) -> int:
         kind, arrays = tape.reads_of[k]
@@ -144,7 +147,7 @@ class Graph:
             raise NeedsValuesError("a leaf with values")
         if kind[0] == "input":
             self.inputs[len(self)] = kind[1]
-            return self._node(("input", *like), lambda: None, (), ())
+            return self._node(("input", *like), None, (), ())
         varies = [isinstance(x, Traced) and x.step not in x.tape.constants for x in arrays]
         traced = [x for x, v in zip(arrays, varies, strict=True) if v]
         fixed = [_bytes(x) for x, v in zip(arrays, varies, strict=True) if not v]
@@ -157,34 +160,35 @@ class Graph:
         if len(set(places)) < len(places):  # both sides read the same array
             key, traced, places = (*key, "same"), traced[:1], places[:1]
         pattern = (READ,) * len(traced)
-        made = lambda: Operation(fn, pattern, {}, _size(tape, k))  # noqa: E731
-        return self._node(key, made, tuple(self.place(x) for x in traced), ())
+        operation = Operation(fn, pattern, {}, _size(tape, k))
+        return self._node(key, operation, tuple(self.place(x) for x in traced), ())
 
-    def _step(self, tape: Tape, k: int, step: Step) -> int:
+    def _step(self, tape: Tape, k: int, step: TapeStep) -> int:
         if step.kind is None:
             raise NeedsValuesError("a function of NumPy arrays")
-        found = _Found(step.fn)
-        pattern = tuple(map(found.pattern, step.args))
-        like = tuple((x.shape, x.dtype) for x in found.reads)
+        arguments = _Arguments(step.fn)
+        pattern = tuple(map(arguments.pattern, step.args))
+        like = tuple((x.shape, x.dtype) for x in arguments.reads)
         key = (step.kind, hashable(pattern), hashable(step.options), tape.shapes[k], tape.dtypes[k], like)
 
-        def made() -> Operation:
-            return Operation(step.fn, pattern, step.options, _size(tape, k))
+        operation = Operation(step.fn, pattern, step.options, _size(tape, k))
+        return self._node(key, operation, tuple(map(self.place, arguments.reads)), tuple(arguments.numbers))
 
-        return self._node(key, made, tuple(map(self.place, found.reads)), tuple(found.numbers))
-
-    def _node(self, key: Any, make: Any, reads: tuple[int, ...], numbers: tuple[float, ...]) -> int:
+    def _node(
+        self, key: Any, operation: Operation | None, reads: tuple[int, ...], numbers: tuple[float, ...]
+    ) -> int:
+        """Add a node; the first node of a key defines the operation."""
         if key not in self._numbered:
             self._numbered[key] = len(self.operations)
-            self.operations.append(make())
+            self.operations.append(operation)
         self.operation.append(self._numbered[key])
         self.reads.append(reads)
         self.numbers.append(numbers)
         return len(self.reads) - 1
 
 
-class _Found:
-    """The values and numbers among the arguments of a step."""
+class _Arguments:
+    """The arguments of a step: what it reads, its numbers, and the pattern of everything else."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         self.reads: list[Traced] = []
@@ -200,7 +204,7 @@ class _Found:
         if isinstance(x, float) and not self.fixed:
             self.numbers.append(x)
             return NUMBER
-        if self.picks and isinstance(x, tuple):  # which token, for example
+        if self.picks and isinstance(x, tuple):  # positions, such as that of a token, differ between nodes
             return tuple(self._position(y) for y in x)
         return x
 

@@ -1,35 +1,38 @@
-"""Computations recorded once and run for many inputs.
+"""Computations that are recorded once and run for many inputs.
 
-The engine computes with `Traced` arrays, which have a shape but no values; what it does to them is a list
-of steps. There are two kinds of tapes. One computes what belongs to single inputs, for all of them. The
-other computes a tile of pairs of inputs from it, and is run for every tile.
+The rules compute with `Traced` arrays, which have a shape but no values; a tape is the resulting list of
+steps. There are two kinds of tapes. One computes the quantities of single inputs, for all of them. The other
+computes a tile of pairs of inputs from these, and runs once for every tile.
 
-Recording tidies up: what is constant is computed at once, equal steps are one step, and what belongs to one
-side of a tile is computed before the tiles.
+Recording also simplifies: it computes constants at once, merges equal steps, and moves functions of one side
+of a tile to the tape of single inputs, so that they run once and not for every tile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from netsor.limits.tape.formulas import FULL, LEFT, RIGHT, formula_of
 from netsor.limits.tape.traced import Namespace, Traced
 
-__all__ = ["Span", "Step", "Tape", "hashable"]
+__all__ = ["Span", "Tape", "TapeStep", "hashable"]
 
 Span = tuple[int, int]
 Shape = tuple[int, ...]
 Given = Mapping[Any, Any]
 Read = Callable[[Given, Mapping[Span, Span]], Any]
+Array = Traced | np.ndarray
 
 
 class Elementary(Protocol):
-    """An elementwise function that knows whether it is made of operations that can be recorded."""
+    """An elementwise function that says whether it consists of operations that can be recorded."""
 
     @property
     def elementary(self) -> bool: ...
@@ -37,25 +40,28 @@ class Elementary(Protocol):
     def __call__(self, *args: Any) -> Any: ...
 
 
-class Step(NamedTuple):
-    """A function, and its arguments: values of earlier steps where they are traced.
+class TapeStep(NamedTuple):
+    """A function and its arguments: values of earlier steps, wherever these are traced.
 
-    kind  what the function does: steps of one kind differ in their arguments alone. None is a function for
-          NumPy arrays only
+    kind   what the function does: steps of one kind differ only in their arguments. None is a function of
+           NumPy arrays, which no other library can run
+    bound  a function of a probe and the arguments that returns a perturbed value; see
+           `netsor.limits.error_probes`
     """
 
     fn: Callable[..., Any]
     args: tuple[Any, ...]
     options: dict[str, Any]
     kind: Any = None
+    bound: Callable[..., Any] | None = None
 
     def reads(self) -> Iterator[Traced]:
         return _traced(self.args)
 
 
 @dataclass(frozen=True)
-class Side:
-    """A quantity of single inputs (repeats, inputs, ...) in a tile: its inputs are on axis 1 or 2."""
+class TileSide:
+    """A quantity of single inputs (repeats, inputs, ...) in a tile, with its inputs on axis 1 or 2."""
 
     array: Any
     span: Span
@@ -63,74 +69,81 @@ class Side:
 
 
 class Tape:
-    """A list of steps; step k computes value k from earlier values. Constants have its dtype."""
+    """A list of steps; step k computes value k from earlier values. Constants have the dtype of the tape."""
 
-    def __init__(self, compiled: bool = False, dtype: Any = np.float64, share: float = 1.0) -> None:
+    def __init__(self, compiled: bool = False, dtype: DTypeLike = np.float64, share: float = 1.0) -> None:
         self.compiled, self.dtype = compiled, np.dtype(dtype)
-        self.share = share  # of the inputs of a larger kernel that this one is a part of
+        self.share = share  # the number of inputs, as a fraction of those of the whole kernel
         self.namespace = Namespace(self)
-        self.steps: list[Step] = []
+        self.steps: list[TapeStep] = []
         self.shapes: list[Shape] = []
-        self.dtypes: list[Any] = []
+        self.dtypes: list[np.dtype] = []
         self.leaves: dict[int, Read] = {}
         self.reads_of: dict[int, tuple[Any, tuple[Any, ...]]] = {}
         self.constants: dict[int, np.ndarray] = {}
         self.sources: dict[int, Traced] = {}
-        self.cuts: set[int] = set()
-        self.costs: dict[int, int] = {}  # multiply-adds for an element, where they are not one
-        self.hoisted: dict[Any, Any] = {}  # functions of one side, by the formula that they are part of
-        self.opaque = False  # whether some values are not arrays
+        self.rules: set[int] = set()  # the steps that are closed forms
+        self.costs: dict[int, int] = {}  # multiply-adds per element, if not one
+        self.hoisted: dict[Hashable, Array] = {}  # functions of one side that formulas use, by formula
+        self.opaque = False  # whether some values are not arrays, so that inputs cannot run in batches
         self._names: dict[str, Traced] = {}
         self.largest = 1
-        self._known: dict[Any, Traced] = {}
-        self._kept: list[Any] = []
-        self._sides: dict[int, Side] = {}
+        self._recorded: dict[Hashable, Traced] = {}
+        self._kept: list[np.ndarray] = []
+        self._sides: dict[int, TileSide] = {}
         self._permuted: dict[int, tuple[Traced, Shape]] = {}
+        self._exact: dict[int, Traced] = {}  # by step that only adds an error bound, the value without it
 
     # What a tape reads
 
-    def input(self, name: str, shape: Shape, dtype: Any) -> Traced:
-        """An array that is given by name."""
+    def input(self, name: str, shape: Shape, dtype: DTypeLike) -> Traced:
+        """Return the array that a run is given under this name."""
         key = ("input", name)
         self._names[name] = self.leaf(key, shape, dtype, lambda given, _: given[name], key)
         return self._names[name]
 
     def names(self) -> dict[str, Shape]:
-        """The shapes of the arrays that are given by name."""
+        """Return the shapes of the arrays that a run is given, by name."""
         return {name: x.shape for name, x in self._names.items()}
 
     def needed(self, outputs: Iterable[int]) -> list[int]:
-        """The steps that some steps need, and these, in order."""
-        found = set(outputs)
+        """Return the outputs and all steps that they need, in order."""
+        steps = set(outputs)
         for k in range(len(self.steps) - 1, -1, -1):
-            if k in found:
-                found.update(a.step for a in self.steps[k].reads())
-        return sorted(found)
+            if k in steps:
+                steps.update(a.step for a in self.steps[k].reads())
+        return sorted(steps)
 
     def dependence(self, names: Iterable[str]) -> dict[int, str]:
-        """For each step that depends on one of the named arrays, its name."""
-        found = {self._names[name].step: name for name in names}
+        """Return, for each step that depends on a named array, the name of that array."""
+        name_of = {self._names[name].step: name for name in names}
         for k, step in enumerate(self.steps):
-            name = next((found[a.step] for a in step.reads() if a.step in found), None)
+            name = next((name_of[a.step] for a in step.reads() if a.step in name_of), None)
             if name is not None:
-                found[k] = name
-        return found
+                name_of[k] = name
+        return name_of
 
     def leaf(
-        self, key: Any, shape: Any, dtype: Any, read: Read, kind: Any = None, arrays: tuple[Any, ...] = ()
+        self,
+        key: Hashable,
+        shape: Shape,
+        dtype: DTypeLike,
+        read: Read,
+        kind: Any = None,
+        arrays: tuple[Any, ...] = (),
     ) -> Traced:
-        """Values that differ from run to run; one key is one leaf.
+        """Return values that differ between runs; equal keys give the same leaf.
 
         Leaves of one kind differ only in the arrays of another tape that they read.
         """
-        if key not in self._known:
+        if key not in self._recorded:
             self.leaves[len(self.steps)] = read
             self.reads_of[len(self.steps)] = (kind, arrays)
-            self._known[key] = self._add(shape, dtype, _nothing, (), {})
-        return self._known[key]
+            self._recorded[key] = self._add(shape, dtype, _nothing, (), {})
+        return self._recorded[key]
 
-    def reader(self, array: Any) -> Callable[[Given], Any]:
-        """How to read an array of another tape, or one with values, in a run of this tape."""
+    def reader(self, array: Array) -> Callable[[Given], Any]:
+        """Return a function that reads an array of another tape, or an array with values, in a run."""
         if not isinstance(array, Traced):
             return lambda given: array
         if array.step in array.tape.constants:
@@ -139,8 +152,8 @@ class Tape:
         self.sources[array.step] = array
         return lambda given: given[array.step]
 
-    def shared(self, array: Any) -> Traced:
-        """An array of another tape, or with values, that is the same for all tiles."""
+    def shared(self, array: Array) -> Traced:
+        """Return an array of another tape, or with values, that is the same for all tiles."""
         if not isinstance(array, Traced):
             return self.constant(array)
         read = self.reader(array)
@@ -149,35 +162,33 @@ class Tape:
         key, kind = ("shared", array.step), ("shared",)
         return self.leaf(key, array.shape, array.dtype, lambda given, _: read(given), kind, (array,))
 
-    def side(self, array: Any, span: Span, axis: int) -> Traced:
-        """(repeats, inputs, ...) with its inputs on one of the axes 1 and 2 of a tile."""
-        rest = array.shape[2:]
+    def side(self, array: Array, span: Span, axis: int) -> Traced:
+        """Move the inputs of (repeats, inputs, index...) to axis 1 or 2 of (repeats, left, right...)."""
+        index = array.shape[2:]
         if array.shape[1] == 1:
-            return self.reshaped(self.shared(array), (array.shape[0], 1, 1, *rest))
+            return self.reshaped(self.shared(array), (array.shape[0], 1, 1, *index))
         read, count = self.reader(array), span[1] - span[0]
-        shape = (array.shape[0], *((count, 1) if axis == 1 else (1, count)), *rest)
+        shape = (array.shape[0], *((count, 1) if axis == 1 else (1, count)), *index)
 
-        def tile(given: Given, spans: Mapping[Span, Span]) -> Any:
-            part = slice(*spans[span])
-            return read(given)[
-                (slice(None), part, None, ...) if axis == 1 else (slice(None), None, part, ...)
-            ]
+        def tile(given: Given, spans: Mapping[Span, Span]) -> np.ndarray:
+            values = read(given)[:, slice(*spans[span]), ...]
+            return values[:, :, None, ...] if axis == 1 else values[:, None, ...]
 
         key, kind = ("side", self._name(array), span, axis), ("side", span, axis)
-        made = self.leaf(key, shape, array.dtype, tile, kind, (array,))
-        self._sides[made.step] = Side(array, span, axis)
-        return made
+        leaf = self.leaf(key, shape, array.dtype, tile, kind, (array,))
+        self._sides[leaf.step] = TileSide(array, span, axis)
+        return leaf
 
-    def constant(self, value: Any) -> Traced:
-        """Values that all runs share."""
+    def constant(self, value: ArrayLike) -> Traced:
+        """Return values that all runs share."""
         array = np.asarray(value)
         if array.dtype.kind == "f":
             array = array.astype(self.dtype, copy=False)
         self.constants[len(self.steps)] = array
         return self._add(array.shape, array.dtype, _nothing, (), {})
 
-    def _name(self, array: Any) -> Any:
-        """A key for an array, which the tape keeps if it is known by its id."""
+    def _name(self, array: Array) -> Hashable:
+        """Return a key for an array; keep an array that has only an id, so that the id stays unique."""
         if isinstance(array, Traced):
             return array.step
         self._kept.append(array)
@@ -186,20 +197,66 @@ class Tape:
     # Recording
 
     def call(
-        self, fn: Callable[..., Any], args: tuple[Any, ...], shape: Any, dtype: Any = None, kind: Any = None
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        shape: Sequence[int],
+        dtype: DTypeLike | None = None,
+        kind: Any = None,
+        bound: Callable[..., Any] | None = None,
     ) -> Traced:
-        """A function of arrays whose shape is known; see `Step` for its kind."""
+        """Record a function of arrays whose result has a known shape; `TapeStep` explains kind and bound."""
         dtype = dtype or np.result_type(*(a.dtype for a in _traced(args)))
-        return self._add(shape, dtype, fn, args, {}, kind)
+        return self._add(shape, dtype, fn, args, {}, kind, bound)
 
-    def once(self, key: Any, make: Callable[[], Traced]) -> Traced:
-        """What `make` records, the first time that a key is asked for."""
-        if key not in self._known:
-            self._known[key] = make()
-        return self._known[key]
+    def bounded(self, x: Traced, bound: Callable[..., Any], *reads: Any) -> Traced:
+        """Attach an error bound to an array; the bound may read further arrays. Plain runs skip the step."""
+        if x.step in self.constants:
+            return x
+        side = self._sides.get(x.step)
+        # A function of one side stays on its side, so that its bound is applied once per input.
+        if side and not reads and isinstance(side.array, Traced):
+            return self.side(side.array.tape.bounded(side.array, bound), side.span, side.axis)
+        key = ("bounded", x.step, bound, hashable(reads))
+        if key not in self._recorded:
+            self._recorded[key] = self._add(x.shape, x.dtype, _nothing, (x, *reads), {}, None, bound)
+            self._exact[self._recorded[key].step] = x
+        return self._recorded[key]
 
-    def elementwise(self, fn: Callable[..., Any], *args: Any, dtype: Any = None, **options: Any) -> Traced:
-        """A function that broadcasts its array arguments."""
+    def exact(self, x: Traced) -> Traced:
+        """Return the array without the error bounds that it carries."""
+        while x.step in self._exact:
+            x = self._exact[x.step]
+        return x
+
+    def without_bounds(self) -> Tape:
+        """Return the tape of plain runs, in which no step reads one that only adds an error bound."""
+        if not self._exact:
+            return self
+        plain = copy(self)
+        plain.steps = [
+            step._replace(args=self._plain_args(step.args))
+            if any(a.step in self._exact for a in step.reads())
+            else step
+            for step in self.steps
+        ]
+        return plain
+
+    def _plain_args(self, x: Any) -> Any:
+        if isinstance(x, Traced):
+            return self.exact(x)
+        return type(x)(map(self._plain_args, x)) if isinstance(x, list | tuple) else x
+
+    def once(self, key: Hashable, make: Callable[[], Traced]) -> Traced:
+        """Return what `make` records; record it only for the first use of a key."""
+        if key not in self._recorded:
+            self._recorded[key] = make()
+        return self._recorded[key]
+
+    def elementwise(
+        self, fn: Callable[..., Any], *args: Any, dtype: DTypeLike | None = None, **options: Any
+    ) -> Traced:
+        """Record a function that broadcasts its array arguments."""
         arrays = [a for a in args if hasattr(a, "shape")]
         shape = _broadcast([a.shape for a in arrays])
         dtype = np.dtype(dtype or np.result_type(*(a.dtype for a in arrays)))
@@ -207,11 +264,11 @@ class Tape:
         if all(a.step in self.constants for a in traced):
             return self.constant(fn(*map(self._value, args), **options))
         args = self._with_numbers(args, shape, dtype)
-        made = self._on_one_side(fn, args, dtype, options)
-        return self._once(shape, dtype, fn, args, options) if made is None else made
+        side = self._on_one_side(fn, args, dtype, options)
+        return self._once(shape, dtype, fn, args, options) if side is None else side
 
     def rule(self, fn: Elementary, *args: Any) -> Traced:
-        """An elementwise function as one step; for compiled loops one that knows the operations inside it."""
+        """Record an elementwise function: as one step with a formula if loops are compiled, else inline."""
         if not self.compiled or not fn.elementary:
             return self.elementwise(fn, *args)
         kinds = self._kinds(args)
@@ -219,13 +276,13 @@ class Tape:
         if formula is None:
             return fn(*args)
         shape = _broadcast([a.shape for a in args if hasattr(a, "shape")])
-        made = self._once(shape, formula.dtype, formula, tuple(formula.arguments(self, list(args))), {})
-        self.costs[made.step] = len(formula.lines)
-        self.cuts.add(made.step)
-        return made
+        value = self._once(shape, formula.dtype, formula, tuple(formula.arguments(self, list(args))), {})
+        self.costs[value.step] = len(formula.lines)
+        self.rules.add(value.step)
+        return value
 
     def _kinds(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What each argument belongs to, or its value if it is a number."""
+        """Return FULL, LEFT or RIGHT for each argument, or ("number", its value)."""
         kinds: list[Any] = []
         placed: dict[int, set[Any]] = {LEFT: set(), RIGHT: set()}
         for a in args:
@@ -237,18 +294,19 @@ class Tape:
                 kinds.append(("number", float(self.constants[a.step].item())))
             else:
                 kinds.append(FULL if isinstance(a, Traced) else ("number", float(a)))
-        apart = {axis for axis, places in placed.items() if len(places) > 1}  # of different ranks
+        # Arguments on one side must align there before they are combined, so ranks and spans must agree.
+        apart = {axis for axis, places in placed.items() if len(places) > 1}
         return tuple(FULL if kind in apart else kind for kind in kinds)
 
-    def side_of(self, x: Traced) -> Side:
+    def side_of(self, x: Traced) -> TileSide:
         return self._sides[x.step]
 
     def is_side(self, k: int) -> bool:
-        """Whether a step reads a quantity of one side."""
+        """Return whether a step reads a quantity of one side."""
         return k in self._sides
 
     def origin(self, k: int) -> tuple[int, int]:
-        """Of a leaf: the side and the array that it reads there, or (FULL, the number that is its name)."""
+        """Return where a leaf reads: (side, step of the array there), or (FULL, its name as a number)."""
         side = self._sides.get(k)
         if side is not None:
             return side.axis, side.array.step
@@ -262,17 +320,17 @@ class Tape:
         return self._names[name].step in self.needed([step])
 
     def structural(
-        self, fn: Callable[..., Any], *args: Any, made: Shape | None = None, **options: Any
-    ) -> Any:
-        """Any other function of arrays; its shape is given, or found by calling it on zeros of one byte."""
+        self, fn: Callable[..., Any], *args: Any, result_shape: Shape | None = None, **options: Any
+    ) -> Traced:
+        """Record any other function of arrays. Without `result_shape`, call it on zeros of one byte."""
         traced = list(_traced(args))
         if all(a.step in self.constants for a in traced):
             return self.constant(fn(*map(self._value, args), **options))
-        shape = np.shape(fn(*map(_zeros, args), **options)) if made is None else made
+        shape = np.shape(fn(*map(_zeros, args), **options)) if result_shape is None else result_shape
         return self._once(shape, traced[0].dtype, fn, args, options)
 
     def reshaped(self, x: Traced, shape: Shape) -> Traced:
-        """The array in another shape; one that belongs to a side stays there."""
+        """Return the array in another shape; an array of one side stays on its side."""
         if shape == x.shape:
             return x
         side = self._sides.get(x.step)
@@ -280,12 +338,16 @@ class Tape:
             array = side.array
             new = (*array.shape[:2], *shape[3:])
             return self.side(_namespace(array).reshape(array, new), side.span, side.axis)
-        return self.structural(np.reshape, x, made=shape, shape=shape)
+        flexible = bool(shape and x.shape) and shape[0] == x.shape[0] > 1 and all(shape)
+        # A run may have fewer repeats than were recorded, so leave the first axis open.
+        asked = (-1, *shape[1:]) if flexible else shape
+        return self.structural(np.reshape, x, result_shape=shape, shape=asked)
 
     def permuted(self, x: Traced, axes: Shape) -> Traced:
-        """The array with its axes in another order; what undoes an exchange gives the array before it."""
+        """Return the array with its axes in another order; exchanging axes twice gives the array itself."""
         if x.size == 1 or axes == tuple(range(x.ndim)):
             return x
+        # Combine with the exchange before: two that undo each other leave no step.
         if x.step in self._permuted:
             inner, before = self._permuted[x.step]
             return self.permuted(inner, tuple(before[a] for a in axes))
@@ -293,62 +355,73 @@ class Tape:
         if side and axes[0] == 0 and sorted(axes[1:3]) == [1, 2]:
             array = _namespace(side.array).permute_dims(side.array, (0, 1, *(a - 1 for a in axes[3:])))
             return self.side(array, side.span, side.axis if axes[1] == 1 else 3 - side.axis)
-        made = self.structural(np.transpose, x, made=tuple(x.shape[a] for a in axes), axes=axes)
-        if made.step not in self.constants:
-            self._permuted[made.step] = (x, axes)
-        return made
+        transposed = self.structural(np.transpose, x, result_shape=tuple(x.shape[a] for a in axes), axes=axes)
+        if transposed.step not in self.constants:
+            self._permuted[transposed.step] = (x, axes)
+        return transposed
 
-    # Tidying up
+    # Simplifications
 
     def _value(self, x: Any) -> Any:
         if isinstance(x, Traced):
             return self.constants[x.step]
         return [self._value(y) for y in x] if isinstance(x, list) else x
 
-    def _with_numbers(self, args: tuple[Any, ...], shape: Shape, dtype: Any) -> tuple[Any, ...]:
-        """Constants of one element as numbers, if the other arguments have the shape of the result."""
+    def _with_numbers(self, args: tuple[Any, ...], shape: Shape, dtype: np.dtype) -> tuple[Any, ...]:
+        """Replace constants of one element by numbers if the other arguments give the result's shape."""
         single = [type(a) is Traced and a.step in self.constants and a.size == 1 for a in args]
         if dtype.kind != "f" or not any(single):
             return args
-        others = [a.shape for a, one in zip(args, single, strict=True) if hasattr(a, "shape") and not one]
-        if _broadcast(others) != shape:
+        shapes = [a.shape for a, one in zip(args, single, strict=True) if hasattr(a, "shape") and not one]
+        if _broadcast(shapes) != shape:
             return args
         plain = [one and a.dtype == dtype for a, one in zip(args, single, strict=True)]
         return tuple(
             float(self.constants[a.step].item()) if one else a for a, one in zip(args, plain, strict=True)
         )
 
-    def _on_one_side(self, fn: Any, args: tuple[Any, ...], dtype: Any, options: dict) -> Traced | None:
-        """A function of quantities of one side, computed for all inputs before the tiles."""
+    def _on_one_side(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], dtype: np.dtype, options: dict
+    ) -> Traced | None:
+        """Record a function of one side on the tape of single inputs; None if it depends on both sides."""
         sides = [self._sides.get(a.step) if type(a) is Traced else None for a in args]
         if not any(sides):
             return None
         placed = {(s.span, s.axis) for s in sides if s}
-        others = [a for a, s in zip(args, sides, strict=True) if hasattr(a, "shape") and s is None]
+        has_pairs = any(hasattr(a, "shape") and s is None for a, s in zip(args, sides, strict=True))
         ranks = {len(s.array.shape) for s in sides if s}
-        if len(placed) != 1 or others or len(ranks) != 1:
+        if len(placed) != 1 or has_pairs or len(ranks) != 1:
             return None
-        parts = [s.array if s else a for a, s in zip(args, sides, strict=True)]
-        before = next((p.tape for p in parts if isinstance(p, Traced)), None)
-        if before is None:
+        singles = [s.array if s else a for a, s in zip(args, sides, strict=True)]
+        tape = next((x.tape for x in singles if isinstance(x, Traced)), None)
+        if tape is None:
             with np.errstate(all="ignore"):
-                array = fn(*parts, **options)
+                array = fn(*singles, **options)
         else:
-            array = before.elementwise(fn, *parts, dtype=dtype, **options)
+            array = tape.elementwise(fn, *singles, dtype=dtype, **options)
         return self.side(array, *placed.pop())
 
-    def _once(self, shape: Shape, dtype: Any, fn: Callable[..., Any], args: Any, options: dict) -> Traced:
-        """A new step, or the step that does the same."""
+    def _once(
+        self, shape: Shape, dtype: np.dtype, fn: Callable[..., Any], args: tuple[Any, ...], options: dict
+    ) -> Traced:
+        """Return the step, which is new only if no equal step exists."""
         key = (fn, *map(hashable, args), hashable(options) if options else None, shape, dtype)
-        if key not in self._known:
-            self._known[key] = self._add(shape, dtype, fn, args, options, fn)
-        return self._known[key]
+        if key not in self._recorded:
+            self._recorded[key] = self._add(shape, dtype, fn, args, options, fn)
+        return self._recorded[key]
 
     def _add(
-        self, shape: Shape, dtype: Any, fn: Callable[..., Any], args: Any, options: dict, kind: Any = None
+        self,
+        shape: Sequence[int],
+        dtype: DTypeLike,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        options: dict,
+        kind: Any = None,
+        bound: Callable[..., Any] | None = None,
     ) -> Traced:
         shape, dtype = tuple(shape), np.dtype(dtype)
-        self.steps.append(Step(fn, args, options, kind))
+        self.steps.append(TapeStep(fn, args, options, kind, bound))
         self.shapes.append(shape)
         self.dtypes.append(dtype)
         self.largest = max(self.largest, prod(shape))
@@ -360,7 +433,7 @@ def _blank(dtype: str) -> Tape:
 
 
 def _broadcast(shapes: list[Shape]) -> Shape:
-    """The common shape, fast if there is nothing to do."""
+    """Return the common shape; equal shapes, the usual case, take no call of NumPy."""
     if shapes and all(shape == shapes[0] for shape in shapes):
         return shapes[0]
     return np.broadcast_shapes(*shapes)
@@ -380,8 +453,8 @@ def _traced(args: Any) -> Iterator[Traced]:
             yield from _traced(x)
 
 
-def hashable(x: Any) -> Any:
-    """Arguments as a key: traced arrays by their step."""
+def hashable(x: Any) -> Hashable:
+    """Return arguments as a key, in which a traced array is its step."""
     kind = type(x)
     if kind is Traced:  # first, as most arguments are
         return x.step
@@ -400,9 +473,9 @@ def hashable(x: Any) -> Any:
     return tuple((k, hashable(v)) for k, v in x.items()) if isinstance(x, dict) else x
 
 
-def _namespace(array: Any) -> Any:
+def _namespace(array: Array) -> Any:
     return array.tape.namespace if isinstance(array, Traced) else np
 
 
 def _nothing() -> None:
-    raise AssertionError("leaves and constants are not computed")
+    raise AssertionError("leaves, constants and error bounds are not computed")

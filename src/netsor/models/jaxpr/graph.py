@@ -1,4 +1,4 @@
-"""Walking the two jaxprs of a function together."""
+"""Interpretation of the jaxprs of a function at the two widths, in parallel."""
 
 # pyright: reportMissingImports=false
 
@@ -14,12 +14,12 @@ import numpy as np
 from jax.extend import core as jex
 
 from netsor.errors import BuildError, Place
-from netsor.models.axes import Factor, WidthClass, finite
+from netsor.models.axes import AxisFactor, WidthClass, finite
 from netsor.models.operations.elementwise import as_value, unary
 from netsor.models.operations.masks import NO_WIDTH, mask
 from netsor.models.operations.shapes import concatenate, reshape, slice_axis
 from netsor.models.reader import Reader, Where
-from netsor.models.values import Constant, Output, Value
+from netsor.models.values import Constant, OutputValue, Value
 
 __all__ = ["RULES", "rule", "walk"]
 
@@ -39,11 +39,11 @@ CALLS = {
 }
 NAMED = {"relu": "relu", "silu": "silu", "swish": "silu", "softplus": "softplus"}
 NOT_THE_USERS = ("site-packages", "netsor/models/")
-UNROLLED = 10_000  # steps of a loop
+UNROLLED = 10_000  # the most steps of an unrolled loop
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Enter the rule of JAX primitives.
+    """Register the rule of JAX primitives.
 
     A rule is called with the reader, the operands, the parameters of the equation at the two widths, and
     the shapes of its results.
@@ -57,7 +57,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 def walk(reader: Reader, one: Any, two: Any, consts: Sequence[Constant], args: Sequence[Any]) -> list[Any]:
-    """The results of two jaxprs that differ in sizes only."""
+    """Compute the results of two jaxprs that differ only in sizes."""
     if [e.primitive.name for e in one.eqns] != [e.primitive.name for e in two.eqns]:
         raise BuildError(
             "the two widths give different programs",
@@ -81,29 +81,29 @@ def walk(reader: Reader, one: Any, two: Any, consts: Sequence[Constant], args: S
 
 
 def _needed(jaxpr: Any) -> set[int]:
-    """The equations that the results need."""
+    """The equations on which the results depend."""
     wanted = {id(v) for v in jaxpr.outvars}
-    found: set[int] = set()
+    needed: set[int] = set()
     for e in reversed(jaxpr.eqns):
         if any(id(v) in wanted for v in e.outvars):
-            found.add(id(e))
+            needed.add(id(e))
             wanted |= {id(v) for v in e.invars}
-    return found
+    return needed
 
 
 def _is_single(dtype: Any) -> bool:
-    """Whether a type is of less than double precision."""
+    """Whether a type has less than double precision."""
     return jnp.issubdtype(dtype, jnp.floating) and dtype != jnp.float64
 
 
 def constant(one: Any, two: Any) -> Constant:
-    """Numbers at the two widths; keys of random numbers stay as they are."""
+    """Create a constant from numbers at the two widths; keep keys of random numbers unchanged."""
     is_key = jnp.issubdtype(getattr(one, "dtype", np.float64), jax.dtypes.prng_key)
     return Constant(one, two) if is_key else Constant(np.asarray(one), np.asarray(two))
 
 
 def where(eqn: Any, outer: Where) -> Where:
-    """The name stack of an equation, its primitive, and the user's line."""
+    """The place of an equation: its name stack, its primitive, and the user's line."""
     info = eqn.source_info
     frames = info.traceback.frames if info.traceback else []  # the innermost first
     mine = [f for f in frames if not any(part in f.file_name for part in NOT_THE_USERS)]
@@ -116,7 +116,7 @@ def where(eqn: Any, outer: Where) -> Where:
 
 
 def equation(reader: Reader, e: Any, f: Any, ins: list[Any]) -> list[Any]:
-    """One equation, on values; on constants alone JAX itself does it, at both widths."""
+    """Apply an equation to values; if all operands are constants, run it in JAX at both widths."""
     name = e.primitive.name
     if name in CALLS:
         return _call(reader, e, f, ins)
@@ -141,8 +141,8 @@ def equation(reader: Reader, e: Any, f: Any, ins: list[Any]) -> list[Any]:
 def _run(e: Any, f: Any, ins: list[Constant]) -> list[Constant]:
     outs = []
     for eqn, side in ((e, "one"), (f, "two")):
-        found = eqn.primitive.bind(*(jnp.asarray(getattr(x, side)) for x in ins), **eqn.params)
-        outs.append(found if eqn.primitive.multiple_results else [found])
+        results = eqn.primitive.bind(*(jnp.asarray(getattr(x, side)) for x in ins), **eqn.params)
+        outs.append(results if eqn.primitive.multiple_results else [results])
     return [constant(a, b) for a, b in zip(*outs, strict=True)]
 
 
@@ -151,7 +151,7 @@ def _inner(params: dict[str, Any]) -> Any:
 
 
 def _closed(reader: Reader, a: Any, b: Any, ins: list[Any]) -> list[Any]:
-    """A jaxpr with its constants."""
+    """Run a closed jaxpr, with its constants."""
     if not hasattr(a, "consts"):
         return walk(reader, a, b, [], ins)
     consts = [constant(x, y) for x, y in zip(a.consts, b.consts, strict=True)]
@@ -168,12 +168,12 @@ def _call(reader: Reader, e: Any, f: Any, ins: list[Any]) -> list[Any]:
 
 
 def _bernoulli(reader: Reader, drawn: Constant, keep: Constant) -> Value:
-    """The mask of dropout, which is drawn anew for every input whatever key it was traced with."""
+    """Create a mask of dropout, which is drawn anew for each input, for any key."""
     widths = [a != b for a, b in drawn.shape]
     if not any(widths) or keep.number is None:
         raise reader.refuse("random numbers without a width are drawn", NO_WIDTH)
     axes = tuple(
-        (Factor(size, WidthClass()),) if wide else finite(size[0])
+        (AxisFactor(size, WidthClass()),) if wide else finite(size[0])
         for size, wide in zip(drawn.shape, widths, strict=True)
     )
     return mask(reader, keep.number, axes, np.asarray(drawn.one, float))
@@ -183,7 +183,7 @@ def _bernoulli(reader: Reader, drawn: Constant, keep: Constant) -> Value:
 
 
 def _scan(reader: Reader, p: dict[str, Any], q: dict[str, Any], ins: list[Any]) -> list[Any]:
-    """A loop of fixed length, step by step."""
+    """Unroll a loop of fixed length."""
     fixed, carried = p["num_consts"], p["num_carry"]
     consts, carry, xs = ins[:fixed], ins[fixed : fixed + carried], ins[fixed + carried :]
     length = p["length"]
@@ -211,7 +211,7 @@ def _member(reader: Reader, x: Any, t: int) -> Any:
 def _stack(reader: Reader, parts: list[Any]) -> Any:
     if all(isinstance(x, Constant) for x in parts):
         return Constant(np.stack([x.one for x in parts]), np.stack([x.two for x in parts]))
-    if isinstance(parts[0], Output):
+    if isinstance(parts[0], OutputValue):
         raise reader.refuse(
             "outputs are collected by a loop",
             "Collect the states in the loop, and apply the readout after it.",
@@ -221,7 +221,7 @@ def _stack(reader: Reader, parts: list[Any]) -> Any:
 
 
 def _while(reader: Reader, p: dict[str, Any], q: dict[str, Any], ins: list[Any]) -> list[Any]:
-    """A loop whose condition depends on fixed numbers alone."""
+    """Unroll a loop whose condition depends only on constants."""
     nc, nb = p["cond_nconsts"], p["body_nconsts"]
     cond, body, carry = ins[:nc], ins[nc : nc + nb], ins[nc + nb :]
     for _ in range(UNROLLED):

@@ -45,7 +45,7 @@ class Draw:
 
 
 class Unknown:
-    """Random numbers of which no law is read."""
+    """Random numbers whose law is unknown."""
 
 
 UNKNOWN = Unknown()
@@ -58,11 +58,11 @@ def label(path: Sequence[Any]) -> str:
 
 
 def read_laws(init: Callable[[Any], Any]) -> tuple[dict[str, Law], Any]:
-    """The laws of the leaves of `init(key)` by name, and the shapes of the tree."""
+    """Read the laws of the leaves of `init(key)` by name, and the shapes of the tree."""
     closed, shape = jax.make_jaxpr(init, return_shape=True)(jax.random.key(0))
     leaves = jax.tree_util.tree_flatten_with_path(shape)[0]
-    found = run(closed.jaxpr, closed.consts, [UNKNOWN] * len(closed.jaxpr.invars))
-    laws = {label(path): _law(value) for (path, _), value in zip(leaves, found, strict=True)}
+    values = run(closed.jaxpr, closed.consts, [UNKNOWN] * len(closed.jaxpr.invars))
+    laws = {label(path): _law(value) for (path, _), value in zip(leaves, values, strict=True)}
     if any(law is None for law in laws.values()):
         draws = [jax.tree_util.tree_leaves(init(jax.random.key(seed))) for seed in range(MEASURED_MODELS)]
         for k, (path, _) in enumerate(leaves):
@@ -85,7 +85,7 @@ def _law(value: Any) -> Law | None:
 
 
 def run(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-    """A jaxpr on numbers and draws."""
+    """Interpret a jaxpr on numbers and draws."""
     env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
     env |= dict(zip(jaxpr.invars, args, strict=True))
 
@@ -112,7 +112,7 @@ def _equation(eqn: Any, ins: list[Any]) -> list[Any]:
 
 
 def _drawn(name: str, ins: list[Any]) -> Draw | None:
-    """The law of JAX's own sampling functions."""
+    """The law of JAX's sampling functions."""
     match name:
         case "_normal" | "_normal_real":
             return Draw(0.0, 1.0, "normal")
@@ -126,7 +126,7 @@ def _drawn(name: str, ins: list[Any]) -> Draw | None:
 
 
 def _affine(name: str, ins: list[Any]) -> Draw | Unknown:
-    """A draw times and plus numbers."""
+    """Multiply a draw by numbers, or add numbers to it."""
     if name in UNCHANGED:
         return ins[0]
     if name == "neg":

@@ -18,7 +18,7 @@ from netsor.models.operations import elementwise as each
 from netsor.models.operations import reductions, shapes
 from netsor.models.operations.products import einsum, gather, lookup, multiply
 from netsor.models.operations.windows import (
-    Window,
+    WindowShape,
     convolve,
     linear_on_space,
     max_pool,
@@ -27,7 +27,7 @@ from netsor.models.operations.windows import (
 )
 from netsor.models.reader import Reader
 from netsor.models.scalars import Size
-from netsor.models.values import Constant, Output, Parameter, Value
+from netsor.models.values import Constant, OutputValue, Parameter, Value
 
 Params = dict[str, Any]
 Shapes = list[list[Size]]
@@ -188,14 +188,14 @@ def _broadcast(reader: Reader, ins: list[Any], p: Params, q: Params, s: Shapes) 
     x, dims = ins[0], list(p["broadcast_dimensions"])
     kept = [s[0][d] for d in dims]
     if isinstance(x, Parameter) and x.shape == kept and dims == sorted(dims):
-        rest = [(1, 1) if d not in dims else s[0][d] for d in range(len(s[0]))]
+        sizes = [(1, 1) if d not in dims else s[0][d] for d in range(len(s[0]))]
         if all(s[0][d] == (1, 1) for d in range(len(s[0])) if d not in dims) or _is_bias(x):
-            return shapes.reshape(reader, x, rest)
+            return shapes.reshape(reader, x, sizes)
     return shapes.broadcast(reader, x, s[0], dims)
 
 
 def _is_bias(p: Parameter) -> bool:
-    """A random parameter without a width, which can only be the bias of an output."""
+    """Whether an operand is a random parameter without a width, which can only be the bias of an output."""
     return not p.is_constant and not p.widths
 
 
@@ -339,7 +339,7 @@ def _dot_general(reader: Reader, ins: list[Any], p: Params, q: Params, s: Shapes
 
 
 def _input(reader: Reader, x: Any) -> Value:
-    if isinstance(x, Output):
+    if isinstance(x, OutputValue):
         raise reader.refuse(
             "a layer acts on an output, the result of a layer from a width to a finite number of rows",
             "Rule Output: such a layer ends the network, since a finite layer (a bottleneck) stays random "
@@ -360,15 +360,15 @@ def _conv(reader: Reader, ins: list[Any], p: Params, q: Params, s: Shapes) -> An
     strides, dilation, up = p["window_strides"], p["rhs_dilation"], p["lhs_dilation"]
     space = list(lhs[2:])
     if any(k != 1 for k in up):
-        found = _transposed(reader, x, kernel, lhs, size, p, [s[0][i][0] for i in out[2:]])
+        convolved = _transposed(reader, x, kernel, lhs, size, p, [s[0][i][0] for i in out[2:]])
     else:
-        window = Window(size, tuple(strides), tuple((a, b) for a, b in p["padding"]), tuple(dilation))
+        window = WindowShape(size, tuple(strides), tuple((a, b) for a, b in p["padding"]), tuple(dilation))
         groups = (p["feature_group_count"], q["feature_group_count"])
-        found = convolve(reader, x, kernel, lhs[1], space, window, groups)
+        convolved = convolve(reader, x, kernel, lhs[1], space, window, groups)
     order = [0] * len(out)
     for i, j in zip(lhs, out, strict=True):
         order[j] = i
-    return shapes.transpose(reader, found, order)
+    return shapes.transpose(reader, convolved, order)
 
 
 def _transposed(
@@ -380,10 +380,10 @@ def _transposed(
     p: Params,
     sizes: list[int],
 ) -> Value:
-    """A convolution of the input with zeros between its members: the transpose of a strided one.
+    """Convolve an input with zeros between its members: the transpose of a strided convolution.
 
-    A kernel k[j] over an input that is spread by `up` adds x[i] to the outputs i * up - j + padding, so the
-    positions are those of a transposed convolution with the kernel reversed.
+    If the input is spread by a factor `up`, kernel position j adds x[i] to output i * up - j + padding. That
+    is a transposed convolution with the kernel reversed.
     """
     if any(k != 1 for k in (*p["window_strides"], *p["rhs_dilation"])) or p["feature_group_count"] != 1:
         raise reader.refuse(
@@ -393,7 +393,7 @@ def _transposed(
     pads = tuple(
         (k - 1 - before, k - 1 - after) for k, (before, after) in zip(size, p["padding"], strict=True)
     )
-    window = Window(size, tuple(p["lhs_dilation"]), pads, (1,) * dims)
+    window = WindowShape(size, tuple(p["lhs_dilation"]), pads, (1,) * dims)
     flipped = shapes.transpose(reader, kernel, [1, 0, *range(2, 2 + dims)])
     return transposed_convolution(reader, x, flipped, lhs[1], list(lhs[2:]), window, sizes, reverse=True)
 
@@ -401,11 +401,11 @@ def _transposed(
 # Windows
 
 
-def _window(p: Params) -> tuple[list[int], Window]:
+def _window(p: Params) -> tuple[list[int], WindowShape]:
     sizes, strides = p["window_dimensions"], p["window_strides"]
     dims = [k for k, n in enumerate(sizes) if n > 1 or strides[k] > 1]
     dilation = p.get("window_dilation") or (1,) * len(sizes)
-    window = Window(
+    window = WindowShape(
         tuple(sizes[k] for k in dims),
         tuple(strides[k] for k in dims),
         tuple(tuple(p["padding"][k]) for k in dims),
@@ -482,15 +482,15 @@ def _gather(reader: Reader, ins: list[Any], p: Params, q: Params, s: Shapes) -> 
 
 
 def _positions(at: Constant) -> Constant:
-    """The positions on one axis: a gather has an axis more, for one position on each axis."""
+    """The positions along one axis; a gather has another axis, with one position for each axis."""
     return Constant(at.one[..., 0], at.two[..., 0])
 
 
 def _ranges(shape: Sequence[int], at: np.ndarray, p: Params) -> list[range] | None:
     """The members of each axis, if a gather takes slices of all axes; else None.
 
-    JAX before 0.8.2 turns x[..., ::2] and x[1::2, 3] into gathers, later ones into slices. The same gather
-    on an array of positions tells whether slices give its result.
+    JAX before 0.8.2 turns x[..., ::2] and x[1::2, 3] into gathers, later versions into slices. Apply the
+    gather to an array of positions to see whether slices have the same result.
     """
     if not at.size:
         return None

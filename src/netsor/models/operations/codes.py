@@ -1,30 +1,30 @@
-"""Fixed numbers that differ from coordinate to coordinate, such as sines and cosines of positions.
+"""Constants that vary along a width, such as sines and cosines of positions.
 
-A random matrix, and a norm, see of such numbers c, c' their average products alone, sum_i c_i c'_i / n. With
-orthonormal functions E_k of the coordinate, sum_i E_k(i) E_l(i) / n = delta_kl, let c = sum_k a_k E_k. Then
-sum_k a_k z_k has the same average products, for independent Gaussian vectors z_k. Codes of all inputs share
-the z_k, so that products of different codes are right, too. E_0 = 1 stays what it is.
+Random matrices and norms depend on such vectors c, c' only through their average products sum_i c_i c'_i / n.
+Let E_k be orthonormal functions of the coordinate, sum_i E_k(i) E_l(i) / n = delta_kl, and c = sum_k a_k E_k.
+Then sum_k a_k z_k has the same average products, for independent standard Gaussian vectors z_k. The codes of
+all inputs share the z_k, so the products of different codes agree, too. E_0 = 1 is not replaced.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from netsor.build.functions import contract
+from netsor.build.array_functions import contract
 from netsor.build.parameters import Vector
 from netsor.build.trace import current_trace
-from netsor.models.axes import Cut, Factor, WidthClass, finite
+from netsor.models.axes import AxisFactor, AxisLayout, WidthClass, finite
 from netsor.models.operations.nodes import reshape_node
 from netsor.models.reader import Reader
 from netsor.models.values import Constant, Value
 
 __all__ = ["code", "cosines", "width_of_code"]
 
-MOST_CHANGE = 0.5  # of average products from one width to twice that: of order 1/n, or there is no limit
+MOST_CHANGE = 0.5  # of average products between the two widths; larger changes mean that there is no limit
 
 
 def width_of_code(c: Constant) -> int | None:
-    """The axis along which numbers differ, if it is the only one that is a width."""
+    """The axis along which the numbers vary, if it is the only width."""
     wide = [k for k, (a, b) in enumerate(c.shape) if a != b]
     if len(wide) != 1 or not np.isfinite(c.one).all():
         return None
@@ -32,9 +32,9 @@ def width_of_code(c: Constant) -> int | None:
 
 
 def code(reader: Reader, c: Constant, axis: int) -> Value:
-    """The numbers as Gaussian vectors with their average products at the model's own width."""
+    """Replace the numbers by Gaussian vectors with the same average products, at the model's width."""
     origin = ("fixed numbers", c.one.shape[axis])
-    cut = reader.cuts.get(origin, Cut())
+    cut = reader.cuts.get(origin, AxisLayout())
     before, after = c.one.shape[:axis], c.one.shape[axis + 1 :]
     one, two = (
         np.moveaxis(np.asarray(a, float).reshape(*before, cut.outer, -1, cut.inner, *after), axis + 1, -1)
@@ -58,7 +58,7 @@ def code(reader: Reader, c: Constant, axis: int) -> Value:
     shares = one.reshape(-1, n) @ cosines(n).T / n
     node = contract(shares, current_trace("a model").leaf(_waves(reader, n)))
     sizes = tuple(s for s in shape if s != 1)
-    width = Factor((n, two.shape[-1]), WidthClass(origin))
+    width = AxisFactor((n, two.shape[-1]), WidthClass(origin))
     axes = [finite(s) for s in before] + [(*finite(cut.outer), width, *finite(cut.inner))]
     return Value((*axes, *(finite(s) for s in after)), reshape_node(node, sizes))
 
@@ -70,7 +70,7 @@ def cosines(n: int) -> np.ndarray:
 
 
 def _waves(reader: Reader, n: int) -> Vector:
-    """The z_k of a width, which nobody trains."""
+    """The vectors z_k of a width; they are not trained."""
     waves = reader.registry.waves
     if n not in waves:
         first = np.zeros(n)

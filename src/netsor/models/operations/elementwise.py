@@ -1,4 +1,4 @@
-"""Sums, products and functions, coordinate by coordinate."""
+"""Coordinatewise sums, products and functions."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from netsor.build.nodes import Node
+from netsor.build.graph_nodes import Node
 from netsor.build.trace import current_trace
 from netsor.lang import functions as fns
-from netsor.models.axes import Axes, Axis, Factor, common_sizes, length, refine
+from netsor.models.axes import Axes, Axis, AxisFactor, common_sizes, length, refine
 from netsor.models.operations.functions import COORDINATEWISE, of_number
 from netsor.models.operations.nodes import reshape_node
 from netsor.models.reader import Reader
 from netsor.models.scalars import ONE
-from netsor.models.values import Constant, Output, Parameter, Traced, Value, constant_value, number, put
+from netsor.models.values import Constant, OutputValue, Parameter, Traced, Value, constant_value, number, put
 
 __all__ = ["add", "align", "as_value", "as_vector", "elementwise", "mul", "power", "unary"]
 
 
 def as_value(reader: Reader, x: Traced | float | int) -> Value:
-    """A traced thing as a value: parameters become vectors or constants."""
+    """Convert a traced operand to a value; parameters become vectors or constants."""
     from netsor.models.operations.parameters import parameter_value
 
     match x:
@@ -33,7 +33,7 @@ def as_value(reader: Reader, x: Traced | float | int) -> Value:
             return parameter_value(reader, x)
         case Constant():
             return _constant(reader, x)
-        case Output():
+        case OutputValue():
             raise beyond_output(reader)
     return number(float(x))
 
@@ -66,7 +66,7 @@ def beyond_output(reader: Reader) -> Exception:
 
 
 def align(reader: Reader, values: list[Value]) -> tuple[list[Value], Axes]:
-    """The values with equal numbers of axes and equal factors, and the axes of what they have in common."""
+    """Bring values to equal numbers of axes and equal factors; return them and the broadcast axes."""
     rank = max(len(v.axes) for v in values)
     values = [replace(v, axes=((),) * (rank - len(v.axes)) + v.axes) for v in values]
     axes: list[Axis] = []
@@ -87,21 +87,21 @@ def _align_axis(values: list[Value], i: int) -> tuple[list[Value], Axis]:
         return values, ()
     sizes = [f.size for f in mine[0]]
     for axis in mine[1:]:
-        sizes = common_sizes(tuple(Factor(s) for s in sizes), axis)
+        sizes = common_sizes(tuple(AxisFactor(s) for s in sizes), axis)
     values = [refine_axis(v, i, sizes) if v.axes[i] else v for v in values]
     columns = zip(*(v.axes[i] for v in values if v.axes[i]), strict=True)
     return values, tuple(reduce(merge, column) for column in columns)
 
 
 def refine_axis(v: Value, i: int, sizes: list) -> Value:
-    """The value with finer factors along an axis."""
+    """Refine the factors of a value along an axis."""
     axis = refine(v.axes[i], sizes)
     out = replace(v, axes=put(v.axes, i, axis))
     return replace(out, node=reshape_node(v.node, out.index())) if isinstance(v.node, Node) else out
 
 
-def merge(f: Factor, g: Factor) -> Factor:
-    """A factor that two values have in common."""
+def merge(f: AxisFactor, g: AxisFactor) -> AxisFactor:
+    """Merge corresponding factors of two values: the real one counts, and two widths become one class."""
     if f.is_vector and g.is_vector:
         assert f.width is not None
         assert g.width is not None
@@ -110,7 +110,7 @@ def merge(f: Factor, g: Factor) -> Factor:
 
 
 def spread(v: Value, axes: Axes) -> Node | float:
-    """The node with an index axis, maybe of length 1, for every finite factor of `axes`."""
+    """Reshape a node to an index axis, possibly of length 1, for each finite factor of `axes`."""
     if not isinstance(v.node, Node):
         return v.node
     key: list[Any] = []
@@ -124,13 +124,13 @@ def spread(v: Value, axes: Axes) -> Node | float:
 
 
 def elementwise(reader: Reader, fn: Callable[..., Any], *values: Value) -> Value:
-    """A function of nodes, coordinate by coordinate, with the scales multiplied in."""
+    """Apply a coordinatewise function, after multiplying the scales into the nodes."""
     folded, axes = align(reader, [reader.fold(v) for v in values])
     return Value(axes, fn(*(spread(v, axes) for v in folded)))
 
 
 def as_vector(reader: Reader, v: Value) -> Value:
-    """A number or C-var as a vector with equal coordinates, along the widths that it has."""
+    """Convert a number or C-var with a width to a vector with equal coordinates."""
     ones = current_trace("a model").leaf(reader.ones())
     axes = tuple(tuple(replace(f, real=True) if f.width else f for f in a) for a in v.axes)
     node = v.node * ones if isinstance(v.node, Node) else fns.mul(ones, float(v.node))
@@ -138,7 +138,7 @@ def as_vector(reader: Reader, v: Value) -> Value:
 
 
 def as_node(v: Value) -> Value:
-    """The value with a node, also if it is a number."""
+    """Give a value a node, if it is a number."""
     if isinstance(v.node, Node):
         return v
     return replace(v, node=current_trace("a model").constant(np.asarray(float(v.node))))
@@ -148,10 +148,10 @@ def as_node(v: Value) -> Value:
 
 
 def add(reader: Reader, x: Traced | float, y: Traced | float, sign: int = 1) -> Any:
-    """x + y, or x - y."""
+    """Compute x + y or x - y."""
     from netsor.models.operations.outputs import add_outputs
 
-    if isinstance(x, Output) or isinstance(y, Output):
+    if isinstance(x, OutputValue) or isinstance(y, OutputValue):
         return add_outputs(reader, x, y, sign)
     a, b = as_value(reader, x), as_value(reader, y)
     scale = ONE
@@ -165,9 +165,9 @@ def add(reader: Reader, x: Traced | float, y: Traced | float, sign: int = 1) -> 
 
 
 def mul(reader: Reader, x: Traced | float, y: Traced | float) -> Any:
-    """x * y; a parameter times a number stays a parameter."""
+    """Compute x * y; a parameter times a number remains a parameter."""
     for one, other in ((x, y), (y, x)):
-        if isinstance(one, Output | Parameter) and not isinstance(other, Output | Parameter):
+        if isinstance(one, OutputValue | Parameter) and not isinstance(other, OutputValue | Parameter):
             factor = as_value(reader, other)
             if factor.is_number and all(length(a) == (1, 1) for a in factor.axes):
                 return _scaled(one, factor)
@@ -176,10 +176,10 @@ def mul(reader: Reader, x: Traced | float, y: Traced | float) -> Any:
     return replace(out, scale=a.scale * b.scale)
 
 
-def _scaled(x: Output | Parameter, factor: Value) -> Output | Parameter:
+def _scaled(x: OutputValue | Parameter, factor: Value) -> OutputValue | Parameter:
     assert isinstance(factor.node, float)
     scale = replace(factor.scale, one=factor.scale.one * factor.node, two=factor.scale.two * factor.node)
-    if isinstance(x, Output):
+    if isinstance(x, OutputValue):
         return x.each(lambda t: replace(t, scale=t.scale * scale))
     return replace(x, scale=x.scale * scale)
 
@@ -195,7 +195,7 @@ def div(reader: Reader, x: Traced | float, y: Traced | float) -> Any:
 
 
 def unary(reader: Reader, name: str, x: Traced, **options: Any) -> Any:
-    """A named function of each coordinate."""
+    """Apply a named function to each coordinate."""
     if name == "neg":
         return mul(reader, x, -1.0)
     v = as_value(reader, x)
@@ -211,7 +211,7 @@ def unary(reader: Reader, name: str, x: Traced, **options: Any) -> Any:
 
 
 def power(reader: Reader, x: Traced, k: float) -> Any:
-    """x^k for a number k."""
+    """Compute x^k for a number k."""
     named = {2: "square", 0.5: "sqrt", -0.5: "rsqrt"}
     if k in named:
         return unary(reader, named[k], x)
@@ -228,7 +228,7 @@ def power(reader: Reader, x: Traced, k: float) -> Any:
 
 
 def select(reader: Reader, mask: Value, x: Traced | float, y: Traced | float) -> Value:
-    """x where the mask is 1, y where it is 0."""
+    """Select x where the mask is 1 and y where it is 0."""
     if as_value(reader, y).is_zero:
         return mul(reader, mask, as_value(reader, x))
     other = add(reader, number(1.0), mask, -1)

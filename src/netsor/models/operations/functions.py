@@ -1,4 +1,4 @@
-"""The coordinatewise functions of models: for nodes, for numbers, and whether f(c x) = c^k f(x)."""
+"""The coordinatewise functions of models, for nodes and numbers, with their degrees of homogeneity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masks of dropout: zeros and ones that are drawn anew for every input, coordinate by coordinate."""
+"""Masks of dropout: random zeros and ones for each input and coordinate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from netsor.lang.functions import step
 from netsor.models.axes import Axes
 from netsor.models.operations import elementwise as each
 from netsor.models.reader import Mask, Reader
-from netsor.models.values import Output, Traced, Value
+from netsor.models.values import OutputValue, Traced, Value
 
 __all__ = ["dropped", "mask"]
 
@@ -24,8 +24,8 @@ NO_WIDTH = (
 
 
 def dropped(reader: Reader, x: Traced, keep: float, over: int | None = None) -> Any:
-    """x times a mask, divided by the probability to be kept; one mask for all but the first `over` axes."""
-    if isinstance(x, Output):
+    """x * mask / keep, where the mask has the first `over` axes of x and is shared along the others."""
+    if isinstance(x, OutputValue):
         raise reader.refuse("dropout of an output", NO_WIDTH)
     v = each.as_value(reader, x)
     if not v.is_vector:
@@ -37,9 +37,9 @@ def dropped(reader: Reader, x: Traced, keep: float, over: int | None = None) -> 
 
 
 def mask(reader: Reader, keep: float, axes: Axes, numbers: np.ndarray | None = None) -> Value:
-    """Ones with probability `keep`, else zeros; `numbers` are those of the model itself, where it knows them.
+    """step(g) with a Gaussian g of mean Phi^-1(keep): 1 with probability `keep`, else 0, as in `ns.Dropout`.
 
-    step(g) with a Gaussian g of mean Phi^-1(keep), as in `ns.Dropout`.
+    numbers  the model's own mask, if it is known
     """
     real = tuple(tuple(replace(f, real=True) for f in axis) for axis in axes)
     index = tuple(f.size[0] for axis in real for f in axis if f.is_index)

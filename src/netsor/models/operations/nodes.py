@@ -1,17 +1,17 @@
-"""Nodes under other index axes, without steps that undo each other: engines look for the plain form."""
+"""Transposes and reshapes of nodes, without steps that cancel: limits match patterns of the simplest form."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from netsor.build.nodes import Expression, Node
+from netsor.build.graph_nodes import Expression, Node
 from netsor.lang import index_maps as maps
 
 __all__ = ["reshape_node", "transpose_node"]
 
 
 def transpose_node(node: Node, order: Sequence[int]) -> Node:
-    """`node.transpose(*order)`; transposes of transposes are one, or none."""
+    """`node.transpose(*order)`, merged with an earlier transpose."""
     if isinstance(node, Expression) and node.op is maps.transpose:
         inner, before = node.args[0], dict(node.attrs)["axes"]
         assert isinstance(inner, Node)
@@ -21,7 +21,7 @@ def transpose_node(node: Node, order: Sequence[int]) -> Node:
 
 
 def reshape_node(node: Node, index: Sequence[int]) -> Node:
-    """`node.reshape(index)`; reshapes of reshapes are one, or none."""
+    """`node.reshape(index)`, merged with an earlier reshape."""
     if isinstance(node, Expression) and node.op is maps.reshape:
         inner = node.args[0]
         assert isinstance(inner, Node)

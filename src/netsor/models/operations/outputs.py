@@ -1,4 +1,4 @@
-"""Outputs: sums of readouts, and what a model returns."""
+"""Outputs: sums of readouts, and the results of a model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import reduce
 from typing import Any
 
-from netsor.build.nodes import Node, apply
+from netsor.build.graph_nodes import Node, apply
 from netsor.build.trace import current_trace
 from netsor.lang import index_maps as maps
 from netsor.models.operations.elementwise import as_value, mul
@@ -14,29 +14,29 @@ from netsor.models.operations.parameters import law_scale, matrix
 from netsor.models.operations.products import rows_axis
 from netsor.models.reader import Reader
 from netsor.models.scalars import ONE, product
-from netsor.models.values import Output, Parameter, Traced, Value
+from netsor.models.values import OutputValue, Parameter, Traced, Value
 
 __all__ = ["add_outputs", "finish"]
 
 
-def add_outputs(reader: Reader, x: Traced | float, y: Traced | float, sign: int) -> Output:
-    """The sum or difference of two outputs, or of an output and its bias."""
+def add_outputs(reader: Reader, x: Traced | float, y: Traced | float, sign: int) -> OutputValue:
+    """Add or subtract two outputs, or an output and its bias."""
     terms: list[Value] = []
     for side, part in ((1, x), (sign, y)):
-        found = _as_output(reader, part)
-        if found is not None:
+        output = _as_output(reader, part)
+        if output is not None:
             if side < 0:
-                found = mul(reader, found, -1.0)
-                assert isinstance(found, Output)
-            terms += found.terms
+                output = mul(reader, output, -1.0)
+                assert isinstance(output, OutputValue)
+            terms += output.terms
     rank = max(len(t.axes) for t in terms)
     whole = next(t for t in terms if len(t.axes) == rank)
-    return Output(tuple(_like(t, whole) for t in terms))
+    return OutputValue(tuple(_like(t, whole) for t in terms))
 
 
-def _as_output(reader: Reader, x: Traced | float) -> Output | None:
-    """An output, the bias of one, or None for 0."""
-    if isinstance(x, Output):
+def _as_output(reader: Reader, x: Traced | float) -> OutputValue | None:
+    """Convert to an output, which may be a bias; None for 0."""
+    if isinstance(x, OutputValue):
         return x
     if isinstance(x, Parameter) and not x.is_constant:
         return _bias(reader, x)
@@ -56,8 +56,8 @@ def _as_output(reader: Reader, x: Traced | float) -> Output | None:
     )
 
 
-def _bias(reader: Reader, p: Parameter) -> Output:
-    """A bias of an output: a readout of the vector whose coordinates are 1."""
+def _bias(reader: Reader, p: Parameter) -> OutputValue:
+    """The bias of an output, as a readout of the vector of ones."""
     if p.widths:
         raise reader.refuse(
             f"a width of `{p.name}` is added to an output", "Let the last layer have a fixed number of rows."
@@ -67,11 +67,11 @@ def _bias(reader: Reader, p: Parameter) -> Output:
     v = matrix(reader, p, p.law.var[0] * p.scale.one**2, (), "output bias", rows=rows)
     axes = tuple(rows_axis(a) for a in p.axes)
     node = current_trace("a model").leaf(ones) * 1.0
-    return Output((Value(axes, node, law_scale(p, ONE), v),))
+    return OutputValue((Value(axes, node, law_scale(p, ONE), v),))
 
 
 def _like(t: Value, whole: Value) -> Value:
-    """A term with all axes of the output, constant along those that it has not."""
+    """Broadcast a term to all axes of the output."""
     axes = ((),) * (len(whole.axes) - len(t.axes)) + t.axes
     axes = tuple(
         tuple(replace(f, real=False) for f in w) if not a and w and not w[0].rows else a
@@ -81,8 +81,8 @@ def _like(t: Value, whole: Value) -> Value:
 
 
 def finish(reader: Reader, x: Any) -> Any:
-    """What the network returns for an output: the sum of its readouts."""
-    if not isinstance(x, Output):
+    """Apply the readouts of an output, and return their sum."""
+    if not isinstance(x, OutputValue):
         kind = "vectors" if isinstance(x, Value) and x.is_vector else "no output"
         raise reader.refuse(
             f"the model returns {kind}",
@@ -107,7 +107,7 @@ def _applied(reader: Reader, t: Value) -> Any:
     return t.matrix.times(node, aligned=t.lead)
 
 
-def rows_first(x: Output) -> list[int]:
-    """The axes of an output with those of rows first, as netsor orders them."""
+def rows_first(x: OutputValue) -> list[int]:
+    """Order the axes of an output as netsor does: rows of the readout first."""
     wide = [i for i, a in enumerate(x.axes) if a and a[0].rows]
     return wide + [i for i in range(len(x.axes)) if i not in wide]

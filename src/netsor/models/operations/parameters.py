@@ -10,33 +10,33 @@ import numpy as np
 
 from netsor.build.parameters import Matrix, Vector
 from netsor.build.trace import current_trace
-from netsor.models.axes import Axes, Cut, Factor, WidthClass, finite, unknown
-from netsor.models.laws import MIXED, Row
+from netsor.models.axes import Axes, AxisFactor, AxisLayout, WidthClass, finite, unknown
+from netsor.models.laws import MIXED, ParameterRow
 from netsor.models.reader import Reader, Use
-from netsor.models.scalars import NEAR, ONE, Scale, Size
+from netsor.models.scalars import NEAR, ONE, Size, WidthScale
 from netsor.models.values import Parameter, Value, fixed
 
 __all__ = ["law_scale", "matrix", "parameter", "parameter_value"]
 
 
-def parameter(row: Row, cuts: dict[tuple[str, int], Cut]) -> Parameter:
-    """A parameter as the model stores it, with the blocks that are known of its widths."""
+def parameter(row: ParameterRow, cuts: dict[tuple[str, int], AxisLayout]) -> Parameter:
+    """Create a parameter as the model stores it, with the known layouts of its widths."""
     axes: list = []
     for k, size in enumerate(row.shape):
         if size[0] == size[1]:
             axes.append(finite(size[0]))
             continue
-        cut = cuts.get((row.name, k), Cut())
+        cut = cuts.get((row.name, k), AxisLayout())
         parts = cut.outer * cut.inner
         if size[0] % parts or size[1] % parts:
             raise ValueError(f"the width {size[0]} of `{row.name}` is no multiple of {parts}")
-        width = Factor((size[0] // parts, size[1] // parts), WidthClass((row.name, k)))
+        width = AxisFactor((size[0] // parts, size[1] // parts), WidthClass((row.name, k)))
         axes.append((*finite(cut.outer), width, *finite(cut.inner)))
     return Parameter(row.name, tuple(axes), tuple(axes), row.law)
 
 
 def parameter_value(reader: Reader, p: Parameter) -> Value:
-    """A parameter as a constant or a vector."""
+    """Convert a parameter to a constant or a vector."""
     if p.is_constant:
         axes = tuple(unknown(size) for size in p.shape)
         return Value(axes, float(p.law.mean), p.scale)
@@ -60,7 +60,7 @@ _NO_VECTOR = (
 
 
 def check_law(reader: Reader, p: Parameter) -> None:
-    """A parameter has one law for all its entries."""
+    """Check that all entries of a parameter have one law."""
     if p.law.source == MIXED:
         raise reader.refuse(
             f"the parts of the parameter `{p.name}` are filled with different laws",
@@ -73,24 +73,24 @@ def _vector(reader: Reader, p: Parameter) -> Vector:
     check_law(reader, p)
     key = (p.name, "vector")
     registry = reader.registry
-    if key not in registry.made:
+    if key not in registry.by_piece:
         index = tuple(f.size[0] for a in p.stored for f in a if f.is_index)
         name = registry.name(p.name)
-        registry.made[key] = Vector(_rounded(p.law.var[0]), p.law.mean, index=index, name=name)
+        registry.by_piece[key] = Vector(_rounded(p.law.var[0]), p.law.mean, index=index, name=name)
         registry.uses[name] = Use(replace(p, axes=p.stored, steps=(), scale=ONE), "vector")
-    made = registry.made[key]
-    assert isinstance(made, Vector)
-    return made
+    vector = registry.by_piece[key]
+    assert isinstance(vector, Vector)
+    return vector
 
 
 def _rounded(var: float) -> float:
-    """A variance that is a fraction up to rounding, as that fraction: initialisers compute with rounding."""
+    """Round a variance to a nearby simple fraction, to undo the rounding of initialisers."""
     fraction = float(Fraction(var).limit_denominator(100_000))
     return fraction if math.isclose(fraction, var, rel_tol=1e-12) else var
 
 
 def _repeat_steps(v: Value, p: Parameter) -> Value:
-    """What was done to the stored array, done to the vector."""
+    """Repeat the operations on the stored array for the vector."""
     from netsor.models.operations.shapes import reshape_value, transpose_value
 
     sizes = _shapes_of_steps(p)
@@ -100,14 +100,14 @@ def _repeat_steps(v: Value, p: Parameter) -> Value:
 
 
 def _shapes_of_steps(p: Parameter) -> list[list[Size]]:
-    """The shape after each step, at both widths."""
+    """Compute the shape after each step, at both widths."""
     return [shape if kind == "reshape" else [] for kind, shape in p.steps]
 
 
-def law_scale(p: Parameter, cols: Scale) -> Scale:
-    """The factor that the law of a parameter puts at the two widths, beyond that of a vector or a matrix.
+def law_scale(p: Parameter, cols: WidthScale) -> WidthScale:
+    """The factor at the two widths that remains of a parameter's law beyond that of a vector or a matrix.
 
-    For a matrix `cols` holds the roots of its numbers of columns: the variance var/n cancels them.
+    cols  for a matrix, the square roots of its numbers of columns, which cancel the variance var/n
     """
     if p.law.at_width or p.law.fan_in or not p.law.var[0]:
         return ONE
@@ -116,7 +116,7 @@ def law_scale(p: Parameter, cols: Scale) -> Scale:
     half = round(2 * power) / 2
     power = half if abs(power - half) < NEAR else power
     names = frozenset([p.name])
-    return ONE if power == 0 else Scale(1.0, 2**power, names, names if power > 0 else frozenset())
+    return ONE if power == 0 else WidthScale(1.0, 2**power, names, names if power > 0 else frozenset())
 
 
 def matrix(
@@ -128,11 +128,11 @@ def matrix(
     contracted: tuple[int, ...] = (),
     rows: int | None = None,
 ) -> Matrix:
-    """The Matrix of a parameter in this role; the same one each time, for all inputs."""
+    """Return the Matrix of a parameter in this role; all inputs share it."""
     check_law(reader, p)
     home = frozenset(f.width.home for i in contracted for f in p.axes[i] if f.width)
     registry, key = reader.registry, (p.name, role, home, p.piece)
-    for other in registry.made:
+    for other in registry.by_piece:
         if other[0] == p.name and other != key and not _apart(other, key):
             raise reader.refuse(
                 f"the parameter `{p.name}` is used in two ways, as {other[1]} and as "
@@ -141,13 +141,13 @@ def matrix(
                 "program. Untie them: give the second use a parameter of its own "
                 "(tie_word_embeddings=False).",
             )
-    if key not in registry.made:
+    if key not in registry.by_piece:
         name = registry.name("_".join([p.name, *(str(first) for _, first, _ in p.piece)]))
-        registry.made[key] = Matrix(_rounded(var), rows, index=index, name=name)
+        registry.by_piece[key] = Matrix(_rounded(var), rows, index=index, name=name)
         registry.uses[name] = Use(p, role, contracted)
-    made = registry.made[key]
-    assert isinstance(made, Matrix)
-    return made
+    matrices = registry.by_piece[key]
+    assert isinstance(matrices, Matrix)
+    return matrices
 
 
 def _apart(one: tuple, two: tuple) -> bool:
@@ -162,7 +162,7 @@ def _apart(one: tuple, two: tuple) -> bool:
 
 
 def stored_numbers(p: Parameter, array: np.ndarray) -> np.ndarray:
-    """The model's own numbers of a parameter, brought into the factors of its axes."""
+    """Return the model's numbers of a parameter, reshaped to the factors of its axes."""
     for kind, argument in p.steps:
         if kind == "transpose":
             array = array.transpose(argument)

@@ -1,4 +1,4 @@
-"""Products: a parameter with a value (embedding, hidden layer, readout), and values with each other."""
+"""Products of a parameter and a value (embedding, hidden layer, readout), and of two values."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from netsor.build.functions import contract
-from netsor.build.nodes import Node
+from netsor.build.array_functions import contract
+from netsor.build.graph_nodes import Node
 from netsor.build.trace import current_trace
 from netsor.lang import functions as fns
-from netsor.models.axes import Axes, Factor, common_sizes, finite, length, refine, shape_of
+from netsor.models.axes import Axes, AxisFactor, common_sizes, finite, length, refine, shape_of
 from netsor.models.operations.elementwise import (
     align,
     as_node,
@@ -35,8 +35,8 @@ from netsor.models.operations.shapes import (
     without_ones,
 )
 from netsor.models.reader import Reader
-from netsor.models.scalars import ONE, Scale, both, product
-from netsor.models.values import Constant, Output, Parameter, Value, fixed, put
+from netsor.models.scalars import ONE, WidthScale, both, product
+from netsor.models.values import Constant, OutputValue, Parameter, Value, fixed, put
 
 __all__ = ["einsum", "lookup", "multiply"]
 
@@ -45,7 +45,7 @@ __all__ = ["einsum", "lookup", "multiply"]
 class _Meeting:
     """A value and a parameter whose shared axes have equal factors.
 
-    Axes of both are in the order batch (runs along), contracted, free.
+    The axes of both are ordered (batch, contracted, free).
     """
 
     value: Value
@@ -54,7 +54,7 @@ class _Meeting:
     contracted: int
     original: tuple[int, ...]  # the contracted axes in the parameter's own order
 
-    def factors(self, first: int, last: int | None = None) -> list[Factor]:
+    def factors(self, first: int, last: int | None = None) -> list[AxisFactor]:
         return [f for a in self.parameter.axes[first:last] for f in a]
 
     @property
@@ -73,24 +73,25 @@ def multiply(
     contracted: tuple[Sequence[int], Sequence[int]],
     batch: tuple[Sequence[int], Sequence[int]] = ((), ()),
     positions: int = 1,
-) -> Value | Output:
-    """Contract axes of a value with axes of a parameter; axes (batch, free of the value, free of p).
+) -> Value | OutputValue:
+    """Contract axes of a value with axes of a parameter; the result has axes (batch, free of v, free of p).
 
-    positions  what the fan-in counts beside the contracted axes: the positions of a kernel
+    contracted, batch  axes of v, and the corresponding axes of p
+    positions          number of kernel positions, which the fan-in counts besides the contracted axes
     """
     vc, pc = contracted
     free = tuple(v.axes[i] for i in _rest(v, [*batch[0], *vc]))
-    own = tuple(p.axes[i] for i in _rest(p, [*batch[1], *pc]))
+    free_axes = tuple(p.axes[i] for i in _rest(p, [*batch[1], *pc]))
     along = tuple(v.axes[i] for i in batch[0])
     if v.is_zero or (p.is_constant and p.law.mean == 0):
-        return zeros(along + free + own)
+        return zeros(along + free + free_axes)
     if p.is_constant:
         summed = total(
             reader, transpose_value(v, [*batch[0], *_rest(v, [*batch[0], *vc]), *vc]), _last(v, vc)
         )
         out = mul(reader, summed, Value((), float(p.law.mean), p.scale))
         assert isinstance(out, Value)
-        return replace(out, axes=out.axes + fixed(own))
+        return replace(out, axes=out.axes + fixed(free_axes))
     if p.law.mean:
         raise reader.refuse(
             f"the entries of the matrix `{p.name}` have mean {p.law.mean:g}",
@@ -116,7 +117,7 @@ def _meet(
     contracted: tuple[Sequence[int], Sequence[int]],
     batch: tuple[Sequence[int], Sequence[int]],
 ) -> _Meeting:
-    """Bring the shared axes of a value and a parameter in front, in equal factors."""
+    """Move the shared axes of a value and a parameter to the front, and refine them to equal factors."""
     vs, ps = [*batch[0], *contracted[0]], [*batch[1], *contracted[1]]
     for i, j in zip(vs, ps, strict=True):
         sizes = common_sizes(v.axes[i], p.axes[j])
@@ -136,7 +137,7 @@ def _meet(
 
 
 def _with_members(v: Value, i: int) -> Value:
-    """Index axes for the finite factors of an axis that also has a width."""
+    """Create index axes for the finite factors of an axis that also contains a width."""
     factors = v.axes[i]
     apart = replace(v, axes=(*v.axes[:i], *((f,) for f in factors), *v.axes[i + 1 :]))
     for k, f in enumerate(factors):
@@ -146,8 +147,8 @@ def _with_members(v: Value, i: int) -> Value:
     return replace(apart, axes=(*v.axes[:i], joined, *v.axes[i + 1 :]))
 
 
-def _matmul(reader: Reader, m: _Meeting, positions: int) -> Value | Output:
-    """A hidden layer, or a readout."""
+def _matmul(reader: Reader, m: _Meeting, positions: int) -> Value | OutputValue:
+    """Apply a parameter as a hidden layer or as a readout."""
     p, shared = m.parameter, m.batch + m.contracted
     inner = m.factors(m.batch, shared)
     columns = [f for f in inner if f.width]
@@ -173,32 +174,34 @@ def _matmul(reader: Reader, m: _Meeting, positions: int) -> Value | Output:
     lead = tuple(f.size[0] for f in m.factors(0, shared) if not f.width)
     if not rows:
         return _readout(reader, m, var, m.value.scale * scale, lead)
-    own = tuple(f.size[0] for a in m.free_parameter for f in a if f.is_index)
-    W = matrix(reader, p, var, lead + own, "hidden", tuple(range(m.batch, shared)))
+    sizes = tuple(f.size[0] for a in m.free_parameter for f in a if f.is_index)
+    W = matrix(reader, p, var, lead + sizes, "hidden", tuple(range(m.batch, shared)))
     node = W.times(m.value.node, aligned=len(lead))
     kept = sum(f.is_index for f in m.factors(0, m.batch))
     if len(lead) > kept:
         node = node.sum(tuple(range(kept, len(lead))))
-    k, rank = kept + len(own), len(node.index)
+    k, rank = kept + len(sizes), len(node.index)
     order = [*range(kept), *range(k, rank), *range(kept, k)]
     node = transpose_node(node, order)
     return Value(m.value.axes[: m.batch] + m.free_value + m.free_parameter, node, m.value.scale * scale)
 
 
-def _law(p: Parameter, cols: tuple[int, int], others: int) -> tuple[float, Scale]:
-    """var of the Matrix, whose entries have variance var / columns, and the factor that is left."""
-    entry = p.law.var[0] / (cols[0] * others) if p.law.fan_in else p.law.var[0]
-    roots = Scale(math.sqrt(cols[0]), math.sqrt(cols[1]))
-    ratio = Scale(1.0, p.scale.two / p.scale.one)
+def _law(p: Parameter, cols: tuple[int, int], summed: int) -> tuple[float, WidthScale]:
+    """Return var of the Matrix, whose entries have variance var / columns, and the remaining factor."""
+    entry = p.law.var[0] / (cols[0] * summed) if p.law.fan_in else p.law.var[0]
+    roots = WidthScale(math.sqrt(cols[0]), math.sqrt(cols[1]))
+    ratio = WidthScale(1.0, p.scale.two / p.scale.one)
     if p.law.at_width or p.law.fan_in:
         roots = ONE
-    elif not ratio.is_fixed:  # a factor 1/sqrt(n) beside entries of variance 1
+    elif not ratio.is_fixed:  # an explicit factor 1/sqrt(n), and entries of variance 1
         roots = roots * ratio
         ratio = ONE
     return entry * p.scale.one**2 * cols[0], law_scale(p, roots) * ratio
 
 
-def _readout(reader: Reader, m: _Meeting, var: float, scale: Scale, lead: tuple[int, ...]) -> Output:
+def _readout(
+    reader: Reader, m: _Meeting, var: float, scale: WidthScale, lead: tuple[int, ...]
+) -> OutputValue:
     if m.batch:
         raise reader.refuse(
             f"the readout `{m.parameter.name}` has a matrix for each member of an axis",
@@ -207,22 +210,22 @@ def _readout(reader: Reader, m: _Meeting, var: float, scale: Scale, lead: tuple[
     rows = product(shape_of(m.free_parameter))[0]
     v = matrix(reader, m.parameter, var, lead, "readout", tuple(range(m.contracted)), rows)
     axes = tuple(rows_axis(a) for a in m.free_parameter)
-    return Output((Value(m.free_value + axes, m.value.node, scale, v, len(lead)),))
+    return OutputValue((Value(m.free_value + axes, m.value.node, scale, v, len(lead)),))
 
 
-def rows_axis(axis: tuple[Factor, ...]) -> tuple[Factor, ...]:
-    """The rows of a readout, as an axis."""
+def rows_axis(axis: tuple[AxisFactor, ...]) -> tuple[AxisFactor, ...]:
+    """Mark an axis as the rows of a readout."""
     size = length(axis)
-    return () if size == (1, 1) else (Factor(size, rows=True),)
+    return () if size == (1, 1) else (AxisFactor(size, rows=True),)
 
 
 def _embed(
     reader: Reader, v: Value, p: Parameter, contracted: tuple[Sequence[int], Sequence[int]], positions: int
 ) -> Value:
-    """A matrix times data."""
+    """Multiply a matrix with data."""
     vc, pc = contracted
-    own = tuple(p.axes[i] for i in _rest(p, pc))
-    if not any(f.width for a in own for f in a):
+    free_axes = tuple(p.axes[i] for i in _rest(p, pc))
+    if not any(f.width for a in free_axes for f in a):
         raise reader.refuse(
             f"`{p.name}` maps data to a finite dimension",
             "No dimension of this layer grew with the width. Is it built with a fixed size? Let make(n) "
@@ -233,25 +236,25 @@ def _embed(
             v = with_index(v, i)
     order = [*_rest(v, vc), *vc]
     moved = transpose_value(v, order)
-    rest = moved.axes[: len(order) - len(vc)]
+    kept_axes = moved.axes[: len(order) - len(vc)]
     m = math.prod(v.shape[i][0] for i in vc)
     entry = p.law.var[0] / (m * positions) if p.law.fan_in else p.law.var[0]
-    index = tuple(f.size[0] for a in own for f in a if f.is_index)
+    index = tuple(f.size[0] for a in free_axes for f in a if f.is_index)
     porder = [*pc, *_rest(p, pc)]
     q = replace(p, axes=tuple(p.axes[i] for i in porder), steps=(*p.steps, ("transpose", tuple(porder))))
     U = matrix(reader, q, entry * p.scale.one**2 * m, index, "embedding", tuple(range(len(pc))))
     assert isinstance(moved.node, Node)
-    lead = tuple(f.size[0] for a in rest for f in a)
+    lead = tuple(f.size[0] for a in kept_axes for f in a)
     flat = (*lead, m)
     node = U @ reshape_node(moved.node, flat)
     k, rank = len(index), len(node.index)
     node = transpose_node(node, [*range(k, rank), *range(k)])
-    scale = law_scale(p, Scale(1.0, p.scale.two / p.scale.one))
-    return Value(rest + own, node, v.scale * scale)
+    scale = law_scale(p, WidthScale(1.0, p.scale.two / p.scale.one))
+    return Value(kept_axes + free_axes, node, v.scale * scale)
 
 
 def lookup(reader: Reader, p: Parameter, ids: Value | Constant) -> Value:
-    """Rows of an embedding table: the table times one-hot data, 1 - |id - row| where that is positive."""
+    """Look up rows of an embedding table: the table times one-hot data max(0, 1 - |id - row|)."""
     rows = p.shape[0][0]
     if p.is_constant:
         shape = ids.shape
@@ -270,13 +273,13 @@ def lookup(reader: Reader, p: Parameter, ids: Value | Constant) -> Value:
         alive = np.ones(rows)
         alive[list(p.law.zero_rows)] = 0.0
         hot = hot * alive
-    found = multiply(reader, Value((*axes, (Factor(both(rows)),)), hot), p, ([len(axes)], [0]))
-    assert isinstance(found, Value)
-    return found
+    rows_read = multiply(reader, Value((*axes, (AxisFactor(both(rows)),)), hot), p, ([len(axes)], [0]))
+    assert isinstance(rows_read, Value)
+    return rows_read
 
 
 def _ids(reader: Reader, ids: Value | Constant, rows: int) -> tuple[Axes, Node]:
-    """The axes of an array of indices, and its node."""
+    """Return the axes of an array of indices, and its node."""
     trace = current_trace("an embedding")
     if isinstance(ids, Constant):
         axes = tuple(finite(s) for s in ids.one.shape)
@@ -289,7 +292,7 @@ def _ids(reader: Reader, ids: Value | Constant, rows: int) -> tuple[Axes, Node]:
         axes, node = v.axes, as_node(v).node
         assert isinstance(node, Node)
         was, values = trace.concrete, trace.concretise(node)
-        trace.concrete = was  # looking for mistakes does not make the program depend on the values
+        trace.concrete = was  # a check of values must not make the program depend on them
     if (values != np.rint(values)).any() or values.min() < 0 or values.max() >= rows:
         bad = values[(values != np.rint(values)) | (values < 0) | (values >= rows)].flat[0]
         raise reader.refuse(
@@ -309,7 +312,7 @@ def einsum(
     contracted: tuple[Sequence[int], Sequence[int]],
     batch: tuple[Sequence[int], Sequence[int]] = ((), ()),
 ) -> Value:
-    """Axes of the result: batch, free of a, free of b."""
+    """Contract two values; the result has axes (batch, free of a, free of b)."""
     (ca, cb), (ba, bb) = contracted, batch
     fa, fb = _rest(a, [*ca, *ba]), _rest(b, [*cb, *bb])
     if a.is_zero or b.is_zero:
@@ -359,13 +362,15 @@ def _contraction(reader: Reader, a: Value, x: Value, nb: int, nc: int) -> Value:
 
 
 def _same_index(v: Value) -> Value:
-    """The node reshaped to the factors of its axes, which may be finer than before."""
+    """Reshape a node to the factors of its axes, which may be finer than before."""
     assert isinstance(v.node, Node)
     return replace(v, node=reshape_node(v.node, v.index()))
 
 
-def gather(reader: Reader, x: Value | Parameter | Output, axis: int, ids: Constant) -> Value | Output:
-    """Fixed members of a finite axis, under the shape of the indices."""
+def gather(
+    reader: Reader, x: Value | Parameter | OutputValue, axis: int, ids: Constant
+) -> Value | OutputValue:
+    """Take fixed members of a finite axis, in the shape of the indices."""
     if not np.array_equal(ids.one, ids.two):
         raise ValueError("the positions of members that are taken depend on the width")
     flat = ids.one.reshape(-1)

@@ -1,4 +1,4 @@
-"""Sums, means, maxima, softmax and normalisations: over a width they are averages (Moments)."""
+"""Sums, means, maxima, softmax and normalisations; over a width they are averages (Moments)."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from netsor.build.functions import mean as average_over_width
-from netsor.build.nodes import Node, apply
+from netsor.build.array_functions import mean as average_over_width
+from netsor.build.graph_nodes import Node, apply
 from netsor.lang.functions import MIXINGS
 from netsor.models.operations.elementwise import add, as_value, beyond_output, div, mul, unary
 from netsor.models.operations.shapes import reshape, with_index, without_ones
 from netsor.models.reader import Reader
-from netsor.models.scalars import Scale, product
-from netsor.models.values import Output, Traced, Value, number
+from netsor.models.scalars import WidthScale, product
+from netsor.models.values import OutputValue, Traced, Value, number
 
 __all__ = ["batchnorm", "extreme", "mean", "normalise", "softmax", "total"]
 
 
 def total(reader: Reader, x: Traced, axes: Sequence[int]) -> Any:
-    """The sum over axes, which are removed; over a width it is n times an average."""
-    if isinstance(x, Output):
+    """Sum over axes, and remove them; a sum over a width is n times an average."""
+    if isinstance(x, OutputValue):
         return x.each(lambda t: _total(reader, t, axes))
     return _total(reader, as_value(reader, x), axes)
 
@@ -44,11 +44,11 @@ def _total(reader: Reader, v: Value, axes: Sequence[int]) -> Value:
     if count != 1:
         node = node * float(count)
     left = tuple(a for i, a in enumerate(v.axes) if i not in axes)
-    return replace(v, axes=left, node=node, scale=v.scale * Scale(float(wide[0]), float(wide[1])))
+    return replace(v, axes=left, node=node, scale=v.scale * WidthScale(float(wide[0]), float(wide[1])))
 
 
 def mean(reader: Reader, x: Traced, axes: Sequence[int], keep: bool = False) -> Any:
-    """The mean over axes; with `keep` they stay, with length 1."""
+    """Average over axes; with `keep` they remain with length 1."""
     shape = x.shape
     one, two = product([shape[i] for i in axes])
     out = mul(reader, total(reader, x, axes), number(1 / one, 1 / two))
@@ -56,8 +56,8 @@ def mean(reader: Reader, x: Traced, axes: Sequence[int], keep: bool = False) -> 
 
 
 def extreme(reader: Reader, x: Traced, axes: Sequence[int], name: str = "max") -> Value:
-    """The maximum or minimum over finite axes, coordinate by coordinate."""
-    if isinstance(x, Output):
+    """Take the maximum or minimum over finite axes, coordinate by coordinate."""
+    if isinstance(x, OutputValue):
         raise beyond_output(reader)
     v = reader.fold(as_value(reader, x))
     if any(f.width is not None for i in axes for f in v.axes[i]):
@@ -72,8 +72,8 @@ def extreme(reader: Reader, x: Traced, axes: Sequence[int], name: str = "max") -
 
 
 def softmax(reader: Reader, x: Traced, axis: int) -> Value:
-    """Softmax over a finite axis: of attention scores, or of vectors, coordinate by coordinate."""
-    if isinstance(x, Output):
+    """Apply softmax along a finite axis, to attention scores or to vectors coordinate by coordinate."""
+    if isinstance(x, OutputValue):
         raise beyond_output(reader)
     v = as_value(reader, x)
     if any(f.width is not None for f in v.axes[axis]):
@@ -90,7 +90,7 @@ def softmax(reader: Reader, x: Traced, axis: int) -> Value:
 
 
 def normalise(reader: Reader, x: Traced, axes: Sequence[int], eps: float, centre: bool = True) -> Value:
-    """(x - mean) / sqrt(mean square + eps) over axes; over finite axes alone it is a batchnorm."""
+    """Compute (x - mean) / sqrt(variance + eps) over axes; over finite axes only, it is a batchnorm."""
     v = reader.fold(as_value(reader, x))
     if v.is_vector and not any(f.is_vector for i in axes for f in v.axes[i]):
         if centre:
@@ -105,7 +105,7 @@ def normalise(reader: Reader, x: Traced, axes: Sequence[int], eps: float, centre
 
 
 def batchnorm(reader: Reader, x: Traced, axes: Sequence[int], eps: float) -> Value:
-    """Every coordinate normalised over finite axes: members of a batch, pixels."""
+    """Normalise each coordinate over finite axes: members of a batch, pixels."""
     v = reader.fold(as_value(reader, x))
     indices = v.index_axes(list(axes))
     if not indices:

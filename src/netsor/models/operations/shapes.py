@@ -1,4 +1,4 @@
-"""Transposes, reshapes, slices and concatenations: nothing is computed, axes move."""
+"""Transposes, reshapes, slices and concatenations of values and parameters."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from netsor.build.functions import concat as concat_nodes
-from netsor.build.functions import contract
-from netsor.build.nodes import Node, apply
+from netsor.build.array_functions import concat as concat_nodes
+from netsor.build.array_functions import contract
+from netsor.build.graph_nodes import Node, apply
 from netsor.lang import index_maps as maps
 from netsor.models.axes import (
     Axis,
+    AxisFactor,
     CutWidth,
-    Factor,
     finite,
     length,
     refine,
@@ -27,7 +27,7 @@ from netsor.models.operations.elementwise import align, as_node, as_value, as_ve
 from netsor.models.operations.nodes import reshape_node, transpose_node
 from netsor.models.reader import Reader
 from netsor.models.scalars import Size, both
-from netsor.models.values import Output, Parameter, Traced, Value, put, replaced
+from netsor.models.values import OutputValue, Parameter, Traced, Value, put, replaced
 
 __all__ = [
     *("broadcast", "concatenate", "map_axis", "pad", "put_members", "reshape", "slice_axis", "take"),
@@ -37,7 +37,7 @@ __all__ = [
 
 def transpose(reader: Reader, x: Traced, order: Sequence[int]) -> Any:
     match x:
-        case Output():
+        case OutputValue():
             return x.each(lambda t: transpose_value(t, order))
         case Parameter():
             axes = tuple(x.axes[i] for i in order)
@@ -55,7 +55,7 @@ def transpose_value(v: Value, order: Sequence[int]) -> Value:
 
 def reshape(reader: Reader, x: Traced, shape: Sequence[Size]) -> Any:
     match x:
-        case Output():
+        case OutputValue():
             return x.each(lambda t: reshape_value(t, shape))
         case Parameter():
             axes = regroup(x.axes, shape)
@@ -69,8 +69,8 @@ def reshape_value(v: Value, shape: Sequence[Size]) -> Value:
 
 
 def broadcast(reader: Reader, x: Traced, shape: Sequence[Size], dims: Sequence[int]) -> Any:
-    """Axis i of x becomes axis dims[i] of an array of this shape; the others are new."""
-    if isinstance(x, Output):
+    """Broadcast x to a shape: axis i of x becomes axis dims[i], other axes are new."""
+    if isinstance(x, OutputValue):
         return x.each(lambda t: _broadcast(t, shape, dims))
     return _broadcast(as_value(reader, x), shape, dims)
 
@@ -87,7 +87,7 @@ def _broadcast(v: Value, shape: Sequence[Size], dims: Sequence[int]) -> Value:
 
 
 def with_index(v: Value, i: int) -> Value:
-    """The value with one index axis for a finite axis, also where it is constant or of length 1."""
+    """Give a finite axis exactly one index axis, even if the value is constant along it."""
     axis = v.axes[i]
     if len(axis) == 1 and axis[0].is_index:
         return v
@@ -96,26 +96,26 @@ def with_index(v: Value, i: int) -> Value:
     v = as_node(v)
     assert isinstance(v.node, Node)
     node, where = v.node, v.position(i)
-    for f in axis or (Factor((1, 1), real=False),):
+    for f in axis or (AxisFactor((1, 1), real=False),):
         if not f.is_index:
             key = (slice(None),) * where + (None,)
             node = apply(maps.take, node[key], axis=where, indices=(0,) * f.size[0])
         where += 1
     total = length(axis)
-    out = replaced(v, i, (Factor(total),), node)
+    out = replaced(v, i, (AxisFactor(total),), node)
     return replace(out, node=reshape_node(node, out.index()))
 
 
 def without_ones(v: Value) -> Value:
-    """The value without index axes of length 1."""
+    """Remove index axes of length 1."""
     axes = tuple(tuple(f for f in a if f.size != (1, 1)) for a in v.axes)
     out = replace(v, axes=axes)
     return replace(out, node=reshape_node(v.node, out.index())) if isinstance(v.node, Node) else out
 
 
 def take(reader: Reader, x: Traced, axis: int, indices: Sequence[int]) -> Any:
-    """Members of a finite axis, in any order."""
-    if isinstance(x, Output):
+    """Take members of a finite axis, in any order."""
+    if isinstance(x, OutputValue):
         return x.each(lambda t: _take(t, axis, indices))
     return _take(as_value(reader, x), axis, indices)
 
@@ -123,21 +123,21 @@ def take(reader: Reader, x: Traced, axis: int, indices: Sequence[int]) -> Any:
 def _take(v: Value, axis: int, indices: Sequence[int]) -> Value:
     v = with_index(v, axis)
     node = apply(maps.take, v.node, axis=v.position(axis), indices=tuple(int(i) for i in indices))
-    return without_ones(replaced(v, axis, (Factor(both(len(indices))),), node))
+    return without_ones(replaced(v, axis, (AxisFactor(both(len(indices))),), node))
 
 
 def map_axis(v: Value, axis: int, matrix: np.ndarray) -> Value:
-    """A matrix of numbers along a finite axis."""
+    """Multiply by a matrix of numbers along a finite axis."""
     v = with_index(v, axis)
     order = [i for i in range(len(v.axes)) if i != axis] + [axis]
     moved = transpose_value(v, order)
     node = contract(np.asarray(matrix, float), moved.node)
-    out = replaced(moved, len(order) - 1, (Factor(both(len(matrix))),), node)
+    out = replaced(moved, len(order) - 1, (AxisFactor(both(len(matrix))),), node)
     return transpose_value(out, np.argsort(order).tolist())
 
 
 def pad(v: Value, axis: int, before: int, after: int) -> Value:
-    """Zeros before and after a finite axis; negative numbers cut members off."""
+    """Pad a finite axis with zeros; negative numbers remove members."""
     if not before and not after:
         return v
     n = v.shape[axis][0]
@@ -152,11 +152,11 @@ def pad(v: Value, axis: int, before: int, after: int) -> Value:
 
 
 def slice_axis(reader: Reader, x: Traced, axis: int, start: Size, stop: Size, step: int = 1) -> Any:
-    """x[start:stop:step] along an axis, with the bounds at both widths."""
+    """Slice x[start:stop:step] along an axis, with bounds at both widths."""
     size = x.shape[axis]
     if start == (0, 0) and stop == size and step == 1:
         return x
-    if isinstance(x, Output):
+    if isinstance(x, OutputValue):
         return x.each(lambda t: _slice(reader, t, axis, start, stop, step))
     if start[0] >= stop[0] and start[1] >= stop[1]:
         return Value(tuple(unknown(s) for s in (*x.shape[:axis], (0, 0), *x.shape[axis + 1 :])), 0.0)
@@ -172,7 +172,7 @@ def slice_axis(reader: Reader, x: Traced, axis: int, start: Size, stop: Size, st
 
 
 def _check_steps(reader: Reader, size: Size, start: Size, stop: Size, step: int) -> None:
-    """Coordinates of a width that are taken in steps are one part of its blocks of `step` neighbours."""
+    """Check a strided slice of a width: it must take one position in all blocks of `step` neighbours."""
     whole = all(n % step == 0 and n - step < k - first for n, k, first in zip(size, stop, start, strict=True))
     if not whole or start[0] != start[1] or start[0] >= step:
         raise reader.refuse(
@@ -183,13 +183,13 @@ def _check_steps(reader: Reader, size: Size, start: Size, stop: Size, step: int)
 
 
 def _by_steps(reader: Reader, x: Traced, axis: int, step: int) -> Any:
-    """An axis as two: blocks of neighbours, and the place within a block."""
+    """Split an axis into two: blocks of `step` neighbours, and the position within a block."""
     blocks = (x.shape[axis][0] // step, x.shape[axis][1] // step)
     return reshape(reader, x, [*x.shape[:axis], blocks, both(step), *x.shape[axis + 1 :]])
 
 
 def write(reader: Reader, x: Traced, part: Traced, axis: int, start: Size, stop: Size, step: int = 1) -> Any:
-    """x with another part in place of x[start:stop:step]."""
+    """Replace x[start:stop:step] by another part."""
     size = x.shape[axis]
     if step == 1:
         before, after = slice_axis(reader, x, axis, (0, 0), start), slice_axis(reader, x, axis, stop, size)
@@ -204,7 +204,7 @@ def write(reader: Reader, x: Traced, part: Traced, axis: int, start: Size, stop:
 
 
 def put_members(reader: Reader, x: Traced, part: Traced, axis: int, indices: Sequence[int]) -> Any:
-    """x with other members at these places of a finite axis."""
+    """Replace members of x at fixed positions of a finite axis."""
     n = x.shape[axis][0]
     order = np.arange(n)
     order[list(indices)] = n + np.arange(len(indices))
@@ -221,11 +221,11 @@ def _slice(reader: Reader, v: Value, axis: int, start: Size, stop: Size, step: i
     if last - first == 1:
         return replaced(v, axis, inner, v.node[(*key, first)])
     count = last - first
-    return replaced(v, axis, (Factor(both(count)), *inner), v.node[(*key, slice(first, last))])
+    return replaced(v, axis, (AxisFactor(both(count)), *inner), v.node[(*key, slice(first, last))])
 
 
 def _slice_plain(reader: Reader, v: Value, axis: int, start: Size, stop: Size, step: int) -> Value:
-    """A slice of a finite axis, or of a width along which nothing changes."""
+    """Slice a finite axis, or a width along which the value is constant."""
     counts = (len(range(start[0], stop[0], step)), len(range(start[1], stop[1], step)))
     if any(f.rows for f in v.axes[axis]):
         raise reader.refuse(
@@ -243,7 +243,7 @@ def _slice_plain(reader: Reader, v: Value, axis: int, start: Size, stop: Size, s
 
 
 def _slice_matrix(reader: Reader, p: Parameter, axis: int, start: Size, stop: Size, step: int) -> Parameter:
-    """Some of the blocks of a matrix, as a matrix of its own: gates, or queries, keys and values."""
+    """Extract blocks of a matrix as a separate matrix: gates, or queries, keys and values."""
     if step != 1:
         raise reader.refuse(
             f"every {step}th member of the matrix `{p.name}` is taken",
@@ -252,14 +252,14 @@ def _slice_matrix(reader: Reader, p: Parameter, axis: int, start: Size, stop: Si
     first, last, inner = _blocks(reader, p.axes[axis], start, stop)
     count = last - first
     original = _original_axis(reader, p, axis)
-    kept = ((Factor(both(count)),) if count > 1 else ()) + inner
+    kept = ((AxisFactor(both(count)),) if count > 1 else ()) + inner
     piece = (*p.piece, (original, first, last))
     steps = (*p.steps, ("slice", (axis, start[0], stop[0])))
     return replace(p, axes=put(p.axes, axis, kept), piece=piece, steps=steps)
 
 
 def _original_axis(reader: Reader, p: Parameter, axis: int) -> int:
-    """Which axis of the parameter as the model stores it this is; only transposes may have come before."""
+    """The corresponding axis of the stored parameter, if only transposes were applied so far."""
     for kind, argument in reversed(p.steps):
         if kind == "transpose":
             axis = argument[axis]
@@ -271,7 +271,7 @@ def _original_axis(reader: Reader, p: Parameter, axis: int) -> int:
 
 
 def _blocks(reader: Reader, axis: Axis, start: Size, stop: Size) -> tuple[int, int, Axis]:
-    """A slice of a width as its blocks first, ..., last - 1, each of the returned factors."""
+    """Express a slice of a width as blocks first, ..., last - 1; return them with the factors of a block."""
     size = length(axis)
     if len(axis) == 1 and axis[0].width is None:
         return start[0], stop[0], ()
@@ -303,8 +303,8 @@ def _blocks(reader: Reader, axis: Axis, start: Size, stop: Size) -> tuple[int, i
 
 
 def concatenate(reader: Reader, xs: Sequence[Traced], axis: int) -> Any:
-    """Arrays joined along an axis; vectors joined along their width become blocks."""
-    if any(isinstance(x, Output) for x in xs):
+    """Concatenate arrays along an axis; vectors joined along their width become blocks."""
+    if any(isinstance(x, OutputValue) for x in xs):
         raise reader.refuse(
             "outputs are joined", "Return them as a tuple, or join what they read before the last layer."
         )
@@ -329,7 +329,7 @@ def concatenate(reader: Reader, xs: Sequence[Traced], axis: int) -> Any:
 
 
 def _unit(reader: Reader, values: list[Value], axis: int) -> Size:
-    """The block that all the joined widths are multiples of."""
+    """The unit of which all joined widths are multiples."""
     sizes = [v.shape[axis] for v in values]
     sizes += [f.size for v in values for f in v.axes[axis] if f.is_vector]
     unit = math.gcd(*(s[0] for s in sizes)), math.gcd(*(s[1] for s in sizes))
@@ -343,36 +343,36 @@ def _unit(reader: Reader, values: list[Value], axis: int) -> Size:
 
 
 def _by_blocks(v: Value, axis: int, unit: Size) -> Value:
-    """An axis as two: blocks, and the unit."""
+    """Split an axis into two: blocks, and the unit."""
     count = v.shape[axis][0] // unit[0]
     sizes = [both(count)] if count > 1 else []
     factors = v.axes[axis]
     if [f.size for f in factors] != [*sizes, unit]:
         factors = refine(factors, [*sizes, unit])
-    blocks, rest = factors[: len(sizes)], factors[len(sizes) :]
-    return replace(v, axes=(*v.axes[:axis], blocks, rest, *v.axes[axis + 1 :]))
+    blocks, behind = factors[: len(sizes)], factors[len(sizes) :]
+    return replace(v, axes=(*v.axes[:axis], blocks, behind, *v.axes[axis + 1 :]))
 
 
 def _join(reader: Reader, values: list[Value], axis: int) -> Value:
-    """Values joined along a finite axis, equal in all others."""
+    """Join values along a finite axis; their other axes are equal."""
     values = [with_index(v, axis) for v in values]
     total = sum(v.shape[axis][0] for v in values)
     bare, axes = align(reader, [_led_by(v, axis) for v in values])
     wide = any(f.is_vector for a in axes for f in a)
     node = concat_nodes([_full(reader, v, axes, wide) for v in bare], axis=0)
-    joined = Value(((Factor(both(total)),), *axes), node)
+    joined = Value(((AxisFactor(both(total)),), *axes), node)
     order = [*range(1, axis + 1), 0, *range(axis + 1, len(axes) + 1)]
     return without_ones(transpose_value(joined, order))
 
 
 def _led_by(v: Value, axis: int) -> Value:
-    """The value with the index axis of `axis` in front, as one that is no axis of the array."""
+    """Move the index axis of `axis` to the front, and remove the axis from the array's axes."""
     moved = transpose_value(v, [axis, *(i for i in range(len(v.axes)) if i != axis)])
     return replace(moved, axes=moved.axes[1:], lead=1)
 
 
 def _full(reader: Reader, v: Value, axes: tuple[Axis, ...], wide: bool) -> Node:
-    """The node with all index axes of `axes`, and as a vector if asked."""
+    """Give a node all index axes of `axes`, and on request make it a vector."""
     for i, axis in enumerate(axes):
         for k, f in enumerate(axis):
             mine = v.axes[i]
@@ -385,10 +385,10 @@ def _full(reader: Reader, v: Value, axes: tuple[Axis, ...], wide: bool) -> Node:
 
 
 def _repeated(v: Value, i: int, k: int, axis: Axis) -> Value:
-    """The value with an index axis for factor k of axis i, along which it was constant."""
+    """Repeat a value along factor k of axis i, along which it was constant."""
     mine = v.axes[i] or tuple(replace(f, real=False) for f in axis)
     where = v.position(i) + sum(f.is_index for f in mine[:k])
     assert isinstance(v.node, Node)
     key = (slice(None),) * where + (None,)
     node = apply(maps.take, v.node[key], axis=where, indices=(0,) * axis[k].size[0])
-    return replaced(v, i, (*mine[:k], Factor(axis[k].size), *mine[k + 1 :]), node)
+    return replaced(v, i, (*mine[:k], AxisFactor(axis[k].size), *mine[k + 1 :]), node)

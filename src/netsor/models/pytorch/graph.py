@@ -1,4 +1,4 @@
-"""Walking the two graphs of an exported PyTorch model together."""
+"""Interpretation of the exported graphs of a PyTorch model at the two widths, in parallel."""
 
 # pyright: reportMissingImports=false
 
@@ -31,7 +31,7 @@ RECURRENT = {"aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.r
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Enter the rule of ATen operations, by name without overload: `@rule("mm", "bmm")`.
+    """Register the rule of ATen operations, by name without overload: `@rule("mm", "bmm")`.
 
     A rule is called with the reader, the operation's arguments by their names in its schema, and `result`,
     the shape of its result at both widths (None if it has several). Numbers come as pairs.
@@ -45,7 +45,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 def export(model: Any, inputs: tuple[Any, ...]) -> Any:
-    """The graph of a model without operations that write into tensors, with recurrent modules as loops."""
+    """Export the graph of a model, with functional operations only, and recurrent modules as loops."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -55,7 +55,7 @@ def export(model: Any, inputs: tuple[Any, ...]) -> Any:
 
 
 def _functional(exported: Any) -> Any:
-    """The graph with new tensors in place of writes: a write through a view changes all that share memory."""
+    """Replace writes by new tensors: a write through a view changes all tensors that share the memory."""
     recurrent = [n for n in exported.graph.nodes if str(n.target) in RECURRENT]
     for node in recurrent:
         _check_recurrent(node)
@@ -75,13 +75,13 @@ def _functional(exported: Any) -> Any:
 
 
 def _writes(exported: Any) -> list[Any]:
-    """The operations that change a tensor, in the graph and in those inside it."""
+    """The operations that write into tensors, in the graph and its subgraphs."""
     modules = (m for m in exported.graph_module.modules() if isinstance(m, torch.fx.GraphModule))
     return [node for m in modules for node in m.graph.nodes if node.op == "call_function" and _is_write(node)]
 
 
 def _is_write(node: Any) -> bool:
-    """Whether an operation changes a tensor; normalisations hide that they update running statistics."""
+    """Whether an operation writes into a tensor; normalisations hide their updates of running statistics."""
     if str(node.target) in NORMALISING:
         running, training = node.args[3], node.args[5]
         return running is not None and bool(training)
@@ -89,7 +89,7 @@ def _is_write(node: Any) -> bool:
 
 
 def _check_recurrent(node: Any) -> None:
-    """PyTorch's decomposition of recurrent modules leaves their dropout out, in silence."""
+    """Refuse dropout in recurrent modules, which PyTorch's decomposition drops silently."""
     share, train = node.args[5:7]
     if share and train:
         at = where(node)
@@ -115,16 +115,16 @@ def _not_exported(error: Exception) -> BuildError:
 
 
 def walk(reader: Reader, graphs: Sequence[Any], parameters: dict[str, Any], inputs: Sequence[Value]) -> list:
-    """The model's results; both graphs have the same operations, and differ in sizes only."""
+    """Compute the model's results; both graphs have the same operations, and differ only in sizes."""
     one, two = graphs
-    known = _placeholders(graphs, parameters, inputs)
-    found = walk_nodes(reader, one.graph_module, two.graph_module, known)
+    placeholders = _placeholders(graphs, parameters, inputs)
+    results = walk_nodes(reader, one.graph_module, two.graph_module, placeholders)
     specs = one.graph_signature.output_specs
-    return [x for x, s in zip(found, specs, strict=True) if s.kind.name == "USER_OUTPUT" and x is not None]
+    return [x for x, s in zip(results, specs, strict=True) if s.kind.name == "USER_OUTPUT" and x is not None]
 
 
-def walk_nodes(reader: Reader, one: Any, two: Any, known: dict[str, Any]) -> list[Any]:
-    """The outputs of two modules of nodes, given their placeholders."""
+def walk_nodes(reader: Reader, one: Any, two: Any, placeholders: dict[str, Any]) -> list[Any]:
+    """Compute the outputs of two graph modules, for given placeholders."""
     targets = [[str(n.target) for n in g.graph.nodes if n.op == "call_function"] for g in (one, two)]
     if targets[0] != targets[1]:
         raise BuildError(
@@ -135,7 +135,7 @@ def walk_nodes(reader: Reader, one: Any, two: Any, known: dict[str, Any]) -> lis
     env: dict[str, Any] = {}
     for a, b in zip(one.graph.nodes, two.graph.nodes, strict=False):
         if a.op == "placeholder":
-            env[a.name] = known.get(a.name)
+            env[a.name] = placeholders.get(a.name)
         elif a.op == "get_attr":
             env[a.name] = _attribute(getattr(one, a.target), getattr(two, b.target))
         elif a.op == "call_function" and a.name in needed:
@@ -151,7 +151,7 @@ def _attribute(one: Any, two: Any) -> Any:
 
 
 def _inside(reader: Reader, a: Any, env: dict[str, Any]) -> list[Any]:
-    """A part of the graph that runs under a context of PyTorch, such as no_grad or autocast."""
+    """Run a subgraph that is under a context of PyTorch, such as no_grad or autocast."""
     args = [env[x.name] for x in a.args if isinstance(x, torch.fx.Node)]
     modules = next((x for x in args if isinstance(x, tuple)), None)
     if modules is None or sum(isinstance(x, tuple) for x in args) > 1:
@@ -166,19 +166,19 @@ def _inside(reader: Reader, a: Any, env: dict[str, Any]) -> list[Any]:
 
 def _placeholders(graphs: Sequence[Any], parameters: dict[str, Any], inputs: Sequence[Value]) -> dict:
     one, two = graphs
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     waiting = list(inputs)
     for spec, other in zip(one.graph_signature.input_specs, two.graph_signature.input_specs, strict=True):
         match spec.kind.name:
             case "PARAMETER":
-                found[spec.arg.name] = parameters.get(spec.target) or _tied(parameters, one, spec.target)
+                values[spec.arg.name] = parameters.get(spec.target) or _tied(parameters, one, spec.target)
             case "BUFFER":
-                found[spec.arg.name] = _constant(_buffer(one, spec.target), _buffer(two, other.target))
+                values[spec.arg.name] = _constant(_buffer(one, spec.target), _buffer(two, other.target))
             case "CONSTANT_TENSOR":
-                found[spec.arg.name] = _constant(one.constants[spec.target], two.constants[other.target])
+                values[spec.arg.name] = _constant(one.constants[spec.target], two.constants[other.target])
             case "USER_INPUT":
-                found[spec.arg.name] = waiting.pop(0) if waiting else None
-    return found
+                values[spec.arg.name] = waiting.pop(0) if waiting else None
+    return values
 
 
 def _tied(parameters: dict[str, Any], graph: Any, target: str) -> Any:
@@ -193,8 +193,8 @@ def _tied(parameters: dict[str, Any], graph: Any, target: str) -> Any:
 
 
 def _buffer(graph: Any, target: str) -> Any:
-    found = graph.state_dict.get(target)
-    return graph.constants[target] if found is None else found
+    buffer = graph.state_dict.get(target)
+    return graph.constants[target] if buffer is None else buffer
 
 
 def _constant(one: Any, two: Any) -> Constant:
@@ -206,7 +206,7 @@ def _array(t: Any) -> np.ndarray:
 
 
 def _needed(graph: Any) -> set[str]:
-    """The nodes that the results need."""
+    """The nodes on which the results depend."""
     todo = [n for n in next(n for n in graph.nodes if n.op == "output").args[0] if n is not None]
     seen: set[str] = set()
     while todo:
@@ -218,7 +218,7 @@ def _needed(graph: Any) -> set[str]:
 
 
 def where(node: Any) -> Where:
-    """The module path of a node, its operation, and the user's line, or that of a library on PyTorch."""
+    """The place of a node: module path, operation, and the line of the user or of a library on PyTorch."""
     modules = node.meta.get("nn_module_stack") or {}
     path = [str(p[0]) for p in modules.values() if p[0]]
     path = [p.removeprefix("L['self'].") for p in path]
@@ -235,7 +235,7 @@ def where(node: Any) -> Where:
 
 
 def call(reader: Reader, a: Any, b: Any, env: dict[str, Any]) -> Any:
-    """One operation, on values; on constants alone PyTorch itself does it, at both widths."""
+    """Apply an operation to values; if all operands are constants, run it in PyTorch at both widths."""
     if a.target is operator.getitem:
         return env[a.args[0].name][a.args[1]]
     if isinstance(a.target, torch._ops.HigherOrderOperator):
@@ -274,9 +274,9 @@ def call(reader: Reader, a: Any, b: Any, env: dict[str, Any]) -> Any:
 
 
 def _is_single(node: Any) -> bool:
-    """Whether the result of a node is in less than double precision."""
-    found = node.meta.get("val")
-    return isinstance(found, torch.Tensor) and found.is_floating_point() and found.dtype != torch.float64
+    """Whether the result of a node has less than double precision."""
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype != torch.float64
 
 
 def _shape(a: Any, b: Any) -> Any:
@@ -296,7 +296,7 @@ def _paired(x: Any, y: Any, env: dict[str, Any]) -> Any:
 
 
 def _run(a: Any, b: Any, env: dict[str, Any]) -> Any:
-    """An operation on constants, at both widths."""
+    """Run an operation on constants, at both widths."""
     outs = []
     for node, side in ((a, "one"), (b, "two")):
         args = [_numbers(x, env, side) for x in node.args]

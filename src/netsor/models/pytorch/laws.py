@@ -1,4 +1,4 @@
-"""The laws of PyTorch parameters, watched while the model is built: the last fill of a tensor is its law."""
+"""The laws of PyTorch parameters, recorded during construction: the last fill of a tensor is its law."""
 
 # pyright: reportMissingImports=false
 
@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from netsor.arguments import a_type
 from netsor.errors import BuildError
-from netsor.models.laws import MIXED, Law, Row, at_two_widths, measured_law
+from netsor.models.laws import MIXED, Law, ParameterRow, at_two_widths, measured_law
 from netsor.models.scalars import Size
 
 __all__ = ["built", "read_rows"]
@@ -28,9 +28,9 @@ MEASURED_MODELS = 4
 
 @dataclass(frozen=True)
 class Fill:
-    """What a tensor was filled with: mean, variance, and the name of the law.
+    """The last fill of a tensor: mean, variance, and the name of the law.
 
-    bounds  of a uniform law, which `erfinv_` turns into a truncated normal one
+    bounds  bounds of a uniform law, which `erfinv_` turns into a truncated normal law
     """
 
     mean: float
@@ -54,7 +54,7 @@ def uniform(low: float, high: float) -> Fill:
 
 
 def truncated(u: Fill, factor: float) -> Fill:
-    """factor * erfinv(u) for a uniform u: a normal law cut off, with standard deviation factor / sqrt(2)."""
+    """factor * erfinv(u) for a uniform u: a truncated normal law of scale factor / sqrt(2)."""
     assert u.bounds is not None
     z = truncnorm(norm.ppf((1 + u.bounds[0]) / 2), norm.ppf((1 + u.bounds[1]) / 2))
     std = factor / math.sqrt(2)
@@ -62,12 +62,12 @@ def truncated(u: Fill, factor: float) -> Fill:
 
 
 class Recorder(TorchDispatchMode):
-    """Watches how tensors are filled."""
+    """Records how tensors are filled."""
 
     def __init__(self) -> None:
         super().__init__()
         self.fills: dict[int, Fill] = {}
-        self.kept: list[torch.Tensor] = []  # so that no address is used twice
+        self.kept: list[torch.Tensor] = []  # keep tensors alive, so that no address is reused
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -88,7 +88,7 @@ class Recorder(TorchDispatchMode):
         return self.fills.get(_address(t)) if isinstance(t, torch.Tensor) else None
 
     def in_place(self, name: str, t: torch.Tensor, values: dict[str, Any]) -> Fill | None:
-        """The law after an operation on the tensor itself."""
+        """The law after an in-place operation."""
         old = self.of(t)
         if name in KEEPING:
             return old
@@ -110,7 +110,7 @@ class Recorder(TorchDispatchMode):
         return _AFFINE[name.rstrip("_")](old, number) if name.rstrip("_") in _AFFINE else UNKNOWN
 
     def functional(self, name: str, out: torch.Tensor, values: dict[str, Any]) -> Fill | None:
-        """The law of a new tensor: torch.randn(...) * 0.02 and the like."""
+        """The law of a new tensor, such as torch.randn(...) * 0.02."""
         fill = _NEW.get(name)
         if fill is not None:
             return fill
@@ -174,14 +174,16 @@ _AFFINE: dict[str, Callable[[Fill, float], Fill]] = {
 
 @contextmanager
 def _truncated_fills(recorder: Recorder) -> Iterator[None]:
-    """Watch `trunc_normal_`, which draws again and again what falls outside, and so leaves no single fill."""
+    """Record calls of `trunc_normal_`, whose rejection sampling is no single fill."""
     original = getattr(torch.nn.init, "_no_grad_trunc_normal_", None)
     if original is None:
         yield
         return
 
-    def watched(tensor: Any, mean: float, std: float, a: float, b: float, *rest: Any, **options: Any) -> Any:
-        out = original(tensor, mean, std, a, b, *rest, **options)
+    def watched(
+        tensor: Any, mean: float, std: float, a: float, b: float, *arguments: Any, **options: Any
+    ) -> Any:
+        out = original(tensor, mean, std, a, b, *arguments, **options)
         z = truncnorm((a - mean) / std, (b - mean) / std, loc=mean, scale=std)
         recorder.record(tensor, Fill(float(z.mean()), float(z.var()), "truncated normal"))
         return out
@@ -191,7 +193,7 @@ def _truncated_fills(recorder: Recorder) -> Iterator[None]:
 
 
 def built(make: Callable[[int], Any], width: int) -> tuple[Any, dict[str, Law]]:
-    """The model at a width, and the laws of its parameters at that width."""
+    """Build the model at a width; return it with the laws of its parameters at that width."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         with Recorder() as recorder, _truncated_fills(recorder):
@@ -212,7 +214,7 @@ def built(make: Callable[[int], Any], width: int) -> tuple[Any, dict[str, Law]]:
 
 
 def _law(p: torch.Tensor, fill: Fill | None) -> Law | None:
-    """The law that was watched; None if none was, and one in parts if the numbers themselves deny it."""
+    """The recorded law, None without one, and MIXED if the numbers contradict it."""
     in_parts = Law(0.0, (1.0, 1.0), MIXED)
     if fill is IN_PARTS:
         return in_parts
@@ -231,17 +233,17 @@ def _law(p: torch.Tensor, fill: Fill | None) -> Law | None:
     return Law(fill.mean, (fill.var, fill.var), fill.name, zero_rows=zero_rows)
 
 
-def read_rows(one: Any, laws: dict[str, Law], two: Any, laws2: dict[str, Law]) -> list[Row]:
-    """The parameters of the model at its two widths."""
-    others = dict(two.named_parameters())
+def read_rows(one: Any, laws: dict[str, Law], two: Any, laws2: dict[str, Law]) -> list[ParameterRow]:
+    """Read the parameters of the model at its two widths."""
+    parameters2 = dict(two.named_parameters())
     rows = []
     for name, p in one.named_parameters():
-        if name not in others or p.dim() != others[name].dim():
+        if name not in parameters2 or p.dim() != parameters2[name].dim():
             raise BuildError(
                 f"the parameter `{name}` is not in the models of both widths",
                 remedy="make(n) builds one architecture, in which only sizes depend on n.",
             )
-        shape: tuple[Size, ...] = tuple(zip(p.shape, others[name].shape, strict=True))
+        shape: tuple[Size, ...] = tuple(zip(p.shape, parameters2[name].shape, strict=True))
         law = at_two_widths(name, laws[name], laws2[name])
-        rows.append(Row(name, shape, law, p.requires_grad))
+        rows.append(ParameterRow(name, shape, law, p.requires_grad))
     return rows

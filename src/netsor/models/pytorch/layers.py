@@ -19,7 +19,7 @@ from netsor.models.operations.reductions import batchnorm, normalise, softmax
 from netsor.models.operations.shapes import pad as pad_axis
 from netsor.models.operations.shapes import reshape, take
 from netsor.models.operations.windows import (
-    Window,
+    WindowShape,
     convolve,
     linear_on_space,
     max_pool,
@@ -29,7 +29,7 @@ from netsor.models.operations.windows import (
 from netsor.models.pytorch.graph import Pair, rule
 from netsor.models.pytorch.operations import mask_value, plain
 from netsor.models.reader import Reader
-from netsor.models.values import Constant, Output, Parameter, Value, number
+from netsor.models.values import Constant, OutputValue, Parameter, Value, number
 
 F = torch.nn.functional
 
@@ -42,10 +42,10 @@ def _numbers(x: Any, dims: int) -> tuple[int, ...]:
     return values if len(values) == dims else values * dims
 
 
-def _window(size: Any, stride: Any, padding: Any, dilation: Any, dims: int) -> Window:
+def _window(size: Any, stride: Any, padding: Any, dilation: Any, dims: int) -> WindowShape:
     sizes = _numbers(size, dims)
     pads = tuple((k, k) for k in _numbers(padding, dims))
-    return Window(sizes, _numbers(stride, dims) if stride else sizes, pads, _numbers(dilation, dims))
+    return WindowShape(sizes, _numbers(stride, dims) if stride else sizes, pads, _numbers(dilation, dims))
 
 
 @rule("conv1d", "conv2d", "conv3d", "convolution")
@@ -71,7 +71,7 @@ def _conv(
     if transposed:
         return _conv_transpose(reader, input, weight, bias, stride, padding, None, groups, dilation, result)
     if padding == "same":
-        window = Window(
+        window = WindowShape(
             tuple(kernel), (1,) * dims, _same_pads(kernel, _numbers(dilation, dims)), _numbers(dilation, dims)
         )
     else:
@@ -88,7 +88,7 @@ def _same_pads(kernel: list[int], dilation: tuple[int, ...]) -> tuple[tuple[int,
 
 
 def _with_bias(reader: Reader, out: Any, bias: Any, dims: int) -> Any:
-    """A bias for each channel, the same at all positions."""
+    """Add a bias for each channel, the same at all positions."""
     if bias is None:
         return out
     if isinstance(bias, Parameter):
@@ -154,7 +154,7 @@ def _avg_pool(
 
 
 def spatial(fn: Callable[..., Any], reader: Reader, x: Any, dims: int) -> Any:
-    """A linear map of images that PyTorch itself computes, on images that are 1 at one pixel."""
+    """Apply a linear map of images by its matrix, which PyTorch computes from images with one pixel 1."""
     space = list(range(len(x.shape) - dims, len(x.shape)))
     return linear_on_space(
         reader, x, space, lambda images: fn(torch.as_tensor(images)[:, None])[:, 0].numpy()
@@ -210,7 +210,7 @@ def _pad(reader: Reader, self: Any, pad: list, result: Any, mode: str = "constan
 
 
 def _padded_with_zeros(reader: Reader, x: Any, widths: list[int]) -> Any:
-    """Zeros before and after the last axes; the last axis comes first in `widths`."""
+    """Pad the last axes with zeros; `widths` begin with the last axis."""
     v = each.as_value(reader, x)
     for k, (before, after) in enumerate(zip(widths[::2], widths[1::2], strict=True)):
         axis = len(v.axes) - 1 - k
@@ -241,7 +241,7 @@ def _embedding(reader: Reader, weight: Any, indices: Any, result: Any, **_: Any)
 
 
 def _affine(reader: Reader, h: Any, weight: Any, bias: Any, axis: int) -> Any:
-    """A gain and a bias along axes from `axis` on."""
+    """Apply a gain and a bias along the axes from `axis` on."""
     rank = len(h.shape)
     for p, op in ((weight, each.mul), (bias, each.add)):
         if p is not None:
@@ -296,7 +296,7 @@ def _group_norm(
     "_native_batch_norm_legit", "_native_batch_norm_legit_functional", "_native_batch_norm_legit_no_training"
 )
 def _native_batch_norm(reader: Reader, result: Any, **options: Any) -> Any:
-    """With the statistics of the batch and new running ones, which no result needs."""
+    """Normalise over the batch; the new running statistics are unused."""
     return [_batch_norm(reader, result=result, **options), None, None, None, None]
 
 
@@ -365,12 +365,12 @@ def _attention(
 
 
 def _repeated_heads(reader: Reader, x: Value, axis: int, times: int) -> Any:
-    """Heads of keys and values that serve several heads of queries."""
+    """Repeat heads of keys and values that several heads of queries share."""
     return take(reader, x, axis, np.repeat(np.arange(plain(x.shape[axis])), times).tolist())
 
 
 def _masked(reader: Reader, scores: Any, mask: Any, causal: bool) -> Any:
-    """Scores with large negative numbers where a query does not see a key."""
+    """Set scores to large negative numbers where a query does not see a key."""
     if causal:
         size = tuple(plain(s) for s in scores.shape[-2:])
         triangle = np.tri(*size)
@@ -381,6 +381,6 @@ def _masked(reader: Reader, scores: Any, mask: Any, causal: bool) -> Any:
         mask = Constant(*(np.where(m, 0.0, -np.inf) for m in (mask.one, mask.two)))
     if isinstance(mask, Constant) and mask.number == 0:
         return scores
-    if isinstance(scores, Output):
+    if isinstance(scores, OutputValue):
         raise reader.refuse("a mask on an output", "Masks act on attention scores.")
     return each.add(reader, reader.fold(scores), mask_value(reader, mask))

@@ -22,13 +22,13 @@ from netsor.models.operations.products import gather, multiply
 from netsor.models.pytorch.graph import EMPTY, Pair, rule
 from netsor.models.reader import Reader
 from netsor.models.scalars import Size
-from netsor.models.values import LARGE, Constant, Output, Parameter, Traced, Value, fixed, number
+from netsor.models.values import LARGE, Constant, OutputValue, Parameter, Traced, Value, fixed, number
 
 __all__ = ["axes_of", "operand", "plain"]
 
 
 def plain(x: Pair) -> Any:
-    """A number that is the same at both widths."""
+    """Return a number that is equal at both widths."""
     if x[0] != x[1]:
         raise ValueError(f"{x[0]} depends on the width, where a fixed number is needed")
     return x[0]
@@ -143,7 +143,7 @@ def _dropout(reader: Reader, input: Traced, p: Pair, train: bool, result: Any) -
 
 @rule("feature_dropout")
 def _feature_dropout(reader: Reader, input: Traced, p: Pair, train: bool, result: Any) -> Any:
-    """One mask for all pixels of a channel."""
+    """Apply dropout with one mask for all pixels of a channel."""
     return dropped(reader, input, 1 - plain(p), over=2) if train and plain(p) else input
 
 
@@ -164,7 +164,7 @@ def _alpha_dropout(reader: Reader, input: Traced, p: Pair, train: bool, result: 
 
 @rule("bernoulli")
 def _bernoulli(reader: Reader, self: Any, result: Any, p: Any = None, **_: Any) -> Any:
-    """Zeros and ones along a width, as dropout in place draws them."""
+    """Create zeros and ones along a width, as in-place dropout draws them."""
     if p is None:
         return _random(reader, result)
     like = _filled(self, result, 0.0, 0.0)
@@ -305,7 +305,7 @@ def _where(reader: Reader, condition: Any, self: Any, other: Any, result: Any) -
 
 
 def _bounded(reader: Reader, x: Any) -> Any:
-    """A number, with a large one for infinity."""
+    """Replace an infinite number by a large one."""
     if not isinstance(x, tuple):
         return x
     one, two = (max(min(float(k), LARGE), -LARGE) for k in x)
@@ -354,8 +354,8 @@ def _transpose(reader: Reader, self: Any, result: Any, dim0: Pair = (-2, -2), di
 @rule("movedim", "moveaxis")
 def _movedim(reader: Reader, self: Any, source: Any, destination: Any, result: Any) -> Any:
     start, end = axes_of(self, source), axes_of(self, destination)
-    rest = iter(i for i in range(len(self.shape)) if i not in start)
-    order = [start[end.index(i)] if i in end else next(rest) for i in range(len(self.shape))]
+    unmoved = iter(i for i in range(len(self.shape)) if i not in start)
+    order = [start[end.index(i)] if i in end else next(unmoved) for i in range(len(self.shape))]
     return shapes.transpose(reader, self, order)
 
 
@@ -460,7 +460,7 @@ def _chunk(reader: Reader, self: Any, chunks: Pair, dim: Pair, result: Any) -> A
 def _tensor_split(
     reader: Reader, self: Any, dim: Pair, result: Any, sections: Any = None, indices: Any = None
 ) -> Any:
-    """At these places, or into so many parts, of which the first ones are longer by one."""
+    """Split at given positions, or into a number of parts, the first of which may be longer by one."""
     (d,) = axes_of(self, dim)
     ends = [(0, 0), *(indices or ()), self.shape[d]]
     if indices is None:
@@ -472,9 +472,9 @@ def _tensor_split(
 @rule("unbind")
 def _unbind(reader: Reader, self: Any, dim: Pair, result: Any) -> Any:
     (d,) = axes_of(self, dim)
-    rest = [s for i, s in enumerate(self.shape) if i != d]
+    sizes = [s for i, s in enumerate(self.shape) if i != d]
     parts = pieces(reader, self, d, [(1, 1)] * plain(self.shape[d]))
-    return [shapes.reshape(reader, part, rest) for part in parts]
+    return [shapes.reshape(reader, part, sizes) for part in parts]
 
 
 @rule("cat", "concat", "concatenate")
@@ -527,7 +527,7 @@ def _index(
 
 
 def _filled(x: Any, result: list[Size], one: float, two: float) -> Value:
-    """A number at the two widths, with the axes of x where these have the length of the result's."""
+    """Create a number at the two widths, with the axes of x where their lengths equal the result's."""
     axes = fixed(x.axes) if isinstance(x, Value) and len(x.axes) == len(result) else ((),) * len(result)
     axes = tuple(a if length(a) == size else unknown(size) for a, size in zip(axes, result, strict=True))
     return number(one, two, axes)
@@ -597,7 +597,7 @@ def _index_put(
 
 
 def _put(reader: Reader, x: Any, d: int, at: Constant, values: Any, result: list[Size]) -> Any:
-    """Values at fixed places of a finite axis."""
+    """Write values at fixed positions of a finite axis."""
     places = np.flatnonzero(at.one) if at.one.dtype == bool else at.one % plain(result[d])
     if not np.array_equal(at.one, at.two) or len(set(places.tolist())) < len(places):
         raise reader.refuse(
@@ -609,7 +609,7 @@ def _put(reader: Reader, x: Any, d: int, at: Constant, values: Any, result: list
 
 
 def _is_mask(x: Any) -> bool:
-    """Whether indices are conditions: fixed ones, or computed."""
+    """Whether indices are boolean conditions, constant or computed."""
     return x.one.dtype == bool and len(x.shape) > 1 if isinstance(x, Constant) else True
 
 
@@ -713,7 +713,7 @@ def _log_softmax(reader: Reader, self: Any, dim: Pair, result: Any, **_: Any) ->
 
 
 def product(reader: Reader, a: Any, b: Any, contracted: Any, batch: Any = ((), ())) -> Any:
-    """A product over axes; axes (batch, free of a, free of b), whichever of the two is a parameter."""
+    """Contract a and b, either of which may be a parameter; axes (batch, free of a, free of b)."""
     (ca, cb), (ba, bb) = contracted, batch
     if isinstance(b, Parameter) and not isinstance(a, Parameter):
         return multiply(reader, _input(reader, a), b, contracted, batch)
@@ -726,7 +726,7 @@ def product(reader: Reader, a: Any, b: Any, contracted: Any, batch: Any = ((), (
 
 
 def _input(reader: Reader, x: Any) -> Value:
-    if isinstance(x, Output):
+    if isinstance(x, OutputValue):
         raise reader.refuse(
             "a layer acts on an output, the result of a layer from a width to a finite number of rows (a "
             "bottleneck)",
@@ -779,6 +779,6 @@ def _einsum(reader: Reader, equation: str, tensors: list, result: Any, **_: Any)
     contracted, batch = [c for c in shared if c not in out], [c for c in shared if c in out]
     axes = ([la.index(c) for c in contracted], [lb.index(c) for c in contracted])
     along = ([la.index(c) for c in batch], [lb.index(c) for c in batch])
-    found = product(reader, tensors[0], tensors[1], axes, along)
+    contraction = product(reader, tensors[0], tensors[1], axes, along)
     order = batch + [c for c in la if c not in shared] + [c for c in lb if c not in shared]
-    return shapes.transpose(reader, found, [order.index(c) for c in out])
+    return shapes.transpose(reader, contraction, [order.index(c) for c in out])

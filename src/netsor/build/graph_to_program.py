@@ -1,0 +1,333 @@
+"""From the graph of a traced network to a program: which nodes become variables, and by which rule.
+
+Inputs, matrix products and moments are variables. Another node becomes a variable
+
+- if a rule of the language requires a name (the operand of MatMul or Output),
+- if it is a linear combination that a nonlinearity uses (the paper's LinComb before its Nonlin), or
+- if it is used more than once and costs more than one function call.
+
+All other nodes are expressions inside the statements that use them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from netsor.build.graph_nodes import Average, Data, Embedded, Expression, Leaf, MatrixProduct, Node, Width
+from netsor.build.parameters import Matrix, Vector
+from netsor.build.readouts import Readout
+from netsor.build.source_lines import fail
+from netsor.build.trace import Trace, unused_name
+from netsor.lang.expr import Apply, Const, Expr, Ref, refs
+from netsor.lang.index_maps import at, reshape, stack, take, transpose
+from netsor.lang.ops import Function, IndexMap
+from netsor.lang.program import (
+    Assignment,
+    Embedding,
+    Input,
+    LinComb,
+    MatMul,
+    MatrixLaw,
+    Moment,
+    Nonlin,
+    Normal,
+    Output,
+    Program,
+    Scalar,
+    Statement,
+    Term,
+)
+from netsor.lang.types import A, C, G, H, Type
+
+__all__ = ["emit"]
+
+
+def emit(
+    trace: Trace, outputs: list[Readout], names: dict[Any, str]
+) -> tuple[Program, list[int], dict[str, Matrix | Vector]]:
+    """Write the program that computes `outputs`.
+
+    names   the network's own names of its parameters
+
+    Returns the program, the number of Output statements of each output, and the parameters by name.
+    """
+    emitter = _Emitter(trace, names)
+    program, counts = emitter.program(outputs)
+    parameters = {name: p for p, name in emitter.names.items() if isinstance(p, Matrix | Vector)}
+    return program, counts, parameters
+
+
+def _children(node: Node) -> list[Node]:
+    """The nodes that a node reads."""
+    match node:
+        case Expression(args=args):
+            return [a for a in args if isinstance(a, Node)]
+        case MatrixProduct(operand=x) | Average(operand=x):
+            return [x]
+        case Readout(terms=terms):
+            return [x for _, x, _ in terms]
+    return []
+
+
+class _Emitter:
+    """Names nodes and writes statements. Inputs come first, then the body in order of creation."""
+
+    def __init__(self, trace: Trace, names: dict[Any, str]) -> None:
+        self.trace, self.given = trace, names
+        self.taken: set[str] = set(trace.data)
+        self.counts: Counter[str] = Counter()
+        self.names: dict[Any, str] = {}
+        self.given_names = set(names.values())
+        self.exprs: dict[Node, Expr] = {}
+        self.widths: dict[Width, str] = {}
+        self.inputs: list[Statement] = []
+        self.body: list[Statement] = []
+
+    def program(self, outputs: list[Readout]) -> tuple[Program, list[int]]:
+        live = self.live(outputs)
+        self.name_widths(live)
+        named = self.choose(live, outputs)
+        for node in live:
+            if node in named:
+                self.write(node)
+            elif isinstance(node, Expression):
+                self.exprs[node] = self.body_of(node)
+        counts = [self.write_output(out) for out in outputs]
+        statements = tuple(self.inputs + self.body)
+        return Program(statements, self.used_data(statements)), counts
+
+    def live(self, outputs: list[Readout]) -> list[Node]:
+        """The nodes that the outputs depend on, in order of creation."""
+        seen: set[Node] = set()
+        todo: list[Node] = list(outputs)
+        while todo:
+            node = todo.pop()
+            if node not in seen:
+                seen.add(node)
+                todo += _children(node)
+        return [node for node in self.trace.nodes if node in seen]
+
+    def name_widths(self, live: list[Node]) -> None:
+        """Name the dimensions in order of appearance: n, or n1, n2, ... if there are several."""
+        roots: dict[Width, None] = {}
+        for node in live:
+            widths = [node.width] if node.width else []
+            if isinstance(node, MatrixProduct):
+                cols = self.trace.uses[node.matrix].cols
+                widths += [cols] if isinstance(cols, Width) else []
+            roots.update((w.root(), None) for w in widths)
+        free = [w for w in roots if not w.name]
+        given = {w.name for w in roots if w.name}
+        fresh = (f"n{i}" for i in range(1, len(free) + len(given) + 1) if f"n{i}" not in given)
+        for width in roots:
+            alone = len(free) == 1 and "n" not in given
+            self.widths[width] = width.name or ("n" if alone else next(fresh))
+
+    def width(self, width: Width | int | None) -> Any:
+        return self.widths[width.root()] if isinstance(width, Width) else width
+
+    # Which nodes become variables
+
+    def choose(self, live: list[Node], outputs: list[Readout]) -> set[Node]:
+        """Choose the nodes that become variables, as the module docstring says."""
+        # Nodes are in order of creation, so `needs_name` knows the decisions about a node's arguments.
+        parents: dict[Node, list[Node]] = {node: [] for node in live}
+        for node in live:
+            for child in _children(node):
+                parents[child].append(node)
+        wanted = {node.operand for node in live if isinstance(node, MatrixProduct)}
+        # Rules MatMul and Output take names, not expressions.
+        wanted |= {y for out in outputs for _, x, _ in out.terms for y in _read(x, out)}
+        named: set[Node] = set()
+        for node in live:
+            if self.needs_name(node, parents[node], node in wanted, named):
+                named.add(node)
+        return named
+
+    def needs_name(self, node: Node, parents: list[Node], wanted: bool, named: set[Node]) -> bool:
+        match node:
+            case Leaf() | Embedded() | MatrixProduct() | Average():
+                return True
+            case Expression():
+                if wanted:
+                    return True
+                if _is_view(node, named):  # x[0] is as short as a name
+                    return False
+                if node.kind == "G" and any(p.kind != "G" or isinstance(p, Average) for p in parents):
+                    return True  # the paper's LinComb before its Nonlin
+                return len(parents) > 1 and not _is_cheap(node, named)
+        return False
+
+    # Statements
+
+    def write(self, node: Node) -> None:
+        """Write the statement that defines a variable."""
+        place = node.spot.place() if node.spot else None
+        match node:
+            case Leaf(vector=vector):
+                name = self.parameter(vector, "b")
+                self.inputs.append(Input(name, self.type(node), _vector_law(vector), place=place))
+            case Embedded(matrix=matrix, data=data, aligned=aligned):
+                name = self.fresh(self.matrix(matrix, node) + _data_name(data))
+                law = Embedding(self.names[matrix], data, aligned)
+                self.inputs.append(Input(name, self.type(node), law, place=place))
+            case MatrixProduct(matrix=matrix, operand=x, aligned=aligned):
+                source = self.matrix(matrix, node)
+                name = self.count("g")
+                self.body.append(MatMul(name, source, self.names[x], aligned, self.type(node), place=place))
+            case Average(operand=x):
+                name = self.count("c")
+                self.body.append(Moment(name, self.expr(x), C(node.index), place=place))
+            case Expression():
+                rule, prefix = {"G": (LinComb, "h"), "H": (Nonlin, "a"), "C": (Scalar, "c")}[node.kind]
+                name = self.count(prefix)
+                self.body.append(rule(name, self.body_of(node), self.type(node), place=place))
+            case _:
+                raise TypeError(f"no statement for {node}")
+        self.names[node] = name
+        self.exprs[node] = Ref(name)
+
+    def write_output(self, out: Readout) -> int:
+        """Write the Output statements of one output, and return their number."""
+        # (terms of the output, vectors that a term reads one by one)
+        place = out.spot.place() if out.spot else None
+        columns = [
+            [
+                Term(self.readout(matrix, x), self.names[y], self.width(y.width), aligned)
+                for y in _read(x, out)
+            ]
+            for matrix, x, aligned in out.terms
+        ]
+        self.body += [Output(terms, out.shift, place=place) for terms in zip(*columns, strict=True)]
+        return len(columns[0])
+
+    def readout(self, matrix: Matrix | Vector, x: Node) -> str:
+        """The name of a readout vector, declared at its first use."""
+        if isinstance(matrix, Vector) and matrix in self.trace.vectors:
+            raise fail(
+                "a Vector is the bias of an output and stands elsewhere, too",
+                "Rule Output: what is added to an output is one random number, not a vector. Use two.",
+            )
+        if matrix in self.names:
+            return self.names[matrix]
+        if isinstance(matrix, Vector):
+            name, law = self.parameter(matrix, "b"), _vector_law(matrix)
+            self.inputs.append(Input(name, G(self.width(x.width), matrix.index), replace(law, mean=0.0)))
+        else:
+            assert isinstance(matrix.rows, int)
+            flat = self.trace.uses[matrix].flat
+            index = flat + matrix.index + ((matrix.rows,) if matrix.rows > 1 else ())
+            # A flattened block has fan-in n prod(flat), and Output divides by sqrt(n) only.
+            law = Normal(0.0, matrix.var / prod(flat))
+            name = self.parameter(matrix, "v")
+            self.inputs.append(Input(name, G(self.width(x.width), index), law))
+        return self.names[matrix]
+
+    def matrix(self, matrix: Matrix, node: Node) -> str:
+        """The name of a matrix, declared at its first use."""
+        if matrix not in self.names:
+            use = self.trace.uses[matrix]
+            name = self.parameter(matrix, "W")
+            type_ = A(self.width(use.rows), self.width(use.cols), use.flat + matrix.index)
+            self.inputs.append(Input(name, type_, MatrixLaw(matrix.var / prod(use.flat))))
+        return self.names[matrix]
+
+    def type(self, node: Node) -> Type:
+        match node.kind:
+            case "G":
+                return G(self.width(node.width), node.index)
+            case "H":
+                return H(self.width(node.width), node.index)
+        return C(node.index)
+
+    # Expressions
+
+    def expr(self, node: Node | float) -> Expr:
+        match node:
+            case Data(expr=expr):
+                return expr
+            case Node():
+                return self.exprs[node]
+        return Const(node)
+
+    def body_of(self, node: Expression) -> Expr:
+        return Apply(node.op, tuple(self.expr(a) for a in node.args), node.attrs)
+
+    # Names
+
+    def parameter(self, parameter: Matrix | Vector, prefix: str) -> str:
+        given = self.given.get(parameter) or parameter.name
+        name = self.fresh(given) if given else self.count(prefix)
+        self.names[parameter] = name
+        return name
+
+    def count(self, prefix: str) -> str:
+        while True:
+            self.counts[prefix] += 1
+            name = f"{prefix}{self.counts[prefix]}"
+            if name not in self.taken and name not in self.given_names:
+                self.taken.add(name)
+                return name
+
+    def fresh(self, base: str) -> str:
+        name = unused_name(base, self.taken)
+        self.taken.add(name)
+        return name
+
+    def used_data(self, statements: tuple[Statement, ...]) -> dict[str, np.ndarray]:
+        used: set[str] = set()
+        for s in statements:
+            if isinstance(s, Input) and isinstance(s.law, Embedding):
+                used.update(refs(s.law.data))
+            elif isinstance(s, Assignment):
+                used.update(refs(s.expr))
+        return {name: array for name, array in self.trace.data.items() if name in used}
+
+
+def _read(x: Node, out: Readout) -> list[Node]:
+    """The vectors that a readout reads: a stack is read vector by vector, as in the paper's outputs."""
+    alone = len(out.terms) == 1 and out.index == x.index and out.terms[0][2] == 0
+    if alone and isinstance(x, Expression) and x.op is stack and dict(x.attrs).get("axis", 0) == 0:
+        return [a for a in x.args if isinstance(a, Node)]
+    return [x]
+
+
+def _is_view(node: Expression, named: set[Node]) -> bool:
+    """Whether a node only selects or rearranges members of a variable."""
+    return (
+        isinstance(node.op, IndexMap)
+        and node.op in (at, reshape, transpose, take)
+        and all(a in named for a in _children(node))
+    )
+
+
+def _is_cheap(node: Expression, named: set[Node]) -> bool:
+    """Whether a node is one function of one variable, which is cheaper to repeat than to store."""
+    return isinstance(node.op, Function) and all(a in named for a in _children(node)) and len(node.args) == 1
+
+
+def _vector_law(vector: Vector) -> Normal:
+    """The law of a Vector, with tuples in place of arrays, because statements are hashable."""
+    cov = vector.var if isinstance(vector.var, float) else _nested(vector.var)
+    mean = float(vector.mean) if vector.mean.ndim == 0 else _nested(vector.mean)
+    return Normal(mean, cov, each=vector.each)
+
+
+def _nested(array: Any) -> Any:
+    return tuple(_nested(a) for a in array) if array.ndim else float(array)
+
+
+def _data_name(data: Expr) -> str:
+    """A name for an expression of data: `x1[0]` -> `x1_0`, and `x` for anything longer."""
+    match data:
+        case Ref(name):
+            return name
+        case Apply(args=(inner,)) if "index" in data.options:
+            items = [i for i in data.options["index"] if isinstance(i, int)]
+            return "_".join([_data_name(inner), *(str(i) for i in items if i >= 0)])
+    return "x"

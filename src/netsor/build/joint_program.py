@@ -1,0 +1,203 @@
+"""One program for a network on a set of inputs: inputs of one shape share its statements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from netsor.arguments import a_type
+from netsor.build.graph_to_program import emit
+from netsor.build.network import Network, check_network, plain_input
+from netsor.build.network_reading import read_network
+from netsor.build.parameters import Matrix, Vector
+from netsor.build.source_lines import fail
+from netsor.build.trace import Requirement, Trace, numbers
+from netsor.errors import DataError
+from netsor.garbage import search_put_off
+from netsor.lang.program import Program
+from netsor.lang.tangent import Tangent
+
+__all__ = ["InputGroup", "Joint", "as_inputs", "data_of", "joint"]
+
+
+@dataclass(frozen=True)
+class InputGroup:
+    """Inputs of one shape, which share statements.
+
+    members         their positions in the set
+    outputs         positions of their Output statements in the program
+    data            names of their arrays
+    member_outputs  the Outputs of each member, if members do not have all of `outputs`
+    """
+
+    members: tuple[int, ...]
+    outputs: tuple[int, ...]
+    data: tuple[str, ...] = ()
+    member_outputs: tuple[tuple[int, ...], ...] = ()
+
+    def outputs_of(self, k: int) -> tuple[int, ...]:
+        """The Output statements of member k."""
+        return self.member_outputs[k] if self.member_outputs else self.outputs
+
+
+@dataclass(frozen=True)
+class Joint:
+    """A network on a set of inputs: one program in which inputs of one shape share their statements.
+
+    data          the program's arrays; in a group of several members, (members, ...)
+    concrete      whether the network read the values of its data
+    requirements  (group, condition on its data), from the network's layers
+    tangent       for the program of a tangent kernel, its relation to the network's own program
+    parameters    the network's parameters by their names in the program
+    """
+
+    program: Program
+    data: dict[str, Any]
+    groups: tuple[InputGroup, ...]
+    concrete: bool = False
+    requirements: tuple[tuple[int, Requirement], ...] = ()
+    tangent: Tangent | None = None
+    parameters: Mapping[str, Matrix | Vector] = field(default_factory=dict)
+
+
+@search_put_off()
+def joint(net: Network, inputs: list[Any], finite: bool = False) -> Joint:
+    """Write one program for a set of inputs; trace the network once per shape.
+
+    A network that reads the values of its data is traced once per input.
+
+    finite  whether to return the program for finite width, which differs for tangent networks
+    """
+    check_network(net)
+    if not inputs:
+        raise fail("the set of inputs is empty", "Give at least one input.", DataError)
+    trace, outputs, stacked = Trace(), [], {}
+    members_of: list[tuple[tuple[int, ...], int, tuple[str, ...]]] = []
+    queue, concrete = _by_shape(inputs), False
+    requirements: list[tuple[int, Requirement]] = []
+    while queue:
+        members = queue.pop(0)
+        name = f"x{len(members_of) + 1}"
+        trace.concrete = False
+        readouts = read_network(net, trace, inputs[members[0]], name)
+        concrete = concrete or trace.concrete
+        if trace.concrete:
+            # Another input of this shape may take another branch, so each is read on its own.
+            queue[:0] = [[i] for i in members[1:]]
+            members = members[:1]
+        arrays = _stack(inputs, name, members)
+        asked = [(len(members_of), r) for r in trace.requirements[len(requirements) :]]
+        _check_requirements(asked, trace.data, inputs, name, members[1:])
+        requirements += asked
+        stacked |= arrays
+        members_of.append((tuple(members), len(readouts), tuple(arrays)))
+        outputs += readouts
+    # Names must be fixed before the program is written: traces may use parameters that the code hides.
+    net.remember(trace)
+    net.example = plain_input(inputs[0])
+    program, counts, parameters = emit(trace, outputs, net.parameters())
+    program.check()
+    program.refuse_changed()
+    tangent = net.tangent_of(program, parameters, finite)
+    program = tangent.program if tangent else program
+    data = {name: stacked.get(name, array) for name, array in program.data.items()}
+    groups = _groups(members_of, counts)
+    return Joint(program, data, groups, concrete, tuple(requirements), tangent, parameters)
+
+
+def _check_requirements(
+    requirements: list[tuple[int, Requirement]],
+    data: dict[str, Any],
+    inputs: list[Any],
+    name: str,
+    members: Sequence[int],
+) -> None:
+    """Check the data of the inputs `members`, on which the network is not traced."""
+    for i in members if requirements else ():
+        arrays = {**data, **_stack(inputs, name, [i])}
+        for _, requirement in requirements:
+            requirement.apply(arrays)
+
+
+def _groups(
+    members_of: list[tuple[tuple[int, ...], int, tuple[str, ...]]], counts: list[int]
+) -> tuple[InputGroup, ...]:
+    """Assign Output statements to inputs.
+
+    members_of  for each group its members, its number of readouts and the names of its data
+    counts      number of Output statements of each readout, over all groups
+    """
+    groups, readout, statement = [], 0, 0
+    for members, readouts, data in members_of:
+        size = sum(counts[readout : readout + readouts])
+        groups.append(InputGroup(members, tuple(range(statement, statement + size)), data))
+        readout, statement = readout + readouts, statement + size
+    return tuple(groups)
+
+
+def _by_shape(inputs: list[Any]) -> list[list[int]]:
+    """Positions of the inputs of each shape, in order of first appearance."""
+    groups: dict[Any, list[int]] = {}
+    for i, x in enumerate(inputs):
+        groups.setdefault(_shape(x, f"input {i} of the set"), []).append(i)
+    return list(groups.values())
+
+
+def _shape(x: object, what: str) -> Any:
+    return tuple(_shape(part, what) for part in x) if isinstance(x, tuple) else numbers(x, what).shape
+
+
+def data_of(joined: Joint, inputs: list[Any]) -> dict[str, np.ndarray]:
+    """Return the data of a joint program for other inputs of the same shapes."""
+    given: dict[str, np.ndarray] = {}
+    for k, group in enumerate(joined.groups):
+        name, asked = f"x{k + 1}", [r for r in joined.requirements if r[0] == k]
+        _check_requirements(asked, dict(joined.program.data), inputs, name, group.members)
+        given |= _stack(inputs, name, group.members)
+    return {name: given.get(name, array) for name, array in joined.program.data.items()}
+
+
+def _stack(inputs: list[Any], name: str, members: Sequence[int]) -> dict[str, np.ndarray]:
+    """Stack the inputs `members`, (members, ...), under the names that the trace gives to their parts."""
+    first = inputs[members[0]]
+    if isinstance(first, tuple):
+        stacked: dict[str, np.ndarray] = {}
+        for k in range(len(first)):
+            parts = [x[k] if isinstance(x, tuple) else None for x in inputs]
+            stacked |= _stack(parts, f"{name}_{k}", members)
+        return stacked
+    if len(members) > 1 and all(type(inputs[i]) is np.ndarray for i in members):
+        batch = np.stack([inputs[i] for i in members])
+        # Check the whole batch at once. If it fails, the loop below names the input at fault.
+        if batch.dtype.kind in "iuf" and np.isfinite(batch).all():
+            return {name: numbers(batch, "the set of inputs")}
+    arrays = [numbers(inputs[i], f"input {i} of the set") for i in members]
+    return {name: arrays[0] if len(arrays) == 1 else np.stack(arrays)}
+
+
+def as_inputs(x: object) -> list[Any]:
+    """List a set of inputs: the rows of an array, or the members of a list (a tuple is one input)."""
+    if isinstance(x, np.ma.MaskedArray) and np.ma.is_masked(x):
+        raise fail(
+            "the set of inputs is a masked array",
+            "Masked entries have no value: fill or leave them out first, as in x.filled(0.0).",
+            DataError,
+        )
+    if isinstance(x, np.ndarray):
+        if x.ndim == 0:
+            raise fail(
+                "the set of inputs is a single number",
+                "Give an array whose first axis runs over inputs, or a list of inputs: [x] for one.",
+                DataError,
+            )
+        return list(x)
+    if isinstance(x, list):
+        return x
+    raise fail(
+        f"the set of inputs is {a_type(x)}" if x is not None else "no set of inputs is given",
+        "Give an array whose first axis runs over inputs, or a list of inputs: [x] for one.",
+        DataError,
+    )

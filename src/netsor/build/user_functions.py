@@ -1,0 +1,312 @@
+"""Functions of the user: wrap them, test that they act coordinatewise, and recognise equal ones.
+
+A function acts coordinatewise if it returns the same numbers for a part of an array, for arrays of other
+shapes and sizes, and in repeated calls. Two functions are equal if all objects that they reach are equal
+(`build.dependencies`), and their values at fixed points are equal bit for bit. The values catch dependencies
+that are invisible from Python.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+
+from netsor.arguments import a_type
+from netsor.build.dependencies import content_of, state_of
+from netsor.build.pickling import portable
+from netsor.build.source_lines import fail
+from netsor.errors import FunctionError
+from netsor.lang.numerical_derivatives import DirectionalDerivative, PartialDerivative
+
+__all__ = ["UserFunction", "probe", "probe_derivatives", "probe_direction", "probe_mixing"]
+
+REMEDY = (
+    "Rule Nonlin: a function acts on each coordinate by itself, fn(x)[i] depends on x[i] alone, and the "
+    "shape stays. An average over the width is a Moment, `ns.mean(h)`, passed as `params=`."
+)
+MIXING = (
+    "Rule Nonlin: with axes= a function takes one array whose first axis runs over the members, and returns "
+    "one with the same first axis or without it; it acts on each coordinate (the other axis) by itself."
+)
+
+
+class UserFunction:
+    """A function of the user. It receives copies of arrays, which it may modify, and returns real numbers.
+
+    derivatives  the user's derivatives by each argument, if given
+    takes        (number of vectors, number of parameters, number of blocks whose members it mixes)
+    values       a digest of its values at fixed points, at creation
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        derivatives: tuple[UserFunction, ...] = (),
+        takes: tuple[int, int, int] = (1, 0, 0),
+    ) -> None:
+        self.fn, self.derivatives, self.takes = fn, derivatives, takes
+        self.__name__ = getattr(fn, "__name__", type(fn).__name__)
+        self.values = self._values()
+        self.key = state_of(fn), self.values, takes, tuple(d.key for d in derivatives)
+        self._hash = hash(self.key)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        empty = next((a for a in args if isinstance(a, np.ndarray) and a.size == 0), None)
+        if empty is not None:
+            return self._of_nothing(empty, [np.shape(a) for a in args])
+        copies = [a.copy() if isinstance(a, np.ndarray) else a for a in args]  # fn may write to them
+        out = self.fn(*copies, **options)
+        if hasattr(out, "dtype") and all(isinstance(a, np.ndarray | float | np.generic) for a in args):
+            out = np.asarray(out)  # from any array library
+        if isinstance(out, np.ndarray | np.generic) and out.dtype.kind in "biu":
+            like = next((a.dtype for a in args if isinstance(a, np.ndarray)), np.dtype(float))
+            return out.astype(like)
+        return out
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, UserFunction) or self._hash != other._hash or self.key != other.key:
+            return False
+        # Keys date from creation; an object that was equal then may have changed since.
+        return self.fn is other.fn or not (self.has_changed or other.has_changed)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self):
+        return _unpickled, (portable(self.fn), self.derivatives, self.takes, self.values)
+
+    def __repr__(self) -> str:
+        return f"<function {self.__name__}>"
+
+    def _of_nothing(self, like: np.ndarray, shapes: list[tuple[int, ...]]) -> np.ndarray:
+        """The value for empty arrays, which many functions do not accept."""
+        shape = np.broadcast_shapes(*shapes)
+        if self.takes[2] and np.ndim(self(*(np.ones((*s[:1], *(1,) * len(s[1:]))) for s in shapes))) < len(
+            shape
+        ):
+            shape = shape[1:]
+        return np.empty(shape, like.dtype)
+
+    def _values(self) -> str:
+        """A digest of the values at fixed points, bit for bit (all NaN are equal), and of errors."""
+        digest = hashlib.sha256()
+        for args in _points(*self.takes):
+            try:
+                with np.errstate(all="ignore"):
+                    out = np.asarray(self(*args))
+            except Exception as error:  # whatever the user's function raises; `probe` tells the user
+                digest.update(type(error).__name__.encode())
+                continue
+            digest.update(f"{out.dtype} {out.shape}".encode())
+            if out.dtype.kind in "biufc":
+                digest.update(np.where(np.isnan(out), np.nan, out).tobytes())
+        return digest.hexdigest()
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the values at the fixed points differ from those at creation."""
+        return self._values() != self.values or any(d.has_changed for d in self.derivatives)
+
+    @property
+    def likeness(self) -> tuple[Any, ...]:
+        """A key that is equal for copies of a function that are created each time the network is read."""
+        return (
+            getattr(self.fn, "__code__", type(self.fn)),
+            self.values,
+            *(d.likeness for d in self.derivatives),
+        )
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """A key that other processes can compare: digests of code and of values."""
+        code = content_of(self.fn, *(d.fn for d in self.derivatives))
+        return {"code": code, "values": [self.values, *(d.values for d in self.derivatives)]}
+
+    @cached_property
+    def trial(self) -> tuple[Any, ...]:
+        """A key for trials: functions with equal keys need one trial."""
+        return self.likeness, content_of(self.fn, *(d.fn for d in self.derivatives), texts=True)
+
+
+def _unpickled(
+    fn: Callable[..., Any], derivatives: tuple[UserFunction, ...], takes: tuple[int, int, int], values: str
+) -> UserFunction:
+    """Restore a function from another process, and check that it returns the same values here."""
+    function = UserFunction(fn, derivatives, takes)
+    if function.values != values:
+        raise FunctionError(
+            f"`{function.__name__}` gives other values here than where it was pickled",
+            remedy="A global or an object that it reads differs, or its library rounds otherwise. Pass such "
+            "values as arguments (functools.partial), or let its module travel, too: "
+            "cloudpickle.register_pickle_by_value(module).",
+        )
+    return function
+
+
+@cache
+def _points(vectors: int, params: int, blocks: int) -> list[list[Any]]:
+    """Fixed arguments: ordinary ones, and of sizes from 1e-9 to 1e9, where functions may overflow."""
+    rng = np.random.default_rng(28)
+    if blocks:
+        return [list(rng.standard_normal((blocks, members, 64))) for members in (3, 2, 5)]
+    near = rng.standard_normal((vectors, 128)) * np.repeat([1.0, 30.0], 64)
+    near[:, :4] = [0.0, -0.0, 1.0, -1.0]
+    sizes = np.geomspace(1e-9, 1e9, 128)
+    far = np.stack([rng.permutation(np.concatenate([sizes, -sizes])) for _ in range(vectors)])
+    at = [rng.random(params) + 0.5, 10 * rng.random(params)]
+    return [[*x, *c] for x, c in zip((near, far), at, strict=True)]
+
+
+_TRIED: dict[Any, Any] = {}
+
+
+def _tried(key: tuple[Any, ...], attempt: Callable[[], Any]) -> Any:
+    """Return the outcome of a test, which runs once per function; keep the last 1024 outcomes."""
+    if key not in _TRIED:
+        outcome = attempt()
+        while len(_TRIED) > 1024:
+            _TRIED.pop(next(iter(_TRIED)), None)
+        _TRIED[key] = outcome
+    return _TRIED[key]
+
+
+def probe(fn: UserFunction, label: str, vectors: int, params: int) -> None:
+    """Raise a FunctionError unless a function of real numbers acts coordinatewise and keeps the shape."""
+    _tried((fn.trial, label, vectors, params), lambda: _probe(fn, label, vectors, params))
+
+
+def _probe(fn: UserFunction, label: str, vectors: int, params: int) -> None:
+    rng, size = np.random.default_rng(0), 20_000
+    xs = rng.standard_normal((vectors, size)) * np.repeat([1.0, 30.0], [size - 100, 100])
+    cs = list(rng.random(params) + 0.5)
+    few = np.arange(6)
+
+    def value(which: np.ndarray) -> np.ndarray:
+        out = _call(fn, label, REMEDY, *(x[which] for x in xs), *cs)
+        if out.shape != which.shape:
+            raise fail(f"`{label}` turns shape {which.shape} into {out.shape}", REMEDY, FunctionError)
+        return out
+
+    first = value(few)
+    order = rng.permutation(size)
+    whole = np.empty(size)
+    whole[order] = value(order)
+    # The same coordinates in arrays of other sizes and shapes: a function that reads neighbours differs.
+    parts = [few, order[:4], order[:1], order[-35:].reshape(5, 7), order[-24:].reshape(2, 3, 4), order[:1000]]
+    for which in parts:
+        if not _same(value(which), whole[which]):
+            raise fail(f"`{label}` does not act coordinatewise", REMEDY, FunctionError)
+    _call_again(lambda: value(few), first, label)
+
+
+def probe_mixing(fn: UserFunction, label: str) -> bool:
+    """Test a function that mixes the members (first axis) of a block; return whether it removes the axis."""
+    return _tried((fn.trial, label, "mixing"), lambda: _probe_mixing(fn, label))
+
+
+def _probe_mixing(fn: UserFunction, label: str) -> bool:
+    x = np.random.default_rng(0).standard_normal((3, 2000))
+
+    def value(which: np.ndarray) -> np.ndarray:
+        return _call(fn, label, MIXING, x[:, which])
+
+    few = np.arange(6)
+    first = value(few)
+    if first.shape not in ((3, 6), (6,)):
+        raise fail(f"`{label}` turns shape (3, 6) into {first.shape}", MIXING, FunctionError)
+    whole = value(np.arange(2000))
+    for which in (few, np.array([4, 1]), np.array([7]), np.arange(100, 112).reshape(3, 4)):
+        part = value(which)
+        if part.shape != whole[..., which].shape or not _same(part, whole[..., which]):
+            raise fail(f"`{label}` does not act coordinatewise", MIXING, FunctionError)
+    _call_again(lambda: value(few), first, label)
+    return first.ndim == 1
+
+
+def probe_derivatives(fn: UserFunction, label: str, vectors: int, params: int) -> None:
+    """Compare the user's derivatives with finite differences."""
+    _tried(
+        (fn.trial, label, vectors, params, "derivatives"), lambda: _probe_slopes(fn, label, vectors, params)
+    )
+
+
+def _probe_slopes(fn: UserFunction, label: str, vectors: int, params: int) -> None:
+    rng = np.random.default_rng(1)
+    args = [*rng.standard_normal((vectors, 500)), *(rng.random(params) + 0.5)]
+    for k, derivative in enumerate(fn.derivatives):
+        slopes = _call(derivative, f"the derivative of {label}", REMEDY, *args)
+        _compare(slopes, PartialDerivative(fn, by_jax=False, place=k)(*args), label)
+
+
+def probe_direction(fn: UserFunction, label: str) -> None:
+    """Compare the user's directional derivative of a function of members with finite differences."""
+    x, d = np.random.default_rng(1).standard_normal((2, 3, 500))
+    for derivative in fn.derivatives:
+        slopes = _call(derivative, f"the derivative of {label}", MIXING, x, d)
+        _compare(slopes, DirectionalDerivative(fn, by_jax=False)(x, d), label)
+
+
+def _compare(slopes: np.ndarray, expected: np.ndarray, label: str) -> None:
+    alike = slopes.shape == expected.shape and np.abs(slopes - expected) <= 1e-5 * (1 + np.abs(expected))
+    if np.mean(alike) < 0.95:  # a few points may be next to a kink, where differences are wrong
+        raise fail(
+            f"the derivative of `{label}` is not its derivative",
+            "It is not what differences of the function are, at more than a few places. Give a function of "
+            "the same arguments, or leave it out.",
+            FunctionError,
+        )
+
+
+def _same(a: np.ndarray, b: np.ndarray) -> bool:
+    return bool(np.allclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True))
+
+
+def _call_again(value: Callable[[], np.ndarray], first: np.ndarray, label: str) -> None:
+    """Raise a FunctionError if repeated calls differ; slow functions are called only 100 times."""
+    stop = time.perf_counter() + 0.05
+    for k in range(500):
+        if not _same(value(), first):
+            raise fail(
+                f"`{label}` gives other numbers when it is called again",
+                "Rule Nonlin: a nonlinearity is one function of real numbers, without chance or memory.",
+                FunctionError,
+            )
+        if k > 100 and time.perf_counter() > stop:
+            return
+
+
+def _call(fn: UserFunction, label: str, rule: str, *args: object) -> np.ndarray:
+    """Call a function, and raise a FunctionError if it fails or returns anything but float64 numbers."""
+    try:
+        with np.errstate(all="ignore"):
+            out = fn(*args)
+            array = np.asarray(out)
+    except Exception as error:  # whatever the user's function raises
+        count = "one argument" if len(args) == 1 else f"{len(args)} arguments"
+        raise fail(
+            f"`{label}` fails on arrays: {type(error).__name__}: {_first_line(error)}",
+            f"It is called with {count}: arrays for the vectors, then a number for each parameter. {rule}",
+            FunctionError,
+        ) from error
+    if array.dtype.kind not in "biuf":
+        kind = f"an array of {array.dtype}" if isinstance(out, np.ndarray) else f"{a_type(out)}"
+        raise fail(f"`{label}` returns {kind}, not real numbers", rule, FunctionError)
+    if array.dtype.kind == "f" and array.dtype.itemsize < 8:
+        raise fail(
+            f"`{label}` returns {array.dtype}, which has fewer digits than the float64 that it is given",
+            "Write it with NumPy, or with the functions of its argument: `xp = x.__array_namespace__()`. For "
+            'JAX turn on double precision first: jax.config.update("jax_enable_x64", True).',
+            FunctionError,
+        )
+    return array.astype(float)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:200]

@@ -1,0 +1,254 @@
+"""`netsor kernel`, `netsor plan`, `netsor simulate`, `netsor verify`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import numpy as np
+import typer
+
+from netsor.build.network import Network
+from netsor.build.tangent_network import TangentNetwork, tangent
+from netsor.cli.app import app, complain, reporting
+from netsor.cli.loading import inputs_of, is_program, load_network, load_program
+from netsor.cli.shared_options import (
+    Data,
+    Method,
+    NetworkTarget,
+    Ntk,
+    Rates,
+    Seed,
+    Target,
+    Tol,
+    rates_of,
+    widths_of,
+)
+from netsor.errors import DataError
+from netsor.files import write_npz
+from netsor.lang import Program
+
+__all__ = ["kernel", "labels_of", "plan", "simulate", "verify"]
+
+T = TypeVar("T", Network, Program)
+KernelOutput = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", help="Write values, errors and plan as .npz, or tile by tile into a store, .zarr."
+    ),
+]
+Explain = Annotated[bool, typer.Option("--explain", help="Say which method computed what, with which error.")]
+Confirm = Annotated[
+    bool, typer.Option("--confirm", help="Start even if the plan says that it takes more than an hour.")
+]
+Tile = Annotated[
+    int | None, typer.Option(help="Inputs in a tile of a store, roughly.", min=1, show_default=False)
+]
+Workers = Annotated[
+    int | None, typer.Option(help="Number of processes that compute a store.", min=1, show_default=False)
+]
+Scheduler = Annotated[
+    str | None, typer.Option(help="Address of a Dask scheduler, tcp://...", show_default=False)
+]
+Part = Annotated[
+    str | None, typer.Option(help="Compute the k-th of N parts of a store, k/N.", show_default=False)
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue a store that exists.")]
+Verify = Annotated[bool, typer.Option("--verify", help="Compute damaged tiles of a store again.")]
+
+
+@app.command()
+@reporting
+def kernel(
+    target: Target,
+    data: Data = None,
+    output: KernelOutput = None,
+    explain: Explain = False,
+    method: Method = "auto",
+    tol: Tol = None,
+    seed: Seed = 0,
+    confirm: Confirm = False,
+    tile: Tile = None,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+    part: Part = None,
+    resume: Resume = False,
+    verify: Verify = False,
+    ntk: Ntk = False,
+    rates: Rates = "ntk",
+) -> None:
+    """Compute the infinite-width kernel of a network on a set of inputs, or between the sets x and y."""
+    options: dict[str, Any] = {"method": method, "tol": tol, "seed": seed, "confirm": confirm}
+    if output is not None and output.suffix == ".zarr":
+        if rates != "ntk":
+            raise DataError(
+                "--rates for a store", remedy="Give rates to the network: ns.Matrix(var, rate=0.5)."
+            )
+        if workers is not None and scheduler is not None:
+            raise DataError("--workers and --scheduler", remedy="Give one of them: who computes the tiles?")
+        if output.exists() and not (resume or part is not None):
+            raise DataError(f"{output} is there already", remedy="Go on with it with --resume, or remove it.")
+        engine = scheduler or workers  # the address of Dask, a number of processes, or None
+        into = {
+            "tile": tile,
+            "engine": engine,
+            "part": None if part is None else _part(part),
+            "verify": verify,
+        }
+        _store(_tangent_if(ntk, rates, load_network(target)), options, data, output, into)
+        return
+    if any((tile, workers, scheduler, part, resume, verify)):
+        raise DataError("tiles, workers and parts are for stores", remedy="Give a store: -o K.zarr.")
+    numbers = _kernel(target, data, ntk, rates, options)
+    if output is not None:
+        write_npz(output, numbers)
+        typer.echo(f"wrote {output}: K {numbers['K'].shape}, largest error {numbers['error'].max():.1e}")
+    else:
+        _print_matrix(numbers["K"])
+    if explain:
+        typer.echo(numbers["plan"])
+
+
+def _kernel(target: str, data: Path | None, ntk: bool, rates: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The kernel of a network or a program: values, errors, plan, and labels and starts of inputs."""
+    from netsor.limits import kernel as kernel_of
+    from netsor.limits import limit
+
+    # A kernel between two sets is not square: its rows have no labels of their own.
+    labels, starts = [], []
+    if is_program(target):
+        result = limit(_tangent_if(ntk, rates, _program(target, data)), **options).kernel()
+    else:
+        net, (x, y, names) = load_network(target), inputs_of(data)
+        result = kernel_of(_tangent_if(ntk, rates, net), **options).evaluate(x, y)
+        if y is None:
+            labels, starts = labels_of(net, x, names, len(result.value))
+    return {
+        "K": result.value,
+        "error": result.error,
+        "plan": result.explain(),
+        "labels": np.array(labels, str),
+        "starts": np.array(starts, int),
+    }
+
+
+def _store(
+    net: Network, options: dict[str, Any], data: Path | None, output: Path, into: dict[str, Any]
+) -> None:
+    """Compute a kernel tile by tile into a store."""
+    from netsor.gp.stores.tiles import store
+    from netsor.limits import kernel as kernel_of
+
+    x, y, _ = inputs_of(data)
+    typer.echo(f"{output}: {store(kernel_of(net, **options), x, output, y, **into).status()}")
+
+
+def _part(text: str) -> tuple[int, int]:
+    k, _, count = text.partition("/")
+    if not (k.isdecimal() and count.isdecimal()):
+        raise DataError(f"--part {text}", remedy="Write k/N, as in --part 3/8.")
+    return int(k), int(count)
+
+
+@app.command()
+@reporting
+def plan(
+    target: Target,
+    data: Data = None,
+    method: Method = "auto",
+    tol: Tol = None,
+    ntk: Ntk = False,
+    rates: Rates = "ntk",
+) -> None:
+    """Say what a kernel takes, without computing it: methods, samples, work and memory."""
+    from netsor.limits import kernel as kernel_of
+    from netsor.limits import limit
+
+    if is_program(target):
+        tangent_program = _tangent_if(ntk, rates, _program(target, data))
+        typer.echo(str(limit(tangent_program, method=method, tol=tol).plan()))
+        return
+    net, (x, y, _) = _tangent_if(ntk, rates, load_network(target)), inputs_of(data)
+    typer.echo(str(kernel_of(net, method=method, tol=tol).plan(x, y)))
+
+
+@app.command()
+@reporting
+def simulate(
+    target: Target,
+    data: Data = None,
+    width: Annotated[int, typer.Option(help="Width of all layers.", min=1)] = 1000,
+    samples: Annotated[int, typer.Option(help="Number of random networks.", min=1)] = 100,
+    seed: Seed = 0,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the outputs of all networks as .npz.")
+    ] = None,
+) -> None:
+    """Simulate random networks of finite width and print the second moments of their outputs."""
+    from netsor.simulation import simulate as run
+
+    if is_program(target):
+        outputs = run(_program(target, data), None, width, samples, seed)
+    else:
+        outputs = run(load_network(target), inputs_of(data)[0], width, samples, seed)
+    if output is not None:
+        write_npz(output, {"outputs": outputs, "width": width, "seed": seed})
+        typer.echo(f"wrote {output}: outputs {outputs.shape}")
+        return
+    typer.echo(f"second moments of the outputs over {samples} networks of width {width}:")
+    _print_matrix(outputs.T @ outputs / samples)
+
+
+@app.command()
+@reporting
+def verify(
+    target: NetworkTarget,
+    data: Annotated[Path, typer.Argument(help="The inputs, as for kernel.", metavar="DATA")],
+    widths: Annotated[str, typer.Option(help="Widths, separated by commas.")] = "64,128,256,512,1024",
+    samples: Annotated[int, typer.Option(help="Networks at each width.", min=2)] = 30,
+    seed: Seed = 0,
+    ntk: Ntk = False,
+    rates: Rates = "ntk",
+) -> None:
+    """Compare a network with its limit at several widths. The exit code is 3 if they do not agree."""
+    from netsor.verify import verify as compare
+
+    net = _tangent_if(ntk, rates, load_network(target))
+    verification = compare(net, inputs_of(data)[0], widths_of(widths), samples, seed)
+    typer.echo(str(verification))
+    if not verification.ok:
+        complain("the network does not agree with its limit", 3)
+
+
+def _tangent_if(ntk: bool, rates: str, target: T) -> T | TangentNetwork:
+    """The tangent of a network or a program, or itself."""
+    if not ntk:
+        if rates != "ntk":
+            raise DataError(f"--rates {rates}", remedy="Rates belong to tangent kernels: give --ntk, too.")
+        return target
+    if isinstance(target, Program):
+        return target.tangent(rates_of(rates))
+    return tangent(target, rates_of(rates))
+
+
+def _program(target: str, data: Path | None) -> Program:
+    if data is not None:
+        raise DataError("a program has its own data", remedy=f"Leave out {data}.")
+    return load_program(Path(target))
+
+
+def labels_of(net: Network, x: list[Any], names: list[str], rows: int) -> tuple[list[str], list[int]]:
+    """A name for each row of the kernel, and the row where each input begins."""
+    from netsor.gp.targets import output_sizes
+
+    labels: list[str] = []
+    starts: list[int] = []
+    for name, size in zip(names, output_sizes(net, x), strict=True):
+        starts.append(len(labels))
+        labels += [name] if size == 1 else [f"{name} {k}" for k in range(size)]
+    return (labels, starts) if len(labels) == rows else ([], [])
+
+
+def _print_matrix(matrix: np.ndarray) -> None:
+    with np.printoptions(precision=6, suppress=True, linewidth=110):
+        typer.echo(str(matrix))

@@ -1,0 +1,94 @@
+"""sum_k a_k b_k c^k for all pairs as a loop compiled by Numba (the extra `fast`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from netsor.machine_code import compiled
+
+__all__ = ["horner"]
+
+LEAST_ELEMENTS = 2**13  # smaller blocks do not repay compiling, so NumPy computes them
+TERMS = 8  # terms per pass over a row of pairs; zeros fill up to a multiple of it
+
+
+def horner(a: np.ndarray, b: np.ndarray, rho: np.ndarray) -> np.ndarray | None:
+    """Return the sum for coefficients (..., 1, terms) and (1, ..., terms) of the two sides, or None.
+
+    None means that nothing is to be gained, or that the arrays are not an outer product of left and right.
+    """
+    if rho.size < LEAST_ELEMENTS or rho.dtype not in (np.float64, np.float32) or find_spec("numba") is None:
+        return None
+    lead = rho.ndim - sum(n > 1 for n in rho.shape)
+    rows, cols = _sides(a.shape[:-1], rho.shape), _sides(b.shape[:-1], rho.shape)
+    axes_of_left = next((d for d in range(rho.ndim + 1) if _is_split_at(rows, cols, rho.shape, d)), None)
+    if axes_of_left is None or lead == rho.ndim:
+        return None
+    left, right = (x.reshape(-1, x.shape[-1]) for x in (a, b))
+    step, start = (2, 1) if _vanish(left, right, 0) else (2, 0) if _vanish(left, right, 1) else (1, 0)
+    x, y = (_filled(z[:, start::step]) for z in (left, right))
+    table = np.ascontiguousarray(rho).reshape(len(left), len(right))
+    out = np.empty_like(table)
+    _loop()(x, np.ascontiguousarray(y.T), table, step, start, out)
+    return out.reshape(rho.shape)
+
+
+def _filled(terms: np.ndarray) -> np.ndarray:
+    """Return a copy, padded with terms that are zero to a multiple of TERMS."""
+    full = np.zeros((len(terms), -(-terms.shape[1] // TERMS) * TERMS), terms.dtype)
+    full[:, : terms.shape[1]] = terms
+    return full
+
+
+def _sides(shape: tuple[int, ...], full: tuple[int, ...]) -> tuple[bool, ...]:
+    padded = (1,) * (len(full) - len(shape)) + shape
+    return tuple(n > 1 for n in padded)
+
+
+def _is_split_at(rows: Any, cols: Any, full: tuple[int, ...], d: int) -> bool:
+    """Return whether the axes before d belong to the left side, and all others to the right side."""
+    long = [n > 1 for n in full]
+    left, right = [*long[:d], *[False] * (len(full) - d)], [*[False] * d, *long[d:]]
+    return list(rows) == left and list(cols) == right
+
+
+def _vanish(left: np.ndarray, right: np.ndarray, parity: int) -> bool:
+    """Return whether all terms of one parity are zero, as for odd and even functions."""
+    return not (left[:, parity::2].any() and right[:, parity::2].any())
+
+
+@cache
+def _loop() -> Callable[..., Any]:
+    """Horner's rule with eight terms per pass over a row of pairs, a loop that compilers vectorise."""
+
+    def loop(left, right, rho, step, start, out):
+        rows, terms = left.shape
+        cols = rho.shape[1]
+        power, total = np.empty(cols, rho.dtype), np.empty(cols, rho.dtype)
+        for i in range(rows):
+            for j in range(cols):
+                c = rho[i, j]
+                power[j] = c * c if step == 2 else c
+                total[j] = 0.0
+            for k in range(terms - 8, -1, -8):
+                a, b, c, d = left[i, k], left[i, k + 1], left[i, k + 2], left[i, k + 3]
+                e, f, g, h = left[i, k + 4], left[i, k + 5], left[i, k + 6], left[i, k + 7]
+                for j in range(cols):
+                    p = power[j]
+                    t = total[j] * p + h * right[k + 7, j]
+                    t = t * p + g * right[k + 6, j]
+                    t = t * p + f * right[k + 5, j]
+                    t = t * p + e * right[k + 4, j]
+                    t = t * p + d * right[k + 3, j]
+                    t = t * p + c * right[k + 2, j]
+                    t = t * p + b * right[k + 1, j]
+                    total[j] = t * p + a * right[k, j]
+            for j in range(cols):
+                out[i, j] = total[j] * (rho[i, j] if start == 1 else 1.0)
+
+    return compiled(loop, error_model="numpy", nogil=True, fastmath={"contract"})

@@ -1,0 +1,146 @@
+"""E[f(x) g(y)] = sum_k a_k b_k rho^k from the Hermite series of f and g (Mehler), with an error bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from array_api_compat import is_jax_array
+
+from netsor.expect.hermite.compiled_sum import horner
+from netsor.expect.hermite.expansion import Series, rest_of_pair, rests_of, tails, truncated
+from netsor.expect.hermite.singularities import at_index, singular_pair
+from netsor.expect.quadrature.hermite_functions import eps_of
+from netsor.lang.array_api import array_namespace, is_traced
+
+__all__ = ["pair_sum"]
+
+Array = Any
+
+
+def pair_sum(a: Series, b: Series, rho: Array, errors: bool = True) -> tuple[Array, Array]:
+    """Return E[f(x) g(y)] for the series a of f and b of g and the correlation rho, and a bound of its error.
+
+    The leading axes of a, b and rho broadcast. Horner's rule computes the sum. The error is
+    |rho|^K tail_a tail_b for the terms left out, plus error_a |b| + |a| error_b for the coefficients (both
+    by Cauchy-Schwarz). At rho = 1, a series with itself gives E[f^2] and leaves nothing out. Without
+    `errors`, the bound is 0.
+    """
+    xp = array_namespace(a.coefs, b.coefs, rho)
+    rho = xp.clip(rho, -1.0, 1.0)
+    fixed = is_traced(a.coefs, b.coefs, rho) or 0 in (*a.tail.shape, *b.tail.shape, *rho.shape)
+    # Under a trace, and without entries, no choice can depend on values: take all terms in one block.
+    blocks = [_whole(a, b, rho)] if fixed else _blocks(a, b, rho, errors)
+    parts = [_pair_block(*block, errors) for block in blocks]
+    values, bounds = zip(*parts, strict=True)
+    return _join(values), _join(bounds) if errors else 0.0
+
+
+def _join(parts: Sequence[Array]) -> Array:
+    return parts[0] if len(parts) == 1 else array_namespace(*parts).concat(list(parts), axis=0)
+
+
+def _blocks(
+    a: Series, b: Series, rho: Array, tails: bool
+) -> Iterator[tuple[Series, Series, Array, Array | None]]:
+    """Divide the first axis so that a block of pairs stays in the cache; each block takes the terms it needs.
+
+    The last item says which pairs are `_identical`, or is None if no correlation is 1.
+    """
+    xp = array_namespace(rho)
+    shape = np.broadcast_shapes(a.tail.shape, b.tail.shape, rho.shape)
+    rows = shape[0] if shape else 1
+    step, lengths = max(1, 2**15 * rows // max(1, prod(shape))), _lengths(a, b)
+    for at in range(0, rows, step):
+        left, right, r = (_rows(x, shape, at, step) for x in (a, b, rho))
+        top, same = float(xp.max(xp.abs(r))), None
+        if top == 1:
+            same = _identical(left, right, r)
+            # A series with itself at correlation 1 is E[f^2] exactly, so it does not decide how many terms
+            # are needed.
+            top = float(xp.max(xp.where(same, 0.0, xp.abs(r))))
+        terms = _enough(lengths, top, eps_of(rho))
+        yield truncated(left, terms, tails), truncated(right, terms, tails), r, same
+
+
+def _whole(a: Series, b: Series, rho: Array) -> tuple[Series, Series, Array, Array]:
+    most = min(a.coefs.shape[-1], b.coefs.shape[-1])
+    return truncated(a, most), truncated(b, most), rho, _identical(a, b, rho)
+
+
+def _rows(x: Any, shape: tuple[int, ...], at: int, step: int) -> Any:
+    """Return rows at ... at + step - 1 of a series or array that broadcasts to `shape`."""
+    own_shape = x.tail.shape if isinstance(x, Series) else x.shape
+    whole = len(own_shape) < len(shape) or not shape or own_shape[0] == 1
+    return x if whole else at_index(x, (slice(at, min(at + step, own_shape[0])),))
+
+
+def _lengths(a: Series, b: Series) -> list[tuple[int, float]]:
+    """Return possible numbers of terms, each with the relative size of the remaining sum at |rho| = 1."""
+    most = min(a.coefs.shape[-1], b.coefs.shape[-1])
+    left, right = (dict(x.rests or rests_of(x)) for x in (truncated(a, most), truncated(b, most)))
+    return [(k, rest_of_pair(left[k], right[k])) for k in sorted(left.keys() & right.keys())]
+
+
+def _enough(lengths: list[tuple[int, float]], top: float, eps: float) -> int:
+    """Return the fewest terms whose remainder is within rounding for |rho| <= top, else all terms."""
+    return next((k for k, remainder in lengths if remainder * top**k <= 16 * eps), lengths[-1][0])
+
+
+def _identical(a: Series, b: Series, rho: Array) -> Array:
+    """Return where rho = 1 and both series agree to the last bit: there f(x) g(y) is f(x)^2."""
+    return (rho == 1) & (a.mark == b.mark) & (a.square == b.square)
+
+
+def _pair_block(a: Series, b: Series, rho: Array, same: Array | None, errors: bool) -> tuple[Array, Array]:
+    xp = array_namespace(rho)
+    value = _horner(a, b, rho)
+    jumps = None if a.jumps is None or b.jumps is None else (a.jumps, b.jumps)
+    if jumps:
+        value = value + singular_pair(*jumps, rho)
+    if same is not None:
+        value = xp.where(same, a.square, value)
+    if not errors:
+        return value, 0.0
+    error = xp.abs(rho) ** a.coefs.shape[-1] * rest_of_pair(tails(a), tails(b))
+    if jumps:
+        error = error + 16 * eps_of(rho) * jumps[0].scale * jumps[1].scale
+    if same is not None:
+        error = xp.where(same, 0.0, error)
+    return value, error + a.error * xp.sqrt(b.square) + xp.sqrt(a.square) * b.error
+
+
+def _horner(a: Series, b: Series, rho: Array) -> Array:
+    """Return sum_k a_k b_k rho^k, without the singular parts if both series have them."""
+    jumps = None if a.jumps is None or b.jumps is None else (a.jumps, b.jumps)
+    compiled = horner(a.coefs, b.coefs, rho) if isinstance(rho, np.ndarray) and not jumps else None
+    if compiled is not None:
+        return compiled
+    factors = [(_terms_first(a.coefs), _terms_first(b.coefs), 1)]
+    if jumps:
+        factors.append((*(_terms_first(x.coefs) for x in jumps), -1))
+    elif is_jax_array(rho):
+        return _scanned(*factors[0][:2], rho)
+    value = 0 * rho
+    for k in reversed(range(a.coefs.shape[-1])):
+        value = value * rho
+        for x, y, sign in factors:
+            value = value + sign * x[k, ...] * y[k, ...]
+    return value
+
+
+def _scanned(a: Array, b: Array, rho: Array) -> Array:
+    """Horner's rule as one step of jax.lax.scan, which compiles fast."""
+    from jax.lax import scan  # type: ignore[import-not-found]
+
+    first = 0 * (rho + a[0, ...] + b[0, ...])
+    return scan(lambda value, ab: (value * rho + ab[0] * ab[1], None), first, (a, b), reverse=True)[0]
+
+
+def _terms_first(coefs: Array) -> Array:
+    """Return a copy with the last axis first, so that each term is contiguous in memory."""
+    xp = array_namespace(coefs)
+    moved = xp.moveaxis(coefs, -1, 0)
+    return xp.reshape(xp.reshape(moved, (-1,)), moved.shape)

@@ -1,0 +1,256 @@
+"""A function on a line as polynomials on cells, which are halved where it is rough.
+
+A cell has 16 Gauss-Legendre nodes. It is done when the polynomial through them agrees with f at check points.
+The first cells have so many check points that nothing wider than `scale_for` is overlooked. The check points
+have no period, so that no wave looks like a slower one. Halving continues down to rounding: at jumps and
+kinks, which become ends of cells, and towards cusps and poles, where cells shrink like 2^-n. If there are too
+many rough places, halving stops there, and the error of these cells counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.polynomial.legendre import leggauss, legvander
+
+from netsor.expect.quadrature.hermite_functions import Array, density_root, hermite_functions
+from netsor.expect.quadrature.trapezoid import Sums
+
+__all__ = ["Cells", "cells", "scale_for"]
+
+XI, OMEGA = leggauss(16)
+TO_LEGENDRE = np.linalg.inv(legvander(XI, 15))  # from values at the nodes to coefficients
+WIDTH = 1 / 16  # of the first cells: Hermite functions up to order 4096 have degree 16 there, to rounding
+LEAST_CHECKS = 24  # check points per cell
+SEEN = 8.0  # beyond |t| = 8 the density is below 1e-14, so cells there need no dense checks
+
+Line = Callable[[Array], Array]  # maps t (points,) to f (inputs, points)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Cells from left to right, and f at the nodes of each; t is in standard deviations."""
+
+    left: Array  # shape (cells,)
+    width: Array  # shape (cells,)
+    values: Array  # shape (inputs, cells, 16): f at the nodes
+    miss: Array  # shape (inputs, cells): the largest distance of f to its polynomial at the check points
+    ends: Array  # shape (inputs, cells): this distance at the ends
+    bound: Array  # shape (inputs, cells): the distance at which a cell is done
+    noise: Array  # shape (inputs, cells): the distance at which a cell is done if halving does not help
+    offset: Array  # shape (inputs,): mean / deviation
+
+    @property
+    def nodes(self) -> Array:
+        return self.left[:, None] + self.width[:, None] * ((XI + 1) / 2)
+
+    @property
+    def weights(self) -> Array:
+        return self.width[:, None] * (OMEGA / 2)
+
+    @property
+    def density_root(self) -> Array:
+        """The largest value of sqrt(density) in each cell."""
+        right = self.left + self.width
+        return density_root(np.where(self.left * right <= 0, 0.0, np.minimum(abs(self.left), abs(right))))
+
+    @property
+    def rough(self) -> Array:
+        """Whether f differs from the polynomial through the nodes, for each cell."""
+        return np.any(~(np.maximum(self.miss, self.ends) <= self.bound), axis=0)
+
+    @property
+    def points(self) -> Array:
+        """Whether a cell is so narrow that it counts as a point."""
+        return self.width < 1e-9
+
+    def square(self, values: Array) -> Array:
+        """Return E[f^2] from values (inputs, nodes)."""
+        return (values * density_root(self.nodes.reshape(-1))) ** 2 @ self.weights.reshape(-1)
+
+    def sums(self, terms: int, reach: float) -> tuple[Sums, Array, Array]:
+        """Return the sums of the cells, and bounds on the errors of the coefficients (in norm) and of E[f^2].
+
+        The squares of the first Hermite functions add up to at most sqrt(terms), so an error at a point
+        counts with its integral. But the integral of f^2 may diverge there, if it falls slowly.
+        """
+        f, first = self.values.reshape(len(self.values), -1), (self.width == WIDTH) & (terms <= 512)
+        square, coefs = self.square(f), self.take(~first)._coefs(terms)
+        if first.any():
+            table, rows = _first_table(reach, terms), ((self.left[first] + reach) / WIDTH).astype(int)
+            values = self.take(first)._weighted()
+            coefs += values @ (table if len(rows) == len(table) else table[rows]).reshape(-1, terms)
+        miss, point = self.miss * self.density_root, self.points
+        off = np.sqrt(np.sum(miss[:, ~point] ** 2 * self.width[~point], axis=1))
+        at_points = terms**0.25 * np.sum(miss[:, point] * self.width[point], axis=1)
+        # Cells that shrink towards a point and have equal integrals indicate divergence; allow for
+        # 64 of them.
+        times = np.where(self.rough, 64, 1)[point]
+        lost = np.sum(miss[:, point] ** 2 * self.width[point] * times, axis=1)
+        edge = self.take(np.abs(self.left + self.width / 2) > reach - 1)
+        sums = Sums(coefs, square, edge.square(edge.values.reshape(len(f), -1)), self.take(~point)._slope())
+        return sums, off + at_points, 2 * off * np.sqrt(square) + lost
+
+    def _weighted(self) -> Array:
+        """Return f sqrt(density) times the weights, shape (inputs, nodes)."""
+        values = self.values * density_root(self.nodes) * self.weights
+        return values.reshape(len(values), -1)
+
+    def _coefs(self, terms: int) -> Array:
+        """Return the contribution of these cells to the Hermite coefficients, (inputs, terms)."""
+        t, values, step = self.nodes.reshape(-1), self._weighted(), max(1, 2**22 // terms)
+        coefs = np.zeros((len(values), terms))
+        for at in range(0, len(t), step):
+            coefs += values[:, at : at + step] @ _table(t[at : at + step], terms)
+        return coefs
+
+    def _slope(self) -> Array:
+        """Return E[(x f'(x))^2], approximately."""
+        slope = np.diff(self.values, axis=2) / np.diff(XI) * 2 / self.width[:, None]
+        t, weight = self.nodes[:, 1:], self.weights[:, 1:]
+        return np.sum(((self.offset[:, None, None] + t) * slope * density_root(t)) ** 2 * weight, axis=(1, 2))
+
+    def take(self, which: Array) -> Cells:
+        arrays = {
+            name: getattr(self, name)[:, which] for name in ("values", "miss", "ends", "bound", "noise")
+        }
+        return Cells(left=self.left[which], width=self.width[which], **arrays, offset=self.offset)
+
+
+def scale_for(inputs: int) -> float:
+    """Return the width, in standard deviations, above which nothing is overlooked; more inputs, wider."""
+    most_checks = 2**23  # check points of the first cells, for all inputs together: limits the time
+    return max(2e-5, 4 * SEEN * inputs / most_checks)
+
+
+def cells(f: Line, offset: Array, reach: float, places: Array, eps: float, scale: float) -> Cells:
+    """Return cells of f in [-reach, reach], with ends at the given places.
+
+    `offset` (inputs,) is mean / deviation: rounding changes the argument of f by eps (|offset| + |t|)
+    deviations.
+    """
+    even = np.arange(-reach, reach + WIDTH / 2, WIDTH)
+    ends = np.unique(np.concatenate([even, places[np.abs(places) < reach]]))
+    left, width = ends[:-1], np.diff(ends)
+    start = _look(f, left, width, 1)
+    size = np.sqrt(np.sum(start.values**2 * start.weights * density_root(start.nodes) ** 2, axis=(1, 2)))
+
+    def look(left: Array, width: Array, checks: int) -> Cells:
+        result = _look(f, left, width, checks)
+        most = np.abs(result.values).max(axis=2)
+        slope = np.ptp(result.values, axis=2) / width
+        # Rounding of the argument moves f by its slope, so no cell can agree more closely than that.
+        noise = 32 * eps * (most + (np.abs(offset[:, None]) + np.abs(left)) * slope)
+        least = max(1e-14, 64 * eps) * size[:, None] / result.density_root
+        return replace(result, bound=np.maximum(noise, least), noise=1e4 * least, offset=offset)
+
+    result = _sorted(_parts(look, left, width, scale))
+    return _cut_at_points(look, result, ends, scale)
+
+
+def _parts(look: Callable[..., Cells], left: Array, width: Array, scale: float) -> list[Cells]:
+    """Return cells, halved where needed, with as many checks as their width requires."""
+    near = (left < SEEN) & (left + width > -SEEN)
+    checks = np.where(near, 2 ** np.ceil(np.log2(2 * width / scale)), LEAST_CHECKS)
+    checks = np.maximum(checks, LEAST_CHECKS).astype(int)
+    return [
+        part for n in np.unique(checks) for part in _halved(look, left[checks == n], width[checks == n], n)
+    ]
+
+
+def _table(t: Array, terms: int) -> Array:
+    """Return Hermite functions, shape (nodes, terms)."""
+    return np.stack(list(hermite_functions(t, density_root(t), terms))).T
+
+
+@lru_cache(maxsize=2)
+def _first_table(reach: float, terms: int) -> Array:
+    """Return Hermite functions at the nodes of all first cells, shape (cells, 16, terms)."""
+    t = np.arange(-reach, reach, WIDTH)[:, None] + WIDTH * ((XI + 1) / 2)
+    return np.ascontiguousarray(_table(t.reshape(-1), terms)).reshape(len(t), 16, terms)
+
+
+def _look(f: Line, left: Array, width: Array, checks: int) -> Cells:
+    """Evaluate f at the nodes and at the check points of each cell."""
+    points, matrix = _checks(checks)
+    inside = np.concatenate([(XI + 1) / 2, points])
+    values, misses = [], []
+    step = max(1, 2**19 // len(inside))
+    for at in range(0, len(left), step):
+        t = left[at : at + step, None] + width[at : at + step, None] * inside
+        with np.errstate(all="ignore"):
+            y = f(t.ravel())
+            y = y.reshape(len(y), *t.shape)
+            miss = np.abs(y[..., 16:] - y[..., :16] @ matrix)
+            misses.append(np.stack([miss[..., :-2].max(axis=2), miss[..., -2:].max(axis=2)]))
+        values.append(y[..., :16])
+    miss, ends = np.concatenate(misses, axis=2)
+    return Cells(left, width, np.concatenate(values, axis=1), miss, ends, 0 * miss, 0 * miss, 0 * miss[:, 0])
+
+
+@lru_cache(maxsize=32)
+def _checks(count: int) -> tuple[Array, Array]:
+    """Return points in (0, 1), a random one in each of `count` parts, and the matrix to values there.
+
+    Two more points are at the very ends: a jump at an end would have all other points on one side.
+    """
+    points = (np.arange(count) + np.random.default_rng(count).uniform(size=count)) / count
+    points = np.concatenate([points, [1e-9, 1 - 1e-9]])
+    return points, (legvander(2 * points - 1, 15) @ TO_LEGENDRE).T
+
+
+def _halved(look: Callable[..., Cells], left: Array, width: Array, checks: int) -> list[Cells]:
+    """Halve cells until they are smooth or given up; return all of them."""
+    done, before = [], [np.full((1, len(left)), np.inf)] * 3
+    most_halvings, most_rough = 50, 2**12
+    for halvings in range(most_halvings + 1):
+        result = look(left, width, checks)
+        most = np.maximum(result.miss, result.ends)
+        noise = (most > before[0] / 2) & (most <= result.noise)  # three halvings did not help
+        rough = np.any(~((most <= result.bound) | noise), axis=0) & (halvings < most_halvings)
+        rough &= rough.sum() <= most_rough
+        done.append(result.take(~rough))
+        if not rough.any():
+            break
+        before = [np.tile(x[:, rough], 2) for x in (*before[1:], most)]
+        left, width = left[rough], width[rough] / 2
+        left, width = np.concatenate([left, left + width]), np.tile(width, 2)
+        checks = max(checks // 2, LEAST_CHECKS)
+    return done
+
+
+def _sorted(parts: list[Cells]) -> Cells:
+    joined = {}
+    for name in ("left", "width", "values", "miss", "ends", "bound", "noise"):
+        arrays = [getattr(part, name) for part in parts]
+        joined[name] = np.concatenate(arrays, axis=min(arrays[0].ndim - 1, 1))
+    joint = Cells(**joined, offset=parts[0].offset)
+    return joint.take(np.argsort(joint.left))
+
+
+def _cut_at_points(look: Callable[..., Cells], result: Cells, ends: Array, scale: float) -> Cells:
+    """Divide the first cells that contain a jump or a kink again, at exactly that place.
+
+    This replaces the many cells of the search by few. A narrow cell that holds a jump then counts as 0, with
+    the height of the jump as its error.
+    """
+    narrow = np.flatnonzero(result.points)
+    if not narrow.size:
+        return result
+    clusters = np.split(narrow, np.flatnonzero(np.diff(narrow) > 1) + 1)
+    least = np.array([cluster[np.argmin(result.width[cluster])] for cluster in clusters])
+    middle = result.left + result.width / 2
+    around = np.unique(np.searchsorted(ends, middle[least]) - 1)
+    cuts = np.unique(np.concatenate([ends[around], ends[around + 1], middle[least]]))
+    inside = np.isin(np.searchsorted(ends, (cuts[1:] + cuts[:-1]) / 2) - 1, around)
+    elsewhere = result.take(~np.isin(np.searchsorted(ends, middle) - 1, around))
+    high, low = (
+        np.stack([of_all(result.values[:, cluster], axis=(1, 2)) for cluster in clusters], axis=1)
+        for of_all in (np.max, np.min)
+    )
+    size, nothing = high - low, 0 * result.values[:, least]
+    jumps = replace(result.take(least), values=nothing, miss=size, ends=size, bound=size)
+    return _sorted([elsewhere, jumps, *_parts(look, cuts[:-1][inside], np.diff(cuts)[inside], scale)])

@@ -1,0 +1,130 @@
+"""The nodes of rules on a line, Hermite functions at these nodes, and array helpers for all rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from array_api_compat import device
+from numpy.polynomial.legendre import leggauss
+
+from netsor.lang.array_api import array_namespace
+
+__all__ = [
+    "OMEGA",
+    "ORDER",
+    "XI",
+    "Array",
+    "Function",
+    "Panels",
+    "UniformGrid",
+    "call",
+    "density_root",
+    "eps_of",
+    "hermite_functions",
+    "hermite_table",
+    "like",
+    "norm",
+]
+
+Array = Any
+Function = Callable[[Array], Array]
+
+ORDER = 28  # Gauss-Legendre nodes per panel
+XI, OMEGA = leggauss(ORDER)
+TABLES = 2**27  # bytes of tables of Hermite functions to keep
+
+
+@dataclass(frozen=True)
+class UniformGrid:
+    """Equally spaced nodes t >= 0, a block of the trapezoid rule; the node 0 counts half on either side."""
+
+    start: float
+    step: float
+    count: int
+
+    @property
+    def nodes(self) -> np.ndarray:
+        return self.start + self.step * np.arange(self.count)
+
+    @property
+    def weights(self) -> np.ndarray:
+        return np.where(self.nodes == 0, self.step / 2, self.step)
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Neighbouring panels in t >= 0 with `ORDER` Gauss-Legendre nodes each."""
+
+    start: float
+    width: float
+    count: int
+
+    @property
+    def nodes(self) -> np.ndarray:
+        left = self.start + self.width * np.arange(self.count)
+        return (left[:, None] + self.width * (XI + 1) / 2).ravel()
+
+    @property
+    def weights(self) -> np.ndarray:
+        return np.tile(OMEGA * self.width / 2, self.count)
+
+
+def density_root(t: Array, xp: Any = np) -> Array:
+    """sqrt of the standard normal density, (2 pi)^(-1/4) exp(-t^2 / 4)."""
+    return (2 * np.pi) ** -0.25 * xp.exp(-(t**2) / 4)
+
+
+def hermite_functions(t: Array, first: Array, terms: int) -> Iterator[Array]:
+    """h_k(t) * first for k < terms, with the orthonormal probabilists' Hermite polynomials h_k.
+
+    sqrt(k + 1) h_{k+1} = t h_k - sqrt(k) h_{k-1} (DLMF 18.9); first = `density_root(t)` avoids overflow.
+    """
+    before, now = 0 * first, first
+    for k in range(terms):
+        yield now
+        before, now = now, (t * now - k**0.5 * before) / (k + 1) ** 0.5
+
+
+_tables: dict[tuple[UniformGrid | Panels, int], np.ndarray] = {}  # in the order of their last use
+
+
+def hermite_table(block: UniformGrid | Panels, terms: int) -> np.ndarray:
+    """Return h_k(t) sqrt(density(t)) at the nodes of a block, shape (nodes, terms).
+
+    Refining a series alternates between some forty tables, so they are kept, up to `TABLES` bytes.
+    """
+    table = _tables.pop((block, terms), None)
+    if table is None:
+        t = block.nodes
+        table = np.stack(list(hermite_functions(t, density_root(t), terms))).T
+        size = table.nbytes + sum(kept.nbytes for kept in [*_tables.values()])
+        for oldest in [*_tables]:  # iterate over a copy: other threads may change the tables
+            if size <= TABLES:
+                break
+            size -= _tables.pop(oldest, table).nbytes
+    _tables[block, terms] = table
+    return table
+
+
+def like(table: Any, x: Array) -> Array:
+    """Return a table as an array of the library, dtype and device of x."""
+    return array_namespace(x).asarray(table, dtype=x.dtype, device=device(x))
+
+
+def eps_of(x: Array) -> float:
+    """Return the relative spacing of numbers of the dtype of x."""
+    return float(array_namespace(x).finfo(x.dtype).eps)
+
+
+def norm(v: Array) -> Array:
+    xp = array_namespace(v)
+    return xp.sqrt(xp.sum(v**2, axis=-1))
+
+
+def call(fn: Function, x: Array) -> Array:
+    """Return f(x) without NumPy's warnings: far out, f may overflow on its way to a finite value."""
+    with np.errstate(all="ignore"):
+        return fn(x)

@@ -1,0 +1,183 @@
+"""Integrals of a function of one Gaussian variable, and of its products with Hermite polynomials.
+
+Smooth functions take the trapezoid rule with step 2^-level, which converges exponentially for functions that
+are analytic in a strip (Trefethen and Weideman, The exponentially convergent trapezoidal rule, SIAM Review
+2014). Functions with kinks or jumps take Gauss-Legendre panels, and a panel with a kink is split there. Both
+rules have the same nodes for all inputs, so the coefficients of all inputs are matrix products. The nodes are
+symmetric about t = 0, where Hermite functions are even or odd, so half the nodes need tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import reduce
+from math import ceil, log2, pi, prod
+from typing import Any
+
+import numpy as np
+
+from netsor.expect.quadrature.hermite_functions import (
+    ORDER,
+    Array,
+    Function,
+    Panels,
+    UniformGrid,
+    call,
+    density_root,
+    eps_of,
+    hermite_table,
+    like,
+)
+from netsor.expect.quadrature.kink_panels import Split, kink_places, replaced, splits_at
+from netsor.lang.array_api import array_namespace
+
+__all__ = ["Sums", "any_above", "choose_reach", "least_level", "trapezoid", "two_levels"]
+
+REACHES = (14, 20, 32)  # ranges |t| <= reach: bounded functions and polynomials, exp(x), steep exponentials
+FIRST_LEVEL = 3
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The sums of one rule for f at each input; t is standard normal and x = m + s t."""
+
+    coefs: Array  # E[f(x) h_k(t)], k < terms
+    square: Array  # E[f(x)^2]
+    edge: Array  # the contribution to E[f(x)^2] of the last unit of the range on either side
+    slope: Array  # E[(x f'(x))^2], approximately: the amplification of rounding of x
+
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
+
+    def half(self) -> Sums:
+        return Sums(*(getattr(self, name) / 2 for name in self.__dataclass_fields__))
+
+
+def two_levels(
+    fn: Function,
+    m: Array,
+    s: Array,
+    terms: int,
+    level: int,
+    reach: int,
+    kinks: Sequence[float] = (),
+) -> tuple[Sums, Sums]:
+    """Return the sums at a level and by a coarser rule; their distance bounds the error of the finer one."""
+    if kinks:
+        fine, coarse = (_panel_rule(fn, m, s, terms, at, reach, kinks) for at in (level, level - 1))
+        return fine, coarse
+    step = 2.0 ** (1 - level)
+    coarse = trapezoid(fn, m, s, terms, reach, step, 0.0)
+    return (coarse + trapezoid(fn, m, s, terms, reach, step, step / 2)).half(), coarse
+
+
+def trapezoid(
+    fn: Function, m: Array, s: Array, terms: int, reach: int, step: float, shift: float = 0.0
+) -> Sums:
+    """Return the sums over the nodes shift + step * j in [-reach, reach]."""
+    total, width = round(reach / step) + (shift == 0.0), _width(m, terms, 1)
+    blocks = [UniformGrid(shift + step * at, step, min(width, total - at)) for at in range(0, total, width)]
+    return reduce(Sums.__add__, (_block(fn, m, s, terms, reach, block, ()) for block in blocks))
+
+
+def _panel_rule(
+    fn: Function, m: Array, s: Array, terms: int, level: int, reach: int, kinks: Sequence[float]
+) -> Sums:
+    """Return the sums over panels of width 2^(2 - level); split a panel that contains a kink of an input."""
+    panel = 2.0 ** (2 - level)
+    total, width = round(reach / panel), _width(m, terms, ORDER)
+    blocks = [Panels(panel * at, panel, min(width, total - at)) for at in range(0, total, width)]
+    splits = splits_at(fn, m, s, kink_places(m, s, kinks, reach), panel)
+    return reduce(Sums.__add__, (_block(fn, m, s, terms, reach, block, splits) for block in blocks))
+
+
+def _width(m: Array, terms: int, unit: int) -> int:
+    """Return how many units of nodes make a block whose arrays stay below 1 MB, and its table below 8 MB."""
+    return max(min(2**17 // (unit * max(prod(m.shape), 1)), 2**20 // (unit * terms)), 8 // unit, 1)
+
+
+def _block(
+    fn: Function,
+    m: Array,
+    s: Array,
+    terms: int,
+    reach: int,
+    block: UniformGrid | Panels,
+    splits: Sequence[Split],
+) -> Sums:
+    """Return the sums over the nodes of the block and their mirror images."""
+    table = like(hermite_table(block, terms), m)
+    sides = [(s, splits), (-s, [split.mirrored() for split in splits])]
+    large = isinstance(m, np.ndarray) and m.size * block.nodes.size >= 2**15
+    (right, sums), (left, mirrored) = _both(
+        lambda side: _side(fn, m, side[0], reach, block, side[1]), sides, large
+    )
+    even, odd = (right + left) @ table[:, ::2], (right - left) @ table[:, 1::2]
+    return Sums(_interleave(even, odd), *(x + y for x, y in zip(sums, mirrored, strict=True)))
+
+
+def _both(fn: Callable[[Any], Any], sides: list[Any], large: bool) -> list[Any]:
+    """Apply the function on either side, on two threads if the arrays are large."""
+    if not large:
+        return [fn(side) for side in sides]
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(fn, sides))
+
+
+def _interleave(even: Array, odd: Array) -> Array:
+    """even_0, odd_0, even_1, ..."""
+    xp = array_namespace(even, odd)
+    count = odd.shape[-1]
+    pairs = xp.reshape(xp.stack([even[..., :count], odd], axis=-1), (*odd.shape[:-1], 2 * count))
+    return pairs if even.shape[-1] == count else xp.concat([pairs, even[..., count:]], axis=-1)
+
+
+@np.errstate(all="ignore")  # needed in every thread of a pool: values that are not finite are refused later
+def _side(
+    fn: Function, m: Array, s: Array, reach: int, block: UniformGrid | Panels, splits: Sequence[Split]
+) -> tuple[Array, list[Array]]:
+    """Return weight * f * sqrt(density) at the nodes, and the other fields of `Sums`."""
+    xp = array_namespace(m, s)
+    root, weight = like(density_root(block.nodes), m), like(block.weights, m)
+    x = m[..., None] + s[..., None] * like(block.nodes, m)
+    f = call(fn, x)
+    values, squares = replaced(block, splits, f * root * weight, (f * root) ** 2 * weight)
+    edge = squares * like(block.nodes >= reach - 1, m)
+    slope = (_slope(x, f) * root[1:]) ** 2 * weight[1:]
+    return values, [xp.sum(y, axis=-1) for y in (squares, edge, slope)]
+
+
+def _slope(x: Array, f: Array) -> Array:
+    """Return x f'(x) from the differences of neighbouring nodes."""
+    xp = array_namespace(x, f)
+    dx = x[..., 1:] - x[..., :-1]
+    return x[..., 1:] * (f[..., 1:] - f[..., :-1]) / xp.where(dx == 0, xp.ones_like(dx), dx)
+
+
+# Choices that depend on values
+
+
+def any_above(size: Array, bound: Array) -> bool:
+    """Return whether a size is above its bound somewhere; NaN counts as below, so that refinement ends."""
+    return bool(array_namespace(size).any(size > bound))
+
+
+def choose_reach(fn: Function, m: Array, s: Array) -> int:
+    """Return the first range [-reach, reach] outside which E[f^2] is negligible for all inputs."""
+    xp = array_namespace(m, s)
+    best, eps = REACHES[0], eps_of(m)
+    for reach in REACHES:
+        sums = trapezoid(fn, m, s, 1, reach, 2.0**-FIRST_LEVEL, 0.0)
+        if not bool(xp.all(xp.isfinite(sums.square))):
+            return best
+        best = reach
+        if not any_above(xp.sqrt(sums.edge), eps * xp.sqrt(sums.square)):
+            return best
+    return best
+
+
+def least_level(terms: int) -> int:
+    """Return the level whose coarser neighbour resolves Hermite functions, of frequency up to sqrt(terms)."""
+    return max(FIRST_LEVEL, ceil(1 + log2((terms**0.5 + 13) / (2 * pi))))

@@ -1,0 +1,155 @@
+"""Learning rates of parameters: the variance of the random direction of each parameter.
+
+The tangent kernel depends on the parametrisation. If a matrix has entries N(0, var / n), its direction has
+entries N(0, spread / n):
+
+| convention   | a parameter is                 | spread: matrix | vector     | source                     |
+| ------------ | ------------------------------ | -------------- | ---------- | -------------------------- |
+| `"ntk"`      | omega, W = sqrt(var / n) omega | rate * var     | rate * var | Jacot et al. 2018          |
+| `"unit"`     | omega, W = omega / sqrt(n)     | rate           | rate       | Yang 2020 (TP II)          |
+| `"standard"` | W itself                       | rate * n       | rate       | Sohl-Dickstein et al. 2020 |
+
+In the standard parametrisation n is the fan-in in a network of given widths; a readout has fan-in n, too.
+Rate 0 freezes a parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from netsor.arguments import is_integer
+from netsor.errors import DataError
+from netsor.lang.program import Input, MatMul, MatrixLaw, Moment, Nested, Normal, Output, Program, used_by
+from netsor.lang.types import A, G
+
+__all__ = ["GivenRates", "Rates", "check_rate", "readouts_of_constants"]
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The learning rates of parameters and the parametrisation.
+
+    of          rates by parameter name; others are 1
+    convention  the parametrisation: "ntk", "unit" or "standard"
+    width       widths in the standard parametrisation: one number, or one per width by name
+    biases      readouts that act as biases of outputs, so their fan-in is 1
+    """
+
+    of: Mapping[str, float] = field(default_factory=dict)
+    convention: str = "ntk"
+    width: int | Mapping[str, int] | None = None
+    biases: frozenset[str] = frozenset()
+
+    @classmethod
+    def given(cls, rates: object) -> Rates:
+        """Convert the user's argument: None, a dictionary, "ntk", "unit", or ("standard", width)."""
+        match rates:
+            case Rates():
+                return rates
+            case None:
+                return cls()
+            case Mapping():
+                return cls({str(name): check_rate(rate, f"`{name}`") for name, rate in rates.items()})
+            case str() if rates in ("ntk", "unit"):
+                return cls(convention=rates)
+            case ("standard", width) if _is_width(width):
+                return cls(convention="standard", width=width)
+        raise DataError(
+            f"rates={rates!r:.60}",
+            remedy='Give a dictionary of rates by name, {"W1": 0.0}, a convention, "ntk" or "unit", or '
+            '("standard", 512) with the width of the base network.',
+        )
+
+    def rate(self, name: str) -> float:
+        return self.of.get(name, 1.0)
+
+    def spread(self, s: Input, readout: bool, var: Any = None) -> Any:
+        """Return the spread of a matrix, or of a vector whose law is one variance.
+
+        readout  whether the input is a readout
+        var      replaces the variance in the program
+        """
+        rate, law = self.rate(s.name), s.law
+        if self.convention == "ntk":
+            program_var = law.var if isinstance(law, MatrixLaw) else getattr(law, "cov", 0.0)
+            return rate * (program_var if var is None else var)
+        return rate * self._fan_in(s, readout)
+
+    def law(self, s: Input, names: Mapping[str, str], readout: bool) -> MatrixLaw | Normal:
+        """Return the law of the direction of an input; `names` maps earlier inputs to their directions."""
+        if isinstance(s.law, MatrixLaw):
+            return MatrixLaw(self.spread(s, readout))
+        assert isinstance(s.law, Normal)
+        if s.law.each:  # noise is no parameter
+            return Normal(0.0, 0.0)
+        if self.convention != "ntk":
+            return Normal(0.0, self.spread(s, readout))
+        rate = self.rate(s.name)
+        cross = tuple(
+            (names[name], _scaled(value, (rate * self.rate(name)) ** 0.5))
+            for name, value in s.law.cross
+            if name in names
+        )
+        return Normal(0.0, _scaled(s.law.cov, rate), cross)
+
+    def _fan_in(self, s: Input, readout: bool) -> float:
+        """The fan-in n in the standard parametrisation; 1 in the others, and for biases."""
+        if self.convention != "standard":
+            return 1.0
+        if isinstance(s.type, A):
+            return float(s.type.cols if isinstance(s.type.cols, int) else self._size(s.type.cols))
+        assert isinstance(s.type, G)
+        return float(self._size(s.type.width)) if readout and s.name not in self.biases else 1.0
+
+    def _size(self, width: str) -> int:
+        if not isinstance(self.width, Mapping):
+            assert self.width is not None
+            return self.width
+        if width not in self.width:
+            raise DataError(
+                f"the base network has no width {width}",
+                remedy=f'Give all widths by name, ("standard", {{"{width}": 512}}), or one number for all.',
+            )
+        return self.width[width]
+
+
+# A dictionary by parameter name, "ntk", "unit", or ("standard", width of the base network).
+GivenRates = Rates | Mapping[str, float] | str | tuple[str, int | Mapping[str, int]] | None
+
+
+def _scaled(value: Nested, factor: float) -> Nested:
+    return tuple(_scaled(v, factor) for v in value) if isinstance(value, tuple) else value * factor
+
+
+def readouts_of_constants(program: Program) -> frozenset[str]:
+    """Find the readouts that multiply only constant vectors: they act as biases of outputs."""
+    fixed: set[str] = set(program.data)
+    for s in program.statements:
+        if isinstance(s, Input):
+            if isinstance(s.law, Normal) and isinstance(s.law.cov, float) and s.law.cov == 0.0:
+                fixed.add(s.name)
+        elif not isinstance(s, MatMul | Output | Moment) and fixed.issuperset(used_by(s)):
+            fixed.add(s.name)
+    terms = [t for s in program.outputs for t in s.terms]
+    return frozenset({t.readout for t in terms} - {t.readout for t in terms if t.operand not in fixed})
+
+
+def check_rate(rate: Any, what: str) -> float:
+    """Check a rate: a finite number >= 0."""
+    real = isinstance(rate, int | float | np.number) and not isinstance(rate, bool)
+    if real and isfinite(rate) and rate >= 0:
+        return float(rate)
+    raise DataError(
+        f"the rate of {what} is {rate!r:.60}", remedy="A rate is a finite number >= 0; 0 is frozen."
+    )
+
+
+def _is_width(width: object) -> bool:
+    if isinstance(width, Mapping):
+        return all(_is_width(n) for n in width.values())
+    return is_integer(width, 1)

@@ -1,0 +1,313 @@
+"""Parse trees to statements: each method of `Build` is one rule of the grammar."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from lark import Token, v_args
+from lark.visitors import Transformer_NonRecursive
+
+from netsor.errors import DataError, ParseError, Place
+from netsor.lang.expr import Apply, Attr, Const, Ref, Slice
+from netsor.lang.functions import add, div, mul, neg, pow_, sub
+from netsor.lang.index_maps import at
+from netsor.lang.ops import Op
+from netsor.lang.program import Embedding, Input, MatMul, MatrixLaw, Moment, Nonlin, Normal, Output, Term
+from netsor.lang.types import A, C, G, H, Type
+
+__all__ = ["ALONE", "Build", "UnknownFunctionError"]
+
+ALONE = {
+    "MatMul": "MatMul(W, x) takes two names and stands on a line of its own: `g := MatMul(W, x)`.",
+    "Moment": "Moment(...) stands on a line of its own: `c := Moment(...)`.",
+    "Nonlin": "Nonlin(...) stands on a line of its own: `x := Nonlin(...)`.",
+}
+
+
+class UnknownFunctionError(Exception):
+    """A function name without a definition; `at` turns it into an error with a place."""
+
+    def __init__(self, token: Token) -> None:
+        self.token = token
+
+    def at(self, number: int, line: str, names: list[str]) -> ParseError:
+        start = (self.token.column or 1) - 1
+        place = Place(number, line, start, start + len(self.token))
+        if self.token in ALONE:
+            remedy = f"{ALONE[self.token]} Give it a name, and use the name here."
+            return ParseError(f"`{self.token}` stands inside an expression", place=place, remedy=remedy)
+        near = difflib.get_close_matches(self.token, names, 1)
+        remedy = f"Did you mean `{near[0]}`? " if near else ""
+        remedy += f"A function of your own is passed as `parse(text, functions={{'{self.token}': ...}})`."
+        return ParseError(f"there is no function `{self.token}`", place=place, remedy=remedy)
+
+
+@v_args(inline=True)
+class Build(Transformer_NonRecursive):
+    """Transforms parse trees to statements; each method is one rule of the grammar."""
+
+    def __init__(self, operations: dict[str, Op]) -> None:
+        super().__init__()
+        self.operations = operations
+
+    # Statements
+
+    def statement(self, statement):
+        return statement
+
+    def data(self, name, array):
+        try:
+            values = np.array(array, float)
+        except ValueError:
+            raise ParseError(
+                f"data `{name}` is ragged",
+                remedy="Data are an array: all rows have one length, all rows of rows too.",
+            ) from None
+        if not np.isfinite(values).all():
+            raise DataError(
+                f"data `{name}` has a NaN or an infinity",
+                remedy="Kernels and simulations need finite numbers: clean or impute the data first.",
+            )
+        return str(name), values
+
+    def input(self, name, type_, law):
+        if isinstance(law, tuple):
+            *law, each = law
+            law = _law(name, type_, *law)
+            if each:
+                law = _drawn_anew(name, law)
+        return Input(str(name), type_, law)
+
+    def assign(self, name, rhs, type_):
+        rule, args = rhs
+        if rule == "plain":
+            return lambda reader: reader.plain(str(name), args[0], type_)
+        if rule is MatMul:
+            return MatMul(str(name), *args, type=type_)
+        return rule(str(name), *args, type_)
+
+    def output(self, *parts):
+        *terms, shift = parts
+        return Output(tuple(terms), shift or 0.0)
+
+    def plus(self, token):
+        return self.const(token).value
+
+    def minus(self, token):
+        return -self.const(token).value
+
+    def output_term(self, readout, operand, width):
+        return Term(str(readout), str(operand), str(width))
+
+    def summed_term(self, readout, operand, axes, width):
+        return Term(str(readout), str(operand), str(width), _integer(axes))
+
+    def matmul(self, matrix, *arguments):
+        if arguments[0] == "transpose":
+            place = _under(matrix)
+            raise ParseError(
+                f"`{matrix}^T`: a matrix and its transpose cannot be in one program",
+                place=replace(place, end=place.end + 2),
+                remedy=f"Netsor has no transposes: {matrix}^T ({matrix} x) is not Gaussian in the limit. An "
+                f"independent matrix of the same law needs its own name: `Input {matrix}2 :: A(n, n) ~ "
+                "N(0, 1/n)`.",
+            )
+        operand, aligned = arguments
+        return MatMul, (str(matrix), str(operand), _integer(aligned) if aligned else 0)
+
+    def transpose(self):
+        return "transpose"
+
+    def moment(self, expr):
+        return Moment, (expr,)
+
+    def nonlin(self, expr):
+        return Nonlin, (expr,)
+
+    def plain(self, expr):
+        return "plain", (expr,)
+
+    # Types and laws
+
+    def type(self, kind, first, second=None, index=None):
+        if second is not None and isinstance(second, tuple):
+            second, index = None, second
+        dims = [d for d in (first, second) if d is not None]
+        return _type(kind, dims, index or ())
+
+    def index_shape(self, *sizes):
+        return tuple(_integer(s) for s in sizes)
+
+    def cross(self, name, _colon, array):
+        return str(name), array
+
+    def normal(self, mean, cov, over, *options):
+        *cross, each = options
+        return mean, cov, over, tuple(cross), each is not None
+
+    def embedding(self, matrix, expr, aligned):
+        return Embedding(str(matrix), expr, _integer(aligned) if aligned else 0)
+
+    # Expressions
+
+    def const(self, token):
+        if not np.isfinite(float(token)):
+            remedy = "Numbers are double precision, up to about 1.8e308."
+            raise ParseError(f"the number {token:.40} is too large", place=_under(token), remedy=remedy)
+        return Const(float(token))
+
+    def ref(self, token):
+        return Ref(str(token))
+
+    def add(self, a, b):
+        return Apply(add, (a, b))
+
+    def sub(self, a, b):
+        return Apply(sub, (a, b))
+
+    def mul(self, a, b):
+        return Apply(mul, (a, b))
+
+    def div(self, a, b):
+        return Apply(div, (a, b))
+
+    def neg(self, a):
+        return Const(-a.value) if isinstance(a, Const) else Apply(neg, (a,))
+
+    def pow(self, a, b):
+        return Apply(pow_, (a, b))
+
+    def at(self, x, *items):
+        return Apply(at, (x,), (("index", items),))
+
+    def call(self, name, pick, *parts):
+        if name not in self.operations:
+            raise UnknownFunctionError(name)
+        args = tuple(p for p in parts if not isinstance(p, tuple))
+        attrs = tuple(sorted((p for p in parts if isinstance(p, tuple)), key=lambda p: p[0]))
+        if len(dict(attrs)) < len(attrs):
+            raise ParseError(
+                f"`{name}` is given an option twice",
+                place=_under(name),
+                remedy=f"Every option has one value. {self.operations[name].usage()}",
+            )
+        return Apply(self.operations[name], args, attrs, None if pick is None else _integer(pick))
+
+    def option(self, name, value):
+        return str(name), value
+
+    def int_item(self, token):
+        return _integer(token)
+
+    def new_axis(self):
+        return None
+
+    def slice(self, start, _colon, stop, _second=None, step=None):
+        return Slice(*(None if t is None else _integer(t) for t in (start, stop, step)))
+
+    # Values
+
+    def number_value(self, *tokens):
+        return _number("".join(tokens))
+
+    def string_value(self, token):
+        return str(token)[1:-1]
+
+    def list_value(self, *values):
+        return tuple(values)
+
+
+DIGITS = 18  # the most digits of an integer: 10**18 fits 64 bits
+
+
+def _integer(token: Token) -> int:
+    """Read an integer of at most DIGITS digits, with a sign."""
+    if len(token) > DIGITS + 1:
+        raise ParseError(
+            f"an integer of {len(token)} digits",
+            place=_under(token),
+            remedy=f"Indices and sizes have at most {DIGITS} digits; a real number is written 1e20.",
+        )
+    return int(token)
+
+
+def _number(text: str) -> Attr:
+    digits = text.removeprefix("-")
+    if not digits.isdecimal():
+        return float(text)
+    return int(text) if len(digits) <= DIGITS else float(text)
+
+
+def _ragged(value: object) -> bool:
+    try:
+        np.array(value, float)
+    except ValueError:
+        return True
+    return False
+
+
+def _floats(value: Any) -> Any:
+    return tuple(_floats(v) for v in value) if isinstance(value, tuple) else float(value)
+
+
+def _type(kind: Token, tokens: list[Token], index: tuple[int, ...]) -> Type:
+    dims = [_integer(d) if d.type == "INT" else str(d) for d in tokens]
+    match str(kind), dims:
+        case "A", [rows, cols]:
+            return A(rows, cols, index)
+        case "G", [str(width)]:
+            return G(width, index)
+        case "H", [str(width)]:
+            return H(width, index)
+        case "C", []:
+            return C(index)
+    given = f"({', '.join(map(str, dims))})" if dims else ""
+    place = _under(kind, tokens[-1] if tokens else None)
+    raise ParseError(
+        f"there is no type {kind}{given}",
+        place=replace(place, end=place.end + bool(tokens)),
+        remedy="Types are A(n1, n2), A(n, 3), G(n), H(n) and C, with an index shape as in G(n)[7]. A name is "
+        "a width, which goes to infinity; a number is a dimension of data.",
+    )
+
+
+def _law(name: str, type_: Type, mean: Any, cov: Any, over: Any, cross: tuple) -> MatrixLaw | Normal:
+    if isinstance(type_, A):
+        if over is None or str(over) != str(type_.cols) or mean != 0 or isinstance(cov, tuple) or cross:
+            raise ParseError(
+                f"the law of the matrix `{name}` must be N(0, var/{type_.cols})",
+                remedy="Rule Input: the entries of an A(n1, n2) are iid with mean 0 and variance var/n2; "
+                "with any other scale its products diverge or vanish with the width. Write "
+                f"`~ N(0, 1/{type_.cols})`.",
+            )
+        return MatrixLaw(float(cov))
+    if over is not None:
+        raise ParseError(
+            f"the variance of `{name}` is divided by {over}",
+            remedy="Rule Input: coordinates of a G-var have a variance that does not shrink with the width. "
+            "Write `~ N(0, 1)`.",
+        )
+    for array in (mean, cov, *(value for _, value in cross)):
+        if _ragged(array):
+            raise ParseError(
+                f"the law of `{name}` has a ragged array",
+                remedy="Rule Input: means and covariances are numbers or arrays, whose rows have one length.",
+            )
+    return Normal(_floats(mean), _floats(cov), tuple((k, _floats(v)) for k, v in cross))
+
+
+def _drawn_anew(name: str, law: MatrixLaw | Normal) -> Normal:
+    if isinstance(law, Normal) and not law.cross:
+        return replace(law, each=True)
+    raise ParseError(
+        f"`{name}` is drawn anew for each input",
+        remedy="Rule Input: `each` is for a G-var that depends on no other input: `~ N(0, 1) each`.",
+    )
+
+
+def _under(first: Token, last: Token | None = None) -> Place:
+    """A place with carets from one token to another; the caller fills in line and text."""
+    return Place(0, "", (first.column or 1) - 1, ((last or first).end_column or 1) - 1)

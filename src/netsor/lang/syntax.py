@@ -1,0 +1,184 @@
+"""From lines to statements, by the grammar in `grammar.lark`, and error messages about lines."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import replace
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from lark import Lark, UnexpectedInput, UnexpectedToken
+from lark.exceptions import VisitError
+
+from netsor.errors import NetsorError, ParseError, Place
+from netsor.lang.expr import Expr
+from netsor.lang.ops import Op, kind_of
+from netsor.lang.parse_tree import ALONE, Build, UnknownFunctionError
+from netsor.lang.program import LinComb, Moment, Nonlin, Scalar, Statement
+from netsor.lang.types import Type
+
+__all__ = ["LineReader"]
+
+READABLE = {
+    "NAME": "a name",
+    "NUMBER": "a number",
+    "INT": "an integer",
+    "KIND": "a type (A, G, H or C)",
+    "SIGNED_INT": "an integer",
+    "$END": "the end of the line",
+    "SPECIAL": "a number",
+}
+
+# The syntax of each statement, by its first word; every other line is an assignment.
+FORMS = {
+    "Data": "Data are written `Data x = [1.0, 2.0]`, with nested lists for several axes.",
+    "Input": "An input is written `Input W :: A(n, n) ~ N(0, 1/n)`, `Input g :: G(n) ~ N(0, 1)` or "
+    "`Input Ux :: G(n) ~ MatMul(U, x)`.",
+    "Output": "An output is written `Output v^T x / sqrt(n)`.",
+}
+
+
+@cache
+def _lark() -> Lark:
+    grammar = files("netsor.lang").joinpath("grammar.lark").read_text()
+    return Lark(grammar, parser="lalr", start=["statement", "expr"], maybe_placeholders=True)
+
+
+class LineReader:
+    """Reads statements line by line; the kind of an assignment depends on earlier data and C-vars."""
+
+    def __init__(self, operations: dict[str, Op]) -> None:
+        self.operations = operations
+        self.statements: list[Statement] = []
+        self.data: dict[str, np.ndarray] = {}
+        self.scalars: set[str] = set()
+        self.header: list[str] = []
+        self.notes: list[str] = []
+
+    def read(self, number: int, line: str) -> None:
+        body, mark, _ = line.partition("#")
+        if not body.strip():
+            if mark or self.notes or self.statements or self.data:
+                self.notes.append(line.rstrip())
+            return
+        line_read = self.tree(number, line.rstrip(), "statement", body)
+        notes, self.notes = tuple(self.notes), []
+        if isinstance(line_read, tuple):
+            name, array = line_read
+            if name in self.data:
+                start = line.index(name, line.index("Data") + 4)
+                raise ParseError(
+                    f"data `{name}` is given twice",
+                    place=Place(number, line, start, start + len(name)),
+                    remedy="Every name is defined once. Choose another name here.",
+                )
+            self.data[name] = array
+            self.header += notes
+        else:
+            self.keep(line_read, Place(number, line.rstrip()), notes)
+
+    def keep(self, statement: Any, place: Place, notes: tuple[str, ...]) -> None:
+        if callable(statement):
+            statement = statement(self)
+        object.__setattr__(statement, "place", place)
+        object.__setattr__(statement, "notes", notes)
+        if isinstance(statement, Moment | Scalar):
+            self.scalars.add(statement.name)
+        self.statements.append(statement)
+
+    def tree(self, number: int, line: str, start: str, body: str | None = None) -> Any:
+        tree = self._parsed(number, line, start, line if body is None else body.rstrip())
+        if isinstance(tree, NetsorError):
+            raise tree  # outside `except`, without the parser's exception as context, which cannot be pickled
+        return tree
+
+    def _parsed(self, number: int, line: str, start: str, body: str) -> Any:
+        """Return the content of a line, or the error in it."""
+        try:
+            return Build(self.operations).transform(_lark().parse(body, start=start))
+        except UnexpectedInput as error:
+            return _syntax_error(error, number, line)
+        except VisitError as error:
+            if isinstance(error.orig_exc, UnknownFunctionError):
+                return error.orig_exc.at(number, line, list(self.operations))
+            if isinstance(error.orig_exc, NetsorError):
+                place = error.orig_exc.place or _mark(line, r"(?:~|:=|=)\s*(.*?)\s*$")
+                error.orig_exc.place = replace(place, line=number, text=line)
+                return error.orig_exc
+            raise
+
+    def plain(self, name: str, expr: Expr, type_: Type | None) -> Statement:
+        """`x := expr`: a Scalar, LinComb or Nonlin, by the kind of the expression."""
+        kind = kind_of(expr, lambda ref: "K" if ref in self.data else "C" if ref in self.scalars else "G")
+        rule = {"K": Scalar, "C": Scalar, "G": LinComb, "H": Nonlin}[kind]
+        return rule(name, expr, type_)
+
+
+def _syntax_error(error: UnexpectedInput, number: int, line: str) -> ParseError:
+    code = line.partition("#")[0].rstrip()
+    if not isinstance(error, UnexpectedToken):
+        return _unknown_character(number, line, (error.column or 1) - 1)
+    if error.token.type == "$END":
+        return _early_end(error, number, line, code)
+    start = (error.column or 1) - 1
+    place = Place(number, line, start, start + len(error.token))
+    first = code.split()[0]
+    if error.token.type == "NAME" and code[:start].strip() == first:
+        near = difflib.get_close_matches(first, FORMS, 1)
+        remedy = f"Did you mean `{near[0]}`? " if near else ""
+        remedy += "A line is `Data ...`, `Input ...`, `Output ...`, or an assignment `x := ...`."
+        place = _mark(line, r"(\w+)", number)
+        return ParseError(f"there is no statement `{first}`", place=place, remedy=remedy)
+    remedy = f"Expected {_one_of(error)}. {_form(code)}"
+    return ParseError(f"`{error.token}` cannot stand here", place=place, remedy=remedy)
+
+
+def _unknown_character(number: int, line: str, start: int) -> ParseError:
+    remedy = "A line has names, numbers, brackets and the signs + - * / ^ := :: ~ ; a comment begins with #."
+    if line[start] == "@":
+        remedy = ALONE["MatMul"]
+    place = Place(number, line, start, start + 1)
+    return ParseError(f"`{line[start]}` has no meaning in the language", place=place, remedy=remedy)
+
+
+def _early_end(error: UnexpectedToken, number: int, line: str, code: str) -> ParseError:
+    """The error about a line that ends too early; it points at an open bracket, if there is one."""
+    opened = []
+    for i, sign in enumerate(code):
+        if sign in "([":
+            opened.append(i)
+        elif sign in ")]" and opened:
+            opened.pop()
+    if not opened:
+        place = Place(number, line, len(code), len(code) + 1)
+        remedy = f"Expected {_one_of(error)} at the end. {_form(code)}"
+        return ParseError("the line ends too early", place=place, remedy=remedy)
+    place = Place(number, line, opened[-1], opened[-1] + 1)
+    remedy = f"A line is one statement, and every bracket is closed on it. {_form(code)}"
+    return ParseError(f"`{code[opened[-1]]}` is never closed", place=place, remedy=remedy)
+
+
+def _form(code: str) -> str:
+    """Describe the syntax of the statement that a line seems to be."""
+    alone = re.search(r":=\s*(MatMul|Moment|Nonlin)\b", code)
+    assignment = "An assignment is written `x := relu(g)`, or with its type `x := relu(g) :: H(n)`."
+    return ALONE[alone[1]] if alone else FORMS.get(code.split()[0], assignment)
+
+
+def _mark(line: str, pattern: str, number: int = 0) -> Place:
+    """A place with carets under the first group of a pattern, in the part of a line before its comment."""
+    match = re.search(pattern, line.partition("#")[0])
+    return Place(number, line, *(match.span(1) if match else (0, 0)))
+
+
+def _one_of(error: UnexpectedToken) -> str:
+    """List the tokens that the grammar allows at an error, in words."""
+    patterns = {t.name: t.pattern for t in _lark().terminals}
+    words = set()
+    for name in error.accepts or error.expected:
+        raw = patterns[name].value if name in patterns else name
+        words.add(READABLE.get(name, f"`{raw}`"))
+    return " or ".join(sorted(words)) or "something else"

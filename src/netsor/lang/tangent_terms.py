@@ -1,0 +1,348 @@
+"""Tangents in normal form: sums of products of a coefficient and a linear form.
+
+    tangent = sum over terms of  sum over axes of  coef * form
+
+A coefficient is a function of the program's variables; a form is linear in tangents. In the limit the two are
+independent, so the expectation of a product of two terms factors: E[coef coef'] E[form form']. The factors
+must be visible for that. Therefore selections of members distribute over products, coefficients move inside
+sums, and multiples by numbers and C-vars belong to the form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from netsor.lang.blocks import broadcast_index
+from netsor.lang.expr import Apply, Attr, Const, Expr, Slice, subtrees
+from netsor.lang.functions import MIXINGS, add, mul, neg, pow_, sub
+from netsor.lang.index_maps import SELECTIONS, at, mean, reshape, sum_, take, transpose
+from netsor.lang.ops import Function, IndexMap, axes_of
+from netsor.lang.types import Index
+
+__all__ = [
+    "NormalForm",
+    "TangentTerm",
+    "TangentTerms",
+    "batchnorm_terms",
+    "kept",
+    "negative",
+    "written_out",
+]
+
+Attrs = tuple[tuple[str, Attr], ...]
+
+
+@dataclass(frozen=True)
+class TangentTerm:
+    """sum over `axes` of coef * form; a missing coefficient means 1."""
+
+    form: Expr
+    coef: Expr | None = None
+    axes: tuple[int, ...] = ()
+
+    @property
+    def is_pure(self) -> bool:
+        """Whether the term is a form without coefficient and sum."""
+        return self.coef is None and not self.axes
+
+
+TangentTerms = tuple[TangentTerm, ...]
+
+
+@dataclass(frozen=True)
+class NormalForm:
+    """The arithmetic of sums of terms.
+
+    index     returns the index shape of an expression
+    constant  tells whether no vectors occur in an expression
+    unwound   rewrites an expression as a function of G-vars and C-vars
+    """
+
+    index: Callable[[Expr], Index]
+    constant: Callable[[Expr], bool]
+    unwound: Callable[[Expr], Expr] = lambda e: e
+
+    def plus(self, *parts: TangentTerms) -> TangentTerms:
+        """Add sums of terms, and collect the forms of equal coefficients."""
+        forms: dict[Any, Expr] = {}
+        for term in (t for part in parts for t in part):
+            key = (term.coef, term.axes)
+            forms[key] = _added(forms[key], term.form) if key in forms else term.form
+        return tuple(TangentTerm(form, *key) for key, form in forms.items())
+
+    def times(self, factor: Expr, terms: TangentTerms, index: Index) -> TangentTerms:
+        """factor * (sum of terms), for terms of index shape `index`."""
+        return tuple(self._multiplied(factor, term, len(index)) for term in terms)
+
+    def _multiplied(self, factor: Expr, term: TangentTerm, rank: int) -> TangentTerm:
+        lifted = self._lifted(factor, rank, term.axes)
+        if factor == Const(1.0):
+            return term
+        if factor == Const(-1.0):
+            return TangentTerm(negative(term.form), term.coef, term.axes)
+        if self.constant(factor):  # deterministic in the limit, so it needs no expectation of its own
+            return TangentTerm(Apply(mul, (lifted, term.form)), term.coef, term.axes)
+        coef = lifted if term.coef is None else Apply(mul, (lifted, term.coef))
+        return TangentTerm(term.form, coef, term.axes)
+
+    def _lifted(self, factor: Expr, rank: int, axes: tuple[int, ...]) -> Expr:
+        """Insert axes of length 1 into the factor where a term of this rank is summed."""
+        rank_of_factor = len(self.index(factor))
+        if not axes or not rank_of_factor:
+            return factor
+        kept = iter([None] * (rank - rank_of_factor) + [Slice()] * rank_of_factor)
+        items = tuple(None if k in axes else next(kept) for k in range(rank + len(axes)))
+        return Apply(at, (factor,), (("index", items),))
+
+    def widened(self, terms: TangentTerms, old: Index, new: Index) -> TangentTerms:
+        """Broadcast terms of index shape `old` to `new`."""
+        return terms if old == new else tuple(self._spread_term(t, old, new) for t in terms)
+
+    def _spread_term(self, term: TangentTerm, old: Index, new: Index) -> TangentTerm:
+        full = self._full(term, old)
+        shift = len(new) - len(old)
+        axes = tuple(a + shift for a in term.axes)
+        sizes = iter(new)
+        target = tuple(full[k - shift] if k in axes else next(sizes) for k in range(len(new) + len(axes)))
+        return TangentTerm(self.spread(term.form, target), term.coef, axes)
+
+    def _full(self, term: TangentTerm, index: Index) -> Index:
+        """The index shape of coef * form before the sum over axes."""
+        parts = [self.index(e) for e in (term.form, term.coef) if e is not None]
+        sizes_of_parts, sizes = broadcast_index(*parts), iter(index)
+        rank = len(index) + len(term.axes)
+        sizes_of_parts = (1,) * (rank - len(sizes_of_parts)) + sizes_of_parts
+        return tuple(sizes_of_parts[k] if k in term.axes else next(sizes) for k in range(rank))
+
+    def spread(self, e: Expr, index: Index) -> Expr:
+        """Broadcast an expression to an index shape by selections alone."""
+        # A product with ones would hide a form behind a coefficient.
+        shape = self.index(e)
+        if shape == index:
+            return e
+        if len(shape) < len(index):
+            e = Apply(at, (e,), (("index", (None,) * (len(index) - len(shape))),))
+        shape = (1,) * (len(index) - len(shape)) + shape
+        for axis, (n, m) in enumerate(zip(shape, index, strict=True)):
+            if n != m:
+                e = Apply(take, (e,), (("axis", axis), ("indices", (0,) * m)))
+        return e
+
+    def summed(self, terms: TangentTerms, axes: Iterable[int], index: Index) -> TangentTerms:
+        """Sum terms of index shape `index` over index axes; the sums stay lazy, as axes of the terms."""
+        terms_summed = []
+        for term in terms:
+            rank = len(index) + len(term.axes)
+            kept = [k for k in range(rank) if k not in term.axes]
+            every = tuple(sorted((*term.axes, *(kept[a] for a in axes))))
+            terms_summed.append(
+                TangentTerm(self.spread(term.form, self._full(term, index)), term.coef, every)
+            )
+        return tuple(terms_summed)
+
+    def selected(self, op: IndexMap, attrs: Attrs, terms: TangentTerms, index: Index) -> TangentTerms:
+        """Select members of terms: (c * f)[i] = c[i] * f[i] and phi(x)[i] = phi(x[i])."""
+        return tuple(self._selected_term(op, attrs, term, index) for term in terms)
+
+    def _selected_term(self, op: IndexMap, attrs: Attrs, term: TangentTerm, index: Index) -> TangentTerm:
+        # Put the summed axes last: then the selection acts on the first axes with its options unchanged.
+        term, full = self._summed_last(term, index)
+        summed = full[len(index) :]
+        attrs = _on_first_axes(op, attrs, index, summed)
+        form = Apply(op, (self.spread(term.form, full),), attrs)
+        coef = term.coef and self._selected_coef(op, attrs, term.coef, full)
+        rank = len(op.shape(full, **dict(attrs)))
+        return TangentTerm(form, coef, tuple(range(rank - len(summed), rank)))
+
+    def _summed_last(self, term: TangentTerm, index: Index) -> tuple[TangentTerm, Index]:
+        """Move the summed axes of a term to the end; return it with its index shape before the sum."""
+        full, rank = self._full(term, index), len(index)
+        order = (*(k for k in range(len(full)) if k not in term.axes), *term.axes)
+        if order == tuple(range(len(full))):
+            return term, full
+        parts = [
+            part and Apply(transpose, (self.spread(part, full),), (("axes", order),))
+            for part in (term.form, term.coef)
+        ]
+        assert parts[0] is not None
+        return TangentTerm(parts[0], parts[1], tuple(range(rank, len(full)))), tuple(full[k] for k in order)
+
+    def _selected_coef(self, op: IndexMap, attrs: Attrs, coef: Expr, full: Index) -> Expr:
+        """Push a selection to the leaves of a coefficient: phi(x)[i] = phi(x[i])."""
+        # Equal members then give equal expressions, so their expectations are computed once.
+        coef = self.unwound(coef)
+        replaced: dict[Expr, Expr] = {}
+        for e in _leaves(coef):
+            replaced[e] = Apply(op, (self.spread(e, full),), attrs) if self.index(e) else e
+        for e in subtrees(coef, replaced):
+            assert isinstance(e, Apply)
+            replaced[e] = Apply(e.op, tuple(replaced[a] for a in e.args), e.attrs) if self.index(e) else e
+        return replaced[coef]
+
+    def mapped(self, e: Apply, terms: TangentTerms, parts: Callable[[Expr], Expr]) -> TangentTerms:
+        """Apply the linear map of `e` to the tangent of its last argument; distribute it over sums of forms.
+
+        parts  returns the sum that defines a name
+        """
+        forms = tuple(TangentTerm(self._into_sum(e, parts(t.form), parts)) for t in terms if t.is_pure)
+        products = tuple(t for t in terms if not t.is_pure)
+        return self.plus(forms, (TangentTerm(_on(e, self.expr(products))),) if products else ())
+
+    def _into_sum(self, e: Apply, form: Expr, parts: Callable[[Expr], Expr]) -> Expr:
+        match form:
+            case Apply(head, args) if head in (add, sub, neg) and len({self.index(a) for a in args}) == 1:
+                return Apply(head, tuple(self._into_sum(e, parts(a), parts) for a in args))
+        return _on(e, form)
+
+    def expr(self, terms: TangentTerms) -> Expr:
+        """Write the sum of one or more terms as an expression."""
+        total: Expr | None = None
+        for term in terms:
+            form, sign = term.form, add
+            if total is not None and isinstance(form, Apply) and form.op is neg:
+                form, sign = form.args[0], sub
+            part = form if term.coef is None else self._product(term.coef, form)
+            if term.axes:
+                part = Apply(sum_, (part,), (("axis", term.axes),))
+            total = part if total is None else Apply(sign, (total, part))
+        assert total is not None
+        return total
+
+    def _product(self, coef: Expr, form: Expr) -> Expr:
+        """coef * form; a selection that repeats members of both is applied to the smaller product."""
+        match form:
+            case Apply(op, (number, rest)) if op is mul and self.constant(number):
+                inner = self._product(coef, rest)
+                copied = isinstance(inner, Apply) and inner.op in SELECTIONS
+                return Apply(mul, (number, inner)) if copied else Apply(mul, (coef, form))
+            case Apply(op, (rest,), attrs) if op in SELECTIONS:
+                shape = self.index(rest)
+                leaves = [e for e in _leaves(coef) if self.index(e)]
+                copies = [e for e in leaves if isinstance(e, Apply) and (e.op, e.attrs) == (op, attrs)]
+                before: dict[Expr, Expr] = {e: e.args[0] for e in copies}
+                alike = len(before) == len(leaves) > 0 and all(
+                    self.index(e) == shape for e in before.values()
+                )
+                if alike and prod(self.index(form)) > prod(shape):
+                    return Apply(op, (self._product(_with_leaves(coef, before), rest),), attrs)
+        return Apply(mul, (coef, form))
+
+
+def _with_leaves(e: Expr, leaves: Mapping[Expr, Expr]) -> Expr:
+    """Replace some subexpressions of a composition of functions."""
+    replaced = dict(leaves)
+    for node in subtrees(e, replaced):
+        if isinstance(node, Apply) and isinstance(node.op, Function):
+            replaced[node] = Apply(node.op, tuple(replaced[a] for a in node.args), node.attrs)
+        else:
+            replaced[node] = node
+    return replaced[e]
+
+
+def _leaves(e: Expr) -> list[Expr]:
+    """The arguments of a composition of coordinatewise functions: its largest other subexpressions."""
+    leaves, todo, seen = [], [e], {e}
+    while todo:
+        node = todo.pop()
+        if isinstance(node, Apply) and isinstance(node.op, Function):
+            new = [a for a in node.args if a not in seen]
+            seen.update(new)
+            todo += new
+        else:
+            leaves.append(node)
+    return leaves
+
+
+def _on(e: Apply, x: Expr) -> Expr:
+    """Replace the last argument of `e`."""
+    return Apply(e.op, (*e.args[:-1], x), e.attrs)
+
+
+def negative(form: Expr) -> Expr:
+    """-form, without a double minus."""
+    return form.args[0] if isinstance(form, Apply) and form.op is neg else Apply(neg, (form,))
+
+
+def _added(a: Expr, b: Expr) -> Expr:
+    """a + b, written as a - c if b is -c."""
+    return Apply(sub, (a, b.args[0])) if isinstance(b, Apply) and b.op is neg else Apply(add, (a, b))
+
+
+def _on_first_axes(op: IndexMap, attrs: Attrs, index: Index, behind: Index) -> Attrs:
+    """Adapt the options of a selection on `index` to blocks with more axes `behind` those."""
+    options, rank = dict(attrs), len(index)
+    if op is reshape:
+        options["shape"] = (*options["shape"], *behind)
+    elif op is transpose:
+        options["axes"] = (*options["axes"], *range(rank, rank + len(behind)))
+    elif op is take:
+        (options["axis"],) = axes_of(options["axis"], rank)
+    return tuple(options.items())
+
+
+# The tangent of batchnorm.
+
+
+def written_out(form: NormalForm, e: Apply, factor: Expr | None = None) -> Expr:
+    """Write `d_batchnorm(x, t)`, or a multiple of it, with arithmetic operations."""
+    x, t = e.args
+    terms = batchnorm_terms(form, Apply(MIXINGS["batchnorm"], (x,), e.attrs), (TangentTerm(t),))
+    return form.expr(terms if factor is None else form.times(factor, terms, form.index(x)))
+
+
+def batchnorm_terms(form: NormalForm, e: Apply, terms: TangentTerms) -> TangentTerms:
+    """y = (x - mean x) / s:  d_y_i = (d_x_i - mean_j d_x_j) / s - y_i mean_j(y_j d_x_j) / s.
+
+    e      y = batchnorm(x)
+    terms  d_x
+
+    s^2 = mean (x - mean x)^2 + eps, and all means are over the batch axes.
+    """
+    (x,), eps = e.args, e.options.get("eps", 0.0)
+    index = form.index(x)
+    rank, axes = len(index), tuple(sorted(axes_of(e.options["axis"], len(index))))
+    count = prod(index[a] for a in axes)
+
+    def average(z: Expr) -> Expr:
+        return kept(Apply(mean, (z,), (("axis", axes),)), axes, rank)
+
+    centred = Apply(sub, (x, average(x)))
+    variance = average(Apply(mul, (centred, centred)))
+    inverse = Apply(pow_, (Apply(add, (variance, Const(eps))) if eps else variance, Const(-0.5)))
+    # The mean of a pure form is a form. The mean of a product is a sum over members j of products, which
+    # must stay apart from member i: `_over_members` adds axes for j.
+    pure = tuple(TangentTerm(Apply(sub, (t.form, average(t.form)))) for t in terms if t.is_pure)
+    products = tuple(t for t in terms if not t.is_pure)
+    averages = tuple(_over_members(form, t, None, Const(1.0), axes, index) for t in products)
+    centred_terms = form.plus(pure, products, form.times(Const(-1 / count), averages, index))
+    along = tuple(_over_members(form, t, e, Apply(mul, (inverse, e)), axes, index) for t in terms)
+    return form.plus(form.times(inverse, centred_terms, index), form.times(Const(-1 / count), along, index))
+
+
+def _over_members(
+    form: NormalForm, t: TangentTerm, weight: Expr | None, factor: Expr, axes: tuple[int, ...], index: Index
+) -> TangentTerm:
+    """factor_i sum_j weight_j t_j, where i and j run over the members along the axes."""
+    rank = len(index)
+    t = TangentTerm(form.expr((t,))) if t.axes else t
+    coef = t.coef if weight is None else weight if t.coef is None else Apply(mul, (weight, t.coef))
+    column = coef and _column(form.spread(coef, index), axes, rank)
+    summed = TangentTerm(
+        _column(form.spread(t.form, index), axes, rank), column, tuple(range(rank, rank + len(axes)))
+    )
+    return form.times(factor, (summed,), index)[0]
+
+
+def kept(e: Expr, axes: tuple[int, ...], rank: int) -> Expr:
+    """Restore reduced axes with length 1, as `keepdims` does in NumPy."""
+    return Apply(at, (e,), (("index", tuple(None if k in axes else Slice() for k in range(rank))),))
+
+
+def _column(e: Expr, axes: tuple[int, ...], rank: int) -> Expr:
+    """Move the axes of members j behind the others, and leave axes of length 1 in their place."""
+    order = (*(k for k in range(rank) if k not in axes), *axes)
+    moved = e if order == tuple(range(rank)) else Apply(transpose, (e,), (("axes", order),))
+    return kept(moved, axes, rank)

@@ -1,0 +1,301 @@
+"""Affine expressions of G-vars, which are Gaussian in the limit: *forms*.
+
+In the limit a G-var is a Gaussian number, so an expression that is affine in G-vars, with C-vars as
+coefficients, is Gaussian too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from netsor.errors import NetsorError
+from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees
+from netsor.lang.functions import add, div, mul, neg, sub
+from netsor.lang.index_maps import contract, sum_
+from netsor.lang.index_maps import mean as average
+from netsor.lang.input_laws import input_mean
+from netsor.lang.ops import Function, IndexMap
+from netsor.lang.program import (
+    Embedding,
+    Input,
+    LinComb,
+    MatMul,
+    Moment,
+    Normal,
+    Program,
+    Scalar,
+)
+from netsor.lang.type_checker import Inferred, as_inferred, infer
+from netsor.lang.types import C, G, Index
+from netsor.limits.rules.atoms import ENDLESS, LinearTerm, replace_exprs
+from netsor.limits.rules.questions import Answering, args_of, of_parts
+from netsor.limits.rules.rewriting import definition, masks_of, masks_outside
+
+__all__ = ["AffineForms"]
+
+FEW_TERMS = 16  # a form with so few terms is always written out
+
+
+@dataclass
+class AffineForms:
+    """Static facts about the affine expressions of a program, with remembered answers."""
+
+    program: Program
+    inferred: dict[Expr, Inferred] = field(default_factory=dict)
+    kinks: dict[Expr, tuple[float, ...]] = field(default_factory=dict)
+    trusted: dict[Expr, bool] = field(default_factory=dict)
+    answers: dict[str, dict[Expr, Any]] = field(default_factory=dict)
+
+    @cached_property
+    def families(self) -> dict[str, str]:
+        """By name of a vector, its family; `Families` implements it."""
+        raise NotImplementedError
+
+    def index(self, expr: Expr) -> Index:
+        """Return the index shape of an expression."""
+        type_ = self.inferred.get(expr)
+        return (type_ or infer(expr, self._type_of, _ill_typed, self.inferred)).index
+
+    def rank(self, expr: Expr) -> int:
+        """Return the number of index axes of an expression."""
+        return len(self.index(expr))
+
+    def _type_of(self, name: str) -> Inferred:
+        data = self.program.data.get(name)
+        return as_inferred(self.program.types[name]) if data is None else Inferred("K", data.shape)
+
+    @of_parts
+    def is_constant(self, expr: Expr) -> Answering:
+        """Return whether an expression has no vectors: only numbers, data and C-vars."""
+        if isinstance(expr, Ref):
+            return expr.name in self.program.data or isinstance(self.program.types[expr.name], C)
+        for a in args_of(expr):
+            if not (yield a):
+                return False
+        return True
+
+    @of_parts
+    def is_affine(self, expr: Expr) -> Answering:
+        """Return whether it is Gaussian in the limit: linear in G-vars plus a constant."""
+        if self.is_constant(expr):
+            return True
+        if isinstance(expr, Ref):
+            return isinstance(self.program.types[expr.name], G)
+        if not self.is_linear_head(expr):
+            return False
+        for a in args_of(expr):
+            if not (yield a):
+                return False
+        return True
+
+    def is_linear_head(self, expr: Expr) -> bool:
+        """Return whether the outermost operation is linear in its vector arguments."""
+        if not isinstance(expr, Apply) or self.is_constant(expr):
+            return False
+        op, constant = expr.op, [self.is_constant(a) for a in expr.args]
+        if op in (add, sub, neg):
+            return True
+        if op is mul:
+            return any(constant)
+        if op is div:
+            return constant[1]
+        if op is contract:
+            return constant[0]
+        return isinstance(op, IndexMap)
+
+    @of_parts
+    def vanishes(self, expr: Expr) -> Answering:
+        """Return whether it is 0 times something, under index maps: zeros that have a width and a shape."""
+        if not isinstance(expr, Apply):
+            return False
+        if expr.op is mul:
+            return Const(0.0) in expr.args
+        return isinstance(expr.op, IndexMap) and len(expr.args) == 1 and (yield expr.args[0])
+
+    @of_parts
+    def sources(self, form: Expr) -> Answering:
+        """Return the matrices and inputs in a form; forms without a common one are independent."""
+        matrices: frozenset[str] = frozenset()
+        if self.vanishes(form):
+            return matrices
+        if isinstance(form, Ref) and not self.is_constant(form):
+            match self.program.definitions[form.name]:
+                case LinComb(expr=expr):
+                    return (yield expr)
+                case Input(law=Embedding(matrix, _)) | MatMul(matrix=matrix):
+                    return frozenset([f"{matrix} "])
+            return frozenset([self.families[form.name]])
+        for a in args_of(form):
+            matrices |= yield a
+        return matrices
+
+    @of_parts
+    def is_centred(self, form: Expr) -> Answering:
+        """Return whether the mean of a form (or the value of a constant) is 0 whatever the data are."""
+        match form:
+            case Const(value):
+                return value == 0
+            case Ref(name):
+                source = self.program.definitions.get(name)
+                match source:
+                    case LinComb(expr=expr) | Scalar(expr=expr):
+                        return (yield expr)
+                    case Moment(expr=expr):
+                        return self.is_affine(self.unwound(expr)) and (yield self.unwound(expr))
+                    case Input(law=Normal()):
+                        return not np.any(input_mean(source))
+                return isinstance(source, MatMul | Input)
+        op, args = form.op, form.args
+        if op is mul:
+            # One factor is constant. The product has mean 0 if either factor has mean 0.
+            return (yield args[0]) or (yield args[1])
+        if op is div:
+            return (yield args[0])
+        if op not in (add, sub, neg) and not isinstance(op, IndexMap):
+            return False
+        for a in args[1:] if op is contract else args:
+            if not (yield a):
+                return False
+        return True
+
+    @of_parts
+    def unwound(self, expr: Expr) -> Answering:
+        """Return the expression as a function of G-vars and constants, with masks in front of functions."""
+        if self._is_unwound(expr) and not self.masks:
+            return expr
+        inlined: dict[Expr, Expr] = {}
+        for name in refs(expr):
+            defined = definition(self.program, Ref(name))
+            if defined is not None:
+                inlined[Ref(name)] = yield defined
+        return masks_outside(replace_exprs(expr, inlined), self.masks)
+
+    @of_parts
+    def _is_unwound(self, expr: Expr) -> Answering:
+        """Return whether it names no Nonlin."""
+        if isinstance(expr, Ref):
+            return definition(self.program, expr) is None
+        for a in args_of(expr):
+            if not (yield a):
+                return False
+        return True
+
+    @cached_property
+    def may_cancel(self) -> bool:
+        """Whether the program has sums of dependent terms, which may be much smaller than their terms."""
+        return any(self._may_cancel(e) for expr in self.program.expressions() for e in subtrees(expr))
+
+    def _may_cancel(self, e: Expr) -> bool:
+        if not isinstance(e, Apply) or e.op not in (add, sub, sum_, average, contract):
+            return False
+        if (names := refs(e)) and all(name in self.program.data for name in names):
+            return False
+        if e.op not in (add, sub):
+            return True
+        a, b = e.args
+        # Independent centred Gaussian terms cannot cancel: their variances add up.
+        gaussian = self.is_affine(e) and self.is_centred(a) and self.is_centred(b)
+        return not gaussian or bool(self.sources(a) & self.sources(b))
+
+    @cached_property
+    def masks(self) -> frozenset[Expr]:
+        """Vectors of zeros and ones that are independent of all others."""
+        return masks_of(self.program)
+
+    def resolved(self, e: Expr) -> Expr:
+        """Return a named vector as a function of G-vars, and anything else unchanged."""
+        defined = definition(self.program, e)
+        return e if defined is None else self.unwound(defined)
+
+    def operand_of(self, product: MatMul) -> Expr:
+        """Return the operand of a matrix as a function of G-vars."""
+        return self.resolved(Ref(product.operand))
+
+    def matrix_of(self, name: str) -> str | None:
+        """Return the matrix that multiplies to give this variable, or None."""
+        match self.program.definitions.get(name):
+            case MatMul(matrix=matrix) | Input(law=Embedding(matrix=matrix)):
+                return matrix
+        return None
+
+    @of_parts
+    def has_uniform_mean(self, form: Expr) -> Answering:
+        """Return whether the mean of a form is the same for all its indices, whatever the data are."""
+        if self.is_centred(form):
+            return True
+        if isinstance(form, Ref):
+            match self.program.definitions.get(form.name):
+                case LinComb(expr=expr):
+                    return (yield expr)
+                case Input() as source:
+                    return len(set(input_mean(source).tolist())) == 1
+            data = self.program.data.get(form.name)
+            return set(self.program.types[form.name].index if data is None else data.shape) <= {1}
+        if isinstance(form, Apply) and not isinstance(form.op, Function):
+            return False
+        for a in args_of(form):
+            if not (yield a):
+                return False
+        return True
+
+    @of_parts
+    def terms(self, expr: Expr) -> Answering:
+        """Return a form as a sum of multiples of forms that are no sums or multiples; names stay whole."""
+        match expr:
+            case Apply(op, (a, b)) if op in (add, sub):
+                sign = -1 if op is sub else 1
+                left, right = (yield a), (yield b)
+                return (*left, *(t.times(sign) for t in right))
+            case Apply(op, (a,)) if op is neg:
+                return tuple(t.times(-1) for t in (yield a))
+            case Apply(op, (a, b)) if op in (mul, div):
+                vector, factor = (b, a) if op is mul and self.is_constant(a) else (a, b)
+                return tuple(t.times(1, (factor, op is div)) for t in (yield vector))
+        return () if self.is_constant(expr) else (LinearTerm(expr),)
+
+    def is_long(self, form: Expr) -> bool:
+        """Return whether the terms of a form name the same forms many times."""
+        answers = self.answers.setdefault("is_long", {})
+        if form not in answers:
+            count = self._count_linear(form)
+            # With few terms, or terms that mostly occur once, expanding part by part gains nothing.
+            answers[form] = count > FEW_TERMS and count > 2 * len(self._linear_leaves(form))
+        return answers[form]
+
+    def is_longer(self, form: Expr, other: Expr) -> bool:
+        """Return whether a form has at least as many terms as another."""
+        return self._count_linear(form) >= self._count_linear(other)
+
+    @of_parts
+    def _count_linear(self, expr: Expr) -> Answering:
+        """Return the number of terms of a form."""
+        total = 0
+        for a in self._summands(expr):
+            total += yield a
+        return min(total, ENDLESS) if self._summands(expr) else 1
+
+    def _linear_leaves(self, expr: Expr) -> set[Expr]:
+        """Return the different forms among its terms."""
+        seen, todo = {expr}, [expr]
+        leaves: set[Expr] = set()
+        while todo:
+            e = todo.pop()
+            parts = self._summands(e)
+            todo += [a for a in parts if a not in seen]
+            seen.update(parts)
+            leaves.update(() if parts else (e,))
+        return leaves
+
+    def _summands(self, expr: Expr) -> tuple[Expr, ...]:
+        """Return the vectors of a sum or a multiple, without constants; empty for other forms."""
+        if not isinstance(expr, Apply) or expr.op not in (add, sub, neg, mul, div):
+            return ()
+        return tuple(a for a in expr.args if not self.is_constant(a))
+
+
+def _ill_typed(what: str, *_: Any) -> NetsorError:
+    return NetsorError(f"an expression of a checked program is ill-typed: {what}")

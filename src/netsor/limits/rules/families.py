@@ -1,0 +1,122 @@
+"""Independent families of G-vars.
+
+G-vars that share a matrix, or occur in one affine expression, belong to one family. Different families are
+independent in the limit, so expectations of products over different families factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from netsor.lang.components import components
+from netsor.lang.expr import Apply, Expr, Ref, refs, subtrees
+from netsor.lang.functions import d_batchnorm
+from netsor.lang.program import (
+    Embedding,
+    Input,
+    LinComb,
+    MatMul,
+    Nonlin,
+    Normal,
+)
+from netsor.lang.types import G
+from netsor.limits.rules.affine import AffineForms
+from netsor.limits.rules.atoms import Atom
+from netsor.limits.rules.questions import Answering, args_of, of_parts
+
+__all__ = ["Families"]
+
+
+@dataclass
+class Families(AffineForms):
+    """The families of a program, and the families that occur in its expressions."""
+
+    _families_of: dict[Atom, frozenset[str]] = field(default_factory=dict)
+
+    @cached_property
+    def families(self) -> dict[str, str]:
+        """By name of a G-var, the representative of its family; different families are independent."""
+        labels: dict[str, list[Any]] = {
+            n: [] for n, type_ in self.program.types.items() if isinstance(type_, G)
+        }
+
+        def join(label: Any, names: Iterable[str]) -> None:
+            for name in names:
+                if name in labels:
+                    labels[name].append(label)
+
+        for s in self.program.statements:
+            match s:
+                case Input(law=Embedding(matrix, _)) | MatMul(matrix=matrix):
+                    join(("matrix", matrix), [s.name])
+                case Input(law=Normal(cross=cross)):
+                    join(s.name, [s.name, *(name for name, _ in cross)])
+                case LinComb():
+                    join(s.name, [s.name, *refs(s.expr)])
+        seen: set[Expr] = set()
+        for expr in self.program.expressions():
+            # An affine expression is one Gaussian variable, so all that it contains must be in one family.
+            for node in subtrees(self.unwound(expr), seen):
+                seen.add(node)
+                if isinstance(node, Apply) and self.is_affine(node) and not self.is_constant(node):
+                    join(node, refs(node))
+        return {name: part[0] for part in components(list(labels), labels.__getitem__) for name in part}
+
+    @of_parts
+    def families_in(self, expr: Expr) -> Answering:
+        """Return the families of all G-vars in an expression."""
+        if isinstance(expr, Ref):
+            if expr.name in self.families:
+                return frozenset([self.families[expr.name]])
+            source = self.program.definitions.get(expr.name)
+            return (yield source.expr) if isinstance(source, Nonlin) else frozenset()
+        families: frozenset[str] = frozenset()
+        for a in args_of(expr):
+            more = yield a  # reuse an equal set instead of a copy: products may have thousands of factors
+            families = more if families <= more else families if more <= families else families | more
+        return families
+
+    @cached_property
+    def noise(self) -> frozenset[str]:
+        """The families that are drawn anew for each input: different inputs are independent in them."""
+        drawn = set(self.program.noise)
+        # A LinComb of noise alone is noise as well.
+        for s in self.program.of(LinComb) if drawn else ():
+            if {name for name in refs(s.expr) if not self.is_constant(Ref(name))} <= drawn:
+                drawn.add(s.name)
+        lasting = {family for name, family in self.families.items() if name not in drawn}
+        return frozenset(self.families[name] for name in drawn if name in self.families) - lasting
+
+    def families_of(self, atom: Atom) -> frozenset[str]:
+        """Return the families that an atom depends on."""
+        if atom not in self._families_of:
+            names = (name for form in atom.forms for name in refs(form))
+            self._families_of[atom] = frozenset(self.families[n] for n in names if n in self.families)
+        return self._families_of[atom]
+
+    def sampled_families(self, atom: Atom) -> frozenset[str]:
+        """Return the families that the expectation of an atom needs samples of.
+
+        A derivative of batchnorm is linear in its direction, so only the batch has to be sampled.
+        """
+        match atom.body:
+            case Apply(op, (x, _)) if op is d_batchnorm:
+                return self.families_in(x)
+        return self.families_of(atom)
+
+    @of_parts
+    def maximal_forms(self, expr: Expr) -> Answering:
+        """Return the largest affine subexpressions that are not constant."""
+        if self.is_constant(expr):
+            return ()
+        # An affine subexpression is one Gaussian variable, so the search stops there.
+        if self.is_affine(expr):
+            return (expr,)
+        assert isinstance(expr, Apply), f"{expr} is neither a form nor unwound"
+        forms: dict[Expr, None] = {}
+        for a in expr.args:
+            forms |= dict.fromkeys((yield a))
+        return tuple(forms)

@@ -1,0 +1,50 @@
+"""Questions about expressions with remembered answers: recursion over expressions without Python's stack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from functools import wraps
+from typing import Any
+
+from netsor.lang.expr import Apply, Expr
+
+__all__ = ["Answering", "args_of", "of_parts"]
+
+Answering = Generator[Expr, Any, Any]  # yields the subexpressions whose answers it needs
+
+
+def of_parts(rule: Callable[..., Generator[Expr, Any, Any]]) -> Callable[[Any, Expr], Any]:
+    """Make a method of a recursive question about an expression.
+
+    The rule is a generator: it yields a subexpression, receives the answer for it, and returns its own
+    answer. `answers` keeps every answer. The pending rules are on a list, so deep expressions need no deep
+    stack.
+    """
+    name = rule.__name__
+
+    @wraps(rule)
+    def ask(self: Any, expr: Expr) -> Any:
+        answers = self.answers.setdefault(name, {})
+        if expr in answers:
+            return answers[expr]
+        path, answer = [(expr, rule(self, expr))], None
+        while path:
+            asked, steps = path[-1]
+            try:
+                wanted = steps.send(answer)
+            except StopIteration as done:
+                answer = answers[asked] = done.value
+                path.pop()
+                continue
+            if wanted in answers:  # look again at every step: another thread may have added the answer
+                answer = answers[wanted]
+            else:
+                answer = None
+                path.append((wanted, rule(self, wanted)))
+        return answer
+
+    return ask
+
+
+def args_of(expr: Expr) -> tuple[Expr, ...]:
+    return expr.args if isinstance(expr, Apply) else ()

@@ -1,0 +1,223 @@
+"""Rules that ask for each other, recorded on a tape.
+
+A rule is a function of a `Recorder` and of the arguments of a quantity. To ask for another quantity, it
+yields the rule for it with its arguments and receives the value:
+
+    block = yield cov, e, f, pair
+
+So rules read like the recursion of the paper. A program of any depth needs no deep Python stack, and every
+quantity is recorded once. A `Recorder` computes no numbers: it makes steps on tapes, of arrays that have
+shapes but no values, so everything is known before the first number is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from types import GeneratorType
+from typing import Any
+
+import numpy as np
+
+from netsor.errors import NetsorError
+from netsor.lang.expr import Expr
+from netsor.lang.program import Input, MatrixLaw
+from netsor.lang.types import A, Index
+from netsor.limits.error_probes import MethodError, Rounding
+from netsor.limits.notes import Notes
+from netsor.limits.rules.pairs import Pair, PerInput, PerPair
+from netsor.limits.rules.setting import Setting
+from netsor.limits.tape.tape import Tape
+from netsor.limits.tape.traced import Traced
+
+__all__ = ["Asking", "Recorder", "Rules"]
+
+Asking = Generator[tuple[Any, ...], Any, Any]  # a rule that asks for other quantities
+NOTHING = object()
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rules that lower ones ask for; passing them as values avoids circular imports.
+
+    mean(e), cov(e, f, pair)           of affine expressions
+    first(e), second(e, f, pair)       E[e] and E[e f] of expressions
+    expectation(left, right, pair)     E of atoms that share families, by a method of the ladder
+    sampled_mean(left, right, pair)    E of sampled atoms
+    """
+
+    mean: Callable[..., Any]
+    cov: Callable[..., Any]
+    first: Callable[..., Any]
+    second: Callable[..., Any]
+    expectation: Callable[..., Any]
+    sampled_mean: Callable[..., Any]
+
+
+@dataclass
+class Recorder:
+    """One recording of a program on groups of inputs.
+
+    setting  the program, the shapes of its inputs, and which families are sampled
+    tape     what all tiles share: quantities of single inputs, and samples
+    data     the arrays of the program, (1, inputs, index...)
+    params   by name of input, a variance that replaces that of the program; if there are several values, a
+             quantity (values, 1)
+    rules    see `Rules`
+    notes    the expectations so far, and the method of each
+    samples  how families are sampled, or None
+    kept     quantities that all tiles share, by rule and arguments
+    tiled    quantities of the current tile, by rule and arguments
+    """
+
+    setting: Setting
+    tape: Tape
+    data: Mapping[str, PerInput]
+    params: Mapping[str, Any]
+    rules: Rules
+    notes: Notes
+    padded: bool = False  # whether inputs of different lengths form one group: no one reads the padded values
+    samples: Any = None
+    kept: dict[Any, Any] = field(default_factory=dict)
+    tiled: dict[Any, Any] = field(default_factory=dict)
+    facts: dict[Any, Any] = field(default_factory=dict)  # what methods remember about functions
+    asked: set[Any] = field(default_factory=set)  # the quantities whose rules have not returned yet
+
+    def __post_init__(self) -> None:
+        self.xp, self.program, self.forms = self.tape.namespace, self.setting.program, self.setting.forms
+        self.zero = self.tape.constant(np.zeros((1, 1)))
+
+    # Asking
+
+    def ask(self, rule: Callable[..., Any], *args: Any) -> Any:
+        """Return the quantity of a rule and its arguments; record it if it is new."""
+        value = self.found((rule, *args))
+        if value is not NOTHING:
+            return value
+        stack: list[tuple[tuple[Any, ...], Any]] = []
+        wanted: tuple[Any, ...] | None = (rule, *args)
+        while wanted is not None or stack:
+            if wanted is not None:
+                answer = wanted[0](self, *wanted[1:])
+                # A rule that asks for nothing returns its value at once and is no generator.
+                if isinstance(answer, GeneratorType):
+                    stack.append((wanted, answer))
+                    self.asked.add(wanted)
+                    value = None
+                else:
+                    value = self._keep(wanted, answer)
+                wanted = None
+            else:
+                wanted, value = self._resume(stack, value)
+        return value
+
+    def _resume(self, stack: list[Any], value: Any) -> tuple[Any, Any]:
+        """Resume the last rule; return the next missing quantity, or the value if the rule is done."""
+        key, rule = stack[-1]
+        while True:
+            try:
+                wanted = rule.send(value)
+            except StopIteration as done:
+                stack.pop()
+                self.asked.discard(key)
+                return None, self._keep(key, done.value)
+            value = self.found(wanted)
+            if value is NOTHING:
+                # A checked program has no cycles, so this is a defect of a rule.
+                if wanted in self.asked:
+                    raise NetsorError(f"a rule of the limit asks for itself: {wanted[0].__name__}")
+                return wanted, None
+
+    def found(self, key: tuple[Any, ...]) -> Any:
+        """Return a recorded quantity, or NOTHING."""
+        return self._memo(key).get(key, NOTHING)
+
+    def known(self, *key: Any) -> Any:
+        """Return a recorded quantity, or None."""
+        return self._memo(key).get(key)
+
+    def _keep(self, key: tuple[Any, ...], value: Any) -> Any:
+        self._memo(key)[key] = value
+        return value
+
+    def _memo(self, key: tuple[Any, ...]) -> dict[Any, Any]:
+        # Every rule takes its pair last. Blocks of tiles are forgotten with the tile.
+        last = key[-1]
+        return self.tiled if type(last) is Pair and last.rows is not None else self.kept
+
+    def forget_tile(self) -> None:
+        """Drop quantities of pairs of inputs; keep those of single inputs."""
+        self.tiled = {}
+
+    # Error bounds
+
+    def inexact(
+        self,
+        what: str,
+        method: str,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        shape: Any,
+        kind: Any = None,
+        plain: Callable[..., Any] | None = None,
+    ) -> Any:
+        """Record a step whose function returns (values, error bounds); `plain` returns the values alone."""
+        self.notes.inexact = True
+        tape = next(a.tape for a in args if isinstance(a, Traced))
+        bound = MethodError(fn, partial(self.notes.report, what, method))
+        return tape.call(plain or _Values(fn), args, shape, kind=kind, bound=bound)
+
+    def rounded(self, block: PerPair, products: tuple[Any, ...] = ()) -> PerPair:
+        """Attach its rounding to a block as an error bound if sums may cancel; see `Rounding`.
+
+        Without cancellation the allowance for the rounding of the result covers that of its terms.
+        """
+        if not self.forms.may_cancel:
+            return block
+        bound = Rounding(self.rounding / 3 if products else 8.0)
+        return replace(block, array=block.array.tape.bounded(block.array, bound, *products))
+
+    # Shapes and numbers
+
+    def index(self, expr: Expr) -> Index:
+        return self.forms.index(expr)
+
+    def rank(self, expr: Expr) -> int:
+        return self.forms.rank(expr)
+
+    def inputs_of(self, e: Expr) -> int:
+        return self.setting.inputs_of(e)
+
+    def variance(self, name: str) -> Any:
+        """Return the variance of a matrix, or of an input whose law is one number."""
+        source = self.program.definitions[name]
+        assert isinstance(source, Input)
+        default = source.law.var if isinstance(source.law, MatrixLaw) else getattr(source.law, "cov", None)
+        return self.params.get(name, default)
+
+    def factor(self, name: str, pair: Pair) -> Any:
+        """Return the variance as a factor of blocks; several values are along the axis of repeats."""
+        var = self.variance(name)
+        return pair.left(var) if isinstance(var, PerInput) else pair.shared(var)
+
+    @cached_property
+    def rounding(self) -> float:
+        """Rounding of a correlation in units of the last place: about sqrt(m) for sums of m products."""
+        columns = [t.cols for t in self.program.types.values() if isinstance(t, A)]
+        return 3 * (8 + max((m for m in columns if isinstance(m, int)), default=1) ** 0.5)
+
+    @property
+    def most_inputs(self) -> int:
+        """Number of inputs of the largest group."""
+        return max(self.setting.inputs.values(), default=1)
+
+
+class _Values:
+    """A function without the errors that it returns next to its values."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn = fn
+
+    def __call__(self, *args: Any) -> Any:
+        return self.fn(*args)[0]

@@ -1,0 +1,329 @@
+"""Samples of Gaussian forms as steps of the tape, drawn jointly for all inputs, and averages over them.
+
+    samples(form)               values of a form at the points: (repeats, inputs, index..., points)
+    values(atoms)               the product of functions of forms at the points
+    sampled_mean(left, right)   the average of such products of the left and of the right input
+
+The repeats are independent randomisations; each has its own points and covariances. When a form is drawn, its
+covariance with all forms drawn before is known, so the factor of the covariance matrix grows row by row. A
+run computes some repeats with a `Drawing`; all runs of a call share a `SharedState`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from math import prod
+from operator import mul
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from netsor.expect.points.landmark_loadings import Landmarks
+from netsor.expect.points.loadings import FixedChoices, Loadings, Noise
+from netsor.expect.points.normal import NormalPoints
+from netsor.expect.points.principal_axes import PrincipalAxes
+from netsor.lang.blocks import Block
+from netsor.lang.evaluate import evaluate
+from netsor.lang.expr import Expr, Ref, refs
+from netsor.limits.rules.atoms import HOLE, Atom, replace_exprs
+from netsor.limits.rules.lincomb import cov, mean
+from netsor.limits.rules.moment import values_of
+from netsor.limits.rules.pairs import Pair, PerInput, PerPair, padded
+from netsor.limits.rules.recorder import Asking, Recorder
+from netsor.limits.sampling.standard_error import HeavyPoints, reaching
+from netsor.limits.tape.tape import Span
+from netsor.limits.tape.traced import Traced
+
+if TYPE_CHECKING:
+    from netsor.limits.sampling.tables import RecordedTables
+
+__all__ = ["DRAWING", "Drawing", "Samples", "SharedState", "drawing_leaf", "sampled_mean"]
+
+Atoms = tuple[Atom, ...]
+DRAWING = "drawing"  # the name of the `Drawing` among the values that a run is given
+
+
+# Runs
+
+
+@dataclass
+class SharedState:
+    """State that the runs of one call share, or several calls that must make the same choices.
+
+    fixed      pivots and axes of the first call, by seed and number of points; None if each call chooses
+    landmarks  which inputs are landmarks, if the others are drawn given these
+    dropped    for each pair of inputs, the covariance that landmarks leave out
+    axes       the principal axes that the pilot run finds
+    models     by function, a Hermite series for many variables, and the largest |mean| and variance of these
+    arrays     large arrays that one run passes to the next
+    heavy      the weights of the heaviest points
+    """
+
+    fixed: dict[tuple[Any, int], FixedChoices] | None = None
+    landmarks: Landmarks | None = None
+    dropped: Any = 0.0
+    axes: PrincipalAxes | None = None
+    models: dict[Expr, Any] = field(default_factory=dict)
+    arrays: dict[Any, np.ndarray] = field(default_factory=dict)
+    heavy: HeavyPoints = field(default_factory=HeavyPoints)
+
+    def fixed_choices(self, points: NormalPoints) -> FixedChoices | None:
+        """Return the pivots and axes of a repeat, if every call must make the same choices."""
+        return None if self.fixed is None else self.fixed.setdefault((points.seed, points.count), {})
+
+    def zeros(self, key: tuple[Any, ...], shape: tuple[int, ...]) -> np.ndarray:
+        """Return an array of zeros, or the array of the run before: new memory takes time.
+
+        Every run writes the same entries before it reads them, so the other entries stay zero.
+        """
+        if key not in self.arrays or self.arrays[key].shape != shape:
+            self.arrays.pop(key, None)  # free the old array before the new one takes memory
+            self.arrays[key] = np.zeros(shape)
+        return self.arrays[key]
+
+
+class Drawing:
+    """The points of some repeats in a run, and the samples of each family as they grow.
+
+    advance  called after each stage, with the work of that stage
+    heavy    the weights of the heaviest points; None in a pilot run, which has too few points to judge
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        count: int,
+        repeats: range,
+        shared: SharedState,
+        advance: Callable[..., None],
+        is_pilot: bool = False,
+    ) -> None:
+        self.seed, self.count, self.repeats, self.shared, self.advance = seed, count, repeats, shared, advance
+        self.heavy = None if is_pilot else shared.heavy
+        self.loadings: list[Loadings] = []
+        self.noise: Noise | None = None
+        self.begin(0)
+
+    def begin(self, dimensions: int) -> None:
+        """Make points; `dimensions` is the expected number of them."""
+        self.points = [NormalPoints(self.count, (self.seed, k), dimensions=dimensions) for k in self.repeats]
+
+    @property
+    def dimensions(self) -> int:
+        return self.points[0].used
+
+    def extend(self, family: str, cov_new: np.ndarray, cov_with_old: list[np.ndarray]) -> np.ndarray:
+        """Return samples (repeats, rows, points) of new variables.
+
+        cov_new       (repeats or 1, rows, rows)
+        cov_with_old  for each form drawn before: (repeats or 1, rows, its rows)
+        """
+        if self.noise is None:
+            self.loadings = [
+                Loadings(used=points.used, fixed=self.shared.fixed_choices(points)) for points in self.points
+            ]
+            dimensions = [loadings.dimensions for loadings in self.loadings]
+            self.noise = Noise(self.points, dimensions, slice(0, self.count))
+        rows = []
+        for k, loadings in enumerate(self.loadings):
+            new = _repeat(cov_new, k)
+            old = np.concatenate([np.zeros((len(new), 0)), *(_repeat(m, k) for m in cov_with_old)], axis=1)
+            # The covariance is symmetric only up to rounding.
+            rows.append(loadings.extend(family, old, (new + new.T) / 2))
+            self.points[k].used = loadings.used
+        return self.noise.variables(family, rows)
+
+
+def _repeat(matrices: np.ndarray, k: int) -> np.ndarray:
+    # A covariance that no sample has changed is the same for all repeats, and has one matrix.
+    return matrices[k if len(matrices) > 1 else 0]
+
+
+# Rules
+
+
+@dataclass
+class Samples:
+    """Which families are sampled, with how many points and repeats, and what a recording has drawn.
+
+    tables   second moments that are computed together, or None
+    drawn    by family, its forms in the order of drawing
+    squared  products whose second moments matter; of others, only means do
+    last     the latest draw
+    """
+
+    families: frozenset[str]
+    points: int
+    repeats: int
+    tables: RecordedTables | None = None
+    drawn: dict[str, list[Expr]] = field(default_factory=dict)
+    squared: set[Atoms] = field(default_factory=set)
+    last: Traced | None = None
+
+
+def drawing_leaf(r: Recorder) -> Traced:
+    """Return the leaf that gives steps the `Drawing` of a run."""
+    return r.tape.leaf(DRAWING, (), np.float64, lambda given, _: given[DRAWING])
+
+
+def samples(r: Recorder, form: Expr) -> Asking:
+    """Return the values of a form at the points; this may draw other forms of its family first."""
+    plan: Samples = r.samples
+    family = next(r.forms.families[n] for n in refs(form) if n in r.forms.families)
+    drawn = plan.drawn.setdefault(family, [])
+    cov_new = yield covariances, form, form
+    cov_with_old: list[Traced] = []
+    while len(cov_with_old) < len(drawn):
+        cov_with_old.append((yield covariances, form, drawn[len(cov_with_old)]))
+    drawn.append(form)
+    index, inputs = r.index(form), r.inputs_of(form)
+
+    # Each draw takes the one before as an argument, so that draws consume coordinates of the points in order.
+    def draw(
+        drawing: Drawing, before: Any, cov_new: np.ndarray, cov_with_old: list[np.ndarray]
+    ) -> np.ndarray:
+        return drawing.extend(family, cov_new, cov_with_old)
+
+    shape = (plan.repeats, inputs * prod(index), plan.points)
+    plan.last = r.tape.call(draw, (drawing_leaf(r), plan.last, cov_new, cov_with_old), shape, np.float64)
+    m: PerInput = yield mean, form
+    noise = r.xp.reshape(plan.last, (plan.repeats, inputs, *index, plan.points))
+    shift = padded(m.array, 2, m.rank, len(index))
+    return noise + r.xp.reshape(shift, (*shift.shape, 1))
+
+
+def covariances(r: Recorder, e: Expr, f: Expr) -> Asking:
+    """Return the covariance of two forms over all inputs and indices: (repeats, rows, columns)."""
+    left, right = r.index(e), r.index(f)
+    sizes = (r.inputs_of(e), r.inputs_of(f))
+    rows, cols = sizes[0] * prod(left), sizes[1] * prod(right)
+    block: PerPair | None = yield cov, e, f, Pair(False)
+    if block is None:
+        return r.xp.zeros((1, rows, cols))
+    array = block.ranked(len(left), len(right))
+    full = r.xp.broadcast_to(array, (array.shape[0], *sizes, *left, *right))
+    return r.xp.reshape(r.xp.moveaxis(full, 2, 2 + len(left)), (array.shape[0], rows, cols))
+
+
+def values(r: Recorder, atoms: Atoms) -> Asking:
+    """Return the product of atoms at the points: (repeats, inputs, index..., points)."""
+    plan: Samples = r.samples
+    bodies, arrays, blocks = [], {}, {}
+    for atom in atoms:
+        names: dict[Expr, Ref] = {form: Ref(f"@{len(arrays) + k}") for k, form in enumerate(atom.forms)}
+        for form, ref in names.items():
+            arrays[ref.name] = yield samples, form
+            blocks[ref.name] = (r.rank(form), True)
+        bodies.append(replace_exprs(atom.body, {HOLE: names[atom.forms[0]]} if atom.unary else {**names}))
+        constants = yield from values_of(
+            r, [n for n in refs(bodies[-1]) if n not in arrays and n not in blocks]
+        )
+        for name, block in constants.items():
+            arrays[name], blocks[name] = block.array, (block.rank, False)
+    rank = max(r.rank(atom.expr) for atom in atoms)
+    index = np.broadcast_shapes(*(r.index(atom.expr) for atom in atoms))
+    inputs = max(r.inputs_of(atom.expr) for atom in atoms)
+    shape = (plan.repeats, inputs, *index, plan.points)
+
+    def product(given: Iterable[np.ndarray]) -> np.ndarray:
+        named = {n: Block(a, *blocks[n]) for n, a in zip(arrays, given, strict=True)}
+        with np.errstate(all="ignore"):
+            factors = [evaluate(body, named).lift(rank, True) for body in bodies]
+            value = reduce(mul, factors)
+            return np.broadcast_to(value, (value.shape[0], *shape[1:]))
+
+    def run(drawing: Drawing, *given: np.ndarray) -> np.ndarray:
+        is_sampled = [blocks[name][1] for name in arrays]
+
+        def further() -> np.ndarray:
+            return product(reaching(a) if moved else a for a, moved in zip(given, is_sampled, strict=True))
+
+        value, exprs = product(given), [atom.expr for atom in atoms]
+        assert drawing.heavy is not None
+        drawing.heavy.add((atoms, 0), exprs, value, further, atoms in plan.squared)
+        return value
+
+    step = r.tape.call(run, (drawing_leaf(r), *arrays.values()), shape, np.float64)
+    return PerInput(step, rank)
+
+
+def sampled_mean(r: Recorder, left: Atoms, right: Atoms, pair: Pair) -> Asking:
+    """Return the average over the points of the product of both sides, as a block of the pair."""
+    if not (left and right):
+        value: PerInput = yield values, left or right
+        array = r.xp.sum(value.array, axis=-1) / float(r.samples.points)
+        return pair.side(0 if left else 1, PerInput(array, value.rank))
+    r.samples.squared.update((left, right))
+    x: PerInput = yield values, left
+    y: PerInput = yield values, right
+    return PerPair(_average(x, y, pair), pair, x.rank, y.rank)
+
+
+def _average(x: PerInput, y: PerInput, pair: Pair) -> Traced:
+    a, b, ranks, same, tied = x.array, y.array, (x.rank, y.rank), pair.same, pair.tied
+    shape = _average_shape(a.shape, b.shape, pair)
+    if not pair.is_tile:
+        average = a.tape.call(lambda a, b: _means(a, b, ranks, same, tied), (a, b), shape, np.float64)
+        a.tape.costs[average.step] = a.shape[-1]
+        return average
+    tape, rows, cols = pair.tape, pair.rows, pair.cols
+    assert tape is not None
+    assert rows is not None
+    assert cols is not None
+    # A pair of inputs of one tile: read the samples of its rows and of its columns only.
+    left, right = tape.reader(a), tape.reader(b)
+
+    def read(given: Any, spans: Mapping[Span, Span]) -> np.ndarray:
+        return _means(_tile(left(given), spans[rows]), _tile(right(given), spans[cols]), ranks, same, tied)
+
+    average = tape.leaf(("average", a.step, b.step, pair), shape, np.float64, read)
+    tape.costs[average.step] = a.shape[-1]
+    return average
+
+
+def _tile(x: np.ndarray, span: Span) -> np.ndarray:
+    return x if x.shape[1] == 1 else x[:, slice(*span)]
+
+
+def _average_shape(a: tuple[int, ...], b: tuple[int, ...], pair: Pair) -> tuple[int, ...]:
+    left, right = a[2:-1], b[2:-1]
+    index = np.broadcast_shapes(left, right) if pair.tied else (*left, *right)
+    if pair.same:
+        return (a[0], max(a[1], b[1]), *index)
+    counts = (
+        n if span is None or n == 1 else span[1] - span[0]
+        for n, span in ((a[1], pair.rows), (b[1], pair.cols))
+    )
+    return (a[0], *counts, *index)
+
+
+def _means(a: np.ndarray, b: np.ndarray, ranks: tuple[int, int], same: bool, tied: bool) -> np.ndarray:
+    """Return averages over the last axis of a times b: (repeats, inputs..., left index..., right index...).
+
+    a, b   (repeats, inputs, index..., points); if `tied`, the result has one index in place of two
+    """
+    n, repeats = a.shape[-1], a.shape[0]
+    if tied:
+        rank = max(ranks)
+        a, b = padded(a, 2, ranks[0], rank), padded(b, 2, ranks[1], rank)
+        if same:
+            return np.einsum("...n,...n->...", a, b) / n
+        a, b = np.moveaxis(a, 1, -2), np.moveaxis(b, 1, -2)
+        return np.moveaxis(a @ np.swapaxes(b, -1, -2), (-2, -1), (1, 2)) / n
+    if same:
+        gram = a.reshape(*a.shape[:2], -1, n) @ np.swapaxes(b.reshape(*b.shape[:2], -1, n), -1, -2) / n
+        return gram.reshape(*gram.shape[:2], *a.shape[2:-1], *b.shape[2:-1])
+    gram = _gram(a.reshape(repeats, -1, n), b.reshape(repeats, -1, n)) / n
+    return np.moveaxis(gram.reshape(repeats, *a.shape[1:-1], *b.shape[1:-1]), a.ndim - 1, 2)
+
+
+def _gram(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return a[k] @ b[k].T for every repeat: (repeats, rows, points) to (repeats, rows, rows).
+
+    Single rows avoid BLAS, whose threads cost more than the work.
+    """
+    if a.shape[1] * b.shape[1] == 1:
+        return np.einsum("kpn,kqn->kpq", a, b)
+    return np.stack([x @ y.T for x, y in zip(a, b, strict=True)])

@@ -1,0 +1,130 @@
+"""Simulations that survive an interruption: finished samples stay in the output folder.
+
+One file holds the samples of one network at one width. They are drawn in chunks. A chunk depends only on the
+seed, the name of the network, the width and its own number. So a run that was interrupted, or that asks for
+more samples, resumes and gives the same numbers as one that ran through.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+
+import numpy as np
+
+from netsor.build.joint_program import as_inputs, joint
+from netsor.build.network import Network
+from netsor.files import DAMAGED, write_npz, write_text
+from netsor.gp.stores.identity import functions_of
+from netsor.plots.style import Picture
+from netsor.progress import bar
+from netsor.threads import one_blas_thread
+
+__all__ = ["Experiment", "fingerprint"]
+
+Draw = Callable[[int, np.random.SeedSequence], np.ndarray]
+
+
+def fingerprint(net: Network, inputs: object) -> str:
+    """A digest of the program of a network on its inputs: statements, variances, data, functions."""
+    read = joint(net, as_inputs(inputs))
+    digest = hashlib.sha256(read.program.show().encode())
+    if read.program.user_operations:
+        digest.update(json.dumps(functions_of(read.program)).encode())
+    for name in sorted(read.data):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(read.data[name], float).tobytes())
+    return digest.hexdigest()
+
+
+@dataclass
+class Experiment:
+    """A folder for samples and figures, and the seed of the samples.
+
+    Parameters
+    ----------
+    folder
+        Where everything is written; samples are kept in its folder `samples`.
+    seed
+        Seed of the random networks.
+
+    Attributes
+    ----------
+    drawn, reused
+        How many samples were drawn, and how many were found in the folder.
+    """
+
+    folder: Path
+    seed: int = 0
+    drawn: int = field(default=0, init=False)
+    reused: int = field(default=0, init=False)
+
+    def samples(self, name: str, mark: str, width: int, count: int, draw: Draw, *, chunk: int) -> np.ndarray:
+        """Samples of a network at one width: stored ones, then new ones.
+
+        Parameters
+        ----------
+        name
+            Name of the network, which the seeds and the file depend on.
+        mark
+            Digest of what is drawn. Stored samples with another mark are drawn again.
+        width, count
+            Width of the networks and number of samples.
+        draw
+            Draws some samples from a seed.
+        chunk
+            Number of samples that are drawn at once.
+        """
+        path = self.folder / "samples" / f"{name}_{width}.npz"
+        key = f"{mark} seed={self.seed} width={width} chunk={chunk}"
+        stored = _load(path, key)
+        self.reused += min(len(stored), count)
+        chunks = [stored] if len(stored) else []
+        # Only whole chunks are kept, so that chunk c always has the same seed.
+        first, last = len(stored) // chunk, -(-count // chunk)
+        saved, unsaved = monotonic(), False
+        title = f"drawing {name}, width {width}"
+        with one_blas_thread(), bar(None, max(last - first, 0), title) as advance:
+            try:
+                for c in range(first, last):
+                    seeds = np.random.SeedSequence(self.seed, spawn_key=(zlib.crc32(name.encode()), width, c))
+                    chunks.append(draw(chunk, seeds))
+                    self.drawn += chunk
+                    unsaved = True
+                    advance()
+                    if monotonic() - saved > 5.0:  # seconds that an end without a signal may lose
+                        chunks = [_save(path, key, chunks)]
+                        saved, unsaved = monotonic(), False
+            finally:  # also after an interrupt: what is drawn is kept
+                if unsaved:
+                    chunks = [_save(path, key, chunks)]
+        return chunks[0][:count]
+
+    def write(self, stem: str, picture: Picture) -> str:
+        """Write a figure as PNG and PDF, and its caption as text; returns the paths."""
+        paths = [picture.save(self.folder / f"{stem}{suffix}") for suffix in (".png", ".pdf")]
+        caption = self.folder / f"{stem}_caption.txt"
+        write_text(caption, picture.caption + "\n")
+        return ", ".join(str(path) for path in (*paths, caption))
+
+
+def _save(path: Path, key: str, chunks: list[np.ndarray]) -> np.ndarray:
+    samples = np.concatenate(chunks)
+    write_npz(path, {"key": key, "samples": samples})
+    return samples
+
+
+def _load(path: Path, key: str) -> np.ndarray:
+    """The stored samples, or none where the file is missing, damaged or of another run."""
+    try:
+        with path.open("rb") as file, np.load(file) as stored:
+            if str(stored["key"]) == key:
+                return stored["samples"]
+    except DAMAGED:
+        pass
+    return np.empty(0)
