@@ -40,7 +40,7 @@ def read_network(net: Network, trace: Trace, x: object, name: str) -> list[Reado
             raise
         except Exception as error:  # the first reading succeeded, so the network has changed
             raise _changing(net) from error
-        _check_same(net, trace, again, first)
+        _check_same(net, trace, again, first, draws=_random_states(net) != generators_before)
         net.repeatable.add(shape)
     if _random_states(net) != generators_before:
         raise _changing(net)
@@ -83,16 +83,18 @@ def _changing(net: Network) -> NetsorError:
     )
 
 
-def _check_same(net: Network, trace: Trace, again: Trace, first: int) -> None:
-    """Raise an error at the first node in which two readings of a network differ."""
+def _check_same(net: Network, trace: Trace, again: Trace, first: int, *, draws: bool) -> None:
+    """Raise an error at the first node in which two readings of a network differ.
+
+    If the network `draws` random numbers, a parameter that only one reading uses need not be a new one.
+    """
     here, there = trace.signature(first), again.signature()
     different = next((i for i, (a, b) in enumerate(zip(here, there, strict=False)) if a != b), None)
     if different is None and len(here) == len(there):
         return
     nodes = [node for node in trace.nodes[first:] if not isinstance(node, Leaf)]
     node = nodes[min(len(here), len(there)) - 1 if different is None else different]
-    kept = again.parameters
-    temporary = [p for p in trace.parameters if p not in kept]
+    temporary = [] if draws else [p for p in trace.parameters if p not in again.parameters]
     error = _changing(net)
     if temporary:
         error = fail(
