@@ -15,22 +15,6 @@ import numpy as np
 
 from netsor.errors import DataError, NetsorError
 
-__all__ = [
-    "a_type",
-    "array",
-    "choice",
-    "file",
-    "flag",
-    "is_integer",
-    "mapping",
-    "names",
-    "number",
-    "seed",
-    "shown",
-    "whole",
-]
-
-
 Error = Callable[..., NetsorError]  # a class, or a function with the arguments of one
 
 

@@ -23,17 +23,6 @@ import numpy as np
 
 from netsor.errors import DataError, FileError
 
-__all__ = [
-    "DAMAGED",
-    "read_regular",
-    "read_sealed_npz",
-    "replacing",
-    "write_csv",
-    "write_npz",
-    "write_sealed_npz",
-    "write_text",
-]
-
 Arrays = Mapping[str, np.ndarray | str | int | float]
 SEAL = hashlib.sha256().digest_size * 2  # hexadecimal digits
 DAMAGED = (  # what NumPy, zipfile and zlib raise when they read a damaged .npy or .npz file

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
 
-__all__ = ["search_put_off"]
-
 _lock, _waiting, _enabled = Lock(), 0, True
 
 

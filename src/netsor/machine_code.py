@@ -15,8 +15,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-__all__ = ["compiled"]
-
 
 def compiled(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """Compile a function when it is first called, or load its machine code from disk."""

@@ -15,8 +15,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
-__all__ = ["bar", "spoken"]
-
 Advance = Callable[..., None]  # takes a note for the reader, and the work of the step
 
 

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
 
-__all__ = ["THREADS", "cores", "helpers", "in_parts", "one_blas_thread"]
-
 THREADS = "NETSOR_THREADS"  # the environment variable that limits the threads of a process
 
 

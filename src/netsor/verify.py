@@ -17,8 +17,6 @@ from netsor.limits import Result, kernel
 from netsor.simulation import empirical_kernel, empirical_ntk
 from netsor.simulation.simulate import seed_sequence
 
-__all__ = ["Verification", "log_means", "verify"]
-
 
 @dataclass(frozen=True, repr=False)
 class Verification:

@@ -22,25 +22,6 @@ from netsor.lang import index_maps as maps
 from netsor.lang.functions import MIXINGS, mul, named
 from netsor.lang.ops import Function, Mixing
 
-__all__ = [
-    "as_node",
-    "check_mask",
-    "concat",
-    "contract",
-    "dot",
-    "flatten",
-    "max",
-    "mean",
-    "min",
-    "nonlin",
-    "pad",
-    "reshape",
-    "softmax",
-    "stack",
-    "sum",
-]
-
-
 # Index axes
 
 

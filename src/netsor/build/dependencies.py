@@ -23,8 +23,6 @@ import numpy as np
 
 from netsor.lang.ops import Op
 
-__all__ = ["content_of", "generators", "reachable", "state_of"]
-
 MOST = 100_000  # objects; beyond, a state equals no other, so the network is read again at every call
 GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 CONTAINERS = (list, tuple, dict, set, frozenset, deque)

@@ -27,22 +27,6 @@ from netsor.lang.types import MOST_MEMBERS, TOO_LARGE, Index
 if TYPE_CHECKING:
     from netsor.build.trace import Trace
 
-__all__ = [
-    "Average",
-    "Data",
-    "Embedded",
-    "Expression",
-    "Flat",
-    "Leaf",
-    "MatrixProduct",
-    "Node",
-    "Operand",
-    "Width",
-    "apply",
-    "beyond_output",
-    "spelled",
-]
-
 
 class Width:
     """A dimension that goes to infinity; dimensions that must agree are merged (union-find)."""

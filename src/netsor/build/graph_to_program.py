@@ -44,8 +44,6 @@ from netsor.lang.program import (
 )
 from netsor.lang.types import A, C, G, H, Type
 
-__all__ = ["emit"]
-
 
 def emit(
     trace: Trace, outputs: list[Readout], names: dict[Any, str]

@@ -16,8 +16,6 @@ from netsor.lang.types import Index
 if TYPE_CHECKING:
     from netsor.build.graph_nodes import Node
 
-__all__ = ["all_slices", "index_axes", "index_items", "listed_members", "resolve_shape"]
-
 
 def index_axes(axis: Any, node: Node, name: str) -> tuple[int, ...]:
     """Return the index axes on which a function acts: the given ones, or all."""

@@ -20,8 +20,6 @@ from netsor.garbage import search_put_off
 from netsor.lang.program import Program
 from netsor.lang.tangent import Tangent
 
-__all__ = ["InputGroup", "Joint", "as_inputs", "data_of", "joint"]
-
 
 @dataclass(frozen=True)
 class InputGroup:

@@ -25,8 +25,6 @@ from netsor.errors import NetsorError
 from netsor.lang.program import Program
 from netsor.lang.tangent import Tangent
 
-__all__ = ["Network", "check_network", "network", "plain_input", "program", "require_network"]
-
 
 class Network:
     """A traceable network: a function of one input that ends in readouts `v @ h`."""

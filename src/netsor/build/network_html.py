@@ -13,8 +13,6 @@ from netsor.build.parameters import Matrix
 from netsor.display import fold, panel, table
 from netsor.lang.program_html import drawing_of
 
-__all__ = ["network_html", "parameter_rows", "source_of"]
-
 
 def network_html(net: Network) -> str:
     """Return the HTML of a network."""

@@ -21,8 +21,6 @@ from netsor.errors import NetsorError, Place
 if TYPE_CHECKING:
     from netsor.build.network import Network
 
-__all__ = ["read_network"]
-
 
 def read_network(net: Network, trace: Trace, x: object, name: str) -> list[Readout]:
     """Return the outputs of a network on an input.

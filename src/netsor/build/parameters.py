@@ -20,8 +20,6 @@ from netsor.lang.ops import Op
 from netsor.lang.program import RESERVED
 from netsor.lang.types import MOST_MEMBERS, TOO_LARGE
 
-__all__ = ["Matrix", "Vector"]
-
 
 def _variance(var: Any, what: str) -> float:
     try:

@@ -9,8 +9,6 @@ from typing import Any
 
 from netsor.errors import BuildError
 
-__all__ = ["portable"]
-
 
 def portable(value: object) -> Any:
     """Wrap functions and their parameters so that pickle can store them.

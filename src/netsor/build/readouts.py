@@ -13,8 +13,6 @@ from netsor.lang.functions import add, div, mul
 from netsor.lang.ops import Op
 from netsor.lang.types import Index
 
-__all__ = ["Outputs", "Readout", "outputs"]
-
 
 @dataclass(eq=False, repr=False, slots=True)
 class Readout(Node):

@@ -12,8 +12,6 @@ from types import CodeType, FrameType
 
 from netsor.errors import BuildError, NetsorError, Place
 
-__all__ = ["Spot", "fail", "here"]
-
 PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
 

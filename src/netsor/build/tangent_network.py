@@ -15,8 +15,6 @@ from netsor.lang.program import Program
 from netsor.lang.tangent import Tangent
 from netsor.lang.tangent import tangent as tangent_of
 
-__all__ = ["TangentNetwork", "tangent"]
-
 
 class TangentNetwork(Network):
     """The derivative of `net` along a random direction of its parameters; made by `ns.tangent`.

@@ -42,8 +42,6 @@ from netsor.lang.expr import Apply, Expr, Ref, refs, rename, subtrees
 from netsor.lang.ops import Op
 from netsor.lang.types import Index
 
-__all__ = ["MatrixUse", "Requirement", "Trace", "current_trace", "numbers", "tracing", "unused_name"]
-
 _CURRENT: ContextVar[Trace | None] = ContextVar("netsor_trace", default=None)
 
 

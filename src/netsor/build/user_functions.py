@@ -23,8 +23,6 @@ from netsor.build.source_lines import fail
 from netsor.errors import FunctionError
 from netsor.lang.numerical_derivatives import DirectionalDerivative, PartialDerivative
 
-__all__ = ["UserFunction", "probe", "probe_derivatives", "probe_direction", "probe_mixing"]
-
 REMEDY = (
     "Rule Nonlin: a function acts on each coordinate by itself, fn(x)[i] depends on x[i] alone, and the "
     "shape stays. An average over the width is a Moment, `ns.mean(h)`, passed as `params=`."

@@ -12,8 +12,6 @@ from rich.console import Console
 
 from netsor.errors import NetsorError, NetsorWarning
 
-__all__ = ["app", "complain", "reporting", "reproduce_app"]
-
 P = ParamSpec("P")
 
 # Commands import what they need when they run, so that `netsor --help` does not wait for SciPy.

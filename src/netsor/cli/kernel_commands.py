@@ -28,8 +28,6 @@ from netsor.errors import DataError
 from netsor.files import write_npz
 from netsor.lang import Program
 
-__all__ = ["kernel", "labels_of", "plan", "simulate", "verify"]
-
 T = TypeVar("T", Network, Program)
 KernelOutput = Annotated[
     Path | None,

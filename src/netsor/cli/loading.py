@@ -21,19 +21,6 @@ from netsor.errors import BuildError, DataError, NetsorError, ParseError
 from netsor.files import DAMAGED
 from netsor.lang import Program, parse
 
-__all__ = [
-    "data_files",
-    "inputs_of",
-    "is_program",
-    "load_array",
-    "load_function",
-    "load_inputs",
-    "load_network",
-    "load_npz",
-    "load_program",
-    "set_data",
-]
-
 
 def is_program(target: str) -> bool:
     """Whether a target is a program in text form rather than FILE.py:network."""

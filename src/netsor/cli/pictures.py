@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from netsor.limits import Result
     from netsor.plots import Picture
 
-__all__ = ["plot"]
-
 Tied = Annotated[
     list[str] | None,
     typer.Option(

@@ -28,8 +28,6 @@ from netsor.lang import Program
 from netsor.lang.types import C, G
 from netsor.limits import Limit
 
-__all__ = ["check", "limit", "show", "tangent"]
-
 
 @app.command()
 @reporting

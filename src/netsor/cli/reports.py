@@ -15,8 +15,6 @@ from netsor.cli.shared_options import NetworkTarget, OldInput, Seed, widths_of
 from netsor.errors import DataError
 from netsor.files import write_text
 
-__all__ = ["report"]
-
 
 @app.command()
 @reporting

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from netsor.reproduce import Experiment
 
-__all__ = ["kernels", "ntk", "rnn", "zoo"]
-
 Out = Annotated[
     Path, typer.Option(help="Folder for the figure, tables and finished samples.", file_okay=False)
 ]

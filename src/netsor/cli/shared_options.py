@@ -10,24 +10,6 @@ import typer
 
 from netsor.errors import DataError
 
-__all__ = [
-    "Data",
-    "Method",
-    "NetworkTarget",
-    "Ntk",
-    "OldInput",
-    "ProgramFile",
-    "ProgramOutput",
-    "Rates",
-    "Seed",
-    "Target",
-    "Tol",
-    "bytes_of",
-    "listed",
-    "rates_of",
-    "widths_of",
-]
-
 Target = Annotated[
     str,
     typer.Argument(help="A network in a Python file, or a program.", metavar="FILE.py:NETWORK|FILE.netsor"),

@@ -14,8 +14,6 @@ from netsor.cli.shared_options import NetworkTarget, bytes_of
 from netsor.errors import DataError
 from netsor.files import write_npz
 
-__all__ = ["fit", "predict", "status"]
-
 StorePath = Annotated[
     Path, typer.Argument(help="A store, made by `netsor kernel -o K.zarr`.", metavar="K.zarr")
 ]

@@ -13,8 +13,6 @@ from netsor.cli.shared_options import NetworkTarget, Rates, listed, rates_of
 from netsor.errors import DataError
 from netsor.files import write_npz
 
-__all__ = ["train"]
-
 
 @app.command()
 @reporting

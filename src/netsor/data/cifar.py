@@ -9,8 +9,6 @@ import numpy as np
 
 from netsor.errors import DataError
 
-__all__ = ["as_images", "cifar10", "find_batch", "read_batch"]
-
 
 class _ArraysOnly(pickle.Unpickler):
     """Read the arrays of the Python version of CIFAR-10 and refuse everything else: a pickle can run code."""

@@ -14,8 +14,6 @@ from netsor.arguments import choice
 from netsor.data.cifar import as_images, find_batch, read_batch
 from netsor.errors import DataError
 
-__all__ = ["Labelled", "labelled_cifar10", "mnist", "read_idx"]
-
 
 @dataclass(frozen=True)
 class Labelled:

@@ -11,8 +11,6 @@ import numpy as np
 
 from netsor.display.html import TIES
 
-__all__ = ["Curve", "curves", "heat_map"]
-
 # viridis (Smith & van der Walt 2015) at twelve equally spaced values.
 VIRIDIS = [
     *("440154", "482173", "433e85", "38598c", "2d708e", "25858e"),

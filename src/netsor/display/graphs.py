@@ -14,8 +14,6 @@ from typing import ClassVar
 
 from netsor.display.html import KINDS
 
-__all__ = ["Box", "Edge", "draw"]
-
 _APART = 14.0  # pixels between the boxes of a column
 
 

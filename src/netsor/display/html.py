@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterable, Sequence
 from html import escape
 
-__all__ = ["KINDS", "TIES", "error_bar", "fold", "panel", "table"]
-
 # Colours of the kinds of variables; "K" are data, "O" outputs.
 KINDS = {"A": "#c2570c", "G": "#2a78d0", "H": "#178a4f", "C": "#9a5bd0", "K": "#7a7f8c", "O": "#c5438a"}
 TIES = ("#c2570c", "#178a4f", "#9a5bd0", "#2a78d0", "#c5438a", "#8a7a00", "#0f8a96", "#b5593d")

@@ -19,8 +19,6 @@ import numpy as np
 from netsor.errors import DataError
 from netsor.lang.array_api import array_namespace
 
-__all__ = ["erf_gates", "orthant"]
-
 Array = Any
 EPS = float(np.finfo(float).eps)
 

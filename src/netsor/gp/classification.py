@@ -17,8 +17,6 @@ from netsor.gp.regression import GP, fit
 from netsor.limits.inputs import InputSet
 from netsor.limits.kernel import KernelFn
 
-__all__ = ["Classifier", "calibrated_slope", "classify", "one_hot"]
-
 
 @dataclass(frozen=True, repr=False)
 class Classifier:

@@ -26,18 +26,6 @@ from netsor.arguments import shown
 from netsor.errors import DataError, NetsorError, warn
 from netsor.progress import bar
 
-__all__ = [
-    "InferenceError",
-    "check_noise",
-    "cholesky",
-    "likelihood",
-    "needed_jitter",
-    "root",
-    "solve",
-    "solve_half",
-    "warn_of_jitter",
-]
-
 EPS = float(np.finfo(np.float64).eps)
 
 

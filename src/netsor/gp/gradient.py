@@ -17,8 +17,6 @@ from netsor.limits.inputs import InputSet
 from netsor.limits.kernel import KernelFn
 from netsor.limits.kernel_tiles import of_params
 
-__all__ = ["central_differences", "jax_runs", "kernel_gradient"]
-
 LARGEST_TRACE = 5000  # operations; inputs of many different lengths have more, and compile for minutes
 
 

@@ -19,8 +19,6 @@ from netsor.lang.array_api import double_precision
 from netsor.limits.kernel import KernelFn
 from netsor.limits.kernel_tiles import of_params
 
-__all__ = ["FAILED", "NOISE", "Objective", "ValueAndGradient"]
-
 FAILED = 1e30  # the value where the likelihood does not exist; finite, as optimisers need
 NOISE = ("noise",)
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from netsor.gp.stores.model import StoredGP
     from netsor.gp.stores.store import Store
 
-__all__ = ["GP", "Prediction", "fit", "sample"]
-
 ROUNDING = 1e-7  # by rounding a posterior variance may be negative by this fraction of the prior variance
 
 

@@ -21,8 +21,6 @@ from netsor.gp.stores.input_sets import stacked
 from netsor.limits import KernelFn
 from netsor.limits.kernel import TangentKernelFn
 
-__all__ = ["load", "save"]
-
 FORMAT = 2
 
 

@@ -15,8 +15,6 @@ from netsor.errors import DataError
 from netsor.lang.program import Program
 from netsor.limits.kernel import KernelFn
 
-__all__ = ["arrange", "as_kernel", "check_consistent", "output_sizes", "reals"]
-
 
 def as_kernel(kernel: object) -> KernelFn:
     """Return a kernel; raise a DataError for anything else."""

@@ -8,8 +8,6 @@ from fnmatch import fnmatchcase
 from netsor import arguments
 from netsor.errors import DataError
 
-__all__ = ["tied_groups"]
-
 
 def tied_groups(tied: object, names: Iterable[str], *, partial: bool = False) -> list[tuple[str, ...]]:
     """Expand the patterns (`*`, `?`, `[...]`) in groups of names; with `partial`, ignore unknown names.

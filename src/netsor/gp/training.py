@@ -33,8 +33,6 @@ from netsor.gp.unchanged import Unchanged
 from netsor.limits.inputs import InputSet
 from netsor.limits.kernel import KernelFn, kernel, ntk
 
-__all__ = ["Trained", "train"]
-
 
 @dataclass(frozen=True, repr=False)
 class Trained:

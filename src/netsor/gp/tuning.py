@@ -23,8 +23,6 @@ from netsor.limits.inputs import InputSet
 from netsor.limits.kernel import KernelFn
 from netsor.progress import bar
 
-__all__ = ["Tuned", "tune"]
-
 Progress = Callable[[int, float], None]
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from netsor.errors import DataError
 from netsor.limits.kernel import KernelFn
 
-__all__ = ["Unchanged"]
-
 
 class Unchanged:
     """The state of a network, and of all that its code reads, at the time of its kernel matrix.

@@ -26,8 +26,6 @@ from netsor.lang.facts import Facts, Growth
 from netsor.lang.ops import Function
 from netsor.lang.piecewise_polynomials import PiecewisePolynomial
 
-__all__ = ["About", "about", "about_parts", "has_user_function", "is_smooth", "is_smooth_node"]
-
 Interval = tuple[float, float]
 Places = tuple[float, ...] | None
 # Coefficients of higher degrees lose digits in composition.

@@ -10,8 +10,6 @@ import array_api_compat
 import numpy as np
 from array_api_compat import is_jax_array, is_numpy_array, is_torch_array
 
-__all__ = ["array_namespace", "double_precision", "erf", "expit", "is_traced"]
-
 
 def array_namespace(*arrays: object) -> Any:
     """Return the namespace of the array API for these arrays.

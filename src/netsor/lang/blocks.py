@@ -12,8 +12,6 @@ from typing import Any
 
 from netsor.lang.array_api import array_namespace
 
-__all__ = ["Block", "align", "broadcast_index"]
-
 
 @dataclass(frozen=True)
 class Block:

@@ -19,8 +19,6 @@ from netsor.lang.facts import Growth
 from netsor.lang.program import LinComb, Moment, Nonlin, Program, Scalar
 from netsor.lang.types import H, Type
 
-__all__ = ["Unwinder", "growth_problem"]
-
 # Radii up to 10^6. exp(x^2) overflows long before, but the slope uses only radii where phi is finite.
 RADII = 2.0 ** np.arange(0, 20, 1 / 16)
 RAYS = 8

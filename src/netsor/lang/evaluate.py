@@ -10,8 +10,6 @@ import numpy as np
 from netsor.lang.blocks import Block
 from netsor.lang.expr import Apply, Const, Expr, Ref, subtrees
 
-__all__ = ["evaluate"]
-
 
 def evaluate(expr: Expr, values: Mapping[str, Block]) -> Block:
     """Compute the value of `expr` from the values of its names; shared subexpressions are computed once.

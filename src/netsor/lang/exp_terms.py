@@ -13,8 +13,6 @@ from itertools import pairwise
 
 from netsor.lang.piecewise_polynomials import PiecewisePolynomial
 
-__all__ = ["ExpTerm", "ExpTerms", "InnerPiece", "terms_of_pieces"]
-
 
 @dataclass(frozen=True)
 class ExpTerm:

@@ -41,8 +41,6 @@ from netsor.lang.rewrite import ZEROS, at_head
 from netsor.lang.tangent_terms import NormalForm, written_out
 from netsor.lang.types import H, Index
 
-__all__ = ["expand"]
-
 
 def expand(program: Program) -> Program:
     """Write out every block of a program, and drop members that nothing uses.

@@ -16,21 +16,6 @@ from weakref import WeakValueDictionary
 if TYPE_CHECKING:
     from netsor.lang.ops import Op
 
-__all__ = [
-    "Apply",
-    "Attr",
-    "Const",
-    "Expr",
-    "Ref",
-    "Slice",
-    "count_terms",
-    "once",
-    "refs",
-    "rename",
-    "subtrees",
-    "transform",
-]
-
 
 @dataclass(frozen=True)
 class Slice:

@@ -15,8 +15,6 @@ from typing import Any
 from netsor.lang.exp_terms import ExpTerms, terms_of_pieces
 from netsor.lang.piecewise_polynomials import PiecewisePolynomial
 
-__all__ = ["UNKNOWN", "Facts", "Far", "Growth", "facts_of_pieces", "smooth"]
-
 Places = tuple[float, ...]
 
 

@@ -17,28 +17,6 @@ from netsor.lang.expr import Attr, Slice
 from netsor.lang.ops import IndexMap, axes_of
 from netsor.lang.types import Index
 
-__all__ = [
-    "AROUND",
-    "SELECTIONS",
-    "at",
-    "avgpool",
-    "concat",
-    "contract",
-    "mean",
-    "patches",
-    "reshape",
-    "stack",
-    "sum_",
-    "take",
-    "transpose",
-    "window",
-    "window_extent",
-    "window_options",
-    "window_positions",
-    "windows",
-]
-
-
 AROUND = ("circular", "wrap")  # periodic paddings
 
 

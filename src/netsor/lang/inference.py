@@ -10,8 +10,6 @@ from netsor.errors import NetsorError
 from netsor.lang.expr import Apply, Const, Expr, Ref, subtrees
 from netsor.lang.types import MOST_MEMBERS, TOO_LARGE, C, G, H, Index, Type
 
-__all__ = ["Inferred", "as_inferred", "infer"]
-
 
 @dataclass(frozen=True)
 class Inferred:

@@ -18,16 +18,6 @@ from netsor.lang.evaluate import evaluate
 from netsor.lang.program import Embedding, Input, MatrixLaw, Normal, Program, used_by
 from netsor.lang.types import A, G
 
-__all__ = [
-    "LAW",
-    "check_input_laws",
-    "embedded_data",
-    "input_covariance",
-    "input_mean",
-    "joint_covariance",
-    "normal_groups",
-]
-
 LAW = re.compile(r"~\s*(.*?)\s*$")  # the law in the text of a statement, for carets in errors
 
 

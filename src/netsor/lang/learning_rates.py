@@ -27,8 +27,6 @@ from netsor.errors import DataError
 from netsor.lang.program import Input, MatMul, MatrixLaw, Moment, Nested, Normal, Output, Program, used_by
 from netsor.lang.types import A, G
 
-__all__ = ["GivenRates", "Rates", "check_rate", "readouts_of_constants"]
-
 
 @dataclass(frozen=True)
 class Rates:

@@ -33,8 +33,6 @@ from netsor.lang.program import (
 from netsor.lang.type_checker import LEFT, place_of
 from netsor.lang.types import H
 
-__all__ = ["VARIANTS", "drop_dead", "lower", "variant_of"]
-
 VARIANTS = ("netsor", "netsor-minus", "netsor-o", "netsor+", "netsor-minus+", "netsor-o+")
 
 

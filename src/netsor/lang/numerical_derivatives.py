@@ -21,15 +21,6 @@ import numpy as np
 from netsor.lang.array_api import double_precision, is_traced
 from netsor.lang.ops import Function, Mixing
 
-__all__ = [
-    "STEP",
-    "DirectionalDerivative",
-    "PartialDerivative",
-    "by_differences",
-    "directional",
-    "partial_of",
-]
-
 STEP = 2.0**-10  # a power of 2, so that x + k step is exact
 
 

@@ -8,8 +8,6 @@ from typing import Any
 from netsor.lang.functions import add, div, mul, neg, pow_, sub
 from netsor.lang.ops import Op
 
-__all__ = ["Operators"]
-
 Operator = Callable[[Any, Any], Any]
 
 

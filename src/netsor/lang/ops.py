@@ -24,8 +24,6 @@ from netsor.lang.blocks import Block, align, broadcast_index
 from netsor.lang.expr import Apply, Attr, Const, Expr, Ref, subtrees
 from netsor.lang.facts import UNKNOWN, Facts
 
-__all__ = ["Function", "IndexMap", "Kind", "Mixing", "Op", "axes_of", "kind_of"]
-
 Kind = str
 Kinds = tuple[Kind, ...]
 Index = tuple[int, ...]

@@ -9,8 +9,6 @@ from netsor.lang.functions import named
 from netsor.lang.ops import Op
 from netsor.lang.program import Program
 
-__all__ = ["parse", "parse_expr"]
-
 
 def parse(text: str, functions: dict[str, Op] | None = None) -> Program:
     """Read a program from its text.

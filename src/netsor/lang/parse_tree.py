@@ -18,8 +18,6 @@ from netsor.lang.ops import Op
 from netsor.lang.program import Embedding, Input, MatMul, MatrixLaw, Moment, Nonlin, Normal, Output, Term
 from netsor.lang.types import A, C, G, H, Type
 
-__all__ = ["ALONE", "Build", "UnknownFunctionError"]
-
 ALONE = {
     "MatMul": "MatMul(W, x) takes two names and stands on a line of its own: `g := MatMul(W, x)`.",
     "Moment": "Moment(...) stands on a line of its own: `c := Moment(...)`.",

@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.polynomial import polynomial as poly
 
-__all__ = ["Coefs", "PiecewisePolynomial"]
-
 Coefs = tuple[float, ...]
 ROUNDING = 1e-12  # relative tolerance within which coefficients and knots count as equal
 

@@ -18,27 +18,6 @@ if TYPE_CHECKING:
     from netsor.lang.learning_rates import GivenRates
     from netsor.lang.type_checker import Types
 
-__all__ = [
-    "RESERVED",
-    "Assignment",
-    "Embedding",
-    "Input",
-    "Law",
-    "LinComb",
-    "MatMul",
-    "MatrixLaw",
-    "Moment",
-    "Nonlin",
-    "Normal",
-    "Output",
-    "Program",
-    "Scalar",
-    "Statement",
-    "Term",
-    "rename_statement",
-    "used_by",
-]
-
 RESERVED = frozenset({"Data", "Input", "Output", "MatMul", "Moment", "Nonlin", "None", "sum"})
 
 Nested = float | tuple["Nested", ...]

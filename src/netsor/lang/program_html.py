@@ -24,8 +24,6 @@ from netsor.lang.program import (
 )
 from netsor.lang.show import show, show_expr, show_statement
 
-__all__ = ["drawing_of", "program_html", "text_html"]
-
 
 def letter_of(program: Program, name: str) -> str:
     """The kind of a name: "A", "G", "H" or "C", "K" for data, and "" if it is not defined."""

@@ -24,8 +24,6 @@ from netsor.lang.expr import Apply, Const, Expr, subtrees
 from netsor.lang.functions import add, div, mul, neg, sub
 from netsor.lang.ops import Function
 
-__all__ = ["ONE", "SIMPLER", "ZERO", "ZEROS", "Rule", "at_head", "rewritten"]
-
 Rule = Callable[[Apply], Expr | None]
 ZERO, ONE = Const(0.0), Const(1.0)
 

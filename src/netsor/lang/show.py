@@ -27,8 +27,6 @@ from netsor.lang.program import (
 )
 from netsor.lang.types import A
 
-__all__ = ["show", "show_expr", "show_statement", "shown_short"]
-
 # Binding strength of operations, as in the grammar: sums, products, signs, powers, atoms.
 BINDING: dict[Op, int] = {add: 1, sub: 1, mul: 2, div: 2, neg: 3, pow_: 4}
 ATOM = 5

@@ -11,8 +11,6 @@ from netsor.lang.expr import Apply, Attr, Const, Expr
 from netsor.lang.operators import Operators
 from netsor.lang.ops import Function, Op
 
-__all__ = ["Symbol", "partial_derivatives"]
-
 
 @dataclass(frozen=True)
 class Symbol(Operators):

@@ -20,8 +20,6 @@ from netsor.lang.parse_tree import ALONE, Build, UnknownFunctionError
 from netsor.lang.program import LinComb, Moment, Nonlin, Scalar, Statement
 from netsor.lang.types import Type
 
-__all__ = ["LineReader"]
-
 READABLE = {
     "NAME": "a name",
     "NUMBER": "a number",

@@ -71,8 +71,6 @@ from netsor.lang.tangent_terms import (
 from netsor.lang.type_checker import place_of
 from netsor.lang.types import A, Index
 
-__all__ = ["Tangent", "tangent"]
-
 
 @dataclass(frozen=True)
 class Tangent:

@@ -22,16 +22,6 @@ from netsor.lang.index_maps import SELECTIONS, at, mean, reshape, sum_, take, tr
 from netsor.lang.ops import Function, IndexMap, axes_of
 from netsor.lang.types import Index
 
-__all__ = [
-    "NormalForm",
-    "TangentTerm",
-    "TangentTerms",
-    "batchnorm_terms",
-    "kept",
-    "negative",
-    "written_out",
-]
-
 Attrs = tuple[tuple[str, Attr], ...]
 
 

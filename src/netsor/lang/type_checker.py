@@ -38,8 +38,6 @@ from netsor.lang.program import (
 )
 from netsor.lang.types import MOST_MEMBERS, TOO_LARGE, A, C, G, H, Index, Type
 
-__all__ = ["LEFT", "Mark", "Types", "check", "place_of"]
-
 Types = dict[str, Type]
 
 # The target of the carets in a message: a name, or the first group of a pattern.

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["MOST_MEMBERS", "TOO_LARGE", "A", "C", "Dim", "G", "H", "Index", "Type", "VectorType"]
-
 # The most members of a block. Each takes at least one number in memory, so larger blocks cannot be evaluated.
 MOST_MEMBERS = 10**8
 TOO_LARGE = (

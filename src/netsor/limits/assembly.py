@@ -20,8 +20,6 @@ from netsor.lang.types import Index
 from netsor.limits.rules.output import output_index
 from netsor.limits.tape.tape import Span
 
-__all__ = ["Rows", "Tile", "Writer", "gathered"]
-
 Array = Any
 
 

@@ -14,8 +14,6 @@ from netsor.limits.rules.recorder import Recorder
 from netsor.limits.tape.graph import Graph
 from netsor.limits.tape.tape import Tape
 
-__all__ = ["Recorded", "recorded_blocks"]
-
 
 @dataclass(frozen=True)
 class Recorded:

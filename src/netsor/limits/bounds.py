@@ -8,8 +8,6 @@ from math import sqrt
 
 import numpy as np
 
-__all__ = ["Bound"]
-
 ROWS = 64  # rows that are expanded at a time: a few megabytes for a kernel of 10,000 inputs
 
 

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from netsor.limits.sampling.repeats import Repeats
     from netsor.limits.sampling.tables import Tables
 
-__all__ = ["Computation"]
-
 RATE = 3e8  # multiply-adds per second: a low first guess, for the bar until the first tiles are done
 RULES = Rules(mean, cov, first, second, expectation, sampled_mean)
 Values = Mapping[str, Any]

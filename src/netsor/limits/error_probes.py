@@ -22,8 +22,6 @@ import numpy as np
 
 from netsor.limits.notes import Notes
 
-__all__ = ["ExponentRounding", "MethodError", "NonNegative", "Probe", "Rounding", "error_of", "probes"]
-
 
 @dataclass(frozen=True)
 class Probe:

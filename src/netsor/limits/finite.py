@@ -10,8 +10,6 @@ import numpy as np
 
 from netsor.errors import LimitError
 
-__all__ = ["finite", "in_range", "sound_range"]
-
 
 @cache
 def sound_range(dtype: str) -> tuple[float, float]:

@@ -19,8 +19,6 @@ from netsor.errors import DataError, LimitError
 from netsor.lang.array_api import array_namespace, is_traced
 from netsor.limits.computation import Computation
 
-__all__ = ["InputSet", "Inputs"]
-
 InputSet = ArrayLike | Sequence[ArrayLike]  # an array whose first axis runs over inputs, or a list of them
 Array = Any
 Values = Mapping[str, Any]

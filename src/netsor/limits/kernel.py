@@ -26,8 +26,6 @@ from netsor.limits.plan import Plan
 from netsor.limits.result import Result
 from netsor.limits.tiling import Cut
 
-__all__ = ["KernelFn", "TangentKernelFn", "kernel", "ntk"]
-
 
 class KernelFn:
     """The kernel of a network: `K(x, y=None)`, and `diag`, `mean`, `evaluate` and `plan` of the same inputs.

@@ -16,8 +16,6 @@ from netsor.limits.result import Result
 from netsor.limits.sampling.drawing import SharedState
 from netsor.limits.tiling import Cut
 
-__all__ = ["can_have_landmarks", "landmark_tile", "of_params", "read_network", "tile", "tile_sizes"]
-
 Params = Mapping[str, Any]
 
 

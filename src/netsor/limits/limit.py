@@ -21,8 +21,6 @@ from netsor.limits.rules.moment import scalar
 from netsor.limits.rules.nonlin import first, second
 from netsor.limits.rules.pairs import Pair
 
-__all__ = ["Limit", "limit"]
-
 
 class Limit:
     """The limit of a program: `mu(g)`, `sigma(g, g')`, `scalar(c)`, `moment(h, h')` and `kernel()`.

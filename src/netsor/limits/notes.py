@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
-__all__ = ["Expectation", "Notes"]
-
 
 @dataclass(frozen=True)
 class Expectation:

@@ -13,8 +13,6 @@ from netsor.limits.blocks import recorded_blocks
 from netsor.limits.computation import Computation
 from netsor.limits.tape.graph import Graph, in_library
 
-__all__ = ["kernel_on"]
-
 Array = Any
 
 

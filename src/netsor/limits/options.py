@@ -12,8 +12,6 @@ import numpy as np
 from netsor import arguments
 from netsor.errors import LimitError
 
-__all__ = ["SIGMAS", "Options"]
-
 SIGMAS = 2.0  # standard errors that a tolerance covers
 DEFAULT_POINTS = 2**12  # sample points of a repeat without a tolerance
 MOST_GROWTH = 4  # largest factor for the points of a second try

@@ -35,8 +35,6 @@ from netsor.lang.program import (
     used_by,
 )
 
-__all__ = ["Padding", "pad"]
-
 OVERHEAD = 2**10  # elements: one NumPy call takes as long as computing so many
 NEW = 0.25  # largest fraction of matrix products of shorter inputs that the longest input may lack
 

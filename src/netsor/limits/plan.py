@@ -11,8 +11,6 @@ from netsor.errors import LimitError
 from netsor.limits.notes import Expectation
 from netsor.progress import spoken
 
-__all__ = ["Plan", "Sampling", "require_patience"]
-
 
 @dataclass(frozen=True)
 class Sampling:

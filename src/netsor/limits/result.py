@@ -13,8 +13,6 @@ from netsor.limits.bounds import Bound
 from netsor.limits.on_numpy.recording import Recording
 from netsor.limits.plan import Plan, largest_entry
 
-__all__ = ["Result", "Scale", "plan_of"]
-
 
 @dataclass(frozen=True, repr=False)
 class Result:

@@ -37,8 +37,6 @@ from netsor.limits.rules.moment import OWN
 from netsor.limits.rules.pairs import Pair
 from netsor.limits.rules.setting import Setting
 
-__all__ = ["TILE", "Decision", "Question", "decide"]
-
 Question = tuple[Any, ...]  # a rule with its arguments, as for `Recorder.ask`
 ALL, SELF = Pair(False), Pair(True)
 TILE = Pair(

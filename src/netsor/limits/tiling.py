@@ -9,8 +9,6 @@ from math import isqrt
 from netsor.limits.assembly import Tile
 from netsor.limits.tape.tape import Span
 
-__all__ = ["TILE", "Cut", "chunks", "equal_chunks", "side_of", "strips", "tiles"]
-
 TILE = 2**16  # elements of the largest array of a tile: a few of these arrays fit into the cache
 STRIP = 2**15  # elements of the largest array per strip: with fewer, calls take longer than arithmetic
 STRIPS = 3  # three strips leave out a third of the pairs, four little more

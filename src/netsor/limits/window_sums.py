@@ -24,8 +24,6 @@ from netsor.lang.index_maps import AROUND, window_extent, window_positions
 from netsor.limits.tape.traced import Traced
 from netsor.machine_code import compiled
 
-__all__ = ["Window", "sum_over_window", "sum_over_windows"]
-
 Array = Any
 
 

@@ -12,21 +12,6 @@ from dataclasses import dataclass, replace
 
 from netsor.models.scalars import Size, product
 
-__all__ = [
-    "Axes",
-    "Axis",
-    "AxisFactor",
-    "AxisLayout",
-    "CutWidth",
-    "Origin",
-    "WidthClass",
-    "finite",
-    "join",
-    "length",
-    "shape_of",
-    "unknown",
-]
-
 Origin = tuple[str, int]  # a parameter's name and one of its axes
 
 

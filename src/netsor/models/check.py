@@ -18,8 +18,6 @@ from netsor.models.operations.parameters import stored_numbers
 from netsor.models.reader import Use
 from netsor.simulation.forward import Values, forward, plan
 
-__all__ = ["Check", "check_import"]
-
 
 @dataclass(frozen=True)
 class Check:

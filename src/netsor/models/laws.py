@@ -25,8 +25,6 @@ from netsor.build.parameters import Matrix, Vector
 from netsor.errors import BuildError
 from netsor.models.scalars import Size
 
-__all__ = ["MIXED", "VALUES", "Given", "Law", "ParameterRow", "measured_law", "override", "shape_text"]
-
 VALUES = "own values"  # a parameter of finite size that is fixed to the model's numbers
 MIXED = "several laws"  # an array whose parts have different laws
 Given = Mapping[str, Any]  # patterns of names -> Matrix, Vector, "width" or "values"

@@ -22,8 +22,6 @@ from netsor.models.scalars import Size
 from netsor.models.values import Constant, OutputValue, Parameter, Traced, Value
 from netsor.progress import bar
 
-__all__ = ["Front", "ModelNetwork", "two_widths"]
-
 Parameters = dict[str, Parameter | Constant]
 SCALES = ("strict", "shrinking", "width")
 LEFT_OUT = (

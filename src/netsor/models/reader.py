@@ -18,8 +18,6 @@ from netsor.models.axes import Axes, AxisLayout, Origin
 from netsor.models.scalars import NEAR, ONE, Size
 from netsor.models.values import Parameter, Value
 
-__all__ = ["WIDTHS", "Mask", "Reader", "Registry", "Use", "Where"]
-
 DATA = re.compile(r"x\d*(_\d+)*|k\d+")  # names of inputs and constants in programs
 GROWS = (
     "It has no limit. Attention scores q.k/sqrt(d) are such values: they stay random, where q.k/d "

@@ -9,8 +9,6 @@ from netsor.models.laws import MIXED, VALUES, Law, ParameterRow, shape_text
 from netsor.models.network import ModelNetwork
 from netsor.models.scalars import Size
 
-__all__ = ["LawReport", "report_laws"]
-
 HEADER = ("parameter", "shape", "law", "became")
 SAME_LIMIT = (
     "Hidden matrices and readouts that are not Gaussian (uniform, truncated) have the limit of Gaussian ones."

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-__all__ = ["NEAR", "ONE", "Size", "WidthScale", "both", "product"]
-
 NEAR = 0.1  # tolerance of exponents: a variance 2 / (n + 1) counts as 1/n, and measured ones have noise
 Size = tuple[int, int]  # the length of an axis at the two widths
 

@@ -15,8 +15,6 @@ from netsor.models.axes import Axes, Axis, AxisFactor, WidthClass, finite, shape
 from netsor.models.laws import Law
 from netsor.models.scalars import ONE, Size, WidthScale
 
-__all__ = ["Constant", "OutputValue", "Parameter", "Traced", "Value", "fixed", "number", "put", "replaced"]
-
 LARGE = 1e30  # replaces infinity in masks
 
 

@@ -19,8 +19,6 @@ from netsor.verify import Verification
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["angle", "convergence", "correlation_map", "spectrum"]
-
 
 def spectrum(kernels: Result | ArrayLike | Mapping[str, Result | ArrayLike], title: str = "") -> Picture:
     """Draw the eigenvalues of kernel matrices, as fractions of their sums.

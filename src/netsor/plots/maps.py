@@ -16,8 +16,6 @@ from netsor.plots.style import INK, Picture, picture
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["as_correlation", "eigenvalue_fractions", "kernel_map", "values_of"]
-
 
 def kernel_map(
     kernel: Result | ArrayLike,

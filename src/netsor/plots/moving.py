@@ -22,8 +22,6 @@ from netsor.gp.tied import tied_groups
 from netsor.lang.program import MatrixLaw, Normal
 from netsor.lang.types import A
 
-__all__ = ["Groups", "Tied", "moving"]
-
 AXES = ("var_w", "var_b")
 Groups = Mapping[str, tuple[str, ...]]  # the names of the variances that each axis moves
 Tied = Mapping[str, Sequence[str]] | Sequence[Sequence[str]]

@@ -13,8 +13,6 @@ from netsor.verify import log_means
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["distance_lines", "heat_map", "joint_histogram", "radius_histogram"]
-
 
 def heat_map(
     ax: Axes,

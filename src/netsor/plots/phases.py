@@ -26,8 +26,6 @@ from netsor.progress import bar
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["phase_diagram", "sensitivity"]
-
 PAIR = ((1.0, -0.5, 0.5, 1.5), (1.5, 0.5, 2.0, 1.0))  # any two inputs will do
 
 

@@ -19,8 +19,6 @@ from netsor.plots.style import COLOURS, INK, RED, Picture, colour_bar, picture, 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["draw_training", "samples", "training", "training_numbers"]
-
 
 def samples(model: KernelFn | GP, x: ArrayLike, title: str = "", *, count: int = 5, seed: int = 0) -> Picture:
     """Draw functions from the prior (a kernel) or the posterior (a fitted model).

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.cm import ScalarMappable
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "INK", "RED", "Picture", "colour_bar", "line_style", "minus", "picture", "plain_axes"]
-
 INK, RED = "#1f2430", "#e4003a"
 # Okabe & Ito (2008), which colour-blind readers tell apart; then darker versions.
 COLOURS = (

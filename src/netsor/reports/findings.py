@@ -19,8 +19,6 @@ from netsor.lang.program import LinComb, Program
 from netsor.limits import Result, kernel, limit
 from netsor.verify import Verification, verify
 
-__all__ = ["Correlations", "Findings", "find"]
-
 MOST_PLACES = 24  # points of a correlation curve; more cannot be told apart in the chart
 
 

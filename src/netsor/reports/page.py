@@ -26,8 +26,6 @@ from netsor.reports.findings import Correlations, Findings, find
 if TYPE_CHECKING:
     from jinja2 import Template
 
-__all__ = ["render", "report"]
-
 
 def report(
     net: Network, x: Sequence[ArrayLike], labels: Sequence[str] = (), *, command: str = "", **options: Any

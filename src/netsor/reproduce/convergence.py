@@ -13,8 +13,6 @@ from netsor.reproduce.studies import Study
 from netsor.simulation import empirical_kernel, empirical_ntk
 from netsor.verify import log_means
 
-__all__ = ["Convergence", "Fit", "fit_slope", "measure", "slope_table", "widths_up_to"]
-
 
 @dataclass(frozen=True)
 class Fit:

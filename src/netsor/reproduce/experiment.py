@@ -25,8 +25,6 @@ from netsor.plots.style import Picture
 from netsor.progress import bar
 from netsor.threads import one_blas_thread
 
-__all__ = ["Experiment", "fingerprint"]
-
 Draw = Callable[[int, np.random.SeedSequence], np.ndarray]
 
 

@@ -18,8 +18,6 @@ from netsor.reproduce.studies import paper_studies
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["kernels_figure", "write_convergence"]
-
 
 def kernels_figure(
     experiment: Experiment, widths: Sequence[int], samples: int, images: np.ndarray | None = None

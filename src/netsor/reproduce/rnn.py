@@ -21,8 +21,6 @@ from netsor.simulation import empirical_kernel, simulate
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["RnnNumbers", "rnn_figure", "rnn_numbers"]
-
 NETWORKS = 100  # in panel D, as in the paper
 
 

@@ -23,8 +23,6 @@ from netsor.zoo import (
     transformer,
 )
 
-__all__ = ["Study", "paper_studies", "tangent_studies", "zoo_studies"]
-
 
 @dataclass(frozen=True)
 class Study:

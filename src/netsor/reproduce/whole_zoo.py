@@ -17,8 +17,6 @@ from netsor.reproduce.studies import Study, tangent_studies, zoo_studies
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["ntk_figure", "zoo_figure"]
-
 
 def zoo_figure(
     experiment: Experiment, widths: Sequence[int], samples: int, images: np.ndarray | None = None

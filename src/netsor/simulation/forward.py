@@ -33,8 +33,6 @@ from netsor.lang.program import (
 )
 from netsor.lang.types import G
 
-__all__ = ["Values", "forward", "plan"]
-
 Values = dict[str, Block]
 
 

@@ -35,8 +35,6 @@ from netsor.simulation.forward import Values, check_finite, forward
 from netsor.simulation.simulate import SimulationRun, count, results
 from netsor.simulation.weights import Weights, refuse_memory
 
-__all__ = ["empirical_ntk"]
-
 Adjoints = dict[Any, np.ndarray]
 
 

@@ -21,8 +21,6 @@ from netsor.progress import bar
 from netsor.simulation.forward import Values, check_finite, forward, plan
 from netsor.simulation.weights import Weights, check_memory, draw, refuse_memory, resolve_widths
 
-__all__ = ["SimulationRun", "count", "empirical_kernel", "results", "seed_sequence", "simulate"]
-
 
 def simulate(
     net: Network | Program,

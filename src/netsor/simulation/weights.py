@@ -16,8 +16,6 @@ from netsor.lang.input_laws import input_mean, joint_covariance, normal_groups
 from netsor.lang.program import Input, MatrixLaw, Program
 from netsor.lang.types import A, G, H
 
-__all__ = ["Weights", "check_memory", "draw", "refuse_memory", "resolve_widths"]
-
 Weights = dict[str, np.ndarray]
 
 

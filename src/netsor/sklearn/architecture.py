@@ -17,18 +17,6 @@ from netsor.lang.expr import Apply, subtrees
 from netsor.lang.functions import MIXINGS
 from netsor.limits.kernel import KernelFn, kernel
 
-__all__ = [
-    "Architecture",
-    "NetworkLike",
-    "TableError",
-    "as_sequences",
-    "check_pairwise",
-    "checked_by_sklearn",
-    "kernel_of",
-    "reshaped",
-    "resolve",
-]
-
 
 class TableError(DataError, ValueError):
     """scikit-learn refuses X or y; a ValueError, as its tools expect."""

@@ -28,8 +28,6 @@ from netsor.sklearn.architecture import (
     reshaped,
 )
 
-__all__ = ["NNGPClassifier", "NNGPEstimator", "NNGPRegressor", "WideRegressor"]
-
 
 class NNGPEstimator(BaseEstimator):
     """The common part of the estimators: checks, fitting and pickling."""

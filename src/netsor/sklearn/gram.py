@@ -12,8 +12,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from netsor.limits.inputs import InputSet
 from netsor.sklearn.architecture import NetworkLike, check_pairwise, checked_by_sklearn, kernel_of, reshaped
 
-__all__ = ["NNGPGram"]
-
 
 class NNGPGram(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Maps X to K(X, X_train), for `SVC(kernel="precomputed")` or `KernelRidge(kernel="precomputed")`.

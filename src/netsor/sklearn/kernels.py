@@ -17,8 +17,6 @@ from netsor.limits.inputs import InputSet
 from netsor.limits.kernel import KernelFn
 from netsor.sklearn.architecture import NetworkLike, check_pairwise, checked_by_sklearn, kernel_of, reshaped
 
-__all__ = ["NNGPKernel"]
-
 
 class NNGPKernel(Kernel):
     """The covariance of an infinitely wide network, with its variances as hyperparameters.

@@ -17,8 +17,6 @@ from netsor.limits.inputs import InputSet
 from netsor.sklearn.architecture import NetworkLike, check_pairwise, kernel_of
 from netsor.sklearn.estimators import WideRegressor
 
-__all__ = ["NTKRegressor"]
-
 
 class NTKRegressor(WideRegressor):
     """Regression with the ensemble of infinitely wide networks under gradient flow, see `ns.gp.train`.

@@ -7,8 +7,6 @@ from functools import partial
 from netsor.build import Matrix, Network, batchnorm, relu
 from netsor.zoo.per_layer import Var, check_functions, check_input, matrices
 
-__all__ = ["batchnorm_mlp"]
-
 
 def batchnorm_mlp(depth: int = 1, phi=relu, var_w: Var = 1.0, var_v: float = 1.0) -> Network:
     """x_l = phi(batchnorm(W_l x_{l-1})), output v.x_depth.  A batch (B, m) -> B scalars.

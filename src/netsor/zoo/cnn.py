@@ -16,8 +16,6 @@ from netsor.build import (
 )
 from netsor.zoo.per_layer import Var, check_functions, check_input, choice, per_layer
 
-__all__ = ["cnn"]
-
 
 def cnn(
     depth: int = 2,

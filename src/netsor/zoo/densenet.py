@@ -7,8 +7,6 @@ from functools import partial
 from netsor.build import Matrix, Network, relu
 from netsor.zoo.per_layer import Var, biases, check_functions, check_input, per_layer
 
-__all__ = ["densenet"]
-
 
 def densenet(depth: int = 2, phi=relu, var_w: Var = 1.0, var_b: Var = 1.0, var_v: float = 1.0) -> Network:
     """x_1 = phi(W_1 x + b_1), x_l = phi(W_l [x_1, ..., x_{l-1}] + b_l), output v.x_depth.  (m,) -> 1 scalar.

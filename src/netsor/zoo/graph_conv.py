@@ -9,8 +9,6 @@ from netsor.build.source_lines import fail
 from netsor.errors import DataError
 from netsor.zoo.per_layer import Var, check_functions, check_input, choice, per_layer
 
-__all__ = ["graph_conv"]
-
 
 def graph_conv(
     depth: int = 1, phi=relu, readout: str = "node", var_w: Var = 1.0, var_b: Var = 1.0, var_v: float = 1.0

@@ -9,8 +9,6 @@ from netsor.build.layers.dense import scaled
 from netsor.build.layers.recurrent import PerGate
 from netsor.zoo.per_layer import check_input
 
-__all__ = ["gru"]
-
 
 def gru(
     phi=erf,

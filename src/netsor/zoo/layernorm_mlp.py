@@ -7,8 +7,6 @@ from functools import partial
 from netsor.build import Matrix, Network, layernorm, relu
 from netsor.zoo.per_layer import Var, biases, check_functions, check_input, choice, matrices
 
-__all__ = ["layernorm_mlp"]
-
 
 def layernorm_mlp(
     depth: int = 1,

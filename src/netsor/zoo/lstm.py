@@ -8,8 +8,6 @@ from netsor.build import LSTMCell, Matrix, Network, sigmoid, stack, tanh
 from netsor.build.layers.recurrent import PerGate
 from netsor.zoo.per_layer import check_input
 
-__all__ = ["lstm"]
-
 
 def lstm(
     phi=tanh,

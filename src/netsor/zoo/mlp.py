@@ -7,8 +7,6 @@ from functools import partial
 from netsor.build import Matrix, Network, relu
 from netsor.zoo.per_layer import Var, biases, check_functions, check_input, matrices
 
-__all__ = ["mlp"]
-
 
 def mlp(depth: int = 1, phi=relu, var_w: Var = 1.0, var_b: Var = 1.0, var_v: float = 1.0) -> Network:
     """h_l = W_l x_{l-1} + b_l, x_l = phi(h_l), output v.x_depth.  (m,) -> 1 scalar.

@@ -7,8 +7,6 @@ from functools import partial
 from netsor.build import Matrix, Network, relu
 from netsor.zoo.per_layer import Var, biases, check_functions, check_input, matrices
 
-__all__ = ["resnet"]
-
 
 def resnet(
     depth: int = 1,

@@ -7,8 +7,6 @@ from functools import partial
 from netsor.build import Matrix, Network, RNNCell, erf, stack
 from netsor.zoo.per_layer import check_input
 
-__all__ = ["simple_rnn"]
-
 
 def simple_rnn(
     phi=erf, var_w: float = 1.0, var_u: float = 1.0, var_b: float = 1.0, var_v: float = 1.0

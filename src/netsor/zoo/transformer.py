@@ -7,8 +7,6 @@ from functools import partial
 from netsor.build import Attention, Matrix, Network, layernorm, relu
 from netsor.zoo.per_layer import Var, biases, check_functions, check_input, choice, matrices, per_layer
 
-__all__ = ["transformer"]
-
 
 def transformer(
     depth: int = 1,

@@ -19,8 +19,6 @@ from netsor.build.source_lines import fail
 from netsor.build.trace import numbers
 from netsor.lang.functions import MIXINGS, mul
 
-__all__ = ["Attention", "attention"]
-
 Weights = str | Callable[[Any], Any]
 
 

@@ -21,8 +21,6 @@ from netsor.build.source_lines import fail
 from netsor.lang.functions import mul
 from netsor.lang.index_maps import AROUND, take, window, windows
 
-__all__ = ["Conv1d", "Conv2d", "Conv3d"]
-
 
 class _Convolution:
     dims: int

@@ -11,9 +11,6 @@ from netsor.build.parameters import Matrix, Vector
 from netsor.build.source_lines import fail
 from netsor.errors import DataError
 
-__all__ = ["Dense", "bias", "choice", "flag", "label", "number", "scaled"]
-
-
 # Checks of arguments whose errors point at the user's line.
 flag = partial(arguments.flag, error=fail)
 number = partial(arguments.number, remedy="Give a finite number.", error=partial(fail, kind=DataError))

@@ -11,8 +11,6 @@ from netsor.build.parameters import Vector
 from netsor.build.source_lines import fail
 from netsor.lang.functions import mul, step
 
-__all__ = ["Dropout"]
-
 
 class Dropout:
     """Multiply h by a mask: keep each coordinate with probability `keep` and divide it by `keep`, else set 0.

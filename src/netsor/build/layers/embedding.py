@@ -12,8 +12,6 @@ from netsor.build.source_lines import fail
 from netsor.errors import DataError
 from netsor.lang.functions import abs_, relu
 
-__all__ = ["Embedding"]
-
 
 class Embedding:
     """A random vector for each of `count` tokens, with independent coordinates N(0, var).

@@ -12,8 +12,6 @@ from netsor.build.source_lines import fail
 from netsor.build.trace import numbers
 from netsor.errors import DataError
 
-__all__ = ["GraphConv", "normalized_adjacency"]
-
 
 class GraphConv:
     """The layer `sum_j adjacency[i, j] W x_j + b`.

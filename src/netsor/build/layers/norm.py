@@ -9,8 +9,6 @@ from netsor.build.layers.dense import scaled
 from netsor.build.source_lines import fail
 from netsor.lang.functions import MIXINGS, sqrt
 
-__all__ = ["batchnorm", "layernorm", "rmsnorm"]
-
 
 def batchnorm(h: Node, axis: int | tuple[int, ...] = 0, eps: float = 0.0) -> Node:
     """Normalise over the members of a batch: (h - mean) / standard deviation.

@@ -13,8 +13,6 @@ from netsor.build.parameters import Matrix
 from netsor.build.source_lines import fail
 from netsor.lang.functions import FUNCTIONS, sigmoid, tanh
 
-__all__ = ["GRUCell", "LSTMCell", "RNNCell", "check_functions", "per_gate"]
-
 PerGate = float | Sequence[float]
 Activation = Callable[[Any], Any]
 

@@ -16,8 +16,6 @@ from netsor.build.graph_nodes import Node, apply
 from netsor.build.source_lines import fail
 from netsor.lang.index_maps import transpose
 
-__all__ = ["back", "in_front", "integers", "on_last_axes", "per_axis", "space_of"]
-
 
 def integers(value: Any) -> tuple[int, ...] | None:
     """Convert one or several integers to a tuple; return None for anything else."""

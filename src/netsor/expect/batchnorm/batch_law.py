@@ -32,16 +32,6 @@ import numpy as np
 
 from netsor.errors import DataError
 
-__all__ = [
-    "ExponentialSum",
-    "GaussianBatch",
-    "batch_of",
-    "reciprocal_rule",
-    "relative",
-    "root_rule",
-    "slope_rule",
-]
-
 Rule = tuple[np.ndarray, np.ndarray]  # nodes s_k and weights w_k
 
 

@@ -42,25 +42,6 @@ from netsor.expect.batchnorm.batch_law import (
 )
 from netsor.lang.array_api import array_namespace
 
-__all__ = [
-    "EPS",
-    "ROUNDING",
-    "Kernel",
-    "Slopes",
-    "across",
-    "are_multiples",
-    "conditional",
-    "correlation",
-    "for_each_pair",
-    "inverse",
-    "parts_of",
-    "pieces",
-    "root_det",
-    "second_moments",
-    "tilted",
-    "within",
-]
-
 Array = Any
 Slopes = tuple[float, float]
 Kernel = tuple[np.ndarray, np.ndarray]

@@ -47,8 +47,6 @@ from netsor.expect.batchnorm.second_moments import (
     tilted,
 )
 
-__all__ = ["slope_moments"]
-
 
 def slope_moments(
     left: np.ndarray,

@@ -17,8 +17,6 @@ from netsor.expect.closed.arrays import Array, are_alike, determinant, ratio, ro
 from netsor.lang.array_api import array_namespace
 from netsor.lang.exp_terms import ExpTerm, ExpTerms, InnerPiece
 
-__all__ = ["Fold", "fold_of", "folded", "folded_slopes", "parallel_jumps", "slope_of"]
-
 
 @dataclass(frozen=True)
 class Fold:

@@ -11,18 +11,6 @@ from array_api_compat import is_jax_array
 
 from netsor.lang.array_api import array_namespace
 
-__all__ = [
-    "Array",
-    "are_alike",
-    "as_floats",
-    "determinant",
-    "nowhere",
-    "number_of",
-    "product_error",
-    "ratio",
-    "root",
-]
-
 Array = Any
 
 

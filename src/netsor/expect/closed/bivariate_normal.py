@@ -21,8 +21,6 @@ from netsor.expect.closed.gauss_legendre import integrate
 from netsor.expect.closed.special_functions import tail, with_derivative
 from netsor.lang.array_api import array_namespace
 
-__all__ = ["LARGEST", "covariance", "orthant", "standardized"]
-
 Array = Any
 Edges = Sequence[Sequence[Array]]
 LARGEST = 1e8  # largest threshold in standard deviations; beyond, probabilities are 0 or 1 in floating point

@@ -17,8 +17,6 @@ from netsor.lang import array_api
 from netsor.lang import functions as fn
 from netsor.lang.array_api import array_namespace
 
-__all__ = ["erf_erf", "erf_mean"]
-
 # A rule of its own, because as a sum of probabilities erf would lose all digits where x and y are small.
 
 

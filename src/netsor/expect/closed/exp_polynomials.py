@@ -15,8 +15,6 @@ from netsor.expect.closed.truncated_moments import HalfPlane, Plane, Quadrant, T
 from netsor.lang.array_api import array_namespace
 from netsor.lang.exp_terms import ExpTerm, ExpTerms, InnerPiece
 
-__all__ = ["mean", "product"]
-
 ONE = ExpTerm((1.0,))
 
 

@@ -12,8 +12,6 @@ from array_api_compat import is_jax_array
 from netsor.expect.closed.arrays import Array
 from netsor.lang.array_api import array_namespace
 
-__all__ = ["integrate"]
-
 
 def integrate(f: Callable[[Array], Array], n: int, like: Array) -> Array:
     """int_0^1 f(x) dx with n nodes; `like` has the type and the number of axes of the values of f.

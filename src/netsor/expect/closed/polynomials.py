@@ -18,8 +18,6 @@ from netsor.expect.closed.arrays import Array
 from netsor.expect.closed.truncated_moments import bent
 from netsor.lang.exp_terms import ExpTerm, ExpTerms
 
-__all__ = ["bell_of", "bells", "polynomial_of", "polynomials"]
-
 Coefs = tuple[float, ...]
 
 

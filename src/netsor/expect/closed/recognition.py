@@ -24,8 +24,6 @@ from netsor.lang.facts import Facts
 from netsor.lang.ops import Function
 from netsor.lang.show import show_expr
 
-__all__ = ["recognised"]
-
 MOST_TERMS = 24  # with more terms, a Hermite series is faster and more exact
 
 

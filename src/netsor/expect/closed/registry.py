@@ -32,8 +32,6 @@ from netsor.lang.array_api import array_namespace
 from netsor.lang.exp_terms import ExpTerm, ExpTerms, InnerPiece
 from netsor.lang.ops import Function
 
-__all__ = ["ClosedExpectation", "closed_form", "closed_mean", "find", "find_mean"]
-
 Options = Mapping[str, Any]
 Formula = Callable[..., Array]
 

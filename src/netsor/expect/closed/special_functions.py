@@ -12,8 +12,6 @@ from array_api_compat import is_jax_array, is_numpy_array, is_torch_array
 
 from netsor.lang.array_api import array_namespace
 
-__all__ = ["erfcx", "tail", "with_derivative", "wofz"]
-
 Array = Any
 Function = Callable[..., Array]
 STEP = math.sqrt(math.pi / 12)

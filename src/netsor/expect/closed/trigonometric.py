@@ -27,8 +27,6 @@ from netsor.expect.closed.truncated_moments import bent
 from netsor.lang.array_api import array_namespace
 from netsor.lang.exp_terms import ExpTerm, ExpTerms
 
-__all__ = ["Wave", "mean_of_wave", "product_of_waves", "wave_of"]
-
 Pair = tuple[Any, Any]  # a real and an imaginary part
 
 

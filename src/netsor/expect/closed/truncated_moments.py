@@ -21,8 +21,6 @@ from netsor.expect.closed.bivariate_normal import orthant, standardized
 from netsor.expect.closed.special_functions import tail
 from netsor.lang.array_api import array_namespace
 
-__all__ = ["HalfPlane", "Plane", "Quadrant", "TruncatedGaussian", "bent", "bent_law"]
-
 Gains = tuple[Array, Array]
 
 

@@ -11,8 +11,6 @@ import numpy as np
 
 from netsor.machine_code import compiled
 
-__all__ = ["horner"]
-
 LEAST_ELEMENTS = 2**13  # smaller blocks do not repay compiling, so NumPy computes them
 TERMS = 8  # terms per pass over a row of pairs; zeros fill up to a multiple of it
 

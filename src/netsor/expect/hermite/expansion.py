@@ -45,8 +45,6 @@ from netsor.expect.quadrature.trapezoid import (
 )
 from netsor.lang.array_api import array_namespace, is_traced
 
-__all__ = ["Series", "concat", "series", "series_like", "singular_part", "within_reach"]
-
 SHORTER = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072)
 SURE_TERMS = 512  # length that a series for any number of inputs may reach; longer ones are for few inputs
 COEFFICIENTS = 2**23  # 64 MB: keep series short if there would be more coefficients

@@ -15,8 +15,6 @@ from netsor.expect.hermite.singularities import at_index, singular_pair
 from netsor.expect.quadrature.hermite_functions import eps_of
 from netsor.lang.array_api import array_namespace, is_traced
 
-__all__ = ["pair_sum"]
-
 Array = Any
 
 

@@ -16,8 +16,6 @@ from netsor.expect.closed.bivariate_normal import orthant
 from netsor.expect.quadrature.hermite_functions import Array, Function, call, eps_of, hermite_functions, like
 from netsor.lang.array_api import array_namespace
 
-__all__ = ["Jumps"]
-
 JUMP_ORDERS = 4  # jumps of f and of three derivatives
 
 

@@ -27,8 +27,6 @@ from netsor.expect.quadrature.hermite_functions import call, hermite_functions
 from netsor.expect.quadrature.kink_lines import Lines, find_lines
 from netsor.expect.quadrature.plane_rules import Frame, Rule, frame_of, plane_rule
 
-__all__ = ["PlanarFunction", "planar_expectation"]
-
 Array = np.ndarray
 Function = Callable[[Array], Array]
 

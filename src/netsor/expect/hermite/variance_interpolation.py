@@ -21,8 +21,6 @@ from netsor.expect.hermite.expansion import Series, series, singular_part, withi
 from netsor.expect.quadrature.hermite_functions import eps_of
 from netsor.expect.quadrature.trapezoid import REACHES
 
-__all__ = ["series_of_many"]
-
 MANY = 256  # inputs: with fewer, integrating each of them is fast enough
 
 

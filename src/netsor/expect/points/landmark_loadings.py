@@ -24,8 +24,6 @@ from netsor.errors import DataError
 from netsor.expect.points.loadings import Dimensions, Loadings
 from netsor.expect.points.pivoted_cholesky import forward_substitute
 
-__all__ = ["LandmarkLoadings", "Landmarks"]
-
 
 @dataclass(frozen=True)
 class Landmarks:

@@ -19,8 +19,6 @@ from netsor.expect.points.normal import NormalPoints
 from netsor.expect.points.pivoted_cholesky import GrowingFactor, Pivoting
 from netsor.expect.points.principal_axes import PrincipalAxes, Trail
 
-__all__ = ["Dimensions", "Family", "FixedChoices", "Loadings", "Noise"]
-
 Family = Hashable
 FixedChoices = dict[int, Pivoting]  # by step; with the same choices, runs are smooth in the covariances
 Dimensions = dict[Family, np.ndarray]  # by family, the dimensions of the points that the columns of M use

@@ -8,8 +8,6 @@ import numpy as np
 
 from netsor.expect.points.sobol import MOST_DIMENSIONS, as_uniform, points_at, scramble, uniform_points
 
-__all__ = ["BLOCK_DIMENSIONS", "NormalPoints", "normal_points"]
-
 BLOCK_DIMENSIONS = 64  # dimensions of one Sobol sequence, whose first dimensions are the most even ones
 Seed = int | Sequence[int]
 

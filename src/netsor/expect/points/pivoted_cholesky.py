@@ -16,8 +16,6 @@ import numpy as np
 from netsor.errors import DataError
 from netsor.threads import in_parts
 
-__all__ = ["GrowingFactor", "Pivoting", "forward_substitute", "grow_factor"]
-
 TIE = 1e-6  # relative: smaller differences of variances are chance, and must not decide an order
 RIGHT = 64  # right-hand sides per job of a thread
 

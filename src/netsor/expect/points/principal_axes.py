@@ -18,8 +18,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["LARGEST_ROTATION", "PrincipalAxes", "Trail"]
-
 LARGEST_ROTATION = 512  # dimensions of a family: larger rotations take more time than they save
 
 

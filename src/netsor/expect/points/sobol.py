@@ -13,8 +13,6 @@ from functools import lru_cache
 
 import numpy as np
 
-__all__ = ["BITS", "MOST_DIMENSIONS", "as_uniform", "points_at", "scramble", "scrambled", "uniform_points"]
-
 BITS = 30  # binary digits of a coordinate, as in SciPy's table
 MOST_DIMENSIONS = 21201  # number of dimensions of SciPy's table
 

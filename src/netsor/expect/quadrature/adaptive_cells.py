@@ -19,8 +19,6 @@ from numpy.polynomial.legendre import leggauss, legvander
 from netsor.expect.quadrature.hermite_functions import Array, density_root, hermite_functions
 from netsor.expect.quadrature.trapezoid import Sums
 
-__all__ = ["Cells", "cells", "scale_for"]
-
 XI, OMEGA = leggauss(16)
 TO_LEGENDRE = np.linalg.inv(legvander(XI, 15))  # from values at the nodes to coefficients
 WIDTH = 1 / 16  # of the first cells: Hermite functions up to order 4096 have degree 16 there, to rounding

@@ -12,23 +12,6 @@ from numpy.polynomial.legendre import leggauss
 
 from netsor.lang.array_api import array_namespace
 
-__all__ = [
-    "OMEGA",
-    "ORDER",
-    "XI",
-    "Array",
-    "Function",
-    "Panels",
-    "UniformGrid",
-    "call",
-    "density_root",
-    "eps_of",
-    "hermite_functions",
-    "hermite_table",
-    "like",
-    "norm",
-]
-
 Array = Any
 Function = Callable[[Array], Array]
 

@@ -10,8 +10,6 @@ import numpy as np
 from netsor.expect.quadrature.hermite_functions import call
 from netsor.expect.quadrature.kinks import CELL, find_kinks
 
-__all__ = ["MOST_LINES", "Lines", "find_lines"]
-
 Array = np.ndarray
 Function = Callable[[Array], Array]
 

@@ -25,8 +25,6 @@ from netsor.expect.quadrature.hermite_functions import (
 )
 from netsor.lang.array_api import array_namespace, is_traced
 
-__all__ = ["Split", "kink_places", "replaced", "splits_at"]
-
 
 @dataclass(frozen=True)
 class Split:

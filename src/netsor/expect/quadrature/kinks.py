@@ -11,8 +11,6 @@ from numpy.polynomial.chebyshev import chebpts1, chebpts2, chebvander
 
 from netsor.expect.quadrature.hermite_functions import Function, call
 
-__all__ = ["CELL", "find_kinks"]
-
 CELL = 0.5
 DEPTHS = (12, 8, 5, 3)  # halvings after which jumps of f and f', and of higher derivatives, become visible
 TOLERANCE = 1e-11  # error of a polynomial on a cell, relative to the size of f

@@ -17,8 +17,6 @@ from numpy.polynomial.legendre import leggauss
 
 from netsor.expect.quadrature.kink_lines import MOST_LINES
 
-__all__ = ["Frame", "Rule", "frame_of", "plane_rule"]
-
 Array = np.ndarray
 Rule = tuple[Array, Array]  # nodes (u, v), shape (2, points), sorted by u; weights times density
 

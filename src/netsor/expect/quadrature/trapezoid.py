@@ -33,8 +33,6 @@ from netsor.expect.quadrature.hermite_functions import (
 from netsor.expect.quadrature.kink_panels import Split, kink_places, replaced, splits_at
 from netsor.lang.array_api import array_namespace
 
-__all__ = ["Sums", "any_above", "choose_reach", "least_level", "trapezoid", "two_levels"]
-
 REACHES = (14, 20, 32)  # ranges |t| <= reach: bounded functions and polynomials, exp(x), steep exponentials
 FIRST_LEVEL = 3
 

@@ -11,8 +11,6 @@ from zarr.storage import LocalStore
 from netsor.files import read_regular
 from netsor.gp.stores.checksums import SUM, checksum, damage, is_chunk
 
-__all__ = ["CheckedStore"]
-
 
 class CheckedStore(LocalStore):
     """Writes a checksum for each file, and verifies it on reading."""

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from netsor.errors import DataError
 
-__all__ = ["CRC", "DIGITS", "SUM", "checksum", "damage", "is_chunk"]
-
 SUM, DIGITS = ".sum", 8
 CRC = 4  # bytes at the end of a chunk
 

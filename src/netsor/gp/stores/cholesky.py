@@ -28,8 +28,6 @@ from netsor.progress import bar
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["StoredFactor"]
-
 
 class StoredFactor:
     """The lower Cholesky factor of K + diag(nugget), stored as another array of K's store.

@@ -13,8 +13,6 @@ from netsor.gp.stores.store import NNGP, Store
 from netsor.limits import kernel_tiles
 from netsor.limits.on_numpy.compiled_loops import is_available
 
-__all__ = ["compute_tile", "read_networks"]
-
 _ONE_AT_A_TIME = Lock()  # a tile uses all threads of the process, while another tile may be written
 
 

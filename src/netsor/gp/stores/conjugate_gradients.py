@@ -29,8 +29,6 @@ from netsor.gp.factor import EPS, InferenceError, cholesky
 from netsor.gp.stores.dask import Engine, completed, connected
 from netsor.gp.stores.store import Store
 
-__all__ = ["Gradients", "LogDeterminant"]
-
 MOST = 1000  # steps of conjugate gradients
 STEPS = 40  # steps of a Lanczos run
 

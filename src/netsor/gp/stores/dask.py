@@ -16,8 +16,6 @@ from netsor.errors import DataError
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["Engine", "completed", "connected", "is_dask", "keep_memory"]
-
 # None: this process. A number of processes, a client of Dask, or the address of its scheduler.
 Engine: TypeAlias = "int | str | Client | None"
 

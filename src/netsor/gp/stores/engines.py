@@ -22,8 +22,6 @@ from netsor.gp.stores.grid import Tile
 from netsor.gp.stores.store import Store
 from netsor.threads import THREADS, cores
 
-__all__ = ["compute_all", "opened", "packed"]
-
 Advance = Callable[[], None]
 
 

@@ -8,8 +8,6 @@ import numpy as np
 
 from netsor.errors import DataError
 
-__all__ = ["Axis", "Grid", "Tile"]
-
 Span = tuple[int, int]
 Tile = tuple[int, int]  # numbers of a tile along the rows and along the columns
 

@@ -27,19 +27,6 @@ from netsor.limits import KernelFn, Options
 from netsor.limits.kernel import TangentKernelFn
 from netsor.limits.tiling import Cut
 
-__all__ = [
-    "FORMAT",
-    "check_format",
-    "check_same",
-    "check_same_store",
-    "differences",
-    "functions_of",
-    "identity",
-    "of_each_shape",
-    "of_kernel",
-    "options_of",
-]
-
 FORMAT = 2
 
 

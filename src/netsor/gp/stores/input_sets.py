@@ -9,8 +9,6 @@ import numpy as np
 
 from netsor.errors import DataError
 
-__all__ = ["checked", "digest", "read", "stacked", "write"]
-
 BYTES = 2**24  # hashed or written at a time; inputs may be memory-mapped files larger than memory
 
 

@@ -11,8 +11,6 @@ from netsor.gp.stores.store import Store
 from netsor.limits.kernel_tiles import landmark_tile
 from netsor.limits.result import Result
 
-__all__ = ["with_landmarks"]
-
 
 def with_landmarks(
     store: Store, left: np.ndarray, right: np.ndarray, new: np.ndarray | None = None

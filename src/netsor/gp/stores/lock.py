@@ -14,8 +14,6 @@ from typing import TextIO
 
 from netsor.errors import DataError
 
-__all__ = ["writing"]
-
 
 @contextmanager
 def writing(path: Path, shared: bool) -> Iterator[None]:

@@ -27,8 +27,6 @@ from netsor.gp.targets import arrange, check_consistent, output_sizes
 from netsor.limits.inputs import InputSet
 from netsor.progress import bar
 
-__all__ = ["Estimate", "StoredGP", "fit_store"]
-
 MEMORY = 2**30  # bytes, by default
 
 

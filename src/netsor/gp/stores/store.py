@@ -46,8 +46,6 @@ from netsor.limits import KernelFn
 from netsor.limits.kernel import TangentKernelFn
 from netsor.limits.tiling import Cut
 
-__all__ = ["Status", "Store"]
-
 NNGP = "NNGP"  # the array of the NNGP kernel in a store of a tangent kernel
 
 

@@ -24,8 +24,6 @@ from netsor.limits.inputs import InputSet
 from netsor.limits.tiling import Cut
 from netsor.progress import bar
 
-__all__ = ["default_side", "store"]
-
 JOINT = 256  # a sampled kernel of at most this many inputs is one tile, drawn jointly
 
 

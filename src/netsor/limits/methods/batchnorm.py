@@ -27,8 +27,6 @@ from netsor.limits.rules.pairs import Pair, PerInput, PerPair
 from netsor.limits.rules.recorder import Asking, Recorder
 from netsor.limits.rules.setting import Setting
 
-__all__ = ["BatchnormIntegral", "BatchnormSlopes"]
-
 Array = Any
 Slopes = tuple[float, float]
 Integral = Callable[..., tuple[Array, Array]]

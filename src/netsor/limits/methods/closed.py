@@ -25,8 +25,6 @@ from netsor.limits.rules.recorder import Asking, Recorder
 from netsor.limits.rules.setting import Setting
 from netsor.limits.tape.traced import array_namespace
 
-__all__ = ["ClosedForm", "ClosedPair", "aligned_pair", "closed_mean", "closed_pair"]
-
 Array = Any
 SAME_FORM = 0.0  # `_distinct` returns it if each entry compares a form with itself
 

@@ -24,8 +24,6 @@ from netsor.limits.rules.pairs import Pair, PerInput
 from netsor.limits.rules.recorder import Asking, Recorder
 from netsor.limits.rules.setting import Setting
 
-__all__ = ["Component", "Method", "callable_of", "kinks_of", "known_function", "name_of", "statistics"]
-
 Array = Any
 Options = Mapping[str, Any]
 

@@ -20,8 +20,6 @@ from netsor.limits.rules.pairs import PerPair
 from netsor.limits.rules.recorder import Asking, Recorder
 from netsor.limits.rules.setting import Setting
 
-__all__ = ["Variable", "entries", "is_plain", "over_entries"]
-
 Integral = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 Variable = tuple[int, Expr]  # the side (0 or 1) and the form
 

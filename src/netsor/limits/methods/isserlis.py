@@ -13,8 +13,6 @@ from netsor.limits.rules.pairs import PerPair
 from netsor.limits.rules.recorder import Asking, Recorder
 from netsor.limits.rules.setting import Setting
 
-__all__ = ["Isserlis"]
-
 
 class Isserlis(Method):
     """Sum over all pairings of up to six variables: 15 pairings."""

@@ -32,9 +32,6 @@ from netsor.limits.rules.pairs import Pair, PerInput
 from netsor.limits.rules.recorder import Asking, Recorder
 from netsor.limits.rules.setting import Setting
 
-__all__ = ["LADDER", "expectation", "method_of"]
-
-
 # Exact and cheap methods come first; a later one applies to more products, at a higher cost per entry.
 LADDER: tuple[Method, ...] = (
     ClosedForm(),

@@ -19,8 +19,6 @@ from netsor.lang.facts import Growth
 from netsor.limits.rules.atoms import HOLE
 from netsor.limits.tape.traced import array_namespace
 
-__all__ = ["NearParallel"]
-
 Array = Any
 
 

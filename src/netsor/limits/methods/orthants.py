@@ -19,8 +19,6 @@ from netsor.limits.rules.atoms import HOLE, Atom
 from netsor.limits.rules.recorder import Asking, Recorder
 from netsor.limits.rules.setting import Setting
 
-__all__ = ["Orthants"]
-
 Gate = tuple[float, float, float]
 
 

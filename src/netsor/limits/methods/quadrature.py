@@ -34,8 +34,6 @@ from netsor.limits.rules.recorder import Asking, Recorder
 from netsor.limits.rules.setting import Setting
 from netsor.threads import one_blas_thread
 
-__all__ = ["Quadrature"]
-
 
 class Quadrature(Method):
     """Plane rules and Hermite series in independent coordinates; samples where these do not settle."""

@@ -35,8 +35,6 @@ from netsor.limits.rules.setting import Setting
 from netsor.limits.tape.tape import Span
 from netsor.limits.tape.traced import Traced, array_namespace
 
-__all__ = ["HermiteSeries", "correlation", "settled"]
-
 Array = Any
 
 

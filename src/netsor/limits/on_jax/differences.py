@@ -18,8 +18,6 @@ from netsor.errors import LimitError
 from netsor.limits.computation import Computation
 from netsor.limits.sampling.drawing import SharedState
 
-__all__ = ["differenced_kernel"]
-
 Array = Any
 Values = Mapping[str, Any]
 

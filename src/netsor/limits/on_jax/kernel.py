@@ -24,8 +24,6 @@ from netsor.limits.on_jax.rolled import Values
 from netsor.limits.tape.batches import schedule
 from netsor.limits.tiling import side_of, tiles
 
-__all__ = ["traced_kernel"]
-
 Array = Any
 LARGE = 2**20  # elements of the largest array: larger arrays, of 8 MB, leave the cache, so use tiles
 

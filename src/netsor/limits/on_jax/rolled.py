@@ -18,8 +18,6 @@ from netsor.expect.hermite.singularities import Jumps
 from netsor.limits.tape.batches import Batch, BodyStep, Loop, Slot
 from netsor.limits.tape.graph import Graph, Operation, in_library
 
-__all__ = ["Values"]
-
 Array = Any
 
 

@@ -25,8 +25,6 @@ import numpy as np
 from netsor.files import write_text
 from netsor.machine_code import compiled
 
-__all__ = ["compiled_loop", "is_available", "make_atan2"]
-
 # atan(t) / t as a polynomial in t^2 for |t| <= tan(pi / 8), with error 1.3e-18 (Chebyshev, 12 terms)
 ATAN = (
     *(-0.017805397205419446, 0.03796525745386593, -0.05035102456601552, 0.05846878297330872),

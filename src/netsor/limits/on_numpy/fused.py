@@ -26,8 +26,6 @@ from netsor.limits.tape.formulas import Formula
 if TYPE_CHECKING:
     from netsor.limits.tape.tape import Tape
 
-__all__ = ["Fused", "fuse"]
-
 LEAST_ELEMENTS = 1024  # of a step in a loop: with fewer, NumPy takes little longer
 TEMPLATES: dict[Any, str] = {
     operator.add: "{0} + {1}",

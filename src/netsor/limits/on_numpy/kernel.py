@@ -22,8 +22,6 @@ from netsor.limits.on_numpy.prepared import Prepared
 from netsor.limits.on_numpy.recording import Recording, Tiles
 from netsor.threads import helpers, one_blas_thread
 
-__all__ = ["run", "single_values"]
-
 KEPT = 2**24  # bytes of an array whose memory the process keeps: more than any array of a tile
 
 

@@ -13,8 +13,6 @@ from math import prod
 
 from netsor.limits.tape.tape import Tape
 
-__all__ = ["ordered"]
-
 
 def ordered(tape: Tape, steps: list[int], outputs: set[int]) -> list[int]:
     """Return the steps in the order described above; they come in the order of recording."""

@@ -17,8 +17,6 @@ from netsor.limits.on_numpy.ordering import ordered
 from netsor.limits.tape.tape import Span, Tape
 from netsor.limits.tape.traced import Traced
 
-__all__ = ["Prepared"]
-
 Given = Mapping[Any, Any]
 
 

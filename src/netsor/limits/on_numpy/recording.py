@@ -29,8 +29,6 @@ from netsor.limits.tape.traced import Traced
 from netsor.limits.tiling import TILE, Cut, side_of, strips, tiles
 from netsor.threads import cores
 
-__all__ = ["MEMORY", "Between", "Maker", "Recording", "Tiles", "record"]
-
 Maker = Callable[[Tape, int | None], Recorder]
 LARGER, FEW_TILES = 4, 16  # factor for the size of light tiles, and how many tiles there must be at least
 SMALL_STEPS = 1 / 2  # average step, in elements per element of a tile: below it, threads wait for Python

@@ -35,8 +35,6 @@ from netsor.limits.rules.atoms import ENDLESS, LinearTerm, replace_exprs
 from netsor.limits.rules.questions import Answering, args_of, of_parts
 from netsor.limits.rules.rewriting import definition, masks_of, masks_outside
 
-__all__ = ["AffineForms"]
-
 FEW_TERMS = 16  # a form with so few terms is always written out
 
 

@@ -8,8 +8,6 @@ from functools import cached_property
 
 from netsor.lang.expr import Const, Expr, Ref, once, transform
 
-__all__ = ["ENDLESS", "HOLE", "Atom", "LinearTerm", "Product", "Size", "replace_exprs"]
-
 HOLE = Ref("@")
 MOST_PRODUCTS = 2**12  # of an expectation: more take longer to plan than sampling takes to run
 MOST_FACTORS = 2**16  # of all products together: squares of squares have few products with many factors

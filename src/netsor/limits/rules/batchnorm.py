@@ -14,8 +14,6 @@ from netsor.limits.rules.pairs import Pair, PerInput
 from netsor.limits.rules.recorder import Asking, Recorder
 from netsor.limits.rules.rewriting import require_spanned
 
-__all__ = ["spanned"]
-
 
 def spanned(r: Recorder, batch: Expr, axes: tuple[int, ...]) -> Asking:
     """Return 1 for every input if its batches span enough dimensions; else the run raises LimitError."""

@@ -42,17 +42,6 @@ from netsor.limits.rules.rewriting import (
 )
 from netsor.limits.rules.setting import Setting
 
-__all__ = [
-    "Independent",
-    "Linear",
-    "Multiple",
-    "Plain",
-    "Slope",
-    "decomposition",
-    "independent_atoms",
-    "split_sampled",
-]
-
 T = TypeVar("T")
 Atoms = tuple[Atom, ...]
 

@@ -27,8 +27,6 @@ from netsor.limits.rules.affine import AffineForms
 from netsor.limits.rules.atoms import Atom
 from netsor.limits.rules.questions import Answering, args_of, of_parts
 
-__all__ = ["Families"]
-
 
 @dataclass
 class Families(AffineForms):

@@ -18,8 +18,6 @@ from netsor.limits.rules.families import Families
 from netsor.limits.rules.questions import Answering, of_parts
 from netsor.limits.rules.rewriting import power, quotient, twice
 
-__all__ = ["Forms"]
-
 FEW_NODES = 64  # a function of one form with more nodes is not expanded
 LONGEST_PRODUCT = 2**9  # factors: longer products stay whole
 

@@ -23,8 +23,6 @@ from netsor.limits.rules.recorder import Recorder
 from netsor.limits.tape.tape import Span
 from netsor.limits.tape.traced import array_namespace
 
-__all__ = ["embedded_data", "embedded_mark", "embedded_second", "normal_covariance"]
-
 Array = Any
 FEW = 4  # channels of data: so few products are added one by one, without a product of matrices
 MARK = 0x9E3779B97F4A7C15  # seed of a random direction that nothing else draws

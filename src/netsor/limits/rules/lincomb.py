@@ -36,19 +36,6 @@ from netsor.limits.rules.pairs import Pair, PerInput, PerPair, mapped_left
 from netsor.limits.rules.recorder import Asking, Recorder
 from netsor.limits.tape.traced import array_namespace
 
-__all__ = [
-    "combined",
-    "cov",
-    "long_side",
-    "mapped",
-    "mapped_arguments",
-    "mean",
-    "pairs_of_terms",
-    "summands",
-    "variance",
-    "written_out",
-]
-
 
 def cov(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
     """Return Cov(e, f) of two affine expressions; None is a structural zero.

@@ -26,8 +26,6 @@ from netsor.limits.rules.recorder import Asking, Recorder
 from netsor.limits.tape.traced import array_namespace
 from netsor.limits.window_sums import Window, sum_over_windows
 
-__all__ = ["Fusion", "fused", "fusion", "leaf", "needs_diagonal", "operand_pair"]
-
 
 @dataclass(frozen=True)
 class Fusion:

@@ -27,8 +27,6 @@ from netsor.limits.rules.pairs import Pair, PerInput
 from netsor.limits.rules.recorder import Asking, Recorder
 from netsor.limits.tape.traced import array_namespace
 
-__all__ = ["OWN", "constant", "scalar", "values_of"]
-
 OWN = Pair(True, tied=True)
 PLAIN = frozenset(ARITHMETIC.values())
 

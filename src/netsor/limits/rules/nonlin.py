@@ -32,8 +32,6 @@ from netsor.limits.rules.moment import OWN, constant
 from netsor.limits.rules.pairs import Pair, PerInput, PerPair
 from netsor.limits.rules.recorder import Asking, Recorder
 
-__all__ = ["first", "second"]
-
 
 def second(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
     """Return E[e f] as a block of the pair."""

@@ -20,8 +20,6 @@ from netsor.limits.rules.pairs import Pair, PerPair
 from netsor.limits.rules.recorder import Asking, Recorder
 from netsor.limits.tape.traced import array_namespace
 
-__all__ = ["operands", "output_index", "output_own", "output_second"]
-
 
 def output_index(program: Program, s: Output) -> Index:
     """Return the shape of an Output: the free axes of its readout, then those of its operand."""

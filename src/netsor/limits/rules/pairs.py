@@ -25,8 +25,6 @@ from netsor.lang.types import Index
 from netsor.limits.tape.tape import Span, Tape
 from netsor.limits.tape.traced import array_namespace
 
-__all__ = ["Pair", "PerInput", "PerPair", "mapped_left", "padded"]
-
 Array = Any
 
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from netsor.lang.expr import Apply, Expr
 
-__all__ = ["Answering", "args_of", "of_parts"]
-
 Answering = Generator[Expr, Any, Any]  # yields the subexpressions whose answers it needs
 
 

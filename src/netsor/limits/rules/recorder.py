@@ -31,8 +31,6 @@ from netsor.limits.rules.setting import Setting
 from netsor.limits.tape.tape import Tape
 from netsor.limits.tape.traced import Traced
 
-__all__ = ["Asking", "Recorder", "Rules"]
-
 Asking = Generator[tuple[Any, ...], Any, Any]  # a rule that asks for other quantities
 NOTHING = object()
 

@@ -36,23 +36,6 @@ from netsor.lang.tangent_terms import NormalForm, written_out
 if TYPE_CHECKING:
     from netsor.limits.rules.forms import Forms
 
-__all__ = [
-    "SampledSlope",
-    "batchnorm_slope",
-    "definition",
-    "factor_outside",
-    "mask_outside",
-    "masks_of",
-    "masks_outside",
-    "number_outside",
-    "power",
-    "product_of",
-    "quotient",
-    "require_spanned",
-    "sum_outside",
-    "twice",
-]
-
 SPANNED = 5  # least number of dimensions of a sampled batch, see `require_spanned`
 
 

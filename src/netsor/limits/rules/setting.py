@@ -14,8 +14,6 @@ from netsor.lang.types import Index
 from netsor.limits.rules.forms import Forms
 from netsor.limits.rules.pairs import Pair
 
-__all__ = ["Setting"]
-
 
 @dataclass
 class Setting:

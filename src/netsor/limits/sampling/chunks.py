@@ -28,8 +28,6 @@ from netsor.limits.sampling.recursions import in_order, recursive_sums, states_s
 from netsor.limits.sampling.standard_error import reaching
 from netsor.threads import cores
 
-__all__ = ["AT_ONCE", "FLOAT", "Needs", "RepeatChunk", "Workspace"]
-
 FLOAT = 8  # bytes of a number
 AT_ONCE = 2**17  # sample points of all repeats that are computed together: more save no time per point
 MEMORY = 2**28  # default bytes for repeats that are computed together; one repeat may take more

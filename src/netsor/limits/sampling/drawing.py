@@ -39,8 +39,6 @@ from netsor.limits.tape.traced import Traced
 if TYPE_CHECKING:
     from netsor.limits.sampling.tables import RecordedTables
 
-__all__ = ["DRAWING", "Drawing", "Samples", "SharedState", "drawing_leaf", "sampled_mean"]
-
 Atoms = tuple[Atom, ...]
 DRAWING = "drawing"  # the name of the `Drawing` among the values that a run is given
 

@@ -19,8 +19,6 @@ from netsor.limits.sampling.drawing import SharedState
 from netsor.limits.sampling.repeats import Repeats
 from netsor.limits.sampling.standard_error import Averages, HeavyPoints, unseen_error
 
-__all__ = ["SampledKernel"]
-
 Values = Mapping[str, Any]
 
 

@@ -43,8 +43,6 @@ from netsor.limits.sampling.records import (
 from netsor.limits.tape.tape import Span
 from netsor.threads import in_parts
 
-__all__ = ["Moments"]
-
 ENTRIES = 2**18  # entries of a table that a thread computes at a time: they stay in the cache
 TRUNCATION = 1e-11  # share of E[f^2] that a series may leave out: sampling errors are far larger
 

@@ -20,8 +20,6 @@ from netsor.limits.rules.recorder import Recorder
 from netsor.limits.sampling.records import CoreGroup, Family, Link, Schedule
 from netsor.limits.tape.traced import Traced
 
-__all__ = ["Numbers", "numbers_of"]
-
 
 def numbers_of(r: Recorder, schedule: Schedule) -> Traced:
     """Record the step that computes the numbers of a schedule."""

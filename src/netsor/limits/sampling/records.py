@@ -31,23 +31,6 @@ from netsor.limits.methods.component import name_of
 from netsor.limits.methods.near_parallel import NearParallel
 from netsor.limits.rules.atoms import Atom
 
-__all__ = [
-    "AtomKind",
-    "Core",
-    "CoreGroup",
-    "ExactAtom",
-    "Family",
-    "Form",
-    "Link",
-    "Piece",
-    "Recursion",
-    "SampledRow",
-    "Schedule",
-    "Table",
-    "VectorPieces",
-    "VectorStep",
-]
-
 Table = slice | np.ndarray  # row numbers of a table
 
 

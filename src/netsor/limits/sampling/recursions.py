@@ -25,18 +25,6 @@ from netsor.limits.rules.atoms import Atom
 from netsor.limits.sampling.records import Core, CoreGroup
 from netsor.machine_code import compiled
 
-__all__ = [
-    "CoreKey",
-    "Follows",
-    "PartKey",
-    "RowKey",
-    "find_recursions",
-    "in_order",
-    "joined",
-    "recursive_sums",
-    "states_shape",
-]
-
 RowKey = tuple[Atom, ...] | Expr  # a product of sampled atoms, or a whole expression of sampled forms
 PartKey = tuple[tuple[Expr, ...], RowKey, tuple[tuple[str, Atom], ...]]  # constants, row, atoms by family
 Whole = tuple[frozenset[PartKey], int]  # the parts of a core in any order, and its number of inputs

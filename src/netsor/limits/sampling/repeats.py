@@ -24,8 +24,6 @@ from netsor.limits.tape.tape import Tape
 from netsor.limits.tape.traced import Traced
 from netsor.progress import bar
 
-__all__ = ["Repeats"]
-
 Values = Mapping[str, Any]
 
 

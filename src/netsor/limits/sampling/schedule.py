@@ -35,8 +35,6 @@ from netsor.limits.sampling.records import (
 from netsor.limits.sampling.recursions import CoreKey, Follows, PartKey, RowKey, find_recursions, joined
 from netsor.limits.sampling.vectors import NeededVector, Part, Vectors
 
-__all__ = ["schedule_of"]
-
 Term = tuple[slice, VectorPieces, Expr]  # rows of a form with W h, the vector h, and the coefficient of W h
 Kind = tuple[Expr, bool]  # the function of an atom, and whether its variable is centred
 

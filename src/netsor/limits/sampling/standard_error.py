@@ -23,8 +23,6 @@ from netsor.errors import LimitError
 from netsor.lang.expr import Expr
 from netsor.lang.show import shown_short
 
-__all__ = ["Averages", "HeavyPoints", "reaching", "unseen_error"]
-
 Key = tuple[Hashable, Hashable]  # a group of vectors, and one vector of it
 
 

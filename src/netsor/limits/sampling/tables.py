@@ -30,8 +30,6 @@ from netsor.limits.tape.tape import Span
 from netsor.limits.tape.traced import Traced
 from netsor.threads import one_blas_thread
 
-__all__ = ["Tables", "no_progress", "tables_of"]
-
 
 def tables_of(x: Setting, result: int, memory: int | None, points: int) -> Tables | None:
     """Return the tables of the vectors that outputs need, or None if no vector has a sampled part.

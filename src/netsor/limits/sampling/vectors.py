@@ -23,8 +23,6 @@ from netsor.limits.rules.questions import Answering, of_parts
 from netsor.limits.rules.setting import Setting
 from netsor.limits.sampling.recursions import RowKey
 
-__all__ = ["NeededVector", "Part", "Vectors"]
-
 Combination = dict[str, Expr]  # coefficients by name of an input or of a product with a matrix
 ONE = Const(1.0)
 SAMPLED = ""  # stands for the family of an atom all of whose families are sampled

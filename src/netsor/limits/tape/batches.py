@@ -20,8 +20,6 @@ from scipy.sparse.csgraph import connected_components
 
 from netsor.limits.tape.graph import Graph
 
-__all__ = ["Batch", "BodyStep", "Carry", "Loop", "Schedule", "Slot", "schedule"]
-
 FEWEST_ROUNDS = 4  # fewer rounds compile as fast without a loop
 
 Table = np.ndarray  # (rounds, members) of nodes or of positions

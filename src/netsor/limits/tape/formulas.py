@@ -16,8 +16,6 @@ from netsor.limits.tape.traced import Traced
 if TYPE_CHECKING:
     from netsor.limits.tape.tape import Tape
 
-__all__ = ["FULL", "LEFT", "RIGHT", "Formula", "formula_of"]
-
 FULL, LEFT, RIGHT = 0, 1, 2  # an argument belongs to a pair of inputs, or to one side of it
 Word = tuple[str, int] | float  # ("value", line), ("read", position), or a number
 

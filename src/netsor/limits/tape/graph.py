@@ -16,8 +16,6 @@ import numpy as np
 from netsor.limits.tape.tape import Tape, TapeStep, hashable
 from netsor.limits.tape.traced import NeedsValuesError, Traced
 
-__all__ = ["Graph", "Operation", "in_library"]
-
 
 class Hole:
     """Stands in a pattern for a value that is read, or for a number."""

@@ -22,8 +22,6 @@ from numpy.typing import ArrayLike, DTypeLike
 from netsor.limits.tape.formulas import FULL, LEFT, RIGHT, formula_of
 from netsor.limits.tape.traced import Namespace, Traced
 
-__all__ = ["Span", "Tape", "TapeStep", "hashable"]
-
 Span = tuple[int, int]
 Shape = tuple[int, ...]
 Given = Mapping[Any, Any]

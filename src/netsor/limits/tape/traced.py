@@ -15,8 +15,6 @@ from netsor.lang import array_api
 if TYPE_CHECKING:
     from netsor.limits.tape.tape import Tape
 
-__all__ = ["Namespace", "NeedsValuesError", "Traced", "array_namespace", "tape_of"]
-
 Shape = tuple[int, ...]
 
 ELEMENTWISE = frozenset(

@@ -25,8 +25,6 @@ from netsor.models.network import Front, ModelNetwork, Parameters, two_widths
 from netsor.models.reader import Reader
 from netsor.models.values import Traced, Value
 
-__all__ = ["from_equinox", "from_flax", "from_jax", "from_keras"]
-
 Init = Callable[[Any, int], Any]  # a key and a width -> a tree of parameters
 Apply = Callable[[Any, Any], Any]  # the parameters and an input -> outputs
 

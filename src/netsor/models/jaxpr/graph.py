@@ -21,8 +21,6 @@ from netsor.models.operations.shapes import concatenate, reshape, slice_axis
 from netsor.models.reader import Reader, Where
 from netsor.models.values import Constant, OutputValue, Value
 
-__all__ = ["RULES", "rule", "walk"]
-
 Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}
 CALLS = {

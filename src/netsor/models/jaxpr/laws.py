@@ -16,8 +16,6 @@ from scipy.stats import truncnorm
 
 from netsor.models.laws import Law, measured_law
 
-__all__ = ["label", "read_laws"]
-
 MEASURED_MODELS = 4
 CALLS = {
     "jit",

@@ -18,8 +18,6 @@ from netsor.models.operations.nodes import reshape_node
 from netsor.models.reader import Reader
 from netsor.models.values import Constant, Value
 
-__all__ = ["code", "cosines", "width_of_code"]
-
 MOST_CHANGE = 0.5  # of average products between the two widths; larger changes mean that there is no limit
 
 

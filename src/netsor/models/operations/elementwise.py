@@ -19,8 +19,6 @@ from netsor.models.reader import Reader
 from netsor.models.scalars import ONE
 from netsor.models.values import Constant, OutputValue, Parameter, Traced, Value, constant_value, number, put
 
-__all__ = ["add", "align", "as_value", "as_vector", "elementwise", "mul", "power", "unary"]
-
 
 def as_value(reader: Reader, x: Traced | float | int) -> Value:
     """Convert a traced operand to a value; parameters become vectors or constants."""

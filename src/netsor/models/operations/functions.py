@@ -11,8 +11,6 @@ import numpy as np
 
 from netsor.lang import functions as fns
 
-__all__ = ["COORDINATEWISE", "Coordinatewise"]
-
 
 @dataclass(frozen=True)
 class Coordinatewise:

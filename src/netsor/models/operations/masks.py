@@ -14,8 +14,6 @@ from netsor.models.operations import elementwise as each
 from netsor.models.reader import Mask, Reader
 from netsor.models.values import OutputValue, Traced, Value
 
-__all__ = ["dropped", "mask"]
-
 NO_WIDTH = (
     "A mask is part of the limit where it has the width, one number for each coordinate. Of data, of outputs "
     "and of attention scores it stays random at any width, and the network is no Gaussian process. Give "

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from netsor.build.graph_nodes import Expression, Node
 from netsor.lang import index_maps as maps
 
-__all__ = ["reshape_node", "transpose_node"]
-
 
 def transpose_node(node: Node, order: Sequence[int]) -> Node:
     """`node.transpose(*order)`, merged with an earlier transpose."""

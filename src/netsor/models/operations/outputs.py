@@ -16,8 +16,6 @@ from netsor.models.reader import Reader
 from netsor.models.scalars import ONE, product
 from netsor.models.values import OutputValue, Parameter, Traced, Value
 
-__all__ = ["add_outputs", "finish"]
-
 
 def add_outputs(reader: Reader, x: Traced | float, y: Traced | float, sign: int) -> OutputValue:
     """Add or subtract two outputs, or an output and its bias."""

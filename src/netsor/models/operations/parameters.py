@@ -16,8 +16,6 @@ from netsor.models.reader import Reader, Use
 from netsor.models.scalars import NEAR, ONE, Size, WidthScale
 from netsor.models.values import Parameter, Value, fixed
 
-__all__ = ["law_scale", "matrix", "parameter", "parameter_value"]
-
 
 def parameter(row: ParameterRow, cuts: dict[tuple[str, int], AxisLayout]) -> Parameter:
     """Create a parameter as the model stores it, with the known layouts of its widths."""

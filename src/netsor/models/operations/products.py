@@ -38,8 +38,6 @@ from netsor.models.reader import Reader
 from netsor.models.scalars import ONE, WidthScale, both, product
 from netsor.models.values import Constant, OutputValue, Parameter, Value, fixed, put
 
-__all__ = ["einsum", "lookup", "multiply"]
-
 
 @dataclass(frozen=True)
 class _Meeting:

@@ -15,8 +15,6 @@ from netsor.models.reader import Reader
 from netsor.models.scalars import WidthScale, product
 from netsor.models.values import OutputValue, Traced, Value, number
 
-__all__ = ["batchnorm", "extreme", "mean", "normalise", "softmax", "total"]
-
 
 def total(reader: Reader, x: Traced, axes: Sequence[int]) -> Any:
     """Sum over axes, and remove them; a sum over a width is n times an average."""

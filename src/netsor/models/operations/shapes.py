@@ -29,11 +29,6 @@ from netsor.models.reader import Reader
 from netsor.models.scalars import Size, both
 from netsor.models.values import OutputValue, Parameter, Traced, Value, put, replaced
 
-__all__ = [
-    *("broadcast", "concatenate", "map_axis", "pad", "put_members", "reshape", "slice_axis", "take"),
-    *("transpose", "write"),
-]
-
 
 def transpose(reader: Reader, x: Traced, order: Sequence[int]) -> Any:
     match x:

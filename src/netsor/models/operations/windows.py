@@ -29,8 +29,6 @@ from netsor.models.reader import Reader
 from netsor.models.scalars import Size, both
 from netsor.models.values import OutputValue, Parameter, Traced, Value
 
-__all__ = ["WindowShape", "convolve", "linear_on_space", "max_pool", "mean_pool", "transposed_convolution"]
-
 
 @dataclass(frozen=True)
 class WindowShape:

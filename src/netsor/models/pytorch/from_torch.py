@@ -22,8 +22,6 @@ from netsor.models.pytorch.laws import built, read_rows
 from netsor.models.reader import Reader
 from netsor.models.values import Traced, Value
 
-__all__ = ["from_torch"]
-
 
 def from_torch(
     make: Callable[[int], Any],

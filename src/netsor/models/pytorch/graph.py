@@ -19,8 +19,6 @@ from netsor.errors import BuildError, Place
 from netsor.models.reader import Reader, Where
 from netsor.models.values import Constant, Traced, Value
 
-__all__ = ["EMPTY", "RULES", "Pair", "export", "rule", "walk"]
-
 Pair = tuple[Any, Any]  # a number of the graphs at the two widths
 Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}

@@ -21,8 +21,6 @@ from netsor.errors import BuildError
 from netsor.models.laws import MIXED, Law, ParameterRow, at_two_widths, measured_law
 from netsor.models.scalars import Size
 
-__all__ = ["built", "read_rows"]
-
 MEASURED_MODELS = 4
 
 

@@ -24,8 +24,6 @@ from netsor.models.reader import Reader
 from netsor.models.scalars import Size
 from netsor.models.values import LARGE, Constant, OutputValue, Parameter, Traced, Value, fixed, number
 
-__all__ = ["axes_of", "operand", "plain"]
-
 
 def plain(x: Pair) -> Any:
     """Return a number that is equal at both widths."""
