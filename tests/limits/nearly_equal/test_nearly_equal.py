@@ -41,6 +41,11 @@ def network(name: str, depth: int) -> ns.Network:
     return zoo.mlp(depth, FUNCTIONS[name], var_w=VARIANCES[name], var_b=0.0)
 
 
+# A correlation of three products has an allowance of 3 (8 + sqrt 3) = 29 units in the last place
+# (`Recorder.rounding`). How much of it is used depends on the order in which a processor adds the products, but
+# the largest rounding error of 13 pairs is at least a quarter of a unit.
+LEAST_SHARE = 0.25 / (3 * (8 + 3**0.5))
+
 CASES = [pytest.param(name, depth, 1, marks=slow if name == "tanh" else ()) for name, depth in TRUTH] + [
     ("tanh", 1, 6)
 ]
@@ -52,7 +57,7 @@ def test_true_errors_are_below_reported_ones(name: str, depth: int, every: int) 
     x = np.concatenate([INPUTS[:1], INPUTS[1::every]])
     result, wanted = K.evaluate(x), np.array(list(TRUTH[name, depth].values()))[::every]
     shares = np.abs(result.value[0, 1:] - wanted) / result.error[0, 1:]
-    assert 0.02 < shares.max() < 1  # nor is the error of the worst pair far above the true one
+    assert LEAST_SHARE < shares.max() < 1
     np.testing.assert_array_equal(K(x), result.value)
 
 
