@@ -31,9 +31,7 @@ def waves(rng: np.random.Generator) -> Rough:
     rate, shift = np.exp(rng.uniform(np.log(0.5), np.log(300.0), count)), rng.uniform(0, 2 * np.pi, count)
     size = rng.uniform(0.2, 1.0, count)
     name = " + ".join(f"sin({r:.3g} x)" for r in rate)
-    return Rough(
-        name, lambda x: sum(a * np.sin(r * x + b) for a, r, b in zip(size, rate, shift, strict=True))
-    )
+    return Rough(name, lambda x: np.sin(np.multiply.outer(x, rate) + shift) @ size)
 
 
 def spike(rng: np.random.Generator) -> Rough:
@@ -166,7 +164,7 @@ class Truth:
         gap = 2 * REACH / cells * np.arange(-cells, cells + 1)
         k = np.exp(-c * gap**2 / (2 * (1 - c * c))) / (2 * np.pi * np.sqrt(1 - c * c))
         size = next_fast_len(2 * cells + 1, real=True)  # what it wraps around is not read
-        convolved = irfft(rfft(right, size) * rfft(k, size), size)[cells : 2 * cells + 1]
+        convolved = irfft(np.multiply(rfft(right, size), rfft(k, size)), size)[cells : 2 * cells + 1]
         return float(left @ convolved)
 
 

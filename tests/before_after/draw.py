@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from before_after.items import PROGRAMS
 from netsor.lang.expr import refs
-from netsor.lang.program import MatMul, Nonlin, Program
+from netsor.lang.program import LinComb, MatMul, Moment, Nonlin, Program, Scalar
 from property.strategies import programs
 
 COUNT = 500
@@ -34,7 +34,7 @@ def drawn(number: int) -> list[Program]:
         database=None,
         deadline=None,
         phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=[*HealthCheck.__members__.values()],
     )
     @given(programs())
     def keep(program: Program) -> None:
@@ -53,7 +53,7 @@ def says_something(program: Program) -> bool:
             return True
         if isinstance(statement, MatMul):
             reached.append(statement.operand)
-        elif statement is not None and hasattr(statement, "expr"):
+        elif isinstance(statement, LinComb | Nonlin | Moment | Scalar):
             reached += refs(statement.expr)
     return False
 

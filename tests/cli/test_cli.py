@@ -145,7 +145,8 @@ def test_show_prints_the_program_of_a_network(networks: str, tmp_path: Path) -> 
 
 
 def test_show_with_one_variable_per_line(networks: str, tmp_path: Path) -> None:
-    np.savez(tmp_path / "graph.npz", **{"g.0": np.eye(3, 2), "g.1": np.eye(3)})
+    arrays: dict[str, Any] = {"g.0": np.eye(3, 2), "g.1": np.eye(3)}
+    np.savez(tmp_path / "graph.npz", **arrays)
     args = ("show", f"{networks}:graph", "-i", tmp_path / "graph.npz")
     blocks, plain = (ns.parse(run(*args, *more).output) for more in ((), ("--expand",)))
     assert any(t.index for t in blocks.types.values())
@@ -210,7 +211,7 @@ def test_limit_prints_the_worked_layernorm_example() -> None:
     def v_relu(c: float) -> float:
         return (np.sqrt(1 - c * c) + (np.pi - np.arccos(c)) * c) / (2 * np.pi)
 
-    cross = v_relu(x @ xp / np.sqrt((x @ x) * (xp @ xp)))
+    cross = v_relu(float(x @ xp / np.sqrt((x @ x) * (xp @ xp))))
     sigma = {("W1x", "W1x"): x @ x / 2, ("W1x", "W1xp"): x @ xp / 2, ("W1xp", "W1xp"): xp @ xp / 2}
     sigma |= {("v", "v"): 1.0, ("h2", "h2"): 0.5, ("h2", "h2p"): cross, ("h2p", "h2p"): 0.5}
     want = {f"mu({g})": 0.0 for g in order}

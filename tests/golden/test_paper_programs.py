@@ -232,7 +232,7 @@ def test_every_value_is_that_of_the_zoo(name):
     found, expected = forward(program, ours, keep=True), forward(zoo, theirs, keep=True)
     compared = 0
     for s, t in zip(in_order_of_use(program).statements, in_order_of_use(zoo).statements, strict=True):
-        if not isinstance(s, Output) and t.name in expected:
+        if not isinstance(s, Output) and not isinstance(t, Output) and t.name in expected:
             assert_close(found[s.name].array, expected[t.name].array)
             compared += 1
     assert compared == sum(len(names) for names in program.widths.values()) + _scalars(program)

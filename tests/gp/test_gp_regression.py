@@ -105,6 +105,8 @@ def test_params_and_observed() -> None:
     np.testing.assert_allclose(one.std, two.std, rtol=1e-12)
     noisy = plain.predict(new, cov=True, observed=True)
     np.testing.assert_allclose(noisy.std**2, two.std**2 + 0.1, rtol=1e-12)
+    assert two.cov is not None
+    assert noisy.cov is not None
     np.testing.assert_allclose(noisy.cov, two.cov + 0.1 * np.eye(len(two.std)), rtol=1e-12)
 
 
@@ -199,6 +201,7 @@ def test_samples_have_the_moments() -> None:
     net, old, new, _, y = data("rnn")
     model = ns.gp.fit(ns.kernel(net), old, y, noise=0.1)
     found = model.predict(new, cov=True)
+    assert found.cov is not None
     drawn = model.sample(new, 4000, seed=1)
     _within(drawn, found.mean, found.cov)
     np.testing.assert_array_equal(drawn[:7], model.sample(new, 4000, seed=1)[:7])
@@ -258,6 +261,7 @@ def test_sampled_kernel_predicts() -> None:
     joint = K([*old, *new])
     weights = np.linalg.solve(joint[:8, :8] + np.eye(8) * 0.1, joint[:8, 8:])
     np.testing.assert_allclose(found.mean, weights.T @ y, rtol=1e-8, atol=1e-10)
+    assert found.cov is not None
     np.testing.assert_allclose(found.cov, joint[8:, 8:] - joint[8:, :8] @ weights, rtol=1e-7, atol=1e-10)
     np.testing.assert_array_equal(model.mean(new), found.mean)
     assert np.linalg.eigvalsh(found.cov)[0] > 0

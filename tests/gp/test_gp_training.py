@@ -44,6 +44,7 @@ def test_any_time_solves_the_differential_equation(time: float, noise: float, la
     step = flow(theta, len(X), Y, 0.7 * time / len(Y), noise, 2000)
     moved = np.eye(len(every)) - np.pad(step, ((0, 0), (0, len(NEW))))  # f_t = f_0 + step (y - f_0)
     found = model.predict(every, time, cov=True)
+    assert found.cov is not None
     np.testing.assert_allclose(found.mean, step @ Y, atol=1e-9)
     np.testing.assert_allclose(found.cov, moved @ K @ moved.T, atol=1e-9)
     np.testing.assert_allclose(found.std, np.sqrt(np.clip(np.diag(found.cov), 0, None)), atol=1e-9)
@@ -55,6 +56,7 @@ def test_the_end_of_training() -> None:
     theta, K = ns.ntk(NET), ns.kernel(NET)
     A = theta(NEW, X) @ np.linalg.inv(theta(X))
     found = model.predict(NEW, cov=True)
+    assert found.cov is not None
     np.testing.assert_allclose(found.mean, A @ Y, atol=1e-9)
     wanted = K(NEW) + A @ K(X) @ A.T - (A @ K(X, NEW) + K(NEW, X) @ A.T)
     np.testing.assert_allclose(found.cov, wanted, atol=1e-9)
@@ -72,6 +74,7 @@ def test_formulas_of_the_mean_and_covariance_of_the_ensemble(time: float, layers
     A = theta(NEW, X) @ np.linalg.solve(theta(X), np.eye(len(X)) - decay)
     found = ns.gp.train(NET, X, Y, rate=0.7, layers=layers).predict(NEW, time, cov=True)
     cross = A @ K(X, NEW)
+    assert found.cov is not None
     np.testing.assert_allclose(found.mean, A @ Y, atol=1e-10)
     np.testing.assert_allclose(found.cov, K(NEW) + A @ K(X) @ A.T - cross - cross.T, atol=1e-10)
 

@@ -117,8 +117,10 @@ def test_search_by_jax_with_a_kernel_that_jax_follows() -> None:
     want, differences = made.value(theta), gradient.central_differences(made.value, theta)
     assert value == pytest.approx(want, rel=1e-12)
     np.testing.assert_allclose(slope, differences, rtol=1e-6, atol=1e-7)
-    slopes = [ns.gp.kernel_gradient(K, VECTORS, method=method)[1] for method in ("jax", "differences")]
-    np.testing.assert_allclose(*slopes, atol=1e-8)
+    by_jax, by_differences = (
+        ns.gp.kernel_gradient(K, VECTORS, method=method)[1] for method in ("jax", "differences")
+    )
+    np.testing.assert_allclose(by_jax, by_differences, atol=1e-8)
     found = ns.gp.tune(K, VECTORS, y, progress=False)
     assert found.method == "jax"
     other = ns.gp.tune(plain, VECTORS, y, method="differences", progress=False)
@@ -225,10 +227,8 @@ def test_searches_of_sampled_kernels_repeat() -> None:
     K, x = SAMPLED["gru"]
     y = np.sin(np.arange(len(K(x))))
     options: dict[str, Any] = {"fixed": ["W_r", "W_z", "W_h", "b_r", "U_r"], "progress": False}
-    one, again, more, other = (
-        ns.gp.tune(K, x, y, **options, **change)
-        for change in ({}, {}, {"restarts": 1}, {"restarts": 1, "seed": 5})
-    )
+    changes: list[dict[str, Any]] = [{}, {}, {"restarts": 1}, {"restarts": 1, "seed": 5}]
+    one, again, more, other = (ns.gp.tune(K, x, y, **options, **change) for change in changes)
     assert (one.params, one.evaluations) == (again.params, again.evaluations)
     assert len({one.evaluations, more.evaluations, other.evaluations}) == 3
     assert min(more.value, other.value) > one.value - 0.1  # `value` is of points that are chosen anew

@@ -148,4 +148,5 @@ def main(count: int, first: int, check: Callable[[int], str]) -> int:
 
 if __name__ == "__main__":
     given = [int(a) for a in sys.argv[1:3]]
-    sys.exit(main(*(given + [2000, 0][len(given) :]), check_tangent if "ntk" in sys.argv else check) > 0)
+    count, first = given + [2000, 0][len(given) :]
+    sys.exit(main(count, first, check_tangent if "ntk" in sys.argv else check) > 0)

@@ -287,9 +287,9 @@ def _with_attribute(a: float) -> Function:
 
 
 def _of_module(a: float) -> Function:
-    inner = types.ModuleType("inner_module")
+    inner: Any = types.ModuleType("inner_module")
     inner.a = a
-    outer = types.ModuleType("outer_module")
+    outer: Any = types.ModuleType("outer_module")
     outer.inner = inner
     return written("def f(y):\n    return np.sin(outer.inner.a * y)", outer=outer)
 
@@ -431,7 +431,7 @@ def attribute_of_a_module(a):
 
 @changing
 def module_by_import(a):
-    inner = types.ModuleType("module_by_import")
+    inner: Any = types.ModuleType("module_by_import")
     inner.a = a
     sys.modules["module_by_import"] = inner
     f = written("def f(y):\n    import module_by_import\n    return np.sin(module_by_import.a * y)")

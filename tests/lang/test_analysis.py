@@ -64,6 +64,7 @@ def test_expressions(text, kinks, jumps, growth, parity):
     if kinks is None:
         assert found.kinks is None
     else:
+        assert isinstance(found.kinks, tuple)
         np.testing.assert_allclose(found.kinks, kinks, atol=1e-9)
     assert found.jumps == jumps
     assert found.growth.name == growth

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,7 +87,7 @@ def test_scalars_move_at_finite_width_only() -> None:
         ({"U": 0.5, "b": 0.0}, ["d_U :: A(n, 3) ~ N(0, 2.5/3)", "d_v :: G(n) ~ N(0, 7)"]),
     ],
 )
-def test_conventions_of_what_a_parameter_is(rates: object, laws: list[str]) -> None:
+def test_conventions_of_what_a_parameter_is(rates: Any, laws: list[str]) -> None:
     U, b, v = ns.Matrix(5.0), ns.Vector(0.1), ns.Matrix(7.0, rows=1)
     net = ns.network(lambda x: v @ ns.relu(U @ x + b))
     lines = str(ns.program(ns.tangent(net, rates), [1.0, 2.0, 3.0])).splitlines()
@@ -215,6 +216,7 @@ def test_jax_differentiates_what_it_can_trace() -> None:
         return x * x.__array_namespace__().exp(-x * x)
 
     found = partial_of(Function("bump", bump, user=True), 0)
+    assert isinstance(found.fn, PartialDerivative)
     assert found.fn.by_jax
     x = np.linspace(-2, 2, 11)
     value = found.fn(x)

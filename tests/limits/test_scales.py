@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from decimal import Decimal, localcontext
+from operator import mul
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +31,7 @@ def test_steep_functions_tend_to_sign() -> None:
 
 @pytest.mark.parametrize("phi", [ns.relu, ns.erf, ns.sign, ns.tanh, ns.gelu])
 @pytest.mark.parametrize("scale", [1e-160, 1e-100, 1e100, 1e150])
-def test_squares_that_are_no_numbers_are_refused(phi: object, scale: float) -> None:
+def test_squares_that_are_no_numbers_are_refused(phi: Any, scale: float) -> None:
     K = ns.kernel(ns.zoo.mlp(depth=2, phi=phi))
     with pytest.raises(LimitError, match="too large or too small"):
         K(X * scale)
@@ -82,7 +84,7 @@ def test_exponents_round_before_they_grow(depth: int) -> None:
     with localcontext(prec=50):
         rows = [[Decimal(float(v)) for v in row] for row in x]
         w, b = Decimal(var_w), Decimal(var_b)
-        wanted = [[sum(p * q for p, q in zip(r, s, strict=True)) / len(r) for s in rows] for r in rows]
+        wanted = [[sum(map(mul, r, s), Decimal(0)) / len(r) for s in rows] for r in rows]
         for _ in range(depth):
             cov = [[w * c + b for c in row] for row in wanted]
             wanted = [[((cov[i][i] + cov[j][j]) / 2 + cov[i][j]).exp() for j in n] for i in n]

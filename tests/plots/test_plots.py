@@ -119,7 +119,7 @@ def test_colour_blind_readers_tell_the_first_six_lines_apart(blindness: str) -> 
 
 def test_the_correlation_map_of_relu_is_the_arc_cosine_kernel() -> None:
     picture = ns.plots.correlation_map(ns.zoo.mlp(1, var_b=0.0))
-    c, found = picture.figure.axes[0].lines[1].get_data()
+    c, found = (np.asarray(a) for a in picture.figure.axes[0].lines[1].get_data())
     expected = (np.sqrt(1 - c**2) + (np.pi - np.arccos(c)) * c) / np.pi
     assert np.abs(found - expected).max() < 1e-12
 

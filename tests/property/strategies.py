@@ -352,7 +352,7 @@ class _Maker:
         columns = self.count(1, 3)
         x = self.known((*self.pick([(), (2,), (3,), (2, 2)]), columns))
         matrix = self.some_matrix(width, columns, [(), (2,)])
-        type_ = self.matrices[matrix]
+        type_: Any = self.matrices[matrix]
         name = self.name("g")
         index = type_.index + x.index[:-1]
         self.statements.append(Input(name, G(type_.rows, index), Embedding(matrix, x.expr)))
@@ -386,7 +386,7 @@ class _Maker:
         return self.lincomb_of(self.windowed(self.vectors[-1]))
 
     def write_matmul(self, operand: Piece, matrix: str, aligned: int) -> None:
-        type_ = self.matrices[matrix]
+        type_: Any = self.matrices[matrix]  # of a width, not of a number of rows
         assert isinstance(operand.expr, Ref)
         name = self.name("g")
         made = Piece(operand.expr, "G", type_.index + operand.index[aligned:], type_.rows, 2 * operand.bound)
@@ -635,7 +635,7 @@ class _Maker:
     def opened(self, x: Piece) -> Piece:
         dims = self.count(1, min(2, len(x.index)))
         stride, sizes = (tuple(self.count(1, 2) for _ in range(dims)) for _ in range(2))
-        options = {"kernel": sizes, "stride": stride}
+        options: dict[str, Any] = {"kernel": sizes, "stride": stride}
         try:
             return apply(windows, x, bound=x.bound, padding=self.pick(PADDINGS), **options)
         except ValueError:
@@ -644,7 +644,7 @@ class _Maker:
     def over_windows(self, op: Op, x: Piece) -> Piece:
         dims = self.count(1, min(2, len(x.index)))
         stride, sizes = (tuple(self.count(1, 3) for _ in range(dims)) for _ in range(2))
-        options = {"size": sizes, "stride": stride}
+        options: dict[str, Any] = {"size": sizes, "stride": stride}
         try:
             return apply(op, x, bound=x.bound, padding=self.pick(PADDINGS), **options)
         except ValueError:

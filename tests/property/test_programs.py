@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
+from typing import Any
 
 import numpy as np
 import pytest
@@ -383,7 +384,7 @@ def covariance(program: Program, first: str, second: str) -> np.ndarray:
 
 def sigma_in(program: Program, names: list[str], widths: Mapping[str, int]) -> np.ndarray:
     """The covariance of all coordinates of several inputs, flattened one after the other."""
-    types = {name: program.types[name] for name in names}
+    types: dict[str, Any] = {name: program.types[name] for name in names}
     rows = []
     for s in names:
         row = []
@@ -400,9 +401,8 @@ def test_drawn_inputs_have_their_mean_and_covariance(program: Program) -> None:
     n, names = 20_000, [s.name for s in program.inputs]
     weights = draw(program, dict.fromkeys(program.widths, n), np.random.default_rng(0))
     sample = np.concatenate([weights[k].reshape(-1, n) for k in names])
-    wanted = np.concatenate(
-        [np.broadcast_to(program.definitions[k].law.mean, weights[k].shape[:-1]).ravel() for k in names]
-    )
+    laws: dict[str, Any] = {s.name: s.law for s in program.inputs}
+    wanted = np.concatenate([np.broadcast_to(laws[k].mean, weights[k].shape[:-1]).ravel() for k in names])
     sigma = np.block([[covariance(program, s, t) for t in names] for s in names])
     variances = np.diag(sigma)
     centred = sample - wanted[:, None]
@@ -475,7 +475,8 @@ PROPERTIES = [
 def test_programs_that_once_failed(lines: str) -> None:
     text = INPUTS + lines.replace("; ", "\n") + "\nOutput v^T h / sqrt(n)\n"
     for check in PROPERTIES:
-        check.hypothesis.inner_test(parse(text))
+        test: Any = check
+        test.hypothesis.inner_test(parse(text))
 
 
 def test_a_batch_of_masks() -> None:

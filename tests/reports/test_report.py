@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -19,7 +20,7 @@ FEW = {"widths": (8, 16), "samples": 4}
 SEQUENCES = [np.eye(3), np.ones((2, 3))]
 
 
-def page(net: ns.Network, x: object) -> str:
+def page(net: ns.Network, x: Any) -> str:
     pytest.importorskip("jinja2")
     return ns.report(net, x, command="netsor report a.py:<net>", **FEW)
 

@@ -231,11 +231,13 @@ def transformer(
     skip: str = "paper",
 ) -> np.ndarray:
     for layer in range(1, depth + 1):
-        U = [w[f"{part}{layer}"] for part in (("U", "U", "U") if tied else ("Uq", "Uk", "Uv"))]
+        queries, keys, values = (
+            w[f"{part}{layer}"] for part in (("U", "U", "U") if tied else ("Uq", "Uk", "Uv"))
+        )
         if heads == 1:
-            mixed = head(*U, tokens, causal)
+            mixed = head(queries, keys, values, tokens, causal)
         else:
-            each = [head(*(u[a] for u in U), tokens, causal) for a in range(heads)]
+            each = [head(queries[a], keys[a], values[a], tokens, causal) for a in range(heads)]
             mixed = np.array(
                 [sum(w[f"O{layer}"][a] @ each[a][i] for a in range(heads)) for i in range(len(tokens))]
             )

@@ -425,8 +425,8 @@ def test_leading_axes():
 
 def test_single_precision():
     (s11, s12), (_, s22) = joint((3, 4), 9)
-    single = [m.astype(np.float32) for m in (s11, s22, s12)]
-    value, error = second_moments(*single, RELU)
+    s11, s22, s12 = (m.astype(np.float32) for m in (s11, s22, s12))
+    value, error = second_moments(s11, s22, s12, RELU)
     exact = across(s11, s22, s12)
     assert np.allclose(value, exact, atol=1e-5)
     assert np.all(np.abs(value - exact) <= error)

@@ -212,6 +212,7 @@ def legendre():
     out = []
     for k in range(1, NODES + 1):
         x = mp.cos(mp.pi * (k - mp.mpf(1) / 4) / (NODES + mp.mpf(1) / 2))
+        slope = mp.mpf(0)
         for _ in range(8):
             p0, p1 = mp.mpf(1), x
             for n in range(1, NODES):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy.stats import multivariate_normal, norm
@@ -56,7 +58,8 @@ def test_rare_events_of_two_variables_have_honest_errors() -> None:
 
     found = ns.kernel(net).evaluate(np.array([[1.0, 1.0], [1.4, 0.2]]))
     corr = 0.8
-    both = multivariate_normal([0, 0], [[1, corr], [corr, 1]]).cdf([-3, -3])
+    law: Any = multivariate_normal
+    both = law([0, 0], [[1, corr], [corr, 1]]).cdf([-3, -3])
     truth = 1e6 * np.array([[norm.sf(3) ** 2, both**2], [both**2, norm.sf(3) ** 2]])
     assert np.all(np.abs(found.value - truth) <= found.error + 1e-5 * truth)
     assert np.diagonal(found.error).max() <= 1e-6

@@ -42,8 +42,8 @@ def network(name: str, depth: int) -> ns.Network:
 
 
 # A correlation of three products has an allowance of 3 (8 + sqrt 3) = 29 units in the last place
-# (`Recorder.rounding`). How much of it is used depends on the order in which a processor adds the products, but
-# the largest rounding error of 13 pairs is at least a quarter of a unit.
+# (`Recorder.rounding`). How much of it is used depends on the order in which a processor adds the products.
+# The largest rounding error of 13 pairs is at least a quarter of a unit.
 LEAST_SHARE = 0.25 / (3 * (8 + 3**0.5))
 
 CASES = [pytest.param(name, depth, 1, marks=slow if name == "tanh" else ()) for name, depth in TRUTH] + [

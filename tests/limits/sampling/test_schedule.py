@@ -66,7 +66,7 @@ def test_against_the_oracle(name: str) -> None:
     assert_agree(found, wanted.kernel, wanted.error.kernel)
 
 
-def by_any_number_of_threads(name: str, monkeypatch: pytest.MonkeyPatch, **options: int) -> np.ndarray:
+def by_any_number_of_threads(name: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> np.ndarray:
     """A kernel, which is the same to the last bit with one, two and five threads."""
     results = []
     for cores in (1, 2, 5):
