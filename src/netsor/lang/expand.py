@@ -19,7 +19,7 @@ from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees
 from netsor.lang.functions import add, d_batchnorm, mul
 from netsor.lang.index_maps import at
-from netsor.lang.inference import Inferred, as_inferred, infer
+from netsor.lang.inference import Inferred, infer, type_of
 from netsor.lang.input_laws import input_covariance, input_mean
 from netsor.lang.lower import drop_dead
 from netsor.lang.ops import Function, IndexMap, Mixing, axes_of
@@ -38,6 +38,7 @@ from netsor.lang.program import (
     used_by,
 )
 from netsor.lang.rewrite import ZEROS, at_head
+from netsor.lang.symbolic_derivatives import Symbol
 from netsor.lang.tangent_terms import NormalForm, written_out
 from netsor.lang.types import H, Index
 
@@ -84,36 +85,14 @@ def _drop_dead_members(expanded: Program, program: Program, writer: _Writer) -> 
     return replace(kept, data={name: array for name, array in kept.data.items() if name in named})
 
 
-class _Cell:
-    """An entry of an object array: an expression with + and *, which simplify 0 + x, 0 * x and 1 * x."""
+class _Member(Symbol):
+    """A member of a block; a + (b + c) becomes (a + b) + c, the one form that is printed."""
 
-    __slots__ = ("expr",)
-
-    def __init__(self, expr: Expr) -> None:
-        self.expr = expr
-
-    def __add__(self, other: _Cell) -> _Cell:
-        if self.expr == Const(0.0):
-            return other
-        match other.expr:
-            case Const(0.0):
-                return self
-            case Apply(op) if op is add:  # a + (b + c) -> (a + b) + c, the one form that is printed
-                total, terms = self.expr, _summands(other.expr)
-                for term in terms:
-                    total = Apply(add, (total, term))
-                return _Cell(total)
-        return _Cell(Apply(add, (self.expr, other.expr)))
-
-    def __mul__(self, other: Any) -> _Cell:
-        factor = other.expr if isinstance(other, _Cell) else Const(float(other))
-        if Const(0.0) in (self.expr, factor):
-            return _Cell(Const(0.0))
-        if self.expr == Const(1.0):
-            return _Cell(factor)
-        return self if factor == Const(1.0) else _Cell(Apply(mul, (self.expr, factor)))
-
-    __rmul__ = __mul__
+    def __add__(self, other: _Member) -> _Member:
+        total = self
+        for term in _summands(other.expr):
+            total = total.operate(add, total, Symbol(term))
+        return total
 
 
 def _summands(expr: Expr) -> list[Expr]:
@@ -125,9 +104,13 @@ def _summands(expr: Expr) -> list[Expr]:
     return [expr, *reversed(terms)]
 
 
+def _ill_typed(what: str, *_: object) -> LoweringError:
+    return LoweringError(f"an expression is ill-typed: {what}")
+
+
 def _cells(values: list[Expr], shape: Index) -> np.ndarray:
     out = np.empty(len(values), object)
-    out[:] = [_Cell(v) for v in values]
+    out[:] = [_Member(v) for v in values]
     return out.reshape(shape)
 
 
@@ -154,11 +137,7 @@ class _Writer:
         self.form = NormalForm(lambda e: self.inferred(e).index, lambda e: self.inferred(e).width is None)
 
     def inferred(self, e: Expr) -> Inferred:
-        return infer(e, self.known, lambda what, *_: LoweringError(f"an expression is ill-typed: {what}"))
-
-    def known(self, name: str) -> Inferred:
-        data = self.program.data.get(name)
-        return as_inferred(self.types[name]) if data is None else Inferred("K", data.shape)
+        return infer(e, lambda name: type_of(self.program, name), _ill_typed)
 
     def all_names(self) -> Iterator[str]:
         for names in self.names.values():
@@ -193,13 +172,6 @@ class _Writer:
                     for i in np.ndindex(names.shape)
                 ]
             case law:
-                # A number as covariance means independent members.
-                if isinstance(law.cov, float) and not law.cross:
-                    mean = input_mean(s)
-                    return [
-                        replace(s, name=n, type=plain, law=replace(law, mean=float(mean[k])))
-                        for k, n in enumerate(names.ravel())
-                    ]
                 return [
                     replace(s, name=n, type=plain, law=self.member_law(s, law, k))
                     for k, n in enumerate(names.ravel())
@@ -207,8 +179,10 @@ class _Writer:
 
     def member_law(self, s: Input, law: Normal, k: int) -> Normal:
         """The law of member k with its covariances to all earlier members, of this block and of others."""
-        earlier = [name for name, _ in law.cross]
-        sources = [self.program.definitions[name] for name in earlier] + [s]
+        mean = float(input_mean(s)[k])
+        if isinstance(law.cov, float) and not law.cross:  # members are independent
+            return replace(law, mean=mean)
+        sources = [self.program.definitions[name] for name, _ in law.cross] + [s]
         cross: list[tuple[str, float]] = []
         for t in sources:
             assert isinstance(t, Input)
@@ -218,7 +192,7 @@ class _Writer:
             cross += [(n, float(sigma[k, j])) for j, n in enumerate(earlier_names) if sigma[k, j] != 0]
         variances = input_covariance(self.program, s, s)
         assert variances is not None
-        return Normal(float(input_mean(s)[k]), float(variances[k, k]), tuple(cross), law.each)
+        return Normal(mean, float(variances[k, k]), tuple(cross), law.each)
 
     def matmuls(self, s: MatMul) -> Sequence[Statement]:
         """One MatMul per member: matrix[i, j] @ vector[i, k], where the aligned axes i are shared."""
@@ -278,7 +252,7 @@ class _Writer:
         """The array of plain expressions of a node, from those of its arguments."""
         match expr:
             case Const():
-                return Block(_object(_Cell(expr)), 0)
+                return Block(_object(_Member(expr)), 0)
             case Ref(name) if name in self.program.data:
                 array = self.program.data[name]
                 return Block(_cells([Const(float(v)) for v in array.ravel()], array.shape), array.ndim)
@@ -334,12 +308,12 @@ def _mix(op: Mixing, options: dict, blocks: list[Block]) -> Block:
         which = np.flatnonzero(counts[i])
         members = tuple(groups[i][k].expr for k in which)
         if op.reduces:
-            out[i] = _Cell(Apply(op, members, attrs))
+            out[i] = _Member(Apply(op, members, attrs))
             continue
         for k in range(groups.shape[-1]):  # masked members become 0, as masked softmax weights are
-            out[(*i, k)] = _Cell(Const(0.0))
+            out[(*i, k)] = _Member(Const(0.0))
         for position, k in enumerate(which):
-            out[(*i, k)] = _Cell(Apply(op, members, attrs, position))
+            out[(*i, k)] = _Member(Apply(op, members, attrs, position))
     if op.reduces:
         return Block(out, len(kept))
     full = out.reshape([array.shape[a] for a in kept] + sizes)

@@ -82,15 +82,6 @@ class Facts:
         """Whether all derivatives certainly exist and are bounded on bounded sets."""
         return self.kinks == () and self.poles == () and self.domain == (-inf, inf)
 
-    @property
-    def is_mild(self) -> bool:
-        """Whether f is continuous, has no poles and grows like a power of x, as relu and polynomials do.
-
-        Near correlation 1, rounding of a covariance then changes E[f(x) f(y)] no more than it changes E[x y].
-        """
-        powers = (Growth.LINEAR, Growth.POLYNOMIAL)
-        return self.growth in powers and self.jumps == () and self.poles == ()
-
 
 UNKNOWN = Facts()
 

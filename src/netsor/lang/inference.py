@@ -8,6 +8,7 @@ from math import prod
 
 from netsor.errors import NetsorError
 from netsor.lang.expr import Apply, Const, Expr, Ref, subtrees
+from netsor.lang.program import Program
 from netsor.lang.types import MOST_MEMBERS, TOO_LARGE, C, G, H, Index, Type
 
 
@@ -30,6 +31,12 @@ def as_inferred(type_: Type) -> Inferred:
         case C(index):
             return Inferred("C", index)
     raise TypeError(f"{type_} is not the type of an expression")
+
+
+def type_of(program: Program, name: str) -> Inferred:
+    """Return kind, index shape and width of a variable or array of a well-typed program."""
+    data = program.data.get(name)
+    return as_inferred(program.types[name]) if data is None else Inferred("K", data.shape)
 
 
 def infer(

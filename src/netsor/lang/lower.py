@@ -36,19 +36,6 @@ from netsor.lang.types import H
 VARIANTS = ("netsor", "netsor-minus", "netsor-o", "netsor+", "netsor-minus+", "netsor-o+")
 
 
-def variant_of(program: Program) -> str:
-    """Return the smallest variant that contains the program, LinComb allowed."""
-    types = program.types
-    takes_h = any(
-        type(types.get(name)) is H
-        for s in program.statements
-        if isinstance(s, Nonlin | Moment)
-        for name in used_by(s)
-    )
-    plus = "+" if program.of(Moment) or program.of(Scalar) else ""
-    return ("netsor-o" if takes_h else "netsor") + plus
-
-
 def lower(program: Program, variant: str) -> Program:
     """Write the same computation in another variant.
 

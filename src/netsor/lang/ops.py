@@ -20,7 +20,7 @@ import numpy as np
 
 from netsor.errors import FunctionError
 from netsor.lang.array_api import array_namespace, is_traced
-from netsor.lang.blocks import Block, align, broadcast_index
+from netsor.lang.blocks import Block, align, broadcast, broadcast_index
 from netsor.lang.expr import Apply, Attr, Const, Expr, Ref, subtrees
 from netsor.lang.facts import UNKNOWN, Facts
 
@@ -263,12 +263,8 @@ class Mixing(Op):
     def run(self, *blocks: Block, **attrs: Attr) -> Block:
         if "axis" in attrs:
             return self._along(*blocks, **attrs)
-        arrays, rank, vector = align(blocks)
-        like = next(a for a in arrays if not isinstance(a, float))
-        xp = array_namespace(like)
-        arrays = [xp.asarray(a, dtype=like.dtype) if isinstance(a, float) else a for a in arrays]
-        shape = np.broadcast_shapes(*(a.shape for a in arrays))
-        members = xp.stack([xp.broadcast_to(a, shape) for a in arrays])
+        arrays, rank, vector = broadcast(blocks)
+        members = array_namespace(*arrays).stack(arrays)
         return Block(self.fn(members, **attrs), rank, vector)
 
     def _along(self, *blocks: Block, axis: Attr, **attrs: Attr) -> Block:

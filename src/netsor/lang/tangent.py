@@ -38,7 +38,7 @@ from netsor.lang.controlled import Unwinder
 from netsor.lang.expr import Apply, Const, Expr, Ref, subtrees
 from netsor.lang.functions import MIXINGS, add, d_batchnorm, mul, neg
 from netsor.lang.index_maps import SELECTIONS, at, concat, contract, mean, stack, sum_
-from netsor.lang.inference import Inferred, as_inferred, infer
+from netsor.lang.inference import Inferred, infer, type_of
 from netsor.lang.learning_rates import GivenRates, Rates, readouts_of_constants
 from netsor.lang.lower import drop_dead
 from netsor.lang.numerical_derivatives import by_differences, directional, partial_of
@@ -516,12 +516,10 @@ class _Tangents:
         return self.inference(e).index
 
     def inference(self, e: Expr) -> Inferred:
-        return infer(e, self.known, _impossible, self.inferred)
+        return infer(e, self.type_of, _impossible, self.inferred)
 
-    def known(self, name: str) -> Inferred:
-        if name in self.program.data:
-            return Inferred("K", self.program.data[name].shape)
-        return as_inferred(self.program.types[self.like.get(name, name)])
+    def type_of(self, name: str) -> Inferred:
+        return type_of(self.program, self.like.get(name, name))
 
 
 def _is_batchnorm(form: Expr) -> bool:

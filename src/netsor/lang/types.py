@@ -32,6 +32,10 @@ class A:
     cols: Dim
     index: Index = ()
 
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        return self.rows, self.cols
+
     def __str__(self) -> str:
         return f"A({self.rows}, {self.cols}){_show_index(self.index)}"
 
@@ -42,6 +46,10 @@ class H:
 
     width: str
     index: Index = ()
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        return (self.width,)
 
     def __str__(self) -> str:
         return f"{type(self).__name__}({self.width}){_show_index(self.index)}"
@@ -59,10 +67,10 @@ class C:
     """A scalar with a deterministic limit."""
 
     index: Index = ()
+    dims = ()
 
     def __str__(self) -> str:
         return f"C{_show_index(self.index)}"
 
 
-VectorType = H
 Type = A | H | C
