@@ -79,11 +79,6 @@ def about_parts(expr: Expr, name: str) -> dict[Expr, About]:
     return facts
 
 
-def is_smooth(expr: Expr) -> bool:
-    """Whether all functions in an expression are smooth, for any number of variables."""
-    return all(is_smooth_node(node) for node in subtrees(expr) if isinstance(node, Apply))
-
-
 def is_smooth_node(node: Apply) -> bool:
     """Whether the function at a node is smooth for all arguments."""
     match node:

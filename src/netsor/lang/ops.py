@@ -193,7 +193,7 @@ class IndexMap(Op):
         except (AttributeError, IndexError, OverflowError, TypeError) as error:
             raise ValueError(str(error)) from None
         if 0 in out:
-            raise ValueError(f"nothing is left of index shape {_join(shapes)}")
+            raise ValueError(f"nothing is left of index shape {', '.join(map(str, shapes))}")
         return out
 
     def usage(self) -> str:
@@ -272,13 +272,13 @@ class Mixing(Op):
         block, xp = Block(arrays[0], rank, vector), blocks[0].xp
         axes = [block.axis(a) for a in axes_of(axis, rank)]
         shape = np.broadcast_shapes(*(a.shape for a in arrays))
-        moved = [_members_first(xp, xp.broadcast_to(a, shape), axes) for a in arrays]
-        out = self.fn(*(m for m, _ in moved), **attrs)
+        first = tuple(range(len(axes)))
+        moved = [xp.moveaxis(xp.broadcast_to(a, shape), tuple(axes), first) for a in arrays]
+        # members first: (m, ...)
+        out = self.fn(*(xp.reshape(m, (-1, *m.shape[len(axes) :])) for m in moved), **attrs)
         if self.reduces:
             return Block(out, rank - len(axes), vector)
-        return Block(
-            xp.moveaxis(xp.reshape(out, moved[0][1]), tuple(range(len(axes))), tuple(axes)), rank, vector
-        )
+        return Block(xp.moveaxis(xp.reshape(out, moved[0].shape), first, tuple(axes)), rank, vector)
 
 
 def kind_of(expr: Expr, kind: Callable[[str], Kind]) -> Kind:
@@ -327,12 +327,6 @@ def _is_real(value: Attr) -> bool:
     return isinstance(value, int | float) and value == value
 
 
-def _members_first(xp: Any, array: Any, axes: list[int]) -> tuple[Any, tuple[int, ...]]:
-    """Move `axes` to the front and flatten them into one; return array and shape before flattening."""
-    moved = xp.moveaxis(array, tuple(axes), tuple(range(len(axes))))
-    return xp.reshape(moved, (-1, *moved.shape[len(axes) :])), moved.shape
-
-
 def axes_of(axis: Attr, rank: int) -> tuple[int, ...]:
     """Return one or several index axes as a tuple of numbers from 0 to rank - 1."""
     axes = axis if isinstance(axis, tuple) else (axis,)
@@ -345,7 +339,7 @@ def axes_of(axis: Attr, rank: int) -> tuple[int, ...]:
 def _real_argument(x: Any) -> Any:
     """Convert an argument outside a network to an array of real numbers; keep arrays of other libraries."""
     array = x if hasattr(x, "__array_namespace__") else np.asarray(x)
-    kind = getattr(np.dtype(array.dtype), "kind", "f") if isinstance(array, np.ndarray | np.generic) else "f"
+    kind = array.dtype.kind if isinstance(array, np.ndarray | np.generic) else "f"
     if kind not in "biuf" or np.ma.is_masked(array):
         raise ValueError(
             f"a function of real numbers meets {f'an array of {array.dtype}' if x is not None else x}"
@@ -358,7 +352,3 @@ def _as_attr(value: object) -> Any:
     if isinstance(value, list | tuple | np.ndarray):
         return tuple(map(_as_attr, value))
     return float(value) if isinstance(value, int | float | np.number) else value
-
-
-def _join(shapes: tuple[Index, ...]) -> str:
-    return ", ".join(map(str, shapes))

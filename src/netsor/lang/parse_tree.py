@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from lark.visitors import Transformer_NonRecursive
 
 from netsor.errors import DataError, ParseError, Place
 from netsor.lang.expr import Apply, Attr, Const, Ref, Slice
-from netsor.lang.functions import add, div, mul, neg, pow_, sub
+from netsor.lang.functions import ARITHMETIC
 from netsor.lang.index_maps import at
 from netsor.lang.ops import Op
 from netsor.lang.program import Embedding, Input, MatMul, MatrixLaw, Moment, Nonlin, Normal, Output, Term
@@ -43,6 +44,10 @@ class UnknownFunctionError(Exception):
         return ParseError(f"there is no function `{self.token}`", place=place, remedy=remedy)
 
 
+def _binary(op: Op) -> Callable[..., Apply]:
+    return lambda _, a, b: Apply(op, (a, b))
+
+
 @v_args(inline=True)
 class Build(Transformer_NonRecursive):
     """Transforms parse trees to statements; each method is one rule of the grammar."""
@@ -57,13 +62,12 @@ class Build(Transformer_NonRecursive):
         return statement
 
     def data(self, name, array):
-        try:
-            values = np.array(array, float)
-        except ValueError:
+        if _ragged(array):
             raise ParseError(
                 f"data `{name}` is ragged",
                 remedy="Data are an array: all rows have one length, all rows of rows too.",
-            ) from None
+            )
+        values = np.array(array, float)
         if not np.isfinite(values).all():
             raise DataError(
                 f"data `{name}` has a NaN or an infinity",
@@ -160,23 +164,10 @@ class Build(Transformer_NonRecursive):
     def ref(self, token):
         return Ref(str(token))
 
-    def add(self, a, b):
-        return Apply(add, (a, b))
-
-    def sub(self, a, b):
-        return Apply(sub, (a, b))
-
-    def mul(self, a, b):
-        return Apply(mul, (a, b))
-
-    def div(self, a, b):
-        return Apply(div, (a, b))
+    add, sub, mul, div, pow = (_binary(ARITHMETIC[name]) for name in ("add", "sub", "mul", "div", "pow"))
 
     def neg(self, a):
-        return Const(-a.value) if isinstance(a, Const) else Apply(neg, (a,))
-
-    def pow(self, a, b):
-        return Apply(pow_, (a, b))
+        return Const(-a.value) if isinstance(a, Const) else Apply(ARITHMETIC["neg"], (a,))
 
     def at(self, x, *items):
         return Apply(at, (x,), (("index", items),))
