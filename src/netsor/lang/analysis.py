@@ -34,24 +34,15 @@ MOST_DEGREE = 64
 
 @dataclass(frozen=True)
 class About:
-    """Properties of an expression of one variable.
+    """Properties of an expression of one variable, as in `Facts` of a function."""
 
-    kinks      points; the expression is smooth elsewhere. None: unknown
-    jumps      points; the expression is continuous elsewhere. None: unknown
-    range      lower and upper bounds of its values
-    growth     upper bound of its growth
-    parity     1 if it is even, -1 if it is odd, else 0
-    pieces     the expression as a piecewise polynomial, if it is one (values at the knots may differ)
-    constant   whether the variable does not occur
-    """
-
-    kinks: Places = None
-    jumps: Places = None
+    kinks: Places = None  # it is smooth elsewhere; None: unknown
+    jumps: Places = None  # it is continuous elsewhere; None: unknown
     range: Interval = (-inf, inf)
     growth: Growth = Growth.UNKNOWN
     parity: int = 0
-    pieces: PiecewisePolynomial | None = None
-    constant: bool = False
+    pieces: PiecewisePolynomial | None = None  # its values at the knots may differ
+    constant: bool = False  # whether the variable does not occur
 
     @property
     def is_smooth(self) -> bool:

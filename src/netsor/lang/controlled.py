@@ -60,11 +60,7 @@ class Unwinder:
 
 
 def growth_problem(program: Program, types: Mapping[str, Type]) -> tuple[Function, str] | None:
-    """Find the first nonlinearity that grows too fast; return it with the reason, or None.
-
-    Nonlin statements are evaluated along the rays in order. Only statements on a path through a function that
-    may grow exponentially are evaluated.
-    """
+    """Find the first nonlinearity that grows too fast along the rays; return it with the reason, or None."""
     steps = _suspects(program, types)
     last = {name: i for i, (s, _) in enumerate(steps) for name in refs(s.expr)}
     rng = np.random.default_rng(0)

@@ -20,13 +20,14 @@ from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees
 from netsor.lang.functions import add, d_batchnorm, mul
 from netsor.lang.index_maps import at
 from netsor.lang.inference import Inferred, infer, type_of
-from netsor.lang.input_laws import input_covariance, input_mean
+from netsor.lang.input_laws import input_covariance
 from netsor.lang.lower import drop_dead
 from netsor.lang.ops import Function, IndexMap, Mixing, axes_of
 from netsor.lang.program import (
     Assignment,
     Embedding,
     Input,
+    Law,
     MatMul,
     MatrixLaw,
     Normal,
@@ -114,15 +115,6 @@ def _cells(values: list[Expr], shape: Index) -> np.ndarray:
     return out.reshape(shape)
 
 
-def _object(value: object) -> np.ndarray:
-    """Wrap a single object in an array of no axes; np.array would search it for a sequence."""
-    if isinstance(value, np.ndarray):
-        return value
-    out = np.empty((), object)
-    out[()] = value
-    return out
-
-
 class _Writer:
     """Name the members of every block, and write each statement member by member."""
 
@@ -154,37 +146,30 @@ class _Writer:
             case _:
                 return self.assignments(s)
 
+    def member(self, s: Input | MatMul | Assignment, i: Index, **changes: object) -> Any:
+        """The statement of one member of a block."""
+        plain = replace(self.types[s.name], index=())
+        return replace(s, name=self.names[s.name][i], type=plain, **changes)
+
     def inputs(self, s: Input) -> Sequence[Statement]:
-        """One Input per member; correlated members list their covariances with the earlier ones."""
-        names, plain = self.names[s.name], replace(s.type, index=())
+        """One Input per member."""
+        members = enumerate(np.ndindex(self.names[s.name].shape))
+        return [self.member(s, i, law=self.member_law(s, k, i)) for k, i in members]
+
+    def member_law(self, s: Input, k: int, i: Index) -> Law:
+        """The law of member k, of index i; it lists the covariances with all earlier members."""
         match s.law:
             case MatrixLaw():
-                return [replace(s, name=n, type=plain) for n in names.ravel()]
+                return s.law
             case Embedding(matrix, data, aligned):
                 inner = len(self.types[matrix].index)
-                return [
-                    replace(
-                        s,
-                        name=names[i],
-                        type=plain,
-                        law=Embedding(self.names[matrix][i[:inner]], _data_at(data, i[:aligned] + i[inner:])),
-                    )
-                    for i in np.ndindex(names.shape)
-                ]
-            case law:
-                return [
-                    replace(s, name=n, type=plain, law=self.member_law(s, law, k))
-                    for k, n in enumerate(names.ravel())
-                ]
-
-    def member_law(self, s: Input, law: Normal, k: int) -> Normal:
-        """The law of member k with its covariances to all earlier members, of this block and of others."""
-        mean = float(input_mean(s)[k])
+                return Embedding(self.names[matrix][i[:inner]], _data_at(data, i[:aligned] + i[inner:]))
+        law, names = s.law, self.names[s.name]
+        mean = float(np.broadcast_to(np.asarray(law.mean), names.shape)[i])
         if isinstance(law.cov, float) and not law.cross:  # members are independent
             return replace(law, mean=mean)
-        sources = [self.program.definitions[name] for name, _ in law.cross] + [s]
         cross: list[tuple[str, float]] = []
-        for t in sources:
+        for t in [*(self.program.definitions[name] for name, _ in law.cross), s]:
             assert isinstance(t, Input)
             sigma = input_covariance(self.program, s, t)
             assert sigma is not None
@@ -196,14 +181,13 @@ class _Writer:
 
     def matmuls(self, s: MatMul) -> Sequence[Statement]:
         """One MatMul per member: matrix[i, j] @ vector[i, k], where the aligned axes i are shared."""
-        names, matrices, vectors = self.names[s.name], self.names[s.matrix], self.names[s.operand]
-        plain = replace(self.types[s.name], index=())
+        matrices, vectors = self.names[s.matrix], self.names[s.operand]
         inner = matrices.ndim
         return [
-            MatMul(
-                names[i], matrices[i[:inner]], vectors[i[: s.aligned] + i[inner:]], 0, plain, place=s.place
+            self.member(
+                s, i, matrix=matrices[i[:inner]], operand=vectors[i[: s.aligned] + i[inner:]], aligned=0
             )
-            for i in np.ndindex(names.shape)
+            for i in np.ndindex(self.names[s.name].shape)
         ]
 
     def outputs(self, s: Output) -> Sequence[Statement]:
@@ -224,11 +208,10 @@ class _Writer:
     def assignments(self, s: Assignment) -> Sequence[Statement]:
         """One assignment per member."""
         cells = self.evaluate(s.expr).array
-        names, plain = self.names[s.name], replace(self.types[s.name], index=())
-        members = [replace(s, name=names[i], expr=cells[i].expr, type=plain) for i in np.ndindex(names.shape)]
-        if isinstance(s, Scalar):
-            return members
-        return [replace(m, expr=self.as_vector(m.expr, s.expr)) for m in members]
+        exprs = {i: cells[i].expr for i in np.ndindex(self.names[s.name].shape)}
+        if not isinstance(s, Scalar):
+            exprs = {i: self.as_vector(expr, s.expr) for i, expr in exprs.items()}
+        return [self.member(s, i, expr=expr) for i, expr in exprs.items()]
 
     def as_vector(self, expr: Expr, whole: Expr) -> Expr:
         """Add 0 * (some vector) to a member without vectors, such as a sum over no neighbours."""
@@ -252,7 +235,7 @@ class _Writer:
         """The array of plain expressions of a node, from those of its arguments."""
         match expr:
             case Const():
-                return Block(_object(_Member(expr)), 0)
+                return Block(_cells([expr], ()), 0)
             case Ref(name) if name in self.program.data:
                 array = self.program.data[name]
                 return Block(_cells([Const(float(v)) for v in array.ravel()], array.shape), array.ndim)
@@ -263,7 +246,7 @@ class _Writer:
         match expr.op:
             case IndexMap():
                 out = expr.op.run(*blocks, **expr.options)
-                return Block(_object(out.array), out.rank)
+                return Block(np.asarray(out.array, object), out.rank)
             case Mixing() if expr.op is d_batchnorm:
                 return self.evaluate(written_out(self.form, expr))
             case Mixing() if "axis" in expr.options:

@@ -28,11 +28,7 @@ ZETA_3 = 1.2020569031595942
 def register(
     facts: Facts | Callable[..., Facts] = UNKNOWN, arity: int = 1, **defaults: Any
 ) -> Callable[[Callable[..., Any]], Function]:
-    """Add a function of real numbers to the language, under its own name.
-
-    facts     its facts, or a function from its options to facts
-    defaults  its options with their defaults
-    """
+    """Add a function to the language, under its own name; `facts` may depend on its options."""
 
     def enter(fn: Callable[..., Any]) -> Function:
         function = Function(fn.__name__.rstrip("_"), fn, arity, defaults=defaults, facts=facts)
@@ -375,14 +371,6 @@ ARITHMETIC = {op.name: op for op in (add, sub, mul, div, neg, pow_)}
 # Functions of several members of a block.
 
 
-def _max(members):
-    return array_namespace(members).max(members, axis=0)
-
-
-def _min(members):
-    return array_namespace(members).min(members, axis=0)
-
-
 def _argmax(members):
     """1 for the largest member and 0 for the others; k equal largest members get 1/k. The gradient of max."""
     xp = array_namespace(members)
@@ -420,8 +408,8 @@ def _softmax(members, mask=None):
 MIXINGS = {
     op.name: op
     for op in (
-        Mixing("max", _max, reduces=True),
-        Mixing("min", _min, reduces=True),
+        Mixing("max", lambda members: array_namespace(members).max(members, axis=0), reduces=True),
+        Mixing("min", lambda members: array_namespace(members).min(members, axis=0), reduces=True),
         Mixing("argmax", _argmax),
         Mixing("batchnorm", _batchnorm),
         Mixing("softmax", _softmax, masked=True),

@@ -87,24 +87,16 @@ def _known(name: str) -> Op | None:
 
 @dataclass(frozen=True, repr=False)
 class Function(Op):
-    """A function of real numbers, applied coordinatewise.
+    """A function of real numbers, applied coordinatewise."""
 
-    fn        takes `arity` arrays, the last `params` of which are scalar parameters (Nonlin+), and options
-    defaults  the options and their defaults
-    slots     patterns of kinds for which it is linear, e.g. ("K", "G") for a product
-    infix     its sign, for arithmetic
-    user      whether it is a user's function
-    facts     its facts, or a function from options to facts
-    """
-
-    fn: Callable[..., Any]
+    fn: Callable[..., Any]  # takes `arity` arrays and options
     arity: int = 1
-    params: int = 0
-    defaults: Mapping[str, float] = field(default_factory=dict, hash=False)
-    slots: tuple[Kinds, ...] = ()
-    infix: str | None = None
-    user: bool = False
-    facts: Facts | Callable[..., Facts] = field(default=UNKNOWN, compare=False)
+    params: int = 0  # how many of the last arguments are scalar parameters (Nonlin+)
+    defaults: Mapping[str, float] = field(default_factory=dict, hash=False)  # of the options
+    slots: tuple[Kinds, ...] = ()  # kinds of arguments for which it is linear, e.g. ("K", "G") for a product
+    infix: str | None = None  # its sign, for arithmetic
+    user: bool = False  # whether it is a user's function
+    facts: Facts | Callable[..., Facts] = field(default=UNKNOWN, compare=False)  # or from options to facts
 
     def about(self, options: Mapping[str, Attr] | None = None) -> Facts:
         """Return the facts of the function with these options; others have their defaults."""
@@ -226,16 +218,12 @@ class Mixing(Op):
 
     On a block it mixes the members along the index axes `axis`. On several arguments it mixes these, and
     `pick` selects one component of the result.
-
-    fn       maps an array (members, ...) to an array (members, ...), or (...) if `reduces`
-    masked   whether it accepts a second block: a mask of zeros and ones, or directions
-    user     whether it is a user's function
     """
 
-    fn: Callable[..., Any]
+    fn: Callable[..., Any]  # maps an array (members, ...) to (members, ...), or to (...) if `reduces`
     reduces: bool = False
-    masked: bool = False
-    user: bool = False
+    masked: bool = False  # whether it accepts a second block: a mask of zeros and ones, or directions
+    user: bool = False  # whether it is a user's function
 
     def shape(self, *shapes: Index, **attrs: Attr) -> Index:
         options = [] if self.user else list(signature(self.fn).parameters)[1 + self.masked :]

@@ -15,8 +15,20 @@ from netsor.errors import DataError, ParseError, Place
 from netsor.lang.expr import Apply, Attr, Const, Ref, Slice
 from netsor.lang.functions import ARITHMETIC
 from netsor.lang.index_maps import at
-from netsor.lang.ops import Op
-from netsor.lang.program import Embedding, Input, MatMul, MatrixLaw, Moment, Nonlin, Normal, Output, Term
+from netsor.lang.ops import Kind, Op, kind_of
+from netsor.lang.program import (
+    Embedding,
+    Input,
+    LinComb,
+    MatMul,
+    MatrixLaw,
+    Moment,
+    Nonlin,
+    Normal,
+    Output,
+    Scalar,
+    Term,
+)
 from netsor.lang.types import A, C, G, H, Type
 
 ALONE = {
@@ -24,24 +36,6 @@ ALONE = {
     "Moment": "Moment(...) stands on a line of its own: `c := Moment(...)`.",
     "Nonlin": "Nonlin(...) stands on a line of its own: `x := Nonlin(...)`.",
 }
-
-
-class UnknownFunctionError(Exception):
-    """A function name without a definition; `at` turns it into an error with a place."""
-
-    def __init__(self, token: Token) -> None:
-        self.token = token
-
-    def at(self, number: int, line: str, names: list[str]) -> ParseError:
-        start = (self.token.column or 1) - 1
-        place = Place(number, line, start, start + len(self.token))
-        if self.token in ALONE:
-            remedy = f"{ALONE[self.token]} Give it a name, and use the name here."
-            return ParseError(f"`{self.token}` stands inside an expression", place=place, remedy=remedy)
-        near = difflib.get_close_matches(self.token, names, 1)
-        remedy = f"Did you mean `{near[0]}`? " if near else ""
-        remedy += f"A function of your own is passed as `parse(text, functions={{'{self.token}': ...}})`."
-        return ParseError(f"there is no function `{self.token}`", place=place, remedy=remedy)
 
 
 def _binary(op: Op) -> Callable[..., Apply]:
@@ -52,9 +46,10 @@ def _binary(op: Op) -> Callable[..., Apply]:
 class Build(Transformer_NonRecursive):
     """Transforms parse trees to statements; each method is one rule of the grammar."""
 
-    def __init__(self, operations: dict[str, Op]) -> None:
+    def __init__(self, operations: dict[str, Op], kind: Callable[[str], Kind]) -> None:
+        """Take the operations that a text may call, and the kinds of its variables so far."""
         super().__init__()
-        self.operations = operations
+        self.operations, self.kind = operations, kind
 
     # Statements
 
@@ -85,10 +80,6 @@ class Build(Transformer_NonRecursive):
 
     def assign(self, name, rhs, type_):
         rule, args = rhs
-        if rule == "plain":
-            return lambda reader: reader.plain(str(name), args[0], type_)
-        if rule is MatMul:
-            return MatMul(str(name), *args, type=type_)
         return rule(str(name), *args, type_)
 
     def output(self, *parts):
@@ -130,7 +121,8 @@ class Build(Transformer_NonRecursive):
         return Nonlin, (expr,)
 
     def plain(self, expr):
-        return "plain", (expr,)
+        rules = {"K": Scalar, "C": Scalar, "G": LinComb, "H": Nonlin}
+        return rules[kind_of(expr, self.kind)], (expr,)
 
     # Types and laws
 
@@ -174,7 +166,7 @@ class Build(Transformer_NonRecursive):
 
     def call(self, name, pick, *parts):
         if name not in self.operations:
-            raise UnknownFunctionError(name)
+            raise self.unknown_function(name)
         args = tuple(p for p in parts if not isinstance(p, tuple))
         attrs = tuple(sorted((p for p in parts if isinstance(p, tuple)), key=lambda p: p[0]))
         if len(dict(attrs)) < len(attrs):
@@ -184,6 +176,15 @@ class Build(Transformer_NonRecursive):
                 remedy=f"Every option has one value. {self.operations[name].usage()}",
             )
         return Apply(self.operations[name], args, attrs, None if pick is None else _integer(pick))
+
+    def unknown_function(self, name: Token) -> ParseError:
+        if name in ALONE:
+            remedy = f"{ALONE[name]} Give it a name, and use the name here."
+            return ParseError(f"`{name}` stands inside an expression", place=_under(name), remedy=remedy)
+        near = difflib.get_close_matches(name, self.operations, 1)
+        remedy = f"Did you mean `{near[0]}`? " if near else ""
+        remedy += f"A function of your own is passed as `parse(text, functions={{'{name}': ...}})`."
+        return ParseError(f"there is no function `{name}`", place=_under(name), remedy=remedy)
 
     def option(self, name, value):
         return str(name), value
@@ -247,10 +248,8 @@ def _type(kind: Token, tokens: list[Token], index: tuple[int, ...]) -> Type:
     match str(kind), dims:
         case "A", [rows, cols]:
             return A(rows, cols, index)
-        case "G", [str(width)]:
-            return G(width, index)
-        case "H", [str(width)]:
-            return H(width, index)
+        case "G" | "H", [str(width)]:
+            return G(width, index) if kind == "G" else H(width, index)
         case "C", []:
             return C(index)
     given = f"({', '.join(map(str, dims))})" if dims else ""

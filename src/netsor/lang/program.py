@@ -32,18 +32,12 @@ class MatrixLaw:
 
 @dataclass(frozen=True)
 class Normal:
-    """An input G-var: each coordinate ~ N(mean, cov), independently of the others.
+    """An input G-var: each coordinate ~ N(mean, cov), independently of the others."""
 
-    mean   a number, or an array of the index shape
-    cov    one variance for independent members, or the covariance matrix of the flattened block
-    cross  covariances with earlier inputs: matrices (size of this block, size of the other)
-    each   whether it is drawn anew for each input of a network: noise, which is not trained
-    """
-
-    mean: Nested = 0.0
-    cov: Nested = 1.0
-    cross: tuple[tuple[str, Nested], ...] = ()
-    each: bool = False
+    mean: Nested = 0.0  # a number, or an array of the index shape
+    cov: Nested = 1.0  # one variance for independent members, or the covariance matrix of the flattened block
+    cross: tuple[tuple[str, Nested], ...] = ()  # with earlier inputs: (size of this block, size of the other)
+    each: bool = False  # whether it is drawn anew for each input of a network: noise, which is not trained
 
 
 @dataclass(frozen=True)

@@ -74,23 +74,15 @@ from netsor.lang.types import A, Index
 
 @dataclass(frozen=True)
 class Tangent:
-    """A tangent program, and how its inputs relate to those of the source program.
-
-    source      the program that was differentiated
-    rates       learning rates of its parameters
-    directions  d_p for each parameter p with a learning rate above 0
-    copies      t_W for each matrix W that has a fresh copy
-    remarks     assumptions about derivatives that the user should know
-    differences whether finite differences replace derivatives of users' functions
-    """
+    """A tangent program, and how its inputs relate to those of the source program."""
 
     program: Program
     source: Program
     rates: Rates
-    directions: Mapping[str, str]
-    copies: Mapping[str, str]
-    remarks: tuple[str, ...]
-    differences: bool = False
+    directions: Mapping[str, str]  # d_p for each parameter p with a learning rate above 0
+    copies: Mapping[str, str]  # t_W for each matrix W that has a fresh copy
+    remarks: tuple[str, ...]  # assumptions about derivatives that the user should know
+    differences: bool = False  # whether finite differences replace derivatives of users' functions
 
     def variances(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Translate variances (`W`) and rates (`W.rate`) to variances of the tangent program's inputs."""

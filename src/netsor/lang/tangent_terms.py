@@ -44,16 +44,11 @@ TangentTerms = tuple[TangentTerm, ...]
 
 @dataclass(frozen=True)
 class NormalForm:
-    """The arithmetic of sums of terms.
+    """The arithmetic of sums of terms."""
 
-    index     returns the index shape of an expression
-    constant  tells whether no vectors occur in an expression
-    unwound   rewrites an expression as a function of G-vars and C-vars
-    """
-
-    index: Callable[[Expr], Index]
-    constant: Callable[[Expr], bool]
-    unwound: Callable[[Expr], Expr] = lambda e: e
+    index: Callable[[Expr], Index]  # the index shape of an expression
+    constant: Callable[[Expr], bool]  # whether no vectors occur in an expression
+    unwound: Callable[[Expr], Expr] = lambda e: e  # an expression as a function of G-vars and C-vars
 
     def plus(self, *parts: TangentTerms) -> TangentTerms:
         """Add sums of terms, and collect the forms of equal coefficients."""
@@ -203,8 +198,8 @@ class NormalForm:
                 shape = self.index(rest)
                 before: dict[Expr, Expr] = {}
                 for e in _leaves(coef):
-                    copied = isinstance(e, Apply) and (e.op, e.attrs) == (op, attrs)
-                    before[e] = e.args[0] if copied and self.index(e) else e
+                    is_copy = isinstance(e, Apply) and (e.op, e.attrs) == (op, attrs) and self.index(e)
+                    before[e] = e.args[0] if isinstance(e, Apply) and is_copy else e
                 blocks = [e for e in before if self.index(e)]
                 alike = all(before[e] is not e and self.index(before[e]) == shape for e in blocks)
                 if blocks and alike and prod(self.index(form)) > prod(shape):
