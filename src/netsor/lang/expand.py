@@ -105,10 +105,6 @@ def _summands(expr: Expr) -> list[Expr]:
     return [expr, *reversed(terms)]
 
 
-def _ill_typed(what: str, *_: object) -> LoweringError:
-    return LoweringError(f"an expression is ill-typed: {what}")
-
-
 def _cells(values: list[Expr], shape: Index) -> np.ndarray:
     out = np.empty(len(values), object)
     out[:] = [_Member(v) for v in values]
@@ -129,7 +125,7 @@ class _Writer:
         self.form = NormalForm(lambda e: self.inferred(e).index, lambda e: self.inferred(e).width is None)
 
     def inferred(self, e: Expr) -> Inferred:
-        return infer(e, lambda name: type_of(self.program, name), _ill_typed)
+        return infer(e, lambda name: type_of(self.program, name))
 
     def all_names(self) -> Iterator[str]:
         for names in self.names.values():

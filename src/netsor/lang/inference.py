@@ -34,10 +34,14 @@ def type_of(program: Program, name: str) -> Inferred:
     return as_inferred(program.types[name]) if data is None else Inferred("K", data.shape)
 
 
+def _ill_typed(what: str, *_: object) -> NetsorError:
+    return NetsorError(f"an expression is ill-typed: {what}")
+
+
 def infer(
     expr: Expr,
     variable: Callable[[str], Inferred],
-    refuse: Callable[[str, str, Expr], NetsorError],
+    refuse: Callable[[str, str, Expr], NetsorError] = _ill_typed,
     memo: dict[Expr, Inferred] | None = None,
 ) -> Inferred:
     """Infer an expression from its variables; `refuse` creates the error about an ill-typed subexpression."""

@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from netsor.errors import NetsorError, TangentError
+from netsor.errors import TangentError
 from netsor.lang.blocks import broadcast_index
 from netsor.lang.controlled import Unwinder
 from netsor.lang.expr import Apply, Const, Expr, Ref, subtrees
@@ -492,7 +492,7 @@ class _Tangents:
         return self.inference(e).index
 
     def inference(self, e: Expr) -> Inferred:
-        return infer(e, self.type_of, _impossible, self.inferred)
+        return infer(e, self.type_of, memo=self.inferred)
 
     def type_of(self, name: str) -> Inferred:
         return type_of(self.program, self.like.get(name, name))
@@ -501,10 +501,6 @@ class _Tangents:
 def _is_batchnorm(form: Expr) -> bool:
     """Whether d_batchnorm(x, d_x) occurs: it depends on x, so it is no form, and has its own integral."""
     return any(isinstance(e, Apply) and e.op is d_batchnorm for e in subtrees(form))
-
-
-def _impossible(what: str, *_: object) -> NetsorError:
-    return NetsorError(f"a tangent is ill-typed: {what}")
 
 
 def _without_unread(program: Program, readouts: set[str]) -> Program:

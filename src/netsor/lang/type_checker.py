@@ -418,7 +418,7 @@ class _Checker:
         seen: set[Expr] = set()
         for s in self.program.statements:
             operands = {t.operand for t in s.terms} if isinstance(s, Output) else set()
-            for name in _newly_used(s, seen) if readouts else ():
+            for name in newly_used(s, seen) if readouts else ():
                 between = isinstance(s, Input) and s.name in readouts
                 reads = isinstance(s, Output) and name not in operands
                 if name in readouts and not between and not reads:
@@ -519,7 +519,7 @@ class _Checker:
         )
 
 
-def _newly_used(s: Statement, seen: set[Expr]) -> list[str]:
+def newly_used(s: Statement, seen: set[Expr]) -> list[str]:
     """The names that a statement reads, without those in expressions that were visited before."""
     # Statements share subexpressions; visiting each once keeps the check linear in the program.
     if not isinstance(s, Assignment):
