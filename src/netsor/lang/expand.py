@@ -38,7 +38,7 @@ from netsor.lang.program import (
     Term,
     used_by,
 )
-from netsor.lang.rewrite import ZEROS, at_head
+from netsor.lang.rewrite import ZERO, ZEROS, at_head
 from netsor.lang.symbolic_derivatives import Symbol
 from netsor.lang.tangent_terms import NormalForm, written_out
 from netsor.lang.types import H, Index
@@ -90,10 +90,18 @@ class _Member(Symbol):
     """A member of a block; a + (b + c) becomes (a + b) + c, the one form that is printed."""
 
     def __add__(self, other: _Member) -> _Member:
+        if self.expr == ZERO:
+            return other
         total = self
         for term in _summands(other.expr):
-            total = total.operate(add, total, Symbol(term))
+            total = _Member(at_head(Apply(add, (total.expr, term)), ZEROS))
         return total
+
+    def __mul__(self, other: Any) -> _Member:
+        """A product; weights are mostly 1 (or 0, in the padding)."""
+        if isinstance(other, int | float) and other in (0, 1):
+            return self if other else _Member(ZERO)
+        return self.operate(mul, self, other)
 
 
 def _summands(expr: Expr) -> list[Expr]:
@@ -116,6 +124,7 @@ class _Writer:
 
     def __init__(self, program: Program) -> None:
         self.program, self.types = program, program.types
+        self.plain = {name: replace(type_, index=()) for name, type_ in program.types.items()}
         taken = {*program.data, *program.types}
         self.names: dict[str, Any] = {}  # block -> array of its members' names, of the block's index shape
         for name, type_ in program.types.items():
@@ -144,8 +153,7 @@ class _Writer:
 
     def member(self, s: Input | MatMul | Assignment, i: Index, **changes: object) -> Any:
         """The statement of one member of a block."""
-        plain = replace(self.types[s.name], index=())
-        return replace(s, name=self.names[s.name][i], type=plain, **changes)
+        return replace(s, name=self.names[s.name][i], type=self.plain[s.name], **changes)
 
     def inputs(self, s: Input) -> Sequence[Statement]:
         """One Input per member."""
@@ -215,8 +223,8 @@ class _Writer:
         if any(name in self.vectors for name in refs(expr)):
             return expr
         vector = next(n for n in refs(whole) if isinstance(self.types.get(n), H))
-        zero = Apply(mul, (Const(0.0), Ref(self.names[vector].ravel()[0])))
-        return zero if expr == Const(0.0) else Apply(add, (expr, zero))
+        zero = Apply(mul, (ZERO, Ref(self.names[vector].ravel()[0])))
+        return zero if expr == ZERO else Apply(add, (expr, zero))
 
     # Expressions on arrays of expressions
 
@@ -290,7 +298,7 @@ def _mix(op: Mixing, options: dict, blocks: list[Block]) -> Block:
             out[i] = _Member(Apply(op, members, attrs))
             continue
         for k in range(groups.shape[-1]):  # masked members become 0, as masked softmax weights are
-            out[(*i, k)] = _Member(Const(0.0))
+            out[(*i, k)] = _Member(ZERO)
         for position, k in enumerate(which):
             out[(*i, k)] = _Member(Apply(op, members, attrs, position))
     if op.reduces:

@@ -55,7 +55,7 @@ def zero_factor(e: Apply) -> Expr | None:
     match e:
         case Apply(op, (a, b)) if op is mul and ZERO in (a, b):
             return ZERO
-        case Apply(op, (a, *_)) if op in (div, neg) and a == ZERO:
+        case Apply(op, (a, *_)) if a == ZERO and op in (div, neg):
             return ZERO
     return None
 
@@ -73,7 +73,7 @@ def zero_summand(e: Apply) -> Expr | None:
 def unit_factor(e: Apply) -> Expr | None:
     """1 x = x / 1 = x^1 = x."""
     match e:
-        case Apply(op, (a, b)) if op in (div, pow_) and b == ONE:
+        case Apply(op, (a, b)) if b == ONE and op in (div, pow_):
             return a
         case Apply(op, (a, b)) if op is mul and ONE in (a, b):
             return b if a == ONE else a
