@@ -20,8 +20,9 @@ class Symbol(Operators):
 
     >>> from netsor.lang.expr import Ref
     >>> from netsor.lang.show import show_expr
+    >>> from netsor.lang.functions import tanh
     >>> x = Symbol(Ref("x"))
-    >>> show_expr((2 * fn.tanh(x) + 0).expr)
+    >>> show_expr((2 * tanh(x) + 0).expr)
     '2*tanh(x)'
     """
 
@@ -41,9 +42,10 @@ def partial_derivatives(
     """Return the derivatives of `op(*args, **options)` by each argument, valid everywhere but at kinks.
 
     >>> from netsor.lang import parse_expr
+    >>> from netsor.lang.functions import mul
     >>> from netsor.lang.expr import Ref
     >>> from netsor.lang.show import show_expr
-    >>> [show_expr(d) for d in partial_derivatives(fn.mul, (Ref("x"), parse_expr("relu(y)")), {})]
+    >>> [show_expr(d) for d in partial_derivatives(mul, (Ref("x"), parse_expr("relu(y)")), {})]
     ['relu(y)', 'x']
     """
     derivative = op.about(options).derivative
