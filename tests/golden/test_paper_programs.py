@@ -12,9 +12,10 @@ import pytest
 import netsor as ns
 from each_case import each_case
 from netsor.errors import LoweringError
-from netsor.lang.lower import VARIANTS, variant_of
+from netsor.lang.lower import VARIANTS
 from netsor.lang.program import Input, Moment, Output, Program, Scalar, Statement, used_by
 from netsor.simulation import draw, forward
+from variants import variant_of
 
 PROGRAMS = Path(__file__).parents[2] / "examples" / "programs"
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from netsor.expect.quadrature.kinks import find_kinks
 from netsor.lang import Block, evaluate, parse_expr
-from netsor.lang.analysis import about, has_user_function, is_smooth
-from netsor.lang.expr import Apply, Const, Ref
+from netsor.lang.analysis import about, has_user_function, is_smooth_node
+from netsor.lang.expr import Apply, Const, Expr, Ref, subtrees
 from netsor.lang.facts import Growth
 from netsor.lang.functions import ARITHMETIC, FUNCTIONS, add, div, maximum, minimum, mul, neg, pow_, sub
 from netsor.lang.ops import Function
@@ -24,6 +24,11 @@ X = Ref("x")
 def value(expr, x):
     with np.errstate(all="ignore"):
         return np.broadcast_to(evaluate(expr, {"x": Block(x, 0, True), "c": Block(0.7, 0)}).array, x.shape)
+
+
+def is_smooth(e: Expr) -> bool:
+    """Whether all functions in an expression are smooth."""
+    return all(is_smooth_node(node) for node in subtrees(e) if isinstance(node, Apply))
 
 
 KNOWN = [  # text, kinks, jumps, growth, parity

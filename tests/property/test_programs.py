@@ -18,11 +18,12 @@ from netsor.lang.blocks import Block
 from netsor.lang.expand import _Writer
 from netsor.lang.expr import Apply, subtrees
 from netsor.lang.functions import named
-from netsor.lang.lower import VARIANTS, variant_of
+from netsor.lang.lower import VARIANTS
 from netsor.lang.program import Input, LinComb, Moment, Nonlin, Normal, Program, Scalar, Term, used_by
 from netsor.lang.types import A, C, H
 from netsor.simulation import draw, forward, simulate
 from netsor.simulation.simulate import SimulationRun
+from variants import variant_of
 
 PLUS = [v for v in VARIANTS if v.endswith("+")]
 Weights = dict[str, np.ndarray]

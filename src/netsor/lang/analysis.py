@@ -22,7 +22,7 @@ import numpy as np
 
 from netsor.lang import functions as fn
 from netsor.lang.expr import Apply, Const, Expr, Ref, subtrees
-from netsor.lang.facts import Facts, Growth
+from netsor.lang.facts import Facts, Growth, growth_of
 from netsor.lang.ops import Function
 from netsor.lang.piecewise_polynomials import PiecewisePolynomial
 
@@ -34,24 +34,15 @@ MOST_DEGREE = 64
 
 @dataclass(frozen=True)
 class About:
-    """Properties of an expression of one variable.
+    """Properties of an expression of one variable, as in `Facts` of a function."""
 
-    kinks      points; the expression is smooth elsewhere. None: unknown
-    jumps      points; the expression is continuous elsewhere. None: unknown
-    range      lower and upper bounds of its values
-    growth     upper bound of its growth
-    parity     1 if it is even, -1 if it is odd, else 0
-    pieces     the expression as a piecewise polynomial, if it is one (values at the knots may differ)
-    constant   whether the variable does not occur
-    """
-
-    kinks: Places = None
-    jumps: Places = None
+    kinks: Places = None  # it is smooth elsewhere; None: unknown
+    jumps: Places = None  # it is continuous elsewhere; None: unknown
     range: Interval = (-inf, inf)
     growth: Growth = Growth.UNKNOWN
     parity: int = 0
-    pieces: PiecewisePolynomial | None = None
-    constant: bool = False
+    pieces: PiecewisePolynomial | None = None  # its values at the knots may differ
+    constant: bool = False  # whether the variable does not occur
 
     @property
     def is_smooth(self) -> bool:
@@ -73,15 +64,10 @@ def about_parts(expr: Expr, name: str) -> dict[Expr, About]:
         if isinstance(node, Ref):
             facts[node] = _of_pieces(identity) if node.name == name else PARAMETER
         elif isinstance(node, Const):
-            facts[node] = _of_pieces(PiecewisePolynomial.constant(node.value))
+            facts[node] = _number(node.value)
         else:
             facts[node] = _applied(node, tuple(facts[arg] for arg in node.args))
     return facts
-
-
-def is_smooth(expr: Expr) -> bool:
-    """Whether all functions in an expression are smooth, for any number of variables."""
-    return all(is_smooth_node(node) for node in subtrees(expr) if isinstance(node, Apply))
 
 
 def is_smooth_node(node: Apply) -> bool:
@@ -119,14 +105,16 @@ def _constant(node: Apply, args: tuple[About, ...]) -> About:
         return PARAMETER
     with np.errstate(all="ignore"):
         value = float(node.op(*values, **node.options))
-    return _of_pieces(PiecewisePolynomial.constant(value)) if isfinite(value) else About()
+    return _number(value) if isfinite(value) else About()
 
 
 def _of_pieces(f: PiecewisePolynomial) -> About:
     """Read off the properties of a piecewise polynomial."""
-    # The outer pieces decide the growth: degree 0 is bounded, 1 linear, 2 and more polynomial.
-    growth = Growth(min(max(len(p) for p in (f.pieces[0], f.pieces[-1])) - 1, 2))
-    return About(f.kinks, f.jumps, f.range, growth, f.parity, f, not f.knots and f.degree == 0)
+    return About(f.kinks, f.jumps, f.range, growth_of(f), f.parity, f, not f.knots and f.degree == 0)
+
+
+def _number(value: float) -> About:
+    return _of_pieces(PiecewisePolynomial.constant(value))
 
 
 def _kept(f: PiecewisePolynomial) -> bool:
@@ -144,7 +132,8 @@ def _unary(op: Callable[..., Any], facts: Facts, x: About) -> About:
         composed = x.pieces.then(facts.pieces, op)
         if _kept(composed):
             return _of_pieces(composed)
-    if _leaves(x.range, facts.domain) or any(x.range[0] <= pole <= x.range[1] for pole in facts.poles or ()):
+    leaves_domain = x.range[0] < facts.domain[0] or x.range[1] > facts.domain[1]
+    if leaves_domain or any(x.range[0] <= pole <= x.range[1] for pole in facts.poles or ()):
         return About()
     low, high = _image(op, facts, x.range)
     bounded = isfinite(low) and isfinite(high)
@@ -156,11 +145,6 @@ def _unary(op: Callable[..., Any], facts: Facts, x: About) -> About:
         # f of an even x is even; f of an odd x has the parity of f, up to the sign.
         1 if x.parity == 1 else x.parity * x.parity * facts.parity,
     )
-
-
-def _leaves(x: Interval, domain: Interval) -> bool:
-    """Whether an interval leaves the domain."""
-    return x[0] < domain[0] or x[1] > domain[1]
 
 
 def _image(op: Callable[..., Any], facts: Facts, x: Interval) -> Interval:
@@ -235,15 +219,11 @@ def _mul(x: About, y: About) -> About:
     return About(kinks, jumps, _corners(x.range, y.range), growth, x.parity * y.parity)
 
 
-def _scaled(x: About, factor: float) -> About:
-    return _mul(x, _of_pieces(PiecewisePolynomial.constant(factor)))
-
-
 def _div(x: About, y: About) -> About:
     """x / y for y a number other than 0, an unknown constant, or a function bounded away from 0."""
     if y.constant and y.pieces:
         value = y.pieces.pieces[0][0]
-        return _scaled(x, 1 / value) if value else About()
+        return _mul(x, _number(1 / value)) if value else About()
     if y.constant:
         return _mul(x, PARAMETER)
     low, high = y.range
@@ -258,7 +238,7 @@ def _pow(x: About, y: About) -> About:
     # a^y with a number a is exp(y log a).
     if not y.constant:
         base = x.pieces.pieces[0][0] if x.constant and x.pieces else 0.0
-        return _unary(fn.exp, fn.exp.about(), _scaled(y, log(base))) if base > 0 else About()
+        return _unary(fn.exp, fn.exp.about(), _mul(y, _number(log(base)))) if base > 0 else About()
     power = y.pieces.pieces[0][0] if y.pieces else None
     if power is not None and power.is_integer() and 0 <= power <= MOST_DEGREE:
         return _whole_power(x, int(power))
@@ -272,7 +252,7 @@ def _pow(x: About, y: About) -> About:
 def _whole_power(x: About, n: int) -> About:
     if x.pieces and x.pieces.degree * n <= MOST_DEGREE:
         return _of_pieces(x.pieces**n)
-    out = _of_pieces(PiecewisePolynomial.constant(1.0))
+    out = _number(1.0)
     for _ in range(n):
         out = _mul(out, x)
     low, high = out.range

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from netsor.lang.array_api import array_namespace
 
 
@@ -61,13 +63,19 @@ def align(blocks: Sequence[Block]) -> tuple[list[Any], int, bool]:
     return [b.lift(rank, vector) for b in blocks], rank, vector
 
 
+def broadcast(blocks: Sequence[Block]) -> tuple[list[Any], int, bool]:
+    """Lift blocks to arrays of equal shape and type, because the array API stacks no others."""
+    arrays, rank, vector = align(blocks)
+    like = next(a for a in arrays if not isinstance(a, float))
+    xp = array_namespace(like)
+    arrays = [xp.asarray(a, dtype=like.dtype) if isinstance(a, float) else a for a in arrays]
+    shape = np.broadcast_shapes(*(a.shape for a in arrays))
+    return [a if a.shape == shape else xp.broadcast_to(a, shape) for a in arrays], rank, vector
+
+
 def broadcast_index(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     """Broadcast index shapes by NumPy's rule."""
-    rank = max((len(s) for s in shapes), default=0)
-    out = []
-    for sizes in zip(*((1,) * (rank - len(s)) + s for s in shapes), strict=True):
-        long = {n for n in sizes if n != 1}
-        if len(long) > 1:
-            raise ValueError(f"index shapes {', '.join(map(str, shapes))} do not broadcast")
-        out.append(long.pop() if long else 1)
-    return tuple(out)
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise ValueError(f"index shapes {', '.join(map(str, shapes))} do not broadcast") from None

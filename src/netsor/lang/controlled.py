@@ -16,7 +16,7 @@ from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Expr, Ref, refs, subtrees, transform
 from netsor.lang.facts import Growth
-from netsor.lang.program import LinComb, Moment, Nonlin, Program, Scalar
+from netsor.lang.program import Assignment, Moment, Nonlin, Program
 from netsor.lang.types import H, Type
 
 # Radii up to 10^6. exp(x^2) overflows long before, but the slope uses only radii where phi is finite.
@@ -28,43 +28,21 @@ Function = Nonlin | Moment
 class Unwinder:
     """Rewrites expressions as functions of G-vars and C-vars only (the paper's unwound nonlinearity).
 
-    kinds  statements whose variables are replaced by their definitions
+    Variables that statements of these `kinds` define are replaced by their definitions.
     """
 
     def __init__(self, program: Program, kinds: tuple[type, ...] = (Nonlin,)) -> None:
-        self.definitions, self.kinds = program.definitions, kinds
-        self.known: dict[str, Expr] = {}
+        self.unwound: dict[str, Expr] = {}
+        for s in program.statements:
+            if isinstance(s, kinds) and isinstance(s, Assignment):
+                self.unwound[s.name] = self(s.expr)
 
     def __call__(self, expr: Expr) -> Expr:
-        path = self._missing(expr)  # an explicit stack: programs may be deeper than Python's stack
-        while path:
-            source = self.definitions[path[-1]]
-            assert isinstance(source, LinComb | Nonlin | Scalar)
-            first = self._missing(source.expr)
-            if first:
-                path += first
-            else:
-                self.known[path.pop()] = self._replace(source.expr)
-        return self._replace(expr)
-
-    def _missing(self, expr: Expr) -> list[str]:
-        """The names in an expression whose definitions are not unwound yet."""
-        return [
-            name
-            for name in refs(expr)
-            if name not in self.known and isinstance(self.definitions.get(name), self.kinds)
-        ]
-
-    def _replace(self, expr: Expr) -> Expr:
-        return transform(expr, lambda ref: self.known.get(ref.name, ref))
+        return transform(expr, lambda ref: self.unwound.get(ref.name, ref))
 
 
 def growth_problem(program: Program, types: Mapping[str, Type]) -> tuple[Function, str] | None:
-    """Find the first nonlinearity that grows too fast; return it with the reason, or None.
-
-    Nonlin statements are evaluated along the rays in order. Only statements on a path through a function that
-    may grow exponentially are evaluated.
-    """
+    """Find the first nonlinearity that grows too fast along the rays; return it with the reason, or None."""
     steps = _suspects(program, types)
     last = {name: i for i, (s, _) in enumerate(steps) for name in refs(s.expr)}
     rng = np.random.default_rng(0)

@@ -16,20 +16,14 @@ from netsor.lang.piecewise_polynomials import PiecewisePolynomial
 
 @dataclass(frozen=True)
 class ExpTerm:
-    """The real part of p(x) exp(rate x - bend x^2) 1[side (u - knot) > 0].
+    """The real part of p(x) exp(rate x - bend x^2) 1[side (u - knot) > 0]."""
 
-    coefs  coefficients of p, ascending
-    knot   None: no indicator
-    noise  variance of u - x
-    tie    value of the indicator if u = knot surely
-    """
-
-    coefs: tuple[complex, ...]
+    coefs: tuple[complex, ...]  # coefficients of p, ascending
     rate: complex = 0.0
-    knot: float | None = None
-    noise: float = 0.0
+    knot: float | None = None  # None: no indicator
+    noise: float = 0.0  # variance of u - x
     side: int = 1
-    tie: float = 0.0
+    tie: float = 0.0  # value of the indicator if u = knot surely
     bend: float = 0.0
 
     @property

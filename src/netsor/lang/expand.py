@@ -19,14 +19,15 @@ from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees
 from netsor.lang.functions import add, d_batchnorm, mul
 from netsor.lang.index_maps import at
-from netsor.lang.inference import Inferred, as_inferred, infer
-from netsor.lang.input_laws import input_covariance, input_mean
+from netsor.lang.inference import Inferred, infer, type_of
+from netsor.lang.input_laws import input_covariance
 from netsor.lang.lower import drop_dead
 from netsor.lang.ops import Function, IndexMap, Mixing, axes_of
 from netsor.lang.program import (
     Assignment,
     Embedding,
     Input,
+    Law,
     MatMul,
     MatrixLaw,
     Normal,
@@ -37,7 +38,8 @@ from netsor.lang.program import (
     Term,
     used_by,
 )
-from netsor.lang.rewrite import ZEROS, at_head
+from netsor.lang.rewrite import ZERO, ZEROS, at_head
+from netsor.lang.symbolic_derivatives import Symbol
 from netsor.lang.tangent_terms import NormalForm, written_out
 from netsor.lang.types import H, Index
 
@@ -84,36 +86,22 @@ def _drop_dead_members(expanded: Program, program: Program, writer: _Writer) -> 
     return replace(kept, data={name: array for name, array in kept.data.items() if name in named})
 
 
-class _Cell:
-    """An entry of an object array: an expression with + and *, which simplify 0 + x, 0 * x and 1 * x."""
+class _Member(Symbol):
+    """A member of a block; a + (b + c) becomes (a + b) + c, the one form that is printed."""
 
-    __slots__ = ("expr",)
-
-    def __init__(self, expr: Expr) -> None:
-        self.expr = expr
-
-    def __add__(self, other: _Cell) -> _Cell:
-        if self.expr == Const(0.0):
+    def __add__(self, other: _Member) -> _Member:
+        if self.expr == ZERO:
             return other
-        match other.expr:
-            case Const(0.0):
-                return self
-            case Apply(op) if op is add:  # a + (b + c) -> (a + b) + c, the one form that is printed
-                total, terms = self.expr, _summands(other.expr)
-                for term in terms:
-                    total = Apply(add, (total, term))
-                return _Cell(total)
-        return _Cell(Apply(add, (self.expr, other.expr)))
+        total = self
+        for term in _summands(other.expr):
+            total = _Member(at_head(Apply(add, (total.expr, term)), ZEROS))
+        return total
 
-    def __mul__(self, other: Any) -> _Cell:
-        factor = other.expr if isinstance(other, _Cell) else Const(float(other))
-        if Const(0.0) in (self.expr, factor):
-            return _Cell(Const(0.0))
-        if self.expr == Const(1.0):
-            return _Cell(factor)
-        return self if factor == Const(1.0) else _Cell(Apply(mul, (self.expr, factor)))
-
-    __rmul__ = __mul__
+    def __mul__(self, other: Any) -> _Member:
+        """A product; weights are mostly 1 (or 0, in the padding)."""
+        if isinstance(other, int | float) and other in (0, 1):
+            return self if other else _Member(ZERO)
+        return self.operate(mul, self, other)
 
 
 def _summands(expr: Expr) -> list[Expr]:
@@ -127,17 +115,8 @@ def _summands(expr: Expr) -> list[Expr]:
 
 def _cells(values: list[Expr], shape: Index) -> np.ndarray:
     out = np.empty(len(values), object)
-    out[:] = [_Cell(v) for v in values]
+    out[:] = [_Member(v) for v in values]
     return out.reshape(shape)
-
-
-def _object(value: object) -> np.ndarray:
-    """Wrap a single object in an array of no axes; np.array would search it for a sequence."""
-    if isinstance(value, np.ndarray):
-        return value
-    out = np.empty((), object)
-    out[()] = value
-    return out
 
 
 class _Writer:
@@ -145,6 +124,7 @@ class _Writer:
 
     def __init__(self, program: Program) -> None:
         self.program, self.types = program, program.types
+        self.plain = {name: replace(type_, index=()) for name, type_ in program.types.items()}
         taken = {*program.data, *program.types}
         self.names: dict[str, Any] = {}  # block -> array of its members' names, of the block's index shape
         for name, type_ in program.types.items():
@@ -154,11 +134,7 @@ class _Writer:
         self.form = NormalForm(lambda e: self.inferred(e).index, lambda e: self.inferred(e).width is None)
 
     def inferred(self, e: Expr) -> Inferred:
-        return infer(e, self.known, lambda what, *_: LoweringError(f"an expression is ill-typed: {what}"))
-
-    def known(self, name: str) -> Inferred:
-        data = self.program.data.get(name)
-        return as_inferred(self.types[name]) if data is None else Inferred("K", data.shape)
+        return infer(e, lambda name: type_of(self.program, name))
 
     def all_names(self) -> Iterator[str]:
         for names in self.names.values():
@@ -175,42 +151,29 @@ class _Writer:
             case _:
                 return self.assignments(s)
 
+    def member(self, s: Input | MatMul | Assignment, i: Index, **changes: object) -> Any:
+        """The statement of one member of a block."""
+        return replace(s, name=self.names[s.name][i], type=self.plain[s.name], **changes)
+
     def inputs(self, s: Input) -> Sequence[Statement]:
-        """One Input per member; correlated members list their covariances with the earlier ones."""
-        names, plain = self.names[s.name], replace(s.type, index=())
+        """One Input per member."""
+        members = enumerate(np.ndindex(self.names[s.name].shape))
+        return [self.member(s, i, law=self.member_law(s, k, i)) for k, i in members]
+
+    def member_law(self, s: Input, k: int, i: Index) -> Law:
+        """The law of member k, of index i; it lists the covariances with all earlier members."""
         match s.law:
             case MatrixLaw():
-                return [replace(s, name=n, type=plain) for n in names.ravel()]
+                return s.law
             case Embedding(matrix, data, aligned):
                 inner = len(self.types[matrix].index)
-                return [
-                    replace(
-                        s,
-                        name=names[i],
-                        type=plain,
-                        law=Embedding(self.names[matrix][i[:inner]], _data_at(data, i[:aligned] + i[inner:])),
-                    )
-                    for i in np.ndindex(names.shape)
-                ]
-            case law:
-                # A number as covariance means independent members.
-                if isinstance(law.cov, float) and not law.cross:
-                    mean = input_mean(s)
-                    return [
-                        replace(s, name=n, type=plain, law=replace(law, mean=float(mean[k])))
-                        for k, n in enumerate(names.ravel())
-                    ]
-                return [
-                    replace(s, name=n, type=plain, law=self.member_law(s, law, k))
-                    for k, n in enumerate(names.ravel())
-                ]
-
-    def member_law(self, s: Input, law: Normal, k: int) -> Normal:
-        """The law of member k with its covariances to all earlier members, of this block and of others."""
-        earlier = [name for name, _ in law.cross]
-        sources = [self.program.definitions[name] for name in earlier] + [s]
+                return Embedding(self.names[matrix][i[:inner]], _data_at(data, i[:aligned] + i[inner:]))
+        law, names = s.law, self.names[s.name]
+        mean = float(np.broadcast_to(np.asarray(law.mean), names.shape)[i])
+        if isinstance(law.cov, float) and not law.cross:  # members are independent
+            return replace(law, mean=mean)
         cross: list[tuple[str, float]] = []
-        for t in sources:
+        for t in [*(self.program.definitions[name] for name, _ in law.cross), s]:
             assert isinstance(t, Input)
             sigma = input_covariance(self.program, s, t)
             assert sigma is not None
@@ -218,18 +181,17 @@ class _Writer:
             cross += [(n, float(sigma[k, j])) for j, n in enumerate(earlier_names) if sigma[k, j] != 0]
         variances = input_covariance(self.program, s, s)
         assert variances is not None
-        return Normal(float(input_mean(s)[k]), float(variances[k, k]), tuple(cross), law.each)
+        return Normal(mean, float(variances[k, k]), tuple(cross), law.each)
 
     def matmuls(self, s: MatMul) -> Sequence[Statement]:
         """One MatMul per member: matrix[i, j] @ vector[i, k], where the aligned axes i are shared."""
-        names, matrices, vectors = self.names[s.name], self.names[s.matrix], self.names[s.operand]
-        plain = replace(self.types[s.name], index=())
+        matrices, vectors = self.names[s.matrix], self.names[s.operand]
         inner = matrices.ndim
         return [
-            MatMul(
-                names[i], matrices[i[:inner]], vectors[i[: s.aligned] + i[inner:]], 0, plain, place=s.place
+            self.member(
+                s, i, matrix=matrices[i[:inner]], operand=vectors[i[: s.aligned] + i[inner:]], aligned=0
             )
-            for i in np.ndindex(names.shape)
+            for i in np.ndindex(self.names[s.name].shape)
         ]
 
     def outputs(self, s: Output) -> Sequence[Statement]:
@@ -250,11 +212,10 @@ class _Writer:
     def assignments(self, s: Assignment) -> Sequence[Statement]:
         """One assignment per member."""
         cells = self.evaluate(s.expr).array
-        names, plain = self.names[s.name], replace(self.types[s.name], index=())
-        members = [replace(s, name=names[i], expr=cells[i].expr, type=plain) for i in np.ndindex(names.shape)]
-        if isinstance(s, Scalar):
-            return members
-        return [replace(m, expr=self.as_vector(m.expr, s.expr)) for m in members]
+        exprs = {i: cells[i].expr for i in np.ndindex(self.names[s.name].shape)}
+        if not isinstance(s, Scalar):
+            exprs = {i: self.as_vector(expr, s.expr) for i, expr in exprs.items()}
+        return [self.member(s, i, expr=expr) for i, expr in exprs.items()]
 
     def as_vector(self, expr: Expr, whole: Expr) -> Expr:
         """Add 0 * (some vector) to a member without vectors, such as a sum over no neighbours."""
@@ -262,8 +223,8 @@ class _Writer:
         if any(name in self.vectors for name in refs(expr)):
             return expr
         vector = next(n for n in refs(whole) if isinstance(self.types.get(n), H))
-        zero = Apply(mul, (Const(0.0), Ref(self.names[vector].ravel()[0])))
-        return zero if expr == Const(0.0) else Apply(add, (expr, zero))
+        zero = Apply(mul, (ZERO, Ref(self.names[vector].ravel()[0])))
+        return zero if expr == ZERO else Apply(add, (expr, zero))
 
     # Expressions on arrays of expressions
 
@@ -278,7 +239,7 @@ class _Writer:
         """The array of plain expressions of a node, from those of its arguments."""
         match expr:
             case Const():
-                return Block(_object(_Cell(expr)), 0)
+                return Block(_cells([expr], ()), 0)
             case Ref(name) if name in self.program.data:
                 array = self.program.data[name]
                 return Block(_cells([Const(float(v)) for v in array.ravel()], array.shape), array.ndim)
@@ -289,7 +250,7 @@ class _Writer:
         match expr.op:
             case IndexMap():
                 out = expr.op.run(*blocks, **expr.options)
-                return Block(_object(out.array), out.rank)
+                return Block(np.asarray(out.array, object), out.rank)
             case Mixing() if expr.op is d_batchnorm:
                 return self.evaluate(written_out(self.form, expr))
             case Mixing() if "axis" in expr.options:
@@ -334,12 +295,12 @@ def _mix(op: Mixing, options: dict, blocks: list[Block]) -> Block:
         which = np.flatnonzero(counts[i])
         members = tuple(groups[i][k].expr for k in which)
         if op.reduces:
-            out[i] = _Cell(Apply(op, members, attrs))
+            out[i] = _Member(Apply(op, members, attrs))
             continue
         for k in range(groups.shape[-1]):  # masked members become 0, as masked softmax weights are
-            out[(*i, k)] = _Cell(Const(0.0))
+            out[(*i, k)] = _Member(ZERO)
         for position, k in enumerate(which):
-            out[(*i, k)] = _Cell(Apply(op, members, attrs, position))
+            out[(*i, k)] = _Member(Apply(op, members, attrs, position))
     if op.reduces:
         return Block(out, len(kept))
     full = out.reshape([array.shape[a] for a in kept] + sizes)

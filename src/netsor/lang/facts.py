@@ -43,53 +43,30 @@ class Far:
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about a function f; by default nothing is known.
+    """Facts about a function f; by default nothing is known."""
 
-    derivative   f'(x), or the tuple of all partial derivatives, as a function of the same arguments. It is
-                 written in functions of the language, so it takes numbers, arrays, traced values and symbols
-    kinks        points where f or one of its derivatives jumps; f is smooth elsewhere
-    jumps        the kinks where f itself jumps
-    poles        points where f or f' is unbounded
-    domain       the interval on which f is defined
-    range        lower and upper bounds of its values
-    growth       an upper bound of its growth
-    monotone     1 if f never decreases, -1 if it never increases, else 0
-    parity       1 if f is even, -1 if it is odd, else 0
-    slopes       (above, below): f(x) = above x for x > 0 and below x for x < 0
-    far          the limit at large variances
-    pieces       f as a piecewise polynomial
-    terms        f as a sum of terms with closed forms
-    near         if f(0) = 0: terms without cancellation near 0, equal to f up to 1e-10 for |x| < 0.1
-    """
-
+    # f'(x), or the tuple of all partial derivatives, as a function of the same arguments. It is written in
+    # functions of the language, so it takes numbers, arrays, traced values and symbols.
     derivative: Callable[..., Any] | None = None
-    kinks: Places | None = None
-    jumps: Places | None = None
-    poles: Places | None = None
+    kinks: Places | None = None  # points where f or one of its derivatives jumps; f is smooth elsewhere
+    jumps: Places | None = None  # the kinks where f itself jumps
+    poles: Places | None = None  # points where f or f' is unbounded
     domain: tuple[float, float] = (-inf, inf)
-    range: tuple[float, float] = (-inf, inf)
-    growth: Growth = Growth.UNKNOWN
-    monotone: int = 0
-    parity: int = 0
-    slopes: tuple[float, float] | None = None
-    far: Far | None = None
-    pieces: PiecewisePolynomial | None = None
-    terms: ExpTerms | None = None
+    range: tuple[float, float] = (-inf, inf)  # lower and upper bounds of its values
+    growth: Growth = Growth.UNKNOWN  # an upper bound of its growth
+    monotone: int = 0  # 1 if f never decreases, -1 if it never increases, else 0
+    parity: int = 0  # 1 if f is even, -1 if it is odd, else 0
+    slopes: tuple[float, float] | None = None  # (above, below): above x for x > 0, below x for x < 0
+    far: Far | None = None  # the limit at large variances
+    pieces: PiecewisePolynomial | None = None  # f as a piecewise polynomial
+    terms: ExpTerms | None = None  # f as a sum of terms with closed forms
+    # If f(0) = 0: terms without cancellation near 0, equal to f up to 1e-10 for |x| < 0.1.
     near: ExpTerms | None = None
 
     @property
     def is_smooth(self) -> bool:
         """Whether all derivatives certainly exist and are bounded on bounded sets."""
         return self.kinks == () and self.poles == () and self.domain == (-inf, inf)
-
-    @property
-    def is_mild(self) -> bool:
-        """Whether f is continuous, has no poles and grows like a power of x, as relu and polynomials do.
-
-        Near correlation 1, rounding of a covariance then changes E[f(x) f(y)] no more than it changes E[x y].
-        """
-        powers = (Growth.LINEAR, Growth.POLYNOMIAL)
-        return self.growth in powers and self.jumps == () and self.poles == ()
 
 
 UNKNOWN = Facts()
@@ -103,16 +80,20 @@ def smooth(derivative: Callable[..., Any], **facts: Any) -> Facts:
     return Facts(derivative, kinks=(), jumps=(), poles=(), **facts)
 
 
+def growth_of(f: PiecewisePolynomial) -> Growth:
+    """The growth of the outer pieces: degree 0 is bounded, 1 linear, 2 and more polynomial."""
+    return Growth(min(max(len(p) for p in (f.pieces[0], f.pieces[-1])) - 1, 2))
+
+
 def facts_of_pieces(f: PiecewisePolynomial, derivative: Callable[..., Any], **changes: object) -> Facts:
     """Derive the facts of a piecewise polynomial from its pieces."""
-    growth = Growth(min(max(len(p) for p in (f.pieces[0], f.pieces[-1])) - 1, 2))
     facts = Facts(
         derivative,
         f.kinks,
         f.jumps,
         poles=(),
         range=f.range,
-        growth=growth,
+        growth=growth_of(f),
         monotone=f.monotone,
         parity=f.parity,
         slopes=f.slopes,

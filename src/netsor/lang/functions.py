@@ -20,46 +20,6 @@ from netsor.lang.facts import UNKNOWN, Facts, Far, Growth, facts_of_pieces, smoo
 from netsor.lang.ops import Function, IndexMap, Mixing, Op
 from netsor.lang.piecewise_polynomials import PiecewisePolynomial
 
-__all__ = [
-    "ARITHMETIC",
-    "FUNCTIONS",
-    "MIXINGS",
-    "abs_",
-    "add",
-    "cos",
-    "d_batchnorm",
-    "div",
-    "elu",
-    "erf",
-    "erf_gate",
-    "exp",
-    "gaussian",
-    "gelu",
-    "hard_tanh",
-    "identity",
-    "leaky_relu",
-    "log",
-    "maximum",
-    "minimum",
-    "mul",
-    "named",
-    "neg",
-    "piecewise",
-    "polynomial",
-    "pow_",
-    "register",
-    "relu",
-    "sigmoid",
-    "sign",
-    "silu",
-    "sin",
-    "softplus",
-    "sqrt",
-    "step",
-    "sub",
-    "tanh",
-]
-
 FUNCTIONS: dict[str, Function] = {}
 SQRT_PI = math.sqrt(math.pi)
 ZETA_3 = 1.2020569031595942
@@ -68,11 +28,7 @@ ZETA_3 = 1.2020569031595942
 def register(
     facts: Facts | Callable[..., Facts] = UNKNOWN, arity: int = 1, **defaults: Any
 ) -> Callable[[Callable[..., Any]], Function]:
-    """Add a function of real numbers to the language, under its own name.
-
-    facts     its facts, or a function from its options to facts
-    defaults  its options with their defaults
-    """
+    """Add a function to the language, under its own name; `facts` may depend on its options."""
 
     def enter(fn: Callable[..., Any]) -> Function:
         function = Function(fn.__name__.rstrip("_"), fn, arity, defaults=defaults, facts=facts)
@@ -174,7 +130,8 @@ def piecewise(x, knots, pieces):
     return total
 
 
-# Functions with a closed form by Gaussian noise, exponentials and waves.
+# Functions with a closed form by Gaussian noise, exponentials and waves. A derivative that mentions its own
+# function takes it from FUNCTIONS, because a type checker refuses a name inside its own decorator.
 
 
 @register(
@@ -221,13 +178,9 @@ def gelu(x):
     return x * (1 + array_api.erf(x * math.sqrt(0.5))) / 2
 
 
-def _exp_slope(x: object) -> Any:
-    return exp(x)
-
-
 @register(
     smooth(
-        derivative=_exp_slope,
+        derivative=lambda x: FUNCTIONS["exp"](x),
         range=(0.0, math.inf),
         growth=Growth.EXPONENTIAL,
         monotone=1,
@@ -254,16 +207,15 @@ def gaussian(x, rate):
     return array_namespace(x).exp(-rate * x * x)
 
 
-def _sin_slope(x: object) -> Any:
-    return cos(x)
+_wave = partial(smooth, range=(-1.0, 1.0))
 
 
-@register(smooth(_sin_slope, range=(-1.0, 1.0), parity=-1, terms=(ExpTerm((-1j,), rate=1j),)))
+@register(_wave(lambda x: FUNCTIONS["cos"](x), parity=-1, terms=(ExpTerm((-1j,), rate=1j),)))
 def sin(x):
     return array_namespace(x).sin(x)
 
 
-@register(smooth(lambda x: -sin(x), range=(-1.0, 1.0), parity=1, terms=(ExpTerm((1.0,), rate=1j),)))
+@register(_wave(lambda x: -sin(x), parity=1, terms=(ExpTerm((1.0,), rate=1j),)))
 def cos(x):
     return array_namespace(x).cos(x)
 
@@ -295,13 +247,9 @@ def elu(x, alpha):
 # Functions without closed forms.
 
 
-def _tanh_slope(x: object) -> Any:
-    return 1 - tanh(x) ** 2
-
-
 @register(
     smooth(
-        derivative=_tanh_slope,
+        derivative=lambda x: 1 - FUNCTIONS["tanh"](x) ** 2,
         range=(-1.0, 1.0),
         monotone=1,
         parity=-1,
@@ -312,13 +260,9 @@ def tanh(x):
     return array_namespace(x).tanh(x)
 
 
-def _sigmoid_slope(x: Any) -> Any:
-    return sigmoid(x) * sigmoid(-x)
-
-
 @register(
     smooth(
-        derivative=_sigmoid_slope,
+        derivative=lambda x: FUNCTIONS["sigmoid"](x) * FUNCTIONS["sigmoid"](-x),
         range=(0.0, 1.0),
         monotone=1,
         far=Far("step", 2 * math.log(2), 2 * math.log(2) - 1),
@@ -367,11 +311,7 @@ _of_positive = partial(
 )
 
 
-def _sqrt_slope(x: object) -> Any:
-    return 0.5 / sqrt(x)
-
-
-@register(_of_positive(_sqrt_slope, range=(0.0, math.inf)))
+@register(_of_positive(lambda x: 0.5 / FUNCTIONS["sqrt"](x), range=(0.0, math.inf)))
 def sqrt(x):
     return array_namespace(x).sqrt(x)
 
@@ -431,14 +371,6 @@ ARITHMETIC = {op.name: op for op in (add, sub, mul, div, neg, pow_)}
 # Functions of several members of a block.
 
 
-def _max(members):
-    return array_namespace(members).max(members, axis=0)
-
-
-def _min(members):
-    return array_namespace(members).min(members, axis=0)
-
-
 def _argmax(members):
     """1 for the largest member and 0 for the others; k equal largest members get 1/k. The gradient of max."""
     xp = array_namespace(members)
@@ -476,8 +408,8 @@ def _softmax(members, mask=None):
 MIXINGS = {
     op.name: op
     for op in (
-        Mixing("max", _max, reduces=True),
-        Mixing("min", _min, reduces=True),
+        Mixing("max", lambda members: array_namespace(members).max(members, axis=0), reduces=True),
+        Mixing("min", lambda members: array_namespace(members).min(members, axis=0), reduces=True),
         Mixing("argmax", _argmax),
         Mixing("batchnorm", _batchnorm),
         Mixing("softmax", _softmax, masked=True),

@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from netsor.lang.array_api import array_namespace
-from netsor.lang.blocks import Block, align, broadcast_index
+from netsor.lang.blocks import Block, broadcast, broadcast_index
 from netsor.lang.expr import Attr, Slice
 from netsor.lang.ops import IndexMap, axes_of
 from netsor.lang.types import Index
@@ -126,18 +126,8 @@ def _mean(x: Block, *, axis: Attr) -> Block:
     return total.like(total.array * (1 / count), total.rank)
 
 
-def _together(xs: tuple[Block, ...]) -> tuple[list[Any], int, bool]:
-    """Broadcast blocks to arrays of equal shape, because the array API stacks equal shapes only."""
-    arrays, rank, vector = align(xs)
-    like = next(a for a in arrays if not isinstance(a, float))
-    xp = array_namespace(like)
-    arrays = [xp.asarray(a, dtype=like.dtype) if isinstance(a, float) else a for a in arrays]
-    shape = np.broadcast_shapes(*(a.shape for a in arrays))
-    return [a if a.shape == shape else xp.broadcast_to(a, shape) for a in arrays], rank, vector
-
-
 def _stack(*xs: Block, axis: int = 0) -> Block:
-    arrays, rank, vector = _together(xs)
+    arrays, rank, vector = broadcast(xs)
     (a,) = axes_of(axis, rank + 1)
     out = array_namespace(*arrays).stack(arrays, axis=a + arrays[0].ndim - rank - vector)
     return Block(out, rank + 1, vector)

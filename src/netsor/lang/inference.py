@@ -8,7 +8,8 @@ from math import prod
 
 from netsor.errors import NetsorError
 from netsor.lang.expr import Apply, Const, Expr, Ref, subtrees
-from netsor.lang.types import MOST_MEMBERS, TOO_LARGE, C, G, H, Index, Type
+from netsor.lang.program import Program
+from netsor.lang.types import MOST_MEMBERS, TOO_LARGE, A, H, Index, Type
 
 
 @dataclass(frozen=True)
@@ -22,28 +23,28 @@ class Inferred:
 
 def as_inferred(type_: Type) -> Inferred:
     """Convert the type of a variable."""
-    match type_:
-        case G(width, index):
-            return Inferred("G", index, width)
-        case H(width, index):
-            return Inferred("H", index, width)
-        case C(index):
-            return Inferred("C", index)
-    raise TypeError(f"{type_} is not the type of an expression")
+    if isinstance(type_, A):
+        raise TypeError(f"{type_} is not the type of an expression")
+    return Inferred(type(type_).__name__, type_.index, type_.width if isinstance(type_, H) else None)
+
+
+def type_of(program: Program, name: str) -> Inferred:
+    """Return kind, index shape and width of a variable or array of a well-typed program."""
+    data = program.data.get(name)
+    return as_inferred(program.types[name]) if data is None else Inferred("K", data.shape)
+
+
+def _ill_typed(what: str, *_: object) -> NetsorError:
+    return NetsorError(f"an expression is ill-typed: {what}")
 
 
 def infer(
     expr: Expr,
     variable: Callable[[str], Inferred],
-    refuse: Callable[[str, str, Expr], NetsorError],
+    refuse: Callable[[str, str, Expr], NetsorError] = _ill_typed,
     memo: dict[Expr, Inferred] | None = None,
 ) -> Inferred:
-    """Infer kind, index shape and width of an expression.
-
-    variable  returns them for a name
-    refuse    creates the error about an ill-typed subexpression
-    memo      caches results for expressions of the same variables
-    """
+    """Infer an expression from its variables; `refuse` creates the error about an ill-typed subexpression."""
     memo = {} if memo is None else memo
     for node in subtrees(expr, memo):
         match node:

@@ -16,7 +16,7 @@ from netsor.lang.blocks import Block
 from netsor.lang.components import components
 from netsor.lang.evaluate import evaluate
 from netsor.lang.program import Embedding, Input, MatrixLaw, Normal, Program, used_by
-from netsor.lang.types import A, G
+from netsor.lang.types import A
 
 LAW = re.compile(r"~\s*(.*?)\s*$")  # the law in the text of a statement, for carets in errors
 
@@ -29,21 +29,21 @@ def embedded_data(program: Program, law: Embedding) -> np.ndarray:
 
 def input_mean(s: Input) -> np.ndarray:
     """Return mu_in of a G-input, (size,)."""
-    size = prod(_index(s))
+    size = prod(s.type.index)
     mean = s.law.mean if isinstance(s.law, Normal) else 0.0
     return np.broadcast_to(np.asarray(mean, float).ravel(), (size,)).copy()
 
 
 def input_covariance(program: Program, s: Input, t: Input) -> np.ndarray | None:
     """Return Sigma_in(s, t), (size of s, size of t), or None for independent inputs."""
+    sizes = prod(s.type.index), prod(t.type.index)
     match s.law, t.law:
         case Normal(cov=cov), Normal() if s.name == t.name:
-            size = prod(_index(s))
-            return np.eye(size) * cov if isinstance(cov, float) else np.asarray(cov, float)
+            return np.eye(sizes[0]) * cov if isinstance(cov, float) else np.asarray(cov, float)
         case Normal(cross=cross), Normal() if t.name in dict(cross):
-            return _matrix(dict(cross)[t.name], s, t)
+            return np.reshape(np.asarray(dict(cross)[t.name], float), sizes)
         case Normal(), Normal(cross=cross) if s.name in dict(cross):
-            return _matrix(dict(cross)[s.name], t, s).T
+            return np.reshape(np.asarray(dict(cross)[s.name], float), sizes[::-1]).T
         case Embedding(matrix=a) as left, Embedding(matrix=b) as right if a == b:
             return _embedded_covariance(program, left, right)
     return None
@@ -69,20 +69,6 @@ def _per_matrix(program: Program, law: Embedding, type_: A) -> np.ndarray:
     return np.repeat(vectors, prod(type_.index) // prod(shared), axis=0)
 
 
-def _matrix(value: object, s: Input, t: Input) -> np.ndarray:
-    return np.asarray(value, float).reshape(prod(_index(s)), prod(_index(t)))
-
-
-def _index(s: Input) -> tuple[int, ...]:
-    assert isinstance(s.type, G)
-    return s.type.index
-
-
-def _width(s: Input) -> str:
-    assert isinstance(s.type, G)
-    return s.type.width
-
-
 def normal_groups(program: Program) -> list[list[Input]]:
     """Group the inputs with explicit laws; inputs of different groups are independent."""
     normal = [s for s in program.inputs if isinstance(s.law, Normal)]
@@ -103,10 +89,11 @@ def check_input_laws(program: Program, fail: Callable[..., Exception]) -> None:
                         "on a line above. Of two correlated inputs the later one names the earlier.",
                         name,
                     )
-                if _width(seen[name]) != _width(s):
+                (width,), (earlier,) = s.type.dims, seen[name].type.dims
+                if earlier != width:
                     raise fail(
                         s,
-                        f"`{s.name}` has width {_width(s)}, but `{name}` has width {_width(seen[name])}",
+                        f"`{s.name}` has width {width}, but `{name}` has width {earlier}",
                         "Rule Input: coordinate i of one input is correlated with coordinate i of the other, "
                         "so both have one width.",
                         name,
@@ -118,18 +105,18 @@ def check_input_laws(program: Program, fail: Callable[..., Exception]) -> None:
 
 
 def _check_shapes(s: Input, law: Normal, seen: dict[str, Input], fail: Callable[..., Exception]) -> None:
-    size = prod(_index(s))
+    size = prod(s.type.index)
     remedy = (
         f"Rule Input: {s.type} has {size} member{'s' if size > 1 else ''}, so its mean is a number or has "
-        f"shape {_index(s)}, and its covariance is one variance or a matrix {size} x {size}."
+        f"shape {s.type.index}, and its covariance is one variance or a matrix {size} x {size}."
     )
     mean, cov = np.asarray(law.mean, float), np.asarray(law.cov, float)
-    if mean.ndim and mean.shape != _index(s):
-        raise fail(s, f"the mean of `{s.name}` has shape {mean.shape}, not {_index(s)}", remedy, LAW)
+    if mean.ndim and mean.shape != s.type.index:
+        raise fail(s, f"the mean of `{s.name}` has shape {mean.shape}, not {s.type.index}", remedy, LAW)
     if cov.ndim and cov.shape != (size, size):
         raise fail(s, f"the covariance of `{s.name}` has shape {cov.shape}, not {(size, size)}", remedy, LAW)
     for name, value in law.cross:
-        other, shape = prod(_index(seen[name])), np.shape(value)
+        other, shape = prod(seen[name].type.index), np.shape(value)
         if prod(shape) != size * other or (min(size, other) > 1 and shape != (size, other)):
             raise fail(
                 s,
@@ -148,29 +135,23 @@ def _check_shapes(s: Input, law: Normal, seen: dict[str, Input], fail: Callable[
 
 
 def _check_psd(program: Program, group: list[Input], fail: Callable[..., Exception]) -> None:
-    law = group[0].law
+    law, names = group[0].law, " and ".join(f"`{s.name}`" for s in group)
     if len(group) == 1 and isinstance(law, Normal) and isinstance(law.cov, float):
-        low, scale, symmetric = law.cov, abs(law.cov), True
-    else:
-        sigma = joint_covariance(program, group)
-        low, scale = float(np.linalg.eigvalsh(sigma)[0]), float(np.abs(sigma).max())
-        symmetric = bool(np.allclose(sigma, sigma.T, rtol=0, atol=1e-12 * scale))
-    names = " and ".join(f"`{s.name}`" for s in group)
+        if law.cov < 0:
+            what = f"the variance of {names} is {law.cov:g}"
+            raise fail(group[0], what, "Rule Input: a variance is finite and >= 0.", LAW)
+        return
+    sigma = joint_covariance(program, group)
+    scale = float(np.abs(sigma).max())
     joint = "joint covariance" if len(group) > 1 else "covariance"
-    if not symmetric:
+    if not np.allclose(sigma, sigma.T, rtol=0, atol=1e-12 * scale):
         raise fail(
             group[-1],
             f"the {joint} of {names} is not symmetric",
             "Rule Input: entry (i, j) is the covariance of members i and j, and equals entry (j, i).",
             LAW,
         )
-    if low < 0 and isinstance(law, Normal) and isinstance(law.cov, float) and len(group) == 1:
-        raise fail(
-            group[-1],
-            f"the variance of {names} is {low:g}",
-            "Rule Input: a variance is finite and >= 0.",
-            LAW,
-        )
+    low = float(np.linalg.eigvalsh(sigma)[0])
     if low < -1e-10 * scale:  # tolerate rounding: eigenvalues of a singular matrix may come out negative
         raise fail(
             group[-1],
@@ -183,11 +164,9 @@ def _check_psd(program: Program, group: list[Input], fail: Callable[..., Excepti
 
 def joint_covariance(program: Program, group: list[Input]) -> np.ndarray:
     """Return Sigma_in of several inputs, flattened and concatenated, (total, total)."""
-    rows = []
-    for s in group:
-        row = []
-        for t in group:
-            block = input_covariance(program, s, t)
-            row.append(np.zeros((prod(_index(s)), prod(_index(t)))) if block is None else block)
-        rows.append(row)
-    return np.block(rows)
+
+    def block(s: Input, t: Input) -> np.ndarray:
+        covariance = input_covariance(program, s, t)
+        return np.zeros((prod(s.type.index), prod(t.type.index))) if covariance is None else covariance
+
+    return np.block([[block(s, t) for t in group] for s in group])

@@ -30,18 +30,12 @@ from netsor.lang.types import A, G
 
 @dataclass(frozen=True)
 class Rates:
-    """The learning rates of parameters and the parametrisation.
+    """The learning rates of parameters and the parametrisation."""
 
-    of          rates by parameter name; others are 1
-    convention  the parametrisation: "ntk", "unit" or "standard"
-    width       widths in the standard parametrisation: one number, or one per width by name
-    biases      readouts that act as biases of outputs, so their fan-in is 1
-    """
-
-    of: Mapping[str, float] = field(default_factory=dict)
-    convention: str = "ntk"
-    width: int | Mapping[str, int] | None = None
-    biases: frozenset[str] = frozenset()
+    of: Mapping[str, float] = field(default_factory=dict)  # by parameter name; other rates are 1
+    convention: str = "ntk"  # the parametrisation: "ntk", "unit" or "standard"
+    width: int | Mapping[str, int] | None = None  # in the standard parametrisation, for all or by name
+    biases: frozenset[str] = frozenset()  # readouts that act as biases of outputs, so their fan-in is 1
 
     @classmethod
     def given(cls, rates: object) -> Rates:
@@ -67,11 +61,7 @@ class Rates:
         return self.of.get(name, 1.0)
 
     def spread(self, s: Input, readout: bool, var: Any = None) -> Any:
-        """Return the spread of a matrix, or of a vector whose law is one variance.
-
-        readout  whether the input is a readout
-        var      replaces the variance in the program
-        """
+        """Return the spread of a matrix, or of a vector whose law is one variance; `var` replaces it."""
         rate, law = self.rate(s.name), s.law
         if self.convention == "ntk":
             program_var = law.var if isinstance(law, MatrixLaw) else getattr(law, "cov", 0.0)

@@ -17,9 +17,8 @@ from dataclasses import replace
 
 from netsor.errors import LoweringError
 from netsor.lang.controlled import Unwinder
-from netsor.lang.expr import Apply, Expr, Ref, subtrees, transform
+from netsor.lang.expr import Apply, Expr, Ref, transform
 from netsor.lang.program import (
-    Assignment,
     LinComb,
     MatMul,
     Moment,
@@ -30,23 +29,10 @@ from netsor.lang.program import (
     Statement,
     used_by,
 )
-from netsor.lang.type_checker import LEFT, place_of
+from netsor.lang.type_checker import LEFT, newly_used, place_of
 from netsor.lang.types import H
 
 VARIANTS = ("netsor", "netsor-minus", "netsor-o", "netsor+", "netsor-minus+", "netsor-o+")
-
-
-def variant_of(program: Program) -> str:
-    """Return the smallest variant that contains the program, LinComb allowed."""
-    types = program.types
-    takes_h = any(
-        type(types.get(name)) is H
-        for s in program.statements
-        if isinstance(s, Nonlin | Moment)
-        for name in used_by(s)
-    )
-    plus = "+" if program.of(Moment) or program.of(Scalar) else ""
-    return ("netsor-o" if takes_h else "netsor") + plus
 
 
 def lower(program: Program, variant: str) -> Program:
@@ -119,15 +105,10 @@ def _fold(statements: list[Statement]) -> list[Statement]:
 def drop_dead(program: Program, once_used: set[str]) -> Program:
     """Remove the variables among `once_used` that nothing uses any more."""
     live: set[str] = set()
-    seen: set[Expr] = set()  # search subexpressions that statements share once
+    seen: set[Expr] = set()
     kept: list[Statement] = []
     for s in reversed(program.statements):
         if isinstance(s, Output) or s.name in live or s.name not in once_used:
             kept.append(s)
-            if isinstance(s, Assignment):
-                nodes = list(subtrees(s.expr, seen))
-                live.update(node.name for node in nodes if isinstance(node, Ref))
-                seen.update(nodes)
-            else:
-                live.update(used_by(s))
+            live.update(newly_used(s, seen))
     return replace(program, statements=tuple(reversed(kept)))

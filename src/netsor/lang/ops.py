@@ -20,7 +20,7 @@ import numpy as np
 
 from netsor.errors import FunctionError
 from netsor.lang.array_api import array_namespace, is_traced
-from netsor.lang.blocks import Block, align, broadcast_index
+from netsor.lang.blocks import Block, align, broadcast, broadcast_index
 from netsor.lang.expr import Apply, Attr, Const, Expr, Ref, subtrees
 from netsor.lang.facts import UNKNOWN, Facts
 
@@ -87,24 +87,16 @@ def _known(name: str) -> Op | None:
 
 @dataclass(frozen=True, repr=False)
 class Function(Op):
-    """A function of real numbers, applied coordinatewise.
+    """A function of real numbers, applied coordinatewise."""
 
-    fn        takes `arity` arrays, the last `params` of which are scalar parameters (Nonlin+), and options
-    defaults  the options and their defaults
-    slots     patterns of kinds for which it is linear, e.g. ("K", "G") for a product
-    infix     its sign, for arithmetic
-    user      whether it is a user's function
-    facts     its facts, or a function from options to facts
-    """
-
-    fn: Callable[..., Any]
+    fn: Callable[..., Any]  # takes `arity` arrays and options
     arity: int = 1
-    params: int = 0
-    defaults: Mapping[str, float] = field(default_factory=dict, hash=False)
-    slots: tuple[Kinds, ...] = ()
-    infix: str | None = None
-    user: bool = False
-    facts: Facts | Callable[..., Facts] = field(default=UNKNOWN, compare=False)
+    params: int = 0  # how many of the last arguments are scalar parameters (Nonlin+)
+    defaults: Mapping[str, float] = field(default_factory=dict, hash=False)  # of the options
+    slots: tuple[Kinds, ...] = ()  # kinds of arguments for which it is linear, e.g. ("K", "G") for a product
+    infix: str | None = None  # its sign, for arithmetic
+    user: bool = False  # whether it is a user's function
+    facts: Facts | Callable[..., Facts] = field(default=UNKNOWN, compare=False)  # or from options to facts
 
     def about(self, options: Mapping[str, Attr] | None = None) -> Facts:
         """Return the facts of the function with these options; others have their defaults."""
@@ -193,7 +185,7 @@ class IndexMap(Op):
         except (AttributeError, IndexError, OverflowError, TypeError) as error:
             raise ValueError(str(error)) from None
         if 0 in out:
-            raise ValueError(f"nothing is left of index shape {_join(shapes)}")
+            raise ValueError(f"nothing is left of index shape {', '.join(map(str, shapes))}")
         return out
 
     def usage(self) -> str:
@@ -226,16 +218,12 @@ class Mixing(Op):
 
     On a block it mixes the members along the index axes `axis`. On several arguments it mixes these, and
     `pick` selects one component of the result.
-
-    fn       maps an array (members, ...) to an array (members, ...), or (...) if `reduces`
-    masked   whether it accepts a second block: a mask of zeros and ones, or directions
-    user     whether it is a user's function
     """
 
-    fn: Callable[..., Any]
+    fn: Callable[..., Any]  # maps an array (members, ...) to (members, ...), or to (...) if `reduces`
     reduces: bool = False
-    masked: bool = False
-    user: bool = False
+    masked: bool = False  # whether it accepts a second block: a mask of zeros and ones, or directions
+    user: bool = False  # whether it is a user's function
 
     def shape(self, *shapes: Index, **attrs: Attr) -> Index:
         options = [] if self.user else list(signature(self.fn).parameters)[1 + self.masked :]
@@ -263,12 +251,8 @@ class Mixing(Op):
     def run(self, *blocks: Block, **attrs: Attr) -> Block:
         if "axis" in attrs:
             return self._along(*blocks, **attrs)
-        arrays, rank, vector = align(blocks)
-        like = next(a for a in arrays if not isinstance(a, float))
-        xp = array_namespace(like)
-        arrays = [xp.asarray(a, dtype=like.dtype) if isinstance(a, float) else a for a in arrays]
-        shape = np.broadcast_shapes(*(a.shape for a in arrays))
-        members = xp.stack([xp.broadcast_to(a, shape) for a in arrays])
+        arrays, rank, vector = broadcast(blocks)
+        members = array_namespace(*arrays).stack(arrays)
         return Block(self.fn(members, **attrs), rank, vector)
 
     def _along(self, *blocks: Block, axis: Attr, **attrs: Attr) -> Block:
@@ -276,13 +260,13 @@ class Mixing(Op):
         block, xp = Block(arrays[0], rank, vector), blocks[0].xp
         axes = [block.axis(a) for a in axes_of(axis, rank)]
         shape = np.broadcast_shapes(*(a.shape for a in arrays))
-        moved = [_members_first(xp, xp.broadcast_to(a, shape), axes) for a in arrays]
-        out = self.fn(*(m for m, _ in moved), **attrs)
+        first = tuple(range(len(axes)))
+        moved = [xp.moveaxis(xp.broadcast_to(a, shape), tuple(axes), first) for a in arrays]
+        # members first: (m, ...)
+        out = self.fn(*(xp.reshape(m, (-1, *m.shape[len(axes) :])) for m in moved), **attrs)
         if self.reduces:
             return Block(out, rank - len(axes), vector)
-        return Block(
-            xp.moveaxis(xp.reshape(out, moved[0][1]), tuple(range(len(axes))), tuple(axes)), rank, vector
-        )
+        return Block(xp.moveaxis(xp.reshape(out, moved[0].shape), first, tuple(axes)), rank, vector)
 
 
 def kind_of(expr: Expr, kind: Callable[[str], Kind]) -> Kind:
@@ -331,12 +315,6 @@ def _is_real(value: Attr) -> bool:
     return isinstance(value, int | float) and value == value
 
 
-def _members_first(xp: Any, array: Any, axes: list[int]) -> tuple[Any, tuple[int, ...]]:
-    """Move `axes` to the front and flatten them into one; return array and shape before flattening."""
-    moved = xp.moveaxis(array, tuple(axes), tuple(range(len(axes))))
-    return xp.reshape(moved, (-1, *moved.shape[len(axes) :])), moved.shape
-
-
 def axes_of(axis: Attr, rank: int) -> tuple[int, ...]:
     """Return one or several index axes as a tuple of numbers from 0 to rank - 1."""
     axes = axis if isinstance(axis, tuple) else (axis,)
@@ -349,7 +327,7 @@ def axes_of(axis: Attr, rank: int) -> tuple[int, ...]:
 def _real_argument(x: Any) -> Any:
     """Convert an argument outside a network to an array of real numbers; keep arrays of other libraries."""
     array = x if hasattr(x, "__array_namespace__") else np.asarray(x)
-    kind = getattr(np.dtype(array.dtype), "kind", "f") if isinstance(array, np.ndarray | np.generic) else "f"
+    kind = array.dtype.kind if isinstance(array, np.ndarray | np.generic) else "f"
     if kind not in "biuf" or np.ma.is_masked(array):
         raise ValueError(
             f"a function of real numbers meets {f'an array of {array.dtype}' if x is not None else x}"
@@ -362,7 +340,3 @@ def _as_attr(value: object) -> Any:
     if isinstance(value, list | tuple | np.ndarray):
         return tuple(map(_as_attr, value))
     return float(value) if isinstance(value, int | float | np.number) else value
-
-
-def _join(shapes: tuple[Index, ...]) -> str:
-    return ", ".join(map(str, shapes))

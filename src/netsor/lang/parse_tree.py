@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +13,22 @@ from lark.visitors import Transformer_NonRecursive
 
 from netsor.errors import DataError, ParseError, Place
 from netsor.lang.expr import Apply, Attr, Const, Ref, Slice
-from netsor.lang.functions import add, div, mul, neg, pow_, sub
+from netsor.lang.functions import ARITHMETIC
 from netsor.lang.index_maps import at
-from netsor.lang.ops import Op
-from netsor.lang.program import Embedding, Input, MatMul, MatrixLaw, Moment, Nonlin, Normal, Output, Term
+from netsor.lang.ops import Kind, Op, kind_of
+from netsor.lang.program import (
+    Embedding,
+    Input,
+    LinComb,
+    MatMul,
+    MatrixLaw,
+    Moment,
+    Nonlin,
+    Normal,
+    Output,
+    Scalar,
+    Term,
+)
 from netsor.lang.types import A, C, G, H, Type
 
 ALONE = {
@@ -25,31 +38,18 @@ ALONE = {
 }
 
 
-class UnknownFunctionError(Exception):
-    """A function name without a definition; `at` turns it into an error with a place."""
-
-    def __init__(self, token: Token) -> None:
-        self.token = token
-
-    def at(self, number: int, line: str, names: list[str]) -> ParseError:
-        start = (self.token.column or 1) - 1
-        place = Place(number, line, start, start + len(self.token))
-        if self.token in ALONE:
-            remedy = f"{ALONE[self.token]} Give it a name, and use the name here."
-            return ParseError(f"`{self.token}` stands inside an expression", place=place, remedy=remedy)
-        near = difflib.get_close_matches(self.token, names, 1)
-        remedy = f"Did you mean `{near[0]}`? " if near else ""
-        remedy += f"A function of your own is passed as `parse(text, functions={{'{self.token}': ...}})`."
-        return ParseError(f"there is no function `{self.token}`", place=place, remedy=remedy)
+def _binary(op: Op) -> Callable[..., Apply]:
+    return lambda _, a, b: Apply(op, (a, b))
 
 
 @v_args(inline=True)
 class Build(Transformer_NonRecursive):
     """Transforms parse trees to statements; each method is one rule of the grammar."""
 
-    def __init__(self, operations: dict[str, Op]) -> None:
+    def __init__(self, operations: dict[str, Op], kind: Callable[[str], Kind]) -> None:
+        """Take the operations that a text may call, and the kinds of its variables so far."""
         super().__init__()
-        self.operations = operations
+        self.operations, self.kind = operations, kind
 
     # Statements
 
@@ -57,13 +57,12 @@ class Build(Transformer_NonRecursive):
         return statement
 
     def data(self, name, array):
-        try:
-            values = np.array(array, float)
-        except ValueError:
+        if _ragged(array):
             raise ParseError(
                 f"data `{name}` is ragged",
                 remedy="Data are an array: all rows have one length, all rows of rows too.",
-            ) from None
+            )
+        values = np.array(array, float)
         if not np.isfinite(values).all():
             raise DataError(
                 f"data `{name}` has a NaN or an infinity",
@@ -81,10 +80,6 @@ class Build(Transformer_NonRecursive):
 
     def assign(self, name, rhs, type_):
         rule, args = rhs
-        if rule == "plain":
-            return lambda reader: reader.plain(str(name), args[0], type_)
-        if rule is MatMul:
-            return MatMul(str(name), *args, type=type_)
         return rule(str(name), *args, type_)
 
     def output(self, *parts):
@@ -126,7 +121,8 @@ class Build(Transformer_NonRecursive):
         return Nonlin, (expr,)
 
     def plain(self, expr):
-        return "plain", (expr,)
+        rules = {"K": Scalar, "C": Scalar, "G": LinComb, "H": Nonlin}
+        return rules[kind_of(expr, self.kind)], (expr,)
 
     # Types and laws
 
@@ -160,30 +156,17 @@ class Build(Transformer_NonRecursive):
     def ref(self, token):
         return Ref(str(token))
 
-    def add(self, a, b):
-        return Apply(add, (a, b))
-
-    def sub(self, a, b):
-        return Apply(sub, (a, b))
-
-    def mul(self, a, b):
-        return Apply(mul, (a, b))
-
-    def div(self, a, b):
-        return Apply(div, (a, b))
+    add, sub, mul, div, pow = (_binary(ARITHMETIC[name]) for name in ("add", "sub", "mul", "div", "pow"))
 
     def neg(self, a):
-        return Const(-a.value) if isinstance(a, Const) else Apply(neg, (a,))
-
-    def pow(self, a, b):
-        return Apply(pow_, (a, b))
+        return Const(-a.value) if isinstance(a, Const) else Apply(ARITHMETIC["neg"], (a,))
 
     def at(self, x, *items):
         return Apply(at, (x,), (("index", items),))
 
     def call(self, name, pick, *parts):
         if name not in self.operations:
-            raise UnknownFunctionError(name)
+            raise self.unknown_function(name)
         args = tuple(p for p in parts if not isinstance(p, tuple))
         attrs = tuple(sorted((p for p in parts if isinstance(p, tuple)), key=lambda p: p[0]))
         if len(dict(attrs)) < len(attrs):
@@ -193,6 +176,15 @@ class Build(Transformer_NonRecursive):
                 remedy=f"Every option has one value. {self.operations[name].usage()}",
             )
         return Apply(self.operations[name], args, attrs, None if pick is None else _integer(pick))
+
+    def unknown_function(self, name: Token) -> ParseError:
+        if name in ALONE:
+            remedy = f"{ALONE[name]} Give it a name, and use the name here."
+            return ParseError(f"`{name}` stands inside an expression", place=_under(name), remedy=remedy)
+        near = difflib.get_close_matches(name, self.operations, 1)
+        remedy = f"Did you mean `{near[0]}`? " if near else ""
+        remedy += f"A function of your own is passed as `parse(text, functions={{'{name}': ...}})`."
+        return ParseError(f"there is no function `{name}`", place=_under(name), remedy=remedy)
 
     def option(self, name, value):
         return str(name), value
@@ -256,10 +248,8 @@ def _type(kind: Token, tokens: list[Token], index: tuple[int, ...]) -> Type:
     match str(kind), dims:
         case "A", [rows, cols]:
             return A(rows, cols, index)
-        case "G", [str(width)]:
-            return G(width, index)
-        case "H", [str(width)]:
-            return H(width, index)
+        case "G" | "H", [str(width)]:
+            return G(width, index) if kind == "G" else H(width, index)
         case "C", []:
             return C(index)
     given = f"({', '.join(map(str, dims))})" if dims else ""

@@ -157,18 +157,18 @@ class PiecewisePolynomial:
     def parity(self) -> int:
         """1 for an even function, -1 for an odd one, else 0; the zero function counts as even."""
         mirrored = PiecewisePolynomial(
-            tuple(-k for k in reversed(self.knots)), tuple(_mirrored(p) for p in reversed(self.pieces))
+            tuple(-k for k in reversed(self.knots)),
+            tuple(tuple(c * (-1) ** n for n, c in enumerate(p)) for p in reversed(self.pieces)),
         )
         return next((sign for sign in (1, -1) if not any(map(any, (self - mirrored.scaled(sign)).pieces))), 0)
 
     @property
     def monotone(self) -> int:
         """1 if the function never decreases, -1 if it never increases, else 0."""
-        low, high = self.differentiated().range
-        steps = [_value(q, k) - _value(p, k) for k, p, q in self._sides()]
-        if low >= 0 and all(s >= 0 for s in steps):
+        changes = [*self.differentiated().range, *(_value(q, k) - _value(p, k) for k, p, q in self._sides())]
+        if min(changes) >= 0:
             return 1
-        return -1 if high <= 0 and all(s <= 0 for s in steps) else 0
+        return -1 if max(changes) <= 0 else 0
 
     @property
     def slopes(self) -> tuple[float, float] | None:
@@ -200,10 +200,6 @@ def _equal(p: Coefs, q: Coefs) -> bool:
 def _slack(p: Coefs, q: Coefs, x: float) -> float:
     """The rounding error of the difference of two pieces at x."""
     return ROUNDING * sum(abs(c * x**n) for piece in (p, q) for n, c in enumerate(piece))
-
-
-def _mirrored(coefs: Coefs) -> Coefs:
-    return tuple(c * (-1) ** n for n, c in enumerate(coefs))
 
 
 def _composed(outer: Coefs, inner: Coefs) -> Coefs:

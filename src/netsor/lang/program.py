@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from netsor.errors import FunctionError, Place
 from netsor.lang.expr import Apply, Expr, refs, rename, subtrees
 from netsor.lang.ops import Op
-from netsor.lang.types import A, H, Type
+from netsor.lang.types import A, Dim, H, Type
 
 if TYPE_CHECKING:
     from netsor.lang.learning_rates import GivenRates
@@ -32,18 +32,12 @@ class MatrixLaw:
 
 @dataclass(frozen=True)
 class Normal:
-    """An input G-var: each coordinate ~ N(mean, cov), independently of the others.
+    """An input G-var: each coordinate ~ N(mean, cov), independently of the others."""
 
-    mean   a number, or an array of the index shape
-    cov    one variance for independent members, or the covariance matrix of the flattened block
-    cross  covariances with earlier inputs: matrices (size of this block, size of the other)
-    each   whether it is drawn anew for each input of a network: noise, which is not trained
-    """
-
-    mean: Nested = 0.0
-    cov: Nested = 1.0
-    cross: tuple[tuple[str, Nested], ...] = ()
-    each: bool = False
+    mean: Nested = 0.0  # a number, or an array of the index shape
+    cov: Nested = 1.0  # one variance for independent members, or the covariance matrix of the flattened block
+    cross: tuple[tuple[str, Nested], ...] = ()  # with earlier inputs: (size of this block, size of the other)
+    each: bool = False  # whether it is drawn anew for each input of a network: noise, which is not trained
 
 
 @dataclass(frozen=True)
@@ -282,12 +276,9 @@ class Program:
         """The Common Dimension Classes: each width with its vector variables."""
         classes: dict[str, list[str]] = {}
         for name, type_ in self.types.items():
-            if isinstance(type_, H):
-                classes.setdefault(type_.width, []).append(name)
-            elif isinstance(type_, A):
-                for dim in (type_.rows, type_.cols):
-                    if isinstance(dim, str):
-                        classes.setdefault(dim, [])
+            for dim in type_.dims:
+                if isinstance(dim, str):
+                    classes.setdefault(dim, []).extend([name] if isinstance(type_, H) else [])
         return classes
 
     def show(self) -> str:
@@ -371,8 +362,7 @@ class Program:
             if not isinstance(s, Output):
                 names[s.name] = f"x{i}"
         for type_ in self.types.values():
-            dims = (type_.rows, type_.cols) if isinstance(type_, A) else (getattr(type_, "width", 0),)
-            for dim in dims:
+            for dim in type_.dims:
                 if isinstance(dim, str):
                     widths.setdefault(dim, f"n{len(widths)}")
         return self.rename(names, widths)
@@ -395,28 +385,14 @@ def used_by(s: Statement) -> list[str]:
             return refs(s.expr)
 
 
-def _rename_type(type_: Type | None, widths: Mapping[str, str]) -> Type | None:
-    def dim(d):
-        return widths.get(d, d) if isinstance(d, str) else d
-
-    match type_:
-        case A(rows, cols, index):
-            return A(dim(rows), dim(cols), index)
-        case H(width, index):
-            return type(type_)(dim(width), index)
-    return type_
-
-
-def _rename_term(t: Term, names: Mapping[str, str], widths: Mapping[str, str]) -> Term:
-    readout, operand = names.get(t.readout, t.readout), names.get(t.operand, t.operand)
-    return replace(t, readout=readout, operand=operand, width=widths.get(t.width, t.width))
-
-
 def rename_statement(s: Statement, names: Mapping[str, str], widths: Mapping[str, str]) -> Statement:
     """Rename the variables and dimensions of a statement."""
 
     def new(name: str) -> str:
         return names.get(name, name)
+
+    def dim(d: Dim) -> Any:
+        return widths.get(d, d) if isinstance(d, str) else d
 
     match s:
         case Input(law=Embedding(matrix, data)):
@@ -426,7 +402,13 @@ def rename_statement(s: Statement, names: Mapping[str, str], widths: Mapping[str
         case MatMul():
             s = replace(s, matrix=new(s.matrix), operand=new(s.operand))
         case Output(terms=terms):
-            return replace(s, terms=tuple(_rename_term(t, names, widths) for t in terms))
+            renamed = (Term(new(t.readout), new(t.operand), dim(t.width), t.aligned) for t in terms)
+            return replace(s, terms=tuple(renamed))
         case LinComb() | Nonlin() | Moment() | Scalar():
             s = replace(s, expr=rename(s.expr, names))
-    return replace(s, name=new(s.name), type=_rename_type(s.type, widths))
+    type_ = s.type
+    if isinstance(type_, A):
+        type_ = A(dim(type_.rows), dim(type_.cols), type_.index)
+    elif isinstance(type_, H):
+        type_ = type(type_)(dim(type_.width), type_.index)
+    return replace(s, name=new(s.name), type=type_)

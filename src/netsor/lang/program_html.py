@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from html import escape
 
 from netsor.display import Box, Edge, draw, fold, panel
@@ -72,69 +71,46 @@ def _coloured(program: Program, line: str) -> str:
 
 def drawing_of(program: Program) -> str:
     """Draw the graph as SVG: boxes for blocks, matrices on lines, shared ones in colour; "" if too large."""
-    graph = _Graph.of(program)
-    if not 0 < len(graph.nodes) <= 90:  # a drawing with more boxes is illegible
+    nodes, edges = _graph(program)
+    if not 0 < len(nodes) <= 90:  # a drawing with more boxes is illegible
         return ""
-    return draw(graph.nodes, graph.edges, f"graph of a program of {len(program.statements)} statements")
+    return draw(nodes, edges, f"graph of a program of {len(program.statements)} statements")
 
 
-@dataclass(frozen=True)
-class _Graph:
-    nodes: list[Box]
-    edges: list[Edge]
+def _graph(program: Program) -> tuple[list[Box], list[Edge]]:
+    """Boxes for data, assignments and outputs; products with matrices are lines, biases are in the boxes."""
+    embeddings = {s.name: s.law for s in program.inputs if isinstance(s.law, Embedding)}
+    products = {s.name: (s.matrix, [s.operand]) for s in program.of(MatMul)}
+    products |= {name: (law.matrix, [show_expr(law.data)]) for name, law in embeddings.items()}
+    vectors = {s.name for s in program.inputs if isinstance(s.law, Normal)}
+    tied = [name for name, count in Counter(matrix for matrix, _ in products.values()).items() if count > 1]
+    colours = {name: TIES[k % len(TIES)] for k, name in enumerate(tied)}
 
-    @classmethod
-    def of(cls, program: Program) -> _Graph:
-        """Boxes for data, assignments and outputs; products with matrices are lines."""
-        products = {s.name: (s.matrix, [s.operand]) for s in program.statements if isinstance(s, MatMul)} | {
-            s.name: (s.law.matrix, [show_expr(s.law.data)])
-            for s in program.inputs
-            if isinstance(s.law, Embedding)
-        }
-        vectors = {s.name for s in program.inputs if isinstance(s.law, Normal)}
-        uses = Counter(matrix for matrix, _ in products.values())
-        tied = [name for name, count in uses.items() if count > 1]
-        colours = {name: TIES[k % len(TIES)] for k, name in enumerate(tied)}
-        lines = _Lines(products, vectors, colours)
-        parts = [s.law.data for s in program.inputs if isinstance(s.law, Embedding)]
-        cut = {show_expr(part): part for part in parts if not isinstance(part, Ref)}  # one box per token
-        nodes: list[Box] = [
-            Box(name, (name, " x ".join(map(str, array.shape)) or "number"), "K", f"data {name}")
-            for name, array in program.data.items()
-        ]
-        nodes += [Box(text, (_short(text),), "K", f"data {text}") for text in cut]
-        edges: list[Edge] = []
-        for k, s in enumerate(program.statements):
-            if isinstance(s, Output):
-                nodes.append(Box(f"output {k}", ("output",), "O", show_statement(s)))
-                edges += lines.into(f"output {k}", [t.operand for t in s.terms])
-            elif not isinstance(s, Input | MatMul):
-                nodes.append(_box(program, s, vectors))
-                edges += lines.into(s.name, refs(s.expr))
-        used = {e.source for e in edges} | {e.target for e in edges}
-        return cls([n for n in nodes if n.name in used], list(dict.fromkeys(edges)))
-
-
-@dataclass(frozen=True)
-class _Lines:
-    """The lines between boxes, labelled by matrices; biases are in the boxes.
-
-    products  name of a product -> (matrix, operands)
-    biases    names of Vectors
-    """
-
-    products: dict[str, tuple[str, list[str]]]
-    biases: set[str]
-    colours: dict[str, str]  # of matrices with several uses
-
-    def into(self, target: str, names: list[str], matrices: str = "") -> Iterator[Edge]:
-        """Yield the lines into a box; the line of a product of a product is labelled by both matrices."""
+    def lines_into(target: str, names: list[str], matrices: str = "") -> Iterator[Edge]:
+        """The line of a product of a product is labelled by both matrices."""
         for name in names:
-            if name in self.products:
-                matrix, operands = self.products[name]
-                yield from self.into(target, operands, f"{matrices} {matrix}".lstrip())
-            elif name not in self.biases:
-                yield Edge(name, target, matrices, self.colours.get(matrices, ""))
+            if name in products:
+                matrix, operands = products[name]
+                yield from lines_into(target, operands, f"{matrices} {matrix}".lstrip())
+            elif name not in vectors:
+                yield Edge(name, target, matrices, colours.get(matrices, ""))
+
+    nodes = [
+        Box(name, (name, " x ".join(map(str, array.shape)) or "number"), "K", f"data {name}")
+        for name, array in program.data.items()
+    ]
+    parts = dict.fromkeys(show_expr(d) for law in embeddings.values() if not isinstance(d := law.data, Ref))
+    nodes += [Box(text, (_short(text),), "K", f"data {text}") for text in parts]  # one box per token
+    edges: list[Edge] = []
+    for k, s in enumerate(program.statements):
+        if isinstance(s, Output):
+            nodes.append(Box(f"output {k}", ("output",), "O", show_statement(s)))
+            edges += lines_into(f"output {k}", [t.operand for t in s.terms])
+        elif not isinstance(s, Input | MatMul):
+            nodes.append(_box(program, s, vectors))
+            edges += lines_into(s.name, refs(s.expr))
+    used = {e.source for e in edges} | {e.target for e in edges}
+    return [n for n in nodes if n.name in used], list(dict.fromkeys(edges))
 
 
 def _box(program: Program, s: Assignment, vectors: set[str]) -> Box:

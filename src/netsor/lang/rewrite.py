@@ -7,7 +7,7 @@ tried in order; see F. Baader and T. Nipkow, Term Rewriting and All That (1998).
 | -------------- | ------------------- | --------- |
 | `zero_factor`  | 0 x, 0 / x, -0      | 0         |
 | `zero_summand` | 0 + x, x - 0, 0 - x | x, x, -x  |
-| `unit_factor`  | 1 x                 | x         |
+| `unit_factor`  | 1 x, x / 1, x^1     | x         |
 | `folded`       | f(2, 3)             | its value |
 | `undefined`    | f(x, inf), x / 0    | NaN       |
 """
@@ -21,7 +21,7 @@ import numpy as np
 
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, subtrees
-from netsor.lang.functions import add, div, mul, neg, sub
+from netsor.lang.functions import add, div, mul, neg, pow_, sub
 from netsor.lang.ops import Function
 
 Rule = Callable[[Apply], Expr | None]
@@ -55,7 +55,7 @@ def zero_factor(e: Apply) -> Expr | None:
     match e:
         case Apply(op, (a, b)) if op is mul and ZERO in (a, b):
             return ZERO
-        case Apply(op, (a, *_)) if op in (div, neg) and a == ZERO:
+        case Apply(op, (a, *_)) if a == ZERO and op in (div, neg):
             return ZERO
     return None
 
@@ -71,8 +71,10 @@ def zero_summand(e: Apply) -> Expr | None:
 
 
 def unit_factor(e: Apply) -> Expr | None:
-    """1 x = x."""
+    """1 x = x / 1 = x^1 = x."""
     match e:
+        case Apply(op, (a, b)) if b == ONE and op in (div, pow_):
+            return a
         case Apply(op, (a, b)) if op is mul and ONE in (a, b):
             return b if a == ONE else a
     return None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from netsor.errors import LoweringError
@@ -60,16 +58,8 @@ def _refuse_long(program: Program) -> None:
         )
 
 
-Kinds = dict[str, Kind]  # the kinds of data and C-vars; all other names are vectors
-
-
-def _reads_as_linear(expr: Expr, kinds: Kinds) -> bool:
-    """Whether the text of an expression reads as a linear combination of G-vars."""
-    return kind_of(expr, lambda name: kinds.get(name, "G")) == "G"
-
-
-def show_statement(s: Statement, kinds: Kinds | None = None) -> str:
-    """Return the line of a statement."""
+def show_statement(s: Statement, kinds: dict[str, Kind] | None = None) -> str:
+    """Return the line of a statement; `kinds` has data and C-vars, and all other names are vectors."""
     match s:
         case Input():
             return f"Input {s.name} :: {s.type} ~ {_show_law(s)}"
@@ -82,7 +72,7 @@ def show_statement(s: Statement, kinds: Kinds | None = None) -> str:
             rhs = f"MatMul({s.matrix}, {s.operand}{aligned})"
         case Moment():
             rhs = f"Moment({show_expr(s.expr)})"
-        case Nonlin() if kinds is None or _reads_as_linear(s.expr, kinds):
+        case Nonlin() if kinds is None or kind_of(s.expr, lambda name: kinds.get(name, "G")) == "G":
             rhs = f"Nonlin({show_expr(s.expr)})"
         case _:
             rhs = show_expr(s.expr)
@@ -179,6 +169,7 @@ def _call_pieces(expr: Apply) -> list[str | Expr]:
 
 
 def _wrapped(expr: Expr, level: int) -> list[str | Expr]:
+    """An expression in parentheses if it binds more weakly than `level`."""
     return [expr] if _binding(expr) >= level else ["(", expr, ")"]
 
 
@@ -193,7 +184,7 @@ def _show_value(value: object, exact: bool = False) -> str:
     """The shortest text that reads back as the same number, and (`exact`) as the same type."""
     if isinstance(value, str):
         return f'"{value}"'
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return f"[{', '.join(_show_value(part, exact) for part in value)}]"
     text = repr(float(value)) if isinstance(value, float) else str(value)
     return text if exact else text.removesuffix(".0")
@@ -202,9 +193,4 @@ def _show_value(value: object, exact: bool = False) -> str:
 def _show_data(array: np.ndarray, limit: int | None) -> str:
     if limit is not None and array.size > limit:
         return f"[...]  # {' x '.join(map(str, array.shape))} numbers; show() writes them all"
-    nested = array.tolist()
-    return _show_value(_tuples(nested))
-
-
-def _tuples(value: object) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+    return _show_value(array.tolist())

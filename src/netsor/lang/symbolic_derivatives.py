@@ -4,32 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
-from netsor.lang import functions as fn
 from netsor.lang.expr import Apply, Attr, Const, Expr
 from netsor.lang.operators import Operators
 from netsor.lang.ops import Function, Op
+from netsor.lang.rewrite import ZEROS, at_head, folded, unit_factor
+
+SYMBOLIC = (folded, *ZEROS, unit_factor)
 
 
 @dataclass(frozen=True)
 class Symbol(Operators):
-    """An expression with operators. Arithmetic on numbers is folded at once.
+    """An expression with operators. Arithmetic is simplified at once.
 
     >>> from netsor.lang.expr import Ref
     >>> from netsor.lang.show import show_expr
+    >>> from netsor.lang.functions import tanh
     >>> x = Symbol(Ref("x"))
-    >>> show_expr((2 * fn.tanh(x) + 0).expr)
+    >>> show_expr((2 * tanh(x) + 0).expr)
     '2*tanh(x)'
     """
 
     expr: Expr
 
-    def __netsor_apply__(self, op: Op, args: tuple[Any, ...], attrs: Mapping[str, Attr]) -> Symbol:
-        return Symbol(_folded(op, tuple(map(_expr, args)), tuple(attrs.items())))
+    def __netsor_apply__(self, op: Op, args: tuple[Any, ...], attrs: Mapping[str, Attr]) -> Self:
+        applied = Apply(op, tuple(map(_expr, args)), tuple(attrs.items()))
+        return type(self)(at_head(applied, SYMBOLIC))
 
-    def operate(self, op: Op, *operands: object) -> Symbol:
-        return Symbol(_folded(op, tuple(map(_expr, operands)), ()))
+    def operate(self, op: Op, *operands: object) -> Self:
+        return self.__netsor_apply__(op, operands, {})
 
 
 def partial_derivatives(
@@ -38,9 +42,10 @@ def partial_derivatives(
     """Return the derivatives of `op(*args, **options)` by each argument, valid everywhere but at kinks.
 
     >>> from netsor.lang import parse_expr
+    >>> from netsor.lang.functions import mul
     >>> from netsor.lang.expr import Ref
     >>> from netsor.lang.show import show_expr
-    >>> [show_expr(d) for d in partial_derivatives(fn.mul, (Ref("x"), parse_expr("relu(y)")), {})]
+    >>> [show_expr(d) for d in partial_derivatives(mul, (Ref("x"), parse_expr("relu(y)")), {})]
     ['relu(y)', 'x']
     """
     derivative = op.about(options).derivative
@@ -52,26 +57,3 @@ def partial_derivatives(
 
 def _expr(value: Any) -> Expr:
     return value.expr if isinstance(value, Symbol) else Const(float(value))
-
-
-NEUTRAL: dict[Op, tuple[Expr | None, Expr | None]] = {  # left and right neutral elements
-    fn.add: (Const(0.0), Const(0.0)),
-    fn.sub: (None, Const(0.0)),
-    fn.mul: (Const(1.0), Const(1.0)),
-    fn.div: (None, Const(1.0)),
-    fn.pow_: (None, Const(1.0)),
-}
-
-
-def _folded(op: Op, args: tuple[Expr, ...], attrs: tuple[tuple[str, Attr], ...]) -> Expr:
-    """Apply an operation; fold constants, neutral elements and multiples of 0."""
-    if isinstance(op, Function) and not op.user and all(isinstance(a, Const) for a in args):
-        return Const(float(op(*(a.value for a in args if isinstance(a, Const)), **dict(attrs))))
-    left, right = NEUTRAL.get(op, (None, None))
-    if left is not None and args[0] == left:
-        return args[1]
-    if right is not None and args[1] == right:
-        return args[0]
-    if op is fn.mul and Const(0.0) in args:
-        return Const(0.0)
-    return Apply(op, args, attrs)

@@ -14,11 +14,9 @@ from lark import Lark, UnexpectedInput, UnexpectedToken
 from lark.exceptions import VisitError
 
 from netsor.errors import NetsorError, ParseError, Place
-from netsor.lang.expr import Expr
-from netsor.lang.ops import Op, kind_of
-from netsor.lang.parse_tree import ALONE, Build, UnknownFunctionError
-from netsor.lang.program import LinComb, Moment, Nonlin, Scalar, Statement
-from netsor.lang.types import Type
+from netsor.lang.ops import Kind, Op
+from netsor.lang.parse_tree import ALONE, Build
+from netsor.lang.program import Moment, Scalar, Statement
 
 READABLE = {
     "NAME": "a name",
@@ -75,17 +73,10 @@ class LineReader:
                 )
             self.data[name] = array
             self.header += notes
-        else:
-            self.keep(line_read, Place(number, line.rstrip()), notes)
-
-    def keep(self, statement: Any, place: Place, notes: tuple[str, ...]) -> None:
-        if callable(statement):
-            statement = statement(self)
-        object.__setattr__(statement, "place", place)
-        object.__setattr__(statement, "notes", notes)
-        if isinstance(statement, Moment | Scalar):
-            self.scalars.add(statement.name)
-        self.statements.append(statement)
+            return
+        self.statements.append(replace(line_read, place=Place(number, line.rstrip()), notes=notes))
+        if isinstance(line_read, Moment | Scalar):
+            self.scalars.add(line_read.name)
 
     def tree(self, number: int, line: str, start: str, body: str | None = None) -> Any:
         tree = self._parsed(number, line, start, line if body is None else body.rstrip())
@@ -96,23 +87,20 @@ class LineReader:
     def _parsed(self, number: int, line: str, start: str, body: str) -> Any:
         """Return the content of a line, or the error in it."""
         try:
-            return Build(self.operations).transform(_lark().parse(body, start=start))
+            return Build(self.operations, self.kind).transform(_lark().parse(body, start=start))
         except UnexpectedInput as error:
             return _syntax_error(error, number, line)
         except VisitError as error:
-            if isinstance(error.orig_exc, UnknownFunctionError):
-                return error.orig_exc.at(number, line, list(self.operations))
-            if isinstance(error.orig_exc, NetsorError):
-                place = error.orig_exc.place or _mark(line, r"(?:~|:=|=)\s*(.*?)\s*$")
-                error.orig_exc.place = replace(place, line=number, text=line)
-                return error.orig_exc
-            raise
+            cause = error.orig_exc
+            if not isinstance(cause, NetsorError):
+                raise
+            place = cause.place or _mark(line, r"(?:~|:=|=)\s*(.*?)\s*$")
+            cause.place = replace(place, line=number, text=line)
+            return cause
 
-    def plain(self, name: str, expr: Expr, type_: Type | None) -> Statement:
-        """`x := expr`: a Scalar, LinComb or Nonlin, by the kind of the expression."""
-        kind = kind_of(expr, lambda ref: "K" if ref in self.data else "C" if ref in self.scalars else "G")
-        rule = {"K": Scalar, "C": Scalar, "G": LinComb, "H": Nonlin}[kind]
-        return rule(name, expr, type_)
+    def kind(self, name: str) -> Kind:
+        """The kind of a name: vectors count as G-vars, because the type checker knows better."""
+        return "K" if name in self.data else "C" if name in self.scalars else "G"
 
 
 def _syntax_error(error: UnexpectedInput, number: int, line: str) -> ParseError:

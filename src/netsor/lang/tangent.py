@@ -32,13 +32,13 @@ from typing import Any
 
 import numpy as np
 
-from netsor.errors import NetsorError, TangentError
+from netsor.errors import TangentError
 from netsor.lang.blocks import broadcast_index
 from netsor.lang.controlled import Unwinder
 from netsor.lang.expr import Apply, Const, Expr, Ref, subtrees
 from netsor.lang.functions import MIXINGS, add, d_batchnorm, mul, neg
 from netsor.lang.index_maps import SELECTIONS, at, concat, contract, mean, stack, sum_
-from netsor.lang.inference import Inferred, as_inferred, infer
+from netsor.lang.inference import Inferred, infer, type_of
 from netsor.lang.learning_rates import GivenRates, Rates, readouts_of_constants
 from netsor.lang.lower import drop_dead
 from netsor.lang.numerical_derivatives import by_differences, directional, partial_of
@@ -74,23 +74,15 @@ from netsor.lang.types import A, Index
 
 @dataclass(frozen=True)
 class Tangent:
-    """A tangent program, and how its inputs relate to those of the source program.
-
-    source      the program that was differentiated
-    rates       learning rates of its parameters
-    directions  d_p for each parameter p with a learning rate above 0
-    copies      t_W for each matrix W that has a fresh copy
-    remarks     assumptions about derivatives that the user should know
-    differences whether finite differences replace derivatives of users' functions
-    """
+    """A tangent program, and how its inputs relate to those of the source program."""
 
     program: Program
     source: Program
     rates: Rates
-    directions: Mapping[str, str]
-    copies: Mapping[str, str]
-    remarks: tuple[str, ...]
-    differences: bool = False
+    directions: Mapping[str, str]  # d_p for each parameter p with a learning rate above 0
+    copies: Mapping[str, str]  # t_W for each matrix W that has a fresh copy
+    remarks: tuple[str, ...]  # assumptions about derivatives that the user should know
+    differences: bool = False  # whether finite differences replace derivatives of users' functions
 
     def variances(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Translate variances (`W`) and rates (`W.rate`) to variances of the tangent program's inputs."""
@@ -208,12 +200,7 @@ class _Tangents:
         """Declare d_p for a parameter of rate > 0, and t_W for a matrix with two infinite dimensions."""
         readout = s.name in self.readouts
         law = self.rates.law(s, self.directions, readout)
-        if (
-            isinstance(law, MatrixLaw)
-            and not self.tied
-            and isinstance(s.type, A)
-            and isinstance(s.type.cols, str)
-        ):
+        if isinstance(s.type, A) and isinstance(s.type.cols, str) and not self.tied:
             self.copies[s.name] = self.new(s.name, "t_")
             self.write(replace(s, name=self.copies[s.name]))
         if np.any(np.asarray(law.var if isinstance(law, MatrixLaw) else law.cov)):
@@ -225,19 +212,16 @@ class _Tangents:
     def visit_matmul(self, s: MatMul) -> None:
         """d(W h) = d_W h + t_W d_h."""
         direction, operand = self.directions.get(s.matrix), self.dots.get(s.operand)
-        # Two products get the names d_g_a and d_g_b, a single one d_g.
-        parts = []
-        if direction is not None:
-            parts.append((direction, s.operand))
-        if operand is not None:
-            parts.append((self.copies.get(s.matrix, s.matrix), operand))
-        names = [self.new(s.name, end=end) for end in ("_a", "_b")] if len(parts) == 2 else []
-        for name, (matrix, vector) in zip(names or [self.new(s.name)], parts, strict=False):
+        parts = [] if direction is None else [(direction, s.operand)]
+        parts += [] if operand is None else [(self.copies.get(s.matrix, s.matrix), operand)]
+        names = []
+        for (matrix, vector), end in zip(parts, ("_a", "_b") if len(parts) == 2 else ("",), strict=False):
+            name = self.dots[s.name] = self.new(s.name, end=end)
             self.write(MatMul(name, matrix, vector, s.aligned))
             self.like[name] = s.name
-            self.dots[s.name] = name
-        if names:
-            total = Apply(add, (Ref(names[0]), Ref(names[1])))
+            names.append(Ref(name))
+        if len(names) == 2:
+            total = Apply(add, tuple(names))
             self.assign(s, LinComb, (TangentTerm(total),))
             self.sums[Ref(self.dots[s.name])] = total
 
@@ -377,25 +361,17 @@ class _Tangents:
         if all(len(terms) == 1 and terms[0].coef is not None and not terms[0].axes for terms in opened):
             shapes = [self.index(x) for x in e.args]
             coef, form = (
-                Apply(
-                    op,
-                    tuple(self.form.spread(part, n) for part, n in zip(parts, shapes, strict=True)),
-                    e.attrs,
-                )
+                Apply(op, tuple(map(self.form.spread, parts, shapes)), e.attrs)
                 for parts in zip(*((terms[0].coef, terms[0].form) for terms in opened), strict=True)
             )
             return (TangentTerm(form, coef),)
-        there = next(d for d in whole if d is not None)
-        parts = (
-            self.form.spread(d, self.index(x)) if d is not None else self.nothing(there, self.index(x))
-            for d, x in zip(whole, e.args, strict=True)
-        )
+        # A zero tangent is 0 times a member of a tangent, which gives it a width.
+        member = next(d for d in whole if d is not None)
+        if self.index(member):
+            member = Apply(at, (member,), (("index", (0,) * len(self.index(member))),))
+        zero = Apply(mul, (Const(0.0), member))
+        parts = (self.form.spread(d or zero, self.index(x)) for d, x in zip(whole, e.args, strict=True))
         return (TangentTerm(Apply(op, tuple(parts), e.attrs)),)
-
-    def nothing(self, like: Expr, index: Index) -> Expr:
-        """A zero tangent of the given index shape: 0 times a member of `like`, which gives it a width."""
-        first = Apply(at, (like,), (("index", (0,) * len(self.index(like))),)) if self.index(like) else like
-        return self.form.spread(Apply(mul, (Const(0.0), first)), index)
 
     def of_mixing(self, e: Apply, op: Mixing) -> TangentTerms:
         """sum_j J_ij(x) d_x_j with the Jacobian J of a function that mixes members of a block."""
@@ -474,9 +450,9 @@ class _Tangents:
         path = [form]
         while path:
             inner = {t.form for t in self.insides.get(path[-1], ()) if not t.axes}
-            unknown = [e for e in inner if e in self.insides and e not in self.written]
-            path += unknown
-            if not unknown:
+            missing = [e for e in inner if e in self.insides and e not in self.written]
+            path += missing
+            if not missing:
                 name = path.pop()
                 if name in self.insides and name not in self.written:
                     terms = self.opened(self.insides[name])
@@ -516,12 +492,10 @@ class _Tangents:
         return self.inference(e).index
 
     def inference(self, e: Expr) -> Inferred:
-        return infer(e, self.known, _impossible, self.inferred)
+        return infer(e, self.type_of, memo=self.inferred)
 
-    def known(self, name: str) -> Inferred:
-        if name in self.program.data:
-            return Inferred("K", self.program.data[name].shape)
-        return as_inferred(self.program.types[self.like.get(name, name)])
+    def type_of(self, name: str) -> Inferred:
+        return type_of(self.program, self.like.get(name, name))
 
 
 def _is_batchnorm(form: Expr) -> bool:
@@ -529,26 +503,23 @@ def _is_batchnorm(form: Expr) -> bool:
     return any(isinstance(e, Apply) and e.op is d_batchnorm for e in subtrees(form))
 
 
-def _impossible(what: str, *_: object) -> NetsorError:
-    return NetsorError(f"a tangent is ill-typed: {what}")
-
-
 def _without_unread(program: Program, readouts: set[str]) -> Program:
     """Drop covariances with readouts that no output reads any more."""
     unread = readouts - {t.readout for s in program.outputs for t in s.terms}
-    statements = []
-    for s in program.statements:
-        if isinstance(s, Input) and isinstance(s.law, Normal):
-            cross = tuple((name, value) for name, value in s.law.cross if name not in unread)
-            s = replace(s, law=replace(s.law, cross=cross))
-        statements.append(s)
-    return replace(program, statements=tuple(statements))
+
+    def without(s: Statement) -> Statement:
+        if not isinstance(s, Input) or not isinstance(s.law, Normal):
+            return s
+        cross = tuple((name, value) for name, value in s.law.cross if name not in unread)
+        return replace(s, law=replace(s.law, cross=cross))
+
+    return replace(program, statements=tuple(map(without, program.statements)))
 
 
 def _typed(program: Program) -> Program:
     """Check the program, and write down the types of all variables."""
-    types, statements = program.types, []
-    for s in program.statements:
-        typed = isinstance(s, MatMul | Assignment)
-        statements.append(replace(s, type=types[s.name]) if typed else s)
+    statements = (
+        replace(s, type=program.types[s.name]) if isinstance(s, MatMul | Assignment) else s
+        for s in program.statements
+    )
     return replace(program, statements=tuple(statements))

@@ -10,13 +10,13 @@ sums, and multiples by numbers and C-vars belong to the form.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 from netsor.lang.blocks import broadcast_index
-from netsor.lang.expr import Apply, Attr, Const, Expr, Slice, subtrees
+from netsor.lang.expr import Apply, Attr, Const, Expr, Slice, transform
 from netsor.lang.functions import MIXINGS, add, mul, neg, pow_, sub
 from netsor.lang.index_maps import SELECTIONS, at, mean, reshape, sum_, take, transpose
 from netsor.lang.ops import Function, IndexMap, axes_of
@@ -44,16 +44,11 @@ TangentTerms = tuple[TangentTerm, ...]
 
 @dataclass(frozen=True)
 class NormalForm:
-    """The arithmetic of sums of terms.
+    """The arithmetic of sums of terms."""
 
-    index     returns the index shape of an expression
-    constant  tells whether no vectors occur in an expression
-    unwound   rewrites an expression as a function of G-vars and C-vars
-    """
-
-    index: Callable[[Expr], Index]
-    constant: Callable[[Expr], bool]
-    unwound: Callable[[Expr], Expr] = lambda e: e
+    index: Callable[[Expr], Index]  # the index shape of an expression
+    constant: Callable[[Expr], bool]  # whether no vectors occur in an expression
+    unwound: Callable[[Expr], Expr] = lambda e: e  # an expression as a function of G-vars and C-vars
 
     def plus(self, *parts: TangentTerms) -> TangentTerms:
         """Add sums of terms, and collect the forms of equal coefficients."""
@@ -65,18 +60,18 @@ class NormalForm:
 
     def times(self, factor: Expr, terms: TangentTerms, index: Index) -> TangentTerms:
         """factor * (sum of terms), for terms of index shape `index`."""
-        return tuple(self._multiplied(factor, term, len(index)) for term in terms)
-
-    def _multiplied(self, factor: Expr, term: TangentTerm, rank: int) -> TangentTerm:
-        lifted = self._lifted(factor, rank, term.axes)
         if factor == Const(1.0):
-            return term
+            return terms
         if factor == Const(-1.0):
-            return TangentTerm(negative(term.form), term.coef, term.axes)
-        if self.constant(factor):  # deterministic in the limit, so it needs no expectation of its own
-            return TangentTerm(Apply(mul, (lifted, term.form)), term.coef, term.axes)
-        coef = lifted if term.coef is None else Apply(mul, (lifted, term.coef))
-        return TangentTerm(term.form, coef, term.axes)
+            return tuple(replace(t, form=negative(t.form)) for t in terms)
+        products = []
+        for t in terms:
+            lifted = self._lifted(factor, len(index), t.axes)
+            if self.constant(factor):  # deterministic in the limit, so it needs no expectation of its own
+                products.append(replace(t, form=Apply(mul, (lifted, t.form))))
+            else:
+                products.append(replace(t, coef=Apply(mul, (lifted, t.coef)) if t.coef else lifted))
+        return tuple(products)
 
     def _lifted(self, factor: Expr, rank: int, axes: tuple[int, ...]) -> Expr:
         """Insert axes of length 1 into the factor where a term of this rank is summed."""
@@ -89,23 +84,21 @@ class NormalForm:
 
     def widened(self, terms: TangentTerms, old: Index, new: Index) -> TangentTerms:
         """Broadcast terms of index shape `old` to `new`."""
-        return terms if old == new else tuple(self._spread_term(t, old, new) for t in terms)
-
-    def _spread_term(self, term: TangentTerm, old: Index, new: Index) -> TangentTerm:
-        full = self._full(term, old)
-        shift = len(new) - len(old)
-        axes = tuple(a + shift for a in term.axes)
-        sizes = iter(new)
-        target = tuple(full[k - shift] if k in axes else next(sizes) for k in range(len(new) + len(axes)))
-        return TangentTerm(self.spread(term.form, target), term.coef, axes)
+        if old == new:
+            return terms
+        shift, wide = len(new) - len(old), []
+        for t in terms:
+            full, axes, sizes = self._full(t, old), tuple(a + shift for a in t.axes), iter(new)
+            target = (full[k - shift] if k in axes else next(sizes) for k in range(len(new) + len(axes)))
+            wide.append(TangentTerm(self.spread(t.form, tuple(target)), t.coef, axes))
+        return tuple(wide)
 
     def _full(self, term: TangentTerm, index: Index) -> Index:
         """The index shape of coef * form before the sum over axes."""
+        rank, sizes = len(index) + len(term.axes), iter(index)
         parts = [self.index(e) for e in (term.form, term.coef) if e is not None]
-        sizes_of_parts, sizes = broadcast_index(*parts), iter(index)
-        rank = len(index) + len(term.axes)
-        sizes_of_parts = (1,) * (rank - len(sizes_of_parts)) + sizes_of_parts
-        return tuple(sizes_of_parts[k] if k in term.axes else next(sizes) for k in range(rank))
+        shape = broadcast_index((1,) * rank, *parts)
+        return tuple(shape[k] if k in term.axes else next(sizes) for k in range(rank))
 
     def spread(self, e: Expr, index: Index) -> Expr:
         """Broadcast an expression to an index shape by selections alone."""
@@ -123,29 +116,25 @@ class NormalForm:
 
     def summed(self, terms: TangentTerms, axes: Iterable[int], index: Index) -> TangentTerms:
         """Sum terms of index shape `index` over index axes; the sums stay lazy, as axes of the terms."""
-        terms_summed = []
-        for term in terms:
-            rank = len(index) + len(term.axes)
-            kept = [k for k in range(rank) if k not in term.axes]
-            every = tuple(sorted((*term.axes, *(kept[a] for a in axes))))
-            terms_summed.append(
-                TangentTerm(self.spread(term.form, self._full(term, index)), term.coef, every)
-            )
-        return tuple(terms_summed)
+        sums = []
+        for t in terms:
+            open_axes = [k for k in range(len(index) + len(t.axes)) if k not in t.axes]
+            every = tuple(sorted((*t.axes, *(open_axes[a] for a in axes))))
+            sums.append(TangentTerm(self.spread(t.form, self._full(t, index)), t.coef, every))
+        return tuple(sums)
 
     def selected(self, op: IndexMap, attrs: Attrs, terms: TangentTerms, index: Index) -> TangentTerms:
         """Select members of terms: (c * f)[i] = c[i] * f[i] and phi(x)[i] = phi(x[i])."""
-        return tuple(self._selected_term(op, attrs, term, index) for term in terms)
-
-    def _selected_term(self, op: IndexMap, attrs: Attrs, term: TangentTerm, index: Index) -> TangentTerm:
-        # Put the summed axes last: then the selection acts on the first axes with its options unchanged.
-        term, full = self._summed_last(term, index)
-        summed = full[len(index) :]
-        attrs = _on_first_axes(op, attrs, index, summed)
-        form = Apply(op, (self.spread(term.form, full),), attrs)
-        coef = term.coef and self._selected_coef(op, attrs, term.coef, full)
-        rank = len(op.shape(full, **dict(attrs)))
-        return TangentTerm(form, coef, tuple(range(rank - len(summed), rank)))
+        selected = []
+        for t in terms:
+            # Put the summed axes last: then the selection acts on the first axes with its options unchanged.
+            last, full = self._summed_last(t, index)
+            adapted = _on_first_axes(op, attrs, index, full[len(index) :])
+            form = Apply(op, (self.spread(last.form, full),), adapted)
+            coef = last.coef and self._selected_coef(op, adapted, last.coef, full)
+            rank = len(op.shape(full, **dict(adapted)))
+            selected.append(TangentTerm(form, coef, tuple(range(rank - len(t.axes), rank))))
+        return tuple(selected)
 
     def _summed_last(self, term: TangentTerm, index: Index) -> tuple[TangentTerm, Index]:
         """Move the summed axes of a term to the end; return it with its index shape before the sum."""
@@ -164,13 +153,10 @@ class NormalForm:
         """Push a selection to the leaves of a coefficient: phi(x)[i] = phi(x[i])."""
         # Equal members then give equal expressions, so their expectations are computed once.
         coef = self.unwound(coef)
-        replaced: dict[Expr, Expr] = {}
-        for e in _leaves(coef):
-            replaced[e] = Apply(op, (self.spread(e, full),), attrs) if self.index(e) else e
-        for e in subtrees(coef, replaced):
-            assert isinstance(e, Apply)
-            replaced[e] = Apply(e.op, tuple(replaced[a] for a in e.args), e.attrs) if self.index(e) else e
-        return replaced[coef]
+        selected = {
+            e: Apply(op, (self.spread(e, full),), attrs) if self.index(e) else e for e in _leaves(coef)
+        }
+        return transform(coef, lambda ref: ref, selected)
 
     def mapped(self, e: Apply, terms: TangentTerms, parts: Callable[[Expr], Expr]) -> TangentTerms:
         """Apply the linear map of `e` to the tangent of its last argument; distribute it over sums of forms.
@@ -210,26 +196,16 @@ class NormalForm:
                 return Apply(mul, (number, inner)) if copied else Apply(mul, (coef, form))
             case Apply(op, (rest,), attrs) if op in SELECTIONS:
                 shape = self.index(rest)
-                leaves = [e for e in _leaves(coef) if self.index(e)]
-                copies = [e for e in leaves if isinstance(e, Apply) and (e.op, e.attrs) == (op, attrs)]
-                before: dict[Expr, Expr] = {e: e.args[0] for e in copies}
-                alike = len(before) == len(leaves) > 0 and all(
-                    self.index(e) == shape for e in before.values()
-                )
-                if alike and prod(self.index(form)) > prod(shape):
-                    return Apply(op, (self._product(_with_leaves(coef, before), rest),), attrs)
+                before: dict[Expr, Expr] = {}
+                for e in _leaves(coef):
+                    is_copy = isinstance(e, Apply) and (e.op, e.attrs) == (op, attrs) and self.index(e)
+                    before[e] = e.args[0] if isinstance(e, Apply) and is_copy else e
+                blocks = [e for e in before if self.index(e)]
+                alike = all(before[e] is not e and self.index(before[e]) == shape for e in blocks)
+                if blocks and alike and prod(self.index(form)) > prod(shape):
+                    smaller = transform(coef, lambda ref: ref, before)
+                    return Apply(op, (self._product(smaller, rest),), attrs)
         return Apply(mul, (coef, form))
-
-
-def _with_leaves(e: Expr, leaves: Mapping[Expr, Expr]) -> Expr:
-    """Replace some subexpressions of a composition of functions."""
-    replaced = dict(leaves)
-    for node in subtrees(e, replaced):
-        if isinstance(node, Apply) and isinstance(node.op, Function):
-            replaced[node] = Apply(node.op, tuple(replaced[a] for a in node.args), node.attrs)
-        else:
-            replaced[node] = node
-    return replaced[e]
 
 
 def _leaves(e: Expr) -> list[Expr]:

@@ -6,7 +6,9 @@ that breaks a rule, with an error that has the line, the rule and the remedy.
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
@@ -36,7 +38,7 @@ from netsor.lang.program import (
     _Statement,
     used_by,
 )
-from netsor.lang.types import MOST_MEMBERS, TOO_LARGE, A, C, G, H, Index, Type
+from netsor.lang.types import MOST_MEMBERS, TOO_LARGE, A, C, Dim, G, H, Index, Type
 
 Types = dict[str, Type]
 
@@ -49,6 +51,7 @@ ALIGNED = (
     "Rule MatMul, aligned: matrix i meets vector i, so both have these axes, with one length. "
     "Without `aligned` every matrix meets every vector."
 )
+SUMMED = "Rule Output, summed: both have the axes that are summed over, with one length."
 
 
 def check(program: Program) -> Types:
@@ -59,12 +62,23 @@ def check(program: Program) -> Types:
             f"{wrong!r:.60} is not a statement",
             remedy="A Program has a tuple of statements; ns.parse(text) and ns.program(net, x) make them.",
         )
-    _check_names(program)
     checker = _Checker(program)
-    checker.check_names()
+    checker.check_reserved()
+    checker.check_unique()
+    rules: dict[type, Callable[..., Type]] = {
+        Input: checker.rule_input,
+        MatMul: checker.rule_matmul,
+        LinComb: checker.rule_lincomb,
+        Nonlin: checker.rule_nonlin,
+        Moment: checker.rule_moment,
+        Scalar: checker.rule_scalar,
+    }
     for statement in program.statements:
         checker.statement = statement
-        checker.visit(statement)
+        if isinstance(statement, Output):
+            checker.rule_output(statement)
+        else:
+            checker.define(statement, rules[type(statement)](statement))
     checker.check_readouts()
     checker.check_controlled()
     check_input_laws(program, checker.fail_at)
@@ -111,23 +125,6 @@ def _show(expr: Expr) -> str:
     return shown_short(expr, 200)
 
 
-def _check_names(program: Program) -> None:
-    """Check that no variable, array or width has a reserved name."""
-    named: list[tuple[str, Statement | None]] = [(name, None) for name in program.data]
-    for s in program.statements:
-        if not isinstance(s, Output):
-            type_ = s.type
-            dims = (type_.rows, type_.cols) if isinstance(type_, A) else (getattr(type_, "width", None),)
-            named += [(name, s) for name in (s.name, *dims) if isinstance(name, str)]
-    for name, s in named:
-        if name in RESERVED:
-            raise TypeCheckError(
-                f"`{name}` is a word of the language, not a name",
-                place=place_of(program, s) if s else None,
-                remedy=f"Choose another name than {', '.join(sorted(RESERVED))}.",
-            )
-
-
 class _Checker:
     """The state of a check: the types so far, and the current statement."""
 
@@ -156,7 +153,21 @@ class _Checker:
 
     # Rules
 
-    def check_names(self) -> None:
+    def check_reserved(self) -> None:
+        """Check that no variable, array or width has a reserved name."""
+        names: list[tuple[Dim, Statement | None]] = [(name, None) for name in self.program.data]
+        for s in self.program.statements:
+            if not isinstance(s, Output):
+                names += [(name, s) for name in (s.name, *(s.type.dims if s.type else ()))]
+        for name, s in names:
+            if name in RESERVED:
+                raise TypeCheckError(
+                    f"`{name}` is a word of the language, not a name",
+                    place=place_of(self.program, s) if s else None,
+                    remedy=f"Choose another name than {', '.join(sorted(RESERVED))}.",
+                )
+
+    def check_unique(self) -> None:
         """Check that each name is defined once."""
         first: dict[str, Statement | None] = dict.fromkeys(self.program.data)
         for s in self.program.statements:
@@ -174,41 +185,32 @@ class _Checker:
                 )
             first[s.name] = s
 
-    def visit(self, s: Statement) -> None:
-        match s:
-            case Output():
-                self.rule_output(s)
-            case Input():
-                self.define(s.name, self.rule_input(s), None)
-            case MatMul():
-                self.define(s.name, self.rule_matmul(s), s.type)
-            case LinComb():
-                self.define(s.name, self.rule_lincomb(s), s.type)
-            case Nonlin():
-                self.define(s.name, self.rule_nonlin(s), s.type)
-            case Moment():
-                self.define(s.name, self.rule_moment(s), s.type)
-            case Scalar():
-                self.define(s.name, self.rule_scalar(s), s.type)
-
-    def define(self, name: str, inferred: Type, declared: Type | None) -> None:
+    def define(self, s: Input | MatMul | Assignment, inferred: Type) -> None:
         """Rule Assign: `var := expr :: type` gives var the type of expr, which must equal `type`."""
         if prod(inferred.index) > MOST_MEMBERS:
-            raise self.fail(f"`{name}` has index shape {inferred.index}", TOO_LARGE, LEFT)
-        if declared is not None and declared != inferred:
+            raise self.fail(f"`{s.name}` has index shape {inferred.index}", TOO_LARGE, LEFT)
+        if s.type is not None and s.type != inferred:
             raise self.fail(
-                f"`{name}` is declared {declared}, but its expression has type {inferred}",
+                f"`{s.name}` is declared {s.type}, but its expression has type {inferred}",
                 f"Rule Assign: the type after `::` is the type of the expression. Write `:: {inferred}`, "
                 "or leave the type out.",
                 DECLARED,
             )
-        self.types[name] = inferred
+        self.types[s.name] = inferred
+
+    def check_aligned(self, k: int, pair: str, a: Index, x: Index, *marks: Mark) -> None:
+        """Check that the first k index axes of two blocks agree; `pair` describes the blocks."""
+        if a[:k] != x[:k] or k > min(len(a), len(x)):
+            summed = isinstance(self.statement, Output)
+            raise self.fail(
+                f"{'axes' if summed else 'aligned'}={k}, but {pair}",
+                SUMMED if summed else ALIGNED,
+                *marks,
+            )
 
     def rule_input(self, s: Input) -> Type:
         """Rule Input: A-vars have a variance; G-vars have mean and covariance, or are matrix times data."""
-        finite = (
-            [d for d in (s.type.rows, s.type.cols) if isinstance(d, int)] if isinstance(s.type, A) else []
-        )
+        finite = [d for d in s.type.dims if isinstance(d, int)]
         if prod(s.type.index) * prod(finite) > MOST_MEMBERS:
             raise self.fail(f"`{s.name}` has too many members", TOO_LARGE, DECLARED)
         if 0 in (*s.type.index, *finite):
@@ -248,7 +250,7 @@ class _Checker:
 
     def check_embedding(self, s: Input, law: Embedding) -> None:
         """Rule Embed: A(n, m) with finite m times data of last dimension m is an input G(n)."""
-        matrix, data, k = law.matrix, law.data, law.aligned
+        matrix, data = law.matrix, law.data
         type_ = self.lookup(matrix)
         remedy = (
             "Rule Embed: `Input U :: A(n, m) ~ N(0, 1/m)` with a number m, then "
@@ -273,13 +275,9 @@ class _Checker:
                 remedy,
                 _spelling(data),
             )
-        if type_.index[:k] != x.index[:-1][:k] or k > min(len(type_.index), len(x.index) - 1):
-            raise self.fail(
-                f"aligned={k}, but `{matrix}` has index shape {type_.index} and its data {x.index[:-1]}",
-                ALIGNED,
-                LAW,
-            )
-        expected = G(str(type_.rows), type_.index + x.index[k:-1])
+        pair = f"`{matrix}` has index shape {type_.index} and its data {x.index[:-1]}"
+        self.check_aligned(law.aligned, pair, type_.index, x.index[:-1], LAW)
+        expected = G(str(type_.rows), type_.index + x.index[law.aligned : -1])
         if s.type != expected:
             raise self.fail(
                 f"`{s.name}` is declared {s.type}, but its law has type {expected}",
@@ -290,36 +288,30 @@ class _Checker:
     def rule_matmul(self, s: MatMul) -> Type:
         """Rule MatMul: a : A(n1, n2) and h : H(n2) give MatMul(a, h) : G(n1)."""
         a, h = self.lookup(s.matrix), self.lookup(s.operand)
+        rule = "Rule MatMul: MatMul(A(n1, n2), H(n2)) : G(n1)."
         if not isinstance(a, A):
             raise self.fail(
                 f"MatMul needs an A-var first, but `{s.matrix}` is {_article(a)}",
-                f"Rule MatMul: MatMul(A(n1, n2), H(n2)) : G(n1). {self.origin(s.matrix)}. Declare a matrix: "
-                f"`Input W :: A(n1, n2) ~ N(0, 1/n2)`.",
+                f"{rule} {self.origin(s.matrix)}. Declare a matrix: `Input W :: A(n1, n2) ~ N(0, 1/n2)`.",
                 s.matrix,
             )
         if not isinstance(h, H):
-            average = isinstance(h, C)
-            scaling = " To scale a vector by it, write the product: `y := c*x`." if average else ""
+            scaling = " To scale a vector by it, write the product: `y := c*x`." if isinstance(h, C) else ""
             raise self.fail(
                 f"MatMul needs a vector second, but `{s.operand}` is {_article(h)}",
-                f"Rule MatMul: MatMul(A(n1, n2), H(n2)) : G(n1). {self.origin(s.operand)}.{scaling}",
+                f"{rule} {self.origin(s.operand)}.{scaling}",
                 _operand(s.operand),
             )
         if a.cols != h.width:
             raise self.fail(
                 f"`{s.matrix}` takes vectors of width {a.cols}, but `{s.operand}` has width {h.width}",
-                f"Rule MatMul: MatMul(A(n1, n2), H(n2)) : G(n1). `{s.matrix}` is an {a}; declare a matrix "
-                f"`:: A({a.rows}, {h.width})` for this product.",
+                f"{rule} `{s.matrix}` is an {a}; declare a matrix `:: A({a.rows}, {h.width})` for this "
+                "product.",
                 _operand(s.operand),
             )
-        k = s.aligned
-        if a.index[:k] != h.index[:k] or k > min(len(a.index), len(h.index)):
-            raise self.fail(
-                f"aligned={k}, but `{s.matrix}` has index shape {a.index} and `{s.operand}` {h.index}",
-                ALIGNED,
-                _operand(s.operand),
-            )
-        return G(str(a.rows), a.index + h.index[k:])
+        pair = f"`{s.matrix}` has index shape {a.index} and `{s.operand}` {h.index}"
+        self.check_aligned(s.aligned, pair, a.index, h.index, _operand(s.operand))
+        return G(str(a.rows), a.index + h.index[s.aligned :])
 
     def rule_lincomb(self, s: LinComb) -> Type:
         """Rule LinComb: g1, ..., gk : G(n) give a1 g1 + ... + ak gk : G(n)."""
@@ -344,33 +336,26 @@ class _Checker:
 
     def rule_nonlin(self, s: Nonlin) -> Type:
         """Rule Nonlin(+): x1, ..., xk : H(n) and c1, ..., cl : C give f(x1, ..., xk; c1, ..., cl) : H(n)."""
-        width, index = self.infer_vector(
-            s,
-            "Nonlin needs at least one vector, but `{}` has none",
-            "Rule Nonlin: f(x1, ..., xk; c1, ..., cl)",
-        )
-        return H(width, index)
+        x = self.infer_vector(s, "needs at least one vector, but `{}` has none", "f({})")
+        return H(str(x.width), x.index)
 
     def rule_moment(self, s: Moment) -> Type:
         """Rule Moment: x1, ..., xk : H(n) and c1, ..., cl : C give Moment(f(x; c)) : C."""
-        _, index = self.infer_vector(
-            s,
-            "Moment averages a vector over its width, but `{}` has no vector",
-            "Rule Moment: Moment(f(x1, ..., xk; c1, ..., cl))",
-        )
-        return C(index)
+        what = "averages a vector over its width, but `{}` has no vector"
+        return C(self.infer_vector(s, what, "Moment(f({}))").index)
 
-    def infer_vector(self, s: Nonlin | Moment, what: str, rule: str) -> tuple[str, Index]:
-        """Width and index shape of an expression with at least one vector, or an error."""
+    def infer_vector(self, s: Nonlin | Moment, what: str, rule: str) -> Inferred:
+        """Infer an expression with at least one vector, or raise an error."""
         inferred = self.infer(s.expr)
         if inferred.width is None:
+            kind, shown = type(s).__name__, _show(s.expr)
             raise self.fail(
-                what.format(_show(s.expr)),
-                f"{rule} with k >= 1 vectors of one width. A function of C-vars stands by itself: "
-                f"`{s.name} := {_show(s.expr)}`.",
+                f"{kind} {what.format(shown)}",
+                f"Rule {kind}: {rule.format('x1, ..., xk; c1, ..., cl')} with k >= 1 vectors of one width. "
+                f"A function of C-vars stands by itself: `{s.name} := {shown}`.",
                 _spelling(s.expr),
             )
-        return inferred.width, inferred.index
+        return inferred
 
     def rule_scalar(self, s: Scalar) -> Type:
         """Rule Scalar: c1, ..., cl : C give f(c1, ..., cl) : C."""
@@ -423,14 +408,9 @@ class _Checker:
                 f"{rule} Write `/ sqrt({y.width})`.",
                 re.compile(rf"sqrt\s*\(\s*({t.width})\b"),
             )
-        k = t.aligned
-        if v.index[:k] != y.index[:k] or k > min(len(v.index), len(y.index)):
-            raise self.fail(
-                f"axes={k}, but `{t.readout}` has index shape {v.index} and `{t.operand}` {y.index}",
-                "Rule Output, summed: both have the axes that are summed over, with one length.",
-                _operand(t.operand),
-            )
-        return v.index[k:] + y.index[k:]
+        pair = f"`{t.readout}` has index shape {v.index} and `{t.operand}` {y.index}"
+        self.check_aligned(t.aligned, pair, v.index, y.index, _operand(t.operand))
+        return v.index[t.aligned :] + y.index[t.aligned :]
 
     def check_readouts(self) -> None:
         """Check that readouts occur only in outputs, have mean 0, and are independent of other inputs."""
@@ -438,7 +418,7 @@ class _Checker:
         seen: set[Expr] = set()
         for s in self.program.statements:
             operands = {t.operand for t in s.terms} if isinstance(s, Output) else set()
-            for name in _newly_used(s, seen) if readouts else ():
+            for name in newly_used(s, seen) if readouts else ():
                 between = isinstance(s, Input) and s.name in readouts
                 reads = isinstance(s, Output) and name not in operands
                 if name in readouts and not between and not reads:
@@ -486,27 +466,21 @@ class _Checker:
                 _operand(name),
                 name,
             )
+        straight = "A program is straight-line: no loops and no cycles."
         if later is self.statement:
-            raise self.fail(
-                f"`{name}` is used in its own definition",
-                "A program is straight-line: no loops and no cycles. A recurrent network is unrolled, one "
-                "variable per step.",
-                name,
-            )
+            remedy = f"{straight} A recurrent network is unrolled, one variable per step."
+            raise self.fail(f"`{name}` is used in its own definition", remedy, name)
         if later is not None:
             where = place_of(self.program, later).title
-            raise self.fail(
-                f"`{name}` is used before it is defined ({where})",
-                "A program is straight-line: no loops and no cycles. Put the definition first; "
-                "a recurrent network is unrolled, one variable per step.",
-                name,
+            remedy = (
+                f"{straight} Put the definition first; a recurrent network is unrolled, one variable per "
+                "step."
             )
-        near = _nearest(name, [*self.types, *self.program.data])
-        raise self.fail(
-            f"`{name}` is not defined",
-            f"Every name is defined on a line above its use, or declared as an Input. {near}".rstrip(),
-            name,
-        )
+            raise self.fail(f"`{name}` is used before it is defined ({where})", remedy, name)
+        close = difflib.get_close_matches(name, [*self.types, *self.program.data], 1)
+        near = f" Did you mean `{close[0]}`?" if close else ""
+        remedy = f"Every name is defined on a line above its use, or declared as an Input.{near}"
+        raise self.fail(f"`{name}` is not defined", remedy, name)
 
     def infer(self, expr: Expr) -> Inferred:
         return infer(expr, self.known, self.refuse, self.inferred)
@@ -545,7 +519,7 @@ class _Checker:
         )
 
 
-def _newly_used(s: Statement, seen: set[Expr]) -> list[str]:
+def newly_used(s: Statement, seen: set[Expr]) -> list[str]:
     """The names that a statement reads, without those in expressions that were visited before."""
     # Statements share subexpressions; visiting each once keeps the check linear in the program.
     if not isinstance(s, Assignment):
@@ -562,10 +536,3 @@ def _operand(name: str) -> re.Pattern[str]:
 
 def _article(type_: Type) -> str:
     return {A: "an A-var", G: "a G-var", H: "an H-var", C: "a C-var"}[type(type_)] + f" of type {type_}"
-
-
-def _nearest(name: str, names: list[str]) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(name, names, 1)
-    return f"Did you mean `{close[0]}`?" if close else ""

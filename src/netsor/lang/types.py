@@ -20,49 +20,56 @@ Dim = str | int
 Index = tuple[int, ...]
 
 
-def _show_index(index: Index) -> str:
-    return f"[{', '.join(map(str, index))}]" if index else ""
+class _Shaped:
+    """Shows a type as text: `G(n)[7]`."""
+
+    index: Index
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        return ()
+
+    def __str__(self) -> str:
+        dims = f"({', '.join(map(str, self.dims))})" if self.dims else ""
+        index = f"[{', '.join(map(str, self.index))}]" if self.index else ""
+        return f"{type(self).__name__}{dims}{index}"
 
 
 @dataclass(frozen=True)
-class A:
+class A(_Shaped):
     """A matrix with iid Gaussian entries, or a block of independent such matrices."""
 
     rows: Dim
     cols: Dim
     index: Index = ()
 
-    def __str__(self) -> str:
-        return f"A({self.rows}, {self.cols}){_show_index(self.index)}"
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        return self.rows, self.cols
 
 
 @dataclass(frozen=True)
-class H:
+class H(_Shaped):
     """A vector that is a coordinatewise image of G-vars."""
 
     width: str
     index: Index = ()
 
-    def __str__(self) -> str:
-        return f"{type(self).__name__}({self.width}){_show_index(self.index)}"
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        return (self.width,)
 
 
 @dataclass(frozen=True)
 class G(H):
     """A vector that is asymptotically Gaussian; every G-var is also an H-var."""
 
-    __str__ = H.__str__
-
 
 @dataclass(frozen=True)
-class C:
+class C(_Shaped):
     """A scalar with a deterministic limit."""
 
     index: Index = ()
 
-    def __str__(self) -> str:
-        return f"C{_show_index(self.index)}"
 
-
-VectorType = H
 Type = A | H | C

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-import netsor.lang.functions as nonlinearities
 from netsor import arguments, zoo
 from netsor.build.network import Network, program
 from netsor.errors import DataError, NetsorError
 from netsor.gp.targets import output_sizes
 from netsor.lang.expr import Apply, subtrees
-from netsor.lang.functions import MIXINGS
+from netsor.lang.functions import FUNCTIONS, MIXINGS
 from netsor.limits.kernel import KernelFn, kernel
 
 
@@ -90,9 +89,7 @@ NetworkLike = Network | Architecture | str | Callable[..., Network] | None  # No
 
 def _function(value: Any) -> Any:
     """Look up a nonlinearity by name; return other values, such as padding="same", unchanged."""
-    if isinstance(value, str) and value in nonlinearities.__all__:
-        return getattr(nonlinearities, value)
-    return value
+    return FUNCTIONS.get(value.removesuffix("_"), value) if isinstance(value, str) else value
 
 
 def _require_network(network: object, what: str) -> Network:
