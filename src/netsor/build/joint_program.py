@@ -117,7 +117,7 @@ def _check_requirements(
     for i in members if requirements else ():
         arrays = {**data, **_stack(inputs, name, [i])}
         for _, requirement in requirements:
-            requirement.apply(arrays)
+            requirement(arrays)
 
 
 def _groups(
