@@ -192,15 +192,11 @@ class _Emitter:
 
     def write_output(self, out: Readout) -> int:
         """Write the Output statements of one output, and return their number."""
-        # (terms of the output, vectors that a term reads one by one)
         place = out.spot.place() if out.spot else None
-        columns = [
-            [
-                Term(self.readout(matrix, x), self.names[y], self.width(y.width), aligned)
-                for y in _read(x, out)
-            ]
-            for matrix, x, aligned in out.terms
-        ]
+        columns = []  # for each term of the output, those of the vectors that it reads one by one
+        for matrix, x, aligned in out.terms:
+            readout, vectors = self.readout(matrix, x), _read(x, out)
+            columns.append([Term(readout, self.names[y], self.width(y.width), aligned) for y in vectors])
         self.body += [Output(terms, out.shift, place=place) for terms in zip(*columns, strict=True)]
         return len(columns[0])
 
