@@ -159,18 +159,13 @@ def as_inputs(x: object) -> list[Any]:
             "Masked entries have no value: fill or leave them out first, as in x.filled(0.0).",
             DataError,
         )
-    if isinstance(x, np.ndarray):
-        if x.ndim == 0:
-            raise fail(
-                "the set of inputs is a single number",
-                "Give an array whose first axis runs over inputs, or a list of inputs: [x] for one.",
-                DataError,
-            )
+    if isinstance(x, np.ndarray) and x.ndim > 0:
         return list(x)
     if isinstance(x, list):
         return x
+    kind = "a single number" if isinstance(x, np.ndarray) else a_type(x)
     raise fail(
-        f"the set of inputs is {a_type(x)}" if x is not None else "no set of inputs is given",
+        f"the set of inputs is {kind}" if x is not None else "no set of inputs is given",
         "Give an array whose first axis runs over inputs, or a list of inputs: [x] for one.",
         DataError,
     )
