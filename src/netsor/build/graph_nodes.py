@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from netsor.build.indexing import all_slices, index_axes, index_items, listed_members, resolve_shape
+from netsor.build.indexing import index_axes, index_items, listed_members, resolve_shape
 from netsor.build.source_lines import Spot, fail, here
 from netsor.errors import BuildError, NetsorError
 from netsor.lang import index_maps as maps
@@ -139,7 +139,8 @@ class Node(Operators):
             return apply(maps.at, self, index=index_items(key, len(self.index)))
         where = lists[0]
         before = index_items(tuple(items[:where]), len(self.index), keep=True)
-        if len(lists) > 1 or any(item is Ellipsis for item in items) or not all_slices(items[:where]):
+        slices = all(isinstance(item, slice) for item in items[:where])
+        if len(lists) > 1 or not slices or any(item is Ellipsis for item in items):
             raise fail(
                 "an index has several lists, or a list together with integers or `...`",
                 "One list of integers takes members along its axis: `h[[0, 2]]`, `h[:, [0, 0, 1]]`. Take one "

@@ -23,11 +23,10 @@ from netsor.build.parameters import Matrix, Vector
 from netsor.build.readouts import Readout
 from netsor.build.source_lines import fail
 from netsor.build.trace import Trace, unused_name
-from netsor.lang.expr import Apply, Const, Expr, Ref, refs
+from netsor.lang.expr import Apply, Const, Expr, Ref
 from netsor.lang.index_maps import at, reshape, stack, take, transpose
 from netsor.lang.ops import Function, IndexMap
 from netsor.lang.program import (
-    Assignment,
     Embedding,
     Input,
     LinComb,
@@ -41,6 +40,7 @@ from netsor.lang.program import (
     Scalar,
     Statement,
     Term,
+    used_by,
 )
 from netsor.lang.types import A, C, G, H, Type
 
@@ -192,15 +192,11 @@ class _Emitter:
 
     def write_output(self, out: Readout) -> int:
         """Write the Output statements of one output, and return their number."""
-        # (terms of the output, vectors that a term reads one by one)
         place = out.spot.place() if out.spot else None
-        columns = [
-            [
-                Term(self.readout(matrix, x), self.names[y], self.width(y.width), aligned)
-                for y in _read(x, out)
-            ]
-            for matrix, x, aligned in out.terms
-        ]
+        columns = []  # for each term of the output, those of the vectors that it reads one by one
+        for matrix, x, aligned in out.terms:
+            readout, vectors = self.readout(matrix, x), _read(x, out)
+            columns.append([Term(readout, self.names[y], self.width(y.width), aligned) for y in vectors])
         self.body += [Output(terms, out.shift, place=place) for terms in zip(*columns, strict=True)]
         return len(columns[0])
 
@@ -278,12 +274,7 @@ class _Emitter:
         return name
 
     def used_data(self, statements: tuple[Statement, ...]) -> dict[str, np.ndarray]:
-        used: set[str] = set()
-        for s in statements:
-            if isinstance(s, Input) and isinstance(s.law, Embedding):
-                used.update(refs(s.law.data))
-            elif isinstance(s, Assignment):
-                used.update(refs(s.expr))
+        used = {name for s in statements for name in used_by(s)}
         return {name: array for name, array in self.trace.data.items() if name in used}
 
 

@@ -72,10 +72,6 @@ def index_items(key: object, rank: int, keep: bool = False) -> tuple[Attr, ...]:
     return tuple(resolved)
 
 
-def all_slices(items: list[Any]) -> bool:
-    return all(isinstance(item, slice) for item in items)
-
-
 def listed_members(key: object, size: int) -> tuple[int, ...]:
     """Return the positions that a list of integers, or of booleans (size,), selects."""
     array = np.asarray(key)
@@ -98,7 +94,16 @@ def _item(item: Any) -> Attr:
     if item is None:
         return None
     if isinstance(item, slice):
-        return _slice(item)
+        try:
+            ends = (item.start, item.stop, item.step)
+            resolved = Slice(*(None if v is None else operator.index(v) for v in ends))
+        except TypeError:
+            resolved = Slice(step=0)
+        if resolved.step == 0:
+            raise fail(
+                f"{item!r} is not an index", "A slice has integers, and a step that is not 0: `h[1:5:2]`."
+            )
+        return resolved
     try:
         if isinstance(item, bool | np.bool_):
             raise TypeError
@@ -109,14 +114,3 @@ def _item(item: Any) -> Attr:
             "Index axes are taken by integers, slices, None, or one list of integers: `h[0]`, `h[1:]`, "
             "`h[[0, 2]]`.",
         ) from None
-
-
-def _slice(item: slice) -> Slice:
-    try:
-        ends = (item.start, item.stop, item.step)
-        resolved = Slice(*(None if v is None else operator.index(v) for v in ends))
-    except TypeError:
-        resolved = Slice(step=0)
-    if resolved.step == 0:
-        raise fail(f"{item!r} is not an index", "A slice has integers, and a step that is not 0: `h[1:5:2]`.")
-    return resolved

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from netsor.arguments import a_type
-from netsor.build.graph_to_program import emit
-from netsor.build.network import Network, check_network, plain_input
+from netsor.build.network import Network, check_network, write_program
 from netsor.build.network_reading import read_network
 from netsor.build.parameters import Matrix, Vector
 from netsor.build.source_lines import fail
@@ -74,7 +74,10 @@ def joint(net: Network, inputs: list[Any], finite: bool = False) -> Joint:
         raise fail("the set of inputs is empty", "Give at least one input.", DataError)
     trace, outputs, stacked = Trace(), [], {}
     members_of: list[tuple[tuple[int, ...], int, tuple[str, ...]]] = []
-    queue, concrete = _by_shape(inputs), False
+    by_shape: dict[Any, list[int]] = {}
+    for i, x in enumerate(inputs):
+        by_shape.setdefault(_shape(x, f"input {i} of the set"), []).append(i)
+    queue, concrete = list(by_shape.values()), False
     requirements: list[tuple[int, Requirement]] = []
     while queue:
         members = queue.pop(0)
@@ -93,17 +96,13 @@ def joint(net: Network, inputs: list[Any], finite: bool = False) -> Joint:
         stacked |= arrays
         members_of.append((tuple(members), len(readouts), tuple(arrays)))
         outputs += readouts
-    # Names must be fixed before the program is written: traces may use parameters that the code hides.
-    net.remember(trace)
-    net.example = plain_input(inputs[0])
-    program, counts, parameters = emit(trace, outputs, net.parameters())
-    program.check()
-    program.refuse_changed()
-    tangent = net.tangent_of(program, parameters, finite)
-    program = tangent.program if tangent else program
+    program, counts, parameters, tangent = write_program(net, trace, outputs, inputs[0], finite)
     data = {name: stacked.get(name, array) for name, array in program.data.items()}
-    groups = _groups(members_of, counts)
-    return Joint(program, data, groups, concrete, tuple(requirements), tangent, parameters)
+    groups, remaining, statement = [], iter(counts), 0
+    for members, readouts, names in members_of:
+        first, statement = statement, statement + sum(islice(remaining, readouts))
+        groups.append(InputGroup(members, tuple(range(first, statement)), names))
+    return Joint(program, data, tuple(groups), concrete, tuple(requirements), tangent, parameters)
 
 
 def _check_requirements(
@@ -117,31 +116,7 @@ def _check_requirements(
     for i in members if requirements else ():
         arrays = {**data, **_stack(inputs, name, [i])}
         for _, requirement in requirements:
-            requirement.apply(arrays)
-
-
-def _groups(
-    members_of: list[tuple[tuple[int, ...], int, tuple[str, ...]]], counts: list[int]
-) -> tuple[InputGroup, ...]:
-    """Assign Output statements to inputs.
-
-    members_of  for each group its members, its number of readouts and the names of its data
-    counts      number of Output statements of each readout, over all groups
-    """
-    groups, readout, statement = [], 0, 0
-    for members, readouts, data in members_of:
-        size = sum(counts[readout : readout + readouts])
-        groups.append(InputGroup(members, tuple(range(statement, statement + size)), data))
-        readout, statement = readout + readouts, statement + size
-    return tuple(groups)
-
-
-def _by_shape(inputs: list[Any]) -> list[list[int]]:
-    """Positions of the inputs of each shape, in order of first appearance."""
-    groups: dict[Any, list[int]] = {}
-    for i, x in enumerate(inputs):
-        groups.setdefault(_shape(x, f"input {i} of the set"), []).append(i)
-    return list(groups.values())
+            requirement(arrays)
 
 
 def _shape(x: object, what: str) -> Any:
@@ -184,18 +159,13 @@ def as_inputs(x: object) -> list[Any]:
             "Masked entries have no value: fill or leave them out first, as in x.filled(0.0).",
             DataError,
         )
-    if isinstance(x, np.ndarray):
-        if x.ndim == 0:
-            raise fail(
-                "the set of inputs is a single number",
-                "Give an array whose first axis runs over inputs, or a list of inputs: [x] for one.",
-                DataError,
-            )
+    if isinstance(x, np.ndarray) and x.ndim > 0:
         return list(x)
     if isinstance(x, list):
         return x
+    kind = "a single number" if isinstance(x, np.ndarray) else a_type(x)
     raise fail(
-        f"the set of inputs is {a_type(x)}" if x is not None else "no set of inputs is given",
+        f"the set of inputs is {kind}" if x is not None else "no set of inputs is given",
         "Give an array whose first axis runs over inputs, or a list of inputs: [x] for one.",
         DataError,
     )

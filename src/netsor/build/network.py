@@ -213,13 +213,30 @@ def program(net: Network, *inputs: object) -> Program:
     outputs: list[Readout] = []
     for i, x in enumerate(inputs):
         outputs += read_network(net, trace, x, "x" if len(inputs) == 1 else f"x{i + 1}")
+    return write_program(net, trace, outputs, inputs[0])[0]
+
+
+def write_program(
+    net: Network, trace: Trace, outputs: list[Readout], x: object, finite: bool = False
+) -> tuple[Program, list[int], dict[str, Matrix | Vector], Tangent | None]:
+    """Write the program of a network that has been read.
+
+    x       the first input
+    finite  whether the tangent of the program is that at finite width
+
+    Returns the program, the number of Output statements of each output, the parameters by name, and for a
+    tangent network the relation to its network's program.
+    """
+    # Names must be fixed before the program is written: traces may use parameters that the code hides.
     net.remember(trace)
-    net.example = plain_input(inputs[0])
-    program_read, _, parameters = emit(trace, outputs, net.parameters())
-    program_read.check()
-    program_read.refuse_changed()
-    tangent = net.tangent_of(program_read, parameters, finite=False)
-    return tangent.program if tangent else program_read
+    parts = x if isinstance(x, tuple) else (x,)
+    # Tracers of other libraries must not outlive a trace.
+    net.example = x if all(isinstance(part, np.ndarray | list) for part in parts) else None
+    program, counts, parameters = emit(trace, outputs, net.parameters())
+    program.check()
+    program.refuse_changed()
+    tangent = net.tangent_of(program, parameters, finite)
+    return tangent.program if tangent else program, counts, parameters, tangent
 
 
 def require_network(net: object) -> None:
@@ -248,12 +265,6 @@ def check_network(net: Any) -> None:
             "A network is a function of one input; several arrays of one input go in a tuple: "
             "`def net(x): a, b = x`.",
         ) from None
-
-
-def plain_input(x: object) -> Any:
-    """Return an input that may be stored, else None: tracers of other libraries must not outlive a trace."""
-    parts = x if isinstance(x, tuple) else (x,)
-    return x if all(isinstance(part, np.ndarray | list) for part in parts) else None
 
 
 def _unique(names: dict[Any, str]) -> dict[Any, str]:

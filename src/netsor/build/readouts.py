@@ -9,7 +9,8 @@ import numpy as np
 
 from netsor.build.graph_nodes import Node, apply, beyond_output, spelled
 from netsor.build.source_lines import fail
-from netsor.lang.functions import add, div, mul
+from netsor.lang.functions import add, div, mul, neg, sub
+from netsor.lang.operators import Operators
 from netsor.lang.ops import Op
 from netsor.lang.types import Index
 
@@ -27,13 +28,32 @@ class Readout(Node):
     readout_index: Index = ()
     shift: float = 0.0
 
-    def __add__(self, other):
+    def operate(self, op: Op, *operands: Any) -> Any:
+        """Build a linear combination; every other operation is an error."""
+        if op is neg:
+            return self.times(-1.0)
+        x, y = operands
+        other = y if x is self else x
+        if op is add:
+            return self.plus(other)
+        if op is sub:
+            return self.plus(other, -1.0) if x is self else self.times(-1.0).plus(other)
+        if op is mul:
+            return self.times(other)
+        if op is not div or x is not self:
+            raise beyond_output(spelled(op))
+        if isinstance(other, int | float | np.number) and other == 0:
+            raise fail("an output is divided by 0", "Divide by a number that is not 0.")
+        return self.times(apply(div, 1.0, other) if isinstance(other, Node) else 1.0 / float(other))
+
+    def plus(self, other: Any, sign: float = 1.0) -> Readout:
+        """Add an output, a number or a bias, or subtract it."""
         from netsor.build.parameters import Vector
 
         if isinstance(other, Vector):
-            return self + self.bias(other)
+            other = self.bias(other)
         if isinstance(other, int | float | np.number) and not isinstance(other, bool):
-            return self.made(self.terms, self.shift + float(other))
+            return self.combined(self.terms, self.shift + sign * float(other))
         if not isinstance(other, Readout):
             raise beyond_output("+")
         if other.index != self.index:
@@ -41,39 +61,19 @@ class Readout(Node):
                 f"outputs of index shapes {self.index} and {other.index} are added",
                 "Outputs are added member by member, so their shapes are equal. Return them both instead.",
             )
-        return self.made(self.terms + other.terms, self.shift + other.shift)
+        other = other if sign == 1.0 else other.times(sign)
+        return self.combined(self.terms + other.terms, self.shift + other.shift)
 
-    __radd__ = __add__
-
-    def __neg__(self):
-        return self * -1.0
-
-    def __sub__(self, other):
-        from netsor.build.parameters import Vector
-
-        return self + (self.bias(other) * -1.0 if isinstance(other, Vector) else -other)
-
-    def __rsub__(self, other):
-        return -self + other
-
-    def __mul__(self, other):
+    def times(self, other: Any) -> Readout:
         """Multiply by a number, data or a C-var c: c (v.h) = v.(c h)."""
         factor = self.trace.lift(other) if not isinstance(other, Readout | Outputs) else other
         scalar = not isinstance(factor, Node) or (factor.kind in ("K", "C") and not factor.index)
         if isinstance(factor, Readout | Outputs) or not scalar or (self.shift and isinstance(factor, Node)):
             raise beyond_output("*")
         shift = self.shift * factor if isinstance(factor, float) else 0.0
-        return self.made(tuple((v, apply(mul, factor, x), k) for v, x, k in self.terms), shift)
+        return self.combined(tuple((v, apply(mul, factor, x), k) for v, x, k in self.terms), shift)
 
-    __rmul__ = __mul__
-
-    def __truediv__(self, other):
-        if isinstance(other, int | float | np.number) and other == 0:
-            raise fail("an output is divided by 0", "Divide by a number that is not 0.")
-        inverse = apply(div, 1.0, other) if isinstance(other, Node) else 1.0 / float(other)
-        return self * inverse
-
-    def made(self, terms: tuple[tuple[Any, Node, int], ...], shift: float) -> Readout:
+    def combined(self, terms: tuple[tuple[Any, Node, int], ...], shift: float) -> Readout:
         if not np.isfinite(shift):
             raise fail(f"an output plus {shift:g}", "Add a finite number.")
         return Readout(self.trace, "C", self.index, None, terms, self.readout_index, shift)
@@ -95,59 +95,21 @@ class Readout(Node):
         operand_index = self.index if vector.index == () else self.index[len(self.readout_index) :]
         if operand_index:
             one = apply(add, one, self.trace.constant(np.zeros(operand_index)))
-        return self.made(((vector, one, 0),), float(vector.mean))
-
-    def __getitem__(self, key):
-        raise beyond_output("[...]")
-
-    def reshape(self, *shape: object):
-        raise beyond_output("reshape")
-
-    def transpose(self, *axes: int):
-        raise beyond_output("transpose")
-
-    def sum(self, axis: int | tuple[int, ...] | None = None):
-        raise beyond_output("sum")
-
-    def mean(self, axis: int | tuple[int, ...] | None = None):
-        raise beyond_output("mean")
+        return self.combined(((vector, one, 0),), float(vector.mean))
 
 
-class Outputs(list):
+class Outputs(Operators, list):
     """A list of outputs; sums and multiples act on each."""
 
     __array_ufunc__ = None
 
-    def _each(self, act):
-        return Outputs(act(out) for out in self)
-
-    def __add__(self, other):
-        if isinstance(other, Outputs):
-            if len(other) != len(self):
-                raise fail(f"{len(self)} outputs plus {len(other)}", "Outputs are added one by one.")
-            return Outputs(a + b for a, b in zip(self, other, strict=True))
-        return self._each(lambda out: out + other)
-
-    __radd__ = __add__
-
-    def __neg__(self):
-        return self._each(lambda out: -out)
-
-    def __sub__(self, other):
-        if isinstance(other, Outputs):
-            return self + -other
-        return self._each(lambda out: out - other)
-
-    def __rsub__(self, other):
-        return -self + other
-
-    def __mul__(self, other):
-        return self._each(lambda out: out * other)
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other):
-        return self._each(lambda out: out / other)
+    def operate(self, op: Op, *operands: Any) -> Outputs:
+        sizes = [len(x) for x in operands if isinstance(x, Outputs)]
+        if len(set(sizes)) > 1:
+            raise fail(f"{sizes[0]} outputs plus {sizes[1]}", "Outputs are added one by one.")
+        columns = [x if isinstance(x, Outputs) else [x] * len(self) for x in operands]
+        rows = zip(*columns, strict=True)
+        return Outputs(next(x for x in row if isinstance(x, Readout)).operate(op, *row) for row in rows)
 
     def __netsor_apply__(self, op: Op, *_: object) -> Any:
         raise beyond_output(spelled(op))

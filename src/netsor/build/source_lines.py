@@ -38,9 +38,8 @@ class Spot:
         return Place(self.line, text, *marks, file=os.path.basename(self.file))
 
 
-_SPOTS: dict[
-    tuple[int, int], Spot
-] = {}  # a cache, as loops visit few distinct spots; an entry keeps its code alive, so ids stay unique
+# Loops visit few distinct spots. An entry keeps its code alive, so ids stay unique.
+_SPOTS: dict[tuple[int, int], Spot] = {}
 
 
 def here() -> Spot | None:

@@ -21,10 +21,8 @@ from netsor import arguments
 from netsor.arguments import a_type
 from netsor.build.dependencies import state_of
 from netsor.build.graph_nodes import (
-    Average,
     Data,
     Embedded,
-    Expression,
     Flat,
     Leaf,
     MatrixProduct,
@@ -38,7 +36,7 @@ from netsor.build.user_functions import UserFunction
 from netsor.errors import DataError
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
-from netsor.lang.expr import Apply, Expr, Ref, refs, rename, subtrees
+from netsor.lang.expr import Apply, Const, Expr, Ref, refs
 from netsor.lang.ops import Op
 from netsor.lang.types import Index
 
@@ -71,19 +69,8 @@ class MatrixUse:
     flat: Index = ()
 
 
-@dataclass(frozen=True)
-class Requirement:
-    """A condition that a layer imposes on data: `check` raises a NetsorError for values that violate it."""
-
-    data: Expr
-    check: Callable[[np.ndarray], None]
-    constants: Mapping[str, np.ndarray]
-
-    def apply(self, arrays: Mapping[str, Any]) -> None:
-        """Check the data for the given arrays, by name."""
-        values = {**self.constants, **arrays}
-        blocks = {name: Block(np.asarray(values[name]), np.ndim(values[name])) for name in refs(self.data)}
-        self.check(np.asarray(evaluate(self.data, blocks).array))
+# A condition that a layer imposes on data: it raises a NetsorError for arrays, by name, that violate it.
+Requirement = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass
@@ -137,19 +124,18 @@ class Trace:
 
         Two readings of one network on one input have equal signatures.
         """
-        constants = {
-            name: f"{array.shape} {array.tobytes().hex()}"
-            for name, array in self.data.items()
-            if name.startswith("k")
-        }
-        data = DataSteps(constants)
-        numbers: dict[Node, Any] = {leaf: leaf.vector for leaf in self.leaves.values()}
-        out: list[tuple[Any, ...]] = []
         # A Leaf appears at the first use of its Vector in any reading, so it must not count.
+        numbers: dict[Any, Any] = {leaf: leaf.vector for leaf in self.leaves.values()}
+        constants = ((name, array) for name, array in self.data.items() if name.startswith("k"))
+        numbers |= {Ref(name): (array.shape, array.tobytes()) for name, array in constants}
+        out: list[tuple[Any, ...]] = []
         for node in self.nodes[first:]:
             if not isinstance(node, Leaf):
+                values = (getattr(node, name) for name in type(node).__slots__)
+                out.append((type(node), *(_described(value, numbers) for value in values)))
                 numbers[node] = len(out)
-                out.append(_signature(node, numbers, data))
+                if isinstance(node, Data):
+                    numbers.setdefault(node.expr, len(out))
         return out
 
     @contextmanager
@@ -238,8 +224,11 @@ class Trace:
         """Check data now, and record the check for the other inputs that will share these statements."""
         assert isinstance(node, Data)
         constants = {name: self.data[name] for name in refs(node.expr)}
-        requirement = Requirement(node.expr, check, constants)
-        requirement.apply({})  # the constants hold the values of the input that is read
+
+        def requirement(arrays: Mapping[str, Any]) -> None:
+            check(_values(node.expr, {**constants, **arrays}))
+
+        requirement({})  # the constants hold the values of the input that is read
         self.requirements.append(requirement)
 
     def concretise(self, node: Node) -> np.ndarray:
@@ -250,8 +239,7 @@ class Trace:
     def values_of(self, node: Node) -> np.ndarray:
         """Compute the values of a K-node for the current input."""
         assert isinstance(node, Data)
-        values = {name: Block(array, array.ndim) for name, array in self.data.items()}
-        return np.asarray(evaluate(node.expr, values).array)
+        return _values(node.expr, self.data)
 
     # Matrix products
 
@@ -366,53 +354,27 @@ class Trace:
         )
 
 
-def _signature(node: Node, numbers: dict[Node, Any], data: DataSteps) -> tuple[Any, ...]:
-    """Describe a node; `numbers` identifies its operands."""
-    match node:
-        case Data(expr=expr):
-            return "data", data.described(expr)
-        case Embedded(matrix=matrix, data=embedded, aligned=aligned):
-            return matrix, data.described(embedded), aligned
-        case MatrixProduct(matrix=matrix, operand=x, aligned=aligned):
-            return matrix, numbers[x], aligned
-        case Expression(op=op, args=args, attrs=attrs):
-            parts = (numbers[a] if isinstance(a, Node) else repr(a) for a in args)
-            return _operation(op), repr(attrs), *parts
-        case Readout(terms=terms, shift=shift):
-            return "output", repr(shift), *((v, numbers[x], k) for v, x, k in terms)
-        case Average(operand=x):
-            return "average", numbers[x]
-    raise TypeError(f"{node} has no signature")
+def _described(value: Any, numbers: dict[Any, Any]) -> Any:
+    """Describe a field of a node; `numbers` identifies the values and expressions of earlier nodes."""
+    match value:
+        case Node() | Ref() | Apply() if value in numbers:
+            return numbers[value]
+        case Apply():
+            args = (_described(arg, numbers) for arg in value.args)
+            return (_described(value.op, numbers), repr(value.attrs), *args)
+        case Op(fn=UserFunction() as fn):  # it may be a new object at every reading
+            return type(value), fn.likeness
+        case tuple():
+            return tuple(_described(part, numbers) for part in value)
+        case Op() | Ref() | Const() | Matrix() | Vector():
+            return value
+    return repr(value)
 
 
-class DataSteps:
-    """The expressions of data in a trace as numbered steps, each described where it is first used.
-
-    `constants` replaces names by contents; equal functions of the user count as one.
-    """
-
-    def __init__(self, constants: dict[str, str]) -> None:
-        self.constants = constants
-        self._numbers: dict[Expr, int] = {}
-
-    def described(self, expr: Expr) -> tuple[Any, ...]:
-        """Describe an expression: its number, and the steps in it that no expression before had."""
-        new = []
-        for node in subtrees(expr, self._numbers):
-            new.append(self._step(node))
-            self._numbers[node] = len(self._numbers)
-        return self._numbers[expr], *new
-
-    def _step(self, node: Expr) -> Any:
-        if isinstance(node, Apply):
-            return (_operation(node.op), repr(node.attrs), *(self._numbers[a] for a in node.args))
-        return rename(node, self.constants)
-
-
-def _operation(op: Op) -> Any:
-    """Identify an operation; a user's function may be a new object at every reading."""
-    fn = getattr(op, "fn", None)
-    return (type(op), fn.likeness) if isinstance(fn, UserFunction) else op
+def _values(expr: Expr, arrays: Mapping[str, Any]) -> np.ndarray:
+    """Compute an expression of data."""
+    blocks = {name: Block(np.asarray(arrays[name]), np.ndim(arrays[name])) for name in refs(expr)}
+    return np.asarray(evaluate(expr, blocks).array)
 
 
 def unused_name(base: str, taken: Collection[str]) -> str:

@@ -177,70 +177,79 @@ def _tried(key: tuple[Any, ...], attempt: Callable[[], Any]) -> Any:
 
 def probe(fn: UserFunction, label: str, vectors: int, params: int) -> None:
     """Raise a FunctionError unless a function of real numbers acts coordinatewise and keeps the shape."""
-    _tried((fn.trial, label, vectors, params), lambda: _probe(fn, label, vectors, params))
 
+    def attempt() -> None:
+        rng, size = np.random.default_rng(0), 20_000
+        xs = rng.standard_normal((vectors, size)) * np.repeat([1.0, 30.0], [size - 100, 100])
+        cs = list(rng.random(params) + 0.5)
+        order = rng.permutation(size)
+        # The same coordinates in arrays of other sizes and shapes: a function that reads neighbours differs.
+        shapes = [order[:4], order[:1], order[-35:].reshape(5, 7), order[-24:].reshape(2, 3, 4), order[:1000]]
+        _check_coordinatewise(
+            lambda which: _call(fn, label, REMEDY, *(x[which] for x in xs), *cs), label, (), order, shapes
+        )
 
-def _probe(fn: UserFunction, label: str, vectors: int, params: int) -> None:
-    rng, size = np.random.default_rng(0), 20_000
-    xs = rng.standard_normal((vectors, size)) * np.repeat([1.0, 30.0], [size - 100, 100])
-    cs = list(rng.random(params) + 0.5)
-    few = np.arange(6)
-
-    def value(which: np.ndarray) -> np.ndarray:
-        out = _call(fn, label, REMEDY, *(x[which] for x in xs), *cs)
-        if out.shape != which.shape:
-            raise fail(f"`{label}` turns shape {which.shape} into {out.shape}", REMEDY, FunctionError)
-        return out
-
-    first = value(few)
-    order = rng.permutation(size)
-    whole = np.empty(size)
-    whole[order] = value(order)
-    # The same coordinates in arrays of other sizes and shapes: a function that reads neighbours differs.
-    parts = [few, order[:4], order[:1], order[-35:].reshape(5, 7), order[-24:].reshape(2, 3, 4), order[:1000]]
-    for which in parts:
-        if not _same(value(which), whole[which]):
-            raise fail(f"`{label}` does not act coordinatewise", REMEDY, FunctionError)
-    _call_again(lambda: value(few), first, label)
+    _tried((fn.trial, label, vectors, params), attempt)
 
 
 def probe_mixing(fn: UserFunction, label: str) -> bool:
     """Test a function that mixes the members (first axis) of a block; return whether it removes the axis."""
-    return _tried((fn.trial, label, "mixing"), lambda: _probe_mixing(fn, label))
+
+    def attempt() -> bool:
+        x = np.random.default_rng(0).standard_normal((3, 2000))
+        shapes = [np.array([4, 1]), np.array([7]), np.arange(100, 112).reshape(3, 4)]
+        out = _check_coordinatewise(
+            lambda which: _call(fn, label, MIXING, x[:, which]), label, (3,), np.arange(2000), shapes
+        )
+        return out.ndim == 1
+
+    return _tried((fn.trial, label, "mixing"), attempt)
 
 
-def _probe_mixing(fn: UserFunction, label: str) -> bool:
-    x = np.random.default_rng(0).standard_normal((3, 2000))
+def _check_coordinatewise(
+    value: Callable[[np.ndarray], np.ndarray],
+    label: str,
+    members: tuple[int, ...],
+    order: np.ndarray,
+    shapes: list[np.ndarray],
+) -> np.ndarray:
+    """Compare the values at all coordinates, taken in some order, with those at coordinates in other shapes.
 
-    def value(which: np.ndarray) -> np.ndarray:
-        return _call(fn, label, MIXING, x[:, which])
-
+    Returns the values at the first six coordinates, of shape (6,) or (members..., 6).
+    """
+    rule = MIXING if members else REMEDY
     few = np.arange(6)
     first = value(few)
-    if first.shape not in ((3, 6), (6,)):
-        raise fail(f"`{label}` turns shape (3, 6) into {first.shape}", MIXING, FunctionError)
-    whole = value(np.arange(2000))
-    for which in (few, np.array([4, 1]), np.array([7]), np.arange(100, 112).reshape(3, 4)):
-        part = value(which)
-        if part.shape != whole[..., which].shape or not _same(part, whole[..., which]):
-            raise fail(f"`{label}` does not act coordinatewise", MIXING, FunctionError)
+    kept = members if first.ndim > 1 else ()  # the axes that the function keeps
+
+    def checked(which: np.ndarray) -> np.ndarray:
+        out = value(which)
+        if out.shape != (*kept, *which.shape):
+            turned = f"`{label}` turns shape {(*members, *which.shape)} into {out.shape}"
+            raise fail(turned, rule, FunctionError)
+        return out
+
+    checked(few)
+    whole = np.empty((*kept, len(order)))
+    whole[..., order] = checked(order)
+    for which in (few, *shapes):
+        if not _same(checked(which), whole[..., which]):
+            raise fail(f"`{label}` does not act coordinatewise", rule, FunctionError)
     _call_again(lambda: value(few), first, label)
-    return first.ndim == 1
+    return first
 
 
 def probe_derivatives(fn: UserFunction, label: str, vectors: int, params: int) -> None:
     """Compare the user's derivatives with finite differences."""
-    _tried(
-        (fn.trial, label, vectors, params, "derivatives"), lambda: _probe_slopes(fn, label, vectors, params)
-    )
 
+    def attempt() -> None:
+        rng = np.random.default_rng(1)
+        args = [*rng.standard_normal((vectors, 500)), *(rng.random(params) + 0.5)]
+        for k, derivative in enumerate(fn.derivatives):
+            slopes = _call(derivative, f"the derivative of {label}", REMEDY, *args)
+            _compare(slopes, PartialDerivative(fn, by_jax=False, place=k)(*args), label)
 
-def _probe_slopes(fn: UserFunction, label: str, vectors: int, params: int) -> None:
-    rng = np.random.default_rng(1)
-    args = [*rng.standard_normal((vectors, 500)), *(rng.random(params) + 0.5)]
-    for k, derivative in enumerate(fn.derivatives):
-        slopes = _call(derivative, f"the derivative of {label}", REMEDY, *args)
-        _compare(slopes, PartialDerivative(fn, by_jax=False, place=k)(*args), label)
+    _tried((fn.trial, label, vectors, params, "derivatives"), attempt)
 
 
 def probe_direction(fn: UserFunction, label: str) -> None:

@@ -5,6 +5,7 @@ Vectors are rows: a block of index shape I is an array (batch..., I..., n).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
@@ -21,12 +22,12 @@ from netsor.lang.expr import Apply, Expr, Ref, refs, subtrees, transform
 from netsor.lang.functions import mul
 from netsor.lang.index_maps import window, window_options, window_positions
 from netsor.lang.program import (
+    Assignment,
     Embedding,
     Input,
     LinComb,
     MatMul,
     Moment,
-    Output,
     Program,
     Statement,
     used_by,
@@ -49,7 +50,7 @@ class Convolve:
     options: tuple[tuple[str, Any], ...]
 
 
-Step = Statement | Convolve
+Step = Input | MatMul | Assignment | Convolve
 
 
 def plan(program: Program, fuse: bool = True) -> list[tuple[Step, list[str]]]:
@@ -57,45 +58,44 @@ def plan(program: Program, fuse: bool = True) -> list[tuple[Step, list[str]]]:
 
     fuse  whether to fuse matrix products that only a window reads with their windows
     """
-    steps = _fuse_convolutions(program) if fuse else list(program.statements)
-    needed: set[str] = {t.operand for s in program.outputs for t in s.terms}
+    steps = _fuse_convolutions(program) if fuse else list(program.definitions.values())
+    needed = {t.operand for s in program.outputs for t in s.terms}
     out: list[tuple[Step, list[str]]] = []
     for step in reversed(steps):
         used = [step.matrix, *refs(step.operand)] if isinstance(step, Convolve) else used_by(step)
-        last = [] if isinstance(step, Output) else [n for n in used if n not in needed]
+        out.append((step, [name for name in used if name not in needed]))
         needed.update(used)
-        out.append((step, last))
     return out[::-1]
 
 
 def _fuse_convolutions(program: Program) -> list[Step]:
     """Replace each product W h that only window(W h) reads by a Convolve, and the window by its result."""
-    uses: dict[str, int] = {}
-    for s in program.statements:
-        for name in used_by(s):
-            uses[name] = uses.get(name, 0) + 1
+    readers = Counter(name for s in program.statements for name in _readings(s))
+    sums = [s for s in program.statements if isinstance(s, LinComb)]
     fused: dict[str, Convolve] = {}
+    windows: dict[Expr, Expr] = {}  # window(W h) -> W h
+    for node in (node for s in sums for node in subtrees(s.expr)):
+        match node:
+            case Apply(op, (Ref(name) as source,), attrs) if op is window and readers[name] == 1:
+                product = _product_of(program.definitions.get(name))
+                if product and len(program.types[product[0]].index) == dict(attrs)["dims"]:
+                    fused[name] = Convolve(name, *product, attrs)
+                    windows[node] = source
     steps: list[Step] = []
-    for s in program.statements:
-        if isinstance(s, LinComb):
-            for node in subtrees(s.expr):
-                match node:
-                    case Apply(op, (Ref(name),), attrs) if op is window and uses[name] == 1:
-                        product = _product_of(program.definitions.get(name))
-                        if (
-                            product is not None
-                            and len(program.types[product[0]].index) == dict(attrs)["dims"]
-                            and _readers(s.expr, name) == 1
-                        ):
-                            fused[name] = Convolve(name, *product, attrs)
-    for s in program.statements:
-        if isinstance(s, MatMul | Input) and s.name in fused:
-            steps.append(fused[s.name])
-        elif isinstance(s, LinComb):
-            steps.append(replace(s, expr=_without_windows(s.expr, fused)))
+    for s in program.definitions.values():
+        if windows and isinstance(s, LinComb):
+            steps.append(replace(s, expr=transform(s.expr, lambda ref: ref, windows)))
         else:
-            steps.append(s)
+            steps.append(fused.get(s.name, s))
     return steps
+
+
+def _readings(s: Statement) -> list[str]:
+    """The names that a statement reads, once for each operation of a sum that reads them."""
+    operations = [n for n in subtrees(s.expr) if isinstance(n, Apply)] if isinstance(s, LinComb) else []
+    if not operations:
+        return used_by(s)
+    return [a.name for n in operations for a in n.args if isinstance(a, Ref)]
 
 
 def _product_of(source: Statement | None) -> tuple[str, Expr] | None:
@@ -106,23 +106,6 @@ def _product_of(source: Statement | None) -> tuple[str, Expr] | None:
         case Input(law=Embedding(matrix, data, 0)):
             return matrix, data
     return None
-
-
-def _readers(expr: Expr, name: str) -> int:
-    """Number of operations in an expression that read a variable."""
-    if expr == Ref(name):  # the variable itself: anything but 1, as no window reads it
-        return 2
-    return sum(isinstance(n, Apply) and Ref(name) in n.args for n in subtrees(expr))
-
-
-def _without_windows(expr: Expr, fused: Mapping[str, Convolve]) -> Expr:
-    """Remove the windows of fused products from an expression."""
-    windows: dict[Expr, Expr] = {}
-    for node in subtrees(expr) if fused else ():
-        match node:
-            case Apply(op, (Ref(name) as source,)) if op is window and name in fused:
-                windows[node] = source
-    return transform(expr, lambda ref: ref, windows) if windows else expr
 
 
 def forward(
@@ -146,8 +129,6 @@ def forward(
         values[name] = Block(np.asarray(given, dtype), array.ndim)
     types = program.types
     for step, done in steps or plan(program, fuse=not keep):
-        if isinstance(step, Output):
-            continue
         block = _step(step, values, weights, types)
         if block is not None:
             number = isinstance(block.array, float)
@@ -176,8 +157,6 @@ def _step(step: Step, values: Values, weights: Mapping[str, np.ndarray], types: 
             return _convolve(weights[step.matrix], x, **cast(dict, dict(step.options)))
         case Moment():
             return _average(step.expr, values)
-        case Output():
-            return None
         case _:
             return evaluate(step.expr, values)
 
@@ -187,34 +166,19 @@ def _matmul(w: np.ndarray, inner: int, x: Block, aligned: int) -> Block:
 
     Returns (batch..., I..., J..., rows); the first `aligned` axes of I and J are shared.
     """
-    index, (rows, cols) = w.shape[:inner], w.shape[inner:]
-    if aligned:
-        return _aligned_matmul(w, inner, x, aligned)
-    if not index:
-        return x.like(_rows_times(x.array, w), x.rank)
-    out = _rows_times(x.array, w.reshape(-1, cols))
-    out = out.reshape(*x.array.shape[:-1], *index, rows)
-    start = x.array.ndim - 1
-    where = range(start - x.rank, start - x.rank + inner)
-    return Block(np.moveaxis(out, range(start, start + inner), where), inner + x.rank, True)
-
-
-def _rows_times(x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """x @ w.T for x (..., columns) and w (rows, columns), as one matrix product."""
-    # NumPy's matmul would loop over the leading axes of x.
-    return (x.reshape(-1, x.shape[-1]) @ w.T).reshape(*x.shape[:-1], len(w))
-
-
-def _aligned_matmul(w: np.ndarray, inner: int, x: Block, aligned: int) -> Block:
-    """Multiply matrix i with vector i, where i runs over the first `aligned` index axes."""
-    first = x.array.ndim - 1 - x.rank
-    moved = np.moveaxis(x.array, range(first, first + aligned), range(aligned))
-    shared, rank_left = w.shape[:aligned], x.rank - aligned
-    parts = np.empty(shared, object)
-    for i in np.ndindex(shared):
-        parts[i] = _matmul(w[i], inner - aligned, Block(moved[i], rank_left, True), 0).array
-    out = np.stack([parts[i] for i in np.ndindex(shared)]).reshape(*shared, *parts.flat[0].shape)
-    return Block(np.moveaxis(out, range(aligned), range(first, first + aligned)), inner + rank_left, True)
+    (*index, rows, cols), first = w.shape, x.array.ndim - 1 - x.rank
+    shared, extra, others = index[:aligned], inner - aligned, x.rank - aligned
+    vectors = np.moveaxis(x.array, range(first, first + aligned), range(aligned))
+    left, right = (array.reshape(prod(shared), -1, cols) for array in (vectors, w))
+    # One product after the other: NumPy's matmul of stacks is slower.
+    products = [rows_of_x @ matrix.T for rows_of_x, matrix in zip(left, right, strict=True)]
+    out = products[0] if not aligned else np.stack(products)
+    out = out.reshape(*vectors.shape[:-1], *index[aligned:], rows)
+    # (shared..., batch..., J..., I..., rows) -> (batch..., shared..., I..., J..., rows)
+    start = aligned + first
+    order = [*range(aligned, start), *range(aligned)]
+    order += [*range(start + others, start + others + extra), *range(start, start + others), out.ndim - 1]
+    return Block(out.transpose(order), inner + others, True)
 
 
 def _convolve(w: np.ndarray, x: Block, *, dims: int, **options: Any) -> Block:
@@ -238,7 +202,7 @@ def _convolve(w: np.ndarray, x: Block, *, dims: int, **options: Any) -> Block:
             alive = np.flatnonzero(exists[j[d]])
             part = _take_range(part, where[j[d]][alive], first + d)
             target[first + d] = slice(alive[0], alive[-1] + 1) if len(alive) else slice(0, 0)
-        out[tuple(target)] += _rows_times(part, w[j])
+        out[tuple(target)] += np.tensordot(part, w[j], (-1, -1))
     return Block(out, x.rank, True)
 
 
@@ -264,21 +228,10 @@ def _average(expr: Expr, values: Values) -> Block:
 
 
 def _inner(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """sum_n a[..., n] b[..., n] with broadcasting, as one batched matrix product."""
-    # Axes that only a has become rows, axes that only b has become columns, and common axes the batch.
-    ndim = max(a.ndim, b.ndim)
-    a, b = (x.reshape((1,) * (ndim - x.ndim) + x.shape) for x in (a, b))
-    axes = range(ndim - 1)
-    left = [i for i in axes if a.shape[i] != 1 and b.shape[i] == 1]
-    right = [i for i in axes if b.shape[i] != 1 and a.shape[i] == 1]
-    both = [i for i in axes if i not in left and i not in right]
-    n = a.shape[-1]
-    shared = [a.shape[i] for i in both]
-    first = a.transpose(both + left + right + [ndim - 1]).reshape(prod(shared), -1, n)
-    second = b.transpose(both + right + left + [ndim - 1]).reshape(prod(shared), -1, n)
-    out = first @ second.transpose(0, 2, 1)
-    out = out.reshape(shared + [a.shape[i] for i in left] + [b.shape[i] for i in right])
-    return out.transpose(np.argsort(both + left + right))
+    """sum_n a[..., n] b[..., n] with broadcasting."""
+    if min(a.ndim, b.ndim) > 2 and a.shape[-2] == 1 and b.shape[-3] == 1:  # q_i . k_j is a matrix product
+        return a[..., 0, :] @ b[..., 0, :, :].swapaxes(-1, -2)
+    return np.vecdot(a, b)
 
 
 def check_finite(values: np.ndarray) -> None:

@@ -31,8 +31,8 @@ from netsor.lang.ops import Function, IndexMap, Mixing, Op, axes_of
 from netsor.lang.program import Embedding, Input, MatMul, MatrixLaw, Moment, Output
 from netsor.lang.symbolic_derivatives import partial_derivatives
 from netsor.lang.types import A
-from netsor.simulation.forward import Values, check_finite, forward
-from netsor.simulation.simulate import SimulationRun, count, results
+from netsor.simulation.forward import Values, forward
+from netsor.simulation.simulate import SimulationRun
 from netsor.simulation.weights import Weights, refuse_memory
 
 Adjoints = dict[Any, np.ndarray]
@@ -74,12 +74,8 @@ def empirical_ntk(
     wrapped = net if isinstance(net, TangentNetwork) else tangent_of(net, rates)
     run = SimulationRun(wrapped.net, x, width, dtype)
     directions = wrapped.rates_of(run.joint.parameters)
-    out = results((count(samples), run.rows, run.rows), run.dtype)
-    for i, rng in run.samples(len(out), seed, progress):
-        weights = run.draw(rng)
-        out[i] = _ntk(run, weights, directions)
-    check_finite(out)
-    return out
+    shape = run.rows, run.rows
+    return run.sample(samples, seed, progress, shape, lambda rng: _ntk(run, run.draw(rng), directions))
 
 
 @np.errstate(all="ignore")  # what is not finite is refused in the end
@@ -87,41 +83,37 @@ def _ntk(run: SimulationRun, weights: Weights, rates: Rates) -> np.ndarray:
     """The products of the gradients, parameter by parameter."""
     values = forward(run.program, weights, run.data, keep=True)
     gradients = [_Gradients(run, weights, values, o) for o in range(len(run.program.outputs))]
-    total = np.zeros((run.rows, run.rows), run.dtype)
-    readouts = {t.readout for s in run.program.outputs for t in s.terms}
-    vectors: dict[str, tuple[Input, np.ndarray]] = {}
-    for s in run.program.inputs:
-        if isinstance(s.law, Embedding) or s.name in run.noise:
+    laws = {
+        s.name: Input(s.name, s.type, rates.law(s, {}, s.name in run.readouts))
+        for s in run.program.inputs
+        if not isinstance(s.law, Embedding) and s.name not in run.noise
+    }
+    total = run.kernel_of(values, laws)  # of the readouts
+    for name, s in laws.items():
+        if name in run.readouts:
             continue
-        law = rates.law(s, {name: name for name in vectors}, s.name in readouts)
-        table = _rows(run, s.name, gradients)
-        if isinstance(law, MatrixLaw):
+        table = _rows(run, name, gradients)
+        if isinstance(s.law, MatrixLaw):
             assert isinstance(s.type, A)
             cols = run.widths[s.type.cols] if isinstance(s.type.cols, str) else s.type.cols
-            total += law.var / cols * (table @ table.T)
-            continue
-        vectors[s.name] = Input(s.name, s.type, law), table.reshape(run.rows, prod(s.type.index), -1)
-        for t, other in vectors.values():
-            cov = input_covariance(run.program, vectors[s.name][0], t)
-            if cov is not None:
-                part = np.einsum("rin,ij,qjn->rq", vectors[s.name][1], cov, other, optimize=True)
-                total += part if t.name == s.name else part + part.T
+            total += s.law.var / cols * (table @ table.T)
+        else:
+            cov = input_covariance(run.program, s, s)
+            assert cov is not None
+            table = table.reshape(run.rows, len(cov), -1)
+            total += np.einsum("rin,ij,qjn->rq", table, cov, table, optimize=True)
     return total
 
 
 def _rows(run: SimulationRun, name: str, gradients: list[_Gradients]) -> np.ndarray:
     """The gradient of each output scalar with respect to a parameter, (rows, size of the parameter)."""
-    sizes = [
-        g.of[name].size // (g.of[name].shape[0] * g.of[name].shape[1]) for g in gradients if name in g.of
-    ]
-    size = max(sizes, default=1)
+    parts = {o: g.of[name] for o, g in enumerate(gradients) if name in g.of}  # (scalars, members, ...)
+    size = max((prod(part.shape[2:]) for part in parts.values()), default=1)
     refuse_memory(run.rows * size * run.dtype.itemsize, f"gradients in `{name}`", "Choose a smaller width.")
     table = np.zeros((run.rows, size), run.dtype)
-    for o, g in enumerate(gradients):
-        if name in g.of:
-            gradient = g.of[name]  # (scalars of the Output, members, ...)
-            rows = run.row_of[o].reshape(run.row_of[o].shape[0], -1).T
-            table[rows.reshape(-1)] = gradient.reshape(gradient.shape[0] * gradient.shape[1], size)
+    for o, part in parts.items():
+        rows = run.row_of[o].reshape(len(run.row_of[o]), -1).T
+        table[rows.reshape(-1)] = part.reshape(rows.size, size)
     return table
 
 
@@ -165,26 +157,16 @@ class _Gradients:
     # Statements
 
     def read(self, s: Output) -> None:
-        """df/dy = v / sqrt(n) and df/dv = y / sqrt(n), for each scalar f = v.y / sqrt(n) of the output."""
+        """df/dy = v / sqrt(n), for each scalar f = v.y / sqrt(n) of the output."""
         for t in s.terms:
             v, y = self.weights[t.readout], self.values[t.operand]
-            n, shared = v.shape[-1], v.shape[: t.aligned]
-            v_index, y_index = v.shape[t.aligned : -1], y.index[t.aligned :]
-            block = np.broadcast_to(y.array, (self.members, *y.index, n)).reshape(
-                self.members, prod(shared), prod(y_index), n
-            )
-            readout = v.reshape(prod(shared), prod(v_index), n)
-            # Axes of the scalar (member of v, member of y), then those of the gradient in y or in v.
-            rows, cols = prod(v_index), prod(y_index)
-            to_y = np.zeros((rows, cols, self.members, prod(shared), cols, n), v.dtype)
-            to_v = np.zeros((rows, cols, self.members, prod(shared), rows, n), v.dtype)
-            for i in range(rows):
-                for j in range(cols):
-                    to_y[i, j, :, :, j] = readout[:, i] / np.sqrt(n)
-                    to_v[i, j, :, :, i] = block[:, :, j] / np.sqrt(n)
-            self.add(Ref(t.operand), to_y.reshape(self.scalars, self.members, *y.index, n))
-            gradient = to_v.reshape(self.scalars, self.members, *v.shape)
-            self.of[t.readout] = self.of.get(t.readout, 0) + gradient
+            n, shared, vectors = v.shape[-1], prod(v.shape[: t.aligned]), prod(y.index[t.aligned :])
+            readout = v.reshape(shared, -1, n).swapaxes(0, 1) / np.sqrt(n)
+            # Axes of the scalar (member of v, member of y), then those of the gradient.
+            adjoint = np.zeros((len(readout), vectors, self.members, shared, vectors, n), v.dtype)
+            for j in range(vectors):
+                adjoint[:, j, :, :, j] = readout[:, None]
+            self.add(Ref(t.operand), adjoint.reshape(self.scalars, self.members, *y.index, n))
 
     def add(self, node: Expr, adjoint: np.ndarray) -> None:
         """Add to the adjoint of a variable."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -71,12 +72,7 @@ def simulate(
     (5, 2)
     """
     run = SimulationRun(net, x, width, dtype)
-    out = results((count(samples), run.rows), run.dtype)
-    for i, rng in run.samples(len(out), seed, progress):
-        weights = run.draw(rng)
-        out[i] = run.outputs(weights)
-    check_finite(out)
-    return out
+    return run.sample(samples, seed, progress, (run.rows,), lambda rng: run.outputs(run.draw(rng)))
 
 
 def empirical_kernel(
@@ -104,12 +100,8 @@ def empirical_kernel(
         (samples, outputs, outputs).
     """
     run = SimulationRun(net, x, width, dtype)
-    out = results((count(samples), run.rows, run.rows), run.dtype)
-    for i, rng in run.samples(len(out), seed, progress):
-        weights = run.draw(rng, skip=run.readouts)
-        out[i] = run.kernel(weights)
-    check_finite(out)
-    return out
+    shape = run.rows, run.rows
+    return run.sample(samples, seed, progress, shape, lambda rng: run.kernel(run.draw(rng, run.readouts)))
 
 
 def seed_sequence(seed: object) -> np.random.SeedSequence:
@@ -120,20 +112,6 @@ def seed_sequence(seed: object) -> np.random.SeedSequence:
         return np.random.SeedSequence(seed)
     remedy = "A seed is an integer >= 0, a SeedSequence, or None for a new one each time."
     raise fail(f"seed={seed!r:.60}", remedy, SimulationError)
-
-
-def count(samples: int) -> int:
-    """Check the number of networks."""
-    remedy = "The number of networks is an integer >= 1."
-    return arguments.whole("samples", samples, 1, remedy=remedy, error=partial(fail, kind=SimulationError))
-
-
-def results(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Allocate the results; raise an error if they do not fit into memory."""
-    refuse_memory(
-        prod(shape) * dtype.itemsize, f"{prod(shape):,} results", "Ask for fewer samples or outputs."
-    )
-    return np.empty(shape, dtype)
 
 
 def _floating(dtype: Any) -> np.dtype:
@@ -187,32 +165,41 @@ class SimulationRun:
         """For each Output statement, the rows of its scalars in the result, (members, index...)."""
         # Rows are in the order of the inputs, which groups by shape do not keep.
         shapes = [_output_index(self.program, s) for s in self.program.outputs]
-        blocks: list[np.ndarray] = [np.zeros(0, int)] * len(shapes)
-        per_input: dict[int, list[tuple[int, int]]] = {}
-        for group in self.joint.groups:
-            for k, member in enumerate(group.members):
-                per_input[member] = [(o, k) for o in group.outputs]
-            for o in group.outputs:
-                blocks[o] = np.zeros((len(group.members), *shapes[o]), int)
+        groups = self.joint.groups
+        blocks = {o: np.zeros((len(g.members), *shapes[o]), int) for g in groups for o in g.outputs}
         row = 0
-        for member in sorted(per_input):
-            for o, k in per_input[member]:
+        for _, k, outputs in sorted((i, k, g.outputs) for g in groups for k, i in enumerate(g.members)):
+            for o in outputs:
                 size = prod(shapes[o])
                 blocks[o][k] = np.arange(row, row + size).reshape(shapes[o])
                 row += size
-        return blocks
+        return [blocks[o] for o in range(len(shapes))]
 
-    def samples(
-        self, number: int, seed: object, progress: bool | None
-    ) -> Iterator[tuple[int, np.random.Generator]]:
-        """Yield one generator per sample, with a progress bar."""
+    def sample(
+        self,
+        samples: int,
+        seed: object,
+        progress: bool | None,
+        shape: tuple[int, ...],
+        result: Callable[[np.random.Generator], np.ndarray],
+    ) -> np.ndarray:
+        """Compute the result, of the given shape, of each of the random networks: (samples, shape...)."""
+        error = partial(fail, kind=SimulationError)
+        remedy = "The number of networks is an integer >= 1."
+        count = arguments.whole("samples", samples, 1, remedy=remedy, error=error)
+        size = count * prod(shape)
+        remedy = "Ask for fewer samples or outputs."
+        refuse_memory(size * self.dtype.itemsize, f"{size:,} results", remedy)
+        out = np.empty((count, *shape), self.dtype)
         seeds = seed_sequence(seed)
-        with bar(progress, number, f"simulating, width {max(self.widths.values())}") as advance:
-            for i in range(number):
+        with bar(progress, count, f"simulating, width {max(self.widths.values())}") as advance:
+            for i in range(count):
                 # The child with number i, without the state that `seeds.spawn` would change.
                 child = np.random.SeedSequence(seeds.entropy, spawn_key=(*seeds.spawn_key, i))
-                yield i, np.random.default_rng(child)
+                out[i] = result(np.random.default_rng(child))
                 advance()
+        check_finite(out)
+        return out
 
     def draw(self, rng: np.random.Generator, skip: frozenset[str] = frozenset()) -> Weights:
         """Draw the weights of one network, and noise for each input."""
@@ -240,38 +227,33 @@ class SimulationRun:
     def outputs(self, weights: Weights) -> np.ndarray:
         """sum over terms v.y / sqrt(n), plus the shift; (rows,)."""
         values = self.values(weights)
-        out = np.zeros(self.rows, self.data_dtype(weights))
+        out = np.zeros(self.rows, self.dtype)
         for s, rows in zip(self.program.outputs, self.row_of, strict=True):
             for t in s.terms:
-                v, y = weights[t.readout], values[t.operand]
-                scalars = _readout(v, y.array, y.rank, t.aligned) / np.sqrt(y.array.shape[-1])
-                out[rows] += scalars
+                y = values[t.operand]
+                scalars = _readout(weights[t.readout], y.array, y.rank, t.aligned)
+                out[rows] += scalars / np.sqrt(y.array.shape[-1])
             out[rows] += s.shift
         return out
 
-    @staticmethod
-    def data_dtype(weights: Weights) -> Any:
-        return next(iter(weights.values())).dtype
+    def kernel(self, weights: Weights) -> np.ndarray:
+        """The covariance of the outputs given all weights but the readouts', (rows, rows)."""
+        laws = {name: s for name in self.readouts if isinstance(s := self.program.definitions[name], Input)}
+        return self.kernel_of(self.values(weights), laws)
 
     @np.errstate(all="ignore")
-    def kernel(self, weights: Weights) -> np.ndarray:
+    def kernel_of(self, values: Values, laws: Mapping[str, Input]) -> np.ndarray:
         """sum over pairs of readout members v, v' of Cov(v, v') h.h' / n; (rows, rows)."""
-        values = self.values(weights)
         features = self.features(values)
-        out = np.zeros((self.rows, self.rows), self.data_dtype(weights))
+        pairs = product(self.readouts, repeat=2)
+        covariances = {(v, w): input_covariance(self.program, laws[v], laws[w]) for v, w in pairs}
+        out = np.zeros((self.rows, self.rows), self.dtype)
         for (v, k), (rows, h) in features.items():
             for (w, m), (cols, g) in features.items():
-                cov = self.readout_covariance(v, w)
+                cov = covariances[v, w]
                 if cov is not None and cov[k, m] != 0:
                     out[np.ix_(rows, cols)] += cov[k, m] / h.shape[1] * (h @ g.T)
         return out
-
-    def readout_covariance(self, v: str, w: str) -> np.ndarray | None:
-        """Cov(v, w) of two readouts, (members of v, members of w); None if they are independent."""
-        s, t = self.program.definitions[v], self.program.definitions[w]
-        assert isinstance(s, Input)
-        assert isinstance(t, Input)
-        return input_covariance(self.program, s, t)
 
     def features(self, values: Values) -> dict[tuple[str, int], tuple[np.ndarray, np.ndarray]]:
         """For each member k of each readout v, the rows (r,) that it contributes to, and vectors (r, n)."""

@@ -1,10 +1,10 @@
-"""The architectures of the paper. Each is one page of code and reads like the paper's program.
+"""The architectures of the paper. Each is a page of code that reads like the paper's program.
 
 | file | what it holds |
 | --- | --- |
 | mlp, resnet, densenet | fully connected networks: plain, with skip connections, densely connected |
 | cnn, graph_conv | convolutions of images and of graphs |
-| simple_rnn, gru, lstm | recurrent networks |
+| recurrent_networks | simple RNN, GRU, LSTM |
 | batchnorm_mlp, layernorm_mlp | fully connected networks with normalization |
 | transformer | self-attention with layernorm |
 | per_layer | variances per layer, and checks of arguments |
@@ -14,12 +14,10 @@ from netsor.zoo.batchnorm_mlp import batchnorm_mlp
 from netsor.zoo.cnn import cnn
 from netsor.zoo.densenet import densenet
 from netsor.zoo.graph_conv import graph_conv
-from netsor.zoo.gru import gru
 from netsor.zoo.layernorm_mlp import layernorm_mlp
-from netsor.zoo.lstm import lstm
 from netsor.zoo.mlp import mlp
+from netsor.zoo.recurrent_networks import gru, lstm, simple_rnn
 from netsor.zoo.resnet import resnet
-from netsor.zoo.simple_rnn import simple_rnn
 from netsor.zoo.transformer import transformer
 
 __all__ = [

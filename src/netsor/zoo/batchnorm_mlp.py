@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from netsor.build import Matrix, Network, batchnorm, relu
-from netsor.zoo.per_layer import Var, check_functions, check_input, matrices
+from netsor.build.layers.recurrent import check_functions
+from netsor.zoo.per_layer import Var, check_input, matrices
 
 
 def batchnorm_mlp(depth: int = 1, phi=relu, var_w: Var = 1.0, var_v: float = 1.0) -> Network:
@@ -15,14 +16,8 @@ def batchnorm_mlp(depth: int = 1, phi=relu, var_w: Var = 1.0, var_v: float = 1.0
 
     Parameters
     ----------
-    depth
-        Number of hidden layers.
-    phi
-        The nonlinearity.
-    var_w
-        n Var(W_ij): one number, or one per layer.
-    var_v
-        n Var(v_i) of the readout.
+    depth, phi, var_w, var_v
+        As for `mlp`.
 
     Returns
     -------

@@ -14,7 +14,9 @@ from netsor.build import (
     mean_pool,
     relu,
 )
-from netsor.zoo.per_layer import Var, check_functions, check_input, choice, per_layer
+from netsor.build.layers.dense import choice
+from netsor.build.layers.recurrent import check_functions
+from netsor.zoo.per_layer import Var, check_input, per_layer
 
 
 def cnn(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from netsor.build import Matrix, Network, relu
-from netsor.zoo.per_layer import Var, biases, check_functions, check_input, per_layer
+from netsor.build.layers.recurrent import check_functions
+from netsor.zoo.per_layer import Var, biases, check_input, per_layer
 
 
 def densenet(depth: int = 2, phi=relu, var_w: Var = 1.0, var_b: Var = 1.0, var_v: float = 1.0) -> Network:
@@ -15,14 +16,8 @@ def densenet(depth: int = 2, phi=relu, var_w: Var = 1.0, var_b: Var = 1.0, var_v
 
     Parameters
     ----------
-    depth
-        Number of hidden layers.
-    phi
-        The nonlinearity.
-    var_w, var_b
-        Variances of weights (times the fan-in) and biases: one number, or one per layer.
-    var_v
-        n Var(v_i) of the readout.
+    depth, phi, var_w, var_b, var_v
+        As for `mlp`.
 
     Returns
     -------

@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 from netsor.build import GraphConv, Matrix, Network, relu
+from netsor.build.layers.dense import choice
+from netsor.build.layers.recurrent import check_functions
 from netsor.build.source_lines import fail
 from netsor.errors import DataError
-from netsor.zoo.per_layer import Var, check_functions, check_input, choice, per_layer
+from netsor.zoo.per_layer import Var, check_input, per_layer
 
 
 def graph_conv(
@@ -19,16 +21,10 @@ def graph_conv(
 
     Parameters
     ----------
-    depth
-        Number of hidden layers.
-    phi
-        The nonlinearity.
+    depth, phi, var_w, var_b, var_v
+        As for `mlp`.
     readout
         "node": one output per node. "mean": one output, of the mean over all nodes.
-    var_w, var_b
-        Variances of weights (times the fan-in) and biases: one number, or one per layer.
-    var_v
-        n Var(v_i) of the readout.
 
     Returns
     -------

@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from netsor.build import Matrix, Network, layernorm, relu
-from netsor.zoo.per_layer import Var, biases, check_functions, check_input, choice, matrices
+from netsor.build.layers.dense import choice
+from netsor.build.layers.recurrent import check_functions
+from netsor.zoo.per_layer import Var, biases, check_input, matrices
 
 
 def layernorm_mlp(
@@ -20,16 +22,10 @@ def layernorm_mlp(
 
     Parameters
     ----------
-    depth
-        Number of hidden layers.
-    phi
-        The nonlinearity.
+    depth, phi, var_w, var_b, var_v
+        As for `mlp`.
     order
         "norm-phi": phi(layernorm(h)). "phi-norm": layernorm(phi(h)).
-    var_w, var_b
-        Variances of weights (times the fan-in) and biases: one number, or one per layer.
-    var_v
-        n Var(v_i) of the readout.
 
     Returns
     -------

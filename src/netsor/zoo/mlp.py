@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from netsor.build import Matrix, Network, relu
-from netsor.zoo.per_layer import Var, biases, check_functions, check_input, matrices
+from netsor.build.layers.recurrent import check_functions
+from netsor.zoo.per_layer import Var, biases, check_input, matrices
 
 
 def mlp(depth: int = 1, phi=relu, var_w: Var = 1.0, var_b: Var = 1.0, var_v: float = 1.0) -> Network:

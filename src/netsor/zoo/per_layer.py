@@ -5,33 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from netsor.build.layers.dense import bias, choice
-from netsor.build.layers.recurrent import check_functions, per_gate
+from netsor.build.layers.dense import bias
+from netsor.build.layers.recurrent import per_gate
 from netsor.build.parameters import Matrix, Vector
 from netsor.build.source_lines import fail
 from netsor.errors import DataError
 
-__all__ = [
-    "Var",
-    "biases",
-    "check_depth",
-    "check_functions",
-    "check_input",
-    "choice",
-    "matrices",
-    "per_layer",
-]
-
 Var = float | Sequence[float]
-
-
-def check_depth(depth: int) -> None:
-    """Refuse a depth that is no whole number between 1 and a million."""
-    if type(depth) is not int or depth < 1:
-        raise fail(f"depth={depth!r:.60}", "A network has at least one hidden layer.")
-    deepest = 1_000_000
-    if depth > deepest:
-        raise fail(f"depth={depth}", f"A network has at most {deepest:,} hidden layers.")
 
 
 def check_input(x: Any, *axes: str) -> None:
@@ -48,15 +28,18 @@ def check_input(x: Any, *axes: str) -> None:
 
 
 def per_layer(value: Var, depth: int, what: str) -> list[float]:
-    """Return one number per layer: repeat a single one, check the length of a list."""
-    check_depth(depth)
+    """Check a depth, and return one number per layer."""
+    if type(depth) is not int or depth < 1:
+        raise fail(f"depth={depth!r:.60}", "A network has at least one hidden layer.")
+    if depth > 1_000_000:
+        raise fail(f"depth={depth}", "A network has at most 1,000,000 hidden layers.")
     return per_gate(value, depth, what)
 
 
-def matrices(var: Var, depth: int, name: str = "W", first: int = 1) -> list[Matrix]:
-    """Return the matrices W1, W2, ..., numbered from `first`."""
+def matrices(var: Var, depth: int, name: str = "W") -> list[Matrix]:
+    """Return the matrices W1, W2, ..."""
     values = per_layer(var, depth, f"var_{name.lower()}")
-    return [Matrix(v, name=f"{name}{i}") for i, v in enumerate(values, first)]
+    return [Matrix(v, name=f"{name}{i}") for i, v in enumerate(values, 1)]
 
 
 def biases(var: Var, depth: int, name: str = "b") -> list[Vector | int]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from netsor.build import Matrix, Network, relu
-from netsor.zoo.per_layer import Var, biases, check_functions, check_input, matrices
+from netsor.build.layers.recurrent import check_functions
+from netsor.zoo.per_layer import Var, biases, check_input, matrices
 
 
 def resnet(
@@ -20,14 +21,8 @@ def resnet(
 
     Parameters
     ----------
-    depth
-        Number of residual blocks.
-    phi
-        The nonlinearity.
-    var_w, var_b
-        Variances of weights (times the fan-in) and biases: one number, or one per block.
-    var_v
-        n Var(v_i) of the readout.
+    depth, phi, var_w, var_b, var_v
+        As for `mlp`, where a layer is a residual block.
     var_u
         m Var(U_ij) of the embedding.
 

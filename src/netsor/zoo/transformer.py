@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from netsor.build import Attention, Matrix, Network, layernorm, relu
-from netsor.zoo.per_layer import Var, biases, check_functions, check_input, choice, matrices, per_layer
+from netsor.build.layers.dense import choice
+from netsor.build.layers.recurrent import check_functions
+from netsor.zoo.per_layer import Var, biases, check_input, matrices, per_layer
 
 
 def transformer(

@@ -80,25 +80,23 @@ class _Convolution:
                 f"Data have shape (..., {axes}, channels); "
                 f"a block has at least {self.dims} index {'axes' if self.dims > 1 else 'axis'}.",
             )
+        padding: Any = self.padding
+        by_members = self.local is not None or self.depthwise
+        if isinstance(padding, tuple) and not self.transposed:
+            if by_members or len(set(padding)) > 1:  # `window` pads all axes alike, so pad with zeros first
+                x, padding = pad(x, [(p, p) for p in padding]), "valid"
+            else:
+                padding = padding[0]
         x = in_front(x, self.dims)
-        if self.local is not None or self.depthwise:
-            out = self._by_members(x)
+        if by_members:
+            out = self._by_members(x, padding)
         elif self.transposed:
             out = apply(window, self.W @ self._spread(x), dims=self.dims, padding="valid", **self._steps(1))
         else:
-            out = self._plain(x)
+            out = apply(window, self.W @ x, dims=self.dims, padding=padding, **self._steps(self.stride))
         out = back(out, self.dims) + self.b
         out.space = self.dims
         return out
-
-    def _plain(self, x: Node) -> Node:
-        padding: Any = self.padding
-        if isinstance(padding, tuple):
-            if len(set(padding)) > 1:  # `window` pads all axes alike, so pad with zeros first
-                x, padding = in_front(pad(back(x, self.dims), [(p, p) for p in padding]), self.dims), "valid"
-            else:
-                padding = padding[0]
-        return apply(window, self.W @ x, dims=self.dims, padding=padding, **self._steps(self.stride))
 
     def _steps(self, stride: object) -> dict[str, Any]:
         """Stride and dilation as options, unless they are 1."""
@@ -136,14 +134,11 @@ class _Convolution:
             return x
         return apply(mul, exists.reshape(*exists.shape, *(1,) * (len(x.index) - self.dims)).astype(float), x)
 
-    def _by_members(self, x: Node) -> Node:
+    def _by_members(self, x: Node, padding: Any) -> Node:
         """Gather the members of all windows as leading axes, multiply each, and sum over them.
 
         Local and depthwise kernels depend on more than the kernel position, so `window` does not apply.
         """
-        if isinstance(self.padding, tuple):
-            x = in_front(pad(back(x, self.dims), [(p, p) for p in self.padding]), self.dims)
-        padding = "valid" if isinstance(self.padding, tuple) else self.padding
         x = apply(windows, x, kernel=self.kernel, padding=padding, **self._steps(self.stride))
         rank = len(x.index)
         if isinstance(self.W, Vector):

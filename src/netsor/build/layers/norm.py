@@ -30,9 +30,8 @@ def batchnorm(h: Node, axis: int | tuple[int, ...] = 0, eps: float = 0.0) -> Nod
             "The members of a batch are index axes: the input is a whole batch, data (B, m) with axis=0, or "
             "(B, H, W, C) with axis=(0, 1, 2).",
         )
-    if scaled(eps, 1, "eps"):
-        return apply(MIXINGS["batchnorm"], h, axis=index_axes(axis, h, "batchnorm"), eps=float(eps))
-    return apply(MIXINGS["batchnorm"], h, axis=index_axes(axis, h, "batchnorm"))
+    options = {"eps": float(eps)} if scaled(eps, 1, "eps") else {}
+    return apply(MIXINGS["batchnorm"], h, axis=index_axes(axis, h, "batchnorm"), **options)
 
 
 def layernorm(h: Node, eps: float = 0.0, *, axis: int | tuple[int, ...] = ()) -> Node:

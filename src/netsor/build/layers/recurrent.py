@@ -47,63 +47,10 @@ def check_functions(**functions: object) -> None:
             raise fail(f"{what}={phi!r:.60} is not a function", remedy)
 
 
-class _Gates:
-    """Matrices W_g, U_g and bias b_g for each gate: `preactivation(g, state, x)`."""
+class _Cell:
+    """Matrices W_g on the state, U_g on the input and a bias b_g for each gate g."""
 
-    def __init__(
-        self, gates: str, var_w: PerGate, var_u: PerGate, var_b: PerGate, mean_b: PerGate, name: str
-    ) -> None:
-        count = len(gates)
-        label("W", name)
-        vw, vu = per_gate(var_w, count, "var_w"), per_gate(var_u, count, "var_u")
-        vb, mb = per_gate(var_b, count, "var_b"), per_gate(mean_b, count, "mean_b")
-        self.W = {g: Matrix(v, name=f"W{name}{_sub(g)}") for g, v in zip(gates, vw, strict=True)}
-        self.U = {g: Matrix(v, name=f"U{name}{_sub(g)}") for g, v in zip(gates, vu, strict=True)}
-        self.b = {g: bias(v, m, f"b{name}{_sub(g)}") for g, v, m in zip(gates, vb, mb, strict=True)}
-
-    def preactivation(self, gate: str, state: object, x: object) -> Any:
-        return self.W[gate] @ state + self.U[gate] @ x + self.b[gate]
-
-
-def _sub(gate: str) -> str:
-    return f"_{gate}" if gate != "." else ""
-
-
-class RNNCell:
-    """A simple recurrent cell: the new state is phi(W s + U x + b).
-
-    Parameters
-    ----------
-    phi
-        The activation.
-    var_w, var_u, var_b, mean_b
-        Variances (times the fan-in) of W and U, variance and mean of b.
-    name
-        A suffix of the parameters' names.
-    """
-
-    def __init__(
-        self,
-        phi: Activation = tanh,
-        var_w: float = 1.0,
-        var_u: float = 1.0,
-        var_b: float = 1.0,
-        mean_b: float = 0.0,
-        *,
-        name: str = "",
-    ) -> None:
-        check_functions(phi=phi)
-        self.phi = phi
-        self.gates = _Gates(".", var_w, var_u, var_b, mean_b, name)
-
-    def __call__(self, state: object, x: object) -> Node:
-        return self.phi(self.gates.preactivation(".", state, x))
-
-
-class _GatedCell:
-    """A cell with a matrix on the state, a matrix on the input and a bias for each gate."""
-
-    gate_names: ClassVar[str]
+    gate_names: ClassVar[tuple[str, ...]]
 
     def __init__(
         self,
@@ -118,10 +65,51 @@ class _GatedCell:
     ) -> None:
         check_functions(phi=phi, gate=gate)
         self.phi, self.gate = phi, gate
-        self.gates = _Gates(self.gate_names, var_w, var_u, var_b, mean_b, name)
+        gates, count = self.gate_names, len(self.gate_names)
+        label("W", name)
+        vw, vu = per_gate(var_w, count, "var_w"), per_gate(var_u, count, "var_u")
+        vb, mb = per_gate(var_b, count, "var_b"), per_gate(mean_b, count, "mean_b")
+        ends = [f"{name}_{g}" if g else name for g in gates]
+        self.W = {g: Matrix(v, name=f"W{end}") for g, end, v in zip(gates, ends, vw, strict=True)}
+        self.U = {g: Matrix(v, name=f"U{end}") for g, end, v in zip(gates, ends, vu, strict=True)}
+        self.b = {g: bias(v, m, f"b{end}") for g, end, v, m in zip(gates, ends, vb, mb, strict=True)}
+
+    def preactivation(self, gate: str, state: object, x: object) -> Any:
+        return self.W[gate] @ state + self.U[gate] @ x + self.b[gate]
 
 
-class GRUCell(_GatedCell):
+class RNNCell(_Cell):
+    """A simple recurrent cell: the new state is phi(W s + U x + b).
+
+    Parameters
+    ----------
+    phi
+        The activation.
+    var_w, var_u, var_b, mean_b
+        Variances (times the fan-in) of W and U, variance and mean of b.
+    name
+        A suffix of the parameters' names.
+    """
+
+    gate_names = ("",)
+
+    def __init__(
+        self,
+        phi: Activation = tanh,
+        var_w: float = 1.0,
+        var_u: float = 1.0,
+        var_b: float = 1.0,
+        mean_b: float = 0.0,
+        *,
+        name: str = "",
+    ) -> None:
+        super().__init__(phi, sigmoid, var_w, var_u, var_b, mean_b, name=name)
+
+    def __call__(self, state: object, x: object) -> Node:
+        return self.phi(self.preactivation("", state, x))
+
+
+class GRUCell(_Cell):
     """The paper's gated recurrent unit.
 
         z = gate(W_z s + U_z x + b_z),  r = gate(W_r s + U_r x + b_r),
@@ -138,16 +126,16 @@ class GRUCell(_GatedCell):
         A suffix of the parameters' names.
     """
 
-    gate_names = "zrh"
+    gate_names = ("z", "r", "h")
 
     def __call__(self, state: object, x: object) -> Node:
-        z = self.gate(self.gates.preactivation("z", state, x))
-        r = self.gate(self.gates.preactivation("r", state, x))
-        candidate = self.phi(self.gates.preactivation("h", state * r, x))
+        z = self.gate(self.preactivation("z", state, x))
+        r = self.gate(self.preactivation("r", state, x))
+        candidate = self.phi(self.preactivation("h", state * r, x))
         return (1 - z) * state + z * candidate
 
 
-class LSTMCell(_GatedCell):
+class LSTMCell(_Cell):
     """A long short-term memory cell, whose state is a pair (h, c).
 
         c = f c + i g with i, f, o = gate(...), g = phi(...), and h = o phi(c).
@@ -162,11 +150,11 @@ class LSTMCell(_GatedCell):
         A suffix of the parameters' names.
     """
 
-    gate_names = "ifgo"
+    gate_names = ("i", "f", "g", "o")
 
     def __call__(self, state: tuple[Any, Any], x: object) -> tuple[Node, Node]:
         h, c = state
-        i, f, o = (self.gate(self.gates.preactivation(g, h, x)) for g in "ifo")
-        g = self.phi(self.gates.preactivation("g", h, x))
+        i, f, o = (self.gate(self.preactivation(g, h, x)) for g in "ifo")
+        g = self.phi(self.preactivation("g", h, x))
         c = f * c + i * g
         return o * self.phi(c), c
