@@ -82,7 +82,9 @@ class Architecture:
             network = factory(**{name: _function(value) for name, value in self.options.items()})
         except TypeError as error:
             raise DataError(f"{self!r} cannot be built: {error}", remedy="Check its options.") from None
-        return _require_network(network, repr(self))
+        if not isinstance(network, Network):
+            raise _not_a_network(repr(self))
+        return network
 
 
 NetworkLike = Network | Architecture | str | Callable[..., Network] | None  # None: two hidden layers
@@ -95,10 +97,8 @@ def _function(value: Any) -> Any:
     return value
 
 
-def _require_network(network: object, what: str) -> Network:
-    if isinstance(network, Network):
-        return network
-    raise DataError(
+def _not_a_network(what: str) -> DataError:
+    return DataError(
         f"{what} is not a network",
         remedy="Give a network, an Architecture, a name of the zoo, or a function that returns a network.",
     )
@@ -110,14 +110,11 @@ def resolve(network: NetworkLike) -> Network:
         return zoo.mlp(depth=2)
     if isinstance(network, Network):
         return network
-    if isinstance(network, str):
-        network = Architecture(network)
     if isinstance(network, Architecture):
         return network.build()
-    if not callable(network):
-        return _require_network(network, arguments.shown(network))
-    factory: Any = network
-    return Architecture(factory).build()
+    if isinstance(network, str) or callable(network):
+        return Architecture(network).build()
+    raise _not_a_network(arguments.shown(network))
 
 
 def kernel_of(network: NetworkLike, options: Mapping[str, Any] | None) -> KernelFn:

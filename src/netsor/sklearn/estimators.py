@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -101,6 +101,7 @@ class WideRegressor(RegressorMixin, NNGPEstimator):
         return tags
 
 
+@dataclass(eq=False, repr=False)
 class NNGPRegressor(WideRegressor):
     """Regression with the Gaussian process of an infinitely wide network.
 
@@ -133,23 +134,13 @@ class NNGPRegressor(WideRegressor):
     True
     """
 
-    def __init__(
-        self,
-        network: NetworkLike = None,
-        noise: float = 1e-2,
-        normalize_y: bool = True,
-        tune: bool = False,
-        tune_options: dict[str, Any] | None = None,
-        input_shape: tuple[int, ...] | None = None,
-        kernel_options: dict[str, Any] | None = None,
-    ) -> None:
-        self.network = network
-        self.noise = noise
-        self.normalize_y = normalize_y
-        self.tune = tune
-        self.tune_options = tune_options
-        self.input_shape = input_shape
-        self.kernel_options = kernel_options
+    network: NetworkLike = None
+    noise: float = 1e-2
+    normalize_y: bool = True
+    tune: bool = False
+    tune_options: dict[str, Any] | None = None
+    input_shape: tuple[int, ...] | None = None
+    kernel_options: dict[str, Any] | None = None
 
     def fit(self, X: InputSet, y: ArrayLike) -> NNGPRegressor:
         """Fit the model."""
@@ -182,27 +173,19 @@ class NNGPRegressor(WideRegressor):
         return np.moveaxis(drawn, 0, -1)
 
 
+@dataclass(eq=False, repr=False)
 class NNGPClassifier(ClassifierMixin, NNGPEstimator):
     """Classification by regression on centred one-hot labels; parameters as for `NNGPRegressor`.
 
     Probabilities are calibrated on leave-one-out predictions, see `ns.gp.Classifier.probabilities`.
     """
 
-    def __init__(
-        self,
-        network: NetworkLike = None,
-        noise: float = 1e-2,
-        tune: bool = False,
-        tune_options: dict[str, Any] | None = None,
-        input_shape: tuple[int, ...] | None = None,
-        kernel_options: dict[str, Any] | None = None,
-    ) -> None:
-        self.network = network
-        self.noise = noise
-        self.tune = tune
-        self.tune_options = tune_options
-        self.input_shape = input_shape
-        self.kernel_options = kernel_options
+    network: NetworkLike = None
+    noise: float = 1e-2
+    tune: bool = False
+    tune_options: dict[str, Any] | None = None
+    input_shape: tuple[int, ...] | None = None
+    kernel_options: dict[str, Any] | None = None
 
     def fit(self, X: InputSet, y: ArrayLike) -> NNGPClassifier:
         """Fit the model."""

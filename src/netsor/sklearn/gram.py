@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,21 +14,16 @@ from netsor.limits.inputs import InputSet
 from netsor.sklearn.architecture import NetworkLike, check_pairwise, checked_by_sklearn, kernel_of, reshaped
 
 
+@dataclass(eq=False, repr=False)
 class NNGPGram(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Maps X to K(X, X_train), for `SVC(kernel="precomputed")` or `KernelRidge(kernel="precomputed")`.
 
     Parameters are those of `NNGPRegressor`. Use it in a pipeline: cross-validation then splits X, not K.
     """
 
-    def __init__(
-        self,
-        network: NetworkLike = None,
-        input_shape: tuple[int, ...] | None = None,
-        kernel_options: dict[str, Any] | None = None,
-    ) -> None:
-        self.network = network
-        self.input_shape = input_shape
-        self.kernel_options = kernel_options
+    network: NetworkLike = None
+    input_shape: tuple[int, ...] | None = None
+    kernel_options: dict[str, Any] | None = None
 
     def fit(self, X: InputSet, y: ArrayLike | None = None) -> NNGPGram:
         """Store the training inputs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from netsor.limits.kernel import KernelFn
 from netsor.sklearn.architecture import NetworkLike, check_pairwise, checked_by_sklearn, kernel_of, reshaped
 
 
+@dataclass(eq=False, repr=False)
 class NNGPKernel(Kernel):
     """The covariance of an infinitely wide network, with its variances as hyperparameters.
 
@@ -47,21 +49,12 @@ class NNGPKernel(Kernel):
     (['W1', 'b1', 'v'], array([0., 0., 0.]))
     """
 
-    def __init__(
-        self,
-        network: NetworkLike = None,
-        variances: Sequence[float] | None = None,
-        variances_bounds: Any = (1e-5, 1e5),
-        tied: Sequence[Sequence[str]] = (),
-        input_shape: tuple[int, ...] | None = None,
-        kernel_options: dict[str, Any] | None = None,
-    ) -> None:
-        self.network = network
-        self.variances = variances
-        self.variances_bounds = variances_bounds
-        self.tied = tied
-        self.input_shape = input_shape
-        self.kernel_options = kernel_options
+    network: NetworkLike = None
+    variances: Sequence[float] | None = None
+    variances_bounds: Any = (1e-5, 1e5)
+    tied: Sequence[Sequence[str]] = ()
+    input_shape: tuple[int, ...] | None = None
+    kernel_options: dict[str, Any] | None = None
 
     @property
     def names(self) -> list[tuple[str, ...]]:

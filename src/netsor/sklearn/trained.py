@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
@@ -14,10 +14,11 @@ from sklearn.utils.validation import check_is_fitted
 from netsor import arguments, gp
 from netsor.limits import ntk
 from netsor.limits.inputs import InputSet
-from netsor.sklearn.architecture import NetworkLike, check_pairwise, kernel_of
+from netsor.sklearn.architecture import NetworkLike, check_pairwise, resolve
 from netsor.sklearn.estimators import WideRegressor
 
 
+@dataclass(eq=False, repr=False)
 class NTKRegressor(WideRegressor):
     """Regression with the ensemble of infinitely wide networks under gradient flow, see `ns.gp.train`.
 
@@ -47,25 +48,14 @@ class NTKRegressor(WideRegressor):
     True
     """
 
-    def __init__(
-        self,
-        network: NetworkLike = None,
-        rate: float = 1.0,
-        time: float = inf,
-        noise: float = 1e-2,
-        rates: Any = None,
-        normalize_y: bool = True,
-        input_shape: tuple[int, ...] | None = None,
-        kernel_options: dict[str, Any] | None = None,
-    ) -> None:
-        self.network = network
-        self.rate = rate
-        self.time = time
-        self.noise = noise
-        self.rates = rates
-        self.normalize_y = normalize_y
-        self.input_shape = input_shape
-        self.kernel_options = kernel_options
+    network: NetworkLike = None
+    rate: float = 1.0
+    time: float = inf
+    noise: float = 1e-2
+    rates: Any = None
+    normalize_y: bool = True
+    input_shape: tuple[int, ...] | None = None
+    kernel_options: dict[str, Any] | None = None
 
     def fit(self, X: InputSet, y: ArrayLike) -> NTKRegressor:
         """Train the ensemble."""
@@ -73,17 +63,11 @@ class NTKRegressor(WideRegressor):
         y = np.asarray(y, np.float64)
         self._standardise(y)
         self.network_ = clone(self.network, safe=False)
-        net = kernel_of(self.network_, None).net
+        net = resolve(self.network_)
         check_pairwise(net, np.asarray(x[0]))
-        options = {"rate": self.rate, "time": self.time, "noise": self.noise, "rates": self.rates}
-        targets = (y - self._mean) / self._scale
-        self.model_ = gp.train(
-            net,
-            x,
-            targets,
-            **options,
-            **arguments.mapping("kernel_options", self.kernel_options, '{"points": 2**10}'),
-        )
+        options = arguments.mapping("kernel_options", self.kernel_options, '{"points": 2**10}')
+        training = {"rate": self.rate, "time": self.time, "noise": self.noise, "rates": self.rates}
+        self.model_ = gp.train(net, x, (y - self._mean) / self._scale, **training, **options)
         return self
 
     def __getstate__(self) -> dict[str, Any]:
