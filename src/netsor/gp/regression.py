@@ -25,8 +25,7 @@ from netsor.gp.factor import (
     solve_half,
     warn_of_jitter,
 )
-from netsor.gp.targets import arrange, as_kernel, check_consistent, output_sizes
-from netsor.gp.unchanged import Unchanged
+from netsor.gp.targets import OnData, arrange, as_kernel, check_consistent, output_sizes
 from netsor.limits import KernelFn, Result
 from netsor.limits.inputs import InputSet
 
@@ -70,7 +69,7 @@ class Prediction:
 
 
 @dataclass(frozen=True, repr=False)
-class GP:
+class GP(OnData):
     """A network's Gaussian process given data; made by `fit`.
 
     Attributes
@@ -91,21 +90,12 @@ class GP:
         (rows, d) (K + nugget)^-1 (y - prior mean).
     """
 
-    kernel: KernelFn
     params: dict[str, float]
-    x: list[Any]
-    sizes: tuple[int, ...]
-    y: np.ndarray
-    flat: bool
     noise: np.ndarray
     jitter: float
     exact: bool
     lower: np.ndarray = field(compare=False)
     alpha: np.ndarray = field(compare=False)
-    unchanged: Unchanged = field(init=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "unchanged", Unchanged(self.kernel))
 
     def __repr__(self) -> str:
         return f"<GP of {self.kernel.net.name} on {len(self.x)} inputs, {len(self.y)} targets>"
@@ -134,11 +124,6 @@ class GP:
     def log_marginal_likelihood(self) -> float:
         """Return log p(y | x), summed over the columns of y."""
         return likelihood(self.lower, self.alpha, self.centred)
-
-    @property
-    def centred(self) -> np.ndarray:
-        """The targets minus the prior mean, (rows, d)."""
-        return self.y - self.kernel.mean(self.x)[:, None]
 
     def mean(self, x: InputSet) -> np.ndarray:
         """Return the posterior mean alone, which is cheaper than `predict`.
@@ -269,9 +254,6 @@ class GP:
         prior = joint[rows:, rows:]
         return joint[rows:, :rows], prior if cov else np.diagonal(prior), lower, solve(lower, self.centred)
 
-    def _shaped(self, table: np.ndarray) -> np.ndarray:
-        return table[:, 0] if self.flat else table
-
 
 def scalar_noise(noise: np.ndarray) -> float:
     """Return the noise of new observations, which is unknown if it was given per target."""
@@ -393,7 +375,7 @@ def fit(
     nugget, shown = np.maximum(level, least), kernel.options.progress
     lower = cholesky(result.value, nugget, overwrite=True, progress=shown)
     alpha = solve(lower, table - kernel.mean(inputs)[:, None])
-    return GP(kernel, used, inputs, sizes, table, flat, level, least, result.plan.exact, lower, alpha)
+    return GP(kernel, inputs, sizes, table, flat, used, level, least, result.plan.exact, lower, alpha)
 
 
 def check_room(rows: int) -> None:

@@ -1,7 +1,8 @@
-"""Checks of arguments: kernels, number of rows per input, and targets in the order of the rows."""
+"""A kernel with its data; number of rows per input, and targets in the order of the rows."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -12,8 +13,32 @@ from netsor.arguments import shown
 from netsor.build.joint_program import joint
 from netsor.build.network import Network
 from netsor.errors import DataError
+from netsor.gp.unchanged import Unchanged
 from netsor.lang.program import Program
 from netsor.limits.kernel import KernelFn
+
+
+@dataclass(frozen=True, repr=False)
+class OnData:
+    """A kernel with the inputs and targets that a process is conditioned on."""
+
+    kernel: KernelFn
+    x: list[Any]
+    sizes: tuple[int, ...]  # number of rows of each input
+    y: np.ndarray  # (rows, d)
+    flat: bool  # whether the targets were given without the axis d
+    unchanged: Unchanged = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "unchanged", Unchanged(self.kernel))
+
+    @property
+    def centred(self) -> np.ndarray:
+        """The targets minus the prior mean, (rows, d)."""
+        return self.y - self.kernel.mean(self.x)[:, None]
+
+    def _shaped(self, table: np.ndarray) -> np.ndarray:
+        return table[:, 0] if self.flat else table
 
 
 def as_kernel(kernel: object) -> KernelFn:

@@ -28,14 +28,13 @@ from netsor.build.tangent_network import TangentNetwork
 from netsor.errors import DataError
 from netsor.gp.factor import InferenceError, check_noise, needed_jitter, warn_of_jitter
 from netsor.gp.regression import Prediction, checked_variance
-from netsor.gp.targets import arrange, check_consistent, output_sizes, reals
-from netsor.gp.unchanged import Unchanged
+from netsor.gp.targets import OnData, arrange, check_consistent, output_sizes, reals
 from netsor.limits.inputs import InputSet
 from netsor.limits.kernel import KernelFn, kernel, ntk
 
 
 @dataclass(frozen=True, repr=False)
-class Trained:
+class Trained(OnData):
     """An ensemble of infinitely wide networks in training; made by `train`.
 
     Attributes
@@ -52,22 +51,13 @@ class Trained:
         Whether no part of either kernel is sampled.
     """
 
-    kernel: KernelFn
     tangent: KernelFn
-    x: list[Any]
-    sizes: tuple[int, ...]
-    y: np.ndarray
-    flat: bool
     rate: float
     time: float
     nugget: float
     exact: bool
     prior: np.ndarray = field(compare=False)
     theta: np.ndarray = field(compare=False)
-    unchanged: Unchanged = field(init=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "unchanged", Unchanged(self.kernel))
 
     def __repr__(self) -> str:
         return f"<ensemble of {self.kernel.net.name}, trained on {len(self.x)} inputs>"
@@ -125,8 +115,8 @@ class Trained:
             variance = checked_variance(
                 np.diagonal(covariance), scale, self.nugget, "a variance of the ensemble", "tangent kernel"
             )
-            table = mean[:, 0] if self.flat else mean
-            predictions.append(Prediction(table, np.sqrt(variance), covariance if cov else None, sizes))
+            shown = covariance if cov else None
+            predictions.append(Prediction(self._shaped(mean), np.sqrt(variance), shown, sizes))
         return predictions
 
     def loss(
@@ -162,11 +152,6 @@ class Trained:
             spread = mean.shape[1] * np.sum(prediction.std**2)
             losses.append((np.sum((mean - wanted) ** 2) + spread) / (2 * wanted.size))
         return np.reshape(losses, np.shape(times))
-
-    @property
-    def centred(self) -> np.ndarray:
-        """The targets minus the mean of the network's outputs before training, (rows, columns)."""
-        return self.y - self.kernel.mean(self.x)[:, None]
 
     def _progress(self, spectrum: tuple[np.ndarray, np.ndarray], time: float) -> np.ndarray:
         """(Theta + noise)^-1 (1 - exp(-rate t (Theta + noise) / size)), by the eigenvectors of Theta.
@@ -274,7 +259,7 @@ def train(
     exact = prior.plan.exact and theta.plan.exact
     _check_time(time)
     return Trained(
-        plain, moving, inputs, sizes, table, flat, rate, time, nugget, exact, prior.value, theta.value
+        plain, inputs, sizes, table, flat, moving, rate, time, nugget, exact, prior.value, theta.value
     )
 
 

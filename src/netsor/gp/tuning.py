@@ -149,9 +149,9 @@ def tune(
     if method == "auto":
         runs = objective.exact and jax_runs(kernel, inputs, objective.network_part(values))
         method = "jax" if runs else "differences"
-    search = _Search(objective, method, limits, arguments.whole("steps", steps, 1))
+    most = arguments.whole("steps", steps, 1)
     with _shown(progress) as tell:
-        search.tell = tell
+        search = _Search(objective, method, limits, most, tell)
         best = search.best(arguments.whole("restarts", restarts, 0), arguments.seed(seed))
     variances = {name: float(value) for name, value in objective.unpack(best.x).items()}
     _warn_of_bounds(objective, best.x, limits)
@@ -177,7 +177,7 @@ class _Search:
     method: str
     limits: tuple[float, float]
     steps: int
-    tell: Progress = lambda evaluations, value: None
+    tell: Progress
     evaluations: int = 0
     first: float = np.nan
 

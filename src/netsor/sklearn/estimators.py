@@ -70,13 +70,6 @@ class NNGPEstimator(BaseEstimator):
         self.log_marginal_likelihood_value_ = model.log_marginal_likelihood()
         return model
 
-    def _standardise(self, y: np.ndarray) -> None:
-        """Store the mean and the scale of the targets y (rows,) or (rows, d)."""
-        self._mean, self._scale = np.zeros(y.shape[1:]), np.ones(y.shape[1:])
-        if arguments.flag("normalize_y", self.normalize_y):
-            spread = y.std(axis=0)
-            self._mean, self._scale = y.mean(axis=0), np.where(spread > 0, spread, 1.0)
-
     def __getstate__(self) -> dict[str, Any]:
         stored: Any = super().__getstate__()
         state: dict[str, Any] = dict(stored)
@@ -102,6 +95,16 @@ class WideRegressor(RegressorMixin, NNGPEstimator):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+    def _standardised(self, X: InputSet, y: ArrayLike) -> tuple[Any, np.ndarray]:
+        """Check X and y, (rows,) or (rows, d), store mean and scale of y, and return X and standardised y."""
+        x, y = self._inputs(X, True, y, multi_output=True, y_numeric=True)
+        targets = np.asarray(y, np.float64)
+        self._mean, self._scale = np.zeros(targets.shape[1:]), np.ones(targets.shape[1:])
+        if arguments.flag("normalize_y", self.normalize_y):
+            spread = targets.std(axis=0)
+            self._mean, self._scale = targets.mean(axis=0), np.where(spread > 0, spread, 1.0)
+        return x, (targets - self._mean) / self._scale
 
 
 @dataclass(eq=False, repr=False)
@@ -147,10 +150,7 @@ class NNGPRegressor(WideRegressor):
 
     def fit(self, X: InputSet, y: ArrayLike) -> NNGPRegressor:
         """Fit the model."""
-        x, y = self._inputs(X, True, y, multi_output=True, y_numeric=True)
-        y = np.asarray(y, np.float64)
-        self._standardise(y)
-        self.model_ = self._fit(x, (y - self._mean) / self._scale)
+        self.model_ = self._fit(*self._standardised(X, y))
         return self
 
     def predict(self, X: InputSet, return_std: bool = False, return_cov: bool = False) -> Any:
@@ -217,15 +217,13 @@ class NTKRegressor(WideRegressor):
 
     def fit(self, X: InputSet, y: ArrayLike) -> NTKRegressor:
         """Train the ensemble."""
-        x, y = self._inputs(X, True, y, multi_output=True, y_numeric=True)
-        y = np.asarray(y, np.float64)
-        self._standardise(y)
+        x, targets = self._standardised(X, y)
         self.network_ = clone(self.network, safe=False)
         net = resolve(self.network_)
         check_pairwise(net, np.asarray(x[0]))
         options = arguments.mapping("kernel_options", self.kernel_options, '{"points": 2**10}')
         training = {"rate": self.rate, "time": self.time, "noise": self.noise, "rates": self.rates}
-        self.model_ = gp.train(net, x, (y - self._mean) / self._scale, **training, **options)
+        self.model_ = gp.train(net, x, targets, **training, **options)
         return self
 
     def __getstate__(self) -> dict[str, Any]:

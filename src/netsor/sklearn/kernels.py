@@ -76,12 +76,11 @@ class NNGPKernel(Kernel):
     @property
     def params(self) -> dict[str, float]:
         """All variances of the network by name, as `ns.kernel(net)(x, params=...)` takes them."""
-        start, names = self._kernel().params, self.names
-        factors = self._values() / np.array([start[group[0]] for group in names])
-        moved = {
-            name: start[name] * factor for group, factor in zip(names, factors, strict=True) for name in group
-        }
-        return {**start, **{name: float(value) for name, value in moved.items()}}
+        start = self._kernel().params
+        params = dict(start)
+        for group, value in zip(self.names, self._values().tolist(), strict=True):
+            params |= {name: start[name] * (value / start[group[0]]) for name in group}
+        return params
 
     @property
     def hyperparameter_variances(self) -> Hyperparameter:

@@ -11,7 +11,6 @@
 | identity | the facts that determine all numbers of a store; refusal of another kernel |
 | checksums, checked | a checksum for every file; refusal of damaged files |
 | lock | one writer, or several that have divided the work |
-| dask | clusters: connect, explain failures, submit tasks a few at a time |
 | model | `StoredGP`: predictions and likelihoods from a store |
 | cholesky | a Cholesky factor of the matrix, block by block, in the store |
 | conjugate_gradients | solves and determinants by products with the matrix |

@@ -21,7 +21,7 @@ from scipy.linalg import solve_triangular
 from netsor.errors import DataError
 from netsor.gp.factor import cholesky
 from netsor.gp.stores.conjugate_gradients import Estimate, relative_residual
-from netsor.gp.stores.dask import Engine, completed, connected
+from netsor.gp.stores.engines import Engine, completed, connected
 from netsor.gp.stores.lock import writing
 from netsor.gp.stores.store import Store
 from netsor.progress import bar

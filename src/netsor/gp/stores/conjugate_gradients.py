@@ -26,7 +26,7 @@ import numpy as np
 from scipy.linalg import eigh, eigh_tridiagonal, solve_triangular
 
 from netsor.gp.factor import EPS, InferenceError, cholesky
-from netsor.gp.stores.dask import Engine, completed, connected
+from netsor.gp.stores.engines import Engine, completed, connected
 from netsor.gp.stores.store import Store
 
 MOST = 1000  # steps of conjugate gradients

@@ -20,7 +20,7 @@ from netsor.gp.regression import Prediction, checked_variance, scalar_noise
 from netsor.gp.stores.cholesky import StoredFactor
 from netsor.gp.stores.compute import with_landmarks
 from netsor.gp.stores.conjugate_gradients import Estimate, Gradients
-from netsor.gp.stores.dask import Engine
+from netsor.gp.stores.engines import Engine
 from netsor.gp.stores.input_sets import stacked
 from netsor.gp.stores.store import Store
 from netsor.gp.targets import arrange, check_consistent, output_sizes

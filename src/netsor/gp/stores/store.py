@@ -331,14 +331,11 @@ class Store:
         Status
             Printed as one line of text.
         """
-        times, total = sorted(self.done().values()), len(self.grid.tiles())
-        missing = len(self.missing())
+        missing, total = len(self.missing()), len(self.grid.tiles())
         # The last tiles give the present rate; an average over all would ignore processes that joined later.
-        recent, left, quiet = times[-50:], None, None
-        if len(recent) > 1:
-            left = missing * (recent[-1] - recent[0]) / (len(recent) - 1)
-        if times:
-            quiet = max(0.0, time.time() - times[-1])
+        recent = sorted(self.done().values())[-50:]
+        left = missing * (recent[-1] - recent[0]) / (len(recent) - 1) if len(recent) > 1 else None
+        quiet = max(0.0, time.time() - recent[-1]) if recent else None
         error = None if missing else self.largest_error()
         return Status(total - missing, total, left, quiet, error)
 
@@ -364,8 +361,7 @@ class Store:
 
     def require_complete(self) -> None:
         """Raise a DataError if tiles are missing."""
-        missing = self.missing()
-        if missing:
+        if missing := self.missing():
             raise DataError(
                 f"{len(missing)} of {len(self.grid.tiles())} tiles of {self.path} are missing",
                 remedy="Run ns.gp.store (or `netsor kernel`) again: it goes on with them.",
@@ -542,8 +538,10 @@ def _facts(path: Path) -> Any:
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} is not a store, or is damaged: {error}", remedy="Make it again.") from None
-    attributes = whole.get("attributes") if isinstance(whole, dict) else None
-    return attributes.get("netsor") if isinstance(attributes, dict) else None
+    try:
+        return whole["attributes"]["netsor"]
+    except (LookupError, TypeError):
+        return None
 
 
 def _check_room(path: Path, needed: int) -> None:

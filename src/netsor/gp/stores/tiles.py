@@ -11,8 +11,7 @@ import numpy as np
 
 from netsor import arguments
 from netsor.errors import DataError, LimitError
-from netsor.gp.stores.dask import Engine
-from netsor.gp.stores.engines import compute_all
+from netsor.gp.stores.engines import Engine, compute_all
 from netsor.gp.stores.grid import Axis, Grid
 from netsor.gp.stores.identity import check_same_store, identity
 from netsor.gp.stores.input_sets import stacked
