@@ -84,12 +84,8 @@ def arrange(y: object, sizes: tuple[int, ...]) -> tuple[np.ndarray, bool]:
         table = np.concatenate(parts)
     else:
         table = reals(y, "the targets")
-        if (
-            table.ndim == 2
-            and sizes[0] > 1
-            and table.shape == (len(sizes), sizes[0])
-            and len(set(sizes)) == 1
-        ):
+        per_input = table.shape == (len(sizes), max(sizes)) and len(set(sizes)) == 1
+        if per_input and max(sizes) > 1:
             table = table.reshape(-1)
     rows = sum(sizes)
     if table.ndim not in (1, 2) or len(table) != rows or table.size == 0:
