@@ -16,7 +16,7 @@ import asyncio
 import time
 from typing import Any
 
-from netsor.gp.stores.dask import completed
+from netsor.gp.stores.engines import completed
 
 
 async def sleeping(what: bytes, seconds: float, number: int) -> int:

@@ -16,7 +16,7 @@
 | objective | the marginal likelihood as a function of the variances, and its gradient |
 | gradient | `kernel_gradient`: derivatives of a kernel with respect to its variances |
 | factor | Cholesky factors; the policy for noise and jitter |
-| targets | targets and labels as (rows, columns) |
+| targets | a kernel with its data: inputs, and targets as (rows, columns) |
 | tied | groups of tied variances |
 | unchanged | detection of networks that have changed since their matrix was computed |
 | saved | `save`, `load`: models in .npz files |

@@ -75,13 +75,11 @@ def calibrated_slope(gp: GP) -> float:
     return float(np.exp(best.x))
 
 
-def one_hot(
-    labels: ArrayLike | Sequence[ArrayLike], rows: int | None = None
-) -> tuple[np.ndarray, np.ndarray]:
+def one_hot(labels: ArrayLike | Sequence[ArrayLike]) -> tuple[np.ndarray, np.ndarray]:
     """Return the sorted classes, and the centred one-hot labels (rows, classes)."""
     parts = [np.atleast_1d(part) for part in labels] if isinstance(labels, list) and labels else None
     flat = np.asarray(labels) if parts is None else np.concatenate(parts)
-    if flat.ndim != 1 or not len(flat) or flat.dtype.kind == "O" or (rows is not None and len(flat) != rows):
+    if flat.ndim != 1 or not len(flat) or flat.dtype.kind == "O":
         raise DataError(
             f"the labels have shape {flat.shape} and type {flat.dtype}",
             remedy="Give one integer or string per output of the network.",

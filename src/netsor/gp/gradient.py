@@ -61,7 +61,10 @@ def kernel_gradient(
     kernel = as_kernel(kernel)
     values = {**kernel.params, **arguments.mapping("params", params, '{"W1": 2.0}')}
     chosen = list(kernel.params) if names is None else list(arguments.names("names", names))
-    _check(chosen, values, method)
+    for name in chosen:
+        if name not in values:
+            raise DataError(f"there is no variance `{name}`", remedy=f"Known: {', '.join(values)}.")
+    arguments.choice("method", method, ("jax", "differences"))
     inputs, start = as_inputs(x), np.zeros(len(chosen))
     matrix_of = of_params(kernel, inputs)
     value = matrix_of(values)
@@ -78,13 +81,6 @@ def kernel_gradient(
     else:
         slopes = central_differences(lambda shift: matrix_of(moved(shift)), start)
     return value, slopes
-
-
-def _check(names: list[str], values: Mapping[str, Any], method: str) -> None:
-    for name in names:
-        if name not in values:
-            raise DataError(f"there is no variance `{name}`", remedy=f"Known: {', '.join(values)}.")
-    arguments.choice("method", method, ("jax", "differences"))
 
 
 def central_differences(function: Callable[[np.ndarray], Any], at: np.ndarray) -> np.ndarray:
@@ -116,10 +112,7 @@ def jax_runs(kernel: KernelFn, inputs: list[Any], params: Mapping[str, float]) -
 
 def _calls_back(jaxpr: Any) -> bool:
     """Whether a traced function calls back to NumPy, at any depth."""
-    for equation in jaxpr.eqns:
-        inner = (getattr(part, "jaxpr", part) for part in equation.params.values())
-        if equation.primitive.name == "pure_callback" or any(
-            _calls_back(j) for j in inner if hasattr(j, "eqns")
-        ):
-            return True
-    return False
+    inner = (getattr(part, "jaxpr", part) for step in jaxpr.eqns for part in step.params.values())
+    return any(step.primitive.name == "pure_callback" for step in jaxpr.eqns) or any(
+        _calls_back(part) for part in inner if hasattr(part, "eqns")
+    )

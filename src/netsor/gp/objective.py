@@ -27,19 +27,14 @@ ValueAndGradient = Callable[[np.ndarray], tuple[float, np.ndarray]]
 
 @dataclass(frozen=True, eq=False)
 class _Point:
-    """The factorised covariance at theta (k,), for the likelihood and its derivatives.
+    """The factorised covariance at theta, for the likelihood and its derivatives."""
 
-    matrix  K (rows, rows)
-    lower   the Cholesky factor of C (rows, rows)
-    alpha   C^-1 y (rows, columns)
-    raised  whether the nugget is the jitter, not the noise
-    """
-
-    theta: np.ndarray
-    matrix: np.ndarray
-    lower: np.ndarray
-    alpha: np.ndarray
-    raised: bool
+    theta: np.ndarray  # (k,)
+    matrix: np.ndarray  # K (rows, rows)
+    lower: np.ndarray  # the Cholesky factor of C (rows, rows)
+    alpha: np.ndarray  # C^-1 y (rows, columns)
+    value: float  # minus the log likelihood
+    raised: bool  # whether the nugget is the jitter, not the noise
 
 
 @dataclass(eq=False)
@@ -87,7 +82,7 @@ class Objective:
     def value(self, theta: np.ndarray) -> float:
         """Minus the log likelihood; `FAILED` if the matrix is not positive definite."""
         point = self._at(theta)
-        return FAILED if point is None else self._value(point)
+        return FAILED if point is None else point.value
 
     def with_differences(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         """Value and gradient by differences of kernels: one kernel per group, none for the noise."""
@@ -97,7 +92,7 @@ class Objective:
         columns, rows = self.y.shape[1], np.eye(len(self.y))
         # G of the module docstring; then each derivative is one elementwise product and sum.
         by_matrix = (columns * solve(point.lower, rows) - point.alpha @ point.alpha.T) / 2
-        return self._value(point), np.array([np.sum(by_matrix * dC) for dC in self._slopes(point)])
+        return point.value, np.array([np.sum(by_matrix * dC) for dC in self._slopes(point)])
 
     def uncertainties(self, theta: np.ndarray) -> np.ndarray:
         """(1 + m/2 tr(C^-1 dC C^-1 dC))^-1/2 for each theta and m columns of targets.
@@ -117,9 +112,6 @@ class Objective:
         """Number of kernels for a gradient: one at theta, and one for each group except the noise."""
         return 1 + sum(group != NOISE for group in self.groups)
 
-    def _value(self, point: _Point) -> float:
-        return -likelihood(point.lower, point.alpha, self.y)
-
     def _at(self, theta: np.ndarray) -> _Point | None:
         """Factorise the covariance at theta; None if the likelihood does not exist there."""
         try:
@@ -129,7 +121,8 @@ class Objective:
             lower = cholesky(matrix, nugget)
         except (LimitError, InferenceError):
             return None
-        return _Point(theta, matrix, lower, solve(lower, self.y), nugget > noise)
+        alpha = solve(lower, self.y)
+        return _Point(theta, matrix, lower, alpha, -likelihood(lower, alpha, self.y), nugget > noise)
 
     def _matrix(self, theta: np.ndarray) -> np.ndarray:
         """K at theta, (rows, rows)."""

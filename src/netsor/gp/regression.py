@@ -25,13 +25,11 @@ from netsor.gp.factor import (
     solve_half,
     warn_of_jitter,
 )
-from netsor.gp.targets import arrange, as_kernel, check_consistent, output_sizes
-from netsor.gp.unchanged import Unchanged
+from netsor.gp.targets import OnData, arrange, as_kernel, check_consistent, output_sizes
 from netsor.limits import KernelFn, Result
 from netsor.limits.inputs import InputSet
 
 if TYPE_CHECKING:
-    from netsor.gp.stores.dask import Engine
     from netsor.gp.stores.model import StoredGP
     from netsor.gp.stores.store import Store
 
@@ -71,7 +69,7 @@ class Prediction:
 
 
 @dataclass(frozen=True, repr=False)
-class GP:
+class GP(OnData):
     """A network's Gaussian process given data; made by `fit`.
 
     Attributes
@@ -92,21 +90,12 @@ class GP:
         (rows, d) (K + nugget)^-1 (y - prior mean).
     """
 
-    kernel: KernelFn
     params: dict[str, float]
-    x: list[Any]
-    sizes: tuple[int, ...]
-    y: np.ndarray
-    flat: bool
     noise: np.ndarray
     jitter: float
     exact: bool
     lower: np.ndarray = field(compare=False)
     alpha: np.ndarray = field(compare=False)
-    unchanged: Unchanged = field(init=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "unchanged", Unchanged(self.kernel))
 
     def __repr__(self) -> str:
         return f"<GP of {self.kernel.net.name} on {len(self.x)} inputs, {len(self.y)} targets>"
@@ -135,11 +124,6 @@ class GP:
     def log_marginal_likelihood(self) -> float:
         """Return log p(y | x), summed over the columns of y."""
         return likelihood(self.lower, self.alpha, self.centred)
-
-    @property
-    def centred(self) -> np.ndarray:
-        """The targets minus the prior mean, (rows, d)."""
-        return self.y - self.kernel.mean(self.x)[:, None]
 
     def mean(self, x: InputSet) -> np.ndarray:
         """Return the posterior mean alone, which is cheaper than `predict`.
@@ -241,22 +225,14 @@ class GP:
         """
         # One inverse serves all inputs; a fit without each input would cost n factorisations.
         precision = solve(self.lower, np.eye(len(self.y)))
-        if max(self.sizes) == 1:
-            variance = 1 / np.diagonal(precision)
-            return Prediction(
-                self._shaped(self.y - variance[:, None] * self.alpha), np.sqrt(variance), None, self.sizes
-            )
-        # With several rows per input, invert the diagonal blocks of the precision.
-        means, variances, start = [], [], 0
+        mean, variance, start = self.y.copy(), np.empty(len(self.y)), 0
         for size in self.sizes:
             block = slice(start, start + size)
-            lower = cholesky(precision[block, block], 0.0)
-            means.append(self.y[block] - solve(lower, self.alpha[block]))
-            variances.append(np.diagonal(solve(lower, np.eye(size))))
+            covariance = np.linalg.inv(precision[block, block])
+            mean[block] -= covariance @ self.alpha[block]
+            variance[block] = np.diagonal(covariance)
             start += size
-        return Prediction(
-            self._shaped(np.concatenate(means)), np.sqrt(np.concatenate(variances)), None, self.sizes
-        )
+        return Prediction(self._shaped(mean), np.sqrt(variance), None, self.sizes)
 
     def save(self, path: str | Path) -> None:
         """Write the model to an .npz file; `ns.gp.load(path, net)` reads it."""
@@ -278,9 +254,6 @@ class GP:
         prior = joint[rows:, rows:]
         return joint[rows:, :rows], prior if cov else np.diagonal(prior), lower, solve(lower, self.centred)
 
-    def _shaped(self, table: np.ndarray) -> np.ndarray:
-        return table[:, 0] if self.flat else table
-
 
 def scalar_noise(noise: np.ndarray) -> float:
     """Return the noise of new observations, which is unknown if it was given per target."""
@@ -292,12 +265,18 @@ def scalar_noise(noise: np.ndarray) -> float:
     return float(noise)
 
 
-def checked_variance(variance: np.ndarray, prior: np.ndarray, jitter: float) -> np.ndarray:
+def checked_variance(
+    variance: np.ndarray,
+    prior: np.ndarray,
+    jitter: float,
+    what: str = "a posterior variance",
+    matrix: str = "kernel matrix",
+) -> np.ndarray:
     """Clip variances (rows,) that are negative by rounding; raise an InferenceError for more than that."""
     if np.any(variance < -(ROUNDING * prior + jitter)):
         raise InferenceError(
-            f"a posterior variance is {variance.min():.2g}, further below 0 than rounding explains",
-            remedy="The kernel matrix is too near to singular. Give a larger noise.",
+            f"{what} is {variance.min():.2g}, further below 0 than rounding explains",
+            remedy=f"The {matrix} is too near to singular. Give a larger noise.",
         )
     return np.clip(variance, 0.0, None)
 
@@ -313,19 +292,7 @@ def fit(
     params: Mapping[str, float] | None = None,
 ) -> GP: ...
 @overload
-def fit(
-    kernel: Store,
-    x: ArrayLike | Sequence[ArrayLike],
-    *,
-    noise: ArrayLike = 0.0,
-    jitter: float | None = None,
-    solver: str = "auto",
-    memory: int | None = None,
-    tol: float = 1e-8,
-    rank: int | None = None,
-    engine: Engine = None,
-    progress: bool | None = None,
-) -> StoredGP: ...
+def fit(kernel: Store, x: ArrayLike | Sequence[ArrayLike], **options: Any) -> StoredGP: ...
 def fit(
     kernel: KernelFn | Store,
     x: InputSet,
@@ -408,7 +375,7 @@ def fit(
     nugget, shown = np.maximum(level, least), kernel.options.progress
     lower = cholesky(result.value, nugget, overwrite=True, progress=shown)
     alpha = solve(lower, table - kernel.mean(inputs)[:, None])
-    return GP(kernel, used, inputs, sizes, table, flat, level, least, result.plan.exact, lower, alpha)
+    return GP(kernel, inputs, sizes, table, flat, used, level, least, result.plan.exact, lower, alpha)
 
 
 def check_room(rows: int) -> None:
@@ -459,16 +426,15 @@ def sample(
     >>> ns.gp.sample(ns.kernel(ns.zoo.mlp(1)), np.eye(3), samples=2, seed=0).shape
     (2, 3)
     """
-    result = as_kernel(kernel).evaluate(as_inputs(x), params=params)
+    kernel, inputs = as_kernel(kernel), as_inputs(x)
+    result = kernel.evaluate(inputs, params=params)
     value = np.asarray(result.value, np.float64)
     allowed = len(value) * (ROUNDING * float(np.abs(value).max(initial=0.0))) + jitter_of(result)
-    noise = _normal(seed, samples, (len(value),))
-    return as_kernel(kernel).mean(as_inputs(x)) + noise @ root(value, allowed).T
+    return kernel.mean(inputs) + _normal(seed, samples, (len(value),)) @ root(value, allowed).T
 
 
 def _normal(seed: int | None, samples: int, shape: tuple[int, ...]) -> np.ndarray:
     """Draw standard normal numbers, (samples, *shape)."""
     count = arguments.whole("samples", samples, 1, 2**31)
-    return np.random.default_rng(None if seed is None else arguments.seed(seed)).standard_normal(
-        (count, *shape)
-    )
+    rng = np.random.default_rng(None if seed is None else arguments.seed(seed))
+    return rng.standard_normal((count, *shape))

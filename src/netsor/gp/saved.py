@@ -22,6 +22,8 @@ from netsor.limits import KernelFn
 from netsor.limits.kernel import TangentKernelFn
 
 FORMAT = 2
+ARRAYS = ("y", "noise", "lower", "alpha")  # attributes of a model that are stored as arrays
+NUMBERS = ("flat", "jitter", "exact", "sizes")  # ... and as JSON
 
 
 def save(model: GP | Classifier, path: str | Path) -> None:
@@ -44,12 +46,7 @@ def save(model: GP | Classifier, path: str | Path) -> None:
         raise DataError(
             f"{shown(model)} is not a fitted model", remedy="Give what ns.gp.fit or classify made."
         )
-    arrays: dict[str, np.ndarray] = {
-        "y": gp.y,
-        "noise": gp.noise,
-        "lower": gp.lower,
-        "alpha": gp.alpha,
-    }
+    arrays: dict[str, np.ndarray] = {name: getattr(gp, name) for name in ARRAYS}
     if isinstance(model, Classifier):
         arrays["classes"] = model.classes
     facts = {
@@ -57,10 +54,7 @@ def save(model: GP | Classifier, path: str | Path) -> None:
         "kernel": _kernel_facts(gp.kernel, gp.x),
         "options": {**asdict(gp.kernel.options), "dtype": np.dtype(gp.kernel.options.dtype).str},
         "params": {name: float(value) for name, value in gp.params.items()},
-        "sizes": gp.sizes,
-        "flat": gp.flat,
-        "jitter": gp.jitter,
-        "exact": gp.exact,
+        **{name: getattr(gp, name) for name in NUMBERS},
         "x": _pack_all(gp.x, arrays),
     }
     arrays["facts"] = np.array(json.dumps(facts))
@@ -134,19 +128,9 @@ def load(path: str | Path, net: Network) -> GP | Classifier:
         f"`{net.name}` is not the network that was saved",
         "Build the network with the same architecture, variances and functions as before.",
     )
-    gp = GP(
-        kernel,
-        facts["params"],
-        inputs,
-        tuple(facts["sizes"]),
-        arrays["y"],
-        facts["flat"],
-        arrays["noise"],
-        facts["jitter"],
-        facts["exact"],
-        arrays["lower"],
-        arrays["alpha"],
-    )
+    saved: dict[str, Any] = {name: arrays[name] for name in ARRAYS} | {name: facts[name] for name in NUMBERS}
+    saved["sizes"] = tuple(facts["sizes"])
+    gp = GP(kernel=kernel, params=facts["params"], x=inputs, **saved)
     return Classifier(gp, arrays["classes"]) if "classes" in arrays else gp
 
 

@@ -1,7 +1,8 @@
-"""Checks of arguments: kernels, number of rows per input, and targets in the order of the rows."""
+"""A kernel with its data; number of rows per input, and targets in the order of the rows."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -12,8 +13,32 @@ from netsor.arguments import shown
 from netsor.build.joint_program import joint
 from netsor.build.network import Network
 from netsor.errors import DataError
+from netsor.gp.unchanged import Unchanged
 from netsor.lang.program import Program
 from netsor.limits.kernel import KernelFn
+
+
+@dataclass(frozen=True, repr=False)
+class OnData:
+    """A kernel with the inputs and targets that a process is conditioned on."""
+
+    kernel: KernelFn
+    x: list[Any]
+    sizes: tuple[int, ...]  # number of rows of each input
+    y: np.ndarray  # (rows, d)
+    flat: bool  # whether the targets were given without the axis d
+    unchanged: Unchanged = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "unchanged", Unchanged(self.kernel))
+
+    @property
+    def centred(self) -> np.ndarray:
+        """The targets minus the prior mean, (rows, d)."""
+        return self.y - self.kernel.mean(self.x)[:, None]
+
+    def _shaped(self, table: np.ndarray) -> np.ndarray:
+        return table[:, 0] if self.flat else table
 
 
 def as_kernel(kernel: object) -> KernelFn:
@@ -59,12 +84,8 @@ def arrange(y: object, sizes: tuple[int, ...]) -> tuple[np.ndarray, bool]:
         table = np.concatenate(parts)
     else:
         table = reals(y, "the targets")
-        if (
-            table.ndim == 2
-            and sizes[0] > 1
-            and table.shape == (len(sizes), sizes[0])
-            and len(set(sizes)) == 1
-        ):
+        per_input = table.shape == (len(sizes), max(sizes)) and len(set(sizes)) == 1
+        if per_input and max(sizes) > 1:
             table = table.reshape(-1)
     rows = sum(sizes)
     if table.ndim not in (1, 2) or len(table) != rows or table.size == 0:

@@ -27,15 +27,14 @@ from netsor.build.network import Network
 from netsor.build.tangent_network import TangentNetwork
 from netsor.errors import DataError
 from netsor.gp.factor import InferenceError, check_noise, needed_jitter, warn_of_jitter
-from netsor.gp.regression import ROUNDING, Prediction
-from netsor.gp.targets import arrange, check_consistent, output_sizes, reals
-from netsor.gp.unchanged import Unchanged
+from netsor.gp.regression import Prediction, checked_variance
+from netsor.gp.targets import OnData, arrange, check_consistent, output_sizes, reals
 from netsor.limits.inputs import InputSet
 from netsor.limits.kernel import KernelFn, kernel, ntk
 
 
 @dataclass(frozen=True, repr=False)
-class Trained:
+class Trained(OnData):
     """An ensemble of infinitely wide networks in training; made by `train`.
 
     Attributes
@@ -52,22 +51,13 @@ class Trained:
         Whether no part of either kernel is sampled.
     """
 
-    kernel: KernelFn
     tangent: KernelFn
-    x: list[Any]
-    sizes: tuple[int, ...]
-    y: np.ndarray
-    flat: bool
     rate: float
     time: float
     nugget: float
     exact: bool
     prior: np.ndarray = field(compare=False)
     theta: np.ndarray = field(compare=False)
-    unchanged: Unchanged = field(init=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "unchanged", Unchanged(self.kernel))
 
     def __repr__(self) -> str:
         return f"<ensemble of {self.kernel.net.name}, trained on {len(self.x)} inputs>"
@@ -107,42 +97,27 @@ class Trained:
         Prediction
             `mean`, `std` and `cov`.
         """
-        inputs = as_inputs(x)
-        return self._predictions(inputs, [self._checked_time(time)], cov)[0]
+        return self._predictions(as_inputs(x), [_check_time(self.time if time is None else time)], cov)[0]
 
     def _predictions(self, inputs: list[Any], times: list[float], cov: bool = False) -> list[Prediction]:
         """Predictions at several times from one computation of the kernels."""
         sizes = output_sizes(self.kernel.net, inputs)
-        blocks, (theta, reach) = self._blocks(inputs)
+        (prior, cross, unconditioned), (theta, reach) = self._blocks(inputs)
         spectrum, before = np.linalg.eigh(theta), self.kernel.mean(inputs)[:, None]
-        steps = [reach @ self._progress(spectrum, time) for time in times]
-        return [self._prediction(step, before, blocks, sizes, cov) for step in steps]
-
-    def _prediction(
-        self,
-        step: np.ndarray,
-        before: np.ndarray,
-        blocks: tuple[np.ndarray, ...],
-        sizes: tuple[int, ...],
-        cov: bool,
-    ) -> Prediction:
-        """Mean and covariance from A_t (`step`), the blocks K, K_*X and K_**, and the prior mean `before`."""
-        prior, cross, unconditioned = blocks
-        mean = before + step @ self.centred
-        # The network at time t is f_* + A_t (y - f_X) with the network f at initialisation: cov_t follows.
-        covariance = unconditioned + step @ prior @ step.T - step @ cross.T - cross @ step.T
-        variance = np.diagonal(covariance)
-        allowed = (
-            ROUNDING * (np.diagonal(unconditioned) + np.sum((step @ prior) * step, axis=1)) + self.nugget
-        )
-        if np.any(variance < -allowed):
-            raise InferenceError(
-                f"a variance of the ensemble is {variance.min():.2g}, further below 0 than rounding explains",
-                remedy="The tangent kernel is too near to singular. Give a larger noise.",
+        predictions = []
+        for time in times:
+            step = reach @ self._progress(spectrum, time)  # A_t
+            mean = before + step @ self.centred
+            # The network at time t is f_* + A_t (y - f_X) with f at initialisation: cov_t follows.
+            moved = step @ prior
+            covariance = unconditioned + moved @ step.T - step @ cross.T - cross @ step.T
+            scale = np.diagonal(unconditioned) + np.sum(moved * step, axis=1)
+            variance = checked_variance(
+                np.diagonal(covariance), scale, self.nugget, "a variance of the ensemble", "tangent kernel"
             )
-        table = mean[:, 0] if self.flat else mean
-        std = np.sqrt(np.clip(variance, 0.0, None))
-        return Prediction(table, std, covariance if cov else None, sizes)
+            shown = covariance if cov else None
+            predictions.append(Prediction(self._shaped(mean), np.sqrt(variance), shown, sizes))
+        return predictions
 
     def loss(
         self,
@@ -170,18 +145,13 @@ class Trained:
             )
         inputs = self.x if x is None else as_inputs(x)
         wanted = self.y if y is None else arrange(y, output_sizes(self.kernel.net, inputs))[0]
-        asked = [self._checked_time(float(time)) for time in reals(times, "the times").reshape(-1)]
+        asked = [_check_time(float(time)) for time in reals(times, "the times").reshape(-1)]
         losses = []
         for prediction in self._predictions(inputs, asked):
             mean = prediction.mean.reshape(len(wanted), -1)
             spread = mean.shape[1] * np.sum(prediction.std**2)
             losses.append((np.sum((mean - wanted) ** 2) + spread) / (2 * wanted.size))
         return np.reshape(losses, np.shape(times))
-
-    @property
-    def centred(self) -> np.ndarray:
-        """The targets minus the mean of the network's outputs before training, (rows, columns)."""
-        return self.y - self.kernel.mean(self.x)[:, None]
 
     def _progress(self, spectrum: tuple[np.ndarray, np.ndarray], time: float) -> np.ndarray:
         """(Theta + noise)^-1 (1 - exp(-rate t (Theta + noise) / size)), by the eigenvectors of Theta.
@@ -213,11 +183,6 @@ class Trained:
         whole, slopes = self.kernel(self.x + inputs), self.tangent(self.x + inputs)
         blocks = whole[:rows, :rows], whole[rows:, :rows], whole[rows:, rows:]
         return blocks, (slopes[:rows, :rows], slopes[rows:, :rows])
-
-    def _checked_time(self, time: float | None) -> float:
-        given = self.time if time is None else time
-        remedy = "A time of training is a number >= 0, or infinity."
-        return arguments.number("time", given, least=0, infinite=True, remedy=remedy)
 
 
 def train(
@@ -292,8 +257,12 @@ def train(
     warn_of_jitter(jitter, level, np.diagonal(theta.value))
     nugget = max(level, jitter)
     exact = prior.plan.exact and theta.plan.exact
-    ensemble = Trained(
-        plain, moving, inputs, sizes, table, flat, rate, time, nugget, exact, prior.value, theta.value
+    _check_time(time)
+    return Trained(
+        plain, inputs, sizes, table, flat, moving, rate, time, nugget, exact, prior.value, theta.value
     )
-    ensemble._checked_time(None)
-    return ensemble
+
+
+def _check_time(time: float) -> float:
+    remedy = "A time of training is a number >= 0, or infinity."
+    return arguments.number("time", time, least=0, infinite=True, remedy=remedy)

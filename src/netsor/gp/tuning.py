@@ -137,13 +137,21 @@ def tune(
     fixed = arguments.names("fixed", fixed)
     if "noise" in values:
         raise DataError("the network has a variance named `noise`", remedy="Give it another name.")
-    values["noise"] = _positive_noise(noise, fixed)
+    start = check_noise(noise)
+    if start.ndim or (start == 0 and "noise" not in fixed):
+        raise DataError(
+            f"noise={arguments.shown(noise)}",
+            remedy='The search for a noise starts at a number > 0; fixed=["noise"] keeps 0.',
+        )
+    values["noise"] = float(start)
     objective = Objective(kernel, inputs, table, values, _groups(values, fixed, tied))
     limits = _bounds(bounds)
-    how = _method(objective) if method == "auto" else method
-    search = _Search(objective, how, limits, arguments.whole("steps", steps, 1))
+    if method == "auto":
+        runs = objective.exact and jax_runs(kernel, inputs, objective.network_part(values))
+        method = "jax" if runs else "differences"
+    most = arguments.whole("steps", steps, 1)
     with _shown(progress) as tell:
-        search.tell = tell
+        search = _Search(objective, method, limits, most, tell)
         best = search.best(arguments.whole("restarts", restarts, 0), arguments.seed(seed))
     variances = {name: float(value) for name, value in objective.unpack(best.x).items()}
     _warn_of_bounds(objective, best.x, limits)
@@ -154,7 +162,7 @@ def tune(
         variances["noise"],
         model.log_marginal_likelihood(),
         -search.first,
-        how,
+        method,
         search.evaluations,
         bool(best.success),
         str(best.message),
@@ -169,7 +177,7 @@ class _Search:
     method: str
     limits: tuple[float, float]
     steps: int
-    tell: Progress = lambda evaluations, value: None
+    tell: Progress
     evaluations: int = 0
     first: float = np.nan
 
@@ -314,31 +322,13 @@ def _groups(
     return [g for g in groups if g] + [(name,) for name in free if name not in named]
 
 
-def _positive_noise(noise: float, fixed: Sequence[str]) -> float:
-    value = check_noise(noise)
-    if value.ndim or (value == 0 and "noise" not in fixed):
-        raise DataError(
-            f"noise={arguments.shown(noise)}",
-            remedy='The search for a noise starts at a number > 0; fixed=["noise"] keeps 0.',
-        )
-    return float(value)
-
-
 def _bounds(bounds: tuple[float, float]) -> tuple[float, float]:
     remedy = "Give variances (low, high) with 0 < low < high."
     if not isinstance(bounds, Sequence) or isinstance(bounds, str | bytes) or len(bounds) != 2:
         raise DataError(f"bounds={arguments.shown(bounds)}", remedy=remedy)
     low = arguments.number("bounds=(low, high): low", bounds[0], above=0, remedy=remedy)
-    return float(np.log(low)), float(
-        np.log(arguments.number("bounds=(low, high): high", bounds[1], above=low, remedy=remedy))
-    )
-
-
-def _method(objective: Objective) -> str:
-    """Choose the fastest method for "auto"."""
-    values = objective.network_part(objective.values)
-    runs = objective.exact and jax_runs(objective.kernel, objective.inputs, values)
-    return "jax" if runs else "differences"
+    high = arguments.number("bounds=(low, high): high", bounds[1], above=low, remedy=remedy)
+    return float(np.log(low)), float(np.log(high))
 
 
 @contextmanager

@@ -81,7 +81,9 @@ class Architecture:
             network = factory(**{name: _function(value) for name, value in self.options.items()})
         except TypeError as error:
             raise DataError(f"{self!r} cannot be built: {error}", remedy="Check its options.") from None
-        return _require_network(network, repr(self))
+        if not isinstance(network, Network):
+            raise _not_a_network(repr(self))
+        return network
 
 
 NetworkLike = Network | Architecture | str | Callable[..., Network] | None  # None: two hidden layers
@@ -92,10 +94,8 @@ def _function(value: Any) -> Any:
     return FUNCTIONS.get(value.removesuffix("_"), value) if isinstance(value, str) else value
 
 
-def _require_network(network: object, what: str) -> Network:
-    if isinstance(network, Network):
-        return network
-    raise DataError(
+def _not_a_network(what: str) -> DataError:
+    return DataError(
         f"{what} is not a network",
         remedy="Give a network, an Architecture, a name of the zoo, or a function that returns a network.",
     )
@@ -107,14 +107,11 @@ def resolve(network: NetworkLike) -> Network:
         return zoo.mlp(depth=2)
     if isinstance(network, Network):
         return network
-    if isinstance(network, str):
-        network = Architecture(network)
     if isinstance(network, Architecture):
         return network.build()
-    if not callable(network):
-        return _require_network(network, arguments.shown(network))
-    factory: Any = network
-    return Architecture(factory).build()
+    if isinstance(network, str) or callable(network):
+        return Architecture(network).build()
+    raise _not_a_network(arguments.shown(network))
 
 
 def kernel_of(network: NetworkLike, options: Mapping[str, Any] | None) -> KernelFn:
@@ -162,30 +159,27 @@ def check_pairwise(net: Network, x: np.ndarray) -> None:
     try:
         outputs = output_sizes(net, [x])[0]
     except NetsorError:
-        if x.ndim == 1 and _normalises_batches(net, np.stack([x, 1.0 - 0.5 * x[::-1]])):
-            raise _batchnorm(net) from None
+        if x.ndim == 1:
+            _refuse_batchnorm(net, np.stack([x, 1.0 - 0.5 * x[::-1]]))
         raise
-    if outputs > 1 and _normalises_batches(net, x):
-        raise _batchnorm(net)
     if outputs > 1:
+        _refuse_batchnorm(net, x)
         raise DataError(
             f"the network `{net.name}` has {outputs} outputs at one input, and scikit-learn wants one",
             remedy="Read out the last state only (`return v @ state`), or use ns.gp.fit, which takes all.",
         )
 
 
-def _normalises_batches(net: Network, x: np.ndarray) -> bool:
+def _refuse_batchnorm(net: Network, x: np.ndarray) -> None:
+    """Raise a DataError if the network reads x as a batch, and normalises it."""
     try:
         expressions = program(net, x).expressions()
     except NetsorError:
-        return False
+        return
     nodes = (node for expr in expressions for node in subtrees(expr))
-    return any(isinstance(node, Apply) and node.op is MIXINGS["batchnorm"] for node in nodes)
-
-
-def _batchnorm(net: Network) -> DataError:
-    return DataError(
-        f"the network `{net.name}` has batchnorm over a batch, and its inputs here are the rows of X",
-        remedy="With batchnorm the output at a row depends on the whole batch that it is in, so there is no "
-        "kernel of two rows. Use ns.gp.fit with whole batches as inputs, or layernorm.",
-    )
+    if any(isinstance(node, Apply) and node.op is MIXINGS["batchnorm"] for node in nodes):
+        raise DataError(
+            f"the network `{net.name}` has batchnorm over a batch, and its inputs here are the rows of X",
+            remedy="With batchnorm the output at a row depends on the whole batch that it is in, so there is "
+            "no kernel of two rows. Use ns.gp.fit with whole batches as inputs, or layernorm.",
+        ) from None

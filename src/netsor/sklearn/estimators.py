@@ -1,9 +1,10 @@
-"""Regression and classification by Gaussian-process inference, as scikit-learn estimators."""
+"""Regression and classification with infinitely wide networks, as scikit-learn estimators."""
 
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from netsor import arguments, gp
 from netsor.build.network import Network
 from netsor.gp.classification import calibrated_slope, one_hot
+from netsor.limits import ntk
 from netsor.limits.inputs import InputSet
 from netsor.sklearn.architecture import (
     NetworkLike,
@@ -26,6 +28,7 @@ from netsor.sklearn.architecture import (
     checked_by_sklearn,
     kernel_of,
     reshaped,
+    resolve,
 )
 
 
@@ -67,13 +70,6 @@ class NNGPEstimator(BaseEstimator):
         self.log_marginal_likelihood_value_ = model.log_marginal_likelihood()
         return model
 
-    def _standardise(self, y: np.ndarray) -> None:
-        """Store the mean and the scale of the targets y (rows,) or (rows, d)."""
-        self._mean, self._scale = np.zeros(y.shape[1:]), np.ones(y.shape[1:])
-        if arguments.flag("normalize_y", self.normalize_y):
-            spread = y.std(axis=0)
-            self._mean, self._scale = y.mean(axis=0), np.where(spread > 0, spread, 1.0)
-
     def __getstate__(self) -> dict[str, Any]:
         stored: Any = super().__getstate__()
         state: dict[str, Any] = dict(stored)
@@ -100,7 +96,18 @@ class WideRegressor(RegressorMixin, NNGPEstimator):
         tags.target_tags.multi_output = True
         return tags
 
+    def _standardised(self, X: InputSet, y: ArrayLike) -> tuple[Any, np.ndarray]:
+        """Check X and y, (rows,) or (rows, d), store mean and scale of y, and return X and standardised y."""
+        x, y = self._inputs(X, True, y, multi_output=True, y_numeric=True)
+        targets = np.asarray(y, np.float64)
+        self._mean, self._scale = np.zeros(targets.shape[1:]), np.ones(targets.shape[1:])
+        if arguments.flag("normalize_y", self.normalize_y):
+            spread = targets.std(axis=0)
+            self._mean, self._scale = targets.mean(axis=0), np.where(spread > 0, spread, 1.0)
+        return x, (targets - self._mean) / self._scale
 
+
+@dataclass(eq=False, repr=False)
 class NNGPRegressor(WideRegressor):
     """Regression with the Gaussian process of an infinitely wide network.
 
@@ -133,30 +140,17 @@ class NNGPRegressor(WideRegressor):
     True
     """
 
-    def __init__(
-        self,
-        network: NetworkLike = None,
-        noise: float = 1e-2,
-        normalize_y: bool = True,
-        tune: bool = False,
-        tune_options: dict[str, Any] | None = None,
-        input_shape: tuple[int, ...] | None = None,
-        kernel_options: dict[str, Any] | None = None,
-    ) -> None:
-        self.network = network
-        self.noise = noise
-        self.normalize_y = normalize_y
-        self.tune = tune
-        self.tune_options = tune_options
-        self.input_shape = input_shape
-        self.kernel_options = kernel_options
+    network: NetworkLike = None
+    noise: float = 1e-2
+    normalize_y: bool = True
+    tune: bool = False
+    tune_options: dict[str, Any] | None = None
+    input_shape: tuple[int, ...] | None = None
+    kernel_options: dict[str, Any] | None = None
 
     def fit(self, X: InputSet, y: ArrayLike) -> NNGPRegressor:
         """Fit the model."""
-        x, y = self._inputs(X, True, y, multi_output=True, y_numeric=True)
-        y = np.asarray(y, np.float64)
-        self._standardise(y)
-        self.model_ = self._fit(x, (y - self._mean) / self._scale)
+        self.model_ = self._fit(*self._standardised(X, y))
         return self
 
     def predict(self, X: InputSet, return_std: bool = False, return_cov: bool = False) -> Any:
@@ -182,27 +176,89 @@ class NNGPRegressor(WideRegressor):
         return np.moveaxis(drawn, 0, -1)
 
 
+@dataclass(eq=False, repr=False)
+class NTKRegressor(WideRegressor):
+    """Regression with the ensemble of infinitely wide networks under gradient flow, see `ns.gp.train`.
+
+    Parameters
+    ----------
+    network
+        As for `NNGPRegressor`.
+    rate, time
+        Learning rate and time of training; by default infinite time.
+    noise
+        The ridge, in units of the (normalised) targets.
+    rates
+        Learning rates by parameter name, or a convention, as for `ns.tangent`.
+    normalize_y
+        Whether to subtract the mean of the targets and divide by their standard deviation.
+    input_shape
+        The shape of one input, e.g. (8, 8, 1), if the rows of X are flattened.
+    kernel_options
+        Options of `ns.kernel`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.linspace(-2, 2, 20)[:, None]
+    >>> model = NTKRegressor(noise=1e-4).fit(X, np.sin(X[:, 0]))
+    >>> bool(abs(model.predict([[0.5]])[0] - np.sin(0.5)) < 0.02)
+    True
+    """
+
+    network: NetworkLike = None
+    rate: float = 1.0
+    time: float = inf
+    noise: float = 1e-2
+    rates: Any = None
+    normalize_y: bool = True
+    input_shape: tuple[int, ...] | None = None
+    kernel_options: dict[str, Any] | None = None
+
+    def fit(self, X: InputSet, y: ArrayLike) -> NTKRegressor:
+        """Train the ensemble."""
+        x, targets = self._standardised(X, y)
+        self.network_ = clone(self.network, safe=False)
+        net = resolve(self.network_)
+        check_pairwise(net, np.asarray(x[0]))
+        options = arguments.mapping("kernel_options", self.kernel_options, '{"points": 2**10}')
+        training = {"rate": self.rate, "time": self.time, "noise": self.noise, "rates": self.rates}
+        self.model_ = gp.train(net, x, targets, **training, **options)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        if "model_" in state:
+            state["model_"] = replace(state["model_"], tangent=None)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if hasattr(self, "model_"):
+            moving = ntk(self.model_.kernel.net, self.rates, **(self.kernel_options or {}))
+            self.model_ = replace(self.model_, tangent=moving)
+
+    def predict(self, X: InputSet, return_std: bool = False) -> Any:
+        """Return the mean of the ensemble, and on request its standard deviation."""
+        check_is_fitted(self, "model_")
+        prediction = self.model_.predict(self._inputs(X, False))
+        mean = prediction.mean * self._scale + self._mean
+        return (mean, np.multiply.outer(prediction.std, self._scale)) if return_std else mean
+
+
+@dataclass(eq=False, repr=False)
 class NNGPClassifier(ClassifierMixin, NNGPEstimator):
     """Classification by regression on centred one-hot labels; parameters as for `NNGPRegressor`.
 
     Probabilities are calibrated on leave-one-out predictions, see `ns.gp.Classifier.probabilities`.
     """
 
-    def __init__(
-        self,
-        network: NetworkLike = None,
-        noise: float = 1e-2,
-        tune: bool = False,
-        tune_options: dict[str, Any] | None = None,
-        input_shape: tuple[int, ...] | None = None,
-        kernel_options: dict[str, Any] | None = None,
-    ) -> None:
-        self.network = network
-        self.noise = noise
-        self.tune = tune
-        self.tune_options = tune_options
-        self.input_shape = input_shape
-        self.kernel_options = kernel_options
+    network: NetworkLike = None
+    noise: float = 1e-2
+    tune: bool = False
+    tune_options: dict[str, Any] | None = None
+    input_shape: tuple[int, ...] | None = None
+    kernel_options: dict[str, Any] | None = None
 
     def fit(self, X: InputSet, y: ArrayLike) -> NNGPClassifier:
         """Fit the model."""

@@ -1,13 +1,16 @@
-"""The kernel of a network as a kernel of `sklearn.gaussian_process`."""
+"""The kernel of a network for `sklearn.gaussian_process`, and for estimators with precomputed kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
-from sklearn.utils.validation import check_array
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from netsor.errors import DataError
 from netsor.gp.gradient import kernel_gradient
@@ -15,9 +18,17 @@ from netsor.gp.targets import reals
 from netsor.gp.tied import tied_groups
 from netsor.limits.inputs import InputSet
 from netsor.limits.kernel import KernelFn
-from netsor.sklearn.architecture import NetworkLike, check_pairwise, checked_by_sklearn, kernel_of, reshaped
+from netsor.sklearn.architecture import (
+    NetworkLike,
+    check_pairwise,
+    checked_by_sklearn,
+    kernel_of,
+    reshaped,
+    resolve,
+)
 
 
+@dataclass(eq=False, repr=False)
 class NNGPKernel(Kernel):
     """The covariance of an infinitely wide network, with its variances as hyperparameters.
 
@@ -47,21 +58,12 @@ class NNGPKernel(Kernel):
     (['W1', 'b1', 'v'], array([0., 0., 0.]))
     """
 
-    def __init__(
-        self,
-        network: NetworkLike = None,
-        variances: Sequence[float] | None = None,
-        variances_bounds: Any = (1e-5, 1e5),
-        tied: Sequence[Sequence[str]] = (),
-        input_shape: tuple[int, ...] | None = None,
-        kernel_options: dict[str, Any] | None = None,
-    ) -> None:
-        self.network = network
-        self.variances = variances
-        self.variances_bounds = variances_bounds
-        self.tied = tied
-        self.input_shape = input_shape
-        self.kernel_options = kernel_options
+    network: NetworkLike = None
+    variances: Sequence[float] | np.ndarray | None = None
+    variances_bounds: Any = (1e-5, 1e5)
+    tied: Sequence[Sequence[str]] = ()
+    input_shape: tuple[int, ...] | None = None
+    kernel_options: dict[str, Any] | None = None
 
     @property
     def names(self) -> list[tuple[str, ...]]:
@@ -74,12 +76,11 @@ class NNGPKernel(Kernel):
     @property
     def params(self) -> dict[str, float]:
         """All variances of the network by name, as `ns.kernel(net)(x, params=...)` takes them."""
-        start, names = self._kernel().params, self.names
-        factors = self._values() / np.array([start[group[0]] for group in names])
-        moved = {
-            name: start[name] * factor for group, factor in zip(names, factors, strict=True) for name in group
-        }
-        return {**start, **{name: float(value) for name, value in moved.items()}}
+        start = self._kernel().params
+        params = dict(start)
+        for group, value in zip(self.names, self._values().tolist(), strict=True):
+            params |= {name: start[name] * (value / start[group[0]]) for name in group}
+        return params
 
     @property
     def hyperparameter_variances(self) -> Hyperparameter:
@@ -139,3 +140,33 @@ class NNGPKernel(Kernel):
         with checked_by_sklearn():
             table = np.asarray(check_array(np.atleast_2d(X), allow_nd=True), np.float64)
         return reshaped(table, self.input_shape)
+
+
+@dataclass(eq=False, repr=False)
+class NNGPGram(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Maps X to K(X, X_train), for `SVC(kernel="precomputed")` or `KernelRidge(kernel="precomputed")`.
+
+    Parameters are those of `NNGPRegressor`. Use it in a pipeline: cross-validation then splits X, not K.
+    """
+
+    network: NetworkLike = None
+    input_shape: tuple[int, ...] | None = None
+    kernel_options: dict[str, Any] | None = None
+
+    def fit(self, X: InputSet, y: ArrayLike | None = None) -> NNGPGram:
+        """Store the training inputs."""
+        self.X_fit_ = self._table(X, True)
+        check_pairwise(resolve(self.network), reshaped(self.X_fit_[:1], self.input_shape)[0])
+        self._n_features_out = len(self.X_fit_)
+        return self
+
+    def transform(self, X: InputSet) -> np.ndarray:
+        """Compute the kernel between X and the training inputs, (rows, training rows)."""
+        check_is_fitted(self, "X_fit_")
+        x, trained = (reshaped(table, self.input_shape) for table in (self._table(X, False), self.X_fit_))
+        kernel = kernel_of(self.network, self.kernel_options)
+        return kernel(x) if np.array_equal(x, trained) else kernel(x, trained)
+
+    def _table(self, X: Any, reset: bool) -> np.ndarray:
+        with checked_by_sklearn():
+            return np.asarray(validate_data(self, X, reset=reset, allow_nd=True), np.float64)

@@ -4,15 +4,13 @@
 | --- | --- |
 | tiles | `ns.gp.store`: divide the matrix into tiles, compute the missing ones |
 | engines | run tiles in this process, in several, or on a Dask cluster |
-| compute | compute one tile: inputs, numbers, error |
+| compute | compute one tile: inputs, numbers, error; of sampled kernels given common landmarks |
 | store | `Store`: the matrix as Zarr arrays; read and write tiles |
 | grid | rows and inputs of each tile |
 | input_sets | inputs of any shapes in a Zarr group |
 | identity | the facts that determine all numbers of a store; refusal of another kernel |
 | checksums, checked | a checksum for every file; refusal of damaged files |
 | lock | one writer, or several that have divided the work |
-| landmarks | tiles of sampled kernels, drawn given common landmarks |
-| dask | clusters: connect, explain failures, submit tasks a few at a time |
 | model | `StoredGP`: predictions and likelihoods from a store |
 | cholesky | a Cholesky factor of the matrix, block by block, in the store |
 | conjugate_gradients | solves and determinants by products with the matrix |

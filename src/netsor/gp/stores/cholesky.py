@@ -20,7 +20,8 @@ from scipy.linalg import solve_triangular
 
 from netsor.errors import DataError
 from netsor.gp.factor import cholesky
-from netsor.gp.stores.dask import Engine, completed, connected
+from netsor.gp.stores.conjugate_gradients import Estimate, relative_residual
+from netsor.gp.stores.engines import Engine, completed, connected
 from netsor.gp.stores.lock import writing
 from netsor.gp.stores.store import Store
 from netsor.progress import bar
@@ -40,6 +41,7 @@ class StoredFactor:
 
     def __init__(self, store: Store, nugget: np.ndarray, memory: int) -> None:
         self.store, self.axis, self.memory = store, store.grid.rows, memory
+        self.steps = self.axis.count  # rows of blocks
         self.nugget = np.broadcast_to(np.asarray(nugget, np.float64), (store.shape[0],))
         block = 8 * self.axis.chunk**2
         if memory < 4 * block:
@@ -51,29 +53,19 @@ class StoredFactor:
         self.kept = memory // block - 3  # number of blocks of row j that stay in memory
         # The array's name contains a hash of the nugget, so factors of several noises can coexist.
         self.array = f"cholesky_{store.name}_" + hashlib.sha256(self.nugget.tobytes()).hexdigest()[:16]
-        store.require_array(
-            self.array,
-            shape=store.shape,
-            chunks=(self.axis.chunk, self.axis.chunk),
-            dtype=np.float64,
-            fill_value=np.nan,
-        )
-
-    @property
-    def count(self) -> int:
-        return self.axis.count
+        store.require_factor(self.array)
 
     def span(self, i: int) -> slice:
         return slice(*self.axis.span(i))
 
     def block(self, i: int, j: int) -> np.ndarray:
         """Read block L_ij, i >= j."""
-        return self.store.stored(self.array, self.span(i), self.span(j), (i, j))
+        return self.store.stored(self.array, i, j)
 
     def missing(self) -> list[tuple[int, int]]:
         """List the missing blocks, column by column."""
-        there = self.store.done(self.array)
-        return [(i, j) for j in range(self.count) for i in range(j, self.count) if (i, j) not in there]
+        blocks = [(i, j) for j in range(self.steps) for i in range(j, self.steps)]
+        return [block for block in blocks if self.store.written(self.array, *block) is None]
 
     def complete(self, progress: bool | None = None, engine: Engine = None) -> None:
         """Compute the missing blocks, under the exclusive lock of the store.
@@ -107,8 +99,8 @@ class StoredFactor:
             if blocks[0][0] == blocks[0][1]:  # the others need the diagonal block
                 self._compute(*blocks.pop(0), {})
                 advance()
-            matrix = self.store.without_kernel()
-            for _ in completed(client, _remote, ((matrix, self.nugget, self.memory, *b) for b in blocks)):
+            remote = StoredFactor(self.store.without_kernel(), self.nugget, self.memory)
+            for _ in completed(client, remote._compute, ((i, j, {}) for i, j in blocks)):
                 advance()
 
     def _compute(self, i: int, j: int, row: dict[int, np.ndarray]) -> None:
@@ -121,34 +113,32 @@ class StoredFactor:
             block = cholesky(left, self.nugget[self.span(j)], overwrite=True)
         else:
             block = solve_triangular(self.block(j, j), left.T, lower=True, check_finite=False).T
-        self.store.put(self.array, self.span(i), self.span(j), block)
+        self.store.put(self.array, i, j, block)
 
     def forward(self, right: np.ndarray) -> np.ndarray:
         """L^-1 b for b (rows, k), by forward substitution."""
         z = np.array(right, np.float64)
-        for i in range(self.count):
+        for i in range(self.steps):
             rows = self.span(i)
             for m in range(i):
                 z[rows] -= self.block(i, m) @ z[self.span(m)]
             z[rows] = solve_triangular(self.block(i, i), z[rows], lower=True, check_finite=False)
         return z
 
-    def solve(self, right: np.ndarray) -> np.ndarray:
-        """(K + diag(nugget))^-1 b = L^-T L^-1 b for b (rows, k)."""
+    def solve(self, right: np.ndarray) -> tuple[np.ndarray, float]:
+        """x = (K + diag(nugget))^-1 b = L^-T L^-1 b for b (rows, k), and the largest relative residual."""
         z = self.forward(right)  # then back substitution, from the last block row up
-        for i in reversed(range(self.count)):
+        for i in reversed(range(self.steps)):
             rows = self.span(i)
-            for m in range(i + 1, self.count):
+            for m in range(i + 1, self.steps):
                 z[rows] -= self.block(m, i).T @ z[self.span(m)]
             z[rows] = solve_triangular(self.block(i, i), z[rows], lower=True, trans=1, check_finite=False)
-        return z
+        return z, relative_residual(self.store.times(z) + self.nugget[:, None] * z, right)
 
-    def log_determinant(self) -> float:
-        """log det(K + diag(nugget)) = 2 sum_i log L_ii."""
-        diagonals = (np.diagonal(self.block(i, i)) for i in range(self.count))
-        return 2 * sum(float(np.log(d).sum()) for d in diagonals)
-
-
-def _remote(store: Store, nugget: np.ndarray, memory: int, i: int, j: int) -> None:
-    """Compute a block on a worker of a cluster."""
-    StoredFactor(store, nugget, memory)._compute(i, j, {})
+    def log_determinant(self, step: Callable[[], None]) -> Estimate:
+        """log det(K + diag(nugget)) = 2 sum_i log L_ii, without error."""
+        total = 0.0
+        for i in range(self.steps):
+            total += 2 * float(np.log(np.diagonal(self.block(i, i))).sum())
+            step()
+        return Estimate(total, 0.0)

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from netsor.errors import DataError
-from netsor.gp.stores.landmarks import with_landmarks
+from netsor.expect.points.landmark_loadings import Landmarks
 from netsor.gp.stores.store import NNGP, Store
 from netsor.limits import kernel_tiles
 from netsor.limits.on_numpy.compiled_loops import is_available
+from netsor.limits.result import Result
 
 _ONE_AT_A_TIME = Lock()  # a tile uses all threads of the process, while another tile may be written
 
@@ -26,7 +27,7 @@ def compute_tile(store: Store, i: int, j: int) -> None:
     for member in _kernels(store):
         with _ONE_AT_A_TIME:
             value, error = (_sampled_tile if store.landmarks else _exact_tile)(member, i, j)
-        store.write(i, j, member.name, value, error)
+        member.write(i, j, value, error)
 
 
 def read_networks(store: Store) -> None:
@@ -63,3 +64,28 @@ def _inputs(store: Store, i: int, j: int) -> tuple[Any, Any, tuple[slice, slice]
     (rows, at), (cols, to) = grid.rows.inputs(i), grid.cols.inputs(j)
     y = None if grid.symmetric and i == j else store.inputs(1, *cols)
     return store.inputs(0, *rows), y, (slice(*at), slice(*to))
+
+
+def with_landmarks(
+    store: Store, left: np.ndarray, right: np.ndarray, new: np.ndarray | None = None
+) -> tuple[Result, np.ndarray, np.ndarray]:
+    """Compute the kernel of the landmarks and of some inputs; return it with the rows of `left` and `right`.
+
+    left, right  numbers of inputs; number count + k is `new[k]`, where the store has count inputs
+
+    The landmarks come first, and every other input is drawn given the landmarks alone. So a draw does not
+    depend on the other inputs, and blocks of different calls belong to one positive semi-definite matrix.
+    """
+    marks, count = store.landmark_numbers, store.identity["inputs"]["x"]["count"]
+    drawn = np.setdiff1d(np.union1d(left, right), marks)
+    order = np.concatenate([marks, drawn]).tolist()
+    x = np.concatenate(
+        [store.inputs(0, k, k + 1) if new is None or k < count else new[k - count][None] for k in order]
+    )
+    result = kernel_tiles.landmark_tile(store.kernel, x, Landmarks(len(marks), drawn), store.params)
+    place = {k: n for n, k in enumerate(order)}
+    size = int(store.grid.rows.sizes[0])
+    rows, cols = (
+        np.concatenate([place[int(k)] * size + np.arange(size) for k in numbers]) for numbers in (left, right)
+    )
+    return result, rows, cols

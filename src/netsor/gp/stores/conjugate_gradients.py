@@ -26,16 +26,16 @@ import numpy as np
 from scipy.linalg import eigh, eigh_tridiagonal, solve_triangular
 
 from netsor.gp.factor import EPS, InferenceError, cholesky
-from netsor.gp.stores.dask import Engine, completed, connected
+from netsor.gp.stores.engines import Engine, completed, connected
 from netsor.gp.stores.store import Store
 
 MOST = 1000  # steps of conjugate gradients
-STEPS = 40  # steps of a Lanczos run
+STEPS = 40  # most steps of a Lanczos run
 
 
 @dataclass(frozen=True)
-class LogDeterminant:
-    """An estimate, and its error: two standard errors of the probes plus the change in the last steps."""
+class Estimate:
+    """A number and its error."""
 
     value: float
     error: float
@@ -68,7 +68,7 @@ class Gradients:
                 "conjugate gradients need a noise > 0", remedy='Give one, or solver="cholesky".'
             )
         self.rank = min(rows, rank or 1000, max(1, memory // (3 * 8 * rows)))
-        self.seed, self.engine = seed, engine
+        self.seed, self.engine, self.steps = seed, engine, min(STEPS, rows)
         chosen = np.sort(np.random.default_rng(seed).permutation(rows)[: self.rank])
         half = store.columns(chosen)
         corner = half[chosen]
@@ -93,7 +93,7 @@ class Gradients:
         out, matrix, axis = np.empty_like(v), self.store.without_kernel(), self.store.grid.rows
         with connected(self.engine) as client:
             right = client.scatter(v, broadcast=True)
-            for i, part in completed(client, _remote, ((matrix, i, right) for i in range(axis.count))):
+            for i, part in completed(client, matrix.row_times, ((i, right) for i in range(axis.count))):
                 out[slice(*axis.span(i))] = part
         return out
 
@@ -125,7 +125,7 @@ class Gradients:
             rho, before = np.sum(r * z, axis=0), rho
             p = z + _ratio(rho, before) * p
         # The recursive residual drifts by rounding, so convergence is judged by the true one.
-        reached = self._residual(x, b, size)
+        reached = relative_residual(self.root * self.times(x), right)
         if reached > 2 * tol:
             raise InferenceError(
                 f"conjugate gradients stop at a relative residual of {reached:.1e} after {MOST} steps",
@@ -133,38 +133,31 @@ class Gradients:
             )
         return x / self.root, reached
 
-    def _residual(self, x: np.ndarray, b: np.ndarray, size: np.ndarray) -> float:
-        """The largest true residual of a column, relative to `size` = |b|."""
-        left = np.linalg.norm(self.root * (b - self.times(x)), axis=0)
-        return float(np.max(_ratio(left, size), initial=0.0))
+    def log_determinant(self, probes: int = 16, step: Callable[[], None] = lambda: None) -> Estimate:
+        """Estimate log det(K + diag(nugget)) from `probes` random vectors.
 
-    def log_determinant(
-        self, probes: int = 16, steps: int = STEPS, step: Callable[[], None] = lambda: None
-    ) -> LogDeterminant:
-        """Estimate log det(K + diag(nugget)) from `probes` random vectors."""
+        The error is two standard errors of the probes plus the change in the last steps.
+        """
         rows = len(self.root)
-        steps = min(steps, rows)
         # Hutchinson's estimator: tr f = E[v^T f v] for random signs v.
         start = np.random.default_rng(self.seed + 1).choice([-1.0, 1.0], (rows, probes))
-        alphas, betas = self._lanczos(start / np.sqrt(rows), steps, step)
+        alphas, betas = self._lanczos(start / np.sqrt(rows), step)
         # The difference to five steps less estimates the error of the quadrature.
         full, short = (
             np.array([rows * _quadrature(alphas[:k, c], betas[: k - 1, c]) for c in range(probes)])
-            for k in (steps, max(1, steps - 5))
+            for k in (self.steps, max(1, self.steps - 5))
         )
         spread = float(full.std(ddof=1)) / sqrt(probes)
         preconditioner = float(np.log1p(self.values).sum() + 2 * np.log(self.root).sum())
         error = 2 * spread + float(np.abs(full.mean() - short.mean()))
-        return LogDeterminant(preconditioner + float(full.mean()), error)
+        return Estimate(preconditioner + float(full.mean()), error)
 
-    def _lanczos(
-        self, start: np.ndarray, steps: int, step: Callable[[], None]
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _lanczos(self, start: np.ndarray, step: Callable[[], None]) -> tuple[np.ndarray, np.ndarray]:
         """Tridiagonal matrices of P^-1/2 A P^-1/2 for the unit vectors in the columns of `start` (rows, k).
 
         Returns the diagonals (steps, k) and the off-diagonals (steps - 1, k).
         """
-        basis = [start]
+        basis, steps = [start], self.steps
         alphas, betas = np.zeros((steps, start.shape[1])), np.zeros((steps - 1, start.shape[1]))
         for k in range(steps):
             w = self.power(self.times(self.power(basis[-1], -0.5)), -0.5)
@@ -188,12 +181,12 @@ def _quadrature(alpha: np.ndarray, beta: np.ndarray) -> float:
     return float(np.sum(vectors[0] ** 2 * np.log(np.maximum(nodes, EPS))))
 
 
+def relative_residual(product: np.ndarray, right: np.ndarray) -> float:
+    """max |b - A x| / |b| over the columns of A x (`product`) and b (`right`)."""
+    left = np.linalg.norm(right - product, axis=0)
+    return float(np.max(_ratio(left, np.linalg.norm(right, axis=0)), initial=0.0))
+
+
 def _ratio(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """x / y, and 0 where y = 0: converged columns stay unchanged."""
     return np.divide(x, y, out=np.zeros(np.broadcast_shapes(x.shape, y.shape)), where=y > 0)
-
-
-def _remote(store: Store, i: int, v: np.ndarray) -> tuple[int, np.ndarray]:
-    """Row i of tiles times v, on a worker of a cluster."""
-    axis = store.grid.rows
-    return i, sum((store.tile(i, j) @ v[slice(*axis.span(j))] for j in range(axis.count)), np.zeros(()))

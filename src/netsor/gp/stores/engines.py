@@ -6,23 +6,33 @@ any time; only the tiles in progress are lost.
 
 from __future__ import annotations
 
+import ctypes
 import os
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from functools import lru_cache
+from itertools import islice
 from multiprocessing import get_context, parent_process
 from threading import Thread
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from netsor import arguments
 from netsor.errors import DataError
 from netsor.gp.stores.compute import compute_tile, read_networks
-from netsor.gp.stores.dask import Engine, completed, connected, is_dask, keep_memory
 from netsor.gp.stores.grid import Tile
-from netsor.gp.stores.store import Store
+from netsor.gp.stores.store import Store, require_extra
 from netsor.threads import THREADS, cores
 
+if TYPE_CHECKING:
+    from distributed import Client
+
 Advance = Callable[[], None]
+
+# None: this process. A number of processes, a client of Dask, or the address of its scheduler.
+Engine: TypeAlias = "int | str | Client | None"
 
 
 def compute_all(store: Store, tiles: list[Tile], engine: Engine, advance: Advance) -> None:
@@ -31,7 +41,9 @@ def compute_all(store: Store, tiles: list[Tile], engine: Engine, advance: Advanc
         _in_this_process(store, tiles, advance)
     elif isinstance(engine, int) and not isinstance(engine, bool) and engine >= 1:
         _in_processes(store, tiles, engine, advance)
-    elif is_dask(engine):
+    elif (isinstance(engine, str) and ":" in engine) or (
+        hasattr(engine, "submit") and not isinstance(engine, type)
+    ):
         _on_cluster(store, tiles, engine, advance)
     else:
         raise DataError(
@@ -102,7 +114,7 @@ def _compute_on_worker(packed_store: bytes, i: int, j: int) -> None:
     from distributed import get_worker
 
     os.environ[THREADS] = str(get_worker().state.nthreads)
-    keep_memory()
+    _keep_memory()
     _compute(packed_store, i, j)
 
 
@@ -126,3 +138,66 @@ def opened(packed_store: bytes) -> Store:
     import cloudpickle
 
     return Store(*cloudpickle.loads(packed_store))
+
+
+# Clusters of Dask
+
+
+@contextmanager
+def connected(engine: Engine) -> Iterator[Any]:
+    """Connect to a cluster, and translate its failures to errors with remedies."""
+    require_extra("distributed")
+    from distributed import Client, KilledWorker
+
+    client = None
+    try:
+        if isinstance(engine, str):
+            client = Client(engine, set_as_default=False, timeout=10)
+        yield client or engine
+    except KilledWorker as error:
+        raise DataError(
+            f"the workers of a tile were lost again and again: {error}",
+            remedy="Is there enough memory? Smaller tiles need less. On machines that may go away raise "
+            "Dask's distributed.scheduler.allowed-failures.",
+        ) from error
+    except (CancelledError, OSError, TimeoutError) as error:
+        raise DataError(
+            f"there is no connection to the Dask scheduler: {error}",
+            remedy="All that is written is kept. Start the cluster, and run it again.",
+        ) from error
+    finally:
+        if client is not None:
+            client.close()
+
+
+def completed(client: Any, task: Callable[..., Any], items: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+    """Yield the results of task(*item) in the order in which they finish.
+
+    Only a few tasks per worker are submitted at a time, so the scheduler's memory does not grow with the
+    number of items, and workers may join and leave.
+    """
+    from distributed import as_completed as as_finished
+
+    ahead, interval = 3, 5.0  # tasks for each thread of a worker; seconds until workers are counted again
+    waiting, going, most, asked = iter(items), as_finished(loop=client.loop), 0, 0.0
+    while True:
+        if time.monotonic() - asked > interval:
+            most, asked = ahead * max(1, sum(client.nthreads().values())), time.monotonic()
+        for item in islice(waiting, max(0, most - going.count())):
+            going.add(client.submit(task, *item, pure=False, retries=3))  # retry tasks of lost workers
+        if going.is_empty():
+            return
+        yield next(going).result()
+
+
+def _keep_memory() -> None:
+    """Let a worker reuse freed memory, as other processes do.
+
+    Dask sets MALLOC_TRIM_THRESHOLD_ for its workers. With any value of it, glibc stops adapting its
+    thresholds and maps every larger array anew, page by page, which makes tiles several times slower.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc only
+    if mallopt is not None:  # the values that glibc's own adaptation reaches
+        mmap_threshold, trim_threshold = -3, -1
+        mallopt(mmap_threshold, 2**25)
+        mallopt(trim_threshold, 2**26)

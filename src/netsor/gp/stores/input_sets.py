@@ -71,9 +71,8 @@ def write(group: Any, name: str, inputs: Any) -> None:
     values = group.create_group(name, attributes={"tree": tree, "count": len(inputs), "arrays": list(arrays)})
     for part, array in arrays.items():
         chunks = (min(len(array), BYTES // 8), *array.shape[1:])
-        values.create_array(part, shape=array.shape, chunks=chunks, dtype=array.dtype, **checked())[...] = (
-            array
-        )
+        written = values.create_array(part, shape=array.shape, chunks=chunks, dtype=array.dtype, **checked())
+        written[...] = array
 
 
 def checked() -> dict[str, Any]:
@@ -86,13 +85,12 @@ def checked() -> dict[str, Any]:
 def read(group: Any, name: str, start: int, stop: int) -> Any:
     """Read inputs `start` to `stop` of a set."""
     stored = group[name]
-    if not hasattr(stored, "attrs") or "tree" not in stored.attrs:
+    if "tree" not in stored.attrs:
         return stored[start:stop]
     tree, there, parts = stored.attrs["tree"], stored.attrs["arrays"], []
     for k in range(_width(tree)):
-        shapes = np.zeros((stored.attrs["count"], 0), int)
-        if f"shapes{k}" in there:
-            shapes = stored[f"shapes{k}"][:]
+        none = np.zeros((stored.attrs["count"], 0), int)  # of numbers
+        shapes = stored[f"shapes{k}"][:] if f"shapes{k}" in there else none
         stops = np.cumsum(np.prod(shapes, axis=1, dtype=np.int64))
         first = int(stops[start - 1]) if start else 0
         values = stored[f"values{k}"][first : int(stops[stop - 1])] if f"values{k}" in there else np.zeros(0)

@@ -18,24 +18,17 @@ from netsor.files import read_sealed_npz, write_sealed_npz
 from netsor.gp.factor import check_noise, needed_jitter, warn_of_jitter
 from netsor.gp.regression import Prediction, checked_variance, scalar_noise
 from netsor.gp.stores.cholesky import StoredFactor
-from netsor.gp.stores.conjugate_gradients import STEPS, Gradients
-from netsor.gp.stores.dask import Engine
+from netsor.gp.stores.compute import with_landmarks
+from netsor.gp.stores.conjugate_gradients import Estimate, Gradients
+from netsor.gp.stores.engines import Engine
 from netsor.gp.stores.input_sets import stacked
-from netsor.gp.stores.landmarks import with_landmarks
 from netsor.gp.stores.store import Store
 from netsor.gp.targets import arrange, check_consistent, output_sizes
 from netsor.limits.inputs import InputSet
 from netsor.progress import bar
 
 MEMORY = 2**30  # bytes, by default
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A number and its error."""
-
-    value: float
-    error: float
+SAVED = ("y", "flat", "noise", "jitter", "alpha", "residual", "tol")  # attributes that files keep
 
 
 @dataclass(frozen=True, repr=False)
@@ -99,9 +92,7 @@ class StoredGP:
         rows, targets = self.y.shape
         centred = self.y - self.mean_before[:, None]
         fit = -0.5 * float(np.sum(centred * self.alpha)) - targets * rows / 2 * log(2 * pi)
-        if isinstance(self.solver, StoredFactor):
-            return Estimate(fit - targets / 2 * self.solver.log_determinant(), 0.0)
-        with bar(progress, min(STEPS, rows), "estimating the log marginal likelihood") as advance:
+        with bar(progress, self.solver.steps, "estimating the log marginal likelihood") as advance:
             determinant = self.solver.log_determinant(step=advance)
         return Estimate(fit - targets / 2 * determinant.value, targets / 2 * determinant.error)
 
@@ -120,7 +111,10 @@ class StoredGP:
         """
         kernel = self.store.kernel
         inputs = as_inputs(x)
-        means = [kernel.mean(batch)[:, None] + self._cross_times(batch) for batch in self._batches(inputs)]
+        means = []
+        for batch in self._batches(inputs):
+            change = sum((k @ self.alpha[rows] for rows, k in self._cross(batch)), np.zeros(()))
+            means.append(kernel.mean(batch)[:, None] + change)
         return self._shaped(np.concatenate(means))
 
     def predict(self, x: InputSet, *, observed: bool = False, progress: bool | None = None) -> Prediction:
@@ -161,14 +155,9 @@ class StoredGP:
 
     def save(self, path: str | Path) -> None:
         """Write weights, targets and noise to an .npz file for `load_stored`."""
-        facts = {
-            "solver": self.solver.name,
-            "jitter": self.jitter,
-            "residual": self.residual,
-            "tol": self.tol,
-        }
-        arrays = {"y": self.y, "flat": self.flat, "noise": self.noise, "alpha": self.alpha}
-        write_sealed_npz(arguments.file("path", path), {**arrays, **facts, "store": self.store.digest})
+        facts = {name: getattr(self, name) for name in SAVED}
+        facts |= {"solver": self.solver.name, "store": self.store.digest}
+        write_sealed_npz(arguments.file("path", path), facts)
 
     def _explained(self, cross: np.ndarray, advance: Callable[[], None]) -> np.ndarray:
         """k^T (K + nugget)^-1 k for each column k of `cross` (rows, new rows)."""
@@ -218,9 +207,6 @@ class StoredGP:
         result, rows, columns = with_landmarks(self.store, numbers, other, new)
         return np.asarray(result.value[np.ix_(rows, columns)], np.float64)
 
-    def _cross_times(self, inputs: list[Any]) -> np.ndarray:
-        return sum((k @ self.alpha[rows] for rows, k in self._cross(inputs)), np.zeros(()))
-
     def _shaped(self, table: np.ndarray) -> np.ndarray:
         return table[:, 0] if self.flat else table
 
@@ -235,14 +221,16 @@ def load_stored(path: str | Path, store: Store, memory: int = MEMORY) -> StoredG
             f"{path} was fitted to another kernel than {store.path} holds",
             remedy="Give the store that it was fitted to.",
         )
-    y, noise, jitter, alpha = (facts[name] for name in ("y", "noise", "jitter", "alpha"))
-    solver, residual, tol = str(facts["solver"]), float(facts["residual"]), float(facts["tol"])
-    flat = bool(facts["flat"])
-    nugget = np.maximum(noise, jitter)
-    solving = (StoredFactor if solver == StoredFactor.name else Gradients)(store, nugget, memory)
-    if isinstance(solving, StoredFactor):
-        solving.complete()
-    return StoredGP(store, y, flat, noise, float(jitter), alpha, residual, solving, tol, memory, store.mean())
+    # Numbers come back as arrays without axes.
+    saved: dict[str, Any] = {name: facts[name] if facts[name].ndim else facts[name].item() for name in SAVED}
+    saved["noise"] = facts["noise"]
+    nugget = np.maximum(facts["noise"], facts["jitter"])
+    if str(facts["solver"]) == StoredFactor.name:
+        solver: StoredFactor | Gradients = StoredFactor(store, nugget, memory)
+        solver.complete()
+    else:
+        solver = Gradients(store, nugget, memory)
+    return StoredGP(store=store, solver=solver, memory=memory, mean_before=store.mean(), **saved)
 
 
 def fit_store(
@@ -279,20 +267,12 @@ def fit_store(
     if solver == "cholesky" or (solver == "auto" and few):
         solving: StoredFactor | Gradients = StoredFactor(store, nugget, allowed)
         solving.complete(progress, engine)
-        alpha = solving.solve(centred)
-        reached = _residual(store, nugget, alpha, centred)
+        alpha, reached = solving.solve(centred)
     else:
         with bar(progress, 0, "conjugate gradients") as advance:
             solving = Gradients(store, nugget, allowed, rank, engine=engine)
             alpha, reached = solving.solve(centred, tol, advance)
     return StoredGP(store, table, flat, level, least, alpha, reached, solving, tol, allowed, before)
-
-
-def _residual(store: Store, nugget: np.ndarray, alpha: np.ndarray, right: np.ndarray) -> float:
-    """max over columns of |b - (K + nugget) alpha| / |b|."""
-    left = right - store.times(alpha) - np.reshape(nugget, (-1, 1)) * alpha
-    size = np.linalg.norm(right, axis=0)
-    return float(np.max(np.linalg.norm(left, axis=0) / np.where(size > 0, size, 1.0)))
 
 
 def _jitter(store: Store, noise: np.ndarray) -> float:

@@ -16,17 +16,17 @@ are the only record of progress. Every file has a checksum (`checksums`); a chan
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import stat
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -39,7 +39,7 @@ from netsor.errors import DataError
 from netsor.files import read_regular
 from netsor.gp.stores import input_sets as sets
 from netsor.gp.stores.checksums import CRC, DIGITS, SUM, damage
-from netsor.gp.stores.grid import Axis, Grid
+from netsor.gp.stores.grid import Axis, Grid, Span
 from netsor.gp.stores.identity import check_format, check_same_store, of_kernel
 from netsor.gp.unchanged import Unchanged
 from netsor.limits import KernelFn
@@ -182,7 +182,7 @@ class Store:
         return f"<store of {self.identity['network']}, {rows} x {columns}, {self.status()}>"
 
     def __reduce__(self):
-        return _opened, (self.path, self._kernel, self.name == NNGP)
+        return partial(Store, nngp=self.name == NNGP), (self.path, self._kernel)
 
     @staticmethod
     def create(path: Path, identity: dict[str, Any], grid: Grid, mean: np.ndarray, x: Any, y: Any) -> None:
@@ -229,11 +229,12 @@ class Store:
         with self._reading(name):
             return self.array(name)[...]
 
-    def require_array(self, name: str, **options: Any) -> None:
-        """Create an array unless it exists."""
+    def require_factor(self, name: str) -> None:
+        """Create an array of blocks for a Cholesky factor unless it exists."""
         with _full_disk(self.path):
             if name not in self.group:
-                self.group.create_array(name, **options, **sets.checked())
+                chunk = self.grid.rows.chunk
+                _new_matrix(self.group, name, self.shape, (chunk, chunk), np.float64)
 
     @contextmanager
     def _reading(self, key: str) -> Iterator[None]:
@@ -294,29 +295,25 @@ class Store:
     # Which tiles exist
 
     def done(self, name: str | None = None) -> dict[tuple[int, int], float]:
-        """Return the existing blocks of an array with the times at which they were written.
+        """Return the tiles that an array contains, with the times at which they were written."""
+        times = {tile: self.written(name or self.name, *tile) for tile in self.grid.tiles()}
+        return {tile: time for tile, time in times.items() if time is not None}
 
-        A block counts only if its file has the right size and its checksum exists.
-        """
-        name = name or self.name
-        size = self._chunk_bytes(name)
-        times = {}
-        for row in _scan(self.path / name / "c"):
-            files = _regular(row.path) if row.name.isdecimal() else {}
-            for file, (bytes_, when) in files.items():
-                if file.isdecimal() and bytes_ == size and files.get(file + SUM, (0,))[0] == DIGITS:
-                    times[int(row.name), int(file)] = when
-        return times
-
-    def _chunk_bytes(self, name: str) -> int:
-        """The size of a chunk's file; chunks are not compressed, so all of an array have one size."""
+    def written(self, name: str, i: int, j: int) -> float | None:
+        """When a block of an array was written; None unless its file is complete and has a checksum."""
         array = self.array(name)
-        return int(np.prod(array.chunks)) * array.dtype.itemsize + CRC
+        # Chunks are not compressed, so all of an array have one size.
+        sizes = [prod(array.chunks) * array.dtype.itemsize + CRC, DIGITS]
+        try:
+            states = [file.stat() for file in self._files(name, i, j)]
+        except OSError:
+            return None
+        regular = all(stat.S_ISREG(state.st_mode) for state in states)
+        return states[0].st_mtime if regular and [state.st_size for state in states] == sizes else None
 
     def has(self, i: int, j: int) -> bool:
         """Whether a tile exists in all its arrays."""
-        files = {self._file(name, i, j): self._chunk_bytes(name) for name in self._of_tiles()}
-        return all(_size(file) == size and _size(_sum(file)) == DIGITS for file, size in files.items())
+        return all(self.written(name, i, j) is not None for name in self._of_tiles())
 
     def _of_tiles(self) -> list[str]:
         """The arrays that contain a block for each tile."""
@@ -324,8 +321,7 @@ class Store:
 
     def missing(self) -> list[tuple[int, int]]:
         """List the tiles that lack a number or an error."""
-        there = [self.done(name) for name in self._of_tiles()]
-        return [tile for tile in self.grid.tiles() if not all(tile in times for times in there)]
+        return [tile for tile in self.grid.tiles() if not self.has(*tile)]
 
     def status(self) -> Status:
         """Return the progress of the store; any process may ask, because it reads the files only.
@@ -335,14 +331,11 @@ class Store:
         Status
             Printed as one line of text.
         """
-        times, total = sorted(self.done().values()), len(self.grid.tiles())
-        missing = len(self.missing())
+        missing, total = len(self.missing()), len(self.grid.tiles())
         # The last tiles give the present rate; an average over all would ignore processes that joined later.
-        recent, left, quiet = times[-50:], None, None
-        if len(recent) > 1:
-            left = missing * (recent[-1] - recent[0]) / (len(recent) - 1)
-        if times:
-            quiet = max(0.0, time.time() - times[-1])
+        recent = sorted(self.done().values())[-50:]
+        left = missing * (recent[-1] - recent[0]) / (len(recent) - 1) if len(recent) > 1 else None
+        quiet = max(0.0, time.time() - recent[-1]) if recent else None
         error = None if missing else self.largest_error()
         return Status(total - missing, total, left, quiet, error)
 
@@ -359,7 +352,7 @@ class Store:
         name = f"{self.name}_error"
         lost = self.done().keys() - self.done(name).keys()
         if lost:
-            raise damage(self.path, self._key(name, *min(lost)), "is missing")
+            raise damage(self.path, _key(name, *min(lost)), "is missing")
         errors = self.whole(name)
         if not self.symmetric:
             return errors
@@ -368,8 +361,7 @@ class Store:
 
     def require_complete(self) -> None:
         """Raise a DataError if tiles are missing."""
-        missing = self.missing()
-        if missing:
+        if missing := self.missing():
             raise DataError(
                 f"{len(missing)} of {len(self.grid.tiles())} tiles of {self.path} are missing",
                 remedy="Run ns.gp.store (or `netsor kernel`) again: it goes on with them.",
@@ -382,9 +374,8 @@ class Store:
         damaged = []
         for i, j in self.done():
             try:
-                for kernel in self.identity["kernels"]:
-                    self.tile(i, j, kernel)
-                    self.stored(f"{kernel}_error", slice(i, i + 1), slice(j, j + 1), (i, j))
+                for name in self._of_tiles():
+                    self.stored(name, i, j)
             except DataError:
                 damaged.append((i, j))
         return damaged
@@ -393,45 +384,40 @@ class Store:
         """Remove a tile, so that the next run computes it again."""
         with _full_disk(self.path):
             for name in self._of_tiles():
-                file = self._file(name, i, j)
-                file.unlink(missing_ok=True)
-                _sum(file).unlink(missing_ok=True)
+                for file in self._files(name, i, j):
+                    file.unlink(missing_ok=True)
 
-    def _file(self, name: str, i: int, j: int) -> Path:
-        return self.path / self._key(name, i, j)
-
-    def _key(self, name: str, i: int, j: int) -> str:
-        return f"{name}/c/{i}/{j}"
+    def _files(self, name: str, i: int, j: int) -> list[Path]:
+        """The files of a block and of its checksum."""
+        key = _key(name, i, j)
+        return [self.path / key, self.path / (key + SUM)]
 
     # Reading and writing
 
-    def tile(self, i: int, j: int, kernel: str | None = None) -> np.ndarray:
+    def tile(self, i: int, j: int) -> np.ndarray:
         """Read tile (i, j); below the diagonal of a symmetric matrix, transpose tile (j, i)."""
-        kernel = kernel or self.name
         if self.symmetric and i > j:
-            return self.tile(j, i, kernel).T
-        rows, cols = self.grid.rows.span(i), self.grid.cols.span(j)
-        return self.stored(kernel, slice(*rows), slice(*cols), (i, j))
+            return self.tile(j, i).T
+        return self.stored(self.name, i, j)
 
-    def stored(self, name: str, rows: slice, cols: slice, tile: tuple[int, int]) -> np.ndarray:
+    def stored(self, name: str, i: int, j: int) -> np.ndarray:
         """Read a block of an array; raise a DataError if it is missing or damaged."""
-        key = self._key(name, *tile)
+        key = _key(name, i, j)
         if not (self.path / key).exists():  # Zarr would return the fill value
             raise damage(self.path, key, "is missing")
         with self._reading(key):
-            return self.array(name)[rows, cols]
+            return self.array(name).blocks[i, j]
 
-    def put(self, name: str, rows: slice, cols: slice, value: np.ndarray) -> None:
-        """Write a whole block of an array."""
+    def put(self, name: str, i: int, j: int, value: np.ndarray) -> None:
+        """Write a block of an array."""
         with _full_disk(self.path):
-            self.array(name)[rows, cols] = value
+            self.array(name).blocks[i, j] = value
 
-    def write(self, i: int, j: int, kernel: str, value: np.ndarray, error: float) -> None:
+    def write(self, i: int, j: int, value: np.ndarray, error: float) -> None:
         """Write the error of a tile, then the tile, so that an existing tile is complete."""
-        rows, cols = self.grid.rows.span(i), self.grid.cols.span(j)
         # A run that is killed in between leaves an error without a tile, which counts as missing.
-        self.put(f"{kernel}_error", slice(i, i + 1), slice(j, j + 1), np.array([[error]]))
-        self.put(kernel, slice(*rows), slice(*cols), value)
+        self.put(f"{self.name}_error", i, j, np.array([[error]]))
+        self.put(self.name, i, j, value)
 
     def clean(self) -> None:
         """Remove the temporary files of killed writers; safe only for the one writer of the store."""
@@ -456,10 +442,9 @@ class Store:
         a, b, _ = rows.indices(self.shape[0])
         c, d, _ = columns.indices(self.shape[1])
         out = np.empty((b - a, d - c), self.dtype)
-        for i, (r, s) in _overlaps(self.grid.rows, a, b):
-            for j, (t, u) in _overlaps(self.grid.cols, c, d):
-                i0, j0 = self.grid.rows.span(i)[0], self.grid.cols.span(j)[0]
-                out[r - a : s - a, t - c : u - c] = self.tile(i, j)[r - i0 : s - i0, t - j0 : u - j0]
+        for i, inside, at in _overlaps(self.grid.rows, a, b):
+            for j, across, to in _overlaps(self.grid.cols, c, d):
+                out[at, to] = self.tile(i, j)[inside, across]
         return out
 
     def diagonal(self) -> np.ndarray:
@@ -483,13 +468,19 @@ class Store:
             out[rows] += tile @ vectors[cols]
         return out
 
+    def row_times(self, i: int, vectors: np.ndarray) -> tuple[int, np.ndarray]:
+        """Return i, and row i of tiles times vectors (columns, k)."""
+        axis = self.grid.cols
+        products = (self.tile(i, j) @ vectors[slice(*axis.span(j))] for j in range(axis.count))
+        return i, sum(products, np.zeros(()))
+
     def blocks(self) -> Iterator[tuple[slice, slice, np.ndarray]]:
         """Yield all blocks of the matrix as float64, with their rows and columns.
 
         A tile of a symmetric matrix is read once and yielded twice, the second time transposed. Meanwhile a
         thread reads the next tile.
         """
-        tiles = list(self.grid.tiles())
+        tiles = self.grid.tiles()
         with ThreadPoolExecutor(1) as reader:
             ahead = reader.submit(self.tile, *tiles[0])
             for k, (i, j) in enumerate(tiles):
@@ -506,68 +497,35 @@ def _write_arrays(group: Any, identity: dict[str, Any], grid: Grid, given: dict[
     """Write the arrays of a new store; those of the kernels have no chunks yet."""
     for name, array in {"row_sizes": grid.rows.sizes, "column_sizes": grid.cols.sizes, **given}.items():
         sets.write(group, name, array)
+    chunks, tiles = (grid.rows.chunk, grid.cols.chunk), (grid.rows.count, grid.cols.count)
     for name in identity["kernels"]:
-        group.create_array(
-            name,
-            shape=grid.shape,
-            chunks=(grid.rows.chunk, grid.cols.chunk),
-            dtype=np.dtype(identity["options"]["dtype"]),
-            fill_value=np.nan,
-            dimension_names=("row", "column"),
-            **sets.checked(),
-        )
-        group.create_array(
-            f"{name}_error",
-            shape=(grid.rows.count, grid.cols.count),
-            chunks=(1, 1),
-            dtype=np.float64,
-            fill_value=np.nan,
-            **sets.checked(),
-        )
+        _new_matrix(group, name, grid.shape, chunks, identity["options"]["dtype"])
+        _new_matrix(group, f"{name}_error", tiles, (1, 1), np.float64)
 
 
-def _opened(path: Path, kernel: KernelFn | None, nngp: bool) -> Store:
-    return Store(path, kernel, nngp=nngp)
+def _new_matrix(group: Any, name: str, shape: Span, chunks: Span, dtype: Any) -> None:
+    """Create a matrix without blocks."""
+    group.create_array(
+        name,
+        shape=shape,
+        chunks=chunks,
+        dtype=np.dtype(dtype),
+        fill_value=np.nan,
+        dimension_names=("row", "column"),
+        **sets.checked(),
+    )
 
 
-def _overlaps(axis: Axis, start: int, stop: int) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Yield the tiles of an axis that overlap rows `start` to `stop`, each with the overlap."""
+def _overlaps(axis: Axis, start: int, stop: int) -> Iterator[tuple[int, slice, slice]]:
+    """Yield tiles that overlap rows `start` to `stop`, with these rows within the tile and the result."""
     for i in range(start // axis.chunk, -(-stop // axis.chunk) if stop > start else 0):
-        first, last = axis.span(i)
-        yield i, (max(first, start), min(last, stop))
+        begin, end = axis.span(i)
+        first, last = max(begin, start), min(end, stop)
+        yield i, slice(first - begin, last - begin), slice(first - start, last - start)
 
 
-def _scan(folder: Path) -> list[os.DirEntry]:
-    """The entries of a folder; a missing folder is empty."""
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def _sum(file: Path) -> Path:
-    return file.with_name(file.name + SUM)
-
-
-def _size(file: Path) -> int | None:
-    """The size of a regular file; None for anything else."""
-    try:
-        state = file.stat()
-    except OSError:
-        return None
-    return state.st_size if stat.S_ISREG(state.st_mode) else None
-
-
-def _regular(folder: str) -> dict[str, tuple[int, float]]:
-    """Size and modification time of the regular files in a folder; ignore files that vanish meanwhile."""
-    files = {}
-    for entry in _scan(Path(folder)):
-        with suppress(OSError):
-            state = entry.stat()
-            if stat.S_ISREG(state.st_mode):
-                files[entry.name] = (state.st_size, state.st_mtime)
-    return files
+def _key(name: str, i: int, j: int) -> str:
+    return f"{name}/c/{i}/{j}"
 
 
 def _facts(path: Path) -> Any:
@@ -580,8 +538,10 @@ def _facts(path: Path) -> Any:
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} is not a store, or is damaged: {error}", remedy="Make it again.") from None
-    attributes = whole.get("attributes") if isinstance(whole, dict) else None
-    return attributes.get("netsor") if isinstance(attributes, dict) else None
+    try:
+        return whole["attributes"]["netsor"]
+    except (LookupError, TypeError):
+        return None
 
 
 def _check_room(path: Path, needed: int) -> None:

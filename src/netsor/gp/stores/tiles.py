@@ -11,8 +11,7 @@ import numpy as np
 
 from netsor import arguments
 from netsor.errors import DataError, LimitError
-from netsor.gp.stores.dask import Engine
-from netsor.gp.stores.engines import compute_all
+from netsor.gp.stores.engines import Engine, compute_all
 from netsor.gp.stores.grid import Axis, Grid
 from netsor.gp.stores.identity import check_same_store, identity
 from netsor.gp.stores.input_sets import stacked
@@ -91,7 +90,9 @@ def store(
     cut, marks = kernel_tiles.tile_sizes(kernel, rows, columns, used), 0
     if cut is None:
         _require_landmarks(kernel, rows, columns)
-        cut, marks = Cut(1, 1, len(rows), False), _landmarks(len(rows), landmarks)
+        default = len(rows) if len(rows) <= JOINT else 32  # leaves little covariance between other inputs
+        marks = default if landmarks is None else min(len(rows), arguments.whole("landmarks", landmarks, 1))
+        cut = Cut(1, 1, len(rows), False)
     exists = (path / "zarr.json").exists()
     cut = Store(path).cut if exists else cut  # rounding depends on it, so all runs use that of the first
     grid = _grid(kernel, rows, columns, cut, tile)
@@ -112,13 +113,6 @@ def store(
         with bar(progress, len(tiles), f"computing {path.name}") as advance:
             compute_all(target, tiles, engine, advance)
     return target
-
-
-def _landmarks(count: int, given: int | None) -> int:
-    """The number of landmarks of a sampled kernel."""
-    if given is None:
-        return count if count <= JOINT else 32  # enough that little covariance is left between other inputs
-    return min(count, arguments.whole("landmarks", given, 1))
 
 
 def _require_landmarks(kernel: KernelFn, x: Any, y: Any) -> None:
