@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Any
@@ -33,9 +33,12 @@ class Inputs:
     """
 
     x: Any
-    y: Any
-    params: Values
-    numpy: bool = field(default=False)  # whether to treat them as NumPy arrays, whatever they are
+    y: Any = None
+    params: Any = None
+    numpy: bool = False  # whether to treat them as NumPy arrays, whatever they are
+
+    def __post_init__(self) -> None:
+        self.params = arguments.mapping("params", self.params, '{"W1": 2.0}', error=LimitError)
 
     @cached_property
     def foreign(self) -> list[Any]:
@@ -108,23 +111,8 @@ class Inputs:
 
     def data(self, joint_program: Joint) -> dict[str, Any]:
         """Return the data for a joint program that was traced for other inputs of the same shapes."""
-        group, *more = joint_program.groups
-        plain = not more and not joint_program.requirements and group.data == ("x1",)
-        if plain and (whole := self._whole) is not None:
-            return {**joint_program.program.data, "x1": whole}
         every = self.members[0] + self.members[1]
         return data_of(joint_program, [_concrete(z) for z in every] if self.foreign else every)
-
-    @property
-    def _whole(self) -> np.ndarray | None:
-        """All inputs as one array, if plain arrays allow it without stacking single inputs."""
-        arrays = [z for z in (self.x, self.y) if z is not None]
-        if not all(type(z) is np.ndarray and z.ndim > 1 and z.size and z.dtype == float for z in arrays):
-            return None
-        if len({z.shape[1:] for z in arrays}) > 1 or not all(z.flags.c_contiguous for z in arrays):
-            return None
-        whole = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-        return whole if len(whole) > 1 and np.isfinite(whole).all() else None
 
     def in_numpy(self) -> Inputs:
         """Return the same inputs as NumPy arrays."""
