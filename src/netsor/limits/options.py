@@ -49,6 +49,12 @@ class Options:
     memory: int | None = None
     confirm: bool = False
 
+    @classmethod
+    def of(cls, **options: Any) -> Options:
+        """Make options by name; an unknown name raises LimitError, which suggests a similar one."""
+        refuse_unknown(options)
+        return cls(**options)
+
     def __post_init__(self) -> None:
         arguments.choice("method", self.method, ("auto", "exact", "sample"), error=LimitError)
         object.__setattr__(self, "seed", arguments.seed(self.seed, error=LimitError))
@@ -148,7 +154,7 @@ class Options:
 def refuse_unknown(options: Iterable[str]) -> None:
     """Raise LimitError if any option has been given that does not exist; suggest one with a similar name."""
     names = [f.name for f in fields(Options)]
-    for name in options:
+    for name in (name for name in options if name not in names):
         close = get_close_matches(name, names, n=1, cutoff=0.5)
         meant = f"Did you mean `{close[0]}`? " if close else ""
         raise LimitError(f"there is no option `{name}`", remedy=f"{meant}Options: {', '.join(names)}.")
