@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -243,13 +244,14 @@ def gathered(
     """
     lefts = _kinds([o for o, _ in shapes], rows.left)
     rights = _kinds([p for _, p in shapes], rows.right)
-    grids = [[_grid(xp, rows, shapes, stack, a, b) for b in rights] for a in lefts]
+    grids = [[_grid(xp, shapes, stack, a, b) for b in rights] for a in lefts]
     matrix = xp.concat([xp.concat(line, axis=1) for line in grids], axis=0)
     for axis, kinds in enumerate((lefts, rights)):
         order = np.argsort(np.concatenate([kind.numbers.swapaxes(0, 1).reshape(-1) for kind in kinds]))
         if not np.array_equal(order, np.arange(len(order))):
             matrix = xp.take(matrix, xp.asarray(order), axis=axis)
-    return matrix + matrix.T if rows.symmetric else matrix
+    # Rounding may differ above and below the diagonal of a block of an Output with itself.
+    return (matrix + matrix.T) / 2 if rows.symmetric else matrix
 
 
 def _kinds(outputs: list[int], tables: list[np.ndarray]) -> list[_Kind]:
@@ -268,40 +270,25 @@ def _rows_of(table: np.ndarray) -> np.ndarray:
     return flat[(flat >= 0).any(axis=1)]
 
 
-def _grid(xp: Any, rows: Rows, shapes: Mapping[Any, Any], stack: Any, left: _Kind, right: _Kind) -> Array:
-    """Return the blocks of equal outputs, input by input; halve those on the diagonal, set those below to 0.
-
-    The sum of the matrix and its transpose then has each block once.
-    """
+def _grid(xp: Any, shapes: Mapping[Any, Any], stack: Any, left: _Kind, right: _Kind) -> Array:
+    """Return the blocks of equal outputs, input by input; those below the diagonal are mirror images."""
     sides = [(o, p) for o in left.outputs for p in right.outputs]
-    by_shape: dict[Any, list[tuple[int, int]]] = {}  # axes of length 1 broadcast, so shapes may differ
+    alike: dict[Any, list[tuple[int, int]]] = {}  # axes of length 1 broadcast, so shapes may differ
     for pair in sides:
-        if pair in shapes:
-            by_shape.setdefault(shapes[pair], []).append(pair)
-    if not by_shape:
-        return xp.zeros((left.numbers.size, right.numbers.size), dtype=stack([next(iter(shapes))]).dtype)
-    stacks, place = [], {}
-    for members in by_shape.values():
-        block = stack(members)[:, 0, ...]
-        full = xp.broadcast_to(
-            block, (len(members), left.shape[0], right.shape[0], *left.index, *right.index)
-        )
-        full = xp.moveaxis(full, 2, 2 + len(left.index))
-        place.update(zip(members, range(len(place), len(place) + len(members)), strict=True))
-        stacks.append(xp.reshape(full, (len(members), *left.shape, *right.shape)))
+        is_mirrored = pair not in shapes
+        alike.setdefault((is_mirrored, shapes[pair[::-1] if is_mirrored else pair]), []).append(pair)
+    stacks, i, j = [], len(left.index), len(right.index)
+    for (is_mirrored, _), pairs in alike.items():
+        block = stack([pair[::-1] for pair in pairs] if is_mirrored else pairs)[:, 0, ...]
+        if is_mirrored:
+            block = xp.permute_dims(block, (0, 2, 1, *range(3 + j, 3 + j + i), *range(3, 3 + j)))
+        shape = (len(pairs), left.shape[0], right.shape[0], *left.index, *right.index)
+        full = xp.moveaxis(xp.broadcast_to(block, shape), 2, 2 + i)
+        stacks.append(xp.reshape(full, (len(pairs), *left.shape, *right.shape)))
     grid = xp.concat(stacks, axis=0) if len(stacks) > 1 else stacks[0]
-    order = [place.get(pair, 0) for pair in sides]
-    if order != list(range(grid.shape[0])):
+    place = {pair: k for k, pair in enumerate(chain(*alike.values()))}
+    order = [place[pair] for pair in sides]
+    if order != list(range(len(order))):
         grid = xp.take(grid, xp.asarray(np.asarray(order)), axis=0)
-    weight = np.array([_weight(rows, pair, pair in shapes) for pair in sides])
-    if not (weight == 1).all():
-        factor = xp.asarray(weight[:, None, None, None, None], dtype=grid.dtype)
-        grid = xp.where(factor > 0, grid * factor, xp.zeros_like(grid))
     grid = xp.reshape(grid, (len(left.outputs), len(right.outputs), *left.shape, *right.shape))
     return xp.reshape(xp.permute_dims(grid, (2, 0, 3, 4, 1, 5)), (left.numbers.size, right.numbers.size))
-
-
-def _weight(rows: Rows, pair: tuple[int, int], is_there: bool) -> float:
-    if not is_there:
-        return 0.0
-    return 0.5 if pair[0] == pair[1] and rows.symmetric else 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from netsor.limits.result import Result, Scale, plan_of
 from netsor.limits.rules.forms import Forms
 from netsor.limits.rules.lincomb import cov, mean
 from netsor.limits.rules.nonlin import first, second
-from netsor.limits.rules.output import output_index, output_own, output_second
+from netsor.limits.rules.output import output_own, output_second
 from netsor.limits.rules.pairs import Pair, PerInput
 from netsor.limits.rules.recorder import Recorder, Rules
 from netsor.limits.rules.setting import Setting
@@ -79,9 +79,7 @@ class Computation:
         self._decisions: dict[Any, Decision] = {}
         self._recording: Recording | None = None
         self._probed: Recording | None = None
-        self._sampled: SampledKernel | None = None
-        self._padded: tuple[Padding, Computation] | bool | None = False
-        self.is_padded = False
+        self.is_padded = False  # whether inputs of different lengths form one group
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the program, but nothing that was decided or recorded."""
@@ -151,11 +149,7 @@ class Computation:
     # Recording
 
     def recorder(
-        self,
-        setting: Setting,
-        tape: Tape,
-        most: int | None = None,
-        samples: Samples | None = None,
+        self, setting: Setting, tape: Tape, most: int | None = None, samples: Samples | None = None
     ) -> Recorder:
         """Return a recorder of this program, for at most `most` inputs at a time."""
         dtype, data = self.options.dtype, {}
@@ -171,21 +165,17 @@ class Computation:
         notes = Notes(remarks=dict.fromkeys(self.made.tangent.remarks if self.made.tangent else ()))
         return Recorder(setting, tape, data, params, RULES, notes, self.is_padded, samples)
 
-    @property
+    @cached_property
     def padded(self) -> tuple[Padding, Computation] | None:
         """The same computation with inputs of different lengths as one group, or None if it does not pay."""
-        if self._padded is False:
-            padding = pad(self.made) if len(self.made.groups) > 1 else None
-            self._padded = None
-            if padding is not None:
-                joint = replace(padding.joint, data=padding.data(self.made.data))
-                whole = Computation(
-                    joint, self.options, self.params, self.rows.split, self.cut, self.varied, self.versions
-                )
-                whole._padded, whole.is_padded = None, True
-                self._padded = padding, whole
-        assert not isinstance(self._padded, bool)
-        return self._padded
+        padding = pad(self.made) if len(self.made.groups) > 1 and not self.is_padded else None
+        if padding is None:
+            return None
+        joint = replace(padding.joint, data=padding.data(self.made.data))
+        split, varied = self.rows.split, (self.varied, self.versions)
+        whole = Computation(joint, self.options, self.params, split, self.cut, *varied)
+        whole.is_padded = True
+        return padding, whole
 
     def recording(self, errors: bool) -> Recording:
         """Return the exact recording.
@@ -209,17 +199,13 @@ class Computation:
         with bar(o.progress, 0, "planning the kernel"):
             return record(make, self.program, rows, o.memory, o.dtype, compiled, self.cut, for_probes)
 
-    @property
+    @cached_property
     def sampled(self) -> SampledKernel:
         """The kernel in which the families without an exact method are sampled."""
-        if self._sampled is None:
-            from netsor.limits.sampling.kernel import SampledKernel  # most kernels are exact
+        from netsor.limits.sampling.kernel import SampledKernel  # most kernels are exact
 
-            decision = self.decision()
-            self._sampled = SampledKernel(
-                self._repeats_of(decision), decision.setting.sampled, decision.reasons
-            )
-        return self._sampled
+        decision = self.decision()
+        return SampledKernel(self._repeats_of(decision), decision.setting.sampled, decision.reasons)
 
     def _repeats_of(self, decision: Decision, question: Question | None = None) -> Repeats:
         """Return the kernel, or the quantity of a question, with sampled families."""
@@ -337,23 +323,16 @@ class Computation:
 
     def diagonal(self, data: Values, params: Values) -> np.ndarray | None:
         """Return the variances of all outputs, (rows,), from self blocks; None if it must be sampled."""
-        blocks = [
-            self.measure(data, params, output_second, o, o, Pair(True), exact=True) for o in self._outputs()
-        ]
-        if any(block is None for block in blocks):
-            return None
-        parts, numbers = [], []
-        for o, block in zip(self._outputs(), blocks, strict=True):
-            index = output_index(self.program, self.program.outputs[o])
-            members = next(len(g.members) for g in self.rows.groups if o in g.outputs)
-            size = int(np.prod(index, dtype=int))
-            full = np.broadcast_to(block[0], (members, *index, *index)).reshape(members, size, size)
-            parts.append(np.einsum("kii->ki", full).reshape(-1))
-            numbers.append(self.rows.left[o].reshape(-1))
-        return finite(np.concatenate(parts)[np.argsort(np.concatenate(numbers))])
-
-    def _outputs(self) -> list[int]:
-        return [o for group in self.rows.groups for o in group.outputs]
+        variances = np.zeros(self.rows.left_size, self.options.dtype)
+        for o, rows in enumerate(self.rows.left):
+            block = self.measure(data, params, output_second, o, o, Pair(True), exact=True)
+            if block is None:
+                return None
+            members, *index = rows.shape
+            full = np.broadcast_to(block[0], (members, *index, *index))
+            flat = rows.reshape(members, -1)
+            variances[flat] = np.einsum("kii->ki", full.reshape(members, flat.shape[1], flat.shape[1]))
+        return finite(variances)
 
     def measure(self, data: Values, params: Values, *question: Any, exact: bool = False) -> Any:
         """Return a quantity of single inputs, (1, inputs, ...); if it is sampled, the average over repeats.
@@ -363,7 +342,10 @@ class Computation:
         given, setting = self.given(data, params), self.exact_setting(question)
         if setting is not None:
             answer = self.recorder(setting, Tape(dtype=self.options.dtype)).ask(*question)
-            return None if answer is None else self._measured(answer, given)
+            if answer is None:
+                return None
+            prepared = Prepared(answer.array.tape, [answer.array])
+            return finite(on_numpy.single_values(prepared, given)[answer.array.step])
         if exact:
             return None
         asked = self._repeats_of(self.decision(question), question)
@@ -375,10 +357,6 @@ class Computation:
             average.add(some)
         shared.heavy.weight()  # raises LimitError if a few points dominate
         return finite(average.mean)[None]
-
-    def _measured(self, found: Any, given: Values) -> np.ndarray:
-        prepared = Prepared(found.array.tape, [found.array])
-        return finite(on_numpy.single_values(prepared, given)[found.array.step])
 
 
 def _require_scale(name: str, data: np.ndarray) -> None:

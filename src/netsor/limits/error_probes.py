@@ -1,11 +1,10 @@
 """Errors of a kernel by stochastic arithmetic: run it again with its inexact steps perturbed.
 
 A step of a tape may carry an error bound. A plain run ignores bounds. A *probe* is a run that perturbs every
-value by its bound; the change of the kernel estimates its error. The rules and the methods only state bounds;
-they never see a perturbation.
+value by its bound; the change of the kernel estimates its error. The rules and the methods only state bounds.
 
 A program that subtracts may cancel perturbations that all go upwards. So further probes perturb in
-pseudo-random directions, which depend on the digits of the value: equal numbers move alike wherever they are
+pseudo-random directions that depend on the digits of a value: equal numbers move alike wherever they are
 computed, as their rounding errors do.
 
 References: J. Vignes, A stochastic arithmetic for reliable scientific computation (1993); D. S. Parker, Monte
@@ -53,8 +52,7 @@ class Probe:
     def noise(self, values: np.ndarray) -> np.ndarray | float:
         """Return `scale` times numbers of mean 0 and variance 1/2 that depend on all digits of the values.
 
-        Rounding errors have these properties. Opposite values have equal noise. Without a seed, return
-        `scale`.
+        Opposite values have equal noise, as with rounding errors. Without a seed, return `scale`.
         """
         if not self.seed:
             return self.scale
@@ -124,12 +122,9 @@ class ExponentRounding:
         return values + size * probe.noise(values)
 
 
-@dataclass(frozen=True)
-class NonNegative:
+def non_negative(probe: Probe, values: np.ndarray) -> np.ndarray:
     """Reflect a variance that a perturbation made negative to above 0."""
-
-    def __call__(self, probe: Probe, values: np.ndarray) -> np.ndarray:
-        return np.abs(values) if probe.is_random else values
+    return np.abs(values) if probe.is_random else values
 
 
 # What the probes of a kernel show about its error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Any
@@ -33,9 +33,12 @@ class Inputs:
     """
 
     x: Any
-    y: Any
-    params: Values
-    numpy: bool = field(default=False)  # whether to treat them as NumPy arrays, whatever they are
+    y: Any = None
+    params: Any = None
+    numpy: bool = False  # whether to treat them as NumPy arrays, whatever they are
+
+    def __post_init__(self) -> None:
+        self.params = arguments.mapping("params", self.params, '{"W1": 2.0}', error=LimitError)
 
     @cached_property
     def foreign(self) -> list[Any]:

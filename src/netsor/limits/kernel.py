@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -21,7 +21,7 @@ from netsor.lang.program import MatrixLaw, Normal, Program
 from netsor.lang.tangent import Tangent
 from netsor.limits.computation import Computation
 from netsor.limits.inputs import Inputs, InputSet
-from netsor.limits.options import Options
+from netsor.limits.options import Options, refuse_unknown
 from netsor.limits.plan import Plan
 from netsor.limits.result import Result
 from netsor.limits.tiling import Cut
@@ -89,7 +89,7 @@ class KernelFn:
         array([[0.5  , 0.159],
                [0.159, 0.5  ]])
         """
-        inputs = Inputs(x, y, _named(params))
+        inputs = Inputs(x, y, params)
         return inputs.kernel(*self._computation(inputs))
 
     def evaluate(
@@ -115,13 +115,7 @@ class KernelFn:
         >>> ns.kernel(ns.zoo.mlp(depth=1)).evaluate(np.eye(2)).error.max() < 1e-14
         np.True_
         """
-        inputs = Inputs(x, y, _named(params)).in_numpy()
-        computation, data, used = self._computation(inputs)
-        result = computation.result(data, used)
-        coarser = self._with_longer_steps(computation)
-        if coarser is None:
-            return result
-        return result.moved(coarser.evaluate(x, y, params=params).value, y is None, self.options.tol)
+        return self._result(Inputs(x, y, params), Computation.result, tol=self.options.tol)
 
     def plan(
         self, x: InputSet, y: InputSet | None = None, *, params: Mapping[str, Any] | None = None
@@ -146,7 +140,7 @@ class KernelFn:
           E[relu relu]: closed form, 1 block
           459 multiply-adds in 1 tile, 288 bytes of workspace
         """
-        computation, _, _ = self._computation(Inputs(x, y, _named(params)).in_numpy())
+        computation, _, _ = self._computation(Inputs(x, y, params).in_numpy())
         return computation.plan()
 
     def mean(self, x: InputSet) -> np.ndarray:
@@ -162,7 +156,7 @@ class KernelFn:
         np.ndarray
             (rows,)
         """
-        computation, _, _ = self._computation(Inputs(x, None, {}).in_numpy())
+        computation, _, _ = self._computation(Inputs(x).in_numpy())
         return computation.means()
 
     def diag(self, x: InputSet, *, params: Mapping[str, Any] | None = None) -> np.ndarray:
@@ -184,7 +178,7 @@ class KernelFn:
         >>> ns.kernel(ns.zoo.mlp(depth=1, var_b=0.0)).diag(np.eye(2)).round(3)
         array([0.25, 0.25])
         """
-        inputs = Inputs(x, None, _named(params))
+        inputs = Inputs(x, params=params)
         computation, data, used = self._computation(inputs.in_numpy())
         variances = computation.diagonal(data, used)
         if variances is None:
@@ -221,6 +215,20 @@ class KernelFn:
         if key is not None and not computation.made.concrete:
             self._keep(key, computation)
         return computation, data, used
+
+    def _result(
+        self,
+        inputs: Inputs,
+        run: Callable[[Computation, Any, Any], Result],
+        cut: Cut | None = None,
+        tol: float | None = None,
+    ) -> Result:
+        """Return the result of a run, with the error of differences that stand for derivatives."""
+        computation, data, used = self._computation(inputs.in_numpy(), cut)
+        result, coarser = run(computation, data, used), self._with_longer_steps(computation)
+        if coarser is None:
+            return result
+        return result.moved(coarser._result(inputs, run, cut).value, inputs.y is None, tol)
 
     def _keep(self, key: Any, computation: Computation) -> None:
         """Keep a computation, and drop the oldest ones."""
@@ -301,7 +309,7 @@ class TangentKernelFn(KernelFn):
         >>> {name: part.round(3).tolist() for name, part in parts.items()}
         {'W1': [[0.25, 0.0], [0.0, 0.25]], 'v': [[0.25, 0.08], [0.08, 0.25]]}
         """
-        inputs = Inputs(x, y, _named(params)).in_numpy()
+        inputs = Inputs(x, y, params).in_numpy()
         tangent = self._tangent(inputs)
         # The kernel is linear in the rates, so all other rates at 0 leave one contribution.
         rates = {name: tangent.rates.rate(name) for name in tangent.directions}
@@ -332,7 +340,7 @@ class TangentKernelFn(KernelFn):
         tuple
             Two kernel matrices (rows, columns).
         """
-        inputs = Inputs(x, y, _named(params)).in_numpy()
+        inputs = Inputs(x, y, params).in_numpy()
         tangent = self._tangent(inputs)
         readouts = {t.readout for s in tangent.source.outputs for t in s.terms}
         variances = {**program_params(tangent.source), **inputs.params}
@@ -368,10 +376,6 @@ class TangentKernelFn(KernelFn):
         if not plain.made.concrete:
             self._keep(key, several)
         return several.several(data, scalars, variances)
-
-
-def _named(params: Mapping[str, Any] | None) -> dict[str, Any]:
-    return arguments.mapping("params", params, '{"W1": 2.0}', error=LimitError)
 
 
 def _require_variance(name: str, value: Any) -> None:
@@ -451,19 +455,8 @@ def kernel(
            [0.1592, 1.    ]])
     """
     require_network(net)
-    options = Options.of(
-        method=method,
-        tol=tol,
-        seed=seed,
-        dtype=dtype,
-        points=points,
-        repeats=repeats,
-        max_points=max_points,
-        progress=progress,
-        memory=memory,
-        confirm=confirm,
-        **unknown,
-    )
+    refuse_unknown(unknown)
+    options = Options(method, tol, seed, dtype, points, repeats, max_points, progress, memory, confirm)
     return TangentKernelFn(net, options) if isinstance(net, TangentNetwork) else KernelFn(net, options)
 
 

@@ -35,35 +35,30 @@ def read_network(kernel: KernelFn, x: InputSet, y: InputSet | None, cut: Cut, pa
 
 def tile(kernel: KernelFn, x: InputSet, y: InputSet | None, cut: Cut, params: Params) -> Result:
     """Return a part of a kernel made of whole tiles: the same numbers as in the whole, to the last bit."""
-    computation, data, used = kernel._computation(Inputs(x, y, params).in_numpy(), cut)
-    rows = computation.rows
-    if computation.program.noise and rows.left_size + rows.right_size * (y is not None) > rows.count:
-        raise LimitError(
-            "a part of the kernel of a network with noise and several outputs",
-            remedy="The outputs of one input, which share their noise, may stand in two parts. Compute "
-            "the kernel in memory, or of one output.",
-        )
-    result, coarser = computation.result(data, used), kernel._with_longer_steps(computation)
-    if coarser is None:
-        return result
-    return result.moved(tile(coarser, x, y, cut, params).value, y is None)
+
+    def run(computation: Computation, data: Params, used: Params) -> Result:
+        rows = computation.rows
+        if computation.program.noise and rows.left_size + rows.right_size * (y is not None) > rows.count:
+            raise LimitError(
+                "a part of the kernel of a network with noise and several outputs",
+                remedy="The outputs of one input, which share their noise, may stand in two parts. Compute "
+                "the kernel in memory, or of one output.",
+            )
+        return computation.result(data, used)
+
+    return kernel._result(Inputs(x, y, params), run, cut)
 
 
 def can_have_landmarks(kernel: KernelFn, x: InputSet) -> bool:
     """Return whether the kernel is sampled, and inputs like these can be drawn given landmarks."""
-    return kernel._computation(Inputs(x, None, {}).in_numpy())[0].has_landmarks
+    return kernel._computation(Inputs(x).in_numpy())[0].has_landmarks
 
 
 def landmark_tile(kernel: KernelFn, x: InputSet, landmarks: Landmarks, params: Params) -> Result:
     """Return the sampled kernel of landmarks and other inputs; each is drawn as in any other block."""
-    computation, data, used = kernel._computation(Inputs(x, None, params).in_numpy())
-    result, coarser = (
-        computation.landmark_part(data, used, landmarks),
-        kernel._with_longer_steps(computation),
+    return kernel._result(
+        Inputs(x, params=params), lambda c, data, used: c.landmark_part(data, used, landmarks)
     )
-    if coarser is None:
-        return result
-    return result.moved(landmark_tile(coarser, x, landmarks, params).value, True)
 
 
 def of_params(kernel: KernelFn, x: InputSet) -> Callable[[Mapping[str, Any]], np.ndarray]:
@@ -79,7 +74,7 @@ def of_params(kernel: KernelFn, x: InputSet) -> Callable[[Mapping[str, Any]], np
     choices = SharedState(fixed={})
 
     def matrix(params: Mapping[str, Any]) -> np.ndarray:
-        computation, data, used = kernel._computation(Inputs(x, None, params).in_numpy())
+        computation, data, used = kernel._computation(Inputs(x, params=params).in_numpy())
         return computation.value(data, {name: float(v) for name, v in used.items()}, choices)
 
     return matrix

@@ -13,7 +13,7 @@ from netsor.lang.expr import Ref
 from netsor.lang.program import Program
 from netsor.lang.types import C, G, H
 from netsor.limits.computation import Computation
-from netsor.limits.options import Options
+from netsor.limits.options import Options, refuse_unknown
 from netsor.limits.plan import Plan
 from netsor.limits.result import Result
 from netsor.limits.rules.lincomb import cov, mean
@@ -69,7 +69,6 @@ class Limit:
     def kernel(self) -> Result:
         """Return the covariance of the outputs, with errors and plan."""
         self._require_outputs()
-        self.program.refuse_changed()
         return self.computation.result(self.program.data, {})
 
     def plan(self) -> Plan:
@@ -85,6 +84,7 @@ class Limit:
         return self.program.types[name].index
 
     def _require_outputs(self) -> None:
+        self.program.refuse_changed()
         if not self.program.outputs:
             raise LimitError(
                 "the program has no output",
@@ -132,19 +132,8 @@ def limit(
     >>> L.sigma("h")     # 2 E[relu(g)^2] = 2 * 4 / 2
     4.0
     """
-    options = Options.of(
-        method=method,
-        tol=tol,
-        seed=seed,
-        dtype=dtype,
-        points=points,
-        repeats=repeats,
-        max_points=max_points,
-        progress=progress,
-        memory=memory,
-        confirm=confirm,
-        **unknown,
-    )
+    refuse_unknown(unknown)
+    options = Options(method, tol, seed, dtype, points, repeats, max_points, progress, memory, confirm)
     traced = net if isinstance(net, Program) else program(net, *inputs)
     traced.check()
     return Limit(traced, options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any
 
@@ -16,7 +16,7 @@ class Expectation:
 
     what: str
     method: str
-    count: int
+    count: int = 0
     error: float = 0.0
     otherwise: str = ""
 
@@ -30,8 +30,7 @@ class Notes:
     steep     whether some functions are so steep that covariances of nearly equal inputs lack digits
     """
 
-    counts: dict[tuple[str, str], int] = field(default_factory=dict)
-    otherwise: dict[tuple[str, str], str] = field(default_factory=dict)
+    kinds: dict[tuple[str, str], Expectation] = field(default_factory=dict)
     errors: dict[tuple[str, str], float] = field(default_factory=dict)
     remarks: dict[str, None] = field(default_factory=dict)
     inexact: bool = False
@@ -41,10 +40,8 @@ class Notes:
 
     def add(self, what: str, method: str, otherwise: str = "") -> None:
         """Note that a block of expectations is recorded."""
-        key = what, method
-        self.counts[key] = self.counts.get(key, 0) + 1
-        if otherwise:
-            self.otherwise[key] = otherwise
+        before = self.kinds.get((what, method)) or Expectation(what, method, otherwise=otherwise)
+        self.kinds[what, method] = replace(before, count=before.count + 1)
 
     def remark(self, text: str) -> None:
         """Note something that a reader of the plan should know."""
@@ -61,7 +58,4 @@ class Notes:
         return max(self.errors.values(), default=0.0)
 
     def expectations(self) -> tuple[Expectation, ...]:
-        return tuple(
-            Expectation(*key, count, self.errors.get(key, 0.0), self.otherwise.get(key, ""))
-            for key, count in self.counts.items()
-        )
+        return tuple(replace(kind, error=self.errors.get(key, 0.0)) for key, kind in self.kinds.items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from math import ceil, sqrt
@@ -51,14 +52,7 @@ class Options:
     @classmethod
     def of(cls, **options: Any) -> Options:
         """Make options by name; an unknown name raises LimitError, which suggests a similar one."""
-        names = [f.name for f in fields(cls)]
-        for name in options:
-            if name not in names:
-                close = get_close_matches(name, names, n=1, cutoff=0.5)
-                meant = f"Did you mean `{close[0]}`? " if close else ""
-                raise LimitError(
-                    f"there is no option `{name}`", remedy=f"{meant}Options: {', '.join(names)}."
-                )
+        refuse_unknown(options)
         return cls(**options)
 
     def __post_init__(self) -> None:
@@ -155,3 +149,12 @@ class Options:
             return None
         growth = 2 if reached <= 2 * good else MOST_GROWTH
         return min(growth * points, self.max_points), self.repeats
+
+
+def refuse_unknown(options: Iterable[str]) -> None:
+    """Raise LimitError if any option has been given that does not exist; suggest one with a similar name."""
+    names = [f.name for f in fields(Options)]
+    for name in (name for name in options if name not in names):
+        close = get_close_matches(name, names, n=1, cutoff=0.5)
+        meant = f"Did you mean `{close[0]}`? " if close else ""
+        raise LimitError(f"there is no option `{name}`", remedy=f"{meant}Options: {', '.join(names)}.")

@@ -11,6 +11,9 @@ from netsor.errors import LimitError
 from netsor.limits.notes import Expectation
 from netsor.progress import spoken
 
+COUNTS = {10**9: " billion", 10**6: " million", 10**3: " thousand", 0: ""}
+SIZES = {2**30: " GB", 2**20: " MB", 2**10: " KB", 0: " bytes"}
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -101,23 +104,17 @@ class Plan:
         rows, columns = self.shape
         lines = [f"A program of {self.statements} statements, a kernel of {rows} x {columns}."]
         for e in self.expectations:
-            tail = (
-                f", error at most {e.error:.1e}"
-                if e.error
-                else f"; else {e.otherwise}"
-                if e.otherwise
-                else ""
-            )
+            fallback = f"; else {e.otherwise}" if e.otherwise else ""
+            tail = f", error at most {e.error:.1e}" if e.error else fallback
             lines.append(f"  {e.what}: {e.method}, {e.count} block{'s' if e.count > 1 else ''}{tail}")
         if self.sampling:
             lines.append(str(self.sampling))
         lines += [f"  {remark}" for remark in self.remarks]
         if self.work:
             loops = ", in loops compiled by Numba" if self.compiled else ""
-            lines.append(
-                f"  {_count(self.work)} multiply-adds in {self.tiles} tile{'s' if self.tiles > 1 else ''}, "
-                f"{_size(self.bytes)} of workspace{loops}"
-            )
+            work, size = _in_units(self.work, COUNTS), _in_units(self.bytes, SIZES)
+            tiles = f"{self.tiles} tile{'s' if self.tiles > 1 else ''}"
+            lines.append(f"  {work} multiply-adds in {tiles}, {size} of workspace{loops}")
         if self.seconds >= 60:
             lines.append(f"  about {spoken(self.seconds)}")
         if self.largest_error is not None:
@@ -146,15 +143,7 @@ def largest_entry(value: np.ndarray) -> float:
     return float(max(value.max(initial=0.0), -value.min(initial=0.0)))
 
 
-def _count(number: int) -> str:
-    for size, word in ((10**9, " billion"), (10**6, " million"), (10**3, " thousand")):
-        if number >= size:
-            return f"{number / size:.3g}{word}"
-    return str(number)
-
-
-def _size(number: int) -> str:
-    for size, word in ((2**30, "GB"), (2**20, "MB"), (2**10, "KB")):
-        if number >= size:
-            return f"{number / size:.3g} {word}"
-    return f"{number} bytes"
+def _in_units(number: int, units: dict[int, str]) -> str:
+    """Return a number in the largest unit that it reaches; units are from large to small."""
+    size = next(size for size in units if number >= size)
+    return f"{number / size:.3g}{units[size]}" if size > 1 else f"{number}{units[size]}"

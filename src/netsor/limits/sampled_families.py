@@ -1,15 +1,14 @@
 """Which families are sampled: decided once for each program and input shapes, before anything is recorded.
 
 A walk follows the questions that a recording will ask, from the outputs down to the inputs, without arrays.
-If the ladder has no method for an expectation, the families of that expectation are sampled, for that reason.
-Samples change how expectations decompose, so the walk starts again. The set of sampled families only grows,
-so this ends.
+If the ladder has no method for an expectation, its families are sampled, for that reason. Samples change how
+expectations decompose, so the walk starts again. The set of sampled families only grows, so this ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from netsor.lang.expr import Apply, Expr, Ref, refs
@@ -39,9 +38,7 @@ from netsor.limits.rules.setting import Setting
 
 Question = tuple[Any, ...]  # a rule with its arguments, as for `Recorder.ask`
 ALL, SELF = Pair(False), Pair(True)
-TILE = Pair(
-    False, False, (0, 1), (0, 1)
-)  # stands for any tile; its spans are equal, so E[e f] and E[f e] are one question
+TILE = Pair(False, False, (0, 1), (0, 1))  # any tile; with equal spans, E[e f] and E[f e] are one question
 
 
 @dataclass(frozen=True)
@@ -58,9 +55,7 @@ class Decision:
 
 
 def decide(
-    x: Setting,
-    questions: Sequence[Sequence[Question]],
-    tables_of: Callable[[Setting], Any] | None,
+    x: Setting, questions: Sequence[Sequence[Question]], tables_of: Callable[[Setting], Any] | None
 ) -> Decision:
     """Return the decision for these questions, a list for each kind of tile.
 
@@ -290,11 +285,7 @@ class _Walk:
     def _cov_of_maps(self, e: Expr, f: Expr, pair: Pair) -> Iterator[Question]:
         """Follow the covariance of two forms that are not sums."""
         forms, both = self.forms, matmul.fusion(self.forms, e, f)
-        if both is not None and both.windows is not None:
-            if isinstance(self.program.definitions[both.g], MatMul):
-                (x,), (y,) = (window.args for window in both.windows)
-                yield nonlin.second, x, y, replace(pair, tied=True)
-        elif both is not None:
+        if both is not None:
             yield from self._operands(both.g, both.k, pair)
         elif isinstance(e, Apply):
             yield from self._mapped(lincomb.cov, e, f, pair)

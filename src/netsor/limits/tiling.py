@@ -32,8 +32,7 @@ class Cut:
 
     def tiles(self, left: Span, right: Span, symmetric: bool) -> list[Tile]:
         """Return the tiles of a part of the kernel whose first row and column begin a tile."""
-        rows, cols = chunks(left, self.rows), chunks(right, self.cols)
-        return _grid(rows, cols, symmetric)
+        return _grid(chunks(left, self.rows), chunks(right, self.cols), symmetric)
 
 
 def side_of(elements: int, size: int = TILE) -> int:

@@ -24,7 +24,7 @@ from netsor.limits.rules.atoms import HOLE, Atom, replace_exprs
 from netsor.limits.rules.forms import Forms
 from netsor.limits.rules.lincomb import cov
 from netsor.limits.rules.pairs import Pair, PerInput, PerPair
-from netsor.limits.rules.recorder import Asking, Recorder
+from netsor.limits.rules.recorder import Asking, Recorder, zero
 from netsor.limits.rules.setting import Setting
 
 Array = Any
@@ -102,9 +102,7 @@ def _integrated(r: Recorder, c: Component, name: str, integral: Integral, *of: t
         arrays.append(place(PerInput(within.spread(side, side), 2 * len(side))).array)
     for x, y in crosses:
         block = yield cov, x, y, pair
-        if block is None:
-            block = PerPair(pair.shared(r.xp.zeros((1,) * (pair.batch + n + m))), pair, n, m)
-        arrays.append(block.spread(*sides))
+        arrays.append((zero(r, pair, n, m) if block is None else block).spread(*sides))
     ranks = (2 * n, 2 * m, *(n + m for _ in crosses))
     lead = np.broadcast_shapes(*(x.shape[: x.ndim - rank] for x, rank in zip(arrays, ranks, strict=True)))
     counts, shape = (prod(sides[0]), prod(sides[1])), (*lead, *sides[0], *sides[1])

@@ -68,8 +68,7 @@ def closed_mean(f: Expr) -> ClosedExpectation | None:
 def aligned_pair(r: Recorder, c: Component, parallel: NearParallel | None) -> Asking:
     """Return means, variances and covariance of the forms of two atoms; None if the forms are independent.
 
-    The arrays are `(repeats, inputs..., index...)` and broadcast to the block of the pair. If the functions
-    are steep (`parallel`), the covariance carries its rounding as an error bound.
+    If the functions are steep (`parallel`), the covariance carries its rounding as an error bound.
     """
     a, b = c.atoms
     block: PerPair | None = yield cov, a.forms[0], b.forms[0], c.pair
@@ -81,7 +80,7 @@ def aligned_pair(r: Recorder, c: Component, parallel: NearParallel | None) -> As
     sides = [x.ranked(*ranks) for x in (pair.left(m1), pair.right(m2), pair.left(q1), pair.right(q2))]
     distinct = _distinct(r, c, array)
     if r.forms.may_cancel:
-        array = array.tape.bounded(array, WithinRange(), distinct, *sides[2:])
+        array = array.tape.bounded(array, within_range, distinct, *sides[2:])
     if parallel is not None and distinct is not SAME_FORM:
         r.notes.inexact = r.notes.steep = r.notes.diagonal = True
         shape = np.broadcast_shapes(array.shape, *(side.shape for side in sides[2:]))
@@ -90,20 +89,17 @@ def aligned_pair(r: Recorder, c: Component, parallel: NearParallel | None) -> As
     return _with_rounding(r, c, (*sides, array))
 
 
-@dataclass(frozen=True)
-class WithinRange:
+def within_range(probe: Probe, cov: Array, distinct: Array, q1: Array, q2: Array) -> Array:
     """Reflect a covariance that a perturbation moved beyond sqrt(q1 q2) back into its range.
 
     Clipping would move all of these to the same side. The covariance of a form with itself is its variance,
     so that entry follows q1 and q2.
     """
-
-    def __call__(self, probe: Probe, cov: Array, distinct: Array, q1: Array, q2: Array) -> Array:
-        if not probe.is_random:
-            return cov
-        most = np.sqrt(q1 * q2)
-        inside = np.where(np.abs(cov) > most, np.sign(cov) * np.maximum(2 * most - np.abs(cov), 0.0), cov)
-        return np.where(np.equal(distinct, 0.0), most, inside)
+    if not probe.is_random:
+        return cov
+    most = np.sqrt(q1 * q2)
+    inside = np.where(np.abs(cov) > most, np.sign(cov) * np.maximum(2 * most - np.abs(cov), 0.0), cov)
+    return np.where(np.equal(distinct, 0.0), most, inside)
 
 
 @dataclass(frozen=True)
@@ -119,24 +115,11 @@ class SteepRounding:
     units: float
 
     def __call__(self, probe: Probe, cov: Array, distinct: Array, q1: Array, q2: Array) -> Array:
-        moved, step = np.empty_like(cov), max(1, 2**15 * cov.shape[1] // max(1, cov.size))
-        for start in range(0, cov.shape[1], step):  # chunks of rows stay in the cache
-            rows = slice(start, start + step)
-            parts = (_rows(x, cov.shape[1], rows) for x in (cov, distinct, q1, q2))
-            moved[:, rows] = self._moved(probe, *parts)
-        return moved
-
-    def _moved(self, probe: Probe, cov: Array, distinct: Array, q1: Array, q2: Array) -> Array:
         cov = self.parallel(cov, q1, q2)
         noise = probe.noise(cov)
         noise = np.abs(noise) if probe.is_random else noise
         cov *= 1.0 - noise * distinct * (self.units * float(np.finfo(cov.dtype).eps))
         return cov
-
-
-def _rows(x: Array, count: int, rows: slice) -> Array:
-    """Return rows of `(repeats, count, ...)`; an array without this axis is the same for all rows."""
-    return x[:, rows] if np.ndim(x) > 1 and x.shape[1] == count else x
 
 
 def _with_rounding(r: Recorder, c: Component, law: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -170,18 +153,13 @@ class ClosedForm(Method):
     def applies(self, x: Setting, c: Component) -> bool:
         if not c.is_unary or len(c.atoms) > 2:
             return False
-        if len(c.atoms) == 1:
-            return closed_mean(c.atoms[0].body) is not None
-        return closed_pair(*(a.body for a in c.atoms), _centred(x.forms, c)) is not None
+        return _rule(x.forms, c) is not None
 
     def value(self, r: Recorder, c: Component) -> Asking:
-        if len(c.atoms) == 1:
-            return (yield from self._mean(r, c))
-        ranks, rule = (
-            [r.rank(a.expr) for a in c.atoms],
-            closed_pair(*(a.body for a in c.atoms), _centred(r.forms, c)),
-        )
-        assert rule is not None
+        rule, ranks = _rule(r.forms, c), [r.rank(a.expr) for a in c.atoms]
+        if not isinstance(rule, ClosedPair):
+            m, q = yield from statistics(r, c.atoms[0])
+            return PerPair(r.tape.rule(rule, *_with_rounding(r, c, (m.array, q.array))), c.pair, m.rank, 0)
         law = yield from aligned_pair(r, c, rule.parallel)
         if law is None:
             return None
@@ -190,11 +168,12 @@ class ClosedForm(Method):
             law = (*(c.pair.left(PerInput(r.zero, 0)).ranked(*ranks),) * 2, *law[2:])
         return PerPair(law[-1].tape.rule(rule, *law), c.pair, *ranks)
 
-    def _mean(self, r: Recorder, c: Component) -> Asking:
-        m, q = yield from statistics(r, c.atoms[0])
-        rule = closed_mean(c.atoms[0].body)
-        assert rule is not None
-        return PerPair(r.tape.rule(rule, *_with_rounding(r, c, (m.array, q.array))), c.pair, m.rank, 0)
+
+def _rule(forms: Forms, c: Component) -> Any:
+    """Return the closed form of one or two atoms, or None if there is no formula."""
+    if len(c.atoms) == 1:
+        return closed_mean(c.atoms[0].body)
+    return closed_pair(*(a.body for a in c.atoms), _centred(forms, c))
 
 
 def _centred(forms: Forms, c: Component) -> bool:

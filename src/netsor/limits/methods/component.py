@@ -25,7 +25,6 @@ from netsor.limits.rules.recorder import Asking, Recorder
 from netsor.limits.rules.setting import Setting
 
 Array = Any
-Options = Mapping[str, Any]
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def entries(x: Setting, c: Component) -> int:
     inputs, index = [], []
     for side in (c.left, c.right):
         inputs.append(max((x.inputs_of(atom.expr) for atom in side), default=1))
-        index.append(max((prod(x.index(atom.expr)) for atom in side), default=1))
+        index.append(max((prod(x.forms.index(atom.expr)) for atom in side), default=1))
     return (max(inputs) if c.pair.same else prod(inputs)) * (max(index) if c.pair.tied else prod(index))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from netsor.limits.methods.component import Component, Method
 from netsor.limits.rules.pairs import PerPair
-from netsor.limits.rules.recorder import Asking, Recorder
+from netsor.limits.rules.recorder import Asking, Recorder, zero
 from netsor.limits.rules.setting import Setting
 
 
@@ -46,10 +46,7 @@ class Isserlis(Method):
             return total
 
         block = moment(tuple(range(len(sides))))
-        if block is None:
-            zero = r.xp.zeros((1,) * c.pair.batch)
-            return PerPair(c.pair.shared(zero), c.pair, 0, 0)
-        return block
+        return zero(r, c.pair, 0, 0) if block is None else block
 
 
 def _times(block: PerPair, factor: Any) -> Any:

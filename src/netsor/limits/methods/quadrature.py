@@ -34,6 +34,8 @@ from netsor.limits.rules.recorder import Asking, Recorder
 from netsor.limits.rules.setting import Setting
 from netsor.threads import one_blas_thread
 
+Array = np.ndarray
+
 
 class Quadrature(Method):
     """Plane rules and Hermite series in independent coordinates; samples where these do not settle."""
@@ -57,11 +59,16 @@ class Quadrature(Method):
         r.notes.diagonal = True
         identified = _variables(r.forms, c)
         variables = tuple(dict.fromkeys(identified.values()))
-        left, right = (_side(r, c, k, identified, variables) for k in (0, 1))
-        product = Product(c.what, (left, right))
+        planes, columns = [], []
+        for side, atoms in enumerate((c.left, c.right)):
+            place = {form: variables.index(x) for (s, form), x in identified.items() if s == side}
+            plane, positions = _plane(r, atoms, place)
+            planes.append(plane)
+            columns.append(positions)
+        product = Product(c.what, tuple(planes), tuple(columns))
         cache: dict[bytes, Any] = {}
 
-        def integral(mean: np.ndarray, cov: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        def integral(mean: Array, cov: Array) -> tuple[Array, Array]:
             means, covs = mean.reshape(-1, *mean.shape[-1:]), cov.reshape(-1, *cov.shape[-2:])
             value, error = _once(product, means, covs, cache)
             return value.reshape(mean.shape[:-1]), error.reshape(mean.shape[:-1])
@@ -70,42 +77,36 @@ class Quadrature(Method):
 
 
 @dataclass(frozen=True)
-class Side:
-    """The product of the atoms of one side, as a function of the variables @0, @1, ... of that side."""
-
-    bodies: tuple[Expr, ...]
-    columns: tuple[int, ...]  # the positions of these among all variables
-    plane: PlanarFunction  # the same function, with its kinks
-
-    def __call__(self, z: np.ndarray) -> np.ndarray:
-        return _product(self.bodies, z[list(self.columns)])
-
-
-@dataclass(frozen=True)
 class Product:
-    """The product of two sides, a function of z `(d, entries, points)`."""
+    """The product of the atoms of two sides, as a function of all variables z `(d, entries, points)`.
+
+    planes   the product of each side, as a function of the variables @0, @1, ... of that side
+    columns  the positions of these among all variables
+    """
 
     what: str
-    sides: tuple[Side, Side]
+    planes: tuple[PlanarFunction, ...]
+    columns: tuple[list[int], ...]
 
-    def __call__(self, z: np.ndarray) -> np.ndarray:
-        return self.sides[0](z) * self.sides[1](z)
+    def __call__(self, z: Array) -> Array:
+        f, g = (plane.fn(z[columns]) for plane, columns in zip(self.planes, self.columns, strict=True))
+        return f * g
 
-    def expectation(self, mean: np.ndarray, cov: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def expectation(self, mean: Array, cov: Array) -> tuple[Array, Array]:
         """Return values and errors `(entries,)` from mean `(entries, d)` and cov `(entries, d, d)`."""
         # Both sides need two columns. Column -1 is the padding, a variable of mean and variance 0.
-        places = [k for side in self.sides for k in (*side.columns, -1, -1)[:2]]
+        places = [k for columns in self.columns for k in (*columns, -1, -1)[:2]]
         means, covs = np.pad(mean, ((0, 0), (0, 1))), np.pad(cov, ((0, 0), (0, 1), (0, 1)))
-        f, g = (side.plane for side in self.sides)
+        f, g = self.planes
         with one_blas_thread():
             value, error, size = planar_expectation(
                 f, g, means[:, places], covs[:, places][:, :, places], tol=1e-8
             )
         by_samples = 3e-5 * size  # the typical error of samples: below it, sampling gains nothing
-        return _sampled_where_unsettled(self.what, self, mean, cov, value, error, by_samples)
+        return _sampled_where_unsettled(self, mean, cov, value, error, by_samples)
 
 
-def _once(product: Product, mean: np.ndarray, cov: np.ndarray, cache: dict[bytes, Any]) -> Any:
+def _once(product: Product, mean: Array, cov: Array, cache: dict[bytes, Any]) -> Any:
     """Return values and errors; integrate equal entries, and those in the cache, only once."""
     most = 2**14  # entries to keep: their keys are bytes of means and covariances, and take memory
     if len(mean) > most:
@@ -122,21 +123,15 @@ def _once(product: Product, mean: np.ndarray, cov: np.ndarray, cache: dict[bytes
     return np.array([results[key] for key in keys]).reshape(-1, 2).T
 
 
-def _side(
-    r: Recorder,
-    c: Component,
-    side: int,
-    identified: Mapping[Variable, Variable],
-    variables: Sequence[Variable],
-) -> Side:
-    place = {form: variables.index(x) for (s, form), x in identified.items() if s == side}
-    columns = tuple(sorted(set(place.values())))
+def _plane(r: Recorder, atoms: Sequence[Atom], place: Mapping[Expr, int]) -> tuple[PlanarFunction, list[int]]:
+    """Return the product of atoms of one side, and the positions of its variables among all variables."""
+    columns = sorted(set(place.values()))
     names: dict[Expr, Expr] = {form: Ref(f"@{columns.index(k)}") for form, k in place.items()}
-    bodies = tuple(replace_exprs(atom.expr, names) for atom in (c.left, c.right)[side])
-    key = Side, bodies
+    bodies = tuple(replace_exprs(atom.expr, names) for atom in atoms)
+    key = PlanarFunction, bodies
     if key not in r.facts:
         r.facts[key] = PlanarFunction(partial(_product, bodies), _known_lines(bodies))
-    return Side(bodies, columns, r.facts[key])
+    return r.facts[key], columns
 
 
 def _has_curved_kinks(atom: Atom) -> bool:
@@ -193,7 +188,7 @@ def _kinks(expr: Expr, name: str) -> tuple[float, ...]:
     return find_kinks(lambda x: evaluate(expr, {name: Block(x, 0, True)}).array) if kinks is None else kinks
 
 
-def _product(bodies: Sequence[Expr], z: np.ndarray) -> np.ndarray:
+def _product(bodies: Sequence[Expr], z: Array) -> Array:
     values = {f"@{k}": Block(z[k], 0, True) for k in range(len(z))}
     with np.errstate(all="ignore"):
         return reduce(mul, (evaluate(body, values).array for body in bodies), np.ones(z.shape[1:]))
@@ -212,14 +207,8 @@ def _variables(forms: Forms, c: Component) -> dict[Variable, Variable]:
 
 
 def _sampled_where_unsettled(
-    what: str,
-    integrand: Any,
-    mean: np.ndarray,
-    cov: np.ndarray,
-    value: np.ndarray,
-    error: np.ndarray,
-    least: np.ndarray | float = 0.0,
-) -> tuple[np.ndarray, np.ndarray]:
+    product: Product, mean: Array, cov: Array, value: Array, error: Array, least: Array
+) -> tuple[Array, Array]:
     """Replace entries whose error is large, and above `least`, by averages over Sobol points.
 
     Shapes: mean `(entries, d)`, cov `(entries, d, d)`, value and error `(entries,)`. If a few points carry
@@ -240,7 +229,7 @@ def _sampled_where_unsettled(
     means, sizes, largest = [], np.zeros(count), np.zeros(count)
     for k in range(repeats):
         noise = normal_points(d, points, (0, k))
-        values = integrand(mean[rough].T[..., None] + np.einsum("nij,jp->inp", factor, noise))
+        values = product(mean[rough].T[..., None] + np.einsum("nij,jp->inp", factor, noise))
         means.append(values.mean(-1))
         sizes += np.abs(values).sum(-1)
         largest = np.maximum(largest, np.abs(values).max(-1))
@@ -256,7 +245,7 @@ def _sampled_where_unsettled(
     value[rough] = np.where(better, sampled, value[rough])
     if np.any(~trusted & (error[rough] > np.abs(value).max())):
         raise LimitError(
-            f"too few points carry {what}: a rare event, or a heavy tail",
+            f"too few points carry {product.what}: a rare event, or a heavy tail",
             remedy="Make the event more frequent, or the function grow more slowly: where E[f^2] is infinite "
             "there is no limit.",
         )

@@ -59,7 +59,7 @@ class HermiteSeries(Method):
         cov = cov if parallel is None else cov.tape.rule(parallel, cov, q1, q2)
         ranks, sides = (r.rank(a.expr), r.rank(b.expr)), []
         for side, atom in enumerate(c.atoms):
-            sides.append(_Lifted(c.pair, ranks, side).series((yield series, atom)))
+            sides.append(_lifted(c.pair, ranks, side, (yield series, atom)))
         shape = np.broadcast_shapes(cov.shape, q1.shape, q2.shape, *(x.shape for x in sides))
         notes = r.notes
 
@@ -218,47 +218,37 @@ def settled(atom: Atom, series: hermite.Series) -> hermite.Series:
     return series
 
 
-class _Lifted:
-    """The series of the left (0) or right (1) side of a pair, broadcast to the axes of its block."""
+def _lifted(pair: Pair, ranks: tuple[int, int], side: int, expansion: Traced) -> Traced:
+    """Return the series of the left (0) or right (1) side of a pair, broadcast to the axes of its block."""
+    span, what, tape = (pair.rows, pair.cols)[side], (side, ranks, pair.tied), pair.tape
 
-    def __init__(self, pair: Pair, ranks: tuple[int, int], side: int) -> None:
-        self.pair, self.ranks, self.side = pair, ranks, side
-        self.span = (pair.rows, pair.cols)[side]
+    def lifted(series: hermite.Series, inputs: Span | None) -> hermite.Series:
+        every = slice(None) if inputs is None or series.tail.shape[1] == 1 else slice(*inputs)
+        return series[(slice(None), *_axes(pair, ranks, side, every))]
 
-    def series(self, expansion: Traced) -> Traced:
-        shape, what = self._shape(expansion.shape), (self.side, self.ranks, self.pair.tied)
-        tape, span = self.pair.tape, self.span
-        if tape is None or span is None:
-            kind = ("lifted series", *what, self.pair.same)
-            return expansion.tape.call(
-                lambda s: self._lifted(s, None), (expansion,), shape, expansion.dtype, kind
-            )
-        read = tape.reader(expansion)
+    axes = _axes(pair, ranks, side, slice(None))
+    shape = list(np.broadcast_to(np.int8(0), expansion.shape)[(slice(None), *axes)].shape)
+    if tape is None or span is None:
+        kind = ("lifted series", *what, pair.same)
+        return expansion.tape.call(lambda s: lifted(s, None), (expansion,), shape, expansion.dtype, kind)
+    if shape[1 + side] > 1:
+        shape[1 + side] = span[1] - span[0]
+    read = tape.reader(expansion)
 
-        def tile(given: Any, spans: Mapping[Span, Span]) -> hermite.Series:
-            return self._lifted(read(given), spans[span])
+    def tile(given: Any, spans: Mapping[Span, Span]) -> hermite.Series:
+        return lifted(read(given), spans[span])
 
-        kind = ("series", span, *what)
-        return tape.leaf((*kind, expansion.step), shape, tape.dtype, tile, kind, (expansion,))
+    kind = ("series", span, *what)
+    return tape.leaf((*kind, expansion.step), tuple(shape), tape.dtype, tile, kind, (expansion,))
 
-    def _shape(self, tails: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of the tails of the lifted series, for a tile of the pair."""
-        shape = list(np.broadcast_to(np.int8(0), tails)[self._index(tails[1], None)].shape)
-        if self.span is not None and shape[1 + self.side] > 1:
-            shape[1 + self.side] = self.span[1] - self.span[0]
-        return tuple(shape)
 
-    def _lifted(self, series: hermite.Series, span: Span | None) -> hermite.Series:
-        return series[self._index(series.tail.shape[1], span)]
-
-    def _index(self, count: int, span: Span | None) -> tuple[Any, ...]:
-        inputs = slice(None) if span is None or count == 1 else slice(*span)
-        left = self.side == 0
-        batch: list[Any] = [inputs] if self.pair.same else [inputs, None] if left else [None, inputs]
-        rank, other = self.ranks[self.side], self.ranks[1 - self.side]
-        index: list[Any] = [slice(None)] * rank
-        if self.pair.tied:
-            index = [None] * (max(self.ranks) - rank) + index
-        else:
-            index = index + [None] * other if left else [None] * other + index
-        return (slice(None), *batch, *index)
+def _axes(pair: Pair, ranks: tuple[int, int], side: int, inputs: slice) -> list[Any]:
+    """Return the index that moves (inputs, index...) to the axes of a block, after its repeats."""
+    index: list[Any] = [slice(None)] * ranks[side]
+    batch: list[Any] = [inputs]
+    if not pair.same:
+        batch.insert(1 - side, None)
+    if pair.tied:
+        return batch + [None] * (max(ranks) - ranks[side]) + index
+    others = [None] * ranks[1 - side]
+    return batch + (others + index if side else index + others)

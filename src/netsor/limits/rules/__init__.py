@@ -18,5 +18,4 @@
 | `atoms`          | functions of Gaussian forms, and products of them                         |
 | `forms`          | expressions as sums of products of atoms                                  |
 | `questions`      | questions about expressions, each answered only once                      |
-| `batchnorm`      | whether derivatives of batchnorm can be sampled                           |
 """

@@ -1,39 +1,26 @@
-"""Affine expressions of G-vars, which are Gaussian in the limit: *forms*.
-
-In the limit a G-var is a Gaussian number, so an expression that is affine in G-vars, with C-vars as
-coefficients, is Gaussian too.
-"""
+"""Affine expressions of G-vars, with C-vars as coefficients, which are Gaussian in the limit: *forms*."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from netsor.errors import NetsorError
-from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees
+from netsor.lang.expr import Apply, Const, Expr, Ref, refs
 from netsor.lang.functions import add, div, mul, neg, sub
-from netsor.lang.index_maps import contract, sum_
-from netsor.lang.index_maps import mean as average
+from netsor.lang.index_maps import contract
 from netsor.lang.input_laws import input_mean
 from netsor.lang.ops import Function, IndexMap
-from netsor.lang.program import (
-    Embedding,
-    Input,
-    LinComb,
-    MatMul,
-    Moment,
-    Normal,
-    Program,
-    Scalar,
-)
+from netsor.lang.program import Embedding, Input, LinComb, MatMul, Moment, Normal, Program, Scalar
+from netsor.lang.rewrite import rewritten
 from netsor.lang.type_checker import Inferred, as_inferred, infer
 from netsor.lang.types import C, G, Index
 from netsor.limits.rules.atoms import ENDLESS, LinearTerm, replace_exprs
-from netsor.limits.rules.questions import Answering, args_of, of_parts
-from netsor.limits.rules.rewriting import definition, masks_of, masks_outside
+from netsor.limits.rules.questions import Answering, args_of, of_parts, remembered
+from netsor.limits.rules.rewriting import definition, mask_outside, masks_of
 
 FEW_TERMS = 16  # a form with so few terms is always written out
 
@@ -47,11 +34,6 @@ class AffineForms:
     kinks: dict[Expr, tuple[float, ...]] = field(default_factory=dict)
     trusted: dict[Expr, bool] = field(default_factory=dict)
     answers: dict[str, dict[Expr, Any]] = field(default_factory=dict)
-
-    @cached_property
-    def families(self) -> dict[str, str]:
-        """By name of a vector, its family; `Families` implements it."""
-        raise NotImplementedError
 
     def index(self, expr: Expr) -> Index:
         """Return the index shape of an expression."""
@@ -115,23 +97,6 @@ class AffineForms:
         return isinstance(expr.op, IndexMap) and len(expr.args) == 1 and (yield expr.args[0])
 
     @of_parts
-    def sources(self, form: Expr) -> Answering:
-        """Return the matrices and inputs in a form; forms without a common one are independent."""
-        matrices: frozenset[str] = frozenset()
-        if self.vanishes(form):
-            return matrices
-        if isinstance(form, Ref) and not self.is_constant(form):
-            match self.program.definitions[form.name]:
-                case LinComb(expr=expr):
-                    return (yield expr)
-                case Input(law=Embedding(matrix, _)) | MatMul(matrix=matrix):
-                    return frozenset([f"{matrix} "])
-            return frozenset([self.families[form.name]])
-        for a in args_of(form):
-            matrices |= yield a
-        return matrices
-
-    @of_parts
     def is_centred(self, form: Expr) -> Answering:
         """Return whether the mean of a form (or the value of a constant) is 0 whatever the data are."""
         match form:
@@ -170,7 +135,8 @@ class AffineForms:
             defined = definition(self.program, Ref(name))
             if defined is not None:
                 inlined[Ref(name)] = yield defined
-        return masks_outside(replace_exprs(expr, inlined), self.masks)
+        whole = replace_exprs(expr, inlined)
+        return rewritten(whole, [partial(mask_outside, self.masks)]) if self.masks else whole
 
     @of_parts
     def _is_unwound(self, expr: Expr) -> Answering:
@@ -183,23 +149,6 @@ class AffineForms:
         return True
 
     @cached_property
-    def may_cancel(self) -> bool:
-        """Whether the program has sums of dependent terms, which may be much smaller than their terms."""
-        return any(self._may_cancel(e) for expr in self.program.expressions() for e in subtrees(expr))
-
-    def _may_cancel(self, e: Expr) -> bool:
-        if not isinstance(e, Apply) or e.op not in (add, sub, sum_, average, contract):
-            return False
-        if (names := refs(e)) and all(name in self.program.data for name in names):
-            return False
-        if e.op not in (add, sub):
-            return True
-        a, b = e.args
-        # Independent centred Gaussian terms cannot cancel: their variances add up.
-        gaussian = self.is_affine(e) and self.is_centred(a) and self.is_centred(b)
-        return not gaussian or bool(self.sources(a) & self.sources(b))
-
-    @cached_property
     def masks(self) -> frozenset[Expr]:
         """Vectors of zeros and ones that are independent of all others."""
         return masks_of(self.program)
@@ -208,10 +157,6 @@ class AffineForms:
         """Return a named vector as a function of G-vars, and anything else unchanged."""
         defined = definition(self.program, e)
         return e if defined is None else self.unwound(defined)
-
-    def operand_of(self, product: MatMul) -> Expr:
-        """Return the operand of a matrix as a function of G-vars."""
-        return self.resolved(Ref(product.operand))
 
     def matrix_of(self, name: str) -> str | None:
         """Return the matrix that multiplies to give this variable, or None."""
@@ -255,14 +200,12 @@ class AffineForms:
                 return tuple(t.times(1, (factor, op is div)) for t in (yield vector))
         return () if self.is_constant(expr) else (LinearTerm(expr),)
 
+    @remembered
     def is_long(self, form: Expr) -> bool:
         """Return whether the terms of a form name the same forms many times."""
-        answers = self.answers.setdefault("is_long", {})
-        if form not in answers:
-            count = self._count_linear(form)
-            # With few terms, or terms that mostly occur once, expanding part by part gains nothing.
-            answers[form] = count > FEW_TERMS and count > 2 * len(self._linear_leaves(form))
-        return answers[form]
+        count = self._count_linear(form)
+        # With few terms, or terms that mostly occur once, expanding part by part gains nothing.
+        return count > FEW_TERMS and count > 2 * len(self._linear_leaves(form))
 
     def is_longer(self, form: Expr, other: Expr) -> bool:
         """Return whether a form has at least as many terms as another."""
@@ -271,10 +214,10 @@ class AffineForms:
     @of_parts
     def _count_linear(self, expr: Expr) -> Answering:
         """Return the number of terms of a form."""
-        total = 0
-        for a in self._summands(expr):
+        parts, total = self._summands(expr), 0
+        for a in parts:
             total += yield a
-        return min(total, ENDLESS) if self._summands(expr) else 1
+        return min(total, ENDLESS) if parts else 1
 
     def _linear_leaves(self, expr: Expr) -> set[Expr]:
         """Return the different forms among its terms."""

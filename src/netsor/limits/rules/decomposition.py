@@ -214,12 +214,10 @@ def split_sampled(x: Setting, atoms: Atoms) -> tuple[Atoms, Atoms]:
 
 
 def _order_of_sides(x: Setting, e: Expr, f: Expr, pair: Pair) -> list[int]:
-    """Return the sides in the order in which to expand them.
+    """Return the sides in the order in which to expand them: first the side that the tables lack.
 
-    First the side that the tables lack. In tied pairs index maps come last, so that both sides may be maps
-    and select alike. Otherwise the side with more families comes first. A long sum is then only combined with
-    parts of itself: the second moment of a state that grows by a term per layer takes a few new products per
-    layer.
+    In tied pairs index maps come last, so that both sides may be maps and select alike. Otherwise the side
+    with more families comes first: a long sum is then only combined with parts of itself.
     """
 
     def key(side: int) -> tuple[bool, bool, int]:

@@ -13,15 +13,10 @@ from typing import Any
 
 from netsor.lang.components import components
 from netsor.lang.expr import Apply, Expr, Ref, refs, subtrees
-from netsor.lang.functions import d_batchnorm
-from netsor.lang.program import (
-    Embedding,
-    Input,
-    LinComb,
-    MatMul,
-    Nonlin,
-    Normal,
-)
+from netsor.lang.functions import add, d_batchnorm, sub
+from netsor.lang.index_maps import contract, sum_
+from netsor.lang.index_maps import mean as average
+from netsor.lang.program import Embedding, Input, LinComb, MatMul, Nonlin, Normal
 from netsor.lang.types import G
 from netsor.limits.rules.affine import AffineForms
 from netsor.limits.rules.atoms import Atom
@@ -62,6 +57,40 @@ class Families(AffineForms):
                 if isinstance(node, Apply) and self.is_affine(node) and not self.is_constant(node):
                     join(node, refs(node))
         return {name: part[0] for part in components(list(labels), labels.__getitem__) for name in part}
+
+    @of_parts
+    def sources(self, form: Expr) -> Answering:
+        """Return the matrices and inputs in a form; forms without a common one are independent."""
+        matrices: frozenset[str] = frozenset()
+        if self.vanishes(form):
+            return matrices
+        if isinstance(form, Ref) and not self.is_constant(form):
+            match self.program.definitions[form.name]:
+                case LinComb(expr=expr):
+                    return (yield expr)
+                case Input(law=Embedding(matrix, _)) | MatMul(matrix=matrix):
+                    return frozenset([f"{matrix} "])
+            return frozenset([self.families[form.name]])
+        for a in args_of(form):
+            matrices |= yield a
+        return matrices
+
+    @cached_property
+    def may_cancel(self) -> bool:
+        """Whether the program has sums of dependent terms, which may be much smaller than their terms."""
+        return any(self._may_cancel(e) for expr in self.program.expressions() for e in subtrees(expr))
+
+    def _may_cancel(self, e: Expr) -> bool:
+        if not isinstance(e, Apply) or e.op not in (add, sub, sum_, average, contract):
+            return False
+        if (names := refs(e)) and all(name in self.program.data for name in names):
+            return False
+        if e.op not in (add, sub):
+            return True
+        a, b = e.args
+        # Independent centred Gaussian terms cannot cancel: their variances add up.
+        gaussian = self.is_affine(e) and self.is_centred(a) and self.is_centred(b)
+        return not gaussian or bool(self.sources(a) & self.sources(b))
 
     @of_parts
     def families_in(self, expr: Expr) -> Answering:

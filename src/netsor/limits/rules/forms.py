@@ -15,7 +15,7 @@ from netsor.lang.ops import Function, IndexMap
 from netsor.lang.rewrite import at_head
 from netsor.limits.rules.atoms import ENDLESS, HOLE, Atom, Product, Size, replace_exprs
 from netsor.limits.rules.families import Families
-from netsor.limits.rules.questions import Answering, of_parts
+from netsor.limits.rules.questions import Answering, of_parts, remembered
 from netsor.limits.rules.rewriting import power, quotient, twice
 
 FEW_NODES = 64  # a function of one form with more nodes is not expanded
@@ -75,13 +75,11 @@ class Forms(Families):
         right = yield expr.args[1]
         return left * right if expr.op is mul else left + right
 
+    @remembered
     def is_long_function(self, expr: Expr) -> bool:
         """Return whether it is a long function of one form without parameters, which stays one atom."""
-        answers = self.answers.setdefault("is_long_function", {})
-        if expr not in answers:
-            nodes = sum(1 for _ in subtrees(expr))
-            answers[expr] = nodes > FEW_NODES and isinstance(expr, Apply) and self._is_plain(expr)
-        return answers[expr]
+        nodes = sum(1 for _ in subtrees(expr))
+        return nodes > FEW_NODES and isinstance(expr, Apply) and self._is_plain(expr)
 
     def _is_one_atom(self, expr: Expr, kept: Callable[[Expr], bool]) -> bool:
         """Return whether the expression stays whole: a function of one form, or one that does not split."""
@@ -135,14 +133,9 @@ class Forms(Families):
                 merged[atom.forms[0]] = atom
         return Product(product.constants, (*merged.values(), *of_several))
 
+    @remembered
     def as_atom(self, expr: Expr) -> Atom:
         """Return the expression as an atom: of its only form, if it has one and does not mix indices."""
-        answers = self.answers.setdefault("as_atom", {})
-        if expr not in answers:
-            answers[expr] = self._as_atom(expr)
-        return answers[expr]
-
-    def _as_atom(self, expr: Expr) -> Atom:
         unique = self.maximal_forms(expr)
         if len(unique) == 1 and not self.mixes(expr, unique):
             return Atom(replace_exprs(expr, {unique[0]: HOLE}), unique, True)

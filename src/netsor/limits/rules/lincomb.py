@@ -13,6 +13,7 @@ well.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,14 +27,14 @@ from netsor.lang.index_maps import SELECTIONS, concat, contract, stack, windows
 from netsor.lang.input_laws import input_mean
 from netsor.lang.program import Input, LinComb, Normal
 from netsor.lang.show import shown_short
-from netsor.limits.error_probes import NonNegative
+from netsor.limits.error_probes import non_negative
 from netsor.limits.finite import sound_range
 from netsor.limits.rules.atoms import LinearTerm
 from netsor.limits.rules.forms import Forms
 from netsor.limits.rules.matmul import fused, fusion, leaf
 from netsor.limits.rules.moment import OWN, constant
 from netsor.limits.rules.pairs import Pair, PerInput, PerPair, mapped_left
-from netsor.limits.rules.recorder import Asking, Recorder
+from netsor.limits.rules.recorder import Asking, Recorder, zero
 from netsor.limits.tape.traced import array_namespace
 
 
@@ -139,33 +140,29 @@ def variance(r: Recorder, form: Expr) -> Asking:
         return PerInput(r.xp.zeros((1, 1, *(1,) * rank)), rank)
     array = block.ranked(rank, rank)
     if r.forms.may_cancel:
-        array = r.tape.bounded(array, NonNegative())
-    return PerInput(r.tape.call(Variance(form, r.padded), (array,), array.shape, kind="variance"), rank)
+        array = r.tape.bounded(array, non_negative)
+    sound = r.tape.call(partial(_sound, form, r.padded), (array,), array.shape, kind="variance")
+    return PerInput(sound, rank)
 
 
-class Variance:
+def _sound(form: Expr, padded: bool, q: Any) -> Any:
     """Set a variance to 0 if rounding made it negative; refuse it if its products over- or underflow."""
-
-    def __init__(self, form: Expr, padded: bool) -> None:
-        self.form, self.padded = form, padded
-
-    def __call__(self, q: Any) -> Any:
-        least, most = sound_range(str(q.dtype).rpartition(".")[2])
-        # The usual case takes two passes over memory, and no copy.
-        if isinstance(q, np.ndarray) and q.size and least <= q.min() and q.max() <= most:
-            return q
-        xp = array_namespace(q)
-        q = xp.where(q <= 0, xp.zeros_like(q), q)
-        sound = (q == 0) | ((q >= least) & (q <= most))
-        if self.padded or is_traced(q):  # padding is never read, and a traced value cannot raise an error
-            return xp.where(sound, q, xp.full_like(q, float("nan")))
-        if bool(xp.all(sound)):
-            return q
-        raise LimitError(
-            f"the variance of `{shown_short(self.form, 1000)}` is not finite or out of range on these inputs",
-            remedy=f"Variances are 0 or between {least:.0e} and {most:.0e}: scale the inputs. One that is "
-            "not finite comes from a nonlinearity with a pole, or one that grows too fast.",
-        )
+    least, most = sound_range(str(q.dtype).rpartition(".")[2])
+    # The usual case takes two passes over memory, and no copy.
+    if isinstance(q, np.ndarray) and q.size and least <= q.min() and q.max() <= most:
+        return q
+    xp = array_namespace(q)
+    q = xp.where(q <= 0, xp.zeros_like(q), q)
+    sound = (q == 0) | ((q >= least) & (q <= most))
+    if padded or is_traced(q):  # padding is never read, and a traced value cannot raise an error
+        return xp.where(sound, q, xp.full_like(q, float("nan")))
+    if bool(xp.all(sound)):
+        return q
+    raise LimitError(
+        f"the variance of `{shown_short(form, 1000)}` is not finite or out of range on these inputs",
+        remedy=f"Variances are 0 or between {least:.0e} and {most:.0e}: scale the inputs. One that is "
+        "not finite comes from a nonlinearity with a pole, or one that grows too fast.",
+    )
 
 
 def mean(r: Recorder, form: Expr) -> Asking:
@@ -219,24 +216,25 @@ def mapped(r: Recorder, e: Apply, f: Expr, pair: Pair, rule: Any) -> Asking:
 
     If a tied pair selects the same entries on both sides, select these entries of the tied blocks.
     """
-    blocks = []
-    for a, b, inner in mapped_arguments(r.forms, e, f, pair):
-        blocks.append((yield rule, a, b, inner))
-    if _selects_alike(r.forms, e, f, pair):
-        return _selected(r, e, blocks)
-    # Zeros need the shape of the others, because a map such as concat keeps them.
-    like = next((block for block in blocks if block is not None), None)
-    if like is None:
+    arguments, blocks = mapped_arguments(r.forms, e, f, pair), []
+    for argument in arguments:
+        blocks.append((yield rule, *argument))
+    if all(block is None for block in blocks):
         return None
-    vectors = e.args[1:] if e.op is contract else e.args
-    for k, a in enumerate(vectors):
+    # A map such as concat keeps zeros, so they need a shape.
+    for k, (a, b, inner) in enumerate(arguments):
         if blocks[k] is None:
-            blocks[k] = _zero(r, like, r.rank(a), r.rank(f))
+            blocks[k] = zero(r, inner, r.rank(a), r.rank(b))
+    lefts = [r.index(a) for a, _, _ in arguments]
+    if _selects_alike(r.forms, e, f, pair):
+        tied = zip(blocks, lefts, strict=True)
+        parts = [Block(block.spread(index, index), len(index)) for block, index in tied]
+        image = e.op.run(*parts, **e.options)
+        return PerPair(image.array, pair, image.rank, image.rank)
     matrix = None
     if e.op is contract:
         value: PerInput = yield constant, e.args[0]
         matrix = Block(pair.left(value).array, value.rank)
-    lefts = [r.index(a) for a in vectors]
     image = mapped_left(e.op, blocks, lefts, r.index(f), e.options, matrix)
     return image.diagonal if pair.tied else image
 
@@ -255,23 +253,3 @@ def _selects_alike(forms: Forms, e: Apply, f: Expr, pair: Pair) -> bool:
         return False
     selects = e.op in (*SELECTIONS, windows, stack, concat)
     return selects and [forms.index(a) for a in e.args] == [forms.index(a) for a in f.args]
-
-
-def _selected(r: Recorder, e: Apply, parts: list[PerPair | None]) -> PerPair | None:
-    """Select entries of tied blocks; a selection then needs no free block."""
-    like = next((part for part in parts if part is not None), None)
-    if like is None:
-        return None
-    blocks = []
-    for a, part in zip(e.args, parts, strict=True):
-        index = r.index(a)
-        there = _zero(r, like, len(index), len(index)) if part is None else part
-        blocks.append(Block(there.spread(index, index), len(index)))
-    image = e.op.run(*blocks, **e.options)
-    return PerPair(image.array, like.pair, image.rank, image.rank)
-
-
-def _zero(r: Recorder, like: PerPair, left: int, right: int) -> PerPair:
-    ranks = max(left, right) if like.pair.tied else left + right
-    zeros = r.xp.zeros((1,) * (like.pair.batch + ranks), dtype=like.array.dtype)
-    return PerPair(like.pair.shared(zeros), like.pair, left, right)

@@ -14,7 +14,7 @@ from math import prod
 import numpy as np
 
 from netsor.lang.expr import Apply, Expr, Ref
-from netsor.lang.index_maps import sum_, window, window_options, windows
+from netsor.lang.index_maps import sum_, window, window_options
 from netsor.lang.ops import axes_of
 from netsor.lang.program import Embedding, Input, MatMul
 from netsor.lang.types import Index
@@ -34,15 +34,13 @@ class Fusion:
         Cov(sum_i W_i h_i, sum_j W_j h'_j) = sum_i Cov(W_i h_i, W_i h'_i)
 
     The matrices are independent, so one sum of the two remains. It runs over the `axes` of the block, or over
-    the window of a convolution if `axes` is 0. If the operands are `windows` of vectors, each place has
-    matrices of its own.
+    the window of a convolution if `axes` is 0.
     """
 
     g: str
     k: str
     matrix: str
     axes: int = 0
-    windows: tuple[Apply, Apply] | None = None
 
 
 def fusion(forms: Forms, e: Expr, f: Expr) -> Fusion | None:
@@ -60,68 +58,26 @@ def fusion(forms: Forms, e: Expr, f: Expr) -> Fusion | None:
     axes = axes_of(options["axis"], forms.rank(Ref(g))) if op is sum_ else ()
     if not axes or axes != tuple(range(len(axes))) or not len(axes) <= aligned[0] == aligned[1]:
         return None
-    x, y = (_windows_of(forms, name, len(axes)) for name in (g, k))
-    alike = x is not None and y is not None and x.attrs == y.attrs
-    return Fusion(g, k, matrix, len(axes), (x, y) if alike else None)  # type: ignore[arg-type]
+    return Fusion(g, k, matrix, len(axes))
 
 
 def fused(r: Recorder, e: Expr, f: Expr, both: Fusion, pair: Pair) -> Asking:
     """Return sum_i Cov(W_i h_i, W_i h'_i) for two sums over a block of matrices."""
     assert isinstance(e, Apply)
-    if both.windows is not None:
-        return (yield from _own_matrices(r, both, both.windows, pair))
-    g, k, n = both.g, both.k, both.axes
+    g, k, n, aligned = both.g, both.k, both.axes, _aligned(r.forms, both.g)
     matrices, (left, right) = r.program.types[both.matrix].index, (_operand_index(r.forms, x) for x in (g, k))
+    inner = yield from _second(r, g, k, pair)
     if not n:
         # Multiply by the variance last: in a tangent program, a matrix and its direction then share the sum.
-        inner = yield from _second(r, g, k, pair)
         kernel = r.index(Ref(g))[: e.options["dims"]]
         return window_both_sides(inner, left, right, kernel, e.options) * r.factor(both.matrix, pair)
-    inner, aligned = (yield from _inner(r, g, k, pair)), _aligned(r.forms, g)
+    inner = inner * r.factor(both.matrix, pair)
     shared = matrices[:aligned]
     array = inner.spread((*shared, *left), (*shared, *right) if pair.tied else right)
     array = array_namespace(array).sum(array, axis=tuple(a + pair.batch for a in range(n)))
     kept = aligned - n
     block = PerPair(array, pair, kept + len(left), kept * pair.tied + len(right))
     return independent_matrices(block, matrices[n:], kept, left, right)
-
-
-def _windows_of(forms: Forms, g: str, dims: int) -> Apply | None:
-    """Return the `windows` expression that a block of matrices multiplies place by place, or None."""
-    s = forms.program.definitions[g]
-    if isinstance(s, MatMul):
-        x, rank = forms.resolved(Ref(s.operand)), 2 * dims
-    else:
-        assert isinstance(s, Input)
-        assert isinstance(s.law, Embedding)
-        x, rank = s.law.data, 2 * dims + 1
-    if isinstance(x, Apply) and x.op is windows and _aligned(forms, g) == 2 * dims and forms.rank(x) == rank:
-        return x
-    return None
-
-
-def _own_matrices(r: Recorder, both: Fusion, of: tuple[Apply, Apply], pair: Pair) -> Asking:
-    """Return the covariance of convolutions with matrices for every place.
-
-    Different places are independent. At equal places the covariance is that of a convolution.
-    """
-    e, f = of
-    # Each place has matrices of its own, so only equal places are correlated: a tied pair is enough.
-    matrix, tied, options = both.matrix, replace(pair, tied=True), e.options
-    (x,), (y,), kernel = e.args, f.args, options.pop("kernel")
-    s, t = r.program.definitions[both.g], r.program.definitions[both.k]
-    if isinstance(s, Input) and isinstance(t, Input):
-        one, two = (
-            replace(v, name=f"{v.name} in windows", law=Embedding(matrix, data))
-            for v, data in ((s, x), (t, y))
-        )
-        block, left, right = embedded_second(r, one, two, tied), r.index(x)[:-1], r.index(y)[:-1]
-    else:
-        block, left, right = (yield r.rules.second, x, y, tied), r.index(x), r.index(y)
-    convolved = window_both_sides(block, left, right, kernel, {**options, "dims": len(kernel)})
-    index = r.program.types[matrix].index[len(kernel) :]
-    inner = PerPair(convolved.ranked(len(index), len(index)), pair, len(index), len(index) * pair.tied)
-    return independent_matrices(inner * r.factor(matrix, pair), index, len(index), (), ())
 
 
 def _aligned(forms: Forms, name: str) -> int:
@@ -132,11 +88,16 @@ def _aligned(forms: Forms, name: str) -> int:
     return source.aligned if isinstance(source, MatMul) else 0
 
 
-def _operand_index(forms: Forms, name: str) -> Index:
-    """Return the index of the vectors that a matrix multiplies, without the aligned axes."""
+def _block_index(forms: Forms, name: str) -> Index:
+    """Return the index of the block of matrices of a product."""
     matrix = forms.matrix_of(name)
     assert matrix is not None
-    return forms.index(Ref(name))[len(forms.program.types[matrix].index) :]
+    return forms.program.types[matrix].index
+
+
+def _operand_index(forms: Forms, name: str) -> Index:
+    """Return the index of the vectors that a matrix multiplies, without the aligned axes."""
+    return forms.index(Ref(name))[len(_block_index(forms, name)) :]
 
 
 def needs_diagonal(forms: Forms, g: str, k: str, pair: Pair) -> bool:
@@ -157,31 +118,23 @@ def leaf(r: Recorder, e: Ref, f: Ref, pair: Pair) -> Asking:
         full = yield r.rules.cov, e, f, pair.free
         return None if full is None else full.diagonal
     index, aligned = r.program.types[matrix].index, max(_aligned(r.forms, x) for x in (g, k))
-    inner = yield from _inner(r, g, k, pair)
+    inner = (yield from _second(r, g, k, pair)) * r.factor(matrix, pair)
     if not index:
         return inner
     return independent_matrices(inner, index, aligned, _operand_index(r.forms, g), _operand_index(r.forms, k))
 
 
-def _inner(r: Recorder, g: str, k: str, pair: Pair) -> Asking:
-    """Return var_W E[h h'] for g = W h and k = W h': axes (batch, aligned, left, right)."""
-    matrix = r.forms.matrix_of(g)
-    assert matrix is not None
-    block = yield from _second(r, g, k, pair)
-    return block * r.factor(matrix, pair)
-
-
 def _second(r: Recorder, g: str, k: str, pair: Pair) -> Asking:
-    """Return E[h h'], the same without the variance."""
+    """Return E[h h'] for g = W h and k = W h': axes (batch, aligned, left, right)."""
     aligned, (left, right) = (_aligned(r.forms, g), _aligned(r.forms, k)), _indices(r.forms, g, k)
     asked = operand_pair(r.forms, g, k, pair)
-    s, t = r.program.definitions[g], r.program.definitions[k]
-    if isinstance(s, Input) and isinstance(t, Input):
-        block = _with_rounding(r, embedded_second(r, s, t, asked), s, t)
-    else:
-        assert isinstance(s, MatMul)
-        assert isinstance(t, MatMul)
-        block = yield r.rules.second, Ref(s.operand), Ref(t.operand), asked
+    match r.program.definitions[g], r.program.definitions[k]:
+        case Input() as s, Input() as t:
+            block = _with_rounding(r, embedded_second(r, s, t, asked), s, t)
+        case MatMul(operand=h), MatMul(operand=other):
+            block = yield r.rules.second, Ref(h), Ref(other), asked
+        case s, t:
+            raise AssertionError(f"{s} and {t} cannot share a matrix")
     if asked is not pair:
         block = PerPair(block.ranked(len(left), len(left)), pair, len(left), 0)
     elif any(aligned) and not pair.tied:
@@ -191,9 +144,7 @@ def _second(r: Recorder, g: str, k: str, pair: Pair) -> Asking:
 
 def _indices(forms: Forms, g: str, k: str) -> tuple[Index, Index]:
     """Return the index shapes of the operands of g and k."""
-    matrix = forms.matrix_of(g)
-    assert matrix is not None
-    index = forms.program.types[matrix].index
+    index = _block_index(forms, g)
     left, right = ((*index[: _aligned(forms, x)], *_operand_index(forms, x)) for x in (g, k))
     return left, right
 

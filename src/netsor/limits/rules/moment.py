@@ -9,6 +9,7 @@ constant(e)   the value of an expression of numbers, data and C-vars
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,11 +41,11 @@ def constant(r: Recorder, expr: Expr) -> Asking:
         value = evaluate(expr, {})
         array = np.asarray(value.array, float)
         return PerInput(r.xp.asarray(array[None, None, ...]), array.ndim)
-    rank = r.rank(expr)
     # Plain arithmetic can be recorded operation by operation, which lets equal steps merge.
-    if all(node.op in PLAIN or isinstance(node.op, IndexMap) for node in _nodes(expr)):
-        return PerInput(evaluate(expr, blocks).array, rank)
-    return PerInput(_as_one_step(r, expr, blocks), rank)
+    operations = [node.op for node in subtrees(expr) if isinstance(node, Apply)]
+    is_plain = all(op in PLAIN or isinstance(op, IndexMap) for op in operations)
+    array = evaluate(expr, blocks).array if is_plain else _as_one_step(r, expr, blocks)
+    return PerInput(array, r.rank(expr))
 
 
 def values_of(r: Recorder, names: list[str]) -> Asking:
@@ -59,10 +60,6 @@ def values_of(r: Recorder, names: list[str]) -> Asking:
             value = yield r.rules.mean, Ref(name)
         blocks[name] = value.block
     return blocks
-
-
-def _nodes(expr: Expr) -> list[Apply]:
-    return [node for node in subtrees(expr) if isinstance(node, Apply)]
 
 
 def _as_one_step(r: Recorder, expr: Expr, blocks: Mapping[str, Block]) -> Any:
@@ -86,22 +83,17 @@ def scalar(r: Recorder, name: str) -> Asking:
     source = r.program.definitions[name]
     assert isinstance(source, Moment | Scalar)
     value = yield r.rules.first if isinstance(source, Moment) else constant, source.expr
-    array = r.tape.call(_Finite(name), (value.array,), value.array.shape, kind="finite")
+    array = r.tape.call(partial(_finite, name), (value.array,), value.array.shape, kind="finite")
     return PerInput(array, value.rank)
 
 
-class _Finite:
+def _finite(name: str, value: Any) -> Any:
     """Pass on the value of a C-var, or raise LimitError if it is not finite."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __call__(self, value: Any) -> Any:
-        xp = array_namespace(value)
-        if is_traced(value) or bool(xp.all(xp.isfinite(value))):
-            return value
-        raise LimitError(
-            f"the C-var `{self.name}` has no limit on these inputs: it is not finite",
-            remedy="Most often a variance that it divides by is 0, as in the layernorm of a vector that is "
-            "0. Add an eps or a bias, or leave out the input.",
-        )
+    xp = array_namespace(value)
+    if is_traced(value) or bool(xp.all(xp.isfinite(value))):
+        return value
+    raise LimitError(
+        f"the C-var `{name}` has no limit on these inputs: it is not finite",
+        remedy="Most often a variance that it divides by is 0, as in the layernorm of a vector that is 0. "
+        "Add an eps or a bias, or leave out the input.",
+    )

@@ -9,14 +9,19 @@ families. The ladder of methods computes each factor. See `decomposition`.
 
 from __future__ import annotations
 
+from functools import reduce
+from itertools import product
+from math import prod
+from operator import add, mul
 from typing import Any
+
+import numpy as np
 
 from netsor.lang.blocks import Block
 from netsor.lang.expr import Apply, Expr
 from netsor.lang.ops import IndexMap
 from netsor.lang.rewrite import ONE
 from netsor.limits.rules.atoms import Product
-from netsor.limits.rules.batchnorm import spanned
 from netsor.limits.rules.decomposition import (
     Independent,
     Linear,
@@ -30,7 +35,8 @@ from netsor.limits.rules.decomposition import (
 from netsor.limits.rules.lincomb import combined, cov, mapped, mean
 from netsor.limits.rules.moment import OWN, constant
 from netsor.limits.rules.pairs import Pair, PerInput, PerPair
-from netsor.limits.rules.recorder import Asking, Recorder
+from netsor.limits.rules.recorder import Asking, Recorder, zero
+from netsor.limits.rules.rewriting import require_spanned
 
 
 def second(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
@@ -49,7 +55,7 @@ def second(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
             return block
     match decomposition(r.setting, e, f, pair):
         case Plain.ZERO:
-            return _zero(r, e, f, pair)
+            return zero(r, pair, r.rank(e), r.rank(f))
         case Plain.GAUSSIAN:
             return (yield from _of_forms(r, e, f, pair))
         case Plain.SEPARATE:
@@ -97,11 +103,6 @@ def first(r: Recorder, e: Expr) -> Asking:
     return PerInput(total.ranked(r.rank(e), 0), r.rank(e))
 
 
-def _zero(r: Recorder, e: Expr, f: Expr, pair: Pair) -> PerPair:
-    zero = PerPair(pair.shared(r.xp.zeros((1,) * pair.batch)), pair, 0, 0)
-    return zero.widened(r.rank(e), r.rank(f))
-
-
 def _of_forms(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
     """Cov(e, f) + E[e] E[f]; means that are known to be 0 are left out."""
     covariance = yield cov, e, f, pair
@@ -123,12 +124,10 @@ def _product_of_parts(
     r: Recorder, e: Expr, f: Expr, parts: tuple[tuple[Expr, Expr], ...], pair: Pair
 ) -> Asking:
     """Return E[e f] = E[a a'] E[b b'] ... for e = a b ... and f = a' b' ..., independent parts."""
-    total: PerPair | None = None
+    moments = []
     for x, y in parts:
-        moment = yield second, x, y, pair
-        total = moment if total is None else total * moment
-    assert total is not None
-    return total.widened(r.rank(e), r.rank(f))
+        moments.append((yield second, x, y, pair))
+    return reduce(mul, moments).widened(r.rank(e), r.rank(f))
 
 
 def _linear(r: Recorder, side: int, e: Expr, f: Expr, pair: Pair) -> Asking:
@@ -157,21 +156,19 @@ def _first_of_linear(r: Recorder, e: Expr) -> Asking:
 
 def _multiplied_out(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
     """Return E[e f] of two sums of products of atoms, product by product."""
-    total: PerPair | None = None
+    values = []
     # Each pair of products factors by itself: E[p q] is a product over independent families.
     for p in r.forms.products(e):
         for q in (Product(),) if f is ONE else r.forms.products(f):
-            value = yield from _product(r, p, q, pair)
-            total = value if total is None else total + value
-    assert total is not None
-    return total.widened(r.rank(e), r.rank(f))
+            values.append((yield from _product(r, p, q, pair)))
+    return reduce(add, values).widened(r.rank(e), r.rank(f))
 
 
 def _product(r: Recorder, p: Product, q: Product, pair: Pair) -> Asking:
     """Return E of a product of constants and atoms on each side."""
     factors: list[PerPair] = []
-    for side, product in enumerate((p, q)):
-        for c in product.constants:
+    for side, constants in enumerate((p.constants, q.constants)):
+        for c in constants:
             factors.append(pair.side(side, (yield constant, c)))
     (ours, left), (theirs, right) = split_sampled(r.setting, p.atoms), split_sampled(r.setting, q.atoms)
     # The average takes all sampled atoms at once: these may depend on each other.
@@ -184,9 +181,26 @@ def _product(r: Recorder, p: Product, q: Product, pair: Pair) -> Asking:
             alone: PerPair = yield r.rules.expectation, ours or theirs, (), OWN
             value = PerInput(alone.array, max(alone.left, alone.right))
             factors.append(pair.side(0 if ours else 1, value))
-    if not factors:
-        return PerPair(pair.shared(r.xp.ones((1,) * pair.batch)), pair, 0, 0)
-    value = factors[0]
-    for factor in factors[1:]:
-        value = value * factor
-    return value
+    return reduce(mul, factors) if factors else PerPair(pair.shared(r.xp.ones((1,) * pair.batch)), pair, 0, 0)
+
+
+def spanned(r: Recorder, batch: Expr, axes: tuple[int, ...]) -> Asking:
+    """Return 1 for every input if its batches span enough dimensions; else the run raises LimitError."""
+    index = r.index(batch)
+    block = yield cov, batch, batch, Pair(True)
+    full = block.spread(index, index)
+    free = [range(n) if a not in axes else (slice(None),) for a, n in enumerate(index)]
+
+    def check(array: Any) -> Any:
+        lead = array.shape[: array.ndim - 2 * len(index)]
+        for place in product(*free):
+            members = array[(..., *place, *place)].reshape(*lead, prod(index[a] for a in axes), -1)
+            # Batchnorm sees the members only up to their mean, so centre rows and columns.
+            members = members - members.mean(-1, keepdims=True)
+            members = members - members.mean(-2, keepdims=True)
+            values = np.linalg.eigvalsh(members)
+            # An eigenvalue below 1e-12 of the largest is 0 up to rounding.
+            require_spanned(int(np.sum(values > 1e-12 * values[..., -1:], axis=-1).min()))
+        return np.ones((1, 1))
+
+    return PerInput(r.tape.call(check, (full,), (1, 1)), 0)

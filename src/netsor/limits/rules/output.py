@@ -17,7 +17,7 @@ from netsor.lang.program import Input, Normal, Output, Program, Term
 from netsor.lang.types import Index
 from netsor.limits.rules.moment import OWN
 from netsor.limits.rules.pairs import Pair, PerPair
-from netsor.limits.rules.recorder import Asking, Recorder
+from netsor.limits.rules.recorder import Asking, Recorder, zero
 from netsor.limits.tape.traced import array_namespace
 
 
@@ -36,10 +36,7 @@ def output_second(r: Recorder, o: int, p: int, pair: Pair) -> Asking:
         for u in outputs[p].terms:
             part = yield from _terms(r, t, u, pair)
             total = part if total is None else total if part is None else total + part
-    if total is None:
-        zero = r.xp.zeros((1,) * (pair.batch + sum(ranks)))
-        return PerPair(pair.shared(zero), pair, *ranks)
-    return total.widened(*ranks)
+    return zero(r, pair, *ranks) if total is None else total.widened(*ranks)
 
 
 def output_own(r: Recorder, o: int) -> Asking:
@@ -50,10 +47,9 @@ def output_own(r: Recorder, o: int) -> Asking:
     output, rank = r.program.outputs[o], len(output_index(r.program, r.program.outputs[o]))
     if len({t.readout for t in output.terms}) < len(output.terms):
         return None
-    total = PerPair(r.xp.zeros((1, 1, *(1,) * rank)), OWN, rank, rank)
+    total = zero(r, OWN, rank, rank)
     for t in output.terms:
-        v = r.program.definitions[t.readout]
-        assert isinstance(v, Input)
+        v = _readout(r.program, t)
         if not isinstance(v.law, Normal) or not isinstance(v.law.cov, float) or v.law.cross:
             return None
         block: PerPair = yield r.rules.second, Ref(t.operand), Ref(t.operand), OWN
@@ -77,23 +73,27 @@ def operands(program: Program, t: Term, u: Term, pair: Pair) -> tuple[Ref, Ref, 
     The pair is tied if only entries with equal indices count.
     """
     y, z = Ref(t.operand), Ref(u.operand)
-    v, w = program.definitions[t.readout], program.definitions[u.readout]
-    assert isinstance(v, Input)
-    assert isinstance(w, Input)
     # Readouts of different widths are different vectors, and independent.
     if t.width != u.width:
         return None
     if _is_single(program, t, u):
         return y, z, replace(pair, tied=True) if program.types[y.name].index else pair
-    return None if input_covariance(program, v, w) is None else (y, z, pair)
+    cov = input_covariance(program, _readout(program, t), _readout(program, u))
+    return None if cov is None else (y, z, pair)
 
 
 def _is_single(program: Program, t: Term, u: Term) -> bool:
     """Return whether both terms have the same readout, with an independent vector for each operand entry."""
-    v, index = program.definitions[t.readout], [program.types[x.operand].index for x in (t, u)]
-    if t.readout != u.readout or not isinstance(v, Input) or not _has_one_variance(v):
+    if t.readout != u.readout or not _has_one_variance(_readout(program, t)):
         return False
-    return t.aligned == u.aligned == len(index[0]) == len(index[1]) == len(program.types[v.name].index)
+    ranks = {len(program.types[name].index) for name in (t.readout, t.operand, u.operand)}
+    return ranks == {t.aligned} == {u.aligned}
+
+
+def _readout(program: Program, t: Term) -> Input:
+    readout = program.definitions[t.readout]
+    assert isinstance(readout, Input)
+    return readout
 
 
 def _has_one_variance(v: Input) -> bool:
@@ -106,9 +106,7 @@ def _terms(r: Recorder, t: Term, u: Term, pair: Pair) -> Asking:
     if asked is None:
         return None
     block: PerPair = yield (r.rules.second, *asked)
-    v, w = program.definitions[t.readout], program.definitions[u.readout]
-    assert isinstance(v, Input)
-    assert isinstance(w, Input)
+    v, w = _readout(program, t), _readout(program, u)
     if _is_single(program, t, u):
         left, right = r.index(Ref(t.operand)), r.index(Ref(u.operand))
         if left:

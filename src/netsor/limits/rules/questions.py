@@ -12,11 +12,10 @@ Answering = Generator[Expr, Any, Any]  # yields the subexpressions whose answers
 
 
 def of_parts(rule: Callable[..., Generator[Expr, Any, Any]]) -> Callable[[Any, Expr], Any]:
-    """Make a method of a recursive question about an expression.
+    """Make a method of a recursive question about an expression; `answers` keeps every answer.
 
-    The rule is a generator: it yields a subexpression, receives the answer for it, and returns its own
-    answer. `answers` keeps every answer. The pending rules are on a list, so deep expressions need no deep
-    stack.
+    The rule is a generator that yields a subexpression and receives the answer for it. The pending rules are
+    on a list, so deep expressions need no deep stack.
     """
     name = rule.__name__
 
@@ -40,6 +39,19 @@ def of_parts(rule: Callable[..., Generator[Expr, Any, Any]]) -> Callable[[Any, E
                 answer = None
                 path.append((wanted, rule(self, wanted)))
         return answer
+
+    return ask
+
+
+def remembered(rule: Callable[[Any, Expr], Any]) -> Callable[[Any, Expr], Any]:
+    """Make a method of a question about an expression that asks no other question of its kind."""
+
+    @wraps(rule)
+    def ask(self: Any, expr: Expr) -> Any:
+        answers = self.answers.setdefault(rule.__name__, {})
+        if expr not in answers:
+            answers[expr] = rule(self, expr)
+        return answers[expr]
 
     return ask
 

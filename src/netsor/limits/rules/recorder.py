@@ -5,9 +5,8 @@ yields the rule for it with its arguments and receives the value:
 
     block = yield cov, e, f, pair
 
-So rules read like the recursion of the paper. A program of any depth needs no deep Python stack, and every
-quantity is recorded once. A `Recorder` computes no numbers: it makes steps on tapes, of arrays that have
-shapes but no values, so everything is known before the first number is computed.
+A program of any depth needs no deep Python stack, and every quantity is recorded once. A `Recorder` computes
+no numbers: it makes steps on tapes, of arrays that have shapes but no values.
 """
 
 from __future__ import annotations
@@ -21,9 +20,8 @@ from typing import Any
 import numpy as np
 
 from netsor.errors import NetsorError
-from netsor.lang.expr import Expr
 from netsor.lang.program import Input, MatrixLaw
-from netsor.lang.types import A, Index
+from netsor.lang.types import A
 from netsor.limits.error_probes import MethodError, Rounding
 from netsor.limits.notes import Notes
 from netsor.limits.rules.pairs import Pair, PerInput, PerPair
@@ -84,56 +82,43 @@ class Recorder:
 
     def __post_init__(self) -> None:
         self.xp, self.program, self.forms = self.tape.namespace, self.setting.program, self.setting.forms
+        self.index, self.rank, self.inputs_of = self.forms.index, self.forms.rank, self.setting.inputs_of
         self.zero = self.tape.constant(np.zeros((1, 1)))
 
     # Asking
 
     def ask(self, rule: Callable[..., Any], *args: Any) -> Any:
         """Return the quantity of a rule and its arguments; record it if it is new."""
-        value = self.found((rule, *args))
-        if value is not NOTHING:
-            return value
-        stack: list[tuple[tuple[Any, ...], Any]] = []
-        wanted: tuple[Any, ...] | None = (rule, *args)
-        while wanted is not None or stack:
-            if wanted is not None:
+        stack: list[tuple[tuple[Any, ...], Any]] = []  # the rules that have not returned yet
+        wanted: tuple[Any, ...] = (rule, *args)
+        value = self.known(*wanted, default=NOTHING)
+        while stack or value is NOTHING:
+            if value is NOTHING:
                 answer = wanted[0](self, *wanted[1:])
                 # A rule that asks for nothing returns its value at once and is no generator.
-                if isinstance(answer, GeneratorType):
-                    stack.append((wanted, answer))
-                    self.asked.add(wanted)
-                    value = None
-                else:
+                if not isinstance(answer, GeneratorType):
                     value = self._keep(wanted, answer)
-                wanted = None
-            else:
-                wanted, value = self._resume(stack, value)
-        return value
-
-    def _resume(self, stack: list[Any], value: Any) -> tuple[Any, Any]:
-        """Resume the last rule; return the next missing quantity, or the value if the rule is done."""
-        key, rule = stack[-1]
-        while True:
+                    continue
+                stack.append((wanted, answer))
+                self.asked.add(wanted)
+                value = None
+            key, steps = stack[-1]
             try:
-                wanted = rule.send(value)
+                wanted = steps.send(value)
             except StopIteration as done:
                 stack.pop()
                 self.asked.discard(key)
-                return None, self._keep(key, done.value)
-            value = self.found(wanted)
-            if value is NOTHING:
-                # A checked program has no cycles, so this is a defect of a rule.
-                if wanted in self.asked:
-                    raise NetsorError(f"a rule of the limit asks for itself: {wanted[0].__name__}")
-                return wanted, None
+                value = self._keep(key, done.value)
+                continue
+            value = self.known(*wanted, default=NOTHING)
+            # A checked program has no cycles, so this is a defect of a rule.
+            if value is NOTHING and wanted in self.asked:
+                raise NetsorError(f"a rule of the limit asks for itself: {wanted[0].__name__}")
+        return value
 
-    def found(self, key: tuple[Any, ...]) -> Any:
-        """Return a recorded quantity, or NOTHING."""
-        return self._memo(key).get(key, NOTHING)
-
-    def known(self, *key: Any) -> Any:
-        """Return a recorded quantity, or None."""
-        return self._memo(key).get(key)
+    def known(self, *key: Any, default: Any = None) -> Any:
+        """Return a recorded quantity, or `default`."""
+        return self._memo(key).get(key, default)
 
     def _keep(self, key: tuple[Any, ...], value: Any) -> Any:
         self._memo(key)[key] = value
@@ -164,7 +149,7 @@ class Recorder:
         self.notes.inexact = True
         tape = next(a.tape for a in args if isinstance(a, Traced))
         bound = MethodError(fn, partial(self.notes.report, what, method))
-        return tape.call(plain or _Values(fn), args, shape, kind=kind, bound=bound)
+        return tape.call(plain or (lambda *arrays: fn(*arrays)[0]), args, shape, kind=kind, bound=bound)
 
     def rounded(self, block: PerPair, products: tuple[Any, ...] = ()) -> PerPair:
         """Attach its rounding to a block as an error bound if sums may cancel; see `Rounding`.
@@ -177,15 +162,6 @@ class Recorder:
         return replace(block, array=block.array.tape.bounded(block.array, bound, *products))
 
     # Shapes and numbers
-
-    def index(self, expr: Expr) -> Index:
-        return self.forms.index(expr)
-
-    def rank(self, expr: Expr) -> int:
-        return self.forms.rank(expr)
-
-    def inputs_of(self, e: Expr) -> int:
-        return self.setting.inputs_of(e)
 
     def variance(self, name: str) -> Any:
         """Return the variance of a matrix, or of an input whose law is one number."""
@@ -211,11 +187,7 @@ class Recorder:
         return max(self.setting.inputs.values(), default=1)
 
 
-class _Values:
-    """A function without the errors that it returns next to its values."""
-
-    def __init__(self, fn: Callable[..., Any]) -> None:
-        self.fn = fn
-
-    def __call__(self, *args: Any) -> Any:
-        return self.fn(*args)[0]
+def zero(r: Recorder, pair: Pair, left: int, right: int) -> PerPair:
+    """Return a block of zeros with index axes of length 1."""
+    ranks = max(left, right) if pair.tied else left + right
+    return PerPair(pair.shared(r.xp.zeros((1,) * (pair.batch + ranks))), pair, left, right)

@@ -19,7 +19,7 @@ the same equation in opposite directions: `decomposition` chooses by the other f
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import reduce
 from math import isfinite, prod
 from typing import TYPE_CHECKING
 
@@ -63,11 +63,6 @@ def masks_of(program: Program) -> frozenset[Expr]:
     return frozenset(e for e in nodes if isinstance(e, Apply) and e.op is step and is_drawn(e))
 
 
-def masks_outside(e: Expr, masks: frozenset[Expr]) -> Expr:
-    """Move masks in front of the functions that contain them."""
-    return rewritten(e, [partial(mask_outside, masks)]) if masks else e
-
-
 def mask_outside(masks: frozenset[Expr], e: Apply) -> Expr | None:
     """f(m x) = m f(x) + (1 - m) f(0) for a mask m, which is 0 or 1.
 
@@ -75,9 +70,7 @@ def mask_outside(masks: frozenset[Expr], e: Apply) -> Expr | None:
     activation then has the closed forms of the activation.
     """
     inside = _masks_inside(e, masks)
-    if not 0 < len(inside) <= 3:  # each mask doubles the number of terms
-        return None
-    return _without_masks(e, inside)
+    return _without_masks(e, inside) if 0 < len(inside) <= 3 else None  # each mask doubles the terms
 
 
 def _masks_inside(e: Apply, masks: frozenset[Expr]) -> list[Expr]:
@@ -131,12 +124,10 @@ def number_outside(e: Expr) -> tuple[float, Expr]:
 
 def power(e: Apply) -> Expr | None:
     """x^2 = x x,  x^3 = x (x x)."""
-    match e:
-        case Apply(op, (x, Const(2.0))) if op is pow_:
-            return Apply(mul, (x, x))
-        case Apply(op, (x, Const(3.0))) if op is pow_:
-            return Apply(mul, (x, Apply(mul, (x, x))))
-    return None
+    if e.op is not pow_ or e.args[1] not in (Const(2.0), Const(3.0)):
+        return None
+    x, square = e.args[0], Apply(mul, (e.args[0], e.args[0]))
+    return square if e.args[1] == Const(2.0) else Apply(mul, (x, square))
 
 
 def quotient(e: Apply) -> Expr | None:

@@ -40,9 +40,6 @@ class Setting:
     def index(self, expr: Expr) -> Index:
         return self.forms.index(expr)
 
-    def rank(self, expr: Expr) -> int:
-        return self.forms.rank(expr)
-
     def noise(self, pair: Pair) -> frozenset[str]:
         """Return the families in which left and right are independent: noise of different inputs."""
         return self.forms.noise if pair.is_tile and not pair.same else frozenset()
@@ -53,7 +50,7 @@ class Setting:
 
     def entries(self, e: Expr) -> int:
         """Return the number of entries of an expression over all inputs and indices."""
-        return self.inputs_of(e) * prod(self.index(e))
+        return self.inputs_of(e) * prod(self.forms.index(e))
 
     @cached_property
     def inputs(self) -> dict[str, int]:

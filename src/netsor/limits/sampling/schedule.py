@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from netsor.lang.components import components
-from netsor.lang.expr import Apply, Expr, refs
+from netsor.lang.expr import Apply, Expr, Ref, refs
 from netsor.lang.program import MatMul
 from netsor.limits.methods.closed import closed_pair
 from netsor.limits.methods.near_parallel import NearParallel
@@ -97,7 +97,7 @@ class _Variables:
         for name, coef in coefs.items():
             source = self.r.program.definitions[name]
             if isinstance(source, MatMul):
-                term = rows, self.pieces[self.r.forms.operand_of(source)], coef
+                term = rows, self.pieces[self.r.forms.resolved(Ref(source.operand))], coef
                 new.append((source.matrix, term))
                 self._terms.setdefault((family, source.matrix), []).append(term)
         for matrix, term in new:
