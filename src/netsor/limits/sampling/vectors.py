@@ -21,8 +21,9 @@ from netsor.limits.rules.atoms import HOLE, Atom, LinearTerm, Product, Size, rep
 from netsor.limits.rules.lincomb import written_out
 from netsor.limits.rules.questions import Answering, of_parts
 from netsor.limits.rules.setting import Setting
-from netsor.limits.sampling.recursions import RowKey
 
+RowKey = tuple[Atom, ...] | Expr  # a product of sampled atoms, or a whole expression of sampled forms
+PartKey = tuple[tuple[Expr, ...], RowKey, tuple[tuple[str, Atom], ...]]  # constants, row, atoms by family
 Combination = dict[str, Expr]  # coefficients by name of an input or of a product with a matrix
 ONE = Const(1.0)
 SAMPLED = ""  # stands for the family of an atom all of whose families are sampled
