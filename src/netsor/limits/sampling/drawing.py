@@ -438,15 +438,5 @@ def _means(a: np.ndarray, b: np.ndarray, ranks: tuple[int, int], same: bool, tie
     if same:
         gram = a.reshape(*a.shape[:2], -1, n) @ np.swapaxes(b.reshape(*b.shape[:2], -1, n), -1, -2) / n
         return gram.reshape(*gram.shape[:2], *a.shape[2:-1], *b.shape[2:-1])
-    gram = _gram(a.reshape(repeats, -1, n), b.reshape(repeats, -1, n)) / n
+    gram = a.reshape(repeats, -1, n) @ np.swapaxes(b.reshape(repeats, -1, n), -1, -2) / n
     return np.moveaxis(gram.reshape(repeats, *a.shape[1:-1], *b.shape[1:-1]), a.ndim - 1, 2)
-
-
-def _gram(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return a[k] @ b[k].T for every repeat: (repeats, rows, points) to (repeats, rows, rows).
-
-    Single rows avoid BLAS, whose threads cost more than the work.
-    """
-    if a.shape[1] * b.shape[1] == 1:
-        return np.einsum("kpn,kqn->kpq", a, b)
-    return np.stack([x @ y.T for x, y in zip(a, b, strict=True)])

@@ -23,8 +23,8 @@ from netsor.limits.sampling.recursions import (
     joined,
     spread,
 )
-from netsor.limits.sampling.variables import Family, Piece, SampledRow, Variables, VectorPieces, VectorStep
-from netsor.limits.sampling.vectors import NeededVector, Part, PartKey, RowKey, Vectors
+from netsor.limits.sampling.variables import Family, SampledRow, Variables, VectorStep
+from netsor.limits.sampling.vectors import NeededVector, Part, PartKey, Piece, RowKey, Vectors
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Schedule:
     pools: list[int]
     together: list[int]
     steps: list[VectorStep]
-    vectors: dict[Expr, VectorPieces]
+    vectors: dict[Expr, NeededVector]
     alive: int
 
     @cached_property
@@ -100,8 +100,7 @@ class _VectorPiece:
 class _ScheduleBuilder:
     def __init__(self, vectors: Vectors, most_states: int) -> None:
         self.vectors, self.r, self.most_states = vectors, vectors.r, most_states
-        self.pieces: dict[Expr, VectorPieces] = {}
-        self.variables = Variables(vectors, self.pieces)
+        self.variables = Variables(vectors)
         self.group_of: dict[CoreKey, int] = {}
         self.follows: dict[CoreKey, Follows] = {}
         self.groups: list[list[Core]] = []
@@ -114,10 +113,11 @@ class _ScheduleBuilder:
         self.uses: dict[Expr, tuple[int, int]] = {}  # the first and the last step that reads an expression
 
     def schedule(self) -> Schedule:
-        pieces = self.split(list(self.vectors.needed.values()))
-        for vector in self.vectors.needed.values():
-            added = {p.odd: self.add_piece(p, vector.inputs, vector.depth) for p in pieces[vector.expr]}
-            self.pieces[vector.expr] = VectorPieces(vector.cluster, vector.inputs, added)
+        needed = self.vectors.needed
+        pieces = self.split(list(needed.values()))
+        for vector in needed.values():
+            for p in pieces[vector.expr]:
+                vector.pieces[p.odd] = self.add_piece(p, vector.inputs, vector.depth)
         families = self.variables.families
         groups = [CoreGroup.of(self.pool_of[k], cores) for k, cores in enumerate(self.groups)]
         for number, rows in ((f, rows) for group in groups for f, rows in group.atoms.items()):
@@ -129,7 +129,7 @@ class _ScheduleBuilder:
             change[first] += self.r.inputs_of(expr)
             change[last + 1] -= self.r.inputs_of(expr)
         alive = int(change.cumsum().max())
-        return Schedule(families, groups, self.pools, self.together, self.steps, self.pieces, alive)
+        return Schedule(families, groups, self.pools, self.together, self.steps, needed, alive)
 
     # Factors and cores
 

@@ -41,12 +41,11 @@ from netsor.limits.sampling.variables import (
     Form,
     Kind,
     Numbers,
-    Piece,
     Table,
-    VectorPieces,
     VectorStep,
     numbers_of,
 )
+from netsor.limits.sampling.vectors import NeededVector, Piece
 from netsor.limits.tape.tape import Span
 from netsor.limits.tape.traced import Traced
 from netsor.threads import in_parts, one_blas_thread
@@ -75,10 +74,6 @@ class Tables:
 
     def __init__(self, schedule: Schedule, needs: Needs, memory: int | None) -> None:
         self.schedule, self.needs, self.memory = schedule, needs, memory
-
-    @property
-    def stages(self) -> int:
-        return len(self.schedule.stages)
 
     @property
     def rows(self) -> int:
@@ -496,8 +491,8 @@ class Moments:
 
     def block(
         self,
-        left: VectorPieces,
-        right: VectorPieces,
+        left: NeededVector,
+        right: NeededVector,
         same: bool,
         rows: Span | None = None,
         cols: Span | None = None,

@@ -27,11 +27,11 @@ from netsor.limits.rules.moment import constant
 from netsor.limits.rules.pairs import Pair
 from netsor.limits.rules.recorder import Recorder
 from netsor.limits.sampling.recursions import Core, CoreGroup
-from netsor.limits.sampling.vectors import Vectors
+from netsor.limits.sampling.vectors import NeededVector, Piece, Vectors
 from netsor.limits.tape.traced import Traced
 
 Table = slice | np.ndarray  # row numbers of a table
-Term = tuple[slice, "VectorPieces", Expr]  # rows of a form with W h, the vector h, the coefficient of W h
+Term = tuple[slice, NeededVector, Expr]  # rows of a form with W h, the vector h, the coefficient of W h
 Kind = tuple[int, Expr, bool]  # the family and function of an atom, and whether its variable is centred
 
 
@@ -50,27 +50,6 @@ class Family:
     atoms: int = 1
     means: bool = False
     forms: list[Form] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A core times factors, for some inputs: row numbers in its group, and in the tables of families."""
-
-    group: int
-    core: np.ndarray
-    factors: dict[int, np.ndarray]
-
-
-@dataclass(frozen=True)
-class VectorPieces:
-    """A vector that matrices multiply or outputs read: its pieces, by the families in which they are odd.
-
-    cluster   vectors that share a matrix, directly or through others; only these have second moments
-    """
-
-    cluster: int
-    inputs: int
-    pieces: dict[frozenset[str], Piece]
 
 
 @dataclass(frozen=True)
@@ -184,8 +163,8 @@ class VectorStep:
 class Variables:
     """Numbers of families, and the rows of the forms and atoms so far."""
 
-    def __init__(self, vectors: Vectors, pieces: dict[Expr, VectorPieces]) -> None:
-        self.r, self.vectors, self.pieces = vectors.r, vectors, pieces
+    def __init__(self, vectors: Vectors) -> None:
+        self.r, self.vectors = vectors.r, vectors
         self.families: list[Family] = []
         self.forms: dict[Expr, slice] = {}
         self.atoms: dict[Atom, slice] = {}
@@ -223,7 +202,7 @@ class Variables:
         for name, coef in coefs.items():
             source = self.r.program.definitions[name]
             if isinstance(source, MatMul):
-                term = rows, self.pieces[self.r.forms.operand_of(source)], coef
+                term = rows, self.vectors.needed[self.r.forms.operand_of(source)], coef
                 new.append((source.matrix, term))
                 self._terms.setdefault((family, source.matrix), []).append(term)
         for matrix, term in new:
