@@ -189,18 +189,18 @@ class PointChunk:
         }
 
     def sums(
-        self, steps: list[VectorStep], rows: dict[Expr, list[np.ndarray]], weights: list[np.ndarray]
+        self, steps: list[VectorStep], rows: list[dict[Expr, np.ndarray]], weights: list[np.ndarray]
     ) -> list[np.ndarray]:
         """Draw the new variables; return for each new core its sums with all cores so far.
 
-        rows     by new form that is drawn, its loadings in each repeat
+        rows     for each repeat, the loadings of the new forms that are drawn
         weights  for each new core, its `recursion_weights`
         """
-        forms = [form for step in steps for form in step.forms if form.expr in rows]
+        forms = [form for step in steps for form in step.forms if form.expr in rows[0]]
         with np.errstate(all="ignore"):
             # Draw family by family: the noise of a family is one array that grows.
             for form in sorted(forms, key=lambda form: form.family):
-                self._draw(form, rows[form.expr][self.repeats])
+                self._draw(form, [loadings[form.expr] for loadings in rows[self.repeats]])
             for step in steps:
                 for row in step.rows:
                     assert step.core is not None
@@ -233,10 +233,7 @@ class PointChunk:
         return reduce(mul, factors) if factors else 1.0
 
     def _further(self, row: SampledRow, pool: np.ndarray) -> np.ndarray:
-        """Return a row at points that reach further.
-
-        Values whose forms have already been dropped stay as they are.
-        """
+        """Return a row at points that reach further; values whose forms have been dropped stay."""
         values, inside = self.values, {node for expr in row.exprs for node in subtrees(expr)}
         dropped = (inside & self.forms) - values.keys()
         try:

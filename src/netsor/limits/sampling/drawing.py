@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from math import prod
 from operator import mul
 from threading import Lock
@@ -173,7 +173,7 @@ def _close(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 @dataclass
 class SharedState:
-    """State that the runs of one call share, or several calls that must make the same choices.
+    """State that the runs of one call share, or of several calls that must make the same choices.
 
     fixed      pivots and axes of the first call, by seed and number of points; None if each call chooses
     landmarks  which inputs are landmarks, if the others are drawn given these
@@ -220,7 +220,7 @@ class Drawing:
         count: int,
         repeats: range,
         shared: SharedState,
-        advance: Callable[..., None],
+        advance: Callable[..., None] = lambda work: None,
         is_pilot: bool = False,
     ) -> None:
         self.seed, self.count, self.repeats, self.shared, self.advance = seed, count, repeats, shared, advance
@@ -251,17 +251,13 @@ class Drawing:
             self.noise = Noise(self.points, dimensions, slice(0, self.count))
         rows = []
         for k, loadings in enumerate(self.loadings):
-            new = _repeat(cov_new, k)
-            old = np.concatenate([np.zeros((len(new), 0)), *(_repeat(m, k) for m in cov_with_old)], axis=1)
+            # A covariance that no sample has changed is the same for all repeats, and has one matrix.
+            new, *old_blocks = (m[k if len(m) > 1 else 0] for m in (cov_new, *cov_with_old))
+            old = np.concatenate([np.zeros((len(new), 0)), *old_blocks], axis=1)
             # The covariance is symmetric only up to rounding.
             rows.append(loadings.extend(family, old, (new + new.T) / 2))
             self.points[k].used = loadings.used
         return self.noise.variables(family, rows)
-
-
-def _repeat(matrices: np.ndarray, k: int) -> np.ndarray:
-    # A covariance that no sample has changed is the same for all repeats, and has one matrix.
-    return matrices[k if len(matrices) > 1 else 0]
 
 
 # Rules
@@ -304,10 +300,8 @@ def samples(r: Recorder, form: Expr) -> Asking:
     index, inputs = r.index(form), r.inputs_of(form)
 
     # Each draw takes the one before as an argument, so that draws consume coordinates of the points in order.
-    def draw(
-        drawing: Drawing, before: Any, cov_new: np.ndarray, cov_with_old: list[np.ndarray]
-    ) -> np.ndarray:
-        return drawing.extend(family, cov_new, cov_with_old)
+    def draw(drawing: Drawing, before: Any, *covariances: Any) -> np.ndarray:
+        return drawing.extend(family, *covariances)
 
     shape = (plan.repeats, inputs * prod(index), plan.points)
     plan.last = r.tape.call(draw, (drawing_leaf(r), plan.last, cov_new, cov_with_old), shape, np.float64)
@@ -385,29 +379,23 @@ def sampled_mean(r: Recorder, left: Atoms, right: Atoms, pair: Pair) -> Asking:
 
 
 def _average(x: PerInput, y: PerInput, pair: Pair) -> Traced:
-    a, b, ranks, same, tied = x.array, y.array, (x.rank, y.rank), pair.same, pair.tied
+    a, b, tape, rows, cols = x.array, y.array, pair.tape, pair.rows, pair.cols
     shape = _average_shape(a.shape, b.shape, pair)
-    if not pair.is_tile:
-        average = a.tape.call(lambda a, b: _means(a, b, ranks, same, tied), (a, b), shape, np.float64)
-        a.tape.costs[average.step] = a.shape[-1]
-        return average
-    tape, rows, cols = pair.tape, pair.rows, pair.cols
-    assert tape is not None
-    assert rows is not None
-    assert cols is not None
-    # A pair of inputs of one tile: read the samples of its rows and of its columns only.
-    left, right = tape.reader(a), tape.reader(b)
+    means = partial(_means, ranks=(x.rank, y.rank), same=pair.same, tied=pair.tied)
+    if tape is None or rows is None or cols is None:
+        tape = a.tape
+        average = tape.call(means, (a, b), shape, np.float64)
+    else:
+        # A pair of inputs of one tile: read the samples of its rows and of its columns only.
+        left, right = tape.reader(a), tape.reader(b)
 
-    def read(given: Any, spans: Mapping[Span, Span]) -> np.ndarray:
-        return _means(_tile(left(given), spans[rows]), _tile(right(given), spans[cols]), ranks, same, tied)
+        def of_tile(given: Any, spans: Mapping[Span, Span]) -> np.ndarray:
+            sides = ((left(given), spans[rows]), (right(given), spans[cols]))
+            return means(*(x if x.shape[1] == 1 else x[:, slice(*span)] for x, span in sides))
 
-    average = tape.leaf(("average", a.step, b.step, pair), shape, np.float64, read)
+        average = tape.leaf(("average", a.step, b.step, pair), shape, np.float64, of_tile)
     tape.costs[average.step] = a.shape[-1]
     return average
-
-
-def _tile(x: np.ndarray, span: Span) -> np.ndarray:
-    return x if x.shape[1] == 1 else x[:, slice(*span)]
 
 
 def _average_shape(a: tuple[int, ...], b: tuple[int, ...], pair: Pair) -> tuple[int, ...]:
@@ -415,10 +403,8 @@ def _average_shape(a: tuple[int, ...], b: tuple[int, ...], pair: Pair) -> tuple[
     index = np.broadcast_shapes(left, right) if pair.tied else (*left, *right)
     if pair.same:
         return (a[0], max(a[1], b[1]), *index)
-    counts = (
-        n if span is None or n == 1 else span[1] - span[0]
-        for n, span in ((a[1], pair.rows), (b[1], pair.cols))
-    )
+    sides = ((a[1], pair.rows), (b[1], pair.cols))
+    counts = (n if span is None or n == 1 else span[1] - span[0] for n, span in sides)
     return (a[0], *counts, *index)
 
 
@@ -427,7 +413,7 @@ def _means(a: np.ndarray, b: np.ndarray, ranks: tuple[int, int], same: bool, tie
 
     a, b   (repeats, inputs, index..., points); if `tied`, the result has one index in place of two
     """
-    n, repeats = a.shape[-1], a.shape[0]
+    n = a.shape[-1]
     if tied:
         rank = max(ranks)
         a, b = padded(a, 2, ranks[0], rank), padded(b, 2, ranks[1], rank)
@@ -435,8 +421,9 @@ def _means(a: np.ndarray, b: np.ndarray, ranks: tuple[int, int], same: bool, tie
             return np.einsum("...n,...n->...", a, b) / n
         a, b = np.moveaxis(a, 1, -2), np.moveaxis(b, 1, -2)
         return np.moveaxis(a @ np.swapaxes(b, -1, -2), (-2, -1), (1, 2)) / n
-    if same:
-        gram = a.reshape(*a.shape[:2], -1, n) @ np.swapaxes(b.reshape(*b.shape[:2], -1, n), -1, -2) / n
-        return gram.reshape(*gram.shape[:2], *a.shape[2:-1], *b.shape[2:-1])
-    gram = a.reshape(repeats, -1, n) @ np.swapaxes(b.reshape(repeats, -1, n), -1, -2) / n
-    return np.moveaxis(gram.reshape(repeats, *a.shape[1:-1], *b.shape[1:-1]), a.ndim - 1, 2)
+    # Either the inputs of both sides are one axis, or they belong to the rows of the products.
+    batch = a.shape[: 2 if same else 1]
+    left, right = a.shape[len(batch) : -1], b.shape[len(batch) : -1]
+    gram = a.reshape(*batch, -1, n) @ np.swapaxes(b.reshape(*b.shape[: len(batch)], -1, n), -1, -2) / n
+    gram = gram.reshape(*gram.shape[: len(batch)], *left, *right)
+    return gram if same else np.moveaxis(gram, a.ndim - 1, 2)

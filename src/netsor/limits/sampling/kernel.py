@@ -29,7 +29,7 @@ from netsor.limits.result import Result, Scale, plan_of
 from netsor.limits.rules.recorder import Recorder
 from netsor.limits.sampling.chunks import AT_ONCE
 from netsor.limits.sampling.drawing import DRAWING, Drawing, HeavyPoints, Samples, SharedState
-from netsor.limits.sampling.tables import Tables, no_progress
+from netsor.limits.sampling.tables import Tables
 from netsor.limits.tape.tape import Tape
 from netsor.limits.tape.traced import Traced
 from netsor.progress import bar
@@ -208,7 +208,7 @@ class Repeats:
         """Return the kernel of the first repeat, with exact steps perturbed by their error bounds."""
         # Repeat 0 has the same points as in the run to compare with: the difference is not sampling noise.
         recording = self.recording(points)
-        drawing = Drawing(self.options.seed, points, range(1), shared, no_progress)
+        drawing = Drawing(self.options.seed, points, range(1), shared)
         values = {**given, DRAWING: drawing}
         return on_numpy.run(recording, values, self.options.dtype, 1, lambda: None, probe)[0]
 

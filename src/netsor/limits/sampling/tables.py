@@ -121,9 +121,7 @@ class Tables:
         depend on memory or threads: it always adds up the same chunks.
         """
         points, repeat = min(drawing.count, 2**9), 2**31  # no repeat of a call has this number
-        pilot = Drawing(
-            drawing.seed, points, range(repeat, repeat + 1), drawing.shared, no_progress, is_pilot=True
-        )
+        pilot = Drawing(drawing.seed, points, range(repeat, repeat + 1), drawing.shared, is_pilot=True)
         workspace = Workspace.of_pilot(points, self.needs)
         trails = Moments(r, self.schedule, numbers, pilot, None, workspace).trails
         assert trails is not None
@@ -149,10 +147,8 @@ class RecordedTables:
         same, rows, cols, tape = pair.same, pair.rows, pair.cols, pair.tape
         if tape is None or rows is None or cols is None:
             shape = (repeats, max(sizes)) if same else (repeats, *sizes)
-            array = self.r.tape.call(
-                lambda moments: moments.block(left, right, same), (self.step,), shape, np.float64
-            )
-            return PerPair(array, pair, 0, 0)
+            block = partial(Moments.block, left=left, right=right, same=same)
+            return PerPair(self.r.tape.call(block, (self.step,), shape, np.float64), pair, 0, 0)
         counts = (1 if n == 1 else span[1] - span[0] for n, span in zip(sizes, (rows, cols), strict=True))
         read = tape.reader(self.step)
 
@@ -160,10 +156,6 @@ class RecordedTables:
             return read(given).block(left, right, False, spans[rows], spans[cols])
 
         return PerPair(tape.leaf(("moments", e, f, pair), (repeats, *counts), np.float64, tile), pair, 0, 0)
-
-
-def no_progress(work: float = 1.0) -> None:
-    """Do nothing: the progress callback of runs that show no progress."""
 
 
 @contextmanager
@@ -286,15 +278,14 @@ class Moments:
         cores = [step.core for step in steps if step.core is not None]
         if not cores:  # without a core there are no forms to draw
             return
-        forms = [form for step in steps for form in step.forms if form.expr in drawn]
-        rows: dict[Expr, list[Any]] = {form.expr: [None] * len(loadings) for form in forms}
+        rows: list[dict[Expr, np.ndarray]] = [{} for _ in loadings]
 
         def extend(repeats: slice) -> None:
             for k in range(len(loadings))[repeats]:
-                for form in forms:
+                for form in (form for step in steps for form in step.forms if form.expr in drawn):
+                    old, new = slice(form.rows.start), form.rows
                     cov = drawn[form.expr][k]
-                    extended = loadings[k].extend(form.family, cov[:, : form.rows.start], cov[:, form.rows])
-                    rows[form.expr][k] = extended
+                    rows[k][form.expr] = loadings[k].extend(form.family, cov[:, old], cov[:, new])
 
         in_parts(self.threads, len(loadings), 1, extend)
         groups, constants = self.schedule.groups, self.numbers.constants
@@ -324,7 +315,7 @@ class Moments:
         def add(rows: slice) -> None:
             for link in form.links:
                 coefs, other_coefs = self.numbers.scales[id(link)]
-                value = self._second_moment(link.left, link.right, lambda x: x[rows, None], lambda x: x)
+                value = self._second_moment(link.left.at((rows, None)), link.right)
                 value *= coefs[rows, None]
                 value *= other_coefs
                 block[:, rows, link.columns] += value
@@ -336,18 +327,11 @@ class Moments:
         else:
             self._enter(table, form.rows, slice(form.rows.stop), block)
 
-    def _second_moment(
-        self,
-        left: Piece,
-        right: Piece,
-        of_left: Callable[[np.ndarray], np.ndarray],
-        of_right: Callable[[np.ndarray], np.ndarray],
-    ) -> np.ndarray:
-        """Return E of the product of two pieces; `of_left` and `of_right` select their inputs."""
+    def _second_moment(self, left: Piece, right: Piece) -> np.ndarray:
         # Factors of different families are independent of the cores and of each other: the moments multiply.
-        value = self.cores[left.group][:, of_left(left.core), of_right(right.core)]
+        value = self.cores[left.group][:, left.core, right.core]
         for family, atoms in left.factors.items():
-            value *= self.products[family][:, of_left(atoms), of_right(right.factors[family])]
+            value *= self.products[family][:, atoms, right.factors[family]]
         return value
 
     # Exact atoms
@@ -499,18 +483,16 @@ class Moments:
     ) -> np.ndarray:
         """Return E[e f]: (repeats, inputs) if `same`, else (repeats, left inputs, right inputs)."""
 
-        def of_left(table: np.ndarray) -> np.ndarray:
-            tile = table if rows is None or len(table) == 1 else table[slice(*rows)]
-            return tile if same else tile[:, None]
+        def index(vector: NeededVector, span: Span | None) -> slice:
+            return slice(None) if span is None or vector.inputs == 1 else slice(*span)
 
-        def of_right(table: np.ndarray) -> np.ndarray:
-            return table if cols is None or len(table) == 1 else table[slice(*cols)]
-
-        inputs = of_left(np.empty(left.inputs)), of_right(np.empty(right.inputs))
-        total = np.zeros((len(self.cores[0]), *np.broadcast_shapes(*(x.shape for x in inputs))))
+        of_left = index(left, rows) if same else (index(left, rows), None)
+        of_right = index(right, cols)
+        inputs = np.empty(left.inputs)[of_left].shape, np.empty(right.inputs)[of_right].shape
+        total = np.zeros((len(self.cores[0]), *np.broadcast_shapes(*inputs)))
         for odd, piece in left.pieces.items():
             if odd in right.pieces:
-                total += self._second_moment(piece, right.pieces[odd], of_left, of_right)
+                total += self._second_moment(piece.at(of_left), right.pieces[odd].at(of_right))
         return total
 
 

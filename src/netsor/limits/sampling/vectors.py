@@ -48,6 +48,10 @@ class Piece:
     core: np.ndarray
     factors: dict[int, np.ndarray]
 
+    def at(self, index: Any) -> Piece:
+        """Return the piece for some of the inputs, with an index of NumPy."""
+        return Piece(self.group, self.core[index], {f: atoms[index] for f, atoms in self.factors.items()})
+
 
 @dataclass
 class NeededVector:
