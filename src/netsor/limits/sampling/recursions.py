@@ -188,14 +188,12 @@ class Recursion:
     @classmethod
     def of(cls, before: np.ndarray, factor: np.ndarray) -> Recursion:
         """Divide rows into chains, in which each row follows the one before."""
-        # A row begins a chain if it follows none; all others belong to the chain of the row that they
-        # follow.
+        # A row begins a chain if it follows none; all others belong to the chain of the row that they follow.
         chain = np.cumsum(before < 0) - 1
         for row in np.flatnonzero(before >= 0):
             chain[row] = chain[before[row]]
         sizes = np.bincount(chain)
-        # Two chains have states for the last row of each with all rows of the other, stored one after the
-        # other.
+        # Two chains have states for the last row of each with all rows of the other, stored side by side.
         both = np.tril(sizes[:, None] + sizes, -1) + np.diag(sizes)
         first = np.reshape(np.cumsum(both) - both.ravel(), both.shape)
         offset = np.tril(first) + np.triu((first + sizes).T, 1)
@@ -315,14 +313,12 @@ def _sum_recursively(sums, states, pool, weights, first, chains, rows):  # array
     N = np.zeros((most, size))  # N(y, row) for each new part of y, as row goes along a chain
     # Factors of all rows, which are 0 where chains begin, and all parts, in the order of the chains.
     a, b = np.zeros((place.size, size)), np.empty((starts[last], size))
-    # Each repeat, and each block of its points, goes through all rows by itself, so that it stays in the
-    # cache.
+    # Each repeat, and each block of its points, goes through all rows by itself: it stays in the cache.
     for k in range(states.shape[0]):
         for block in range(states.shape[1]):
             start, M = block * size, states[k, block]
             length = min(size, pool.shape[2] - start)
-            # Gather the factors and parts of this block of points in the order of the chains, once for all
-            # rows.
+            # Gather the factors and parts of this block in the order of the chains, once for all rows.
             for x in range(last):
                 i, j = place[x], factor[x]
                 if before[x] >= 0:
@@ -347,8 +343,7 @@ def _sum_recursively(sums, states, pool, weights, first, chains, rows):  # array
                             m, q, total = there + at, column[at], 0.0
                             if before[y] >= 0 and at == stop:  # M(y', row), which is M(row, y')
                                 M[m] = M[offset[c, chain[y]] + counts[chain[y]] - 1]
-                            # With one new part per row, the usual case, a single loop over the points
-                            # updates N and M.
+                            # With one new part per row, the usual case, one loop updates N and M.
                             if most == 1:
                                 w, j = weights[k, new, q], column[i]
                                 for n in range(length):
@@ -358,8 +353,7 @@ def _sum_recursively(sums, states, pool, weights, first, chains, rows):  # array
                                     M[m, n] = value
                                     total += value
                             else:
-                                # Otherwise first N for each new part of y, through all parts of the row,
-                                # then M from these.
+                                # Otherwise first N for each new part of y, then M from these.
                                 for o in range(starts[y + 1] - starts[y]):
                                     for p in range(column[at + 1] - q):
                                         w, j = weights[k, new + o, q + p], q + p

@@ -1,9 +1,8 @@
 """The Gaussian variables and exact atoms of a schedule: their rows in tables, and numbers from the inputs.
 
 The *rows* of a table are the variables of a family, or the atoms of an exact family, in the order in which
-they become known, one row for each input. What a step adds is combined with all rows before in a few
-operations on whole tables, which `sampling.tables` carries out. Rows depend on shapes alone; means, data,
-coefficients and variances (`Numbers`) are recorded as one step, which a run computes.
+they become known, one row for each input. Rows depend on shapes alone; means, data, coefficients and
+variances (`Numbers`) are one step of the recording, which a run computes.
 """
 
 from __future__ import annotations
