@@ -61,14 +61,14 @@ def reaching(samples: np.ndarray) -> np.ndarray:
 
 @dataclass
 class _Sums:
-    """For each input, the largest term and the sum of terms (h^2 or |h|), and which entries are constant."""
+    """For each input, the largest term and the sum of terms (h^2 or |h|), and the range of each entry."""
 
     exprs: Sequence[Expr]
     largest: Any = 0.0
     total: Any = 0.0
-    constant: Any = True
-    first: Any = None
-    unseen: Any = False  # constant at the points, but not at points that reach further
+    low: Any = np.inf
+    top: Any = -np.inf
+    unseen: Any = False  # constant at some points, but not at points that reach further
     count: int = 0
 
 
@@ -112,10 +112,9 @@ class HeavyPoints:
             unseen = constant & ~(_close(furthest[0], low) & _close(furthest[1], top))
         with self._lock:
             sums = self.sums.setdefault(key, _Sums(exprs))
-            sums.first = top if sums.first is None else sums.first
             sums.largest = np.maximum(sums.largest, terms.max(axis=(0, -1)))
             sums.total = sums.total + terms.sum(axis=(0, -1))
-            sums.constant = sums.constant & constant & _close(top, sums.first)
+            sums.low, sums.top = np.minimum(sums.low, low), np.maximum(sums.top, top)
             sums.unseen = sums.unseen | unseen
             sums.count += values.shape[0] * values.shape[-1]
 
@@ -131,12 +130,13 @@ class HeavyPoints:
         for key, sums in self.sums.items():
             # Vectors count together only if they have equally many inputs; else compare with the largest.
             mean = means[key[0]] if means[key[0]].shape == sums.total.shape else means[key[0]].max()
-            constant = np.reshape(sums.constant, (len(sums.total), -1)).all(axis=1)
+            constant = _close(sums.low, sums.top)
             # A constant has no heavy points, however large its terms are.
-            terms = np.where(constant, 0.0, sums.largest) / np.where(mean > 0, mean, 1.0)
+            is_constant = np.reshape(constant, (len(sums.total), -1)).all(axis=1)
+            terms = np.where(is_constant, 0.0, sums.largest) / np.where(mean > 0, mean, 1.0)
             heaviest = float(np.max(terms, initial=0.0))
             # An event that no point has met has an unknown size, so it counts as all of the moment.
-            weight = 1.0 if np.any(sums.constant & sums.unseen) else heaviest / sums.count
+            weight = 1.0 if np.any(constant & sums.unseen) else heaviest / sums.count
             if weight > worst and (weight == 1.0 or heaviest > usual):
                 worst, which = weight, key
         if which is not None and worst > most:

@@ -143,8 +143,10 @@ class Repeats:
         return self._recordings[points]
 
     def _within_memory(self, points: int) -> RepeatRecording:
-        memory, repeats = self.options.memory, self._most(points)
+        memory = self.options.memory
         allowed = MEMORY if memory is None else memory
+        most = max(1, AT_ONCE // points) if self.tables is None else self.tables.workspace(points).repeats
+        repeats = min(most, self.options.repeats)
         while True:
             recording = self._record(points, repeats)
             # Without a limit from the user, one repeat runs whatever it takes.
@@ -158,12 +160,6 @@ class Repeats:
                     "inputs at a time, or fewer points.",
                 )
             repeats = max(1, min(repeats // 2, repeats * allowed // recording.bytes))
-
-    def _most(self, points: int) -> int:
-        """Return how many repeats to compute together."""
-        if self.tables is not None:
-            return min(self.tables.workspace(points).repeats, self.options.repeats)
-        return min(max(1, AT_ONCE // points), self.options.repeats)
 
     def _record(self, points: int, repeats: int) -> RepeatRecording:
         samples, options = Samples(self.families, points, repeats), self.options

@@ -1,9 +1,8 @@
 """Tables of the second moments of all vectors of a schedule, as one step of a recording.
 
-The step fills tables of covariances, of expectations of exact atoms, and of second moments, stage by stage;
-other steps read blocks of the kernel from them. Tables are computed for all repeats at once, some rows at a
-time. The work at sample points is divided by repeats or, if memory holds only one repeat, by points. Threads
-share all of it, and no number depends on how many there are.
+The step fills tables of covariances, of expectations of exact atoms, and of second moments, stage by stage,
+for all repeats at once. The work at sample points is divided by repeats or, if memory holds only one repeat,
+by points. Threads share all of it, and no number depends on how many there are.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -69,11 +69,13 @@ def tables_of(x: Setting, result: int, memory: int | None, points: int) -> Table
     return schedule and Tables(schedule, Needs.of(schedule, result), memory)
 
 
+@dataclass(frozen=True)
 class Tables:
     """A schedule, and the memory that its tables and values may take."""
 
-    def __init__(self, schedule: Schedule, needs: Needs, memory: int | None) -> None:
-        self.schedule, self.needs, self.memory = schedule, needs, memory
+    schedule: Schedule
+    needs: Needs
+    memory: int | None
 
     @property
     def rows(self) -> int:
@@ -128,17 +130,16 @@ class Tables:
         return PrincipalAxes.of(trails)
 
 
+@dataclass(frozen=True)
 class RecordedTables:
-    """Blocks of second moments, read from the step that computes all of them.
+    """Blocks of second moments, read from the step that computes all of them."""
 
-    Shapes: `(repeats, inputs)` for an input with itself, else `(repeats, left inputs, right inputs)`.
-    """
-
-    def __init__(self, r: Recorder, schedule: Schedule, step: Traced) -> None:
-        self.r, self.schedule, self.step = r, schedule, step
+    r: Recorder
+    schedule: Schedule
+    step: Traced
 
     def block(self, e: Expr, f: Expr, pair: Pair) -> PerPair | None:
-        """Return E[e f], or None if the schedule does not have this moment."""
+        """Return E[e f]; None if the schedule does not have this moment. For shapes see `Moments.block`."""
         left, right = (self.schedule.vectors.get(x) for x in (e, f))
         # A moment exists only for vectors that share a matrix, directly or through others.
         if left is None or right is None or left.cluster != right.cluster:
@@ -228,19 +229,12 @@ class Moments:
         # Equal ranges of repeats for the threads; with one repeat, its chunks of points are the jobs.
         repeats, size = len(drawing.points), workspace.points
         bounds = np.linspace(0, repeats, min(workspace.threads, repeats) + 1, dtype=int)
+        spans = [slice(k, min(k + size, drawing.count)) for k in range(0, drawing.count, size)]
+        values = (schedule, self.numbers, self.products, drawing, loadings)
         chunks = [
-            PointChunk(
-                schedule,
-                self.numbers,
-                self.products,
-                drawing,
-                loadings,
-                repeats=slice(a, b),
-                points=slice(k, min(k + size, drawing.count)),
-                table=workspace.table,
-            )
+            PointChunk(*values, slice(a, b), points, workspace.table)
             for a, b in pairwise(bounds)
-            for k in range(0, drawing.count, size)
+            for points in spans
         ]
         for steps in schedule.stages:
             self._advance(steps, loadings, chunks)
@@ -341,8 +335,8 @@ class Moments:
         covariances, table = self.covariances[atom.family], self.products[atom.family]
         for kind in atom.kinds:
             if kind.rule is None:  # series are shared: make them before threads start
-                for expanded in (atom.kind, kind):
-                    self._series_of(expanded)
+                self._series_of(atom.kind)
+                self._series_of(kind)
             repeats, columns = len(covariances), len(np.arange(covariances.shape[1])[kind.forms])
             values = np.empty((repeats, atom.forms.stop - atom.forms.start, columns))
             self._by_rows(values, partial(self._products_with, atom, kind, values))
@@ -364,14 +358,11 @@ class Moments:
             values[:, rows] = kind.rule(m, kind_m, q, kind_q, cov)
             return
         left, right = self._own_series(atom)[:, rows, None], self._series_of(kind)[:, None]
-        is_probed = self.probe is not None
-        value, error = pair_sum(left, right, correlation(cov, q * kind_q), errors=is_probed)
-        if is_probed:
+        value, error = pair_sum(left, right, correlation(cov, q * kind_q), errors=self.probe is not None)
+        if self.probe is not None:
             self.r.notes.report(kind.product_name(atom), "Hermite series", float(np.max(error)))
-        values[:, rows] = self._perturbed(value, error)
-
-    def _perturbed(self, value: np.ndarray, error: np.ndarray) -> np.ndarray:
-        return value if self.probe is None else self.probe.perturbed(value, error)
+            value = self.probe.perturbed(value, error)
+        values[:, rows] = value
 
     def _enter(self, table: np.ndarray, rows: slice, columns: Table, block: np.ndarray) -> None:
         """Write new rows (repeats, rows, columns), and mirror them: tables are symmetric."""
@@ -403,7 +394,8 @@ class Moments:
             mean = self.numbers.means[atom.family][None, atom.forms]
             return rule(mean, self._variance(atom.family)[:, atom.forms])
         series = self._own_series(atom)
-        return self._perturbed(series.coefs[..., 0], series.error)
+        value = series.coefs[..., 0]
+        return value if self.probe is None else self.probe.perturbed(value, series.error)
 
     # Hermite series
 
@@ -428,10 +420,9 @@ class Moments:
         """Return a series that is just long enough, repeat by repeat: no repeat changes another."""
         fn, kinks = callable_of(atom, {}, 0), kinks_of(self.r, atom)
         # A model serves smooth functions only: kinks lie elsewhere at every mean and variance.
-        if not kinks:
-            model = self._model(atom, mean, variance)
-            if model is not None:
-                return hermite.series_like(model, fn, mean, variance)
+        model = None if kinks else self._model(atom, mean, variance)
+        if model is not None:
+            return hermite.series_like(model, fn, mean, variance)
         trusted = self._is_trusted(atom, mean, variance)
         repeats = [
             _long_enough(fn, m[None], q[None], kinks, trusted) for m, q in zip(mean, variance, strict=True)
