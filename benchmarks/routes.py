@@ -26,7 +26,7 @@ import netsor as ns
 from netsor.limits import computation
 from netsor.limits.methods import ladder
 from netsor.limits.on_numpy import recording
-from netsor.limits.sampling import repeats, schedule
+from netsor.limits.sampling import schedule, tables
 from netsor.limits.tape import tape
 
 RNG = np.random.default_rng(0)
@@ -101,7 +101,7 @@ def routes() -> Iterator[Route]:
     plain = (tape, "formula_of", lambda *_: None)
     yield Route("closed forms as one step", ns.zoo.simple_rnn(), RNG.standard_normal((100, 50, 4)), *plain)
     sentences = [RNG.standard_normal((t, 4)) for t in (8, 9)]
-    yield Route("tables of moments", ns.zoo.gru(), sentences, repeats, "tables_of", lambda *_: None)
+    yield Route("tables of moments", ns.zoo.gru(), sentences, tables, "tables_of", lambda *_: None)
     long = [RNG.standard_normal((t, 4)) for t in (20, 20)]
     yield Route("linear recursions", ns.zoo.gru(), long, schedule, "find_recursions", lambda *_: {})
 

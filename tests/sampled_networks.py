@@ -12,7 +12,7 @@ import netsor as ns
 from computations import computation
 from limit_cases import hinge
 from netsor import zoo
-from netsor.limits.sampling.records import Schedule
+from netsor.limits.sampling.schedule import Schedule
 from netsor.limits.sampling.tables import Tables
 
 __all__ = [

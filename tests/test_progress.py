@@ -14,7 +14,7 @@ import pytest
 
 import netsor as ns
 from netsor import progress
-from netsor.limits.sampling import repeats
+from netsor.limits.sampling import kernel
 from netsor.progress import bar
 from netsor.reproduce import Experiment
 
@@ -77,7 +77,7 @@ def test_stages_of_samples_tell_their_work(monkeypatch: pytest.MonkeyPatch) -> N
         totals.append(work)
         return nullcontext(lambda note="", work=1.0: told.append(work))
 
-    monkeypatch.setattr(repeats, "bar", watched)
+    monkeypatch.setattr(kernel, "bar", watched)
     ns.kernel(ns.zoo.gru(), points=16, repeats=2)(np.ones((1, 8, 3)) + np.arange(8)[:, None])
     assert sum(told) == pytest.approx(sum(totals))
     assert max(told) >= 2 * np.median(told)

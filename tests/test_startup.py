@@ -24,7 +24,7 @@ HEAVY = (
     "netsor.display",
     "netsor.gp",
     "netsor.lang.syntax",
-    "netsor.limits.sampling.repeats",
+    "netsor.limits.sampling.kernel",
     "netsor.plots",
     "netsor.reports",
     "netsor.reproduce",

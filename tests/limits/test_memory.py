@@ -16,8 +16,9 @@ from effort import peak
 from limit_cases import assert_agree
 from netsor import zoo
 from netsor.limits.on_numpy import recording
-from netsor.limits.sampling import chunks, repeats
-from netsor.limits.sampling.standard_error import Averages
+from netsor.limits.sampling import chunks
+from netsor.limits.sampling import kernel as sampled_kernel
+from netsor.limits.sampling.kernel import Averages
 
 RNG = np.random.default_rng(5)
 TOKENS = RNG.standard_normal((10, 8, 3))
@@ -127,7 +128,7 @@ def counting_bar(calls: list[Any], stop_after: int | None = None):
 @pytest.mark.parametrize("memory", [None, 3 * 2**20])
 def test_progress_reaches_its_end(memory: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
-    monkeypatch.setattr(repeats, "bar", counting_bar(calls))
+    monkeypatch.setattr(sampled_kernel, "bar", counting_bar(calls))
     ns.kernel(zoo.gru(), points=2**9, repeats=6, memory=memory, progress=True)(TWO)
     assert calls
 
@@ -137,7 +138,7 @@ def test_progress_reaches_its_end(memory: int | None, monkeypatch: pytest.Monkey
 def test_an_interrupt_leaves_no_threads(
     memory: int | None, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repeats, "bar", counting_bar([], stop_after=after))
+    monkeypatch.setattr(sampled_kernel, "bar", counting_bar([], stop_after=after))
     for module in (chunks, recording):
         monkeypatch.setattr(module, "cores", lambda: 3)
     before = threading.active_count()

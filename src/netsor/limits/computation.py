@@ -33,14 +33,12 @@ from netsor.limits.rules.recorder import Recorder, Rules
 from netsor.limits.rules.setting import Setting
 from netsor.limits.sampled_families import TILE, Decision, Question, decide
 from netsor.limits.sampling.drawing import Samples, SharedState, sampled_mean
-from netsor.limits.sampling.standard_error import Averages
 from netsor.limits.tape.tape import Tape
 from netsor.limits.tiling import Cut
 from netsor.progress import bar
 
 if TYPE_CHECKING:
-    from netsor.limits.sampling.kernel import SampledKernel
-    from netsor.limits.sampling.repeats import Repeats
+    from netsor.limits.sampling.kernel import Repeats, SampledKernel
     from netsor.limits.sampling.tables import Tables
 
 RATE = 3e8  # multiply-adds per second: a low first guess, for the bar until the first tiles are done
@@ -205,11 +203,11 @@ class Computation:
         from netsor.limits.sampling.kernel import SampledKernel  # most kernels are exact
 
         decision = self.decision()
-        return SampledKernel(self._repeats_of(decision), decision.setting.sampled, decision.reasons)
+        return SampledKernel(self._repeats_of(decision), decision.reasons)
 
     def _repeats_of(self, decision: Decision, question: Question | None = None) -> Repeats:
         """Return the kernel, or the quantity of a question, with sampled families."""
-        from netsor.limits.sampling.repeats import Repeats
+        from netsor.limits.sampling.kernel import Repeats
 
         make, setting = partial(self.recorder, decision.setting), decision.setting
         return Repeats(
@@ -348,15 +346,8 @@ class Computation:
             return finite(on_numpy.single_values(prepared, given)[answer.array.step])
         if exact:
             return None
-        asked = self._repeats_of(self.decision(question), question)
-        points, average = self.options.first_points, Averages()
-        if asked.is_zero(points):
-            return None
-        shared = SharedState()
-        for some in asked.runs(given, points, range(self.options.repeats), shared):
-            average.add(some)
-        shared.heavy.weight()  # raises LimitError if a few points dominate
-        return finite(average.mean)[None]
+        mean = self._repeats_of(self.decision(question), question).mean(given)
+        return None if mean is None else mean[None]
 
 
 def _require_scale(name: str, data: np.ndarray) -> None:

@@ -12,8 +12,8 @@ from computations import computation
 from effort import peak
 from netsor import zoo
 from netsor.limits.sampling import recursions
-from netsor.limits.sampling.records import Core, CoreGroup, Recursion, Schedule
-from netsor.limits.sampling.recursions import in_order, recursive_sums, states_shape
+from netsor.limits.sampling.recursions import Core, CoreGroup, in_order, recursive_sums, states_shape
+from netsor.limits.sampling.schedule import Schedule
 from sampled_networks import FEW_NAMES, INPUTS, NAMES, NETWORKS, SETS, schedule
 
 pytest.importorskip("numba")
@@ -23,6 +23,10 @@ pytest.importorskip("numba")
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Recursions wherever there are any."""
     monkeypatch.setattr(recursions, "_is_worth_it", lambda *_: True)
+
+
+def row(k: int) -> slice:
+    return slice(int(k), int(k) + 1)
 
 
 @pytest.mark.parametrize("count", [1, 7, 512, 1300])
@@ -41,9 +45,24 @@ def test_sums_by_brute_force(count: int) -> None:
     factor[3] = factor[2]  # two chains with the same factor
     weights = rng.standard_normal((repeats, starts[-1], starts[-1]))
     weights = weights + weights.swapaxes(1, 2)
-    recursion = Recursion.of(before, factor)
-    assert recursion.chain.tolist() == [0, 1, 0, 1, 2, 1, 0, 2, 0]
-    group = CoreGroup(pool=0, size=rows, sampled=sampled, starts=starts[:-1], atoms={}, recursion=recursion)
+    cores = []  # a core for each row
+    for x in range(rows):
+        own, follows = sampled[starts[x] : starts[x + 1]], before[x] >= 0
+        cores.append(
+            Core(
+                group=0,
+                rows=row(x),
+                parts=slice(int(starts[x]), int(starts[x + 1])),
+                constants=[()] * len(own),
+                sampled=[row(k) for k in own],
+                atoms=[{}] * len(own),
+                before=row(before[x]) if follows else None,
+                factor=row(factor[x]) if follows else None,
+            )
+        )
+    group = CoreGroup.of(0, cores)
+    assert group.recursion is not None
+    assert group.recursion.chain.tolist() == [0, 1, 0, 1, 2, 1, 0, 2, 0]
     states = np.full(states_shape(group, repeats, count), 7.0)  # of another run
     parts: list[np.ndarray] = []  # of each row, (repeats, all parts, points)
     for x in range(rows):
@@ -53,7 +72,7 @@ def test_sums_by_brute_force(count: int) -> None:
     wanted = np.array([[np.einsum("kpn,kpq,kqn->k", a, weights, b) for b in parts] for a in parts])
     for first, last in ((0, 2), (2, 4), (4, 5), (5, 8), (8, 9)):
         new = slice(int(starts[first]), int(starts[last]))
-        core = Core(0, slice(first, last), new, 0, False)
+        core = Core(0, slice(first, last), new, [], [], [])
         found = recursive_sums(group, core, pool, weights[:, new][:, :, in_order(group, core)], states)
         size = np.abs(wanted).max()
         np.testing.assert_allclose(

@@ -7,6 +7,7 @@ only.
 
 from __future__ import annotations
 
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import reduce
 from operator import mul
@@ -21,12 +22,11 @@ from netsor.expect.points.principal_axes import LARGEST_ROTATION
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, subtrees
-from netsor.limits.sampling.drawing import Drawing
-from netsor.limits.sampling.numbers import Numbers
-from netsor.limits.sampling.records import Core, Form, SampledRow, Schedule, VectorStep
-from netsor.limits.sampling.recursions import in_order, recursive_sums, states_shape
-from netsor.limits.sampling.standard_error import reaching
-from netsor.threads import cores
+from netsor.limits.sampling.drawing import Drawing, reaching
+from netsor.limits.sampling.recursions import Core, CoreGroup, in_order, recursive_sums, states_shape
+from netsor.limits.sampling.schedule import Schedule
+from netsor.limits.sampling.variables import Form, Numbers, SampledRow, VectorStep, as_slice
+from netsor.threads import cores, in_parts
 
 FLOAT = 8  # bytes of a number
 AT_ONCE = 2**17  # sample points of all repeats that are computed together: more save no time per point
@@ -71,7 +71,8 @@ class Needs:
         new_cores = [step.core for step in schedule.steps if step.core]
         rows = [core.parts_of_input * core.parts.stop for core in new_cores]
         states = sum(group.states for group in groups)
-        weights = max((core.weights for core in new_cores if groups[core.group].recursion), default=0)
+        recursive = [core.parts for core in new_cores if groups[core.group].recursion]
+        weights = max(((parts.stop - parts.start) * parts.stop for parts in recursive), default=0)
         values = sum(schedule.pools) + states + schedule.alive + 4 * inputs + sum(drawn)
         tables = moments + covariances + 2 * sum(n**2 for n in drawn) + series + 12 * inputs * largest
         tables += 2 * weights
@@ -154,108 +155,60 @@ class Workspace:
 # Values
 
 
-class RepeatChunk:
-    """Repeats that one thread prepares: loadings of variables, and weights of recursions."""
+class PointChunk:
+    """Values at a chunk of the points of some repeats: arrays (repeats, rows, points).
+
+    products  by family, E of products of exact atoms: (repeats, atoms, atoms)
+    table     largest number of products of parts at a time, per repeat
+    """
 
     def __init__(
         self,
         schedule: Schedule,
         numbers: Numbers,
+        products: list[np.ndarray],
         drawing: Drawing,
-        repeats: slice,
         loadings: list[Loadings] | list[LandmarkLoadings],
-        workspace: Workspace,
+        repeats: slice,
+        points: slice,
+        table: int,
     ) -> None:
-        self.schedule, self.numbers, self.repeats = schedule, numbers, repeats
-        self.loadings, self.count = loadings[repeats], repeats.stop - repeats.start
-        self.steps: list[VectorStep] = []
-        self.rows: dict[Expr, list[np.ndarray]] = {}  # by new form: its loadings in each repeat
-        self.weights: dict[tuple[int, int], np.ndarray] = {}  # by group and first row of a new core
-        self.products: list[np.ndarray] = []
-        starts, size = range(0, drawing.count, workspace.points), workspace.points
-        chunks = [slice(k, min(k + size, drawing.count)) for k in starts]
-        self.point_chunks = [PointChunk(self, drawing, points, workspace.table) for points in chunks]
-
-    def prepare(
-        self, steps: list[VectorStep], covariances: dict[Expr, np.ndarray], products: list[np.ndarray]
-    ) -> None:
-        """Compute what all points share at the steps of one depth.
-
-        covariances   by new form that is drawn: (repeats of the run, new, so far)
-        products      by family, E of products of exact atoms: (repeats of the run, atoms, atoms)
-        """
-        self.steps, self.products = steps, [table[self.repeats] for table in products]
-        recursive = (core for core in self.new_cores if self.schedule.groups[core.group].recursion)
-        self.weights = {(core.group, core.rows.start): self._weights(core) for core in recursive}
-        self.rows = {}
-        for form in (form for step in steps for form in step.forms if form.expr in covariances):
-            self.rows[form.expr] = [
-                loadings.extend(form.family, cov[:, : form.rows.start], cov[:, form.rows])
-                for loadings, cov in zip(self.loadings, covariances[form.expr][self.repeats], strict=True)
-            ]
-
-    def _weights(self, core: Core) -> np.ndarray:
-        """Return the C of a recursion: E of exact atoms times constants, (repeats, new parts, parts)."""
-        order = in_order(self.schedule.groups[core.group], core)
-        weights = np.ones((self.count, core.parts.stop - core.parts.start, len(order)))
-        self.multiply(weights, core.group, core.parts, order)
-        return weights
-
-    def multiply(self, table: np.ndarray, group: int, new: slice, parts: slice | np.ndarray) -> None:
-        """Multiply (repeats, new, parts) in place by the expectations of exact atoms and by constants."""
-        for family, atoms in self.schedule.groups[group].atoms.items():
-            # One index at a time is faster than both at once.
-            table *= np.take(self.products[family][:, atoms[new]], atoms[parts], axis=2)
-        constants = self.numbers.constants[group]
-        if constants is not None:
-            table *= constants[new, None] * constants[parts]
-
-    @property
-    def new_cores(self) -> list[Core]:
-        return [step.core for step in self.steps if step.core]
-
-
-class PointChunk:
-    """Values at a chunk of the points of some repeats: arrays (repeats, rows, points).
-
-    table   largest number of products of parts at a time, per repeat
-    """
-
-    def __init__(self, owner: RepeatChunk, drawing: Drawing, points: slice, table: int) -> None:
-        self.schedule, self.numbers, self.table = owner.schedule, owner.numbers, table
-        self.heavy, repeats = drawing.heavy, owner.repeats
-        count = points.stop - points.start
-        dimensions = [loadings.dimensions for loadings in owner.loadings]
-        self.noise = Noise(drawing.points[repeats], dimensions, points)
-        self.pools = [np.empty((owner.count, size, count)) for size in self.schedule.pools]
+        self.schedule, self.numbers, self.heavy, self.table = schedule, numbers, drawing.heavy, table
+        self.repeats, self.products = repeats, [table[repeats] for table in products]
+        members, count = repeats.stop - repeats.start, points.stop - points.start
+        self.noise = Noise(drawing.points[repeats], [x.dimensions for x in loadings[repeats]], points)
+        self.pools = [np.empty((members, size, count)) for size in schedule.pools]
         self.values: dict[Expr, Block] = {}
         self.forms: set[Expr] = set()
         self.states = {
             number: drawing.shared.zeros(
-                ("states", repeats.start, points.start, number), states_shape(group, owner.count, count)
+                ("states", repeats.start, points.start, number), states_shape(group, members, count)
             )
-            for number, group in enumerate(self.schedule.groups)
+            for number, group in enumerate(schedule.groups)
             if group.recursion
         }
 
-    def sums(self, repeats: RepeatChunk) -> list[np.ndarray]:
-        """Draw the new variables; return for each new core its sums with all cores so far."""
-        self._advance(repeats.steps, repeats.rows)
-        return [self._core_sums(repeats, core) for core in repeats.new_cores]
+    def sums(
+        self, steps: list[VectorStep], rows: list[dict[Expr, np.ndarray]], weights: list[np.ndarray]
+    ) -> list[np.ndarray]:
+        """Draw the new variables; return for each new core its sums with all cores so far.
 
-    def _advance(self, steps: list[VectorStep], rows: dict[Expr, list[np.ndarray]]) -> None:
-        """Draw and evaluate what is new at the steps of one depth."""
-        forms = [form for step in steps for form in step.forms if form.expr in rows]
+        rows     for each repeat, the loadings of the new forms that are drawn
+        weights  for each new core, its `recursion_weights`
+        """
+        forms = [form for step in steps for form in step.forms if form.expr in rows[0]]
         with np.errstate(all="ignore"):
             # Draw family by family: the noise of a family is one array that grows.
             for form in sorted(forms, key=lambda form: form.family):
-                self._draw(form, rows[form.expr])
+                self._draw(form, [loadings[form.expr] for loadings in rows[self.repeats]])
             for step in steps:
                 for row in step.rows:
                     assert step.core is not None
                     self._fill(self.schedule.groups[step.core.group].pool, row)
                 for expr in step.expired:
                     self.values.pop(expr, None)
+            cores = (step.core for step in steps if step.core)
+            return [self._core_sums(core, w) for core, w in zip(cores, weights, strict=True)]
 
     def _draw(self, form: Form, rows: list[np.ndarray]) -> None:
         samples = self.noise.variables(form.family, rows)
@@ -280,10 +233,7 @@ class PointChunk:
         return reduce(mul, factors) if factors else 1.0
 
     def _further(self, row: SampledRow, pool: np.ndarray) -> np.ndarray:
-        """Return a row at points that reach further.
-
-        Values whose forms have already been dropped stay as they are.
-        """
+        """Return a row at points that reach further; values whose forms have been dropped stay."""
         values, inside = self.values, {node for expr in row.exprs for node in subtrees(expr)}
         dropped = (inside & self.forms) - values.keys()
         try:
@@ -309,36 +259,67 @@ class PointChunk:
             self.values[node] = node.op.run(*args, **node.options) if sampled else evaluate(node, {})
         return self.values[node]
 
-    def _core_sums(self, repeats: RepeatChunk, core: Core) -> np.ndarray:
+    def _core_sums(self, core: Core, weights: np.ndarray) -> np.ndarray:
         """Return sums over the points of a new core times each core: (repeats, inputs, rows so far)."""
         group, new, count = self.schedule.groups[core.group], core.parts, core.parts_of_input
         pool = self.pools[group.pool]
         if group.recursion:
-            weights = repeats.weights[core.group, core.rows.start]
-            return recursive_sums(group, core, pool, weights, self.states[core.group])
+            return recursive_sums(group, core, pool, weights[self.repeats], self.states[core.group])
         products = np.empty((len(pool), core.inputs, core.rows.stop))
         step = max(1, self.table // (count * new.stop))
-        with np.errstate(all="ignore"):
-            for k in range(0, core.inputs, step):
-                stop = min(k + step, core.inputs)
-                parts = slice(new.start + count * k, new.start + count * stop)
-                products[:, k:stop] = self._products_of_parts(repeats, core, parts, pool)
+        for k in range(0, core.inputs, step):
+            stop = min(k + step, core.inputs)
+            parts = slice(new.start + count * k, new.start + count * stop)
+            products[:, k:stop] = self._products_of_parts(core, parts, pool)
         return products
 
-    def _products_of_parts(
-        self, repeats: RepeatChunk, core: Core, parts: slice, pool: np.ndarray
-    ) -> np.ndarray:
+    def _products_of_parts(self, core: Core, parts: slice, pool: np.ndarray) -> np.ndarray:
         """Return these sums for the inputs that own `parts`, from the products of all parts."""
         group, stop = self.schedule.groups[core.group], core.parts.stop
-        rows = group.sampled[parts]
+        rows = group.sampled[:stop]
         # Rows of the pool that are in order are read as a slice, without a copy.
-        left = slice(int(rows[0]), int(rows[-1]) + 1) if core.plain else rows
-        table = pool[:, left] @ pool[:, : stop if core.plain else core.pool_size].swapaxes(1, 2)
-        if not core.plain:
-            table = table[:, :, group.sampled[:stop]]
-        repeats.multiply(table, core.group, parts, slice(stop))
+        left, right = as_slice(rows[parts]), as_slice(rows)
+        if isinstance(right, slice):
+            table = pool[:, left] @ pool[:, right].swapaxes(1, 2)
+        else:
+            # Several parts may have the same row, so multiply rows, not parts.
+            table = (pool[:, left] @ pool[:, : rows.max() + 1].swapaxes(1, 2))[:, :, rows]
+        multiply(table, group, self.products, self.numbers.constants[core.group], parts, slice(stop))
         # Several parts of one core: add up their products.
         if stop > core.rows.stop:
             table = np.add.reduceat(table, group.starts[: core.rows.stop], axis=2)
             table = table.reshape(len(table), -1, core.parts_of_input, core.rows.stop).sum(2)
         return table
+
+
+def recursion_weights(
+    core: Core, group: CoreGroup, products: list[np.ndarray], constants: np.ndarray | None, threads: Executor
+) -> np.ndarray:
+    """Return the C of a recursion: E of exact atoms times constants, (repeats, new parts, parts)."""
+    repeats = len(products[0])
+    if group.recursion is None:
+        return np.empty((repeats, 0, 0))
+    order = in_order(group, core)
+    weights = np.ones((repeats, core.parts.stop - core.parts.start, len(order)))
+
+    def fill(part: slice) -> None:
+        multiply(weights[part], group, [table[part] for table in products], constants, core.parts, order)
+
+    in_parts(threads, repeats, 1, fill)
+    return weights
+
+
+def multiply(
+    table: np.ndarray,
+    group: CoreGroup,
+    products: list[np.ndarray],
+    constants: np.ndarray | None,
+    new: slice,
+    parts: slice | np.ndarray,
+) -> None:
+    """Multiply (repeats, new, parts) in place by the expectations of exact atoms and by constants."""
+    for family, atoms in group.atoms.items():
+        # One index at a time is faster than both at once.
+        table *= np.take(products[family][:, atoms[new]], atoms[parts], axis=2)
+    if constants is not None:
+        table *= constants[new, None] * constants[parts]

@@ -11,15 +11,17 @@ run computes some repeats with a `Drawing`; all runs of a call share a `SharedSt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from math import prod
 from operator import mul
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from netsor.errors import LimitError
 from netsor.expect.points.landmark_loadings import Landmarks
 from netsor.expect.points.loadings import FixedChoices, Loadings, Noise
 from netsor.expect.points.normal import NormalPoints
@@ -27,12 +29,12 @@ from netsor.expect.points.principal_axes import PrincipalAxes
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Expr, Ref, refs
+from netsor.lang.show import shown_short
 from netsor.limits.rules.atoms import HOLE, Atom, replace_exprs
 from netsor.limits.rules.lincomb import cov, mean
 from netsor.limits.rules.moment import values_of
 from netsor.limits.rules.pairs import Pair, PerInput, PerPair, padded
 from netsor.limits.rules.recorder import Asking, Recorder
-from netsor.limits.sampling.standard_error import HeavyPoints, reaching
 from netsor.limits.tape.tape import Span
 from netsor.limits.tape.traced import Traced
 
@@ -40,7 +42,130 @@ if TYPE_CHECKING:
     from netsor.limits.sampling.tables import RecordedTables
 
 Atoms = tuple[Atom, ...]
+Key = tuple[Hashable, Hashable]  # a group of vectors, and one vector of it
 DRAWING = "drawing"  # the name of the `Drawing` among the values that a run is given
+
+
+# Heavy points
+
+
+def reaching(samples: np.ndarray) -> np.ndarray:
+    """Move samples `(..., points)` of Gaussian variables further from their mean.
+
+    Points at 3.7 standard deviations, the largest of a few thousand, move to 6. An event beyond 6 has
+    probability 1e-9, which no kernel notices.
+    """
+    middle = samples.mean(axis=-1, keepdims=True)
+    return middle + 1.6 * (samples - middle)
+
+
+@dataclass
+class _Sums:
+    """For each input, the largest term and the sum of terms (h^2 or |h|), and the range of each entry."""
+
+    exprs: Sequence[Expr]
+    largest: Any = 0.0
+    total: Any = 0.0
+    low: Any = np.inf
+    top: Any = -np.inf
+    unseen: Any = False  # constant at some points, but not at points that reach further
+    count: int = 0
+
+
+@dataclass
+class HeavyPoints:
+    """The weights of the heaviest points over all repeats of a call; threads add to it.
+
+    The spread of repeats says nothing about rare events and heavy tails. An event that no point meets gives 0
+    with error 0. For a function that grows like an exponential, the few largest values determine the mean,
+    and the next ones would change it by as much. So we keep for every vector h the weight of its heaviest
+    point: the largest term of the sum of h^2, relative to that sum (of |h| if only the mean of h matters). If
+    h has the same value at all points, it is evaluated again at points that reach further.
+
+    The entries of an index are added up first, as kernels do. Of thousands of entries one always has a heavy
+    point, which says nothing about their sum.
+    """
+
+    sums: dict[Key, _Sums] = field(default_factory=dict)
+    _lock: Any = field(default_factory=Lock, repr=False)
+
+    def add(
+        self,
+        key: Key,
+        exprs: Sequence[Expr],
+        values: np.ndarray,
+        further: Callable[[], np.ndarray],
+        squared: bool = True,
+    ) -> None:
+        """Add values `(repeats, inputs, index..., points)` of a product of expressions.
+
+        further   evaluates the product at points that reach further
+        squared   whether second moments matter; else only means do
+        """
+        low, top = _range(values)
+        entries = values.reshape(*values.shape[:2], -1, values.shape[-1])
+        terms = np.einsum("rien,rien->rin", entries, entries) if squared else np.abs(entries).sum(axis=2)
+        constant = _close(low, top)
+        unseen = np.zeros_like(constant)
+        if constant.any():
+            furthest = _range(further())
+            unseen = constant & ~(_close(furthest[0], low) & _close(furthest[1], top))
+        with self._lock:
+            sums = self.sums.setdefault(key, _Sums(exprs))
+            sums.largest = np.maximum(sums.largest, terms.max(axis=(0, -1)))
+            sums.total = sums.total + terms.sum(axis=(0, -1))
+            sums.low, sums.top = np.minimum(sums.low, low), np.maximum(sums.top, top)
+            sums.unseen = sums.unseen | unseen
+            sums.count += values.shape[0] * values.shape[-1]
+
+    def weight(self) -> float:
+        """Return the largest weight of a point in a moment of a sum of vectors, or 0 if all tails are light.
+
+        A kernel adds up the vectors of one group (the first entry of a key), so a weight is relative to the
+        largest of these. A weight that is too large for any error estimate is an error.
+        """
+        usual, most = 30.0, 0.25  # largest term over mean, for light tails; largest weight with an estimate
+        means = self._group_means()
+        worst, which = 0.0, None
+        for key, sums in self.sums.items():
+            # Vectors count together only if they have equally many inputs; else compare with the largest.
+            mean = means[key[0]] if means[key[0]].shape == sums.total.shape else means[key[0]].max()
+            constant = _close(sums.low, sums.top)
+            # A constant has no heavy points, however large its terms are.
+            is_constant = np.reshape(constant, (len(sums.total), -1)).all(axis=1)
+            terms = np.where(is_constant, 0.0, sums.largest) / np.where(mean > 0, mean, 1.0)
+            heaviest = float(np.max(terms, initial=0.0))
+            # An event that no point has met has an unknown size, so it counts as all of the moment.
+            weight = 1.0 if np.any(constant & sums.unseen) else heaviest / sums.count
+            if weight > worst and (weight == 1.0 or heaviest > usual):
+                worst, which = weight, key
+        if which is not None and worst > most:
+            name = " * ".join(shown_short(e, 1000) for e in self.sums[which].exprs)
+            raise LimitError(
+                f"too few sample points carry the moments of `{name}`: a rare event, or a heavy tail",
+                remedy="Take more with points=..., make the event more frequent, or the function grow more "
+                "slowly.",
+            )
+        return worst
+
+    def _group_means(self) -> dict[Hashable, np.ndarray]:
+        """For each group, the largest mean term of its vectors: by input if the vectors have equally many."""
+        means: dict[Hashable, np.ndarray] = {}
+        for (group, _), sums in self.sums.items():
+            mean, largest = sums.total / sums.count, means.get(group, np.zeros(1))
+            alike = mean.shape == largest.shape or 1 in (mean.size, largest.size)
+            means[group] = np.maximum(mean, largest if alike else largest.max())
+        return means
+
+
+def _range(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the least and the largest value of each entry; values are `(repeats, entries..., points)`."""
+    return values.min(axis=-1).min(axis=0), values.max(axis=-1).max(axis=0)
+
+
+def _close(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return whether numbers are equal up to rounding."""
+    return np.abs(a - b) <= 1e-12 * np.abs(a)
 
 
 # Runs
@@ -48,7 +173,7 @@ DRAWING = "drawing"  # the name of the `Drawing` among the values that a run is 
 
 @dataclass
 class SharedState:
-    """State that the runs of one call share, or several calls that must make the same choices.
+    """State that the runs of one call share, or of several calls that must make the same choices.
 
     fixed      pivots and axes of the first call, by seed and number of points; None if each call chooses
     landmarks  which inputs are landmarks, if the others are drawn given these
@@ -95,7 +220,7 @@ class Drawing:
         count: int,
         repeats: range,
         shared: SharedState,
-        advance: Callable[..., None],
+        advance: Callable[..., None] = lambda work: None,
         is_pilot: bool = False,
     ) -> None:
         self.seed, self.count, self.repeats, self.shared, self.advance = seed, count, repeats, shared, advance
@@ -126,17 +251,13 @@ class Drawing:
             self.noise = Noise(self.points, dimensions, slice(0, self.count))
         rows = []
         for k, loadings in enumerate(self.loadings):
-            new = _repeat(cov_new, k)
-            old = np.concatenate([np.zeros((len(new), 0)), *(_repeat(m, k) for m in cov_with_old)], axis=1)
+            # A covariance that no sample has changed is the same for all repeats, and has one matrix.
+            new, *old_blocks = (m[k if len(m) > 1 else 0] for m in (cov_new, *cov_with_old))
+            old = np.concatenate([np.zeros((len(new), 0)), *old_blocks], axis=1)
             # The covariance is symmetric only up to rounding.
             rows.append(loadings.extend(family, old, (new + new.T) / 2))
             self.points[k].used = loadings.used
         return self.noise.variables(family, rows)
-
-
-def _repeat(matrices: np.ndarray, k: int) -> np.ndarray:
-    # A covariance that no sample has changed is the same for all repeats, and has one matrix.
-    return matrices[k if len(matrices) > 1 else 0]
 
 
 # Rules
@@ -179,10 +300,8 @@ def samples(r: Recorder, form: Expr) -> Asking:
     index, inputs = r.index(form), r.inputs_of(form)
 
     # Each draw takes the one before as an argument, so that draws consume coordinates of the points in order.
-    def draw(
-        drawing: Drawing, before: Any, cov_new: np.ndarray, cov_with_old: list[np.ndarray]
-    ) -> np.ndarray:
-        return drawing.extend(family, cov_new, cov_with_old)
+    def draw(drawing: Drawing, before: Any, *covariances: Any) -> np.ndarray:
+        return drawing.extend(family, *covariances)
 
     shape = (plan.repeats, inputs * prod(index), plan.points)
     plan.last = r.tape.call(draw, (drawing_leaf(r), plan.last, cov_new, cov_with_old), shape, np.float64)
@@ -260,29 +379,23 @@ def sampled_mean(r: Recorder, left: Atoms, right: Atoms, pair: Pair) -> Asking:
 
 
 def _average(x: PerInput, y: PerInput, pair: Pair) -> Traced:
-    a, b, ranks, same, tied = x.array, y.array, (x.rank, y.rank), pair.same, pair.tied
+    a, b, tape, rows, cols = x.array, y.array, pair.tape, pair.rows, pair.cols
     shape = _average_shape(a.shape, b.shape, pair)
-    if not pair.is_tile:
-        average = a.tape.call(lambda a, b: _means(a, b, ranks, same, tied), (a, b), shape, np.float64)
-        a.tape.costs[average.step] = a.shape[-1]
-        return average
-    tape, rows, cols = pair.tape, pair.rows, pair.cols
-    assert tape is not None
-    assert rows is not None
-    assert cols is not None
-    # A pair of inputs of one tile: read the samples of its rows and of its columns only.
-    left, right = tape.reader(a), tape.reader(b)
+    means = partial(_means, ranks=(x.rank, y.rank), same=pair.same, tied=pair.tied)
+    if tape is None or rows is None or cols is None:
+        tape = a.tape
+        average = tape.call(means, (a, b), shape, np.float64)
+    else:
+        # A pair of inputs of one tile: read the samples of its rows and of its columns only.
+        left, right = tape.reader(a), tape.reader(b)
 
-    def read(given: Any, spans: Mapping[Span, Span]) -> np.ndarray:
-        return _means(_tile(left(given), spans[rows]), _tile(right(given), spans[cols]), ranks, same, tied)
+        def of_tile(given: Any, spans: Mapping[Span, Span]) -> np.ndarray:
+            sides = ((left(given), spans[rows]), (right(given), spans[cols]))
+            return means(*(x if x.shape[1] == 1 else x[:, slice(*span)] for x, span in sides))
 
-    average = tape.leaf(("average", a.step, b.step, pair), shape, np.float64, read)
+        average = tape.leaf(("average", a.step, b.step, pair), shape, np.float64, of_tile)
     tape.costs[average.step] = a.shape[-1]
     return average
-
-
-def _tile(x: np.ndarray, span: Span) -> np.ndarray:
-    return x if x.shape[1] == 1 else x[:, slice(*span)]
 
 
 def _average_shape(a: tuple[int, ...], b: tuple[int, ...], pair: Pair) -> tuple[int, ...]:
@@ -290,10 +403,8 @@ def _average_shape(a: tuple[int, ...], b: tuple[int, ...], pair: Pair) -> tuple[
     index = np.broadcast_shapes(left, right) if pair.tied else (*left, *right)
     if pair.same:
         return (a[0], max(a[1], b[1]), *index)
-    counts = (
-        n if span is None or n == 1 else span[1] - span[0]
-        for n, span in ((a[1], pair.rows), (b[1], pair.cols))
-    )
+    sides = ((a[1], pair.rows), (b[1], pair.cols))
+    counts = (n if span is None or n == 1 else span[1] - span[0] for n, span in sides)
     return (a[0], *counts, *index)
 
 
@@ -302,7 +413,7 @@ def _means(a: np.ndarray, b: np.ndarray, ranks: tuple[int, int], same: bool, tie
 
     a, b   (repeats, inputs, index..., points); if `tied`, the result has one index in place of two
     """
-    n, repeats = a.shape[-1], a.shape[0]
+    n = a.shape[-1]
     if tied:
         rank = max(ranks)
         a, b = padded(a, 2, ranks[0], rank), padded(b, 2, ranks[1], rank)
@@ -310,18 +421,9 @@ def _means(a: np.ndarray, b: np.ndarray, ranks: tuple[int, int], same: bool, tie
             return np.einsum("...n,...n->...", a, b) / n
         a, b = np.moveaxis(a, 1, -2), np.moveaxis(b, 1, -2)
         return np.moveaxis(a @ np.swapaxes(b, -1, -2), (-2, -1), (1, 2)) / n
-    if same:
-        gram = a.reshape(*a.shape[:2], -1, n) @ np.swapaxes(b.reshape(*b.shape[:2], -1, n), -1, -2) / n
-        return gram.reshape(*gram.shape[:2], *a.shape[2:-1], *b.shape[2:-1])
-    gram = _gram(a.reshape(repeats, -1, n), b.reshape(repeats, -1, n)) / n
-    return np.moveaxis(gram.reshape(repeats, *a.shape[1:-1], *b.shape[1:-1]), a.ndim - 1, 2)
-
-
-def _gram(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return a[k] @ b[k].T for every repeat: (repeats, rows, points) to (repeats, rows, rows).
-
-    Single rows avoid BLAS, whose threads cost more than the work.
-    """
-    if a.shape[1] * b.shape[1] == 1:
-        return np.einsum("kpn,kqn->kpq", a, b)
-    return np.stack([x @ y.T for x, y in zip(a, b, strict=True)])
+    # Either the inputs of both sides are one axis, or they belong to the rows of the products.
+    batch = a.shape[: 2 if same else 1]
+    left, right = a.shape[len(batch) : -1], b.shape[len(batch) : -1]
+    gram = a.reshape(*batch, -1, n) @ np.swapaxes(b.reshape(*b.shape[: len(batch)], -1, n), -1, -2) / n
+    gram = gram.reshape(*gram.shape[: len(batch)], *left, *right)
+    return gram if same else np.moveaxis(gram, a.ndim - 1, 2)

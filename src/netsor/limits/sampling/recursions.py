@@ -22,11 +22,10 @@ import numpy as np
 from netsor.lang.expr import Expr
 from netsor.limits.on_numpy.compiled_loops import is_available
 from netsor.limits.rules.atoms import Atom
-from netsor.limits.sampling.records import Core, CoreGroup
+from netsor.limits.sampling.vectors import PartKey
 from netsor.machine_code import compiled
 
-RowKey = tuple[Atom, ...] | Expr  # a product of sampled atoms, or a whole expression of sampled forms
-PartKey = tuple[tuple[Expr, ...], RowKey, tuple[tuple[str, Atom], ...]]  # constants, row, atoms by family
+ONE = slice(0, 1)  # the row of the number 1 in a table of products
 Whole = tuple[frozenset[PartKey], int]  # the parts of a core in any order, and its number of inputs
 
 
@@ -131,6 +130,128 @@ def _is_worth_it(cores: Sequence[CoreKey], follows: Mapping[CoreKey, Follows], m
     return parts**2 > 6 * (rows + new) ** 2 and chains * rows <= max(parts, most_states)
 
 
+# Cores and their groups
+
+
+@dataclass(frozen=True)
+class Core:
+    """A sum of parts: its rows in its group, and its parts (inputs by parts) among those of the group.
+
+    For each part of an input, its constants, its sampled rows, and by family the rows of its exact atom in
+    the table of products. In a recursion, these are only the parts that do not come from the core before.
+
+    before, factor   rows of the core that is multiplied, and of the sampled factor; None if there is none
+    """
+
+    group: int
+    rows: slice
+    parts: slice
+    constants: list[tuple[Expr, ...]]
+    sampled: list[slice]
+    atoms: list[dict[int, slice]]
+    before: slice | None = None
+    factor: slice | None = None
+
+    @property
+    def inputs(self) -> int:
+        return self.rows.stop - self.rows.start
+
+    @property
+    def parts_of_input(self) -> int:
+        return len(self.sampled)
+
+
+@dataclass(frozen=True)
+class Recursion:
+    """Rows that are multiples of other rows plus parts of their own.
+
+    before   (rows,): the row that is multiplied, or -1
+    factor   (rows,): the sampled row that multiplies it, or -1
+    chain    (rows,): the number of the chain that a row belongs to
+    place    (rows,): the position of a row if all rows are sorted by chain
+    begin    (chains,): the place of the first row of each chain
+    offset   (chains, chains): where the states of the last row of one chain with the rows of another begin;
+             the states of two chains with each other are neighbours
+    """
+
+    before: np.ndarray
+    factor: np.ndarray
+    chain: np.ndarray
+    place: np.ndarray
+    begin: np.ndarray
+    offset: np.ndarray
+
+    @property
+    def chains(self) -> int:
+        return len(self.begin)
+
+    @classmethod
+    def of(cls, before: np.ndarray, factor: np.ndarray) -> Recursion:
+        """Divide rows into chains, in which each row follows the one before."""
+        # A row begins a chain if it follows none; all others belong to the chain of the row that they follow.
+        chain = np.cumsum(before < 0) - 1
+        for row in np.flatnonzero(before >= 0):
+            chain[row] = chain[before[row]]
+        sizes = np.bincount(chain)
+        # Two chains have states for the last row of each with all rows of the other, stored side by side.
+        both = np.tril(sizes[:, None] + sizes, -1) + np.diag(sizes)
+        first = np.reshape(np.cumsum(both) - both.ravel(), both.shape)
+        offset = np.tril(first) + np.triu((first + sizes).T, 1)
+        place = np.argsort(np.argsort(chain, kind="stable"))
+        return cls(before, factor, chain, place, np.cumsum(sizes) - sizes, offset)
+
+
+@dataclass(frozen=True)
+class CoreGroup:
+    """Cores whose second moments are needed, and the parts of all of them, core by core and input by input.
+
+    pool        number of the pool that holds the sampled rows
+    sampled     (parts,): the sampled row of each part
+    starts      (rows,): where the parts of each row begin
+    atoms       by family, (parts,): the row of each part in the table of products
+    """
+
+    pool: int
+    cores: list[Core]
+    sampled: np.ndarray
+    starts: np.ndarray
+    atoms: dict[int, np.ndarray]
+    recursion: Recursion | None
+
+    @classmethod
+    def of(cls, pool: int, cores: list[Core]) -> CoreGroup:
+        def of_parts(rows: Callable[[Core], Sequence[slice]]) -> np.ndarray:
+            return np.concatenate(
+                [np.array([spread(s, core.inputs) for s in rows(core)], int).T.ravel() for core in cores]
+            )
+
+        def of_rows(rows: Callable[[Core], slice | None]) -> np.ndarray:
+            return np.concatenate([spread(rows(c) or slice(-1, 0), c.inputs) for c in cores])
+
+        families = sorted({family for core in cores for part in core.atoms for family in part})
+        # Parts without an atom of a family point to row 0, the number 1.
+        atoms = {f: of_parts(lambda c, f=f: [part.get(f, ONE) for part in c.atoms]) for f in families}
+        before, factor = of_rows(lambda core: core.before), of_rows(lambda core: core.factor)
+        recursion = Recursion.of(before, factor) if np.any(before >= 0) else None
+        starts = [core.parts.start + core.parts_of_input * np.arange(core.inputs) for core in cores]
+        return cls(pool, cores, of_parts(lambda c: c.sampled), np.concatenate(starts), atoms, recursion)
+
+    @property
+    def size(self) -> int:
+        """Number of rows: one for each core and input."""
+        return self.cores[-1].rows.stop
+
+    @property
+    def states(self) -> int:
+        """Number of values that a recursion keeps at each sample point."""
+        return self.recursion.chains * self.size if self.recursion else 0
+
+
+def spread(rows: slice, n: int) -> np.ndarray:
+    """Return row numbers for n inputs; repeat a row that all inputs share."""
+    return np.broadcast_to(np.arange(rows.start, rows.stop), n)
+
+
 # Sums over points
 
 
@@ -192,14 +313,12 @@ def _sum_recursively(sums, states, pool, weights, first, chains, rows):  # array
     N = np.zeros((most, size))  # N(y, row) for each new part of y, as row goes along a chain
     # Factors of all rows, which are 0 where chains begin, and all parts, in the order of the chains.
     a, b = np.zeros((place.size, size)), np.empty((starts[last], size))
-    # Each repeat, and each block of its points, goes through all rows by itself, so that it stays in the
-    # cache.
+    # Each repeat, and each block of its points, goes through all rows by itself: it stays in the cache.
     for k in range(states.shape[0]):
         for block in range(states.shape[1]):
             start, M = block * size, states[k, block]
             length = min(size, pool.shape[2] - start)
-            # Gather the factors and parts of this block of points in the order of the chains, once for all
-            # rows.
+            # Gather the factors and parts of this block in the order of the chains, once for all rows.
             for x in range(last):
                 i, j = place[x], factor[x]
                 if before[x] >= 0:
@@ -224,8 +343,7 @@ def _sum_recursively(sums, states, pool, weights, first, chains, rows):  # array
                             m, q, total = there + at, column[at], 0.0
                             if before[y] >= 0 and at == stop:  # M(y', row), which is M(row, y')
                                 M[m] = M[offset[c, chain[y]] + counts[chain[y]] - 1]
-                            # With one new part per row, the usual case, a single loop over the points
-                            # updates N and M.
+                            # With one new part per row, the usual case, one loop updates N and M.
                             if most == 1:
                                 w, j = weights[k, new, q], column[i]
                                 for n in range(length):
@@ -235,8 +353,7 @@ def _sum_recursively(sums, states, pool, weights, first, chains, rows):  # array
                                     M[m, n] = value
                                     total += value
                             else:
-                                # Otherwise first N for each new part of y, through all parts of the row,
-                                # then M from these.
+                                # Otherwise first N for each new part of y, then M from these.
                                 for o in range(starts[y + 1] - starts[y]):
                                     for p in range(column[at + 1] - q):
                                         w, j = weights[k, new + o, q + p], q + p

@@ -2,41 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import product
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from netsor.lang.components import components
-from netsor.lang.expr import Apply, Expr, Ref, refs
-from netsor.lang.program import MatMul
-from netsor.limits.methods.closed import closed_pair
-from netsor.limits.methods.near_parallel import NearParallel
+from netsor.lang.expr import Apply, Expr
 from netsor.limits.rules.atoms import Atom
 from netsor.limits.rules.setting import Setting
-from netsor.limits.sampling.records import (
-    AtomKind,
+from netsor.limits.sampling.recursions import (
+    ONE,
     Core,
     CoreGroup,
-    ExactAtom,
-    Family,
-    Form,
-    Link,
-    Piece,
-    Recursion,
-    SampledRow,
-    Schedule,
-    Table,
-    VectorPieces,
-    VectorStep,
+    CoreKey,
+    Follows,
+    find_recursions,
+    joined,
+    spread,
 )
-from netsor.limits.sampling.recursions import CoreKey, Follows, PartKey, RowKey, find_recursions, joined
-from netsor.limits.sampling.vectors import NeededVector, Part, Vectors
+from netsor.limits.sampling.variables import Family, SampledRow, Variables, VectorStep
+from netsor.limits.sampling.vectors import NeededVector, Part, PartKey, Piece, RowKey, Vectors
 
-Term = tuple[slice, VectorPieces, Expr]  # rows of a form with W h, the vector h, and the coefficient of W h
-Kind = tuple[Expr, bool]  # the function of an atom, and whether its variable is centred
+
+@dataclass(frozen=True)
+class Schedule:
+    """The tables and steps of all vectors that fit.
+
+    pools     by pool, its number of sampled rows
+    together  by pool, a number that is the same if vectors have parts in several pools
+    alive     largest number of rows of values of expressions that are kept at the same time
+    """
+
+    families: list[Family]
+    groups: list[CoreGroup]
+    pools: list[int]
+    together: list[int]
+    steps: list[VectorStep]
+    vectors: dict[Expr, NeededVector]
+    alive: int
+
+    @cached_property
+    def stages(self) -> list[list[VectorStep]]:
+        """The steps, grouped by depth."""
+        return [list(steps) for _, steps in groupby(self.steps, lambda step: step.depth)]
+
+    @property
+    def work(self) -> int:
+        """Approximate number of multiply-adds per sample point."""
+        return sum(map(self.work_of, self.steps))
+
+    def work_of(self, step: VectorStep) -> int:
+        """Return this number for one step, which combines its new rows with all rows so far."""
+        drawn = (form.rows for form in step.forms if self.families[form.family].drawn)
+        total = sum((rows.stop - rows.start) * rows.stop for rows in drawn)
+        if step.core:
+            new, group = step.core.parts.stop - step.core.parts.start, self.groups[step.core.group]
+            total += new * (2 * step.core.rows.stop if group.recursion else step.core.parts.stop)
+        return total
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the row numbers and of the arrays of `Numbers`."""
+        arrays = [x for g in self.groups for x in (g.sampled, g.starts, *g.atoms.values())]
+        for link in (link for step in self.steps for form in step.forms for link in form.links):
+            arrays += [link.right.core, link.right.core, link.columns, *link.right.factors.values()]
+        numbers = sum(2 * family.size**2 for family in self.families)
+        return sum(x.nbytes for x in arrays) + 8 * numbers
+
+
+# From vectors to a schedule
 
 
 def schedule_of(x: Setting, most_states: int = 0) -> Schedule | None:
@@ -50,155 +87,6 @@ def schedule_of(x: Setting, most_states: int = 0) -> Schedule | None:
     return _ScheduleBuilder(vectors, most_states).schedule()
 
 
-# Variables and exact atoms
-
-
-class _Variables:
-    """Numbers of families, and the rows of the forms and atoms so far."""
-
-    def __init__(self, vectors: Vectors, pieces: dict[Expr, VectorPieces]) -> None:
-        self.r, self.vectors, self.pieces = vectors.r, vectors, pieces
-        self.families: list[Family] = []
-        self.forms: dict[Expr, slice] = {}
-        self.atoms: dict[Atom, slice] = {}
-        self._numbers: dict[str, int] = {}
-        self._kinds: list[dict[Kind, tuple[Atom, list[slice], list[slice]]]] = []
-        self._meetings: set[tuple[int, Kind, Kind]] = set()
-        self._terms: dict[tuple[int, str], list[Term]] = {}
-
-    def number(self, family: str) -> int:
-        if family not in self._numbers:
-            self._numbers[family] = len(self.families)
-            self.families.append(Family(family, family in self.vectors.drawn))
-            self._kinds.append({})
-        return self._numbers[family]
-
-    def family_of(self, form: Expr) -> int:
-        families = self.r.forms.families
-        return self.number(next(families[name] for name in refs(form) if name in families))
-
-    def add_form(self, form: Expr, new: list[Form]) -> slice:
-        """Return the rows of a form; give it rows, and add it to `new`, if it has none yet."""
-        if form not in self.forms:
-            number = self.family_of(form)
-            family = self.families[number]
-            rows = slice(family.size, family.size + self.r.inputs_of(form))
-            family.size = rows.stop
-            self.forms[form] = rows
-            coefs = self.vectors.combination(form)
-            assert coefs is not None
-            new.append(Form(form, number, rows, tuple(self._links(coefs, number, rows)), coefs))
-            family.forms.append(new[-1])
-        return self.forms[form]
-
-    def _links(self, coefs: dict[str, Expr], family: int, rows: slice) -> Iterator[Link]:
-        """Yield the contributions of the products with matrices in a form to its covariances."""
-        new: list[tuple[str, Term]] = []
-        for name, coef in coefs.items():
-            source = self.r.program.definitions[name]
-            if isinstance(source, MatMul):
-                term = rows, self.pieces[self.r.forms.resolved(Ref(source.operand))], coef
-                new.append((source.matrix, term))
-                self._terms.setdefault((family, source.matrix), []).append(term)
-        for matrix, term in new:
-            for terms in _without_repeats(self._terms[family, matrix]):
-                for odd in term[1].pieces:
-                    # Pieces that are odd in different families have no second moments.
-                    alike = [t for t in terms if odd in t[1].pieces]
-                    if alike:
-                        yield _link(matrix, term, alike, odd)
-
-    def meet(self, atoms: Iterable[tuple[str, Atom]]) -> None:
-        """Note that E of products of these atoms, each given with its family, is needed."""
-        kinds: dict[int, set[Kind]] = {}
-        for family, atom in atoms:
-            kinds.setdefault(self.number(family), set()).add(self._kind(atom))
-        self._meetings.update((n, a, b) for n, alike in kinds.items() for a, b in product(alike, repeat=2))
-
-    def _kind(self, atom: Atom) -> Kind:
-        return atom.body, self.r.forms.is_centred(atom.forms[0])
-
-    def add_atom(self, atom: Atom, new_forms: list[Form], new: list[ExactAtom]) -> slice:
-        """Return the rows of an exact atom; give it rows, and add it to `new`, if it has none yet."""
-        if atom not in self.atoms:
-            (form,) = atom.forms
-            forms, number = self.add_form(form, new_forms), self.family_of(form)
-            family, members = self.families[number], self._kinds[number]
-            self.atoms[atom] = rows = slice(family.atoms, family.atoms + forms.stop - forms.start)
-            family.atoms = rows.stop
-            kind = self._kind(atom)
-            _, kind_rows, kind_forms = members.setdefault(kind, (atom, [], []))
-            kind_rows.append(rows)
-            kind_forms.append(forms)
-            kinds = {
-                met: self._atom_kind(number, met, atom, kind[1], *members[met])
-                for met in members
-                if (number, kind, met) in self._meetings
-            }
-            new.append(ExactAtom(atom, number, rows, forms, tuple(kinds.values()), kinds[kind]))
-        return self.atoms[atom]
-
-    def _atom_kind(
-        self, family: int, kind: Kind, atom: Atom, centred: bool, met: Atom, rows: Any, forms: Any
-    ) -> AtomKind:
-        rule = closed_pair(atom.body, met.body, centred and kind[1])
-        parallel = rule.parallel if rule else NearParallel.of(atom.body, met.body, closed=False)
-        tables = (_as_slice(_row_numbers(slices)) for slices in (rows, forms))
-        return AtomKind((family, *kind), met, rule, parallel, *tables)
-
-
-def _without_repeats(terms: list[Term]) -> list[list[Term]]:
-    """Divide terms into lists in which no form occurs twice, since one write sets each row only once."""
-    lists: list[list[Term]] = []
-    seen: dict[int, int] = {}
-    for term in terms:
-        k = seen[term[0].start] = seen.get(term[0].start, -1) + 1
-        if k == len(lists):
-            lists.append([])
-        lists[k].append(term)
-    return lists
-
-
-def _link(matrix: str, term: Term, terms: list[Term], odd: frozenset[str]) -> Link:
-    """Return the covariances of a form with the others of one matrix, through pieces that are odd alike."""
-    rows, vector, coef = term
-    left, n, sizes = vector.pieces[odd], rows.stop - rows.start, [r.stop - r.start for r, _, _ in terms]
-    pieces = [v.pieces[odd] for _, v, _ in terms]
-
-    def join(parts: list[np.ndarray]) -> np.ndarray:
-        return np.concatenate([np.broadcast_to(x, m) for x, m in zip(parts, sizes, strict=True)])
-
-    # All vectors that one matrix multiplies have factors of the same families.
-    right = {family: join([piece.factors[family] for piece in pieces]) for family in left.factors}
-    factors = {family: np.broadcast_to(atoms, n) for family, atoms in left.factors.items()}
-    return Link(
-        matrix,
-        Piece(left.group, np.broadcast_to(left.core, n), factors),
-        Piece(left.group, join([piece.core for piece in pieces]), right),
-        coef,
-        tuple((c, m) for (_, _, c), m in zip(terms, sizes, strict=True)),
-        _row_numbers([r for r, _, _ in terms]),
-    )
-
-
-def _spread(rows: slice, n: int) -> np.ndarray:
-    """Return row numbers for n inputs; repeat a row that all inputs share."""
-    return np.broadcast_to(np.arange(rows.start, rows.stop), n)
-
-
-def _as_slice(rows: np.ndarray) -> Table:
-    """Return row numbers as a slice if they are consecutive: a slice of a table is no copy."""
-    first, last = int(rows[0]), int(rows[-1])
-    return slice(first, last + 1) if np.array_equal(rows, np.arange(first, last + 1)) else rows
-
-
-def _row_numbers(slices: list[slice]) -> np.ndarray:
-    return np.concatenate([np.arange(s.start, s.stop) for s in slices])
-
-
-# Vectors, cores and parts
-
-
 @dataclass
 class _VectorPiece:
     """Parts of a vector that are odd in the same families, as common factors (None is 1) and a core."""
@@ -209,98 +97,39 @@ class _VectorPiece:
     core: CoreKey
 
 
-@dataclass
-class _GroupLists:
-    """The parts of a group while they are collected; see `CoreGroup` and `Recursion`."""
-
-    pool: int
-    size: int = 0
-    count: int = 0
-    plain: bool = True
-    sampled: list[np.ndarray] = field(default_factory=list)
-    starts: list[np.ndarray] = field(default_factory=list)
-    atoms: list[tuple[int, list[dict[int, np.ndarray]]]] = field(default_factory=list)
-    constants: list[tuple[list[tuple[Expr, ...]], int]] = field(default_factory=list)
-    before: list[np.ndarray] = field(default_factory=list)
-    factor: list[np.ndarray] = field(default_factory=list)
-
-    def add(
-        self,
-        keys: Sequence[PartKey],
-        sampled: list[np.ndarray],
-        atoms: list[dict[int, np.ndarray]],
-        before: np.ndarray,
-        factor: np.ndarray,
-    ) -> tuple[slice, slice]:
-        """Add the parts of the rows of a new core; return these rows and parts."""
-        n = len(factor)
-        parts = np.stack(sampled, axis=1).ravel() if sampled else np.zeros(0, int)
-        self.plain &= np.array_equal(parts, np.arange(self.count, self.count + len(parts)))
-        self.sampled.append(parts)
-        self.starts.append(self.count + len(keys) * np.arange(n))
-        self.atoms.append((n, atoms))
-        self.constants.append(([constants for constants, _, _ in keys], n))
-        self.before.append(before)
-        self.factor.append(factor)
-        self.count += len(parts)
-        self.size += n
-        return slice(self.size - n, self.size), slice(self.count - len(parts), self.count)
-
-    def group(self, families: list[Family]) -> CoreGroup:
-        atoms: dict[int, np.ndarray] = {}
-        for number in sorted({f for _, parts in self.atoms for part in parts for f in part}):
-            columns = []
-            for n, parts in self.atoms:
-                # Parts without an atom of this family point to row 0, the number 1.
-                none = np.zeros(n, int)
-                if parts:
-                    columns.append(np.stack([part.get(number, none) for part in parts], axis=1).ravel())
-            atoms[number] = np.concatenate(columns)
-            families[number].means |= bool(np.any(atoms[number] == 0))
-        before, factor = np.concatenate(self.before), np.concatenate(self.factor)
-        recursion = Recursion.of(before, factor) if np.any(before >= 0) else None
-        sampled, starts = np.concatenate(self.sampled), np.concatenate(self.starts)
-        return CoreGroup(self.pool, self.size, sampled, starts, atoms, self.constants, recursion)
-
-
 class _ScheduleBuilder:
     def __init__(self, vectors: Vectors, most_states: int) -> None:
         self.vectors, self.r, self.most_states = vectors, vectors.r, most_states
-        self.pieces: dict[Expr, VectorPieces] = {}
-        self.variables = _Variables(vectors, self.pieces)
+        self.variables = Variables(vectors)
         self.group_of: dict[CoreKey, int] = {}
         self.follows: dict[CoreKey, Follows] = {}
-        self.groups: list[_GroupLists] = []
+        self.groups: list[list[Core]] = []
+        self.pool_of: dict[int, int] = {}  # by group
         self.pools: list[int] = []
         self.together: list[int] = []
         self.rows: dict[tuple[int, RowKey], slice] = {}
         self.cores: dict[CoreKey, Core] = {}
         self.steps: list[VectorStep] = []
-        self.first_use: dict[Expr, int] = {}
-        self.last_use: dict[Expr, int] = {}
+        self.uses: dict[Expr, tuple[int, int]] = {}  # the first and the last step that reads an expression
 
     def schedule(self) -> Schedule:
-        pieces = self.split(list(self.vectors.needed.values()))
-        for vector in self.vectors.needed.values():
-            added = {p.odd: self.add_piece(p, vector.inputs, vector.depth) for p in pieces[vector.expr]}
-            self.pieces[vector.expr] = VectorPieces(vector.cluster, vector.inputs, added)
+        needed = self.vectors.needed
+        pieces = self.split(list(needed.values()))
+        for vector in needed.values():
+            for p in pieces[vector.expr]:
+                vector.pieces[p.odd] = self.add_piece(p, vector.inputs, vector.depth)
         families = self.variables.families
-        groups = [lists.group(families) for lists in self.groups]
-        expired: list[list[Expr]] = [[] for _ in self.steps]
+        groups = [CoreGroup.of(self.pool_of[k], cores) for k, cores in enumerate(self.groups)]
+        for number, rows in ((f, rows) for group in groups for f, rows in group.atoms.items()):
+            families[number].means |= bool(np.any(rows == 0))
         # Values are kept until the last step that reads them, then dropped.
-        for expr, step in self.last_use.items():
-            expired[step].append(expr)
-        steps = [replace(step, expired=tuple(e)) for step, e in zip(self.steps, expired, strict=True)]
-        return Schedule(families, groups, self.pools, self.together, steps, self.pieces, self.most_alive())
-
-    def most_alive(self) -> int:
-        """Return the largest number of rows of values that are kept at the same time."""
         change = np.zeros(len(self.steps) + 1, int)
-        for expr, last in self.last_use.items():
-            size = self.r.inputs_of(expr)
-            change[self.first_use[expr]] += size
-            change[last + 1] -= size
-        return int(change.cumsum().max())
+        for expr, (first, last) in self.uses.items():
+            self.steps[last].expired.append(expr)
+            change[first] += self.r.inputs_of(expr)
+            change[last + 1] -= self.r.inputs_of(expr)
+        alive = int(change.cumsum().max())
+        return Schedule(families, groups, self.pools, self.together, self.steps, needed, alive)
 
     # Factors and cores
 
@@ -327,7 +156,7 @@ class _ScheduleBuilder:
         # A family is a factor of all vectors of a cluster or of none: a link multiplies factor by factor.
         common = sorted(f for f in names if all(_is_common(parts, f) for parts in sums.values()))
         firsts = [parts[0].exact for parts in sums.values()]
-        self.variables.meet((f, a) for exact in firsts for f, a in exact.items() if f in common)
+        self.variables.meet(a for exact in firsts for f, a in exact.items() if f in common)
         pieces = {}
         for expr, parts in sums.items():
             core = CoreKey(tuple(_without(part, common) for part in parts), self.vectors.needed[expr].inputs)
@@ -342,10 +171,10 @@ class _ScheduleBuilder:
         rows = [{row for core in cores for _, row, _ in core.parts} for cores in sets]
         pools = components(list(range(len(sets))), lambda k: rows[k])
         self.group_of = {core: k for k, cores in enumerate(sets) for core in cores}
-        pool_of = {k: pool for pool, members in enumerate(pools) for k in members}
-        self.groups = [_GroupLists(pool=pool_of[k]) for k in range(len(sets))]
+        self.pool_of = {k: pool for pool, members in enumerate(pools) for k in members}
+        self.groups = [[] for _ in sets]
         for cores in sets:
-            self.variables.meet(item for core in cores for _, _, exact in core.parts for item in exact)
+            self.variables.meet(atom for core in cores for _, _, exact in core.parts for _, atom in exact)
             self.follows |= find_recursions(cores, self.most_states, by_parts)
         self.pools = [0] * len(pools)
         clusters = [{k for n in pool for core in sets[n] for k, _ in used[core]} for pool in pools]
@@ -356,49 +185,39 @@ class _ScheduleBuilder:
 
     def add_piece(self, piece: _VectorPiece, n: int, depth: int) -> Piece:
         """Add a step: what this piece is the first to need of forms, atoms, sampled rows and its core."""
-        forms: list[Form] = []
-        atoms: list[ExactAtom] = []
-        rows: list[SampledRow] = []
+        step = VectorStep(depth)
+        self.steps.append(step)
         # The atoms of parts come first: their rows are needed for the core.
         for part in piece.parts:
             for atom in part.exact.values():
-                self.variables.add_atom(atom, forms, atoms)
-        is_new = piece.core not in self.cores
-        if is_new:
-            self.cores[piece.core] = self.add_core(piece.core, forms, rows)
-        core = self.cores[piece.core]
-        self.steps.append(
-            VectorStep(tuple(forms), tuple(atoms), tuple(rows), core if is_new else None, depth)
-        )
-        factors = {}
+                self.variables.add_atom(atom, step)
+        if piece.core not in self.cores:
+            self.cores[piece.core] = step.core = self.add_core(piece.core, step)
+        core, factors = self.cores[piece.core], {}
         for name, atom in piece.factors.items():
             number = self.variables.number(name)
-            factors[number] = _spread(self.variables.atoms[atom], n) if atom else np.zeros(n, int)
+            factors[number] = spread(self.variables.atoms[atom] if atom else ONE, n)
             self.variables.families[number].means |= atom is None
-        return Piece(core.group, _spread(core.rows, n), factors)
+        return Piece(core.group, spread(core.rows, n), factors)
 
-    def add_core(self, key: CoreKey, forms: list[Form], rows: list[SampledRow]) -> Core:
-        n, number, variables = key.inputs, self.group_of[key], self.variables
-        group, follows = self.groups[number], self.follows.get(key)
-        if follows and follows.before not in self.cores:  # the core before has no rows yet
-            follows = None
+    def add_core(self, key: CoreKey, step: VectorStep) -> Core:
+        number, variables, follows = self.group_of[key], self.variables, self.follows.get(key)
+        group, pool, keys = self.groups[number], self.pool_of[number], key.parts
+        before = factor = None
+        # Only a core that has rows already can be multiplied.
+        if follows and follows.before in self.cores:
+            keys = [key.parts[k] for k in follows.new]
+            before, factor = self.cores[follows.before].rows, self.add_row((follows.factor,), pool, step)
+        sampled = [self.add_row(row, pool, step) for _, row, _ in keys]
+        atoms = [{variables.number(f): variables.atoms[atom] for f, atom in exact} for _, _, exact in keys]
+        first, first_part = (group[-1].rows.stop, group[-1].parts.stop) if group else (0, 0)
+        rows = slice(first, first + key.inputs)
+        parts = slice(first_part, first_part + key.inputs * len(keys))
+        constants = [constants for constants, _, _ in keys]
+        group.append(Core(number, rows, parts, constants, sampled, atoms, before, factor))
+        return group[-1]
 
-        def sampled(row: RowKey) -> np.ndarray:
-            return _spread(self.add_row(row, group.pool, forms, rows), n)
-
-        before, factor = np.full((2, n), -1)
-        if follows:
-            before, factor = _spread(self.cores[follows.before].rows, n), sampled((follows.factor,))
-        keys = [key.parts[k] for k in follows.new] if follows else key.parts
-        part_rows = [sampled(row) for _, row, _ in keys]
-        atoms = [
-            {variables.number(f): _spread(variables.atoms[atom], n) for f, atom in exact}
-            for _, _, exact in keys
-        ]
-        core_rows, parts = group.add(keys, part_rows, atoms, before, factor)
-        return Core(number, core_rows, parts, self.pools[group.pool], group.plain)
-
-    def add_row(self, key: RowKey, pool: int, forms: list[Form], rows: list[SampledRow]) -> slice:
+    def add_row(self, key: RowKey, pool: int, step: VectorStep) -> slice:
         """Return the rows of sampled values in their pool; build a product from a known one if possible."""
         if (pool, key) in self.rows:
             return self.rows[pool, key]
@@ -409,21 +228,20 @@ class _ScheduleBuilder:
         else:
             exprs, used, times = (key,), self.r.forms.maximal_forms(key), None
         for form in used:
-            self.variables.add_form(form, forms)
+            self.variables.add_form(form, step)
         exprs = exprs[:1] if times else exprs
         for expr in exprs:
             self.use(expr)
         n = max([1, *map(self.r.inputs_of, exprs), times.stop - times.start if times else 1])
         self.rows[pool, key] = place = slice(self.pools[pool], self.pools[pool] + n)
         self.pools[pool] = place.stop
-        rows.append(SampledRow(place, exprs, times))
+        step.rows.append(SampledRow(place, exprs, times))
         return place
 
     def use(self, expr: Expr) -> None:
         """Note the step that reads the values of an expression, and of its arguments if it is new."""
-        is_new = expr not in self.last_use
-        self.first_use.setdefault(expr, len(self.steps))
-        self.last_use[expr] = len(self.steps)
+        step, is_new = len(self.steps) - 1, expr not in self.uses
+        self.uses[expr] = step if is_new else self.uses[expr][0], step
         if is_new and isinstance(expr, Apply) and expr not in self.variables.forms:
             for arg in expr.args:
                 self.use(arg)

@@ -1,34 +1,60 @@
-"""Second moments of all vectors of a schedule, as one step of a recording.
+"""Tables of the second moments of all vectors of a schedule, as one step of a recording.
 
-A network that is a loop over tokens has many vectors without index axes, and needs the second moments of all
-pairs of them. This step computes them together (`moments`); other steps read blocks from its tables.
+The step fills tables of covariances, of expectations of exact atoms, and of second moments, stage by stage,
+for all repeats at once. The work at sample points is divided by repeats or, if memory holds only one repeat,
+by points. Threads share all of it, and no number depends on how many there are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from netsor.expect.hermite import expansion as hermite
+from netsor.expect.hermite.mehler import pair_sum
+from netsor.expect.points.landmark_loadings import LandmarkLoadings
+from netsor.expect.points.loadings import Loadings
 from netsor.expect.points.principal_axes import PrincipalAxes
+from netsor.lang.analysis import has_user_function
 from netsor.lang.expr import Expr
 from netsor.limits.error_probes import Probe
+from netsor.limits.methods.closed import closed_mean
+from netsor.limits.methods.component import callable_of, kinks_of
+from netsor.limits.methods.series import correlation, settled
+from netsor.limits.rules.atoms import Atom
 from netsor.limits.rules.pairs import Pair, PerPair
 from netsor.limits.rules.recorder import Recorder
 from netsor.limits.rules.setting import Setting
-from netsor.limits.sampling.chunks import FLOAT, Needs, Workspace
+from netsor.limits.sampling.chunks import FLOAT, Needs, PointChunk, Workspace, recursion_weights
 from netsor.limits.sampling.drawing import Drawing, drawing_leaf
-from netsor.limits.sampling.moments import Moments
-from netsor.limits.sampling.numbers import Numbers, numbers_of
-from netsor.limits.sampling.records import Schedule
-from netsor.limits.sampling.schedule import schedule_of
+from netsor.limits.sampling.schedule import Schedule, schedule_of
+from netsor.limits.sampling.variables import (
+    AtomKind,
+    ExactAtom,
+    Form,
+    Kind,
+    Numbers,
+    Table,
+    VectorStep,
+    numbers_of,
+)
+from netsor.limits.sampling.vectors import NeededVector, Piece
 from netsor.limits.tape.tape import Span
 from netsor.limits.tape.traced import Traced
-from netsor.threads import one_blas_thread
+from netsor.threads import in_parts, one_blas_thread
+
+ENTRIES = 2**18  # entries of a table that a thread computes at a time: they stay in the cache
+TRUNCATION = 1e-11  # share of E[f^2] that a series may leave out: sampling errors are far larger
+
+
+# Tables as a step of a recording
 
 
 def tables_of(x: Setting, result: int, memory: int | None, points: int) -> Tables | None:
@@ -43,15 +69,13 @@ def tables_of(x: Setting, result: int, memory: int | None, points: int) -> Table
     return schedule and Tables(schedule, Needs.of(schedule, result), memory)
 
 
+@dataclass(frozen=True)
 class Tables:
     """A schedule, and the memory that its tables and values may take."""
 
-    def __init__(self, schedule: Schedule, needs: Needs, memory: int | None) -> None:
-        self.schedule, self.needs, self.memory = schedule, needs, memory
-
-    @property
-    def stages(self) -> int:
-        return len(self.schedule.stages)
+    schedule: Schedule
+    needs: Needs
+    memory: int | None
 
     @property
     def rows(self) -> int:
@@ -84,24 +108,13 @@ class Tables:
             # With landmarks there are no axes: they would depend on the other inputs of the call.
             axes = shared.axes if shared.landmarks is None else None
             drawing.begin(axes.dimensions if axes else 0)
-            return self._moments(r, drawing, numbers, axes, self.workspace(drawing.count), probe)
+            workspace = self.workspace(drawing.count)
+            return Moments(r, self.schedule, numbers, drawing, axes, workspace, probe)
 
-        arrays = (drawing_leaf(r), numbers_of(r, self.schedule))
+        arrays = (drawing_leaf(r), numbers_of(r, self.schedule.families, self.schedule.groups))
         step = r.tape.call(partial(run, None), arrays, (), np.float64, bound=run)
         r.tape.costs[step.step] = r.samples.repeats * r.samples.points * self.schedule.work
         return RecordedTables(r, self.schedule, step)
-
-    def _moments(
-        self,
-        r: Recorder,
-        drawing: Drawing,
-        numbers: Numbers,
-        axes: PrincipalAxes | None,
-        workspace: Workspace,
-        probe: Probe | None = None,
-    ) -> Moments:
-        with _threads(workspace.threads) as threads:
-            return Moments(r, self.schedule, numbers, drawing, axes, workspace, threads, probe)
 
     def _pilot(self, r: Recorder, drawing: Drawing, numbers: Numbers) -> PrincipalAxes:
         """Return the principal axes of the sampled variables, from a small run.
@@ -110,25 +123,23 @@ class Tables:
         depend on memory or threads: it always adds up the same chunks.
         """
         points, repeat = min(drawing.count, 2**9), 2**31  # no repeat of a call has this number
-        pilot = Drawing(
-            drawing.seed, points, range(repeat, repeat + 1), drawing.shared, no_progress, is_pilot=True
-        )
-        trails = self._moments(r, pilot, numbers, None, Workspace.of_pilot(points, self.needs)).trails
+        pilot = Drawing(drawing.seed, points, range(repeat, repeat + 1), drawing.shared, is_pilot=True)
+        workspace = Workspace.of_pilot(points, self.needs)
+        trails = Moments(r, self.schedule, numbers, pilot, None, workspace).trails
         assert trails is not None
         return PrincipalAxes.of(trails)
 
 
+@dataclass(frozen=True)
 class RecordedTables:
-    """Blocks of second moments, read from the step that computes all of them.
+    """Blocks of second moments, read from the step that computes all of them."""
 
-    Shapes: `(repeats, inputs)` for an input with itself, else `(repeats, left inputs, right inputs)`.
-    """
-
-    def __init__(self, r: Recorder, schedule: Schedule, step: Traced) -> None:
-        self.r, self.schedule, self.step = r, schedule, step
+    r: Recorder
+    schedule: Schedule
+    step: Traced
 
     def block(self, e: Expr, f: Expr, pair: Pair) -> PerPair | None:
-        """Return E[e f], or None if the schedule does not have this moment."""
+        """Return E[e f]; None if the schedule does not have this moment. For shapes see `Moments.block`."""
         left, right = (self.schedule.vectors.get(x) for x in (e, f))
         # A moment exists only for vectors that share a matrix, directly or through others.
         if left is None or right is None or left.cluster != right.cluster:
@@ -137,10 +148,8 @@ class RecordedTables:
         same, rows, cols, tape = pair.same, pair.rows, pair.cols, pair.tape
         if tape is None or rows is None or cols is None:
             shape = (repeats, max(sizes)) if same else (repeats, *sizes)
-            array = self.r.tape.call(
-                lambda moments: moments.block(left, right, same), (self.step,), shape, np.float64
-            )
-            return PerPair(array, pair, 0, 0)
+            block = partial(Moments.block, left=left, right=right, same=same)
+            return PerPair(self.r.tape.call(block, (self.step,), shape, np.float64), pair, 0, 0)
         counts = (1 if n == 1 else span[1] - span[0] for n, span in zip(sizes, (rows, cols), strict=True))
         read = tape.reader(self.step)
 
@@ -148,10 +157,6 @@ class RecordedTables:
             return read(given).block(left, right, False, spans[rows], spans[cols])
 
         return PerPair(tape.leaf(("moments", e, f, pair), (repeats, *counts), np.float64, tile), pair, 0, 0)
-
-
-def no_progress(work: float = 1.0) -> None:
-    """Do nothing: the progress callback of runs that show no progress."""
 
 
 @contextmanager
@@ -163,3 +168,342 @@ def _threads(workers: int) -> Iterator[Executor]:
             yield pool
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+# Filling the tables
+
+
+class Moments:
+    """E[h h'] for the vectors of a schedule: `block(h, h', ...)`.
+
+    axes          the principal axes from the pilot run; None in that run, and with landmarks
+    covariances   by family that is not drawn, of its variables: (repeats, variables, variables)
+    products      by family, E of products of two exact atoms: (repeats, atoms, atoms)
+    cores         by group, the second moments of its cores: (repeats, cores, cores)
+    trails        by family, how its variables were drawn; a pilot run only
+    """
+
+    def __init__(
+        self,
+        r: Recorder,
+        schedule: Schedule,
+        numbers: Numbers,
+        drawing: Drawing,
+        axes: PrincipalAxes | None,
+        workspace: Workspace,
+        probe: Probe | None = None,
+    ) -> None:
+        self.r, self.schedule, self.numbers, self.drawing = r, schedule, numbers, drawing
+        self.may_learn = axes is None  # without a pilot run before, this run finds the series that serve many
+        self.probe = probe
+        repeats, zeros = len(drawing.points), drawing.shared.zeros
+
+        def square_tables(name: str, sizes: list[int]) -> list[np.ndarray]:
+            return [zeros((name, k), (repeats, n, n)) for k, n in enumerate(sizes)]
+
+        families = schedule.families
+        self.covariances = square_tables("covariances", [0 if f.drawn else f.size for f in families])
+        self.products = square_tables("products", [f.atoms for f in families])
+        for table in self.products:
+            # Row 0 stands for the number 1: products with it are expectations of single atoms.
+            table[:, 0, 0] = 1.0
+        self.cores = square_tables("cores", [g.size for g in schedule.groups])
+        self.series: dict[Kind, hermite.Series] = {}
+        with _threads(workspace.threads) as self.threads:
+            loadings = self._fill(workspace, axes)
+        for points, used in zip(drawing.points, loadings, strict=True):
+            points.used = used.used
+        self.trails = loadings[0].trails
+        for kept in loadings:
+            if isinstance(kept, LandmarkLoadings):
+                drawing.shared.dropped = np.maximum(drawing.shared.dropped, kept.dropped)
+        # The tables of second moments stay, because blocks are read from them; everything else can go.
+        self.covariances, self.series = [], {}
+
+    def _fill(
+        self, workspace: Workspace, axes: PrincipalAxes | None
+    ) -> list[Loadings] | list[LandmarkLoadings]:
+        """Go through the stages of the schedule; return the loadings of the sampled variables."""
+        schedule, drawing = self.schedule, self.drawing
+        loadings = self._loadings(axes)
+        # Equal ranges of repeats for the threads; with one repeat, its chunks of points are the jobs.
+        repeats, size = len(drawing.points), workspace.points
+        bounds = np.linspace(0, repeats, min(workspace.threads, repeats) + 1, dtype=int)
+        spans = [slice(k, min(k + size, drawing.count)) for k in range(0, drawing.count, size)]
+        values = (schedule, self.numbers, self.products, drawing, loadings)
+        chunks = [
+            PointChunk(*values, slice(a, b), points, workspace.table)
+            for a, b in pairwise(bounds)
+            for points in spans
+        ]
+        for steps in schedule.stages:
+            self._advance(steps, loadings, chunks)
+            drawing.advance(work=sum(map(schedule.work_of, steps)))
+        return loadings
+
+    def _loadings(self, axes: PrincipalAxes | None) -> list[Loadings] | list[LandmarkLoadings]:
+        shared, families = self.drawing.shared, self.schedule.families
+        if shared.landmarks is not None:
+            return [LandmarkLoadings(shared.landmarks, self.numbers.features) for _ in self.drawing.points]
+        sizes = dict(enumerate(f.size for f in families))
+        # Several repeats run on threads of their own; a single one divides its linear algebra instead.
+        threads = self.threads if len(self.drawing.points) == 1 else None
+        return [
+            Loadings(axes, 0, axes is None, shared.fixed_choices(points), sizes, threads)
+            for points in self.drawing.points
+        ]
+
+    def _advance(
+        self,
+        steps: list[VectorStep],
+        loadings: list[Loadings] | list[LandmarkLoadings],
+        chunks: list[PointChunk],
+    ) -> None:
+        """Carry out the steps of one depth.
+
+        Sums are added in the order of the points, so that they do not depend on the order of the threads.
+        """
+        drawn: dict[Expr, np.ndarray] = {}  # by new form, its covariances with all so far
+        for step in steps:
+            for form in step.forms:
+                self._fill_covariances(form, drawn)
+            for atom in step.atoms:
+                self._fill_products(atom)
+        cores = [step.core for step in steps if step.core is not None]
+        if not cores:  # without a core there are no forms to draw
+            return
+        rows: list[dict[Expr, np.ndarray]] = [{} for _ in loadings]
+
+        def extend(repeats: slice) -> None:
+            for k in range(len(loadings))[repeats]:
+                for form in (form for step in steps for form in step.forms if form.expr in drawn):
+                    old, new = slice(form.rows.start), form.rows
+                    cov = drawn[form.expr][k]
+                    rows[k][form.expr] = loadings[k].extend(form.family, cov[:, old], cov[:, new])
+
+        in_parts(self.threads, len(loadings), 1, extend)
+        groups, constants = self.schedule.groups, self.numbers.constants
+        weights = [
+            recursion_weights(core, groups[core.group], self.products, constants[core.group], self.threads)
+            for core in cores
+        ]
+        jobs = [(c, self.threads.submit(c.sums, steps, rows, weights)) for c in chunks]
+        totals = [np.zeros((len(loadings), core.inputs, core.rows.stop)) for core in cores]
+        while jobs:
+            chunk, job = jobs.pop(0)  # drop the job, so that its sums are freed
+            for total, sums in zip(totals, job.result(), strict=True):
+                total[chunk.repeats] += sums
+        for core, total in zip(cores, totals, strict=True):
+            total /= self.drawing.count
+            _symmetrise(total, core.rows)
+            self._enter(self.cores[core.group], core.rows, slice(core.rows.stop), total)
+
+    def _fill_covariances(self, form: Form, drawn: dict[Expr, np.ndarray]) -> None:
+        """Compute Cov(form, form') for all forms of the family so far: var_W E[h h'] plus data and biases."""
+        table, family = self.covariances[form.family], self.schedule.families[form.family]
+        features = self.numbers.features[form.family]
+        # The covariance from the inputs is the same for all repeats.
+        from_inputs = features[form.rows] @ features[: form.rows.stop].T
+        block = np.repeat(from_inputs[None], len(table), 0)
+
+        def add(rows: slice) -> None:
+            for link in form.links:
+                coefs, other_coefs = self.numbers.scales[id(link)]
+                value = self._second_moment(link.left.at((rows, None)), link.right)
+                value *= coefs[rows, None]
+                value *= other_coefs
+                block[:, rows, link.columns] += value
+
+        self._by_rows(block, add)
+        _symmetrise(block, form.rows)
+        if family.drawn:
+            drawn[form.expr] = block
+        else:
+            self._enter(table, form.rows, slice(form.rows.stop), block)
+
+    def _second_moment(self, left: Piece, right: Piece) -> np.ndarray:
+        # Factors of different families are independent of the cores and of each other: the moments multiply.
+        value = self.cores[left.group][:, left.core, right.core]
+        for family, atoms in left.factors.items():
+            value *= self.products[family][:, atoms, right.factors[family]]
+        return value
+
+    # Exact atoms
+
+    def _fill_products(self, atom: ExactAtom) -> None:
+        """Compute E of a new atom times each atom of its family so far."""
+        covariances, table = self.covariances[atom.family], self.products[atom.family]
+        for kind in atom.kinds:
+            if kind.rule is None:  # series are shared: make them before threads start
+                self._series_of(atom.kind)
+                self._series_of(kind)
+            repeats, columns = len(covariances), len(np.arange(covariances.shape[1])[kind.forms])
+            values = np.empty((repeats, atom.forms.stop - atom.forms.start, columns))
+            self._by_rows(values, partial(self._products_with, atom, kind, values))
+            self._enter(table, atom.rows, kind.rows, values)
+        if self.schedule.families[atom.family].means:
+            table[:, 0, atom.rows] = table[:, atom.rows, 0] = self._mean(atom)
+
+    def _products_with(self, atom: ExactAtom, kind: AtomKind, values: np.ndarray, rows: slice) -> None:
+        """Compute rows of E of a new atom times atoms of one kind, into `values` (repeats, rows, columns)."""
+        mean, variance = self.numbers.means[atom.family], self._variance(atom.family)
+        m, q = mean[None, atom.forms, None][:, rows], variance[:, atom.forms, None][:, rows]
+        kind_m, kind_q = mean[None, None, kind.forms], variance[:, None, kind.forms]
+        cov = self.covariances[atom.family][:, atom.forms][:, rows, kind.forms]
+        if kind.parallel is not None:
+            cov = kind.parallel(cov, q, kind_q)
+            scale = 0.0 if self.probe is None else self.probe.scale
+            cov = cov * (1.0 - scale * self.r.rounding * np.finfo(cov.dtype).eps)
+        if kind.rule:
+            values[:, rows] = kind.rule(m, kind_m, q, kind_q, cov)
+            return
+        left, right = self._own_series(atom)[:, rows, None], self._series_of(kind)[:, None]
+        value, error = pair_sum(left, right, correlation(cov, q * kind_q), errors=self.probe is not None)
+        if self.probe is not None:
+            self.r.notes.report(kind.product_name(atom), "Hermite series", float(np.max(error)))
+            value = self.probe.perturbed(value, error)
+        values[:, rows] = value
+
+    def _enter(self, table: np.ndarray, rows: slice, columns: Table, block: np.ndarray) -> None:
+        """Write new rows (repeats, rows, columns), and mirror them: tables are symmetric."""
+        table[:, rows, columns] = block
+        mirrored = block.swapaxes(1, 2)
+        places = np.arange(table.shape[1])[columns]
+
+        def write(part: slice) -> None:
+            table[:, places[part], rows] = mirrored[:, part]
+
+        self._by_rows(mirrored, write)
+
+    def _by_rows(self, table: np.ndarray, work: Callable[[slice], None]) -> None:
+        """Work on all rows of a table (repeats, rows, columns), some rows at a time."""
+        repeats, rows, columns = table.shape
+
+        def quietly(part: slice) -> None:  # NumPy's error state belongs to a thread
+            with np.errstate(all="ignore"):
+                work(part)
+
+        in_parts(self.threads, rows, max(1, ENTRIES // max(1, repeats * columns)), quietly)
+
+    def _variance(self, family: int) -> np.ndarray:
+        return np.maximum(np.einsum("kii->ki", self.covariances[family]), 0.0)
+
+    def _mean(self, atom: ExactAtom) -> np.ndarray:
+        rule = closed_mean(atom.atom.body)
+        if rule:
+            mean = self.numbers.means[atom.family][None, atom.forms]
+            return rule(mean, self._variance(atom.family)[:, atom.forms])
+        series = self._own_series(atom)
+        value = series.coefs[..., 0]
+        return value if self.probe is None else self.probe.perturbed(value, series.error)
+
+    # Hermite series
+
+    def _own_series(self, atom: ExactAtom) -> hermite.Series:
+        return self._series_of(atom.kind)[:, atom.rows.start - atom.rows.stop :]
+
+    def _series_of(self, kind: AtomKind) -> hermite.Series:
+        """Return the series of all atoms of a kind; compute only those that are missing."""
+        family, series = kind.key[0], self.series.get(kind.key)
+        forms = np.arange(self.schedule.families[family].size)[kind.forms]
+        new = forms[series.tail.shape[1] if series else 0 :]
+        if len(new):
+            variance = self._variance(family)[:, new]
+            mean = np.broadcast_to(self.numbers.means[family][new], variance.shape)
+            added = self._expand(kind.atom, mean, variance)
+            series = hermite.concat([series, added] if series else [added], axis=1)
+            self.series[kind.key] = series
+        assert series is not None
+        return series
+
+    def _expand(self, atom: Atom, mean: np.ndarray, variance: np.ndarray) -> hermite.Series:
+        """Return a series that is just long enough, repeat by repeat: no repeat changes another."""
+        fn, kinks = callable_of(atom, {}, 0), kinks_of(self.r, atom)
+        # A model serves smooth functions only: kinks lie elsewhere at every mean and variance.
+        model = None if kinks else self._model(atom, mean, variance)
+        if model is not None:
+            return hermite.series_like(model, fn, mean, variance)
+        trusted = self._is_trusted(atom, mean, variance)
+        repeats = [
+            _long_enough(fn, m[None], q[None], kinks, trusted) for m, q in zip(mean, variance, strict=True)
+        ]
+        return hermite.concat([settled(atom, series) for series in repeats], axis=0)
+
+    def _model(self, atom: Atom, mean: np.ndarray, variance: np.ndarray) -> hermite.Series | None:
+        """Return a series at larger means and variances, whose quadrature rule serves many variables.
+
+        The pilot run finds it, at means and variances half as large again: later ones may be larger.
+        """
+        models = self.drawing.shared.models
+        largest = float(np.abs(mean).max()), float(variance.max())
+        model, bounds = models.get(atom.body, (None, (-1.0, -1.0)))
+        if model is not None and largest[0] <= bounds[0] and largest[1] <= bounds[1]:
+            return model
+        if not self.may_learn:
+            return None
+        m, q = (1.5 * max(a, b, 0.0) for a, b in zip(largest, bounds, strict=True))
+        law = np.array([-m, 0.0, m]), np.full(3, q)
+        if not self._is_trusted(atom, *law):
+            return None
+        model = _long_enough(callable_of(atom, {}, 0), *law, (), True)
+        models[atom.body] = settled(atom, model), (m, q)
+        return model
+
+    def _is_trusted(self, atom: Atom, mean: np.ndarray, variance: np.ndarray) -> bool:
+        """Return whether equal steps see all of f; a user's function must agree with a search, once."""
+        trusted, body = self.r.forms.trusted, atom.body
+        if body not in trusted:
+            fn, kinks = callable_of(atom, {}, 0), kinks_of(self.r, atom)
+            law = mean.reshape(-1)[:1], variance.reshape(-1).max(keepdims=True)
+            steps, searched = (
+                hermite.series(fn, *law, 64, TRUNCATION, kinks, trusted=equal).square
+                for equal in (True, not has_user_function(body))
+            )
+            trusted[body] = bool(abs(steps - searched) <= TRUNCATION * searched)
+        return trusted[body]
+
+    # The second moments
+
+    def block(
+        self,
+        left: NeededVector,
+        right: NeededVector,
+        same: bool,
+        rows: Span | None = None,
+        cols: Span | None = None,
+    ) -> np.ndarray:
+        """Return E[e f]: (repeats, inputs) if `same`, else (repeats, left inputs, right inputs)."""
+
+        def index(vector: NeededVector, span: Span | None) -> slice:
+            return slice(None) if span is None or vector.inputs == 1 else slice(*span)
+
+        of_left = index(left, rows) if same else (index(left, rows), None)
+        of_right = index(right, cols)
+        inputs = np.empty(left.inputs)[of_left].shape, np.empty(right.inputs)[of_right].shape
+        total = np.zeros((len(self.cores[0]), *np.broadcast_shapes(*inputs)))
+        for odd, piece in left.pieces.items():
+            if odd in right.pieces:
+                total += self._second_moment(piece.at(of_left), right.pieces[odd].at(of_right))
+        return total
+
+
+def _symmetrise(block: np.ndarray, rows: slice) -> None:
+    """Make the new rows of (repeats, rows, all so far) exactly symmetric among themselves, in place."""
+    square = block[:, :, rows]
+    block[:, :, rows] = (square + square.swapaxes(1, 2)) / 2
+
+
+def _long_enough(
+    fn: Callable[[np.ndarray], np.ndarray],
+    mean: np.ndarray,
+    variance: np.ndarray,
+    kinks: tuple[float, ...],
+    trusted: bool,
+) -> hermite.Series:
+    """Return the shortest series that leaves out less than TRUNCATION, or the longest one."""
+    series = hermite.series(fn, mean, variance, 64, TRUNCATION, kinks, trusted=trusted)
+    for terms in (128, 256, 512, 1024, 2048):
+        if series.rest <= TRUNCATION:
+            break
+        series = hermite.series(fn, mean, variance, terms, TRUNCATION, kinks, trusted=trusted)
+    return series

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from netsor.lang.analysis import about
 from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees
 from netsor.lang.functions import add, div, mul, neg, sub
@@ -21,8 +23,9 @@ from netsor.limits.rules.atoms import HOLE, Atom, LinearTerm, Product, Size, rep
 from netsor.limits.rules.lincomb import written_out
 from netsor.limits.rules.questions import Answering, of_parts
 from netsor.limits.rules.setting import Setting
-from netsor.limits.sampling.recursions import RowKey
 
+RowKey = tuple[Atom, ...] | Expr  # a product of sampled atoms, or a whole expression of sampled forms
+PartKey = tuple[tuple[Expr, ...], RowKey, tuple[tuple[str, Atom], ...]]  # constants, row, atoms by family
 Combination = dict[str, Expr]  # coefficients by name of an input or of a product with a matrix
 ONE = Const(1.0)
 SAMPLED = ""  # stands for the family of an atom all of whose families are sampled
@@ -37,16 +40,36 @@ class Part:
     exact: dict[str, Atom]
 
 
+@dataclass(frozen=True)
+class Piece:
+    """A core times factors, for some inputs: row numbers in its group, and in the tables of families."""
+
+    group: int
+    core: np.ndarray
+    factors: dict[int, np.ndarray]
+
+    def at(self, index: Any) -> Piece:
+        """Return the piece for some of the inputs, with an index of NumPy."""
+        return Piece(self.group, self.core[index], {f: atoms[index] for f, atoms in self.factors.items()})
+
+
 @dataclass
 class NeededVector:
-    """A vector for some inputs, with the matrices that multiply it; `""` stands for all readouts."""
+    """A vector for some inputs, which matrices multiply or outputs read.
+
+    uses      the matrices that multiply it; `""` stands for all readouts
+    depth     the largest number of matrices on a path from an input to this vector
+    cluster   vectors that share a matrix, directly or through others; only these have second moments
+    pieces    by the families in which they are odd; only those with equal families have second moments
+    """
 
     expr: Expr
     inputs: int
     uses: set[str] = field(default_factory=set)
     parts: list[Part] = field(default_factory=list)
-    depth: int = 0  # the largest number of matrices on a path from an input to this vector
+    depth: int = 0
     cluster: int = -1
+    pieces: dict[frozenset[str], Piece] = field(default_factory=dict)
 
 
 class Vectors:
