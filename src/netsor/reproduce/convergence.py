@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from netsor.files import write_csv
 from netsor.limits import Result, kernel, ntk
 from netsor.reproduce.experiment import Experiment, fingerprint
 from netsor.reproduce.studies import Study
@@ -33,8 +34,13 @@ class Fit:
         """Distance of the slope from -1/2 in standard errors."""
         return (self.slope + 0.5) / self.error
 
+    @property
+    def text(self) -> str:
+        """The slope with its error, for pictures."""
+        return f"{self.slope:.3f} ± {self.error:.3f}"
+
     def __str__(self) -> str:
-        return f"{self.slope:.3f} +- {self.error:.3f}"
+        return self.text.replace("±", "+-")
 
 
 @dataclass(frozen=True)
@@ -73,21 +79,7 @@ def measure(
 ) -> Convergence:
     """Simulate a study at every width, in single precision, and compare with its limit.
 
-    Parameters
-    ----------
-    experiment
-        Where to keep samples.
-    study
-        The network and its inputs.
-    widths, samples
-        Widths of the random networks, and how many there are of each.
-    tangent
-        Whether to take the tangent kernels of the networks in place of their own.
-
-    Returns
-    -------
-    Convergence
-        The limit and all distances.
+    With `tangent`, the tangent kernels of the networks are compared in place of their own.
     """
     result = (ntk if tangent else kernel)(study.net).evaluate(study.inputs)
     mark = f"{'ntk' if tangent else 'kernel'} {fingerprint(study.net, study.inputs)}"
@@ -107,20 +99,7 @@ def measure(
 
 
 def fit_slope(widths: Sequence[int] | np.ndarray, distances: np.ndarray) -> Fit:
-    """Fit log distance against log width by weighted least squares.
-
-    Parameters
-    ----------
-    widths
-        The widths, in any order.
-    distances
-        Relative distances, shape (widths, samples).
-
-    Returns
-    -------
-    Fit
-        Slope, intercept and their errors.
-    """
+    """Fit log distance (widths, samples) against log width by weighted least squares."""
     x = np.log(np.asarray(widths, float))
     y, errors = log_means(distances)
     weights = errors**-2
@@ -134,11 +113,32 @@ def fit_slope(widths: Sequence[int] | np.ndarray, distances: np.ndarray) -> Fit:
     return Fit(float(slope), float(excess / np.sqrt(square)), float(intercept), chi2, freedom)
 
 
-def slope_table(results: Sequence[Convergence]) -> list[str]:
-    """The slopes as lines of text."""
-    lines = [f"{'network':22} {'slope':>17}  {'from width 128':>17}  {'chi2/dof':>8}  {'limit error':>11}"]
+def measured(
+    experiment: Experiment,
+    stem: str,
+    studies: Sequence[Study],
+    widths: Sequence[int],
+    samples: int,
+    tangent: bool = False,
+) -> Generator[str, None, list[Convergence]]:
+    """Measure studies and write tables of distances and slopes; yields the results as lines of text."""
+    results = []
+    for study in studies:
+        results.append(measure(experiment, study, widths, samples, tangent))
+        yield f"{study.title}: slope {results[-1].fit}"
+    yield f"{'network':22} {'slope':>17}  {'from width 128':>17}  {'chi2/dof':>8}  {'limit error':>11}"
+    distances: list[list[object]] = []
+    slopes: list[list[object]] = []
     for c in results:
-        wide = "" if c.wide_fit is None else str(c.wide_fit)
-        ratio = f"{c.fit.chi2 / c.fit.freedom:.2f}" if c.fit.freedom else ""
-        lines.append(f"{c.study.title:22} {c.fit!s:>17}  {wide:>17}  {ratio:>8}  {c.limit_error:11.1e}")
-    return lines
+        fit, wide = c.fit, c.wide_fit
+        ratio = f"{fit.chi2 / fit.freedom:.2f}" if fit.freedom else ""
+        yield f"{c.study.title:22} {fit!s:>17}  {wide or ''!s:>17}  {ratio:>8}  {c.limit_error:11.1e}"
+        for width, row in zip(c.widths, c.distances, strict=True):
+            distances += [[c.study.name, width, k, d] for k, d in enumerate(row)]
+        from_128 = [wide.slope, wide.error] if wide else ["", ""]
+        slopes.append([c.study.name, fit.slope, fit.error, fit.chi2, fit.freedom, *from_128, c.limit_error])
+    header = ["network", "slope", "error", "chi2", "dof", "slope_from_128", "error_from_128", "limit_error"]
+    write_csv(experiment.folder / f"{stem}_E_slopes.csv", header, slopes)
+    header = ["network", "width", "sample", "distance"]
+    write_csv(experiment.folder / f"{stem}_E_distances.csv", header, distances)
+    return results
