@@ -53,25 +53,20 @@ def _print_error(message: str) -> None:
     Console(stderr=True, highlight=False, soft_wrap=True).print(message, markup=False)
 
 
-def _show_warning(before: Callable[..., None]) -> Callable[..., None]:
-    """Show our warnings as messages, and others as before."""
-
-    def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
-        if issubclass(category, NetsorWarning):
-            _print_error(f"Warning: {message}")
-        else:
-            before(message, category, *where)
-
-    return show
-
-
 def reporting(command: Callable[P, None]) -> Callable[P, None]:
     """Print the errors and warnings of a command as messages, without a traceback."""
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **options: P.kwargs) -> None:
         before = warnings.showwarning  # restored below: tests run several commands in one process
-        warnings.showwarning = _show_warning(before)
+
+        def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
+            if issubclass(category, NetsorWarning):
+                _print_error(f"Warning: {message}")
+            else:
+                before(message, category, *where)
+
+        warnings.showwarning = show
         try:
             command(*args, **options)
         except NetsorError as error:

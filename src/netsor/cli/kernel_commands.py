@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import numpy as np
 import typer
@@ -27,6 +27,9 @@ from netsor.cli.shared_options import (
 from netsor.errors import DataError
 from netsor.files import write_npz
 from netsor.lang import Program
+
+if TYPE_CHECKING:
+    from netsor.limits import Result
 
 T = TypeVar("T", Network, Program)
 KernelOutput = Annotated[
@@ -87,47 +90,38 @@ def kernel(
         if output.exists() and not (resume or part is not None):
             raise DataError(f"{output} is there already", remedy="Go on with it with --resume, or remove it.")
         engine = scheduler or workers  # the address of Dask, a number of processes, or None
-        into = {
-            "tile": tile,
-            "engine": engine,
-            "part": None if part is None else _part(part),
-            "verify": verify,
-        }
+        k_of_n = None if part is None else _part(part)
+        into = {"tile": tile, "engine": engine, "part": k_of_n, "verify": verify}
         _store(_tangent_if(ntk, rates, load_network(target)), options, data, output, into)
         return
     if any((tile, workers, scheduler, part, resume, verify)):
         raise DataError("tiles, workers and parts are for stores", remedy="Give a store: -o K.zarr.")
-    numbers = _kernel(target, data, ntk, rates, options)
+    result, labels, starts = _kernel(target, data, ntk, rates, options)
+    explanation = result.explain()
     if output is not None:
-        write_npz(output, numbers)
-        typer.echo(f"wrote {output}: K {numbers['K'].shape}, largest error {numbers['error'].max():.1e}")
+        names = {"labels": np.array(labels, str), "starts": np.array(starts, int)}
+        write_npz(output, {"K": result.value, "error": result.error, "plan": explanation, **names})
+        typer.echo(f"wrote {output}: K {result.value.shape}, largest error {result.error.max():.1e}")
     else:
-        _print_matrix(numbers["K"])
+        _print_matrix(result.value)
     if explain:
-        typer.echo(numbers["plan"])
+        typer.echo(explanation)
 
 
-def _kernel(target: str, data: Path | None, ntk: bool, rates: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The kernel of a network or a program: values, errors, plan, and labels and starts of inputs."""
+def _kernel(
+    target: str, data: Path | None, ntk: bool, rates: str, options: dict[str, Any]
+) -> tuple[Result, list[str], list[int]]:
+    """The kernel of a network or a program, and labels and starts of inputs if its rows have labels."""
     from netsor.limits import kernel as kernel_of
     from netsor.limits import limit
 
-    # A kernel between two sets is not square: its rows have no labels of their own.
-    labels, starts = [], []
     if is_program(target):
-        result = limit(_tangent_if(ntk, rates, _program(target, data)), **options).kernel()
-    else:
-        net, (x, y, names) = load_network(target), inputs_of(data)
-        result = kernel_of(_tangent_if(ntk, rates, net), **options).evaluate(x, y)
-        if y is None:
-            labels, starts = labels_of(net, x, names, len(result.value))
-    return {
-        "K": result.value,
-        "error": result.error,
-        "plan": result.explain(),
-        "labels": np.array(labels, str),
-        "starts": np.array(starts, int),
-    }
+        return limit(_tangent_if(ntk, rates, _program(target, data)), **options).kernel(), [], []
+    net, (x, y, names) = load_network(target), inputs_of(data)
+    result = kernel_of(_tangent_if(ntk, rates, net), **options).evaluate(x, y)
+    if y is not None:  # the kernel is not square: its rows have no labels of their own
+        return result, [], []
+    return result, *labels_of(net, x, names, len(result.value))
 
 
 def _store(

@@ -21,6 +21,8 @@ from netsor.errors import BuildError, DataError, NetsorError, ParseError
 from netsor.files import DAMAGED
 from netsor.lang import Program, parse
 
+Inputs = tuple[list[Any], list[Any] | None, list[str]]  # a set, perhaps a second set, names of the first
+
 
 def is_program(target: str) -> bool:
     """Whether a target is a program in text form rather than FILE.py:network."""
@@ -73,11 +75,9 @@ def load_network(target: str) -> Network:
     value = module.get(name)
     if isinstance(value, Network):
         return value
-    networks = ", ".join(key for key, other in module.items() if isinstance(other, Network))
-    what = f"`{name}` in {path} is no network" if value is not None else f"{path} has no `{name}`"
-    raise BuildError(
-        what, remedy=f"Its networks: {networks or 'none'}. Decorate a function with @ns.network to make one."
-    )
+    networks = ", ".join(key for key, other in module.items() if isinstance(other, Network)) or "none"
+    remedy = f"Its networks: {networks}. Decorate a function with @ns.network to make one."
+    raise _refusal(path, name, value, "is no network", remedy)
 
 
 def load_function(target: str) -> Callable[..., Any]:
@@ -86,10 +86,13 @@ def load_function(target: str) -> Callable[..., Any]:
     value = module.get(name)
     if callable(value) and not isinstance(value, Network):
         return value
-    what = f"`{name}` in {path} makes no networks" if value is not None else f"{path} has no `{name}`"
-    raise BuildError(
-        what, remedy="Give a function from the depth to a network: lambda depth: ns.zoo.mlp(depth)."
-    )
+    remedy = "Give a function from the depth to a network: lambda depth: ns.zoo.mlp(depth)."
+    raise _refusal(path, name, value, "makes no networks", remedy)
+
+
+def _refusal(path: Path, name: str, value: object, why: str, remedy: str) -> BuildError:
+    what = f"{path} has no `{name}`" if value is None else f"`{name}` in {path} {why}"
+    return BuildError(what, remedy=remedy)
 
 
 def _module_of(target: str) -> tuple[Path, str, dict[str, Any]]:
@@ -132,11 +135,9 @@ def _run(path: Path) -> dict[str, Any]:
     return vars(module)
 
 
-def inputs_of(data: Path | None) -> tuple[list[Any], list[Any] | None, list[str]]:
+def inputs_of(data: Path | None) -> Inputs:
     """The inputs in DATA, which a network needs."""
-    if data is None:
-        raise DataError("a network needs data", remedy="Give a .npy or .npz file after the network.")
-    return load_inputs(data)
+    return load_inputs(data_files([data] if data else [], None)[0])
 
 
 def data_files(data: list[Path], inputs: list[Path] | None) -> list[Path]:
@@ -147,34 +148,26 @@ def data_files(data: list[Path], inputs: list[Path] | None) -> list[Path]:
     return files
 
 
-def load_inputs(path: Path, *, one: bool = False) -> tuple[list[Any], list[Any] | None, list[str]]:
-    """A set of inputs, perhaps a second set, and a name for each input of the first.
-
-    With `one`, a .npy array is a single input.
-    """
-    arrays: dict[str, np.ndarray] = {}
+def load_inputs(path: Path, *, one: bool = False) -> Inputs:
+    """Read inputs; with `one`, a .npy array is a single input."""
+    arrays = load_npz(path) if path.suffix == ".npz" else {}
     if path.suffix == ".npy":
         array = load_array(path)
         if one:
             return [array], None, [path.stem]
         if array.ndim:
-            return list(array), None, [str(k) for k in range(len(array))]
-        problem = f"{path} holds a single number"
-    elif path.suffix == ".npz":
-        arrays = load_npz(path)
-        problem = f"{path} has no arrays"
-    else:
-        problem = f"{path} is neither .npy nor .npz"
+            arrays = {"x": array}
     if not arrays:
+        problems = {".npy": "holds a single number", ".npz": "has no arrays"}
         raise DataError(
-            problem,
+            f"{path} {problems.get(path.suffix, 'is neither .npy nor .npz')}",
             remedy="A .npy array has the inputs along its first axis. In a .npz file an array called x does "
             "so too (and y, for a second set); otherwise each array is one input, and arrays name.0, name.1 "
             "are the parts of one.",
         )
     if "x" in arrays and set(arrays) <= {"x", "y"} and not one:
-        second = list(arrays["y"]) if "y" in arrays else None
-        return list(arrays["x"]), second, [str(k) for k in range(len(arrays["x"]))]
+        x, y = list(arrays["x"]), arrays.get("y")
+        return x, None if y is None else list(y), [str(k) for k in range(len(x))]
     inputs = _joined_parts(arrays)
     return list(inputs.values()), None, list(inputs)
 

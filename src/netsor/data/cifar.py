@@ -52,7 +52,11 @@ def cifar10(path: str | Path, count: int = 64) -> np.ndarray:
     if not file.is_file():
         raise DataError(f"there are no CIFAR-10 images at {given}", remedy=remedy)
     try:
-        images = _images_in(file)
+        if file.suffix == ".npy":
+            stored = np.load(file, allow_pickle=False)
+            images = stored.astype(float) / (255 if stored.dtype == np.uint8 else 1)
+        else:
+            images = as_images(read_batch(file)[0])
     except (OSError, ValueError, EOFError) as error:
         raise DataError(f"{file} holds no CIFAR-10 images ({error})", remedy=remedy) from None
     if images.ndim != 4 or len(images) < count:
@@ -65,13 +69,6 @@ def find_batch(folder: Path, name: str) -> Path | None:
     places = [folder / inner for inner in ("", "cifar-10-batches-py", "cifar-10-batches-bin")]
     paths = [place / f"{name}{suffix}" for place in places for suffix in ("", ".bin")]
     return next((path for path in paths if path.is_file()), None)
-
-
-def _images_in(file: Path) -> np.ndarray:
-    if file.suffix == ".npy":
-        images = np.load(file, allow_pickle=False)
-        return images.astype(float) / (255 if images.dtype == np.uint8 else 1)
-    return as_images(read_batch(file)[0])
 
 
 def read_batch(file: Path) -> tuple[np.ndarray, np.ndarray]:

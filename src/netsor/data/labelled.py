@@ -26,9 +26,6 @@ class Labelled:
 def read_idx(path: str | Path) -> np.ndarray:
     """Read an idx file, which may be compressed by gzip.
 
-    The file holds two zeros, a byte for the type, a byte for the rank, the shape as big-endian integers of
-    four bytes, and the numbers.
-
     Parameters
     ----------
     path
@@ -44,8 +41,14 @@ def read_idx(path: str | Path) -> np.ndarray:
     DataError
         If the file cannot be read or is no complete idx file.
     """
+    # Two zeros, a byte for the type, a byte for the rank, the shape as big-endian integers of four bytes,
+    # and the numbers.
     types = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-    content = _bytes(Path(path))
+    try:
+        content = Path(path).read_bytes()
+        content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+    except (OSError, EOFError) as error:
+        raise DataError(f"{path} cannot be read ({error})", remedy="Give the path of a file.") from None
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in types:
         raise DataError(f"{path} is not an idx file", remedy="It begins with two zeros, a type and a rank.")
     rank, dtype = content[3], np.dtype(types[content[2]])
@@ -54,14 +57,6 @@ def read_idx(path: str | Path) -> np.ndarray:
     if len(content) < start or len(content) - start != prod(shape) * dtype.itemsize:
         raise DataError(f"{path} is cut short or too long for its shape {shape}", remedy="Get it again.")
     return np.frombuffer(content, dtype, offset=start).reshape(shape).astype(dtype.newbyteorder("="))
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        content = path.read_bytes()
-        return gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
-    except (OSError, EOFError) as error:
-        raise DataError(f"{path} cannot be read ({error})", remedy="Give the path of a file.") from None
 
 
 def mnist(folder: str | Path, part: str = "train") -> Labelled:
@@ -125,20 +120,19 @@ def labelled_cifar10(folder: str | Path, part: str = "train") -> Labelled:
     """
     training = [f"data_batch_{k}" for k in range(1, 6)]
     names = training if choice("part", part, ("train", "test")) == "train" else ["test_batch"]
-    batches = [_cifar_batch(path) for name in names if (path := find_batch(Path(folder), name))]
-    if not batches:
+    paths = [path for name in names if (path := find_batch(Path(folder), name))]
+    if not paths:
         raise DataError(
             f"there is no CIFAR-10 batch in {folder}", remedy=f"Give the folder that holds {names[0]}."
         )
+    batches = []
+    for path in paths:
+        try:
+            rows, labels = read_batch(path)
+            if labels.shape != rows.shape[:1]:
+                raise ValueError(f"{len(rows)} images and labels of shape {labels.shape}")
+        except (OSError, ValueError, EOFError) as error:
+            raise DataError(f"{path} is not a batch of CIFAR-10 ({error})", remedy="Get it again.") from None
+        batches.append((rows, labels))
     rows, labels = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
     return Labelled(as_images(rows), labels.astype(np.int64))
-
-
-def _cifar_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    try:
-        rows, labels = read_batch(path)
-        if labels.shape != rows.shape[:1]:
-            raise ValueError(f"{len(rows)} images and labels of shape {labels.shape}")
-        return rows, labels
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{path} is not a batch of CIFAR-10 ({error})", remedy="Get it again.") from None

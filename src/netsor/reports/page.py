@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
@@ -125,30 +126,26 @@ def _spectrum(name: str, kernel: np.ndarray) -> Curve:
     return Curve(name, numbers, fractions.tolist(), hints=hints if len(hints) <= 200 else ())
 
 
-def _correlation_curve(correlations: Correlations) -> Curve:
-    name = f"inputs {correlations.inputs[0]} and {correlations.inputs[1]}"
-    named = zip(correlations.names, correlations.values, strict=True)
-    hints = [f"{variable}, {name}: {value:.6g}" for variable, value in named]
-    return Curve(name, range(1, len(correlations.values) + 1), correlations.values, hints=hints)
+def _correlation_curve(c: Correlations) -> Curve:
+    name = f"inputs {c.inputs[0]} and {c.inputs[1]}"
+    hints = [f"{place}, {name}: {value:.6g}" for place, value in zip(c.names, c.values, strict=True)]
+    return Curve(name, range(1, len(c.values) + 1), c.values, hints=hints)
 
 
 def _facts(findings: Findings) -> list[tuple[str, str]]:
     K = findings.nngp
+    shown, whole = len(findings.program.statements), K.plan.statements
+    statements = f"{shown} on the first input"
+    if shown != whole:
+        statements += f", {whole} on all of them together, which is what is planned"
     shapes = sorted({str(np.shape(array)) for array in findings.program.data.values()})
     return [
         ("inputs", f"{findings.inputs}; data of the first: {', '.join(shapes)}"),
         ("rows of the kernel", str(len(K.value))),
-        ("statements of the program", _statements(findings)),
+        ("statements of the program", statements),
         ("computed", "exactly" if K.plan.exact else "sampled in part"),
         ("largest error of an entry", f"{K.bound.largest:.1e} (largest entry {np.abs(K.value).max():.4g})"),
     ]
-
-
-def _statements(findings: Findings) -> str:
-    """Count the statements of the program on the first input and of the program on all inputs."""
-    shown, whole = len(findings.program.statements), findings.nngp.plan.statements
-    alone = f"{shown} on the first input"
-    return alone if shown == whole else f"{alone}, {whole} on all of them together, which is what is planned"
 
 
 def _versions() -> list[tuple[str, str]]:
@@ -158,8 +155,6 @@ def _versions() -> list[tuple[str, str]]:
         ("machine", f"{platform.system()} {platform.machine()}"),
     ]
     for name in ("numpy", "scipy", "numba", "jax"):
-        try:
+        with suppress(PackageNotFoundError):  # an extra that is not installed
             versions.append((name, version(name)))
-        except PackageNotFoundError:  # an extra that is not installed
-            continue
     return versions
