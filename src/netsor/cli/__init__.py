@@ -6,9 +6,8 @@
 | `shared_options` | arguments and options that several commands have |
 | `loading` | programs, networks and data from files |
 | `programs` | `netsor show`, `check`, `tangent`, `limit` |
-| `kernel_commands` | `netsor kernel`, `plan`, `simulate`, `verify` |
+| `kernel_commands` | `netsor kernel`, `plan`, `simulate`, `verify`, `train` |
 | `stores` | `netsor status`, `fit`, `predict` |
-| `train` | `netsor train` |
 | `pictures` | `netsor plot`, `report` |
 | `reproduce` | `netsor reproduce rnn`, `kernels`, `zoo`, `ntk` |
 
@@ -16,7 +15,7 @@ Exit codes: 0 done; 1 an error, which is printed without a traceback; 2 wrong us
 the network does not agree with its limit; 130 interrupted.
 """
 
-from netsor.cli import kernel_commands, pictures, programs, reproduce, stores, train
+from netsor.cli import kernel_commands, pictures, programs, reproduce, stores
 from netsor.cli.app import app
 
-__all__ = ["app", "kernel_commands", "pictures", "programs", "reproduce", "stores", "train"]
+__all__ = ["app", "kernel_commands", "pictures", "programs", "reproduce", "stores"]

@@ -1,4 +1,4 @@
-"""`netsor kernel`, `netsor plan`, `netsor simulate`, `netsor verify`."""
+"""`netsor kernel`, `netsor plan`, `netsor simulate`, `netsor verify`, `netsor train`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import typer
 
 from netsor.build.network import Network
 from netsor.build.tangent_network import TangentNetwork, tangent
-from netsor.cli.app import app, complain, reporting
-from netsor.cli.loading import inputs_of, is_program, load_network, load_program
+from netsor.cli.app import app, complain
+from netsor.cli.loading import inputs_of, is_program, load_network, load_npz, load_program
 from netsor.cli.shared_options import (
     Data,
     Method,
@@ -21,6 +21,8 @@ from netsor.cli.shared_options import (
     Seed,
     Target,
     Tol,
+    listed,
+    output_option,
     rates_of,
     widths_of,
 )
@@ -34,32 +36,21 @@ if TYPE_CHECKING:
 T = TypeVar("T", Network, Program)
 KernelOutput = Annotated[
     Path | None,
-    typer.Option(
-        "--output", "-o", help="Write values, errors and plan as .npz, or tile by tile into a store, .zarr."
-    ),
+    output_option(help="Write values, errors and plan as .npz, or tile by tile into a store, .zarr."),
 ]
 Explain = Annotated[bool, typer.Option("--explain", help="Say which method computed what, with which error.")]
 Confirm = Annotated[
     bool, typer.Option("--confirm", help="Start even if the plan says that it takes more than an hour.")
 ]
-Tile = Annotated[
-    int | None, typer.Option(help="Inputs in a tile of a store, roughly.", min=1, show_default=False)
-]
-Workers = Annotated[
-    int | None, typer.Option(help="Number of processes that compute a store.", min=1, show_default=False)
-]
-Scheduler = Annotated[
-    str | None, typer.Option(help="Address of a Dask scheduler, tcp://...", show_default=False)
-]
-Part = Annotated[
-    str | None, typer.Option(help="Compute the k-th of N parts of a store, k/N.", show_default=False)
-]
+Tile = Annotated[int | None, typer.Option(help="Inputs in a tile of a store, roughly.", min=1)]
+Workers = Annotated[int | None, typer.Option(help="Number of processes that compute a store.", min=1)]
+Scheduler = Annotated[str | None, typer.Option(help="Address of a Dask scheduler, tcp://...")]
+Part = Annotated[str | None, typer.Option(help="Compute the k-th of N parts of a store, k/N.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue a store that exists.")]
 Verify = Annotated[bool, typer.Option("--verify", help="Compute damaged tiles of a store again.")]
 
 
 @app.command()
-@reporting
 def kernel(
     target: Target,
     data: Data = None,
@@ -143,7 +134,6 @@ def _part(text: str) -> tuple[int, int]:
 
 
 @app.command()
-@reporting
 def plan(
     target: Target,
     data: Data = None,
@@ -165,16 +155,13 @@ def plan(
 
 
 @app.command()
-@reporting
 def simulate(
     target: Target,
     data: Data = None,
     width: Annotated[int, typer.Option(help="Width of all layers.", min=1)] = 1000,
     samples: Annotated[int, typer.Option(help="Number of random networks.", min=1)] = 100,
     seed: Seed = 0,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the outputs of all networks as .npz.")
-    ] = None,
+    output: Annotated[Path | None, output_option(help="Write the outputs of all networks as .npz.")] = None,
 ) -> None:
     """Simulate random networks of finite width and print the second moments of their outputs."""
     from netsor.simulation import simulate as run
@@ -192,7 +179,6 @@ def simulate(
 
 
 @app.command()
-@reporting
 def verify(
     target: NetworkTarget,
     data: Annotated[Path, typer.Argument(help="The inputs, as for kernel.", metavar="DATA")],
@@ -210,6 +196,37 @@ def verify(
     typer.echo(str(verification))
     if not verification.ok:
         complain("the network does not agree with its limit", 3)
+
+
+@app.command()
+def train(
+    target: NetworkTarget,
+    data: Annotated[Path, typer.Argument(help="Arrays x, y and new inputs `new`, as .npz.", metavar="DATA")],
+    output: Annotated[Path | None, output_option(help="Write everything as .npz, for `netsor plot`.")] = None,
+    rate: Annotated[float, typer.Option(help="Rate of gradient flow.")] = 1.0,
+    noise: Annotated[float, typer.Option(help="The ridge.", min=0)] = 0.0,
+    times: Annotated[str, typer.Option(help="Times, separated by commas.")] = "0,1,10,100,1000,inf",
+    rates: Rates = "ntk",
+) -> None:
+    """Train an ensemble of infinitely wide networks; print its loss over time."""
+    from netsor import gp
+    from netsor.plots.processes import training_numbers
+
+    arrays = load_npz(data)
+    for name in ("x", "y"):
+        if name not in arrays:
+            raise DataError(f"{data} has no array `{name}`", remedy="Training takes inputs x and targets y.")
+    remedy = "Give numbers >= 0, and inf for the end: 0,10,inf."
+    moments = listed("--times", times, float, lambda t: all(moment >= 0 for moment in t), remedy)
+    new = arrays.get("new", arrays["x"])
+    net = load_network(target)
+    model = gp.train(net, arrays["x"], arrays["y"], rate=rate, noise=noise, rates=rates_of(rates))
+    for moment, loss in zip(moments, model.loss(moments), strict=True):
+        typer.echo(f"time {moment:<10g} loss {loss:.6g}")
+    typer.echo(f"gradient descent is stable for rates below {model.max_rate:.4g}")
+    if output is not None:
+        write_npz(output, training_numbers(model, new, moments))
+        typer.echo(f"wrote {output}: {len(moments)} times, {len(new)} inputs")
 
 
 def _tangent_if(ntk: bool, rates: str, target: T) -> T | TangentNetwork:

@@ -12,10 +12,10 @@ import typer
 
 from netsor.build.network import Network
 from netsor.build.tangent_network import tangent
-from netsor.cli.app import app, reporting
+from netsor.cli.app import app
 from netsor.cli.kernel_commands import labels_of
 from netsor.cli.loading import data_files, inputs_of, load_function, load_network, load_npz
-from netsor.cli.shared_options import NetworkTarget, Ntk, OldInput, Seed, listed, widths_of
+from netsor.cli.shared_options import NetworkTarget, Ntk, OldInput, Seed, listed, output_option, widths_of
 from netsor.errors import DataError
 from netsor.files import write_text
 
@@ -34,7 +34,6 @@ Tied = Annotated[
 
 
 @app.command()
-@reporting
 def plot(
     target: Annotated[
         str,
@@ -50,23 +49,19 @@ def plot(
             help="The inputs of a network, as for kernel. With targets y as well, samples are drawn from the "
             "posterior.",
             metavar="DATA",
-            show_default=False,
         ),
     ] = None,
     kind: Annotated[
         str, typer.Option(help="map, spectrum, samples, convergence, angle, correlation, phase or training.")
     ] = "map",
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="The picture: .png, .pdf or .svg.", show_default="K.png"),
+        Path | None, output_option(help="The picture: .png, .pdf or .svg.", show_default="K.png")
     ] = None,
     correlation: Annotated[
         bool, typer.Option("--correlation", help="Divide a kernel by the standard deviations.")
     ] = False,
-    title: Annotated[str, typer.Option(help="Title of the picture.", show_default=False)] = "",
-    words: Annotated[
-        str, typer.Option(help="A word for each row, separated by spaces.", show_default=False)
-    ] = "",
+    title: Annotated[str, typer.Option(help="Title of the picture.")] = "",
+    words: Annotated[str, typer.Option(help="A word for each row, separated by spaces.")] = "",
     noise: Annotated[float, typer.Option(help="Variance of the noise on y, for samples.", min=0)] = 0.0,
     widths: Annotated[str, typer.Option(help="Widths of convergence.")] = "64,128,256,512",
     var_w: Annotated[str, typer.Option(help="Range of var_w in a phase diagram.")] = "0.25,4",
@@ -191,14 +186,11 @@ def _grid(option: str, text: str, points: int) -> np.ndarray:
 
 
 @app.command()
-@reporting
 def report(
     target: NetworkTarget,
-    data: Annotated[
-        Path | None, typer.Argument(help="The inputs, as for kernel.", metavar="DATA", show_default=False)
-    ] = None,
+    data: Annotated[Path | None, typer.Argument(help="The inputs, as for kernel.", metavar="DATA")] = None,
     inputs: OldInput = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("report.html"),
+    output: Annotated[Path, output_option(help="The page.")] = Path("report.html"),
     widths: Annotated[str, typer.Option(help="Widths of finite networks.")] = "32,64,128,256",
     samples: Annotated[int, typer.Option(help="Finite networks at each width.", min=2)] = 20,
     seed: Seed = 0,

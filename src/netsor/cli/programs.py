@@ -12,7 +12,7 @@ import typer
 
 from netsor.build.network import program as program_of
 from netsor.build.tangent_network import tangent as tangent_of
-from netsor.cli.app import app, reporting
+from netsor.cli.app import app
 from netsor.cli.loading import data_files, load_inputs, load_network, load_program, set_data
 from netsor.cli.shared_options import (
     Method,
@@ -21,6 +21,7 @@ from netsor.cli.shared_options import (
     ProgramFile,
     ProgramOutput,
     Rates,
+    output_option,
     rates_of,
 )
 from netsor.files import write_npz, write_text
@@ -30,7 +31,6 @@ from netsor.limits import Limit
 
 
 @app.command()
-@reporting
 def show(
     target: NetworkTarget,
     data: Annotated[
@@ -38,12 +38,11 @@ def show(
         typer.Argument(
             help="One input (.npy), or several (.npz, one array each); several files make a joint program.",
             metavar="DATA...",
-            show_default=False,
         ),
     ] = None,
     inputs: OldInput = None,
     variant: Annotated[
-        str, typer.Option(help="Rewrite it as netsor, netsor-minus, netsor-o or netsor+.", show_default=False)
+        str, typer.Option(help="Rewrite it as netsor, netsor-minus, netsor-o or netsor+.")
     ] = "",
     expand: Annotated[
         bool, typer.Option("--expand", help="Write one variable of the paper per line.")
@@ -70,7 +69,6 @@ def _write(program: Program, output: Path | None) -> None:
 
 
 @app.command()
-@reporting
 def check(path: ProgramFile) -> None:
     """Type check a program and list its variables."""
     program = load_program(path)
@@ -81,7 +79,6 @@ def check(path: ProgramFile) -> None:
 
 
 @app.command()
-@reporting
 def tangent(
     path: ProgramFile,
     rates: Rates = "ntk",
@@ -93,7 +90,6 @@ def tangent(
 
 
 @app.command()
-@reporting
 def limit(
     path: ProgramFile,
     data: Annotated[
@@ -101,9 +97,7 @@ def limit(
         typer.Option("--data", "-d", help="Replace data: 'x=[1, 0.5]' or x=FILE.npy.", metavar="NAME=VALUE"),
     ] = None,
     method: Method = "auto",
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the values as .npz, too.")
-    ] = None,
+    output: Annotated[Path | None, output_option(help="Write the values as .npz, too.")] = None,
 ) -> None:
     """Print mu, Sigma, the limits of scalars and the kernel of a program."""
     from netsor.limits import limit as limit_of

@@ -11,6 +11,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -97,10 +98,7 @@ def _save(path: Path, key: str, stored: np.ndarray, unsaved: list[np.ndarray]) -
 
 def _load(path: Path, key: str) -> np.ndarray:
     """The stored samples, or none where the file is missing, damaged or of another run."""
-    try:
-        with path.open("rb") as file, np.load(file) as stored:
-            if str(stored["key"]) == key:
-                return stored["samples"]
-    except DAMAGED:
-        pass
+    with suppress(*DAMAGED), path.open("rb") as file, np.load(file) as stored:
+        if str(stored["key"]) == key:
+            return stored["samples"]
     return np.empty(0)
