@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import typer
 
-from netsor.build.network import Network
-from netsor.build.tangent_network import TangentNetwork, tangent
+import netsor as ns
+from netsor.build.tangent_network import TangentNetwork
 from netsor.cli.app import app, complain
 from netsor.cli.loading import inputs_of, is_program, load_network, load_npz, load_program
 from netsor.cli.shared_options import (
@@ -28,12 +28,9 @@ from netsor.cli.shared_options import (
 )
 from netsor.errors import DataError
 from netsor.files import write_npz
-from netsor.lang import Program
+from netsor.limits import Result
 
-if TYPE_CHECKING:
-    from netsor.limits import Result
-
-T = TypeVar("T", Network, Program)
+T = TypeVar("T", ns.Network, ns.Program)
 KernelOutput = Annotated[
     Path | None,
     output_option(help="Write values, errors and plan as .npz, or tile by tile into a store, .zarr."),
@@ -83,7 +80,9 @@ def kernel(
         engine = scheduler or workers  # the address of Dask, a number of processes, or None
         k_of_n = None if part is None else _part(part)
         into = {"tile": tile, "engine": engine, "part": k_of_n, "verify": verify}
-        _store(_tangent_if(ntk, rates, load_network(target)), options, data, output, into)
+        K = ns.kernel(_tangent_if(ntk, rates, load_network(target)), **options)
+        x, y, _ = inputs_of(data)
+        typer.echo(f"{output}: {ns.gp.store(K, x, output, y, **into).status()}")
         return
     if any((tile, workers, scheduler, part, resume, verify)):
         raise DataError("tiles, workers and parts are for stores", remedy="Give a store: -o K.zarr.")
@@ -103,27 +102,13 @@ def _kernel(
     target: str, data: Path | None, ntk: bool, rates: str, options: dict[str, Any]
 ) -> tuple[Result, list[str], list[int]]:
     """The kernel of a network or a program, and labels and starts of inputs if its rows have labels."""
-    from netsor.limits import kernel as kernel_of
-    from netsor.limits import limit
-
     if is_program(target):
-        return limit(_tangent_if(ntk, rates, _program(target, data)), **options).kernel(), [], []
+        return ns.limit(_tangent_if(ntk, rates, _program(target, data)), **options).kernel(), [], []
     net, (x, y, names) = load_network(target), inputs_of(data)
-    result = kernel_of(_tangent_if(ntk, rates, net), **options).evaluate(x, y)
+    result = ns.kernel(_tangent_if(ntk, rates, net), **options).evaluate(x, y)
     if y is not None:  # the kernel is not square: its rows have no labels of their own
         return result, [], []
     return result, *labels_of(net, x, names, len(result.value))
-
-
-def _store(
-    net: Network, options: dict[str, Any], data: Path | None, output: Path, into: dict[str, Any]
-) -> None:
-    """Compute a kernel tile by tile into a store."""
-    from netsor.gp.stores.tiles import store
-    from netsor.limits import kernel as kernel_of
-
-    x, y, _ = inputs_of(data)
-    typer.echo(f"{output}: {store(kernel_of(net, **options), x, output, y, **into).status()}")
 
 
 def _part(text: str) -> tuple[int, int]:
@@ -143,15 +128,12 @@ def plan(
     rates: Rates = "ntk",
 ) -> None:
     """Say what a kernel takes, without computing it: methods, samples, work and memory."""
-    from netsor.limits import kernel as kernel_of
-    from netsor.limits import limit
-
     if is_program(target):
         tangent_program = _tangent_if(ntk, rates, _program(target, data))
-        typer.echo(str(limit(tangent_program, method=method, tol=tol).plan()))
+        typer.echo(str(ns.limit(tangent_program, method=method, tol=tol).plan()))
         return
     net, (x, y, _) = _tangent_if(ntk, rates, load_network(target)), inputs_of(data)
-    typer.echo(str(kernel_of(net, method=method, tol=tol).plan(x, y)))
+    typer.echo(str(ns.kernel(net, method=method, tol=tol).plan(x, y)))
 
 
 @app.command()
@@ -164,12 +146,10 @@ def simulate(
     output: Annotated[Path | None, output_option(help="Write the outputs of all networks as .npz.")] = None,
 ) -> None:
     """Simulate random networks of finite width and print the second moments of their outputs."""
-    from netsor.simulation import simulate as run
-
     if is_program(target):
-        outputs = run(_program(target, data), None, width, samples, seed)
+        outputs = ns.simulate(_program(target, data), None, width, samples, seed)
     else:
-        outputs = run(load_network(target), inputs_of(data)[0], width, samples, seed)
+        outputs = ns.simulate(load_network(target), inputs_of(data)[0], width, samples, seed)
     if output is not None:
         write_npz(output, {"outputs": outputs, "width": width, "seed": seed})
         typer.echo(f"wrote {output}: outputs {outputs.shape}")
@@ -189,10 +169,8 @@ def verify(
     rates: Rates = "ntk",
 ) -> None:
     """Compare a network with its limit at several widths. The exit code is 3 if they do not agree."""
-    from netsor.verify import verify as compare
-
     net = _tangent_if(ntk, rates, load_network(target))
-    verification = compare(net, inputs_of(data)[0], widths_of(widths), samples, seed)
+    verification = ns.verify(net, inputs_of(data)[0], widths_of(widths), samples, seed)
     typer.echo(str(verification))
     if not verification.ok:
         complain("the network does not agree with its limit", 3)
@@ -209,7 +187,6 @@ def train(
     rates: Rates = "ntk",
 ) -> None:
     """Train an ensemble of infinitely wide networks; print its loss over time."""
-    from netsor import gp
     from netsor.plots.processes import training_numbers
 
     arrays = load_npz(data)
@@ -220,7 +197,7 @@ def train(
     moments = listed("--times", times, float, lambda t: all(moment >= 0 for moment in t), remedy)
     new = arrays.get("new", arrays["x"])
     net = load_network(target)
-    model = gp.train(net, arrays["x"], arrays["y"], rate=rate, noise=noise, rates=rates_of(rates))
+    model = ns.gp.train(net, arrays["x"], arrays["y"], rate=rate, noise=noise, rates=rates_of(rates))
     for moment, loss in zip(moments, model.loss(moments), strict=True):
         typer.echo(f"time {moment:<10g} loss {loss:.6g}")
     typer.echo(f"gradient descent is stable for rates below {model.max_rate:.4g}")
@@ -235,18 +212,18 @@ def _tangent_if(ntk: bool, rates: str, target: T) -> T | TangentNetwork:
         if rates != "ntk":
             raise DataError(f"--rates {rates}", remedy="Rates belong to tangent kernels: give --ntk, too.")
         return target
-    if isinstance(target, Program):
+    if isinstance(target, ns.Program):
         return target.tangent(rates_of(rates))
-    return tangent(target, rates_of(rates))
+    return ns.tangent(target, rates_of(rates))
 
 
-def _program(target: str, data: Path | None) -> Program:
+def _program(target: str, data: Path | None) -> ns.Program:
     if data is not None:
         raise DataError("a program has its own data", remedy=f"Leave out {data}.")
     return load_program(Path(target))
 
 
-def labels_of(net: Network, x: list[Any], names: list[str], rows: int) -> tuple[list[str], list[int]]:
+def labels_of(net: ns.Network, x: list[Any], names: list[str], rows: int) -> tuple[list[str], list[int]]:
     """A name for each row of the kernel, and the row where each input begins."""
     from netsor.gp.targets import output_sizes
 

@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
-from netsor.build.network import Network
-from netsor.build.tangent_network import tangent
+import netsor as ns
 from netsor.cli.app import app
 from netsor.cli.kernel_commands import labels_of
 from netsor.cli.loading import data_files, inputs_of, load_function, load_network, load_npz
 from netsor.cli.shared_options import NetworkTarget, Ntk, OldInput, Seed, listed, output_option, widths_of
 from netsor.errors import DataError
 from netsor.files import write_text
+from netsor.limits import KernelFn, Result
 
 if TYPE_CHECKING:
-    from netsor.limits import KernelFn, Result
     from netsor.plots import Picture
 
 Tied = Annotated[
@@ -76,16 +75,16 @@ def plot(
     stem = Path(target).stem if stored else target.rpartition(":")[2]
     text = _Texts(title or stem, words, correlation)
     if kind == "phase":
-        from netsor.plots import phase_diagram
-
         across, up = _grid("--var-w", var_w, 13), _grid("--var-b", var_b, 9)
         groups = [group.split(",") for group in tied] if tied else None
-        picture = phase_diagram(load_function(target), across, up, text.title, depth=depth, tied=groups)
+        picture = ns.plots.phase_diagram(
+            load_function(target), across, up, text.title, depth=depth, tied=groups
+        )
     elif stored:
         picture = _of_stored(Path(target), kind, text)
     else:
         net = load_network(target)
-        picture = _of_network(tangent(net) if ntk else net, kind, data, text, noise, widths, seed)
+        picture = _of_network(ns.tangent(net) if ntk else net, kind, data, text, noise, widths, seed)
     default = Path(target).with_suffix(".png") if stored else Path(f"{stem}.png")
     typer.echo(f"wrote {picture.save(output or default)}")
 
@@ -100,16 +99,14 @@ class _Texts:
 
     def kernel_map(self, K: Result | np.ndarray, labels: list[str], starts: list[int]) -> Picture:
         """A heat map with lines between inputs, if some have several rows."""
-        from netsor.plots import kernel_map, maps
-
-        breaks = starts[1:] if len(starts) < len(maps.values_of(K)) else []
+        rows = len(K.value if isinstance(K, Result) else K)
+        breaks = starts[1:] if len(starts) < rows else []
         words = self.words.split() or labels
-        return kernel_map(K, words, self.title, breaks=breaks, correlation=self.correlation)
+        return ns.plots.kernel_map(K, words, self.title, breaks=breaks, correlation=self.correlation)
 
 
 def _of_stored(path: Path, kind: str, text: _Texts) -> Picture:
     """A picture of a file of `netsor train` or of `netsor kernel`, told apart by their arrays."""
-    from netsor.plots import spectrum
     from netsor.plots.processes import draw_training
 
     stored = load_npz(path)
@@ -118,7 +115,7 @@ def _of_stored(path: Path, kind: str, text: _Texts) -> Picture:
     if "K" not in stored or stored["K"].ndim != 2:
         raise DataError(f"{path} holds no kernel", remedy="Make one with `netsor kernel ... -o K.npz`.")
     if kind == "spectrum":
-        return spectrum(stored["K"], text.title)
+        return ns.plots.spectrum(stored["K"], text.title)
     if kind != "map":
         raise DataError(f"--kind {kind} of a stored kernel", remedy="Give the network: FILE.py:NETWORK DATA.")
     labels = [str(label) for label in stored.get("labels", ())]
@@ -126,45 +123,39 @@ def _of_stored(path: Path, kind: str, text: _Texts) -> Picture:
 
 
 def _of_network(
-    net: Network, kind: str, data: Path | None, text: _Texts, noise: float, widths: str, seed: int
+    net: ns.Network, kind: str, data: Path | None, text: _Texts, noise: float, widths: str, seed: int
 ) -> Picture:
-    from netsor import plots
-    from netsor.limits import kernel
-    from netsor.verify import verify
-
-    K = kernel(net, seed=seed)
+    K = ns.kernel(net, seed=seed)
     match kind:
         case "map":
             x, _, names = inputs_of(data)
             result = K.evaluate(x)
             return text.kernel_map(result, *labels_of(net, x, names, len(result.value)))
         case "spectrum":
-            return plots.spectrum(K.evaluate(inputs_of(data)[0]), text.title)
+            return ns.plots.spectrum(K.evaluate(inputs_of(data)[0]), text.title)
         case "samples" | "training":
             return _of_targets(K, kind, data, text.title, noise, seed)
         case "convergence":
             x = inputs_of(data)[0]
-            return plots.convergence(verify(net, x, widths_of(widths), seed=seed), text.title)
+            return ns.plots.convergence(ns.verify(net, x, widths_of(widths), seed=seed), text.title)
         case "angle":
-            return plots.angle(net, text.title)
+            return ns.plots.angle(net, text.title)
         case "correlation":
-            return plots.correlation_map(net, text.title)
+            return ns.plots.correlation_map(net, text.title)
     raise DataError(f"--kind {kind}", remedy="See `netsor plot --help` for the kinds.")
 
 
 def _of_targets(K: KernelFn, kind: str, data: Path | None, title: str, noise: float, seed: int) -> Picture:
     """Samples or training on inputs x and targets y; without targets, samples of the prior."""
-    from netsor import gp, plots
-
     arrays = load_npz(data) if data is not None and data.suffix == ".npz" else {}
     if {"x", "y"} <= set(arrays):
         x, y, new = _column(arrays["x"]), arrays["y"], arrays.get("new", _around(arrays["x"]))
         if kind == "samples":
-            return plots.samples(gp.fit(K, x, y, noise=noise), new, title, seed=seed)
-        return plots.training(gp.train(K.net, x, y, noise=noise), _column(new), title)
+            return ns.plots.samples(ns.gp.fit(K, x, y, noise=noise), new, title, seed=seed)
+        return ns.plots.training(ns.gp.train(K.net, x, y, noise=noise), _column(new), title)
     if kind == "training":
         raise DataError("training takes inputs x and targets y", remedy="Give a .npz file with both.")
-    return plots.samples(K, np.asarray(inputs_of(data)[0]), title, seed=seed)
+    return ns.plots.samples(K, np.asarray(inputs_of(data)[0]), title, seed=seed)
 
 
 def _column(x: np.ndarray) -> np.ndarray:

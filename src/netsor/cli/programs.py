@@ -10,8 +10,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from netsor.build.network import program as program_of
-from netsor.build.tangent_network import tangent as tangent_of
+import netsor as ns
 from netsor.cli.app import app
 from netsor.cli.loading import data_files, load_inputs, load_network, load_program, set_data
 from netsor.cli.shared_options import (
@@ -53,7 +52,7 @@ def show(
     """Show the type-checked program of a network on an input, in the notation of the paper."""
     net = load_network(target)
     x = [array for path in data_files(data or [], inputs) for array in load_inputs(path, one=True)[0]]
-    program = program_of(tangent_of(net) if ntk else net, *x)
+    program = ns.program(ns.tangent(net) if ntk else net, *x)
     program = program.lower(variant) if variant else program
     program = program.expand() if expand else program
     program.check()
@@ -100,10 +99,8 @@ def limit(
     output: Annotated[Path | None, output_option(help="Write the values as .npz, too.")] = None,
 ) -> None:
     """Print mu, Sigma, the limits of scalars and the kernel of a program."""
-    from netsor.limits import limit as limit_of
-
     program = set_data(load_program(path), data or [])
-    L = limit_of(program, method=method)
+    L = ns.limit(program, method=method)
     stored: dict[str, np.ndarray | str | float] = {}
     for name, value, note in _quantities(program, L):
         stored[name] = value

@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from netsor.build.tangent_network import tangent
+import netsor as ns
 from netsor.cli.app import app
 from netsor.cli.loading import load_array, load_inputs, load_network
 from netsor.cli.shared_options import NetworkTarget, bytes_of, output_option
 from netsor.errors import DataError
 from netsor.files import write_npz
+from netsor.limits.kernel import KernelFn, TangentKernelFn
 
 MODEL, PREDICTIONS = Path("model.npz"), Path("predictions.npz")
 StorePath = Annotated[
@@ -27,9 +28,7 @@ Nngp = Annotated[
 @app.command()
 def status(path: StorePath) -> None:
     """Print the progress of a store: tiles, time left, largest error. Others may write it meanwhile."""
-    from netsor.gp.stores.store import Store
-
-    store = Store(path)
+    store = ns.gp.Store(path)
     rows, columns = store.shape
     typer.echo(f"{path}: kernel of {store.identity['network']}, {rows} x {columns}")
     typer.echo(str(store.status()))
@@ -59,13 +58,12 @@ def fit(
     """Condition the Gaussian process of a stored kernel on targets, without loading the matrix."""
     from netsor.gp.stores.conjugate_gradients import Gradients
     from netsor.gp.stores.model import fit_store
-    from netsor.gp.stores.store import Store
 
     files = [file for file in (data, labels) if file is not None]
     if len(files) != 1:
         raise DataError(f"{len(files)} files of targets", remedy="Give one .npy file after the store.")
     model = fit_store(
-        Store(path, nngp=nngp),
+        ns.gp.Store(path, nngp=nngp),
         load_array(files[0]),
         noise=noise,
         solver=solver,
@@ -92,16 +90,13 @@ def predict(
     """Predict at new inputs. The network must be that of the store, which holds no code."""
     from netsor.gp.stores.identity import options_of
     from netsor.gp.stores.model import load_stored
-    from netsor.gp.stores.store import Store
-    from netsor.limits import KernelFn
-    from netsor.limits.kernel import TangentKernelFn
 
-    net, facts = load_network(target), Store(path).identity
+    net, facts = load_network(target), ns.gp.Store(path).identity
     if facts["kind"] == TangentKernelFn.__name__:
-        kernel: KernelFn = TangentKernelFn(tangent(net), options_of(facts))
+        kernel: KernelFn = TangentKernelFn(ns.tangent(net), options_of(facts))
     else:
         kernel = KernelFn(net, options_of(facts))
-    fitted = load_stored(model, Store(path, kernel, nngp=nngp), bytes_of(memory))
+    fitted = load_stored(model, ns.gp.Store(path, kernel, nngp=nngp), bytes_of(memory))
     prediction = fitted.predict(load_inputs(data)[0])
     write_npz(output, {"mean": prediction.mean, "std": prediction.std})
     typer.echo(f"wrote {output}: mean {prediction.mean.shape}, largest std {prediction.std.max():.3g}")
