@@ -7,8 +7,7 @@ import json
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,14 +51,15 @@ def set_data(program: Program, settings: list[str]) -> Program:
         if name not in data:
             names = ", ".join(data) or "none"
             raise DataError(f"the program has no data `{name}`", remedy=f"Its data: {names}.")
-        values = load_array(Path(text)) if text.endswith(".npy") else _literal(name, text)
-        data[name] = numbers(values, f"the data `{name}`")
+        data[name] = numbers(_array_of(name, text), f"the data `{name}`")
     program = replace(program, data=data)
     program.check()
     return program
 
 
-def _literal(name: str, text: str) -> Any:
+def _array_of(name: str, text: str) -> Any:
+    if text.endswith(".npy"):
+        return load_array(Path(text))
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -71,32 +71,20 @@ def _literal(name: str, text: str) -> Any:
 
 def load_network(target: str) -> Network:
     """The network of FILE.py:name; the file is run as a module."""
-    path, name, module = _module_of(target)
-    value = module.get(name)
-    if isinstance(value, Network):
-        return value
-    networks = ", ".join(key for key, other in module.items() if isinstance(other, Network)) or "none"
-    remedy = f"Its networks: {networks}. Decorate a function with @ns.network to make one."
-    raise _refusal(path, name, value, "is no network", remedy)
+    remedy = "Its networks: {networks}. Decorate a function with @ns.network to make one."
+    return _value_of(target, lambda value: isinstance(value, Network), "is no network", remedy)
 
 
 def load_function(target: str) -> Callable[..., Any]:
     """The function of FILE.py:name, which makes networks."""
-    path, name, module = _module_of(target)
-    value = module.get(name)
-    if callable(value) and not isinstance(value, Network):
-        return value
     remedy = "Give a function from the depth to a network: lambda depth: ns.zoo.mlp(depth)."
-    raise _refusal(path, name, value, "makes no networks", remedy)
+    return _value_of(
+        target, lambda value: callable(value) and not isinstance(value, Network), "makes no networks", remedy
+    )
 
 
-def _refusal(path: Path, name: str, value: object, why: str, remedy: str) -> BuildError:
-    what = f"{path} has no `{name}`" if value is None else f"`{name}` in {path} {why}"
-    return BuildError(what, remedy=remedy)
-
-
-def _module_of(target: str) -> tuple[Path, str, dict[str, Any]]:
-    """The file, the name and the module of FILE.py:name."""
+def _value_of(target: str, fits: Callable[[object], bool], why: str, remedy: str) -> Any:
+    """The value of FILE.py:name, if it fits."""
     file, colon, name = target.rpartition(":")
     if not colon or not file.endswith(".py"):
         raise BuildError(
@@ -105,7 +93,13 @@ def _module_of(target: str) -> tuple[Path, str, dict[str, Any]]:
     path = Path(file)
     if not path.is_file():
         raise BuildError(f"there is no file {path}")
-    return path, name, _run(path)
+    module = _run(path)
+    value = module.get(name)
+    if fits(value):
+        return value
+    networks = ", ".join(key for key, other in module.items() if isinstance(other, Network)) or "none"
+    what = f"{path} has no `{name}`" if value is None else f"`{name}` in {path} {why}"
+    raise BuildError(what, remedy=remedy.format(networks=networks))
 
 
 def _run(path: Path) -> dict[str, Any]:
@@ -189,26 +183,22 @@ def _joined_parts(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
 
 def load_array(path: Path) -> np.ndarray:
     """The array of a .npy file."""
-    with _reading(path, "an array of numbers", "Write it with numpy.save."), path.open("rb") as file:
-        return np.load(file, allow_pickle=False)
+    return _load(path, np.asarray, "an array of numbers", "Write it with numpy.save.")
 
 
 def load_npz(path: Path) -> dict[str, np.ndarray]:
     """All arrays of a .npz file."""
-    remedy = "Write it with numpy.savez."
-    with (
-        _reading(path, "a .npz file of arrays of numbers", remedy),
-        path.open("rb") as file,
-        np.load(file, allow_pickle=False) as stored,
-    ):
-        return {key: stored[key] for key in stored.files}
+    what = "a .npz file of arrays of numbers"
+    return _load(
+        path, lambda stored: {k: stored[k] for k in stored.files}, what, "Write it with numpy.savez."
+    )
 
 
-@contextmanager
-def _reading(path: Path, what: str, remedy: str) -> Iterator[None]:
-    """Turn the errors of a damaged file into one that says what the file should be."""
+def _load(path: Path, kind: Callable[[Any], Any], what: str, remedy: str) -> Any:
+    """Read a file of NumPy; the error of a damaged one says what it should be."""
     try:
-        yield
+        with path.open("rb") as file:
+            return kind(np.load(file, allow_pickle=False))
     except FileNotFoundError:
         raise DataError(f"there is no file {path}") from None
     except DAMAGED as error:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,9 +23,6 @@ from netsor.lang.program_html import drawing_of, text_html
 from netsor.limits import Result
 from netsor.plots.maps import eigenvalue_fractions
 from netsor.reports.findings import Correlations, Findings, find
-
-if TYPE_CHECKING:
-    from jinja2 import Template
 
 
 def report(
@@ -68,10 +65,18 @@ def report(
 
 def render(findings: Findings, command: str = "") -> str:
     """Fill the page with findings."""
+    try:
+        from jinja2 import Environment
+    except ImportError:
+        raise NetsorError(
+            "a report needs Jinja2", remedy="Install it with: pip install 'netsor[report]'"
+        ) from None
+    text = files("netsor.reports").joinpath("page.html").read_text(encoding="utf-8")
+    template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(text)
     kernels = [("nngp", "NNGP kernel: the covariance of the outputs", findings.nngp)]
     if findings.ntk is not None:
         kernels.append(("ntk", "Tangent kernel (NTK): the kernel of training", findings.ntk))
-    return _template().render(
+    return template.render(
         found=findings,
         title=f"Network {findings.net.name}",
         style=STYLE,
@@ -87,17 +92,6 @@ def render(findings: Findings, command: str = "") -> str:
         command=command,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
-
-
-def _template() -> Template:
-    try:
-        import jinja2
-    except ImportError:
-        raise NetsorError(
-            "a report needs Jinja2", remedy="Install it with: pip install 'netsor[report]'"
-        ) from None
-    text = files("netsor.reports").joinpath("page.html").read_text(encoding="utf-8")
-    return jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(text)
 
 
 def _charts(findings: Findings, kernels: Sequence[tuple[str, str, Result]]) -> dict[str, str]:

@@ -57,17 +57,6 @@ class Convergence:
         """The fit over all widths."""
         return fit_slope(self.widths, self.distances)
 
-    @property
-    def wide_fit(self) -> Fit | None:
-        """The fit over the widths from 128 on, if there are two."""
-        wide = np.asarray(self.widths) >= 128
-        return fit_slope(np.asarray(self.widths)[wide], self.distances[wide]) if wide.sum() > 1 else None
-
-    @property
-    def limit_error(self) -> float:
-        """The error estimate of the limit, as a relative Frobenius norm."""
-        return float(np.linalg.norm(self.limit.error) / np.linalg.norm(self.limit.value))
-
 
 def widths_up_to(largest: int) -> tuple[int, ...]:
     """Powers of two from 32 to the largest."""
@@ -130,13 +119,15 @@ def measured(
     distances: list[list[object]] = []
     slopes: list[list[object]] = []
     for c in results:
-        fit, wide = c.fit, c.wide_fit
+        fit, wide = c.fit, np.asarray(c.widths) >= 128
+        wide_fit = fit_slope(np.asarray(c.widths)[wide], c.distances[wide]) if wide.sum() > 1 else None
+        from_128 = [wide_fit.slope, wide_fit.error] if wide_fit else ["", ""]
+        limit_error = np.linalg.norm(c.limit.error) / np.linalg.norm(c.limit.value)
         ratio = f"{fit.chi2 / fit.freedom:.2f}" if fit.freedom else ""
-        yield f"{c.study.title:22} {fit!s:>17}  {wide or ''!s:>17}  {ratio:>8}  {c.limit_error:11.1e}"
+        yield f"{c.study.title:22} {fit!s:>17}  {wide_fit or ''!s:>17}  {ratio:>8}  {limit_error:11.1e}"
         for width, row in zip(c.widths, c.distances, strict=True):
             distances += [[c.study.name, width, k, d] for k, d in enumerate(row)]
-        from_128 = [wide.slope, wide.error] if wide else ["", ""]
-        slopes.append([c.study.name, fit.slope, fit.error, fit.chi2, fit.freedom, *from_128, c.limit_error])
+        slopes.append([c.study.name, fit.slope, fit.error, fit.chi2, fit.freedom, *from_128, limit_error])
     header = ["network", "slope", "error", "chi2", "dof", "slope_from_128", "error_from_128", "limit_error"]
     write_csv(experiment.folder / f"{stem}_E_slopes.csv", header, slopes)
     header = ["network", "width", "sample", "distance"]
