@@ -35,16 +35,6 @@ KernelOutput = Annotated[
     Path | None,
     output_option(help="Write values, errors and plan as .npz, or tile by tile into a store, .zarr."),
 ]
-Explain = Annotated[bool, typer.Option("--explain", help="Say which method computed what, with which error.")]
-Confirm = Annotated[
-    bool, typer.Option("--confirm", help="Start even if the plan says that it takes more than an hour.")
-]
-Tile = Annotated[int | None, typer.Option(help="Inputs in a tile of a store, roughly.", min=1)]
-Workers = Annotated[int | None, typer.Option(help="Number of processes that compute a store.", min=1)]
-Scheduler = Annotated[str | None, typer.Option(help="Address of a Dask scheduler, tcp://...")]
-Part = Annotated[str | None, typer.Option(help="Compute the k-th of N parts of a store, k/N.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue a store that exists.")]
-Verify = Annotated[bool, typer.Option("--verify", help="Compute damaged tiles of a store again.")]
 
 
 @app.command()
@@ -52,17 +42,23 @@ def kernel(
     target: Target,
     data: Data = None,
     output: KernelOutput = None,
-    explain: Explain = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say which method computed what, with which error.")
+    ] = False,
     method: Method = "auto",
     tol: Tol = None,
     seed: Seed = 0,
-    confirm: Confirm = False,
-    tile: Tile = None,
-    workers: Workers = None,
-    scheduler: Scheduler = None,
-    part: Part = None,
-    resume: Resume = False,
-    verify: Verify = False,
+    confirm: Annotated[
+        bool, typer.Option("--confirm", help="Start even if the plan says that it takes more than an hour.")
+    ] = False,
+    tile: Annotated[int | None, typer.Option(help="Inputs in a tile of a store, roughly.", min=1)] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Number of processes that compute a store.", min=1)
+    ] = None,
+    scheduler: Annotated[str | None, typer.Option(help="Address of a Dask scheduler, tcp://...")] = None,
+    part: Annotated[str | None, typer.Option(help="Compute the k-th of N parts of a store, k/N.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a store that exists.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Compute damaged tiles of a store again.")] = False,
     ntk: Ntk = False,
     rates: Rates = "ntk",
 ) -> None:

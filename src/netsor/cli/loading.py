@@ -188,10 +188,8 @@ def load_array(path: Path) -> np.ndarray:
 
 def load_npz(path: Path) -> dict[str, np.ndarray]:
     """All arrays of a .npz file."""
-    what = "a .npz file of arrays of numbers"
-    return _load(
-        path, lambda stored: {k: stored[k] for k in stored.files}, what, "Write it with numpy.savez."
-    )
+    what, remedy = "a .npz file of arrays of numbers", "Write it with numpy.savez."
+    return _load(path, lambda stored: {key: stored[key] for key in stored.files}, what, remedy)
 
 
 def _load(path: Path, kind: Callable[[Any], Any], what: str, remedy: str) -> Any:

@@ -82,10 +82,10 @@ class Picture:
         return target
 
     def _draw(self, target: Path | IO[bytes], kind: str, dpi: int = 200) -> None:
-        # Files with a date or a version would differ each time.
-        stamp = {"png": "Software", "pdf": "CreationDate", "svg": "Date"}[kind]
         import matplotlib
 
+        # Files with a date or a version would differ each time.
+        stamp = {"png": "Software", "pdf": "CreationDate", "svg": "Date"}[kind]
         with matplotlib.rc_context(SETTINGS):
             self.figure.savefig(
                 target, format=kind, dpi=dpi, metadata={stamp: None}, bbox_inches="tight", pad_inches=0.12
@@ -100,9 +100,7 @@ class Picture:
         return f"<picture: {self.caption}>"
 
 
-def picture(
-    draw: Callable[..., str], size: tuple[float, float], mosaic: str = "A", **options: Any
-) -> Picture:
+def picture(draw: Callable[..., str], size: tuple[float, float], mosaic: str = "A") -> Picture:
     """Make a picture, in inches, with a function that draws into axes and returns the caption.
 
     The function takes one pair of axes for each letter of the mosaic (`Figure.subplot_mosaic`).
@@ -116,7 +114,7 @@ def picture(
         ) from None
     with matplotlib.rc_context(SETTINGS):
         figure = Figure(figsize=size, layout="constrained")
-        caption = minus(draw(*figure.subplot_mosaic(mosaic, **options).values()))
+        caption = minus(draw(*figure.subplot_mosaic(mosaic).values()))
         lines = textwrap.fill(caption, int(16.5 * size[0]))  # letters of 8 points in the width of the figure
         figure.supxlabel(lines, x=0.01, ha="left", fontsize=8, linespacing=1.4)
     return Picture(figure, caption)

@@ -96,7 +96,6 @@ def fit_slope(widths: Sequence[int] | np.ndarray, distances: np.ndarray) -> Fit:
     square = np.sum(weights * (x - centre) ** 2)
     slope = np.sum(weights * (x - centre) * y) / square
     intercept = np.average(y, weights=weights) - slope * centre
-    # Points that scatter more than their errors predict have larger errors than estimated.
     chi2, freedom = float(np.sum(weights * (y - intercept - slope * x) ** 2)), len(x) - 2
     excess = max(1.0, np.sqrt(chi2 / freedom)) if freedom else 1.0
     return Fit(float(slope), float(excess / np.sqrt(square)), float(intercept), chi2, freedom)

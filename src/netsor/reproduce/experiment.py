@@ -26,7 +26,7 @@ from netsor.plots.style import Picture
 from netsor.progress import bar
 from netsor.threads import one_blas_thread
 
-Draw = Callable[[int, np.random.SeedSequence], np.ndarray]
+Draw = Callable[[int, np.random.SeedSequence], np.ndarray]  # draws some samples from a seed
 
 
 def fingerprint(net: Network, inputs: object) -> str:
