@@ -157,16 +157,12 @@ def curves(
     marks = [_grid(across, up, points if len(points) <= 7 else across.ticks())]
     marks += [_marks_of(c, ink, across, up) for c, ink in zip(lines, inks, strict=True)]
     marks += [
-        f'<text x="{wide - 12}" y="{9 + 15 * k}" font-size="11" text-anchor="end" '
-        f'style="fill:{ink}">{escape(name)}</text>'
+        _text(wide - 12, 9 + 15 * k, name, "end", f'font-size="11" style="fill:{ink}"')
         for k, (name, ink) in enumerate(named)
     ]
-    centred = 'font-size="11" text-anchor="middle"'
-    marks += [
-        f'<text x="{(left + wide) / 2:.0f}" y="{height - 6}" {centred}>{escape(xlabel)}</text>',
-        f'<text transform="translate(13 {(height - bottom + top) / 2:.0f}) rotate(-90)" {centred}>'
-        f"{escape(ylabel)}</text>",
-    ]
+    turned = f'font-size="11" transform="translate(13 {(height - bottom + top) / 2:.0f}) rotate(-90)"'
+    marks.append(_text((left + wide) / 2, height - 6, xlabel, "middle", 'font-size="11"'))
+    marks.append(_text(0, 0, ylabel, "middle", turned))
     return _figure(title, wide, height, marks)
 
 
@@ -208,8 +204,8 @@ def _segment(x1: float, x2: float, y1: float, y2: float, ink: str) -> str:
     return f'<line x1="{x1:.1f}" x2="{x2:.1f}" y1="{y1:.1f}" y2="{y2:.1f}" stroke="{ink}"/>'
 
 
-def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="10" text-anchor="{anchor}">{escape(text)}</text>'
+def _text(x: float, y: float, text: str, anchor: str = "start", looks: str = 'font-size="10"') -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {looks}>{escape(text)}</text>'
 
 
 def _figure(title: str, width: float, height: float, marks: Sequence[str]) -> str:

@@ -90,9 +90,9 @@ def _roles(net: Network, inputs: list[np.ndarray]) -> Roles:
 def _by_axis(tied: Tied) -> dict[str, Iterable[str]]:
     """The groups of var_w and var_b; an axis without a group moves nothing."""
     if isinstance(tied, Mapping):
-        unknown = [axis for axis in tied if axis not in AXES]
-        if unknown:
-            raise DataError(f"tied[{shown(unknown[0])}]", remedy="Tie names to var_w and var_b.")
+        for axis in tied:
+            if axis not in AXES:
+                raise DataError(f"tied[{shown(axis)}]", remedy="Tie names to var_w and var_b.")
         return {axis: tied.get(axis, ()) for axis in AXES}
     groups = list(tied) if isinstance(tied, list | tuple) else []
     if not 1 <= len(groups) <= len(AXES):
