@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
-from collections.abc import Callable
-from typing import Annotated, Any, NoReturn, ParamSpec
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from netsor.errors import NetsorError, NetsorWarning
 
-P = ParamSpec("P")
+
+class Commands(TyperGroup):
+    """All commands: their errors and warnings are printed as messages, without a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        before = warnings.showwarning  # restored below: tests run several commands in one process
+
+        def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
+            if issubclass(category, NetsorWarning):
+                _print_error(f"Warning: {message}")
+            else:
+                before(message, category, *where)
+
+        warnings.showwarning = show
+        try:
+            return super().invoke(ctx)
+        except NetsorError as error:
+            complain(f"{type(error).__name__}: {error}")
+        except OSError as error:
+            complain(f"{error.filename or 'file'}: {error.strerror or error}")
+        except KeyboardInterrupt:
+            complain("interrupted", 130)
+        finally:
+            warnings.showwarning = before
+
 
 # Commands import what they need when they run, so that `netsor --help` does not wait for SciPy.
 app = typer.Typer(
+    cls=Commands,
     help="Write a neural network once; read it as a program, an infinite-width limit, or a simulation.",
     epilog="Exit codes: 0 done, 1 error, 2 wrong usage, 3 verify found no agreement, 130 interrupted.",
     no_args_is_help=True,
@@ -51,36 +75,3 @@ def complain(message: str, code: int = 1) -> NoReturn:
 
 def _print_error(message: str) -> None:
     Console(stderr=True, highlight=False, soft_wrap=True).print(message, markup=False)
-
-
-def _show_warning(before: Callable[..., None]) -> Callable[..., None]:
-    """Show our warnings as messages, and others as before."""
-
-    def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
-        if issubclass(category, NetsorWarning):
-            _print_error(f"Warning: {message}")
-        else:
-            before(message, category, *where)
-
-    return show
-
-
-def reporting(command: Callable[P, None]) -> Callable[P, None]:
-    """Print the errors and warnings of a command as messages, without a traceback."""
-
-    @functools.wraps(command)
-    def wrapped(*args: P.args, **options: P.kwargs) -> None:
-        before = warnings.showwarning  # restored below: tests run several commands in one process
-        warnings.showwarning = _show_warning(before)
-        try:
-            command(*args, **options)
-        except NetsorError as error:
-            complain(f"{type(error).__name__}: {error}")
-        except OSError as error:
-            complain(f"{error.filename or 'file'}: {error.strerror or error}")
-        except KeyboardInterrupt:
-            complain("interrupted", 130)
-        finally:
-            warnings.showwarning = before
-
-    return wrapped

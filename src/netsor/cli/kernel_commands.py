@@ -1,4 +1,4 @@
-"""`netsor kernel`, `netsor plan`, `netsor simulate`, `netsor verify`."""
+"""`netsor kernel`, `netsor plan`, `netsor simulate`, `netsor verify`, `netsor train`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 import typer
 
-from netsor.build.network import Network
-from netsor.build.tangent_network import TangentNetwork, tangent
-from netsor.cli.app import app, complain, reporting
-from netsor.cli.loading import inputs_of, is_program, load_network, load_program
+import netsor as ns
+from netsor.build.tangent_network import TangentNetwork
+from netsor.cli.app import app, complain
+from netsor.cli.loading import inputs_of, is_program, load_network, load_npz, load_program
 from netsor.cli.shared_options import (
     Data,
     Method,
@@ -21,57 +21,44 @@ from netsor.cli.shared_options import (
     Seed,
     Target,
     Tol,
+    listed,
+    output_option,
     rates_of,
     widths_of,
 )
 from netsor.errors import DataError
 from netsor.files import write_npz
-from netsor.lang import Program
+from netsor.limits import Result
 
-T = TypeVar("T", Network, Program)
+T = TypeVar("T", ns.Network, ns.Program)
 KernelOutput = Annotated[
     Path | None,
-    typer.Option(
-        "--output", "-o", help="Write values, errors and plan as .npz, or tile by tile into a store, .zarr."
-    ),
+    output_option(help="Write values, errors and plan as .npz, or tile by tile into a store, .zarr."),
 ]
-Explain = Annotated[bool, typer.Option("--explain", help="Say which method computed what, with which error.")]
-Confirm = Annotated[
-    bool, typer.Option("--confirm", help="Start even if the plan says that it takes more than an hour.")
-]
-Tile = Annotated[
-    int | None, typer.Option(help="Inputs in a tile of a store, roughly.", min=1, show_default=False)
-]
-Workers = Annotated[
-    int | None, typer.Option(help="Number of processes that compute a store.", min=1, show_default=False)
-]
-Scheduler = Annotated[
-    str | None, typer.Option(help="Address of a Dask scheduler, tcp://...", show_default=False)
-]
-Part = Annotated[
-    str | None, typer.Option(help="Compute the k-th of N parts of a store, k/N.", show_default=False)
-]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue a store that exists.")]
-Verify = Annotated[bool, typer.Option("--verify", help="Compute damaged tiles of a store again.")]
 
 
 @app.command()
-@reporting
 def kernel(
     target: Target,
     data: Data = None,
     output: KernelOutput = None,
-    explain: Explain = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say which method computed what, with which error.")
+    ] = False,
     method: Method = "auto",
     tol: Tol = None,
     seed: Seed = 0,
-    confirm: Confirm = False,
-    tile: Tile = None,
-    workers: Workers = None,
-    scheduler: Scheduler = None,
-    part: Part = None,
-    resume: Resume = False,
-    verify: Verify = False,
+    confirm: Annotated[
+        bool, typer.Option("--confirm", help="Start even if the plan says that it takes more than an hour.")
+    ] = False,
+    tile: Annotated[int | None, typer.Option(help="Inputs in a tile of a store, roughly.", min=1)] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Number of processes that compute a store.", min=1)
+    ] = None,
+    scheduler: Annotated[str | None, typer.Option(help="Address of a Dask scheduler, tcp://...")] = None,
+    part: Annotated[str | None, typer.Option(help="Compute the k-th of N parts of a store, k/N.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a store that exists.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Compute damaged tiles of a store again.")] = False,
     ntk: Ntk = False,
     rates: Rates = "ntk",
 ) -> None:
@@ -87,58 +74,37 @@ def kernel(
         if output.exists() and not (resume or part is not None):
             raise DataError(f"{output} is there already", remedy="Go on with it with --resume, or remove it.")
         engine = scheduler or workers  # the address of Dask, a number of processes, or None
-        into = {
-            "tile": tile,
-            "engine": engine,
-            "part": None if part is None else _part(part),
-            "verify": verify,
-        }
-        _store(_tangent_if(ntk, rates, load_network(target)), options, data, output, into)
+        k_of_n = None if part is None else _part(part)
+        into = {"tile": tile, "engine": engine, "part": k_of_n, "verify": verify}
+        K = ns.kernel(_tangent_if(ntk, rates, load_network(target)), **options)
+        x, y, _ = inputs_of(data)
+        typer.echo(f"{output}: {ns.gp.store(K, x, output, y, **into).status()}")
         return
     if any((tile, workers, scheduler, part, resume, verify)):
         raise DataError("tiles, workers and parts are for stores", remedy="Give a store: -o K.zarr.")
-    numbers = _kernel(target, data, ntk, rates, options)
+    result, labels, starts = _kernel(target, data, ntk, rates, options)
+    explanation = result.explain()
     if output is not None:
-        write_npz(output, numbers)
-        typer.echo(f"wrote {output}: K {numbers['K'].shape}, largest error {numbers['error'].max():.1e}")
+        names = {"labels": np.array(labels, str), "starts": np.array(starts, int)}
+        write_npz(output, {"K": result.value, "error": result.error, "plan": explanation, **names})
+        typer.echo(f"wrote {output}: K {result.value.shape}, largest error {result.error.max():.1e}")
     else:
-        _print_matrix(numbers["K"])
+        _print_matrix(result.value)
     if explain:
-        typer.echo(numbers["plan"])
+        typer.echo(explanation)
 
 
-def _kernel(target: str, data: Path | None, ntk: bool, rates: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The kernel of a network or a program: values, errors, plan, and labels and starts of inputs."""
-    from netsor.limits import kernel as kernel_of
-    from netsor.limits import limit
-
-    # A kernel between two sets is not square: its rows have no labels of their own.
-    labels, starts = [], []
+def _kernel(
+    target: str, data: Path | None, ntk: bool, rates: str, options: dict[str, Any]
+) -> tuple[Result, list[str], list[int]]:
+    """The kernel of a network or a program, and labels and starts of inputs if its rows have labels."""
     if is_program(target):
-        result = limit(_tangent_if(ntk, rates, _program(target, data)), **options).kernel()
-    else:
-        net, (x, y, names) = load_network(target), inputs_of(data)
-        result = kernel_of(_tangent_if(ntk, rates, net), **options).evaluate(x, y)
-        if y is None:
-            labels, starts = labels_of(net, x, names, len(result.value))
-    return {
-        "K": result.value,
-        "error": result.error,
-        "plan": result.explain(),
-        "labels": np.array(labels, str),
-        "starts": np.array(starts, int),
-    }
-
-
-def _store(
-    net: Network, options: dict[str, Any], data: Path | None, output: Path, into: dict[str, Any]
-) -> None:
-    """Compute a kernel tile by tile into a store."""
-    from netsor.gp.stores.tiles import store
-    from netsor.limits import kernel as kernel_of
-
-    x, y, _ = inputs_of(data)
-    typer.echo(f"{output}: {store(kernel_of(net, **options), x, output, y, **into).status()}")
+        return ns.limit(_tangent_if(ntk, rates, _program(target, data)), **options).kernel(), [], []
+    net, (x, y, names) = load_network(target), inputs_of(data)
+    result = ns.kernel(_tangent_if(ntk, rates, net), **options).evaluate(x, y)
+    if y is not None:  # the kernel is not square: its rows have no labels of their own
+        return result, [], []
+    return result, *labels_of(net, x, names, len(result.value))
 
 
 def _part(text: str) -> tuple[int, int]:
@@ -149,7 +115,6 @@ def _part(text: str) -> tuple[int, int]:
 
 
 @app.command()
-@reporting
 def plan(
     target: Target,
     data: Data = None,
@@ -159,36 +124,28 @@ def plan(
     rates: Rates = "ntk",
 ) -> None:
     """Say what a kernel takes, without computing it: methods, samples, work and memory."""
-    from netsor.limits import kernel as kernel_of
-    from netsor.limits import limit
-
     if is_program(target):
         tangent_program = _tangent_if(ntk, rates, _program(target, data))
-        typer.echo(str(limit(tangent_program, method=method, tol=tol).plan()))
+        typer.echo(str(ns.limit(tangent_program, method=method, tol=tol).plan()))
         return
     net, (x, y, _) = _tangent_if(ntk, rates, load_network(target)), inputs_of(data)
-    typer.echo(str(kernel_of(net, method=method, tol=tol).plan(x, y)))
+    typer.echo(str(ns.kernel(net, method=method, tol=tol).plan(x, y)))
 
 
 @app.command()
-@reporting
 def simulate(
     target: Target,
     data: Data = None,
     width: Annotated[int, typer.Option(help="Width of all layers.", min=1)] = 1000,
     samples: Annotated[int, typer.Option(help="Number of random networks.", min=1)] = 100,
     seed: Seed = 0,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the outputs of all networks as .npz.")
-    ] = None,
+    output: Annotated[Path | None, output_option(help="Write the outputs of all networks as .npz.")] = None,
 ) -> None:
     """Simulate random networks of finite width and print the second moments of their outputs."""
-    from netsor.simulation import simulate as run
-
     if is_program(target):
-        outputs = run(_program(target, data), None, width, samples, seed)
+        outputs = ns.simulate(_program(target, data), None, width, samples, seed)
     else:
-        outputs = run(load_network(target), inputs_of(data)[0], width, samples, seed)
+        outputs = ns.simulate(load_network(target), inputs_of(data)[0], width, samples, seed)
     if output is not None:
         write_npz(output, {"outputs": outputs, "width": width, "seed": seed})
         typer.echo(f"wrote {output}: outputs {outputs.shape}")
@@ -198,7 +155,6 @@ def simulate(
 
 
 @app.command()
-@reporting
 def verify(
     target: NetworkTarget,
     data: Annotated[Path, typer.Argument(help="The inputs, as for kernel.", metavar="DATA")],
@@ -209,13 +165,41 @@ def verify(
     rates: Rates = "ntk",
 ) -> None:
     """Compare a network with its limit at several widths. The exit code is 3 if they do not agree."""
-    from netsor.verify import verify as compare
-
     net = _tangent_if(ntk, rates, load_network(target))
-    verification = compare(net, inputs_of(data)[0], widths_of(widths), samples, seed)
+    verification = ns.verify(net, inputs_of(data)[0], widths_of(widths), samples, seed)
     typer.echo(str(verification))
     if not verification.ok:
         complain("the network does not agree with its limit", 3)
+
+
+@app.command()
+def train(
+    target: NetworkTarget,
+    data: Annotated[Path, typer.Argument(help="Arrays x, y and new inputs `new`, as .npz.", metavar="DATA")],
+    output: Annotated[Path | None, output_option(help="Write everything as .npz, for `netsor plot`.")] = None,
+    rate: Annotated[float, typer.Option(help="Rate of gradient flow.")] = 1.0,
+    noise: Annotated[float, typer.Option(help="The ridge.", min=0)] = 0.0,
+    times: Annotated[str, typer.Option(help="Times, separated by commas.")] = "0,1,10,100,1000,inf",
+    rates: Rates = "ntk",
+) -> None:
+    """Train an ensemble of infinitely wide networks; print its loss over time."""
+    from netsor.plots.processes import training_numbers
+
+    arrays = load_npz(data)
+    for name in ("x", "y"):
+        if name not in arrays:
+            raise DataError(f"{data} has no array `{name}`", remedy="Training takes inputs x and targets y.")
+    remedy = "Give numbers >= 0, and inf for the end: 0,10,inf."
+    moments = listed("--times", times, float, lambda t: all(moment >= 0 for moment in t), remedy)
+    new = arrays.get("new", arrays["x"])
+    net = load_network(target)
+    model = ns.gp.train(net, arrays["x"], arrays["y"], rate=rate, noise=noise, rates=rates_of(rates))
+    for moment, loss in zip(moments, model.loss(moments), strict=True):
+        typer.echo(f"time {moment:<10g} loss {loss:.6g}")
+    typer.echo(f"gradient descent is stable for rates below {model.max_rate:.4g}")
+    if output is not None:
+        write_npz(output, training_numbers(model, new, moments))
+        typer.echo(f"wrote {output}: {len(moments)} times, {len(new)} inputs")
 
 
 def _tangent_if(ntk: bool, rates: str, target: T) -> T | TangentNetwork:
@@ -224,18 +208,18 @@ def _tangent_if(ntk: bool, rates: str, target: T) -> T | TangentNetwork:
         if rates != "ntk":
             raise DataError(f"--rates {rates}", remedy="Rates belong to tangent kernels: give --ntk, too.")
         return target
-    if isinstance(target, Program):
+    if isinstance(target, ns.Program):
         return target.tangent(rates_of(rates))
-    return tangent(target, rates_of(rates))
+    return ns.tangent(target, rates_of(rates))
 
 
-def _program(target: str, data: Path | None) -> Program:
+def _program(target: str, data: Path | None) -> ns.Program:
     if data is not None:
         raise DataError("a program has its own data", remedy=f"Leave out {data}.")
     return load_program(Path(target))
 
 
-def labels_of(net: Network, x: list[Any], names: list[str], rows: int) -> tuple[list[str], list[int]]:
+def labels_of(net: ns.Network, x: list[Any], names: list[str], rows: int) -> tuple[list[str], list[int]]:
     """A name for each row of the kernel, and the row where each input begins."""
     from netsor.gp.targets import output_sizes
 

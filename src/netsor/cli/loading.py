@@ -7,8 +7,7 @@ import json
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,8 @@ from netsor.build.trace import numbers
 from netsor.errors import BuildError, DataError, NetsorError, ParseError
 from netsor.files import DAMAGED
 from netsor.lang import Program, parse
+
+Inputs = tuple[list[Any], list[Any] | None, list[str]]  # a set, perhaps a second set, names of the first
 
 
 def is_program(target: str) -> bool:
@@ -50,14 +51,15 @@ def set_data(program: Program, settings: list[str]) -> Program:
         if name not in data:
             names = ", ".join(data) or "none"
             raise DataError(f"the program has no data `{name}`", remedy=f"Its data: {names}.")
-        values = load_array(Path(text)) if text.endswith(".npy") else _literal(name, text)
-        data[name] = numbers(values, f"the data `{name}`")
+        data[name] = numbers(_array_of(name, text), f"the data `{name}`")
     program = replace(program, data=data)
     program.check()
     return program
 
 
-def _literal(name: str, text: str) -> Any:
+def _array_of(name: str, text: str) -> Any:
+    if text.endswith(".npy"):
+        return load_array(Path(text))
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -69,31 +71,20 @@ def _literal(name: str, text: str) -> Any:
 
 def load_network(target: str) -> Network:
     """The network of FILE.py:name; the file is run as a module."""
-    path, name, module = _module_of(target)
-    value = module.get(name)
-    if isinstance(value, Network):
-        return value
-    networks = ", ".join(key for key, other in module.items() if isinstance(other, Network))
-    what = f"`{name}` in {path} is no network" if value is not None else f"{path} has no `{name}`"
-    raise BuildError(
-        what, remedy=f"Its networks: {networks or 'none'}. Decorate a function with @ns.network to make one."
-    )
+    remedy = "Its networks: {networks}. Decorate a function with @ns.network to make one."
+    return _value_of(target, lambda value: isinstance(value, Network), "is no network", remedy)
 
 
 def load_function(target: str) -> Callable[..., Any]:
     """The function of FILE.py:name, which makes networks."""
-    path, name, module = _module_of(target)
-    value = module.get(name)
-    if callable(value) and not isinstance(value, Network):
-        return value
-    what = f"`{name}` in {path} makes no networks" if value is not None else f"{path} has no `{name}`"
-    raise BuildError(
-        what, remedy="Give a function from the depth to a network: lambda depth: ns.zoo.mlp(depth)."
+    remedy = "Give a function from the depth to a network: lambda depth: ns.zoo.mlp(depth)."
+    return _value_of(
+        target, lambda value: callable(value) and not isinstance(value, Network), "makes no networks", remedy
     )
 
 
-def _module_of(target: str) -> tuple[Path, str, dict[str, Any]]:
-    """The file, the name and the module of FILE.py:name."""
+def _value_of(target: str, fits: Callable[[object], bool], why: str, remedy: str) -> Any:
+    """The value of FILE.py:name, if it fits."""
     file, colon, name = target.rpartition(":")
     if not colon or not file.endswith(".py"):
         raise BuildError(
@@ -102,7 +93,13 @@ def _module_of(target: str) -> tuple[Path, str, dict[str, Any]]:
     path = Path(file)
     if not path.is_file():
         raise BuildError(f"there is no file {path}")
-    return path, name, _run(path)
+    module = _run(path)
+    value = module.get(name)
+    if fits(value):
+        return value
+    networks = ", ".join(key for key, other in module.items() if isinstance(other, Network)) or "none"
+    what = f"{path} has no `{name}`" if value is None else f"`{name}` in {path} {why}"
+    raise BuildError(what, remedy=remedy.format(networks=networks))
 
 
 def _run(path: Path) -> dict[str, Any]:
@@ -132,11 +129,9 @@ def _run(path: Path) -> dict[str, Any]:
     return vars(module)
 
 
-def inputs_of(data: Path | None) -> tuple[list[Any], list[Any] | None, list[str]]:
+def inputs_of(data: Path | None) -> Inputs:
     """The inputs in DATA, which a network needs."""
-    if data is None:
-        raise DataError("a network needs data", remedy="Give a .npy or .npz file after the network.")
-    return load_inputs(data)
+    return load_inputs(data_files([data] if data else [], None)[0])
 
 
 def data_files(data: list[Path], inputs: list[Path] | None) -> list[Path]:
@@ -147,34 +142,26 @@ def data_files(data: list[Path], inputs: list[Path] | None) -> list[Path]:
     return files
 
 
-def load_inputs(path: Path, *, one: bool = False) -> tuple[list[Any], list[Any] | None, list[str]]:
-    """A set of inputs, perhaps a second set, and a name for each input of the first.
-
-    With `one`, a .npy array is a single input.
-    """
-    arrays: dict[str, np.ndarray] = {}
+def load_inputs(path: Path, *, one: bool = False) -> Inputs:
+    """Read inputs; with `one`, a .npy array is a single input."""
+    arrays = load_npz(path) if path.suffix == ".npz" else {}
     if path.suffix == ".npy":
         array = load_array(path)
         if one:
             return [array], None, [path.stem]
         if array.ndim:
-            return list(array), None, [str(k) for k in range(len(array))]
-        problem = f"{path} holds a single number"
-    elif path.suffix == ".npz":
-        arrays = load_npz(path)
-        problem = f"{path} has no arrays"
-    else:
-        problem = f"{path} is neither .npy nor .npz"
+            arrays = {"x": array}
     if not arrays:
+        problems = {".npy": "holds a single number", ".npz": "has no arrays"}
         raise DataError(
-            problem,
+            f"{path} {problems.get(path.suffix, 'is neither .npy nor .npz')}",
             remedy="A .npy array has the inputs along its first axis. In a .npz file an array called x does "
             "so too (and y, for a second set); otherwise each array is one input, and arrays name.0, name.1 "
             "are the parts of one.",
         )
     if "x" in arrays and set(arrays) <= {"x", "y"} and not one:
-        second = list(arrays["y"]) if "y" in arrays else None
-        return list(arrays["x"]), second, [str(k) for k in range(len(arrays["x"]))]
+        x, y = list(arrays["x"]), arrays.get("y")
+        return x, None if y is None else list(y), [str(k) for k in range(len(x))]
     inputs = _joined_parts(arrays)
     return list(inputs.values()), None, list(inputs)
 
@@ -196,26 +183,20 @@ def _joined_parts(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
 
 def load_array(path: Path) -> np.ndarray:
     """The array of a .npy file."""
-    with _reading(path, "an array of numbers", "Write it with numpy.save."), path.open("rb") as file:
-        return np.load(file, allow_pickle=False)
+    return _load(path, np.asarray, "an array of numbers", "Write it with numpy.save.")
 
 
 def load_npz(path: Path) -> dict[str, np.ndarray]:
     """All arrays of a .npz file."""
-    remedy = "Write it with numpy.savez."
-    with (
-        _reading(path, "a .npz file of arrays of numbers", remedy),
-        path.open("rb") as file,
-        np.load(file, allow_pickle=False) as stored,
-    ):
-        return {key: stored[key] for key in stored.files}
+    what, remedy = "a .npz file of arrays of numbers", "Write it with numpy.savez."
+    return _load(path, lambda stored: {key: stored[key] for key in stored.files}, what, remedy)
 
 
-@contextmanager
-def _reading(path: Path, what: str, remedy: str) -> Iterator[None]:
-    """Turn the errors of a damaged file into one that says what the file should be."""
+def _load(path: Path, kind: Callable[[Any], Any], what: str, remedy: str) -> Any:
+    """Read a file of NumPy; the error of a damaged one says what it should be."""
     try:
-        yield
+        with path.open("rb") as file:
+            return kind(np.load(file, allow_pickle=False))
     except FileNotFoundError:
         raise DataError(f"there is no file {path}") from None
     except DAMAGED as error:

@@ -1,7 +1,8 @@
-"""`netsor plot`: every picture of `ns.plots`."""
+"""`netsor plot`: every picture of `ns.plots`; `netsor report`: one page of HTML about a network."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
-from netsor.build.network import Network
-from netsor.build.tangent_network import tangent
-from netsor.cli.app import app, reporting
+import netsor as ns
+from netsor.cli.app import app
 from netsor.cli.kernel_commands import labels_of
-from netsor.cli.loading import inputs_of, load_function, load_network, load_npz
-from netsor.cli.shared_options import Ntk, Seed, listed, widths_of
+from netsor.cli.loading import data_files, inputs_of, load_function, load_network, load_npz
+from netsor.cli.shared_options import NetworkTarget, Ntk, OldInput, Seed, listed, output_option, widths_of
 from netsor.errors import DataError
+from netsor.files import write_text
+from netsor.limits import KernelFn, Result
 
 if TYPE_CHECKING:
-    from netsor.limits import Result
     from netsor.plots import Picture
 
 Tied = Annotated[
@@ -32,7 +33,6 @@ Tied = Annotated[
 
 
 @app.command()
-@reporting
 def plot(
     target: Annotated[
         str,
@@ -48,23 +48,19 @@ def plot(
             help="The inputs of a network, as for kernel. With targets y as well, samples are drawn from the "
             "posterior.",
             metavar="DATA",
-            show_default=False,
         ),
     ] = None,
     kind: Annotated[
         str, typer.Option(help="map, spectrum, samples, convergence, angle, correlation, phase or training.")
     ] = "map",
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="The picture: .png, .pdf or .svg.", show_default="K.png"),
+        Path | None, output_option(help="The picture: .png, .pdf or .svg.", show_default="K.png")
     ] = None,
     correlation: Annotated[
         bool, typer.Option("--correlation", help="Divide a kernel by the standard deviations.")
     ] = False,
-    title: Annotated[str, typer.Option(help="Title of the picture.", show_default=False)] = "",
-    words: Annotated[
-        str, typer.Option(help="A word for each row, separated by spaces.", show_default=False)
-    ] = "",
+    title: Annotated[str, typer.Option(help="Title of the picture.")] = "",
+    words: Annotated[str, typer.Option(help="A word for each row, separated by spaces.")] = "",
     noise: Annotated[float, typer.Option(help="Variance of the noise on y, for samples.", min=0)] = 0.0,
     widths: Annotated[str, typer.Option(help="Widths of convergence.")] = "64,128,256,512",
     var_w: Annotated[str, typer.Option(help="Range of var_w in a phase diagram.")] = "0.25,4",
@@ -79,16 +75,16 @@ def plot(
     stem = Path(target).stem if stored else target.rpartition(":")[2]
     text = _Texts(title or stem, words, correlation)
     if kind == "phase":
-        picture = _phases(target, text.title, var_w, var_b, depth, tied)
+        across, up = _grid("--var-w", var_w, 13), _grid("--var-b", var_b, 9)
+        groups = [group.split(",") for group in tied] if tied else None
+        picture = ns.plots.phase_diagram(
+            load_function(target), across, up, text.title, depth=depth, tied=groups
+        )
     elif stored:
         picture = _of_stored(Path(target), kind, text)
     else:
         net = load_network(target)
-        drawing = _Drawing(tangent(net) if ntk else net, data, text, noise, widths, seed)
-        kinds = ("map", "spectrum", "samples", "convergence", "angle", "correlation", "training")
-        if kind not in kinds:
-            raise DataError(f"--kind {kind}", remedy="See `netsor plot --help` for the kinds.")
-        picture = getattr(drawing, kind)()
+        picture = _of_network(ns.tangent(net) if ntk else net, kind, data, text, noise, widths, seed)
     default = Path(target).with_suffix(".png") if stored else Path(f"{stem}.png")
     typer.echo(f"wrote {picture.save(output or default)}")
 
@@ -103,102 +99,63 @@ class _Texts:
 
     def kernel_map(self, K: Result | np.ndarray, labels: list[str], starts: list[int]) -> Picture:
         """A heat map with lines between inputs, if some have several rows."""
-        from netsor.plots import kernel_map, maps
-
-        breaks = starts[1:] if len(starts) < len(maps.values_of(K)) else []
+        rows = len(K.value if isinstance(K, Result) else K)
+        breaks = starts[1:] if len(starts) < rows else []
         words = self.words.split() or labels
-        return kernel_map(K, words, self.title, breaks=breaks, correlation=self.correlation)
-
-
-def _phases(target: str, title: str, var_w: str, var_b: str, depth: int, tied: list[str] | None) -> Picture:
-    from netsor.plots import phase_diagram
-
-    across, up = _grid("--var-w", var_w, 13), _grid("--var-b", var_b, 9)
-    groups = [group.split(",") for group in tied] if tied else None
-    return phase_diagram(load_function(target), across, up, title, depth=depth, tied=groups)
+        return ns.plots.kernel_map(K, words, self.title, breaks=breaks, correlation=self.correlation)
 
 
 def _of_stored(path: Path, kind: str, text: _Texts) -> Picture:
-    """A picture of a file."""
-    from netsor.plots import spectrum
+    """A picture of a file of `netsor train` or of `netsor kernel`, told apart by their arrays."""
     from netsor.plots.processes import draw_training
 
     stored = load_npz(path)
-    # Files of `netsor train` and of `netsor kernel` are told apart by their arrays.
     if "curve_loss" in stored:
         return draw_training(stored, text.title)
     if "K" not in stored or stored["K"].ndim != 2:
         raise DataError(f"{path} holds no kernel", remedy="Make one with `netsor kernel ... -o K.npz`.")
     if kind == "spectrum":
-        return spectrum(stored["K"], text.title)
+        return ns.plots.spectrum(stored["K"], text.title)
     if kind != "map":
         raise DataError(f"--kind {kind} of a stored kernel", remedy="Give the network: FILE.py:NETWORK DATA.")
     labels = [str(label) for label in stored.get("labels", ())]
     return text.kernel_map(stored["K"], labels, [int(row) for row in stored.get("starts", ())])
 
 
-@dataclass(frozen=True)
-class _Drawing:
-    """What a picture of a network is drawn from; one method for each kind."""
+def _of_network(
+    net: ns.Network, kind: str, data: Path | None, text: _Texts, noise: float, widths: str, seed: int
+) -> Picture:
+    K = ns.kernel(net, seed=seed)
+    match kind:
+        case "map":
+            x, _, names = inputs_of(data)
+            result = K.evaluate(x)
+            return text.kernel_map(result, *labels_of(net, x, names, len(result.value)))
+        case "spectrum":
+            return ns.plots.spectrum(K.evaluate(inputs_of(data)[0]), text.title)
+        case "samples" | "training":
+            return _of_targets(K, kind, data, text.title, noise, seed)
+        case "convergence":
+            x = inputs_of(data)[0]
+            return ns.plots.convergence(ns.verify(net, x, widths_of(widths), seed=seed), text.title)
+        case "angle":
+            return ns.plots.angle(net, text.title)
+        case "correlation":
+            return ns.plots.correlation_map(net, text.title)
+    raise DataError(f"--kind {kind}", remedy="See `netsor plot --help` for the kinds.")
 
-    net: Network
-    data: Path | None
-    text: _Texts
-    noise: float
-    widths: str
-    seed: int
 
-    def _kernel(self) -> Result:
-        from netsor.limits import kernel
-
-        return kernel(self.net, seed=self.seed).evaluate(inputs_of(self.data)[0])
-
-    def map(self) -> Picture:
-        K, (x, _, names) = self._kernel(), inputs_of(self.data)
-        return self.text.kernel_map(K, *labels_of(self.net, x, names, len(K.value)))
-
-    def spectrum(self) -> Picture:
-        from netsor.plots import spectrum
-
-        return spectrum(self._kernel(), self.text.title)
-
-    def samples(self) -> Picture:
-        from netsor import gp
-        from netsor.limits import kernel
-        from netsor.plots import samples
-
-        K = kernel(self.net, seed=self.seed)
-        arrays = load_npz(self.data) if self.data is not None and self.data.suffix == ".npz" else {}
-        if not {"x", "y"} <= set(arrays):
-            return samples(K, np.asarray(inputs_of(self.data)[0]), self.text.title, seed=self.seed)
-        model = gp.fit(K, _column(arrays["x"]), arrays["y"], noise=self.noise)
-        return samples(model, arrays.get("new", _around(arrays["x"])), self.text.title, seed=self.seed)
-
-    def training(self) -> Picture:
-        from netsor import gp, plots
-
-        arrays = load_npz(self.data) if self.data is not None else {}
-        if not {"x", "y"} <= set(arrays):
-            raise DataError("training takes inputs x and targets y", remedy="Give a .npz file with both.")
-        model = gp.train(self.net, _column(arrays["x"]), arrays["y"], noise=self.noise)
-        return plots.training(model, _column(arrays.get("new", _around(arrays["x"]))), self.text.title)
-
-    def convergence(self) -> Picture:
-        from netsor.plots import convergence
-        from netsor.verify import verify
-
-        x, widths = inputs_of(self.data)[0], widths_of(self.widths)
-        return convergence(verify(self.net, x, widths, seed=self.seed), self.text.title)
-
-    def angle(self) -> Picture:
-        from netsor.plots import angle
-
-        return angle(self.net, self.text.title)
-
-    def correlation(self) -> Picture:
-        from netsor.plots import correlation_map
-
-        return correlation_map(self.net, self.text.title)
+def _of_targets(K: KernelFn, kind: str, data: Path | None, title: str, noise: float, seed: int) -> Picture:
+    """Samples or training on inputs x and targets y; without targets, samples of the prior."""
+    arrays = load_npz(data) if data is not None and data.suffix == ".npz" else {}
+    if {"x", "y"} <= set(arrays):
+        x, y, new = _column(arrays["x"]), arrays["y"], arrays.get("new", _around(arrays["x"]))
+        if kind == "samples":
+            return ns.plots.samples(ns.gp.fit(K, x, y, noise=noise), new, title, seed=seed)
+        return ns.plots.training(ns.gp.train(K.net, x, y, noise=noise), _column(new), title)
+    if kind == "training":
+        raise DataError("training takes inputs x and targets y", remedy="Give a .npz file with both.")
+    return ns.plots.samples(K, np.asarray(inputs_of(data)[0]), title, seed=seed)
 
 
 def _column(x: np.ndarray) -> np.ndarray:
@@ -217,3 +174,29 @@ def _grid(option: str, text: str, points: int) -> np.ndarray:
     remedy = "Give two variances, the smaller one first, as in 0.25,4."
     low, high = listed(option, text, float, lambda r: len(r) == 2 and 0 <= r[0] < r[1], remedy)
     return np.linspace(low, high, points)
+
+
+@app.command()
+def report(
+    target: NetworkTarget,
+    data: Annotated[Path | None, typer.Argument(help="The inputs, as for kernel.", metavar="DATA")] = None,
+    inputs: OldInput = None,
+    output: Annotated[Path, output_option(help="The page.")] = Path("report.html"),
+    widths: Annotated[str, typer.Option(help="Widths of finite networks.")] = "32,64,128,256",
+    samples: Annotated[int, typer.Option(help="Finite networks at each width.", min=2)] = 20,
+    seed: Seed = 0,
+) -> None:
+    """Write a page about a network: program, graph, plan, NNGP and NTK, eigenvalues, convergence."""
+    from netsor.reports import find, render
+
+    net = load_network(target)
+    files = data_files([data] if data else [], inputs)
+    if len(files) > 1:
+        raise DataError(f"{len(files)} files of data", remedy="A report is about one: FILE.py:NETWORK DATA.")
+    x, _, names = inputs_of(files[0])
+    findings = find(net, x, widths=widths_of(widths), samples=samples, seed=seed)
+    findings.labels = labels_of(net, x, names, len(findings.nngp.value))[0]
+    page = render(findings, " ".join(["netsor", *sys.argv[1:]]))
+    write_text(output, page)
+    seconds = sum(findings.seconds.values())
+    typer.echo(f"wrote {output}: {len(page) / 1e6:.1f} MB, {seconds:.1f} s of computing")

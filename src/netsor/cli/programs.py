@@ -10,9 +10,8 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from netsor.build.network import program as program_of
-from netsor.build.tangent_network import tangent as tangent_of
-from netsor.cli.app import app, reporting
+import netsor as ns
+from netsor.cli.app import app
 from netsor.cli.loading import data_files, load_inputs, load_network, load_program, set_data
 from netsor.cli.shared_options import (
     Method,
@@ -21,6 +20,7 @@ from netsor.cli.shared_options import (
     ProgramFile,
     ProgramOutput,
     Rates,
+    output_option,
     rates_of,
 )
 from netsor.files import write_npz, write_text
@@ -30,7 +30,6 @@ from netsor.limits import Limit
 
 
 @app.command()
-@reporting
 def show(
     target: NetworkTarget,
     data: Annotated[
@@ -38,12 +37,11 @@ def show(
         typer.Argument(
             help="One input (.npy), or several (.npz, one array each); several files make a joint program.",
             metavar="DATA...",
-            show_default=False,
         ),
     ] = None,
     inputs: OldInput = None,
     variant: Annotated[
-        str, typer.Option(help="Rewrite it as netsor, netsor-minus, netsor-o or netsor+.", show_default=False)
+        str, typer.Option(help="Rewrite it as netsor, netsor-minus, netsor-o or netsor+.")
     ] = "",
     expand: Annotated[
         bool, typer.Option("--expand", help="Write one variable of the paper per line.")
@@ -54,7 +52,7 @@ def show(
     """Show the type-checked program of a network on an input, in the notation of the paper."""
     net = load_network(target)
     x = [array for path in data_files(data or [], inputs) for array in load_inputs(path, one=True)[0]]
-    program = program_of(tangent_of(net) if ntk else net, *x)
+    program = ns.program(ns.tangent(net) if ntk else net, *x)
     program = program.lower(variant) if variant else program
     program = program.expand() if expand else program
     program.check()
@@ -70,7 +68,6 @@ def _write(program: Program, output: Path | None) -> None:
 
 
 @app.command()
-@reporting
 def check(path: ProgramFile) -> None:
     """Type check a program and list its variables."""
     program = load_program(path)
@@ -81,7 +78,6 @@ def check(path: ProgramFile) -> None:
 
 
 @app.command()
-@reporting
 def tangent(
     path: ProgramFile,
     rates: Rates = "ntk",
@@ -93,7 +89,6 @@ def tangent(
 
 
 @app.command()
-@reporting
 def limit(
     path: ProgramFile,
     data: Annotated[
@@ -101,15 +96,11 @@ def limit(
         typer.Option("--data", "-d", help="Replace data: 'x=[1, 0.5]' or x=FILE.npy.", metavar="NAME=VALUE"),
     ] = None,
     method: Method = "auto",
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the values as .npz, too.")
-    ] = None,
+    output: Annotated[Path | None, output_option(help="Write the values as .npz, too.")] = None,
 ) -> None:
     """Print mu, Sigma, the limits of scalars and the kernel of a program."""
-    from netsor.limits import limit as limit_of
-
     program = set_data(load_program(path), data or [])
-    L = limit_of(program, method=method)
+    L = ns.limit(program, method=method)
     stored: dict[str, np.ndarray | str | float] = {}
     for name, value, note in _quantities(program, L):
         stored[name] = value

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from netsor.cli.app import complain, reporting, reproduce_app
+from netsor.cli.app import complain, reproduce_app
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from netsor.reproduce import Experiment
 
 Out = Annotated[
     Path, typer.Option(help="Folder for the figure, tables and finished samples.", file_okay=False)
@@ -25,20 +23,19 @@ Images = Annotated[
     Path | None,
     typer.Option(
         help="CIFAR-10 files for the batches (data_batch_1, data_batch_1.bin, their folder, or .npy); "
-        "by default 64 digits that ship with netsor.",
-        show_default=False,
+        "by default 64 digits that ship with netsor."
     ),
 ]
 FullWidths = Annotated[bool, typer.Option("--full", help="Take widths up to 8192, as in the paper.")]
 
 
-def _report(out: Path, seed: int, figure: Callable[[Experiment], Iterator[str]]) -> None:
+def _report(out: Path, seed: int, figure: Callable[..., Iterator[str]], *args: Any, **options: Any) -> None:
     """Print the results of a figure; after an interrupt say what is kept."""
     from netsor.reproduce import Experiment
 
     experiment = Experiment(out, seed)
     try:
-        for line in figure(experiment):
+        for line in figure(experiment, *args, **options):
             typer.echo(line)
     except KeyboardInterrupt:
         complain(
@@ -49,7 +46,6 @@ def _report(out: Path, seed: int, figure: Callable[[Experiment], Iterator[str]])
 
 
 @reproduce_app.command()
-@reporting
 def rnn(
     out: Out = Path("out"),
     full: Annotated[
@@ -63,11 +59,10 @@ def rnn(
     from netsor.reproduce import rnn_figure
 
     count = 100_000 if full else samples
-    _report(out, seed, lambda experiment: rnn_figure(experiment, samples=count, width=width))
+    _report(out, seed, rnn_figure, samples=count, width=width)
 
 
 @reproduce_app.command()
-@reporting
 def kernels(
     out: Out = Path("out"),
     full: FullWidths = False,
@@ -79,12 +74,10 @@ def kernels(
     """Draw the kernels of simple RNN, GRU, transformer and batchnorm, and their finite networks."""
     from netsor.reproduce import kernels_figure
 
-    pictures, widths = _batches(images), _widths(full, max_width)
-    _report(out, seed, lambda experiment: kernels_figure(experiment, widths, samples, pictures))
+    _report(out, seed, kernels_figure, _widths(full, max_width), samples, _batches(images))
 
 
 @reproduce_app.command()
-@reporting
 def zoo(
     out: Out = Path("out"),
     full: FullWidths = False,
@@ -96,17 +89,15 @@ def zoo(
     """Draw how finite networks approach the limit, for every network of the zoo."""
     from netsor.reproduce import zoo_figure
 
-    pictures, widths = _batches(images), _widths(full, max_width)
-    _report(out, seed, lambda experiment: zoo_figure(experiment, widths, samples, pictures))
+    _report(out, seed, zoo_figure, _widths(full, max_width), samples, _batches(images))
 
 
 @reproduce_app.command()
-@reporting
 def ntk(out: Out = Path("out"), max_width: MaxWidth = 512, samples: Samples = 100, seed: Seed = 0) -> None:
     """Draw how tangent kernels approach the limit: the figure of Tensor Programs II."""
     from netsor.reproduce import ntk_figure
 
-    _report(out, seed, lambda experiment: ntk_figure(experiment, _widths(False, max_width), samples))
+    _report(out, seed, ntk_figure, _widths(False, max_width), samples)
 
 
 def _widths(full: bool, max_width: int) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -14,9 +15,7 @@ Target = Annotated[
     str,
     typer.Argument(help="A network in a Python file, or a program.", metavar="FILE.py:NETWORK|FILE.netsor"),
 ]
-NetworkTarget = Annotated[
-    str, typer.Argument(help="A network in a Python file.", metavar="FILE.py:NETWORK", show_default=False)
-]
+NetworkTarget = Annotated[str, typer.Argument(help="A network in a Python file.", metavar="FILE.py:NETWORK")]
 ProgramFile = Annotated[Path, typer.Argument(help="A program in text form (.netsor).", metavar="FILE.netsor")]
 Data = Annotated[
     Path | None,
@@ -24,7 +23,6 @@ Data = Annotated[
         help="The inputs: .npy, or .npz (x with the inputs along its first axis, or one array per input; "
         "name.0, name.1 are the parts of one). A program has its own data.",
         metavar="DATA",
-        show_default=False,
     ),
 ]
 OldInput = Annotated[
@@ -39,12 +37,9 @@ Rates = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the random numbers.", min=0)]
 Method = Annotated[str, typer.Option(help="auto, exact or sample.")]
-Tol = Annotated[
-    float | None, typer.Option(help="Sample until the relative error is below this.", show_default=False)
-]
-ProgramOutput = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Write the program and all data to this file.")
-]
+Tol = Annotated[float | None, typer.Option(help="Sample until the relative error is below this.")]
+output_option = partial(typer.Option, "--output", "-o")
+ProgramOutput = Annotated[Path | None, output_option(help="Write the program and all data to this file.")]
 
 
 def listed(

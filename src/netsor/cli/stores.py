@@ -7,44 +7,39 @@ from typing import Annotated
 
 import typer
 
-from netsor.build.tangent_network import tangent
-from netsor.cli.app import app, reporting
+import netsor as ns
+from netsor.cli.app import app
 from netsor.cli.loading import load_array, load_inputs, load_network
-from netsor.cli.shared_options import NetworkTarget, bytes_of
+from netsor.cli.shared_options import NetworkTarget, bytes_of, output_option
 from netsor.errors import DataError
 from netsor.files import write_npz
+from netsor.limits.kernel import KernelFn, TangentKernelFn
 
+MODEL, PREDICTIONS = Path("model.npz"), Path("predictions.npz")
 StorePath = Annotated[
     Path, typer.Argument(help="A store, made by `netsor kernel -o K.zarr`.", metavar="K.zarr")
 ]
 Memory = Annotated[str, typer.Option(help="Memory to use at most: 500MB, 4GB.")]
 Nngp = Annotated[
-    bool,
-    typer.Option("--nngp", help="Of a tangent kernel's store, take the network's own kernel."),
+    bool, typer.Option("--nngp", help="Of a tangent kernel's store, take the network's own kernel.")
 ]
 
 
 @app.command()
-@reporting
 def status(path: StorePath) -> None:
     """Print the progress of a store: tiles, time left, largest error. Others may write it meanwhile."""
-    from netsor.gp.stores.store import Store
-
-    store = Store(path)
+    store = ns.gp.Store(path)
     rows, columns = store.shape
     typer.echo(f"{path}: kernel of {store.identity['network']}, {rows} x {columns}")
     typer.echo(str(store.status()))
 
 
 @app.command()
-@reporting
 def fit(
     path: StorePath,
     data: Annotated[
         Path | None,
-        typer.Argument(
-            help="The targets, .npy: one row per row of the kernel.", metavar="TARGETS", show_default=False
-        ),
+        typer.Argument(help="The targets, .npy: one row per row of the kernel.", metavar="TARGETS"),
     ] = None,
     labels: Annotated[Path | None, typer.Option(help="TARGETS, as an option.", hidden=True)] = None,
     noise: Annotated[float, typer.Option(help="Variance of the noise on the targets.", min=0.0)] = 0.0,
@@ -55,24 +50,20 @@ def fit(
     likelihood: Annotated[
         bool,
         typer.Option(
-            "--likelihood",
-            help="Compute the log marginal likelihood with pcg, too. It takes 40 more passes.",
+            "--likelihood", help="Compute the log marginal likelihood with pcg, too. It takes 40 more passes."
         ),
     ] = False,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Write weights and targets, for `netsor predict`.")
-    ] = Path("model.npz"),
+    output: Annotated[Path, output_option(help="Write weights and targets, for `netsor predict`.")] = MODEL,
 ) -> None:
     """Condition the Gaussian process of a stored kernel on targets, without loading the matrix."""
     from netsor.gp.stores.conjugate_gradients import Gradients
     from netsor.gp.stores.model import fit_store
-    from netsor.gp.stores.store import Store
 
     files = [file for file in (data, labels) if file is not None]
     if len(files) != 1:
         raise DataError(f"{len(files)} files of targets", remedy="Give one .npy file after the store.")
     model = fit_store(
-        Store(path, nngp=nngp),
+        ns.gp.Store(path, nngp=nngp),
         load_array(files[0]),
         noise=noise,
         solver=solver,
@@ -87,31 +78,25 @@ def fit(
 
 
 @app.command()
-@reporting
 def predict(
     target: NetworkTarget,
     path: StorePath,
     data: Annotated[Path, typer.Argument(help="New inputs, as for kernel.", metavar="DATA")],
-    model: Annotated[Path, typer.Option(help="The file that `netsor fit` wrote.")] = Path("model.npz"),
+    model: Annotated[Path, typer.Option(help="The file that `netsor fit` wrote.")] = MODEL,
     memory: Memory = "1GB",
     nngp: Nngp = False,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Write means and standard deviations.")
-    ] = Path("predictions.npz"),
+    output: Annotated[Path, output_option(help="Write means and standard deviations.")] = PREDICTIONS,
 ) -> None:
     """Predict at new inputs. The network must be that of the store, which holds no code."""
     from netsor.gp.stores.identity import options_of
     from netsor.gp.stores.model import load_stored
-    from netsor.gp.stores.store import Store
-    from netsor.limits import KernelFn
-    from netsor.limits.kernel import TangentKernelFn
 
-    net, facts = load_network(target), Store(path).identity
+    net, facts = load_network(target), ns.gp.Store(path).identity
     if facts["kind"] == TangentKernelFn.__name__:
-        kernel: KernelFn = TangentKernelFn(tangent(net), options_of(facts))
+        kernel: KernelFn = TangentKernelFn(ns.tangent(net), options_of(facts))
     else:
         kernel = KernelFn(net, options_of(facts))
-    fitted = load_stored(model, Store(path, kernel, nngp=nngp), bytes_of(memory))
+    fitted = load_stored(model, ns.gp.Store(path, kernel, nngp=nngp), bytes_of(memory))
     prediction = fitted.predict(load_inputs(data)[0])
     write_npz(output, {"mean": prediction.mean, "std": prediction.std})
     typer.echo(f"wrote {output}: mean {prediction.mean.shape}, largest std {prediction.std.max():.3g}")

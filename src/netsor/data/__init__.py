@@ -3,8 +3,7 @@
 | file | what it holds |
 | --- | --- |
 | `__init__` | word vectors of the paper's two sentences, and small images of digits |
-| `cifar` | CIFAR-10, from its Python or its binary version |
-| `labelled` | labelled images: the idx format of MNIST, and CIFAR-10 |
+| `labelled` | images with labels: the idx format of MNIST, and CIFAR-10 |
 
 Sources: GloVe 6B, 100 dimensions (Pennington, Socher & Manning 2014), Public Domain Dedication and
 License 1.0; "Optical Recognition of Handwritten Digits" (Alpaydin & Kaynak 1998), CC BY 4.0. The files
@@ -19,7 +18,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from netsor.data.cifar import cifar10
+from netsor.data.labelled import cifar10
 
 __all__ = ["Digits", "Sentence", "cifar10", "digits", "sentences"]
 

@@ -1,8 +1,9 @@
-"""Labelled images from files of your own: the idx format of MNIST, and CIFAR-10. Nothing is downloaded."""
+"""Images from files of your own: the idx format of MNIST, and CIFAR-10. Nothing is downloaded."""
 
 from __future__ import annotations
 
 import gzip
+import pickle
 import struct
 from dataclasses import dataclass
 from math import prod
@@ -11,7 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from netsor.arguments import choice
-from netsor.data.cifar import as_images, find_batch, read_batch
 from netsor.errors import DataError
 
 
@@ -25,9 +25,6 @@ class Labelled:
 
 def read_idx(path: str | Path) -> np.ndarray:
     """Read an idx file, which may be compressed by gzip.
-
-    The file holds two zeros, a byte for the type, a byte for the rank, the shape as big-endian integers of
-    four bytes, and the numbers.
 
     Parameters
     ----------
@@ -44,8 +41,14 @@ def read_idx(path: str | Path) -> np.ndarray:
     DataError
         If the file cannot be read or is no complete idx file.
     """
+    # Two zeros, a byte for the type, a byte for the rank, the shape as big-endian integers of four bytes,
+    # and the numbers.
     types = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-    content = _bytes(Path(path))
+    try:
+        content = Path(path).read_bytes()
+        content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+    except (OSError, EOFError) as error:
+        raise DataError(f"{path} cannot be read ({error})", remedy="Give the path of a file.") from None
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in types:
         raise DataError(f"{path} is not an idx file", remedy="It begins with two zeros, a type and a rank.")
     rank, dtype = content[3], np.dtype(types[content[2]])
@@ -54,14 +57,6 @@ def read_idx(path: str | Path) -> np.ndarray:
     if len(content) < start or len(content) - start != prod(shape) * dtype.itemsize:
         raise DataError(f"{path} is cut short or too long for its shape {shape}", remedy="Get it again.")
     return np.frombuffer(content, dtype, offset=start).reshape(shape).astype(dtype.newbyteorder("="))
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        content = path.read_bytes()
-        return gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
-    except (OSError, EOFError) as error:
-        raise DataError(f"{path} cannot be read ({error})", remedy="Give the path of a file.") from None
 
 
 def mnist(folder: str | Path, part: str = "train") -> Labelled:
@@ -103,6 +98,48 @@ def _find_idx(folder: Path, stem: str) -> Path:
     return paths[0]
 
 
+def cifar10(path: str | Path, count: int = 64) -> np.ndarray:
+    """Read the first images of CIFAR-10.
+
+    Parameters
+    ----------
+    path
+        The file data_batch_1 or data_batch_1.bin, a folder that holds it, or a .npy array of images of
+        shape (images, 32, 32, 3).
+    count
+        How many images to read.
+
+    Returns
+    -------
+    np.ndarray
+        Images of shape (count, 32, 32, 3) with values in [0, 1].
+
+    Raises
+    ------
+    DataError
+        If there is no such file, or if it does not hold so many images.
+    """
+    given = Path(path)
+    file = _find_batch(given, "data_batch_1") or given
+    remedy = (
+        "Give data_batch_1 or data_batch_1.bin of CIFAR-10, the folder that holds it, or a .npy array of "
+        "images (images, 32, 32, 3)."
+    )
+    if not file.is_file():
+        raise DataError(f"there are no CIFAR-10 images at {given}", remedy=remedy)
+    try:
+        if file.suffix == ".npy":
+            stored = np.load(file, allow_pickle=False)
+            images = stored.astype(float) / (255 if stored.dtype == np.uint8 else 1)
+        else:
+            images = _as_images(_read_batch(file)[0])
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"{file} holds no CIFAR-10 images ({error})", remedy=remedy) from None
+    if images.ndim != 4 or len(images) < count:
+        raise DataError(f"{file} has images of shape {images.shape}, not {count} of them", remedy=remedy)
+    return images[:count]
+
+
 def labelled_cifar10(folder: str | Path, part: str = "train") -> Labelled:
     """Read CIFAR-10, in its Python or its binary version.
 
@@ -125,20 +162,57 @@ def labelled_cifar10(folder: str | Path, part: str = "train") -> Labelled:
     """
     training = [f"data_batch_{k}" for k in range(1, 6)]
     names = training if choice("part", part, ("train", "test")) == "train" else ["test_batch"]
-    batches = [_cifar_batch(path) for name in names if (path := find_batch(Path(folder), name))]
-    if not batches:
+    paths = [path for name in names if (path := _find_batch(Path(folder), name))]
+    if not paths:
         raise DataError(
             f"there is no CIFAR-10 batch in {folder}", remedy=f"Give the folder that holds {names[0]}."
         )
+    batches = []
+    for path in paths:
+        try:
+            rows, labels = _read_batch(path)
+            if labels.shape != rows.shape[:1]:
+                raise ValueError(f"{len(rows)} images and labels of shape {labels.shape}")
+        except (OSError, ValueError, EOFError) as error:
+            raise DataError(f"{path} is not a batch of CIFAR-10 ({error})", remedy="Get it again.") from None
+        batches.append((rows, labels))
     rows, labels = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
-    return Labelled(as_images(rows), labels.astype(np.int64))
+    return Labelled(_as_images(rows), labels.astype(np.int64))
 
 
-def _cifar_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
+class _ArraysOnly(pickle.Unpickler):
+    """Read the arrays of the Python version of CIFAR-10 and refuse everything else: a pickle can run code."""
+
+    def find_class(self, module: str, name: str) -> object:
+        arrays = module in ("numpy.core.multiarray", "numpy._core.multiarray", "numpy")
+        if arrays and name in ("_reconstruct", "ndarray", "dtype"):
+            return super().find_class(module.replace("numpy.core", "numpy._core"), name)
+        if (module, name) == ("_codecs", "encode"):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"{module}.{name} is not an array")
+
+
+def _find_batch(folder: Path, name: str) -> Path | None:
+    """Find a batch in a folder, or in those that the archives of CIFAR-10 unpack to."""
+    places = [folder / inner for inner in ("", "cifar-10-batches-py", "cifar-10-batches-bin")]
+    paths = [place / f"{name}{suffix}" for place in places for suffix in ("", ".bin")]
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _read_batch(file: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Read rows of 3,072 bytes and labels, in the binary or the Python version; a ValueError if damaged."""
+    if file.suffix == ".bin":  # each record is a label and three planes of 32 x 32 bytes
+        table = np.frombuffer(file.read_bytes(), np.uint8).reshape(-1, 1 + 3072)
+        return table[:, 1:], table[:, 0]
     try:
-        rows, labels = read_batch(path)
-        if labels.shape != rows.shape[:1]:
-            raise ValueError(f"{len(rows)} images and labels of shape {labels.shape}")
-        return rows, labels
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{path} is not a batch of CIFAR-10 ({error})", remedy="Get it again.") from None
+        with file.open("rb") as stream:
+            stored = _ArraysOnly(stream, encoding="bytes").load()
+        rows = np.asarray(stored[b"data"], np.uint8).reshape(-1, 3072)
+        return rows, np.asarray(stored.get(b"labels", np.zeros(len(rows))))
+    except (KeyError, TypeError, pickle.UnpicklingError) as error:
+        raise ValueError(str(error)) from None
+
+
+def _as_images(rows: np.ndarray) -> np.ndarray:
+    """Rows of bytes, channel by channel, as images (count, 32, 32, 3) with values in [0, 1]."""
+    return rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1) / 255

@@ -35,22 +35,11 @@ def heat_map(
     errors: np.ndarray | None = None,
     logarithmic: bool = False,
 ) -> str:
-    """Draw a matrix as coloured cells.
+    """Draw a matrix as coloured cells; larger than 48 x 48, as means of square blocks.
 
-    Parameters
-    ----------
-    matrix
-        Values, shape (rows, columns). Larger than 48 x 48, it is drawn as means of square blocks.
-    title
-        Text above the cells.
-    labels
-        Names of the rows, shown under the pointer.
-    errors
-        Errors of the values, shown under the pointer.
-    logarithmic
-        Whether colours follow the logarithm of the values.
+    The pointer shows values with their errors, and the labels of row and column. `logarithmic` colours follow
+    the logarithm of the values.
     """
-    matrix = np.asarray(matrix, float)
     side = -(-max(matrix.shape) // 48)  # rows and columns of a block
     starts = [range(0, n, side) for n in matrix.shape]
     blocks = [[(slice(i, i + side), slice(j, j + side)) for j in starts[1]] for i in starts[0]]
@@ -102,28 +91,14 @@ def _colour_bar(x: float, height: float, ends: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Curve:
-    """Points of a curve.
+    """Points of a curve."""
 
-    Parameters
-    ----------
-    name
-        Entry in the legend; no entry if empty.
-    x, y
-        Coordinates of the points.
-    spread
-        Factors by which error bars reach up and down.
-    dashed
-        Whether the curve is a grey reference line without points.
-    hints
-        Text that the pointer shows at each point instead of its coordinates.
-    """
-
-    name: str
+    name: str  # in the legend; no entry if empty
     x: Sequence[float]
     y: Sequence[float]
-    spread: Sequence[float] | None = None
-    dashed: bool = False
-    hints: Sequence[str] = ()
+    spread: Sequence[float] | None = None  # factors by which error bars reach up and down
+    dashed: bool = False  # a grey reference line without points
+    hints: Sequence[str] = ()  # what the pointer shows at each point instead of its coordinates
 
     @property
     def ends(self) -> list[tuple[float, float]]:
@@ -131,41 +106,30 @@ class Curve:
         return [(y * s, y / s) for y, s in zip(self.y, self.spread or [1.0] * len(self.y), strict=True)]
 
 
-@dataclass(frozen=True)
 class _Axis:
-    """An axis that maps numbers to pixels, linearly or by their logarithm."""
+    """An axis that maps numbers to pixels, linearly or by their logarithm, with a margin of 6%."""
 
-    low: float
-    high: float
-    start: float
-    stop: float
-    logarithmic: bool
-
-    @classmethod
-    def around(cls, values: Sequence[float], start: float, stop: float, logarithmic: bool) -> _Axis:
-        """Span the values with a margin of 6%."""
+    def __init__(self, values: Sequence[float], start: float, stop: float, logarithmic: bool) -> None:
+        self.start, self.stop, self.logarithmic = start, stop, logarithmic
         scaled = np.log10(values) if logarithmic else np.asarray(values, float)
         low, high = float(scaled.min()), float(scaled.max())
         # Equal values need a margin, too, or the axis has no length.
         margin = max(0.06 * (high - low), 0.05 if logarithmic else 1e-3 * max(abs(low), abs(high), 1e-300))
-        return cls(low - margin, high + margin, start, stop, logarithmic)
+        self.low, self.high = low - margin, high + margin
 
     def pixel(self, value: float) -> float:
         scaled = math.log10(value) if self.logarithmic else value
         return self.start + (scaled - self.low) / (self.high - self.low) * (self.stop - self.start)
 
-    @property
     def ticks(self) -> list[float]:
         """At most seven round numbers on the axis."""
-        return _logarithmic_ticks(self.low, self.high) if self.logarithmic else _ticks(self.low, self.high)
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """Multiples of 1, 2 or 5 times a power of ten."""
-    # The smallest step of which at most seven fit into the range.
-    power = 10.0 ** math.floor(math.log10((high - low) / 7))
-    step = next(m * power for m in (1, 2, 5, 10, 20) if (high - low) / (m * power) <= 7)
-    return [k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
+        if self.logarithmic:
+            return _logarithmic_ticks(self.low, self.high)
+        # The smallest step, 1, 2 or 5 times a power of ten, of which at most seven fit into the range.
+        seventh = (self.high - self.low) / 7
+        power = 10.0 ** math.floor(math.log10(seventh))
+        step = next(m * power for m in (1, 2, 5, 10, 20) if seventh <= m * power)
+        return [k * step for k in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
 
 
 def _logarithmic_ticks(low: float, high: float) -> list[float]:
@@ -181,40 +145,24 @@ def _logarithmic_ticks(low: float, high: float) -> list[float]:
 def curves(
     lines: Sequence[Curve], title: str, xlabel: str, ylabel: str, *, logarithmic: bool = True, wide: int = 360
 ) -> str:
-    """Draw curves on two logarithmic axes, or on two linear ones.
-
-    Parameters
-    ----------
-    lines
-        The curves.
-    title, xlabel, ylabel
-        Texts of the figure and its axes.
-    logarithmic
-        Whether both axes are logarithmic.
-    wide
-        Width in pixels.
-    """
+    """Draw curves on two logarithmic axes, or on two linear ones, `wide` pixels in width."""
     inks = ["#80868f" if c.dashed else TIES[(k + 3) % len(TIES)] for k, c in enumerate(lines)]
     named = [(c.name, ink) for c, ink in zip(lines, inks, strict=True) if c.name]
     left, top, bottom = 58, 8 + 15 * len(named), 40  # the legend stands above the curves
     height = 232 + top
     points = sorted({x for c in lines for x in c.x})
-    across = _Axis.around(points, left, wide - 10, logarithmic)
+    across = _Axis(points, left, wide - 10, logarithmic)
     ends = [y for c in lines for pair in c.ends for y in pair]
-    up = _Axis.around(ends, height - bottom, top, logarithmic)
-    marks = [_grid(across, up, points if len(points) <= 7 else across.ticks)]
+    up = _Axis(ends, height - bottom, top, logarithmic)
+    marks = [_grid(across, up, points if len(points) <= 7 else across.ticks())]
     marks += [_marks_of(c, ink, across, up) for c, ink in zip(lines, inks, strict=True)]
     marks += [
-        f'<text x="{wide - 12}" y="{9 + 15 * k}" font-size="11" text-anchor="end" '
-        f'style="fill:{ink}">{escape(name)}</text>'
+        _text(wide - 12, 9 + 15 * k, name, "end", f'font-size="11" style="fill:{ink}"')
         for k, (name, ink) in enumerate(named)
     ]
-    centred = 'font-size="11" text-anchor="middle"'
-    marks += [
-        f'<text x="{(left + wide) / 2:.0f}" y="{height - 6}" {centred}>{escape(xlabel)}</text>',
-        f'<text transform="translate(13 {(height - bottom + top) / 2:.0f}) rotate(-90)" {centred}>'
-        f"{escape(ylabel)}</text>",
-    ]
+    turned = f'font-size="11" transform="translate(13 {(height - bottom + top) / 2:.0f}) rotate(-90)"'
+    marks.append(_text((left + wide) / 2, height - 6, xlabel, "middle", 'font-size="11"'))
+    marks.append(_text(0, 0, ylabel, "middle", turned))
     return _figure(title, wide, height, marks)
 
 
@@ -223,16 +171,11 @@ def _grid(across: _Axis, up: _Axis, columns: Sequence[float]) -> str:
     marks = []
     for tick in columns:
         x = across.pixel(tick)
-        marks.append(
-            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{up.stop:.0f}" y2="{up.start:.0f}" stroke="#80868f40"/>'
-        )
+        marks.append(_segment(x, x, up.stop, up.start, "#80868f40"))
         marks.append(_text(x, up.start + 14, f"{tick:g}", "middle"))
-    for tick in up.ticks:
+    for tick in up.ticks():
         y = up.pixel(tick)
-        marks.append(
-            f'<line x1="{across.start:.0f}" x2="{across.stop:.0f}" y1="{y:.1f}" y2="{y:.1f}" '
-            'stroke="#80868f40"/>'
-        )
+        marks.append(_segment(across.start, across.stop, y, y, "#80868f40"))
         marks.append(_text(across.start - 5, y + 3, f"{tick:.6g}", "end"))
     return "".join(marks)
 
@@ -250,15 +193,19 @@ def _marks_of(c: Curve, ink: str, across: _Axis, up: _Axis) -> str:
     for (x, y), ends, hint in zip(points, c.ends, hints, strict=True):
         if c.spread is not None:
             top, low = (up.pixel(end) for end in ends)
-            marks.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top:.1f}" y2="{low:.1f}" stroke="{ink}"/>')
+            marks.append(_segment(x, x, top, low, ink))
         marks.append(
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.6" fill="{ink}"><title>{escape(hint)}</title></circle>'
         )
     return "".join(marks)
 
 
-def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="10" text-anchor="{anchor}">{escape(text)}</text>'
+def _segment(x1: float, x2: float, y1: float, y2: float, ink: str) -> str:
+    return f'<line x1="{x1:.1f}" x2="{x2:.1f}" y1="{y1:.1f}" y2="{y2:.1f}" stroke="{ink}"/>'
+
+
+def _text(x: float, y: float, text: str, anchor: str = "start", looks: str = 'font-size="10"') -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {looks}>{escape(text)}</text>'
 
 
 def _figure(title: str, width: float, height: float, marks: Sequence[str]) -> str:

@@ -6,10 +6,11 @@ The steps are those of the paper: assign nodes to layers, order each layer, plac
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
+from statistics import fmean
 from typing import ClassVar
 
 from netsor.display.html import KINDS
@@ -19,24 +20,12 @@ _APART = 14.0  # pixels between the boxes of a column
 
 @dataclass(frozen=True)
 class Box:
-    """A box with lines of text.
+    """A box with lines of text; the kind of variable gives its colour (`html.KINDS`)."""
 
-    Parameters
-    ----------
-    name
-        What edges call it.
-    lines
-        The text.
-    kind
-        A kind of variable, which gives the colour (`html.KINDS`).
-    hint
-        Text that the pointer shows.
-    """
-
-    name: str
+    name: str  # what edges call it
     lines: tuple[str, ...]
     kind: str
-    hint: str = ""
+    hint: str = ""  # what the pointer shows
     letter: ClassVar[float] = 6.6  # mean width of a letter of 12 pixels
     line: ClassVar[float] = 15.0
     pad: ClassVar[float] = 8.0
@@ -62,7 +51,7 @@ class Edge:
 
 @dataclass
 class _Spot:
-    """Where a node is, or where a long line crosses a layer."""
+    """Where a node is, or where a long line crosses a layer; (x, y) is the middle of its left side."""
 
     layer: int
     width: float
@@ -74,10 +63,17 @@ class _Spot:
 def draw(nodes: Sequence[Box], edges: Sequence[Edge], title: str) -> str:
     """Draw a graph as SVG. The nodes must be sorted so that every edge leads forward."""
     layers = _layers(nodes, edges)
-    spots: dict[str, _Spot] = {n.name: _Spot(layers[n.name], n.width, n.height) for n in nodes}
+    spots = {n.name: _Spot(layers[n.name], n.width, n.height) for n in nodes}
     paths = [_path(k, e, spots) for k, e in enumerate(edges)]
-    columns = _ordered(spots, paths)
-    _place(spots, columns, paths)
+    before, after = _neighbours(paths)
+    columns = _ordered(spots, before, after)
+    _place([[spots[name] for name in column] for column in columns])
+    for sweep in range(6):  # towards the neighbours, and apart from each other
+        for column in columns if sweep % 2 == 0 else reversed(columns):
+            for name in column:
+                beside = [spots[neighbour].y for neighbour in before[name] + after[name]]
+                spots[name].y = fmean(beside or [spots[name].y])
+            _spread([spots[name] for name in column])
     width = max(s.x + s.width for s in spots.values())
     low = min(s.y - s.height / 2 for s in spots.values())
     height = max(s.y + s.height / 2 for s in spots.values()) - low
@@ -89,12 +85,19 @@ def draw(nodes: Sequence[Box], edges: Sequence[Edge], title: str) -> str:
     )
 
 
+def _neighbours(paths: Iterable[Sequence[str]]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """The names before and after each name on the paths."""
+    before, after = defaultdict(list), defaultdict(list)
+    for path in paths:
+        for a, b in pairwise(path):
+            before[b].append(a)
+            after[a].append(b)
+    return before, after
+
+
 def _layers(nodes: Sequence[Box], edges: Sequence[Edge]) -> dict[str, int]:
     """The longest path to each node; a node without a path to it stands just before the first user."""
-    before, after = defaultdict(list), defaultdict(list)
-    for e in edges:
-        before[e.target].append(e.source)
-        after[e.source].append(e.target)
+    before, after = _neighbours((e.source, e.target) for e in edges)
     layer: dict[str, int] = {}
     for n in nodes:
         layer[n.name] = max((layer[s] + 1 for s in before[n.name]), default=0)
@@ -107,68 +110,45 @@ def _layers(nodes: Sequence[Box], edges: Sequence[Edge]) -> dict[str, int]:
 
 def _path(number: int, edge: Edge, spots: dict[str, _Spot]) -> list[str]:
     """The spots that a line crosses, one in every layer."""
-    names = [edge.source]
-    for layer in range(spots[edge.source].layer + 1, spots[edge.target].layer):
-        name = f"line {number} in layer {layer}"
-        spots[name] = _Spot(layer, 0.0, 6.0)
-        names.append(name)
-    return [*names, edge.target]
+    between = range(spots[edge.source].layer + 1, spots[edge.target].layer)
+    crossings = {f"line {number} in layer {layer}": _Spot(layer, 0.0, 6.0) for layer in between}
+    spots |= crossings
+    return [edge.source, *crossings, edge.target]
 
 
-def _ordered(spots: dict[str, _Spot], paths: list[list[str]]) -> list[list[str]]:
+def _ordered(
+    spots: dict[str, _Spot], before: dict[str, list[str]], after: dict[str, list[str]]
+) -> list[list[str]]:
     """Order each layer by the mean position of the neighbours, in sweeps forward and back."""
     columns: list[list[str]] = [[] for _ in range(max(s.layer for s in spots.values()) + 1)]
     for name, spot in spots.items():
         columns[spot.layer].append(name)
     # The barycentre heuristic; the exact order with the fewest crossings is NP-hard to find.
-    before, after = _neighbours(paths)
+    order = {name: k for column in columns for k, name in enumerate(column)}
     for sweep in range(6):  # more sweeps change little
         forward = sweep % 2 == 0
-        order = {name: k for column in columns for k, name in enumerate(column)}
+        beside = before if forward else after
         for column in columns if forward else reversed(columns):
-            beside = before if forward else after
-            column.sort(key=lambda name: _mean([order[b] for b in beside[name]], order[name]))
+            column.sort(key=lambda name: fmean([order[b] for b in beside[name]] or [order[name]]))
             order |= {name: k for k, name in enumerate(column)}
     return columns
 
 
-def _neighbours(paths: list[list[str]]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    before, after = defaultdict(list), defaultdict(list)
-    for path in paths:
-        for a, b in pairwise(path):
-            before[b].append(a)
-            after[a].append(b)
-    return before, after
-
-
-def _mean(values: list[float] | list[int], default: float) -> float:
-    return sum(values) / len(values) if values else default
-
-
-def _place(spots: dict[str, _Spot], columns: list[list[str]], paths: list[list[str]]) -> None:
-    """Place columns side by side, and nodes near their neighbours and apart from each other."""
+def _place(columns: Sequence[Sequence[_Spot]]) -> None:
+    """Place columns side by side, each of them centred."""
     gap = 54.0  # pixels between columns: a label of a few letters fits
-    x = 0.0
+    left = 0.0
     for column in columns:
-        wide = max(spots[name].width for name in column)
-        y = 0.0
-        for name in column:
-            spots[name].x = x + (wide - spots[name].width) / 2
-            spots[name].y = y + spots[name].height / 2
-            y += spots[name].height + _APART
-        for name in column:
-            spots[name].y -= y / 2
-        x += wide + gap
-    before, after = _neighbours(paths)
-    for sweep in range(6):
-        for column in columns if sweep % 2 == 0 else reversed(columns):
-            for name in column:
-                beside = before[name] + after[name]
-                spots[name].y = _mean([spots[b].y for b in beside], spots[name].y)
-            _spread([spots[name] for name in column])
+        wide = max(spot.width for spot in column)
+        top = -sum(spot.height + _APART for spot in column) / 2
+        for spot in column:
+            spot.x = left + (wide - spot.width) / 2
+            spot.y = top + spot.height / 2
+            top += spot.height + _APART
+        left += wide + gap
 
 
-def _spread(column: list[_Spot]) -> None:
+def _spread(column: Sequence[_Spot]) -> None:
     """Push overlapping spots apart, one up and one down by half, keeping their order."""
     for _ in range(3):
         for above, below in pairwise(column):

@@ -1,19 +1,11 @@
 """Pictures of networks and their limits. Needs the extra `plots` (matplotlib).
 
-| picture | of |
-| --- | --- |
-| `kernel_map` | a kernel matrix, with a label for each row: tokens, inputs, pixels |
-| `spectrum` | its eigenvalues |
-| `angle` | the kernel of vectors over their angle |
-| `correlation_map` | what becomes of a correlation, layer by layer |
-| `phase_diagram` | order and chaos: where nearby inputs come together, and where they part |
-| `samples` | functions drawn from a prior or posterior: bands over a line, images over a plane |
-| `training` | an ensemble in training: predictions and loss over time |
-| `convergence` | distances of finite networks to the limit |
-
 | file | what it holds |
 | --- | --- |
-| `curves`, `maps`, `phases`, `processes` | the pictures |
+| `maps` | `kernel_map`, and what is computed from a kernel matrix before it is drawn |
+| `curves` | `spectrum`, `angle`, `correlation_map`, `convergence` |
+| `phases` | `phase_diagram`, `sensitivity` |
+| `processes` | `samples`, `training` |
 | `moving` | which variances a phase diagram moves |
 | `panels` | pieces that several pictures and the paper's figures share |
 | `style` | colours, sizes and `Picture` |

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,6 +18,8 @@ from netsor.verify import Verification
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+T = TypeVar("T")
 
 
 def spectrum(kernels: Result | ArrayLike | Mapping[str, Result | ArrayLike], title: str = "") -> Picture:
@@ -48,18 +50,17 @@ def spectrum(kernels: Result | ArrayLike | Mapping[str, Result | ArrayLike], tit
     >>> ns.plots.spectrum(kernels)
     <picture: Eigenvalues of the kernel matrix of 20 rows, as fractions of their sum. ...>
     """
-    named = kernels if isinstance(kernels, Mapping) else {"": kernels}
-    matrices = {name: values_of(K) for name, K in named.items()}
+    matrices = {name: values_of(K) for name, K in _named(kernels).items()}
     fractions = {name: eigenvalue_fractions(K) for name, K in matrices.items()}
+    largest = {name: int(np.searchsorted(np.cumsum(f), 0.99) + 1) for name, f in fractions.items()}
+    counts = "; ".join(f"{name}: {count}" if name else str(count) for name, count in largest.items())
+    rows = " and ".join(dict.fromkeys(str(len(K)) for K in matrices.values()))
 
     def draw(ax: Axes) -> str:
         numbered = {name: (np.arange(1, len(f) + 1), f) for name, f in fractions.items()}
         _draw_curves(ax, numbered, linewidth=1.3, marker="o", markersize=3)
         ax.set(xscale="log", yscale="log", title=title)
         ax.set(xlabel="number of the eigenvalue", ylabel="fraction of the sum")
-        largest = {name: int(np.searchsorted(np.cumsum(f), 0.99) + 1) for name, f in fractions.items()}
-        counts = "; ".join(f"{name}: {count}" if name else str(count) for name, count in largest.items())
-        rows = " and ".join(dict.fromkeys(str(len(K)) for K in matrices.values()))
         return (
             f"Eigenvalues of the kernel matrix of {rows} rows, as fractions of their sum. "
             f"{counts} of them hold 99% of it."
@@ -170,21 +171,15 @@ def _over_angles(net: Network, angles: np.ndarray, dimension: int) -> np.ndarray
     return K[0]
 
 
-def _named(nets: Network | Mapping[str, Network]) -> Mapping[str, Network]:
-    return {"": nets} if isinstance(nets, Network) else nets
+def _named(given: T | Mapping[str, T], name: str = "") -> Mapping[str, T]:
+    """Several things by name, or one under a name that a legend does not need."""
+    return given if isinstance(given, Mapping) else {name: given}
 
 
-def _draw_curves(
-    ax: Axes,
-    curves: Mapping[str, tuple[np.ndarray, np.ndarray]],
-    linewidth: float = 1.7,
-    marker: str = "",
-    markersize: float = 0,
-) -> None:
+def _draw_curves(ax: Axes, curves: Mapping[str, tuple[np.ndarray, np.ndarray]], **looks: Any) -> None:
     """Draw curves (x, y) by name, with a legend if there are several."""
     for k, (name, (x, y)) in enumerate(curves.items()):
-        looks = line_style(k) | {"linewidth": linewidth, "marker": marker, "markersize": markersize}
-        ax.plot(x, y, label=minus(name), **looks)
+        ax.plot(x, y, label=minus(name), **{"linewidth": 1.7, **line_style(k), **looks})
     plain_axes(ax)
     if len(curves) > 1:
         ax.legend(fontsize=8, frameon=False)
@@ -211,19 +206,18 @@ def convergence(verifications: Verification | Mapping[str, Verification], title:
     >>> ns.plots.convergence(ns.verify(ns.zoo.mlp(2), np.eye(3), widths=(16, 64), samples=10))
     <picture: Relative Frobenius distance of kernels of finite networks to the limit: ...>
     """
-    named = verifications if isinstance(verifications, Mapping) else {"networks": verifications}
+    named = _named(verifications, "networks")
+    first = next(iter(named.values()))
+    fits = {name: f"{v.slope:.3f} ± {v.slope_error:.3f}" for name, v in named.items()}
+    several = "Slopes: " + "; ".join(f"{name} {fit}" for name, fit in fits.items())
+    slopes = several if len(fits) > 1 else f"slope {fits.popitem()[1]}"
 
     def draw(ax: Axes) -> str:
-        first = next(iter(named.values()))
         distance_lines(ax, first.widths, [(name, v.distances) for name, v in named.items()], title)
-        slopes = "; ".join(
-            f"{name if len(named) > 1 else 'slope'} {v.slope:.3f} ± {v.slope_error:.3f}"
-            for name, v in named.items()
-        )
         return (
             f"Relative Frobenius distance of kernels of finite networks to the limit: geometric means of "
             f"{first.distances.shape[1]} networks with two standard errors, shade for the middle half. "
-            f"{'Slopes: ' if len(named) > 1 else ''}{slopes} (theory: -0.5)."
+            f"{slopes} (theory: -0.5)."
         )
 
     return picture(draw, (5.2, 4.0))

@@ -9,8 +9,9 @@ not move where all layers have matrices between widths, as in a residual network
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,14 +28,13 @@ Groups = Mapping[str, tuple[str, ...]]  # the names of the variances that each a
 Tied = Mapping[str, Sequence[str]] | Sequence[Sequence[str]]
 
 
-@dataclass(frozen=True)
-class Roles:
-    """The names of all variances of a network, and those with a role in a phase diagram."""
+class Roles(NamedTuple):
+    """The names of the variances of a network by their role in a phase diagram."""
 
-    names: tuple[str, ...]
     hidden: tuple[str, ...]
     on_data: tuple[str, ...]
     biases: tuple[str, ...]
+    without: tuple[str, ...]
 
 
 def moving(
@@ -42,15 +42,12 @@ def moving(
 ) -> Callable[[int], Groups]:
     """The names that var_w and var_b stand for in the network of each depth up to `depth`.
 
-    Parameters
-    ----------
-    tied
-        Groups of names for var_w and for var_b, in this order or by axis; None takes them by their roles.
-    biased
-        Whether var_b is ever above 0. Then it must move something.
+    `tied` has groups of names for var_w and for var_b, in this order or by axis; None takes them by their
+    roles. If var_b is ever above 0 (`biased`), it must move something.
     """
     roles = cache(lambda d: _roles(make(d), inputs))
     deepest = roles(depth)
+    names = tuple(chain(*deepest))
     if tied is None:
         added = len(deepest.hidden) - len(roles(depth - 1).hidden)
         first_on_data = len(deepest.hidden) < added * depth
@@ -60,13 +57,19 @@ def moving(
             return {"var_w": matrices, "var_b": roles(d).biases}
     else:
         patterns = _by_axis(tied)
-        tied_groups(patterns.values(), deepest.names)  # refuses names that the deepest network lacks
+        tied_groups(patterns.values(), names)  # refuses names that the deepest network lacks
 
         def groups(d: int) -> Groups:
-            names = tied_groups(patterns.values(), roles(d).names, partial=True)
-            return dict(zip(patterns, names, strict=True))
+            members = tied_groups(patterns.values(), chain(*roles(d)), partial=True)
+            return dict(zip(patterns, members, strict=True))
 
-    _require(groups(depth), deepest, biased)
+    for axis, what in (("var_w", "hidden matrix"), ("var_b", "bias")):
+        if not groups(depth)[axis] and (biased or axis == "var_w"):
+            raise DataError(
+                f"{axis} moves nothing: the network has no {what}, or none is tied to it",
+                remedy=f"Name those that move, as in tied=[['W*'], ['b*']]; known: {', '.join(names)}."
+                + (" Or leave var_b at 0." if axis == "var_b" else ""),
+            )
     return cache(groups)
 
 
@@ -74,23 +77,22 @@ def _roles(net: Network, inputs: list[np.ndarray]) -> Roles:
     read = joint(net, inputs)
     program = read.tangent.source if read.tangent else read.program
     readouts = {term.readout for output in program.outputs for term in output.terms}
-    hidden, on_data, biases, without_role = [], [], [], []
+    hidden, on_data, biases, without = [], [], [], []
     for s in program.inputs:
         if isinstance(s.law, MatrixLaw) and isinstance(s.type, A):
             (on_data if isinstance(s.type.cols, int) else hidden).append(s.name)
         elif isinstance(s.law, Normal) and isinstance(s.law.cov, float) and not s.law.each:
             is_bias = s.name not in readouts and not np.any(s.law.mean)
-            (biases if is_bias else without_role).append(s.name)
-    names = (*hidden, *on_data, *biases, *without_role)
-    return Roles(names, tuple(hidden), tuple(on_data), tuple(biases))
+            (biases if is_bias else without).append(s.name)
+    return Roles(tuple(hidden), tuple(on_data), tuple(biases), tuple(without))
 
 
 def _by_axis(tied: Tied) -> dict[str, Iterable[str]]:
     """The groups of var_w and var_b; an axis without a group moves nothing."""
     if isinstance(tied, Mapping):
-        unknown = [axis for axis in tied if axis not in AXES]
-        if unknown:
-            raise DataError(f"tied[{shown(unknown[0])}]", remedy="Tie names to var_w and var_b.")
+        for axis in tied:
+            if axis not in AXES:
+                raise DataError(f"tied[{shown(axis)}]", remedy="Tie names to var_w and var_b.")
         return {axis: tied.get(axis, ()) for axis in AXES}
     groups = list(tied) if isinstance(tied, list | tuple) else []
     if not 1 <= len(groups) <= len(AXES):
@@ -99,14 +101,3 @@ def _by_axis(tied: Tied) -> dict[str, Iterable[str]]:
             remedy="Give a group of names or patterns for var_w, and one for var_b: [['W*'], ['b*']].",
         )
     return dict(zip(AXES, [*groups, ()], strict=False))
-
-
-def _require(groups: Groups, roles: Roles, biased: bool) -> None:
-    """Refuse a diagram over a variance that nothing in the network has."""
-    for axis, what in (("var_w", "hidden matrix"), ("var_b", "bias")):
-        if not groups[axis] and (biased or axis == "var_w"):
-            raise DataError(
-                f"{axis} moves nothing: the network has no {what}, or none is tied to it",
-                remedy=f"Name those that move, as in tied=[['W*'], ['b*']]; known: {', '.join(roles.names)}."
-                + (" Or leave var_b at 0." if axis == "var_b" else ""),
-            )

@@ -73,22 +73,15 @@ def distance_lines(
     """
     markers = "osD^vP*Xdph<"
     for k, (label, distances) in enumerate(lines):
-        means, errors = log_means(distances)
+        logs, errors = log_means(distances)
+        mean, bars = np.exp(logs), np.exp(logs + 2 * errors * [[-1], [1]])
         colour = COLOURS[k % len(COLOURS)]
         if len(lines) <= 6:  # more shades than that hide each other
             low, high = np.quantile(distances, (0.25, 0.75), axis=1)
             ax.fill_between(widths, low, high, color=colour, alpha=0.12, linewidth=0)
-        ax.errorbar(
-            widths,
-            np.exp(means),
-            [np.exp(means) - np.exp(means - 2 * errors), np.exp(means + 2 * errors) - np.exp(means)],
-            color=colour,
-            marker=markers[k % len(markers)],
-            markersize=4.5,
-            linewidth=1.4,
-            elinewidth=0.9,
-            label=minus(label),
-        )
+        looks = {"color": colour, "linewidth": 1.4, "elinewidth": 0.9, "markersize": 4.5}
+        reach = abs(bars - mean)
+        ax.errorbar(widths, mean, reach, label=minus(label), marker=markers[k % len(markers)], **looks)
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     _reference(ax, np.asarray(widths, float), [distances for _, distances in lines])
@@ -104,34 +97,24 @@ def distance_lines(
 
 def _reference(ax: Axes, widths: np.ndarray, distances: Sequence[np.ndarray]) -> None:
     """Draw a dashed line of slope -1/2 below the others, and decimal ticks."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+    from matplotlib.ticker import FixedLocator
 
     lowest = min(float(np.exp(log_means(d)[0])[-1]) for d in distances)
     line = 0.62 * lowest * np.sqrt(widths[-1] / widths)
     ax.plot(widths, line, color=INK, linestyle=(0, (4, 3)), linewidth=1.0, label=r"$1/\sqrt{\mathrm{width}}$")
-    ticks = [m * 10.0**e for e in range(-5, 2) for m in (1, 2, 5)]
-    ax.yaxis.set_major_locator(FixedLocator(ticks))
-    ax.yaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.yaxis.set_major_locator(FixedLocator([m * 10.0**e for e in range(-5, 2) for m in (1, 2, 5)]))
+    ax.yaxis.set_major_formatter("{x:g}")
 
 
 def radius_histogram(ax: Axes, radii: np.ndarray, title: str) -> None:
     """Draw the distances of points to the centre of a plane Gaussian, in sigma, and r exp(-r^2 / 2)."""
     edges = np.linspace(0, 4.5, int(np.clip(len(radii) ** 0.4, 18, 60)) + 1)
-    ax.hist(
-        radii,
-        edges.tolist(),
-        density=True,
-        color="#f0a35e",
-        edgecolor="white",
-        linewidth=0.4,
-        label="networks",
-    )
+    looks = {"color": "#f0a35e", "edgecolor": "white", "linewidth": 0.4}
+    ax.hist(radii, edges.tolist(), density=True, label="networks", **looks)
     r = np.linspace(0, 4.5, 300)
     ax.plot(r, r * np.exp(-0.5 * r**2), color=INK, linewidth=1.5, label=r"limit, $r\,e^{-r^2/2}$")
     ax.spines[["top", "right"]].set_visible(False)
-    ax.set(
-        xlabel="distance from the centre in the limit's sigma", ylabel="density", title=title, xlim=(0, 4.5)
-    )
+    ax.set(xlabel="distance from the centre in the limit's sigma", ylabel="density")
+    ax.set(title=title, xlim=(0, 4.5))
     ax.set_box_aspect(1)
     ax.legend(fontsize=8, frameon=False)

@@ -10,7 +10,6 @@ limit itself, at two depths, so that it holds for any architecture that is repea
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -82,7 +81,26 @@ def sensitivity(
     array([0.5, 1. , 1.5])
     """
     across, up = np.broadcast_arrays(np.asarray(var_w, float), np.asarray(var_b, float))
-    chi = _chi(make, depth, inputs, tied, relative, biased=bool(np.any(up > 0)))
+    first, second = (np.asarray(x, float) for x in inputs)
+    steps = (1e-1, 3e-3, 3e-4)  # towards the second input: chaos needs small steps, order large ones
+    near = [first, *(first + step * (second - first) for step in steps)]
+    depths = [d for d in (depth, depth // 2, depth // 4) if d >= 3] + [2]
+    network = cache(make)
+    groups = moving(network, depths[0], near, tied, biased=bool(np.any(up > 0)))
+    kernels = cache(lambda d: kernel(network(d)))
+
+    def chi(variances: Mapping[str, float]) -> float:
+        for d in depths:
+            (before, ratio_before), (after, ratio) = (
+                _distances(kernels(k), groups(k), near, variances) for k in (d - 1, d)
+            )
+            # Relative to the variance, smaller distances are rounding, and larger ones saturate.
+            usable = np.flatnonzero((ratio_before > 1e-9) & (ratio > 1e-9) & (ratio < 1e-3))
+            if len(usable):
+                k = usable[-1]  # the smallest step, which is nearest to a derivative
+                return float(ratio[k] / ratio_before[k] if relative else after[k] / before[k])
+        return float("nan")
+
     values = []
     with bar(progress, across.size, "measuring order and chaos") as advance:
         for w, b in zip(across.flat, up.flat, strict=True):
@@ -91,49 +109,13 @@ def sensitivity(
     return np.reshape(values, across.shape)
 
 
-def _chi(
-    make: Callable[[int], Network],
-    depth: int,
-    inputs: Sequence[ArrayLike],
-    tied: Tied | None,
-    relative: bool,
-    *,
-    biased: bool,
-) -> Callable[[Mapping[str, float]], float]:
-    """The function that measures chi at given variances."""
-    first, second = (np.asarray(x, float) for x in inputs)
-    steps = (1e-1, 3e-3, 3e-4)  # towards the second input: chaos needs small steps, order large ones
-    near = [first, *(first + step * (second - first) for step in steps)]
-    depths = [d for d in (depth, depth // 2, depth // 4) if d >= 3] + [2]
-    network = cache(make)
-    groups = moving(network, depths[0], near, tied, biased=biased)
-    kernels = cache(lambda d: kernel(network(d)))
-
-    def chi(variances: Mapping[str, float]) -> float:
-        for d in depths:
-            before, after = (_distances(kernels(k), groups(k), near, variances, relative) for k in (d - 1, d))
-            # Relative to the variance, smaller distances are rounding, and larger ones saturate.
-            usable = (before.ratio > 1e-9) & (after.ratio > 1e-9) & (after.ratio < 1e-3)
-            if usable.any():
-                k = int(np.flatnonzero(usable)[-1])  # the smallest step, which is nearest to a derivative
-                return float(after.d[k] / before.d[k])
-        return float("nan")
-
-    return chi
-
-
-@dataclass(frozen=True)
-class Distances:
-    """Squared distances of the outputs of nearby inputs, as asked for and relative to the variance."""
-
-    d: np.ndarray
-    ratio: np.ndarray
-
-
 def _distances(
-    K: KernelFn, groups: Groups, near: list[np.ndarray], variances: Mapping[str, float], relative: bool
-) -> Distances:
-    """From the first input to the others, averaged over the outputs of an input."""
+    K: KernelFn, groups: Groups, near: list[np.ndarray], variances: Mapping[str, float]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Squared distances of the first input to the next ones, and those relative to the variance.
+
+    They are means over the outputs of an input.
+    """
     params = {name: variances[axis] for axis in variances for name in groups[axis]}
     covariance = np.asarray(K(near, params=params))
     rows = len(covariance) // len(near)
@@ -141,8 +123,7 @@ def _distances(
     starts = range(rows, len(covariance), rows)
     cross = np.stack([np.diagonal(covariance[:rows, k : k + rows]) for k in starts])
     squared = np.mean(variance[0] + variance[1:] - 2 * cross, axis=1)
-    ratio = np.mean(1 - cross / np.sqrt(variance[0] * variance[1:]), axis=1)
-    return Distances(ratio if relative else squared, ratio)
+    return squared, np.mean(1 - cross / np.sqrt(variance[0] * variance[1:]), axis=1)
 
 
 def phase_diagram(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -63,70 +62,56 @@ def samples(model: KernelFn | GP, x: ArrayLike, title: str = "", *, count: int =
             remedy="Give numbers (n,), or a grid of points (rows, columns, 2).",
         )
     line = line[np.argsort(line[:, 0])]
-    draws = _draws(model, line, count, seed)
-    # Two deviations hold 95% of the functions at each input.
-    low, high = draws.mean - 2 * draws.std, draws.mean + 2 * draws.std
+    functions, mean, std, caption = _draws(model, line, count, seed)
 
     def draw(ax: Axes) -> str:
-        ax.fill_between(line[:, 0], low, high, color=COLOURS[4], alpha=0.25, linewidth=0)
-        for k, values in enumerate(draws.functions):
+        _band(ax, line[:, 0], mean, std, color=COLOURS[4], alpha=0.25)
+        for k, values in enumerate(functions):
             ax.plot(line[:, 0], values, color=COLOURS[k % len(COLOURS)], linewidth=1.1, alpha=0.9)
         if isinstance(model, GP):
-            ax.plot(line[:, 0], draws.mean, color=INK, linewidth=2.0, label="mean")
+            ax.plot(line[:, 0], mean, color=INK, linewidth=2.0, label="mean")
             ax.plot(np.ravel(model.x), model.y[:, 0], "o", color=INK, markersize=4.5, zorder=5, label="data")
             ax.legend(fontsize=8, frameon=False)
         plain_axes(ax)
         ax.set(xlabel="input", ylabel="output", title=title)
-        return f"{draws.caption} Shade: two deviations."
+        return f"{caption} Shade: two deviations."
 
     return picture(draw, (5.6, 3.9))
 
 
-@dataclass(frozen=True)
-class _Draws:
-    """Functions (count, inputs), with their mean and deviation at the inputs."""
-
-    functions: np.ndarray
-    mean: np.ndarray
-    std: np.ndarray
-    caption: str
+def _band(ax: Axes, x: np.ndarray, mean: np.ndarray, std: np.ndarray, **looks: Any) -> None:
+    """Shade two deviations around the mean, which hold 95% of the functions at each input."""
+    ax.fill_between(x, mean - 2 * std, mean + 2 * std, linewidth=0, **looks)
 
 
-def _draws(model: KernelFn | GP, x: np.ndarray, count: int, seed: int) -> _Draws:
+def _draws(
+    model: KernelFn | GP, x: np.ndarray, count: int, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
+    """Functions (count, inputs), their mean and deviation at the inputs, and a caption."""
     if isinstance(model, GP):
         if not model.flat:
             raise DataError("the model has several targets", remedy="Fit it to one column, which is drawn.")
-        prediction = model.predict(x)
         caption = f"{count} functions drawn from the posterior given {len(model.y)} data (dots)."
-        return _Draws(model.sample(x, count, seed), prediction.mean, prediction.std, caption)
+        prediction = model.predict(x)
+        return model.sample(x, count, seed), prediction.mean, prediction.std, caption
     caption = f"{count} functions drawn from the prior: networks of infinite width at random."
-    return _Draws(sample(model, x, count, seed), model.mean(x), np.sqrt(model.diag(x)), caption)
+    return sample(model, x, count, seed), model.mean(x), np.sqrt(model.diag(x)), caption
 
 
 def _images(model: KernelFn | GP, grid: np.ndarray, title: str, count: int, seed: int) -> Picture:
-    draws = _draws(model, grid.reshape(-1, 2), count, seed)
-    images = draws.functions.reshape(count, *grid.shape[:2])
+    functions, _, _, caption = _draws(model, grid.reshape(-1, 2), count, seed)
+    images = functions.reshape(count, *grid.shape[:2])
     reach = np.abs(images).max()
     (top, left), (bottom, right) = grid[0, 0, ::-1], grid[-1, -1, ::-1]
+    looks = {"cmap": "PuOr_r", "interpolation": "bilinear", "vmin": -reach, "vmax": reach}
 
     def draw(*axes: Axes) -> str:
-        shown = [
-            ax.imshow(
-                image,
-                cmap="PuOr_r",
-                vmin=-reach,
-                vmax=reach,
-                origin="lower",
-                extent=(left, right, top, bottom),
-                interpolation="bilinear",
-            )
-            for ax, image in zip(axes, images, strict=True)
-        ]
-        for ax in axes:
+        for ax, image in zip(axes, images, strict=True):
+            ax.imshow(image, origin="lower", extent=(left, right, top, bottom), **looks)
             ax.set_xlabel("first input")
         axes[0].set(ylabel="second input", title=title)
-        colour_bar(shown[0], list(axes), "output", fraction=0.02, pad=0.02, shrink=0.85)
-        return draws.caption
+        colour_bar(axes[0].images[0], list(axes), "output", fraction=0.02, pad=0.02, shrink=0.85)
+        return caption
 
     return picture(draw, (2.5 * count + 0.8, 3.3), "ABCD"[:count])
 
@@ -220,7 +205,7 @@ def _draw_predictions(
         label = "t = ∞" if time == inf else f"t = {time:g}"
         ax.plot(x[order], mean, color=colour, linewidth=1.5, label=label)
         if k in (0, len(numbers["times"]) - 1):
-            ax.fill_between(x[order], mean - 2 * std, mean + 2 * std, color=colour, alpha=0.15, linewidth=0)
+            _band(ax, x[order], mean, std, color=colour, alpha=0.15)
     ax.plot(np.ravel(numbers["x"]), np.ravel(numbers["y"]), "o", color=RED, markersize=4.5, zorder=5)
     plain_axes(ax)
     ax.legend(fontsize=8, frameon=False)

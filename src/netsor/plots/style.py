@@ -7,7 +7,6 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any
 
 from netsor.errors import DataError, NetsorError
@@ -24,6 +23,19 @@ COLOURS = (
     *("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7"),
     *("#5b6270", "#a58b00", "#003f63", "#7f4a00", "#00543d", "#6d2f55"),
 )
+SETTINGS: dict[Any, Any] = {
+    **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "text.color"), INK),
+    "figure.facecolor": "white",
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.linewidth": 0.7,
+    "mathtext.fontset": "stix",
+    "pdf.fonttype": 42,  # TrueType, which editors and publishers can read
+    "svg.fonttype": "none",
+    "svg.hashsalt": "netsor",
+}
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,10 +82,11 @@ class Picture:
         return target
 
     def _draw(self, target: Path | IO[bytes], kind: str, dpi: int = 200) -> None:
+        import matplotlib
+
         # Files with a date or a version would differ each time.
         stamp = {"png": "Software", "pdf": "CreationDate", "svg": "Date"}[kind]
-        settings = {**_settings(), "svg.hashsalt": "netsor", "svg.fonttype": "none"}
-        with _matplotlib().rc_context(settings):
+        with matplotlib.rc_context(SETTINGS):
             self.figure.savefig(
                 target, format=kind, dpi=dpi, metadata={stamp: None}, bbox_inches="tight", pad_inches=0.12
             )
@@ -87,57 +100,24 @@ class Picture:
         return f"<picture: {self.caption}>"
 
 
-def picture(
-    draw: Callable[..., str], size: tuple[float, float], mosaic: str = "A", **options: Any
-) -> Picture:
-    """Make a picture with a function that draws into axes and returns the caption.
+def picture(draw: Callable[..., str], size: tuple[float, float], mosaic: str = "A") -> Picture:
+    """Make a picture, in inches, with a function that draws into axes and returns the caption.
 
-    Parameters
-    ----------
-    draw
-        Takes one pair of axes for each letter of `mosaic`.
-    size
-        Width and height in inches.
-    mosaic, **options
-        The layout, as for `Figure.subplot_mosaic`.
+    The function takes one pair of axes for each letter of the mosaic (`Figure.subplot_mosaic`).
     """
-    matplotlib = _matplotlib()
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(_settings()):
-        figure = Figure(figsize=size, layout="constrained")
-        caption = minus(draw(*figure.subplot_mosaic(mosaic, **options).values()))
-        lines = textwrap.fill(caption, int(16.5 * size[0]))  # letters of 8 points in the width of the figure
-        figure.supxlabel(lines, x=0.01, ha="left", fontsize=8, linespacing=1.4)
-    return Picture(figure, caption)
-
-
-def _settings() -> dict[str, Any]:
-    return {
-        "figure.facecolor": "white",
-        "font.size": 9,
-        "axes.titlesize": 10,
-        "axes.titleweight": "bold",
-        "axes.titlelocation": "left",
-        "axes.edgecolor": INK,
-        "axes.labelcolor": INK,
-        "axes.linewidth": 0.7,
-        "xtick.color": INK,
-        "ytick.color": INK,
-        "text.color": INK,
-        "mathtext.fontset": "stix",
-        "pdf.fonttype": 42,  # TrueType, which editors and publishers can read
-    }
-
-
-def _matplotlib() -> ModuleType:
     try:
         import matplotlib
+        from matplotlib.figure import Figure
     except ImportError:
         raise NetsorError(
             "pictures need matplotlib", remedy="Install it with: pip install 'netsor[plots]'"
         ) from None
-    return matplotlib
+    with matplotlib.rc_context(SETTINGS):
+        figure = Figure(figsize=size, layout="constrained")
+        caption = minus(draw(*figure.subplot_mosaic(mosaic).values()))
+        lines = textwrap.fill(caption, int(16.5 * size[0]))  # letters of 8 points in the width of the figure
+        figure.supxlabel(lines, x=0.01, ha="left", fontsize=8, linespacing=1.4)
+    return Picture(figure, caption)
 
 
 def line_style(k: int) -> dict[str, Any]:

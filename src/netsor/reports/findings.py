@@ -58,25 +58,9 @@ def find(
     seed: int = 0,
     progress: bool | None = None,
 ) -> Findings:
-    """Compute the numbers of a report.
+    """Compute the numbers of a report, or a reason for each part that the network does not have.
 
-    Parameters
-    ----------
-    net, x
-        The network and its inputs.
-    labels
-        A name for each row of the kernel.
-    widths, samples
-        Widths of the finite networks, and how many there are of each.
-    seed
-        Seed of all random numbers.
-    progress
-        Whether to show a progress bar; None shows it for runs longer than two seconds.
-
-    Returns
-    -------
-    Findings
-        The numbers, with a reason for each part that the network does not have.
+    The `labels` name the rows of the kernel. There are `samples` finite networks of each width.
     """
     inputs, start = list(x), time.perf_counter()
     nngp = kernel(net, seed=seed, progress=progress).evaluate(inputs)
@@ -85,7 +69,7 @@ def find(
     with _part(findings, "tangent kernel (NTK)"):
         findings.ntk = kernel(tangent(net), seed=seed, progress=progress).evaluate(inputs)
     with _part(findings, "correlation along the network"):
-        findings.correlations = _correlations(net, inputs, nngp, seed)
+        findings.correlations = _correlations(net, inputs[:3], nngp, seed)
     with _part(findings, "finite networks"):
         findings.verification = verify(net, inputs[:3], widths, samples, seed, progress=progress)
     return findings
@@ -104,19 +88,18 @@ def _part(findings: Findings, what: str) -> Iterator[None]:
 
 def _correlations(net: Network, inputs: list[Any], nngp: Result, seed: int) -> list[Correlations]:
     """Correlations of the first input with the next ones: at each of their outputs, or layer by layer."""
-    first_inputs = inputs[:3]
-    sizes = output_sizes(net, first_inputs)
+    sizes = output_sizes(net, inputs)
     if min(sizes) > 1:
         return _over_outputs(nngp.value, sizes)
-    return _over_layers(net, first_inputs, seed) if nngp.plan.exact else []
+    return _over_layers(net, inputs, seed) if nngp.plan.exact else []
 
 
 def _over_outputs(K: np.ndarray, sizes: Sequence[int]) -> list[Correlations]:
     """Read from the kernel: output t of the first input and output t of another."""
     starts = np.cumsum([0, *sizes])
     correlations = []
-    for j in range(1, len(sizes)):
-        rows = np.arange(min(sizes[0], sizes[j]))[:MOST_PLACES]
+    for j, size in enumerate(sizes[1:], 1):
+        rows = np.arange(min(sizes[0], size))[:MOST_PLACES]
         columns = starts[j] + rows
         values = _correlation(K[rows, columns], K[rows, rows], K[columns, columns])
         names = tuple(f"output {t + 1}" for t in rows)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,9 +23,6 @@ from netsor.lang.program_html import drawing_of, text_html
 from netsor.limits import Result
 from netsor.plots.maps import eigenvalue_fractions
 from netsor.reports.findings import Correlations, Findings, find
-
-if TYPE_CHECKING:
-    from jinja2 import Template
 
 
 def report(
@@ -67,10 +65,18 @@ def report(
 
 def render(findings: Findings, command: str = "") -> str:
     """Fill the page with findings."""
+    try:
+        from jinja2 import Environment
+    except ImportError:
+        raise NetsorError(
+            "a report needs Jinja2", remedy="Install it with: pip install 'netsor[report]'"
+        ) from None
+    text = files("netsor.reports").joinpath("page.html").read_text(encoding="utf-8")
+    template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(text)
     kernels = [("nngp", "NNGP kernel: the covariance of the outputs", findings.nngp)]
     if findings.ntk is not None:
         kernels.append(("ntk", "Tangent kernel (NTK): the kernel of training", findings.ntk))
-    return _template().render(
+    return template.render(
         found=findings,
         title=f"Network {findings.net.name}",
         style=STYLE,
@@ -86,17 +92,6 @@ def render(findings: Findings, command: str = "") -> str:
         command=command,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
-
-
-def _template() -> Template:
-    try:
-        import jinja2
-    except ImportError:
-        raise NetsorError(
-            "a report needs Jinja2", remedy="Install it with: pip install 'netsor[report]'"
-        ) from None
-    text = files("netsor.reports").joinpath("page.html").read_text(encoding="utf-8")
-    return jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(text)
 
 
 def _charts(findings: Findings, kernels: Sequence[tuple[str, str, Result]]) -> dict[str, str]:
@@ -125,30 +120,26 @@ def _spectrum(name: str, kernel: np.ndarray) -> Curve:
     return Curve(name, numbers, fractions.tolist(), hints=hints if len(hints) <= 200 else ())
 
 
-def _correlation_curve(correlations: Correlations) -> Curve:
-    name = f"inputs {correlations.inputs[0]} and {correlations.inputs[1]}"
-    named = zip(correlations.names, correlations.values, strict=True)
-    hints = [f"{variable}, {name}: {value:.6g}" for variable, value in named]
-    return Curve(name, range(1, len(correlations.values) + 1), correlations.values, hints=hints)
+def _correlation_curve(c: Correlations) -> Curve:
+    name = f"inputs {c.inputs[0]} and {c.inputs[1]}"
+    hints = [f"{place}, {name}: {value:.6g}" for place, value in zip(c.names, c.values, strict=True)]
+    return Curve(name, range(1, len(c.values) + 1), c.values, hints=hints)
 
 
 def _facts(findings: Findings) -> list[tuple[str, str]]:
     K = findings.nngp
+    shown, whole = len(findings.program.statements), K.plan.statements
+    statements = f"{shown} on the first input"
+    if shown != whole:
+        statements += f", {whole} on all of them together, which is what is planned"
     shapes = sorted({str(np.shape(array)) for array in findings.program.data.values()})
     return [
         ("inputs", f"{findings.inputs}; data of the first: {', '.join(shapes)}"),
         ("rows of the kernel", str(len(K.value))),
-        ("statements of the program", _statements(findings)),
+        ("statements of the program", statements),
         ("computed", "exactly" if K.plan.exact else "sampled in part"),
         ("largest error of an entry", f"{K.bound.largest:.1e} (largest entry {np.abs(K.value).max():.4g})"),
     ]
-
-
-def _statements(findings: Findings) -> str:
-    """Count the statements of the program on the first input and of the program on all inputs."""
-    shown, whole = len(findings.program.statements), findings.nngp.plan.statements
-    alone = f"{shown} on the first input"
-    return alone if shown == whole else f"{alone}, {whole} on all of them together, which is what is planned"
 
 
 def _versions() -> list[tuple[str, str]]:
@@ -158,8 +149,6 @@ def _versions() -> list[tuple[str, str]]:
         ("machine", f"{platform.system()} {platform.machine()}"),
     ]
     for name in ("numpy", "scipy", "numba", "jax"):
-        try:
+        with suppress(PackageNotFoundError):  # an extra that is not installed
             versions.append((name, version(name)))
-        except PackageNotFoundError:  # an extra that is not installed
-            continue
     return versions

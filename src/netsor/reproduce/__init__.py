@@ -5,15 +5,14 @@
 | `studies` | the networks of the figures with their inputs |
 | `experiment` | `Experiment`: simulations that survive an interruption, and the files of a figure |
 | `convergence` | distances of random networks to their limit, and the fit of their slope |
-| `rnn`, `paper_kernels`, `whole_zoo` | one figure each (`whole_zoo` has that of tangent kernels, too) |
+| `rnn`, `kernel_figures` | the figures |
 """
 
 from netsor.reproduce.convergence import Convergence, Fit, fit_slope, measure
 from netsor.reproduce.experiment import Experiment
-from netsor.reproduce.paper_kernels import kernels_figure
+from netsor.reproduce.kernel_figures import kernels_figure, ntk_figure, zoo_figure
 from netsor.reproduce.rnn import rnn_figure
 from netsor.reproduce.studies import Study, paper_studies, tangent_studies, zoo_studies
-from netsor.reproduce.whole_zoo import ntk_figure, zoo_figure
 
 __all__ = [
     "Convergence",

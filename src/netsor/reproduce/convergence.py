@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from netsor.files import write_csv
 from netsor.limits import Result, kernel, ntk
 from netsor.reproduce.experiment import Experiment, fingerprint
 from netsor.reproduce.studies import Study
@@ -33,8 +34,13 @@ class Fit:
         """Distance of the slope from -1/2 in standard errors."""
         return (self.slope + 0.5) / self.error
 
+    @property
+    def text(self) -> str:
+        """The slope with its error, for pictures."""
+        return f"{self.slope:.3f} ± {self.error:.3f}"
+
     def __str__(self) -> str:
-        return f"{self.slope:.3f} +- {self.error:.3f}"
+        return self.text.replace("±", "+-")
 
 
 @dataclass(frozen=True)
@@ -51,17 +57,6 @@ class Convergence:
         """The fit over all widths."""
         return fit_slope(self.widths, self.distances)
 
-    @property
-    def wide_fit(self) -> Fit | None:
-        """The fit over the widths from 128 on, if there are two."""
-        wide = np.asarray(self.widths) >= 128
-        return fit_slope(np.asarray(self.widths)[wide], self.distances[wide]) if wide.sum() > 1 else None
-
-    @property
-    def limit_error(self) -> float:
-        """The error estimate of the limit, as a relative Frobenius norm."""
-        return float(np.linalg.norm(self.limit.error) / np.linalg.norm(self.limit.value))
-
 
 def widths_up_to(largest: int) -> tuple[int, ...]:
     """Powers of two from 32 to the largest."""
@@ -73,21 +68,7 @@ def measure(
 ) -> Convergence:
     """Simulate a study at every width, in single precision, and compare with its limit.
 
-    Parameters
-    ----------
-    experiment
-        Where to keep samples.
-    study
-        The network and its inputs.
-    widths, samples
-        Widths of the random networks, and how many there are of each.
-    tangent
-        Whether to take the tangent kernels of the networks in place of their own.
-
-    Returns
-    -------
-    Convergence
-        The limit and all distances.
+    With `tangent`, the tangent kernels of the networks are compared in place of their own.
     """
     result = (ntk if tangent else kernel)(study.net).evaluate(study.inputs)
     mark = f"{'ntk' if tangent else 'kernel'} {fingerprint(study.net, study.inputs)}"
@@ -107,20 +88,7 @@ def measure(
 
 
 def fit_slope(widths: Sequence[int] | np.ndarray, distances: np.ndarray) -> Fit:
-    """Fit log distance against log width by weighted least squares.
-
-    Parameters
-    ----------
-    widths
-        The widths, in any order.
-    distances
-        Relative distances, shape (widths, samples).
-
-    Returns
-    -------
-    Fit
-        Slope, intercept and their errors.
-    """
+    """Fit log distance (widths, samples) against log width by weighted least squares."""
     x = np.log(np.asarray(widths, float))
     y, errors = log_means(distances)
     weights = errors**-2
@@ -128,17 +96,39 @@ def fit_slope(widths: Sequence[int] | np.ndarray, distances: np.ndarray) -> Fit:
     square = np.sum(weights * (x - centre) ** 2)
     slope = np.sum(weights * (x - centre) * y) / square
     intercept = np.average(y, weights=weights) - slope * centre
-    # Points that scatter more than their errors predict have larger errors than estimated.
     chi2, freedom = float(np.sum(weights * (y - intercept - slope * x) ** 2)), len(x) - 2
     excess = max(1.0, np.sqrt(chi2 / freedom)) if freedom else 1.0
     return Fit(float(slope), float(excess / np.sqrt(square)), float(intercept), chi2, freedom)
 
 
-def slope_table(results: Sequence[Convergence]) -> list[str]:
-    """The slopes as lines of text."""
-    lines = [f"{'network':22} {'slope':>17}  {'from width 128':>17}  {'chi2/dof':>8}  {'limit error':>11}"]
+def measured(
+    experiment: Experiment,
+    stem: str,
+    studies: Sequence[Study],
+    widths: Sequence[int],
+    samples: int,
+    tangent: bool = False,
+) -> Generator[str, None, list[Convergence]]:
+    """Measure studies and write tables of distances and slopes; yields the results as lines of text."""
+    results = []
+    for study in studies:
+        results.append(measure(experiment, study, widths, samples, tangent))
+        yield f"{study.title}: slope {results[-1].fit}"
+    yield f"{'network':22} {'slope':>17}  {'from width 128':>17}  {'chi2/dof':>8}  {'limit error':>11}"
+    distances: list[list[object]] = []
+    slopes: list[list[object]] = []
     for c in results:
-        wide = "" if c.wide_fit is None else str(c.wide_fit)
-        ratio = f"{c.fit.chi2 / c.fit.freedom:.2f}" if c.fit.freedom else ""
-        lines.append(f"{c.study.title:22} {c.fit!s:>17}  {wide:>17}  {ratio:>8}  {c.limit_error:11.1e}")
-    return lines
+        fit, wide = c.fit, np.asarray(c.widths) >= 128
+        wide_fit = fit_slope(np.asarray(c.widths)[wide], c.distances[wide]) if wide.sum() > 1 else None
+        from_128 = [wide_fit.slope, wide_fit.error] if wide_fit else ["", ""]
+        limit_error = np.linalg.norm(c.limit.error) / np.linalg.norm(c.limit.value)
+        ratio = f"{fit.chi2 / fit.freedom:.2f}" if fit.freedom else ""
+        yield f"{c.study.title:22} {fit!s:>17}  {wide_fit or ''!s:>17}  {ratio:>8}  {limit_error:11.1e}"
+        for width, row in zip(c.widths, c.distances, strict=True):
+            distances += [[c.study.name, width, k, d] for k, d in enumerate(row)]
+        slopes.append([c.study.name, fit.slope, fit.error, fit.chi2, fit.freedom, *from_128, limit_error])
+    header = ["network", "slope", "error", "chi2", "dof", "slope_from_128", "error_from_128", "limit_error"]
+    write_csv(experiment.folder / f"{stem}_E_slopes.csv", header, slopes)
+    header = ["network", "width", "sample", "distance"]
+    write_csv(experiment.folder / f"{stem}_E_distances.csv", header, distances)
+    return results

@@ -11,6 +11,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -25,7 +26,7 @@ from netsor.plots.style import Picture
 from netsor.progress import bar
 from netsor.threads import one_blas_thread
 
-Draw = Callable[[int, np.random.SeedSequence], np.ndarray]
+Draw = Callable[[int, np.random.SeedSequence], np.ndarray]  # draws some samples from a seed
 
 
 def fingerprint(net: Network, inputs: object) -> str:
@@ -42,66 +43,41 @@ def fingerprint(net: Network, inputs: object) -> str:
 
 @dataclass
 class Experiment:
-    """A folder for samples and figures, and the seed of the samples.
-
-    Parameters
-    ----------
-    folder
-        Where everything is written; samples are kept in its folder `samples`.
-    seed
-        Seed of the random networks.
-
-    Attributes
-    ----------
-    drawn, reused
-        How many samples were drawn, and how many were found in the folder.
-    """
+    """A folder for figures and for samples (in its folder `samples`), and the seed of the samples."""
 
     folder: Path
     seed: int = 0
-    drawn: int = field(default=0, init=False)
-    reused: int = field(default=0, init=False)
+    drawn: int = field(default=0, init=False)  # samples
+    reused: int = field(default=0, init=False)  # samples that were in the folder already
 
     def samples(self, name: str, mark: str, width: int, count: int, draw: Draw, *, chunk: int) -> np.ndarray:
-        """Samples of a network at one width: stored ones, then new ones.
+        """Samples of a network at one width: stored ones, then new ones in chunks.
 
-        Parameters
-        ----------
-        name
-            Name of the network, which the seeds and the file depend on.
-        mark
-            Digest of what is drawn. Stored samples with another mark are drawn again.
-        width, count
-            Width of the networks and number of samples.
-        draw
-            Draws some samples from a seed.
-        chunk
-            Number of samples that are drawn at once.
+        The seeds and the file depend on the name; `mark` is a digest of what is drawn. Stored samples with
+        another mark are drawn again.
         """
         path = self.folder / "samples" / f"{name}_{width}.npz"
         key = f"{mark} seed={self.seed} width={width} chunk={chunk}"
-        stored = _load(path, key)
-        self.reused += min(len(stored), count)
-        chunks = [stored] if len(stored) else []
+        samples = _load(path, key)
+        self.reused += min(len(samples), count)
         # Only whole chunks are kept, so that chunk c always has the same seed.
-        first, last = len(stored) // chunk, -(-count // chunk)
-        saved, unsaved = monotonic(), False
+        first, last = len(samples) // chunk, -(-count // chunk)
+        unsaved: list[np.ndarray] = []
+        saved = monotonic()
         title = f"drawing {name}, width {width}"
         with one_blas_thread(), bar(None, max(last - first, 0), title) as advance:
             try:
                 for c in range(first, last):
                     seeds = np.random.SeedSequence(self.seed, spawn_key=(zlib.crc32(name.encode()), width, c))
-                    chunks.append(draw(chunk, seeds))
+                    unsaved.append(draw(chunk, seeds))
                     self.drawn += chunk
-                    unsaved = True
                     advance()
                     if monotonic() - saved > 5.0:  # seconds that an end without a signal may lose
-                        chunks = [_save(path, key, chunks)]
-                        saved, unsaved = monotonic(), False
+                        samples, unsaved = _save(path, key, samples, unsaved), []
+                        saved = monotonic()
             finally:  # also after an interrupt: what is drawn is kept
-                if unsaved:
-                    chunks = [_save(path, key, chunks)]
-        return chunks[0][:count]
+                samples = _save(path, key, samples, unsaved)
+        return samples[:count]
 
     def write(self, stem: str, picture: Picture) -> str:
         """Write a figure as PNG and PDF, and its caption as text; returns the paths."""
@@ -111,18 +87,18 @@ class Experiment:
         return ", ".join(str(path) for path in (*paths, caption))
 
 
-def _save(path: Path, key: str, chunks: list[np.ndarray]) -> np.ndarray:
-    samples = np.concatenate(chunks)
+def _save(path: Path, key: str, stored: np.ndarray, unsaved: list[np.ndarray]) -> np.ndarray:
+    """Write stored and new samples; returns all of them."""
+    if not unsaved:
+        return stored
+    samples = np.concatenate([stored, *unsaved] if len(stored) else unsaved)
     write_npz(path, {"key": key, "samples": samples})
     return samples
 
 
 def _load(path: Path, key: str) -> np.ndarray:
     """The stored samples, or none where the file is missing, damaged or of another run."""
-    try:
-        with path.open("rb") as file, np.load(file) as stored:
-            if str(stored["key"]) == key:
-                return stored["samples"]
-    except DAMAGED:
-        pass
+    with suppress(*DAMAGED), path.open("rb") as file, np.load(file) as stored:
+        if str(stored["key"]) == key:
+            return stored["samples"]
     return np.empty(0)

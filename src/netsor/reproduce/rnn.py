@@ -42,9 +42,15 @@ class RnnNumbers:
         return self.deviation / np.abs(self.covariance)
 
     @property
+    def lazy_dog(self) -> tuple[float, float]:
+        """("lazy" of sentence 2, "dog" of sentence 1): cosine of the words, correlation of the outputs."""
+        row, col = len(self.study.labels) - 2, self.study.breaks[0] - 1
+        return float(self.cosines[row, col]), float(self.correlation[row, col])
+
+    @property
     def predicted(self) -> np.ndarray:
         """The limiting covariance of the two final outputs."""
-        last = [self.study.breaks[0] - 1, len(self.covariance) - 1]
+        last = _last_words(self.study)
         return self.covariance[np.ix_(last, last)]
 
     @property
@@ -65,6 +71,11 @@ class RnnNumbers:
         return 1 - np.exp(-0.5 * np.array([1.0, 4.0, 9.0]))
 
 
+def _last_words(study: Study) -> list[int]:
+    """The rows of the outputs after each sentence."""
+    return [study.breaks[0] - 1, len(study.labels) - 1]
+
+
 def rnn_numbers(experiment: Experiment, *, samples: int, width: int) -> RnnNumbers:
     """The limit, 100 simulated covariances, and the final outputs of `samples` networks."""
     study = paper_studies()[0]
@@ -72,8 +83,7 @@ def rnn_numbers(experiment: Experiment, *, samples: int, width: int) -> RnnNumbe
     vectors = np.concatenate([s.vectors for s in sentences()])
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     covariance = kernel(net)(inputs)
-    last = [study.breaks[0] - 1, len(covariance) - 1]  # the outputs after each sentence
-    mark = fingerprint(net, inputs)
+    mark, last = fingerprint(net, inputs), _last_words(study)
 
     def kernels(count: int, seeds: np.random.SeedSequence) -> np.ndarray:
         return empirical_kernel(net, inputs, width, count, seeds, progress=False)
@@ -97,20 +107,34 @@ def rnn_numbers(experiment: Experiment, *, samples: int, width: int) -> RnnNumbe
 def rnn_figure(experiment: Experiment, *, samples: int, width: int) -> Iterator[str]:
     """Draw panels A to E of the paper, and F, which shows E along its radius; yield the results.
 
-    Parameters
-    ----------
-    experiment
-        Where to keep samples and figures.
-    samples
-        Networks in panel E.
-    width
-        Width of all networks.
+    Panel E has `samples` networks. All networks have one `width`.
     """
     numbers = rnn_numbers(experiment, samples=samples, width=width)
     yield from _findings(numbers)
-    _write_tables(experiment, numbers)
+    words = numbers.study.labels
+    for panel, name in zip("ABCD", ("cosines", "correlation", "covariance", "deviation"), strict=True):
+        rows = [[word, *row] for word, row in zip(words, getattr(numbers, name), strict=True)]
+        write_csv(experiment.folder / f"rnn_{panel}_{name}.csv", ["", *words], rows)
+    header = ["after sentence 1", "after sentence 2"]
+    write_csv(experiment.folder / "rnn_E_outputs.csv", header, list(numbers.outputs))
     files = experiment.write("rnn", picture(lambda *axes: _draw(axes, numbers), (13.5, 8.6), "ABC\nDEF"))
     yield f"wrote {files} and 5 tables (rnn_*.csv)"
+
+
+def _findings(numbers: RnnNumbers) -> Iterator[str]:
+    cosine, correlation = numbers.lazy_dog
+    yield f"(lazy, dog): cosine of the words {cosine:.4f}, correlation of the outputs {correlation:.4f}"
+    yield (
+        f"{NETWORKS} networks of width {numbers.width}: entrywise deviation / limit: "
+        f"median {np.median(numbers.ratio):.4f}, largest {numbers.ratio.max():.4f}"
+    )
+    count = len(numbers.outputs)
+    simulated = numbers.outputs.T @ numbers.outputs / count
+    yield f"final outputs of {count} networks, covariance: limit {numbers.predicted.round(4).tolist()}"
+    yield f"  simulated {simulated.round(4).tolist()}"
+    for r, share, predicted in zip((1, 2, 3), numbers.inside, numbers.inside_predicted, strict=True):
+        error = np.sqrt(predicted * (1 - predicted) / count)
+        yield f"  inside {r} sigma: {share:.4f}, predicted {predicted:.4f} +- {error:.4f}"
 
 
 def _draw(axes: Sequence[Axes], numbers: RnnNumbers) -> str:
@@ -132,31 +156,8 @@ def _draw(axes: Sequence[Axes], numbers: RnnNumbers) -> str:
     return _caption(numbers)
 
 
-def _lazy_dog(numbers: RnnNumbers) -> tuple[float, float]:
-    """("lazy" of sentence 2, "dog" of sentence 1): cosine of the words, correlation of the outputs."""
-    row, col = len(numbers.study.labels) - 2, numbers.study.breaks[0] - 1
-    return float(numbers.cosines[row, col]), float(numbers.correlation[row, col])
-
-
-def _findings(numbers: RnnNumbers) -> Iterator[str]:
-    cosine, correlation = _lazy_dog(numbers)
-    yield f"(lazy, dog): cosine of the words {cosine:.4f}, correlation of the outputs {correlation:.4f}"
-    ratio = numbers.ratio
-    yield (
-        f"{NETWORKS} networks of width {numbers.width}: entrywise deviation / limit: "
-        f"median {np.median(ratio):.4f}, largest {ratio.max():.4f}"
-    )
-    count = len(numbers.outputs)
-    measured = numbers.outputs.T @ numbers.outputs / count
-    yield f"final outputs of {count} networks, covariance: limit {numbers.predicted.round(4).tolist()}"
-    yield f"  simulated {measured.round(4).tolist()}"
-    for r, got, want in zip((1, 2, 3), numbers.inside, numbers.inside_predicted, strict=True):
-        error = np.sqrt(want * (1 - want) / count)
-        yield f"  inside {r} sigma: {got:.4f}, predicted {want:.4f} +- {error:.4f}"
-
-
 def _caption(numbers: RnnNumbers) -> str:
-    cosine, correlation = _lazy_dog(numbers)
+    cosine, correlation = numbers.lazy_dog
     shares = ", ".join(f"{100 * s:.1f}" for s in numbers.inside)
     wanted = ", ".join(f"{100 * s:.1f}" for s in numbers.inside_predicted)
     return (
@@ -170,18 +171,3 @@ def _caption(numbers: RnnNumbers) -> str:
         f"level curves: {shares}% of them lie inside 1, 2, 3 sigma; the Gaussian has {wanted}%. (F) Their "
         "distances from the centre, and the density that the limit predicts."
     )
-
-
-def _write_tables(experiment: Experiment, numbers: RnnNumbers) -> None:
-    words = numbers.study.labels
-    tables = {
-        "A_cosines": numbers.cosines,
-        "B_correlation": numbers.correlation,
-        "C_covariance": numbers.covariance,
-        "D_deviation": numbers.deviation,
-    }
-    for name, table in tables.items():
-        rows = [[word, *row] for word, row in zip(words, table, strict=True)]
-        write_csv(experiment.folder / f"rnn_{name}.csv", ["", *words], rows)
-    header = ["after sentence 1", "after sentence 2"]
-    write_csv(experiment.folder / "rnn_E_outputs.csv", header, list(numbers.outputs))

@@ -7,21 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from netsor import zoo
 from netsor.build import Network, normalized_adjacency
 from netsor.data import digits, sentences
-from netsor.zoo import (
-    batchnorm_mlp,
-    cnn,
-    densenet,
-    graph_conv,
-    gru,
-    layernorm_mlp,
-    lstm,
-    mlp,
-    resnet,
-    simple_rnn,
-    transformer,
-)
 
 
 @dataclass(frozen=True)
@@ -39,9 +27,9 @@ class Study:
 def paper_studies(images: np.ndarray | None = None) -> list[Study]:
     """The four networks of the paper's figure, two batches being 64 `images`, by default digits."""
     return [
-        _sentences("simple_rnn", "simple RNN", simple_rnn()),
-        _sentences("gru", "GRU", gru()),
-        _sentences("transformer", "transformer", transformer()),
+        _sentences("simple_rnn", "simple RNN", zoo.simple_rnn()),
+        _sentences("gru", "GRU", zoo.gru()),
+        _sentences("transformer", "transformer", zoo.transformer()),
         _batches(digits().images if images is None else images),
     ]
 
@@ -53,14 +41,14 @@ def zoo_studies(images: np.ndarray | None = None) -> list[Study]:
     vectors = list(pictures.reshape(len(pictures), -1))
     words = [sentence.vectors for sentence in sentences()]
     return [
-        Study("mlp", "MLP", mlp(3), vectors),
-        Study("resnet", "resnet", resnet(3), vectors),
-        Study("densenet", "densenet", densenet(3), vectors),
-        Study("layernorm_mlp", "layernorm MLP", layernorm_mlp(3), vectors),
-        Study("cnn", "CNN, average pooling", cnn(2), list(pictures)),
-        Study("cnn_max", "CNN, max pooling", cnn(2, pool="max"), list(pictures)),
-        Study("graph_conv", "graph convolution", graph_conv(2), [_path_graph(x) for x in words]),
-        _sentences("lstm", "LSTM", lstm()),
+        Study("mlp", "MLP", zoo.mlp(3), vectors),
+        Study("resnet", "resnet", zoo.resnet(3), vectors),
+        Study("densenet", "densenet", zoo.densenet(3), vectors),
+        Study("layernorm_mlp", "layernorm MLP", zoo.layernorm_mlp(3), vectors),
+        Study("cnn", "CNN, average pooling", zoo.cnn(2), list(pictures)),
+        Study("cnn_max", "CNN, max pooling", zoo.cnn(2, pool="max"), list(pictures)),
+        Study("graph_conv", "graph convolution", zoo.graph_conv(2), [_path_graph(x) for x in words]),
+        _sentences("lstm", "LSTM", zoo.lstm()),
         *paper_studies(images),
     ]
 
@@ -87,7 +75,7 @@ def _sentences(name: str, title: str, net: Network) -> Study:
 
 def _batches(images: np.ndarray) -> Study:
     batches = list(images[:64].reshape(2, 32, -1))
-    return Study("batchnorm_mlp", "batchnorm + relu", batchnorm_mlp(2), batches, breaks=(32,))
+    return Study("batchnorm_mlp", "batchnorm + relu", zoo.batchnorm_mlp(2), batches, breaks=(32,))
 
 
 def _path_graph(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
