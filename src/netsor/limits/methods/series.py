@@ -233,13 +233,12 @@ class _Lifted:
             return expansion.tape.call(
                 lambda s: self._lifted(s, None), (expansion,), shape, expansion.dtype, kind
             )
-        read = tape.reader(expansion)
 
-        def tile(given: Any, spans: Mapping[Span, Span]) -> hermite.Series:
-            return self._lifted(read(given), spans[span])
+        def tile(spans: Mapping[Span, Span], series: hermite.Series) -> hermite.Series:
+            return self._lifted(series, spans[span])
 
         kind = ("series", span, *what)
-        return tape.leaf((*kind, expansion.step), shape, tape.dtype, tile, kind, (expansion,))
+        return tape.leaf((*kind, expansion.step), shape, tape.dtype, (expansion,), tile, kind)
 
     def _shape(self, tails: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the tails of the lifted series, for a tile of the pair."""

@@ -124,7 +124,9 @@ class Values:
     def number_array(self, table: np.ndarray) -> Array:
         return self.jnp.asarray(table, dtype=self.real if table.dtype.kind == "f" else np.int32)
 
-    def call(self, node: int, reads: list[tuple[Any, int | None]], numbers: Sequence[Any], width: int) -> Any:
+    def call(
+        self, node: int, reads: Sequence[tuple[Any, int | None]], numbers: Sequence[Any], width: int
+    ) -> Any:
         """Apply the operation of a node to values and numbers with or without a leading axis."""
         fixed = tuple(None if hasattr(x, "shape") else x for x in numbers)
         function = self._function(node, len(reads), fixed)

@@ -210,7 +210,7 @@ def _gathered(tape: Tape, order: list[int], wanted: set[int], alike: bool) -> li
     def close() -> None:
         nonlocal group
         # Calling a Numba loop takes as long as two NumPy steps; but a formula alone is many NumPy steps.
-        pays = len(group.members) > 2 or any(_is_formula(tape, k) for k in group.members)
+        pays = len(group.members) > 2 or any(k in tape.rules for k in group.members)
         parts.extend([group] if pays else group.members)
         group = Fused(())
 
@@ -257,10 +257,6 @@ def _fits(tape: Tape, k: int, group: Fused, alike: bool) -> bool:
     return not reads.isdisjoint(full) and reads.isdisjoint(set(group.members) - set(before))
 
 
-def _is_formula(tape: Tape, k: int) -> bool:
-    return isinstance(tape.steps[k].fn, Formula)
-
-
 def _is_multiple(tape: Tape, k: int) -> bool:
     """Return whether a step multiplies or divides by a number."""
     fn, args, *_ = tape.steps[k]
@@ -294,7 +290,7 @@ def _is_fusable(tape: Tape, k: int) -> bool:
     fn, args, options, *_ = tape.steps[k]
     shape = tape.shapes[k]
     share = tape.share if len(shape) > 1 and shape[1] > 1 else 1.0
-    work = prod(shape) * (16 if _is_formula(tape, k) else 1)  # a formula takes NumPy at least 16 calls
+    work = prod(shape) * (16 if k in tape.rules else 1)  # a formula takes NumPy at least 16 calls
     if options or k in tape.leaves or work < LEAST_ELEMENTS * share:
         return False
     if not (all(f in TEMPLATES for f, _ in fn.lines) if isinstance(fn, Formula) else fn in TEMPLATES):

@@ -67,8 +67,7 @@ def single_values(prepared: Prepared, given: Mapping[str, Any], probe: Probe | N
     """Return the values of single inputs by step; compute them in batches if the tape is for fewer inputs."""
     prepared = prepared if probe is None else prepared.probing
     tape = prepared.tape
-    names = tape.names()
-    sizes = {name: shape[0] for name, shape in names.items() if shape != np.shape(given[name])}
+    sizes = {name: x.shape[0] for name, x in tape.inputs.items() if x.shape != np.shape(given[name])}
     counts = {name: -(-len(given[name]) // size) for name, size in sizes.items()}
     if not counts:
         with np.errstate(all="ignore"):

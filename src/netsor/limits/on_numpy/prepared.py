@@ -92,9 +92,9 @@ class Prepared:
         spans: Mapping[Span, Span],
         probe: Probe | None,
     ) -> Any:
-        read = self.tape.leaves.get(k)
-        if read is not None:
-            return read(given, spans)
+        leaf = self.tape.leaves.get(k)
+        if leaf is not None:
+            return leaf.read(given, spans)
         fn, args, options, _, bound = self.tape.steps[k]
         read_values = [_filled(a, values) for a in args]
         if bound is not None and probe is not None:

@@ -163,7 +163,7 @@ class Samples:
 
 def drawing_leaf(r: Recorder) -> Traced:
     """Return the leaf that gives steps the `Drawing` of a run."""
-    return r.tape.leaf(DRAWING, (), np.float64, lambda given, _: given[DRAWING])
+    return r.tape.input(DRAWING, (), np.float64)
 
 
 def samples(r: Recorder, form: Expr) -> Asking:
@@ -271,12 +271,11 @@ def _average(x: PerInput, y: PerInput, pair: Pair) -> Traced:
     assert rows is not None
     assert cols is not None
     # A pair of inputs of one tile: read the samples of its rows and of its columns only.
-    left, right = tape.reader(a), tape.reader(b)
 
-    def read(given: Any, spans: Mapping[Span, Span]) -> np.ndarray:
-        return _means(_tile(left(given), spans[rows]), _tile(right(given), spans[cols]), ranks, same, tied)
+    def means(spans: Mapping[Span, Span], a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return _means(_tile(a, spans[rows]), _tile(b, spans[cols]), ranks, same, tied)
 
-    average = tape.leaf(("average", a.step, b.step, pair), shape, np.float64, read)
+    average = tape.leaf(("average", a.step, b.step, pair), shape, np.float64, (a, b), means)
     tape.costs[average.step] = a.shape[-1]
     return average
 

@@ -100,11 +100,6 @@ class Traced:
     __hash__ = object.__hash__  # == is recorded like any other operator, so identity decides
 
 
-def tape_of(*arrays: Any) -> Tape | None:
-    """Return the tape of traced arrays, or None for arrays with values."""
-    return next((a.tape for a in arrays if isinstance(a, Traced)), None)
-
-
 def array_namespace(*arrays: Any) -> Any:
     """Return the namespace of arrays; fast for traced ones, because a recording asks thousands of times."""
     if type(arrays[0]) is Traced:
