@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -146,19 +147,17 @@ class Graph:
         reads = [x for x in leaf.arrays if isinstance(x, Traced)]
         pattern = tuple(Hole.READ if isinstance(x, Traced) else x for x in leaf.arrays)
         key = (leaf.kind, *like, hashable(pattern), *(x.shape for x in reads))
-        operation = Operation(partial(leaf.fn, _Same()), pattern, {}, _size(tape, k))
+        operation = Operation(partial(leaf.fn, _Same()), pattern, {}, prod(tape.shapes[k]))
         return self._node(key, operation, tuple(map(self.place, reads)), ())
 
     def _step(self, tape: Tape, k: int, step: TapeStep) -> int:
         if step.kind is None:
             raise NeedsValuesError("a function of NumPy arrays")
-        arguments = _Arguments(step.fn)
-        pattern = tuple(map(arguments.pattern, step.args))
-        like = tuple((x.shape, x.dtype) for x in arguments.reads)
+        pattern, reads, numbers = _arguments(step)
+        like = tuple((x.shape, x.dtype) for x in reads)
         key = (step.kind, hashable(pattern), hashable(step.options), tape.shapes[k], tape.dtypes[k], like)
-
-        operation = Operation(step.fn, pattern, step.options, _size(tape, k))
-        return self._node(key, operation, tuple(map(self.place, arguments.reads)), tuple(arguments.numbers))
+        operation = Operation(step.fn, pattern, step.options, prod(tape.shapes[k]))
+        return self._node(key, operation, tuple(map(self.place, reads)), tuple(numbers))
 
     def _node(
         self, key: Any, operation: Operation | None, reads: tuple[int, ...], numbers: tuple[float, ...]
@@ -173,30 +172,25 @@ class Graph:
         return len(self.reads) - 1
 
 
-class _Arguments:
-    """The arguments of a step: what it reads, its numbers, and the pattern of everything else."""
+def _arguments(step: TapeStep) -> tuple[tuple[Any, ...], list[Traced], list[float]]:
+    """Return the pattern of the arguments of a step, what it reads, and its numbers."""
+    reads: list[Traced] = []
+    numbers: list[float] = []
 
-    def __init__(self, fn: Callable[..., Any]) -> None:
-        self.reads: list[Traced] = []
-        self.numbers: list[float] = []
-        self.picks, self.fixed = fn is operator.getitem, fn is operator.pow
-
-    def pattern(self, x: Any) -> Any:
-        if isinstance(x, Traced):
-            self.reads.append(x)
-            return Hole.READ
-        if isinstance(x, list):
-            return [self.pattern(y) for y in x]
-        if isinstance(x, float) and not self.fixed:
-            return self._number(x)
-        if self.picks and isinstance(x, tuple):  # positions, such as that of a token, differ between nodes
-            return tuple(self._number(y) if type(y) is int and y >= 0 else y for y in x)
-        return x
-
-    def _number(self, x: float) -> Hole:
-        self.numbers.append(x)
+    def number(x: float) -> Hole:
+        numbers.append(x)
         return Hole.NUMBER
 
+    def pattern(x: Any) -> Any:
+        if isinstance(x, Traced):
+            reads.append(x)
+            return Hole.READ
+        if isinstance(x, list):
+            return [pattern(y) for y in x]
+        if isinstance(x, float) and step.fn is not operator.pow:
+            return number(x)
+        if isinstance(x, tuple) and step.fn is operator.getitem:  # positions, such as that of a token
+            return tuple(number(y) if type(y) is int and y >= 0 else y for y in x)
+        return x
 
-def _size(tape: Tape, k: int) -> int:
-    return int(np.prod(tape.shapes[k], dtype=int))
+    return tuple(map(pattern, step.args)), reads, numbers

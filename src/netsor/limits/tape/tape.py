@@ -276,6 +276,10 @@ class Tape:
         apart = {axis for axis, places in placed.items() if len(places) > 1}
         return tuple(FULL if kind in apart else kind for kind in kinds)
 
+    def bytes(self, k: int) -> int:
+        """Return the size of the value of a step."""
+        return prod(self.shapes[k]) * self.dtypes[k].itemsize
+
     def side_of(self, x: Traced) -> TileSide:
         return self._sides[x.step]
 
@@ -378,9 +382,7 @@ class Tape:
     ) -> Traced:
         """Return the step, which is new only if no equal step exists."""
         key = (fn, *map(hashable, args), hashable(options) if options else None, shape, dtype)
-        if key not in self._recorded:
-            self._recorded[key] = self._add(shape, dtype, fn, args, options, fn)
-        return self._recorded[key]
+        return self.once(key, lambda: self._add(shape, dtype, fn, args, options, fn))
 
     def _add(
         self,
