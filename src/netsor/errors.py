@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from dataclasses import dataclass
+from functools import partial
 
 __all__ = [
     "BuildError",
@@ -97,11 +98,7 @@ class NetsorError(Exception):
         return "\n".join(part for part in (head, picture, self.remedy) if part)
 
     def __reduce__(self):
-        return _rebuild, (type(self), self.what, self.place, self.remedy)
-
-
-def _rebuild(kind: type[NetsorError], what: str, place: Place | None, remedy: str) -> NetsorError:
-    return kind(what, place=place, remedy=remedy)
+        return partial(type(self), place=self.place, remedy=self.remedy), (self.what,)
 
 
 class ParseError(NetsorError):

@@ -79,11 +79,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def _archive(file: IO[bytes], arrays: Arrays, compression: int) -> None:
-    """Write named arrays as an .npz archive.
-
-    np.savez before NumPy 2.2 leaves the archive open when the disk is full. Python then tries to close it
-    after its file, and prints that this fails.
-    """
+    """Write an .npz archive. np.savez before NumPy 2.2 leaves it open when the disk is full."""
     with ZipFile(file, "w", compression) as archive:
         for name, array in arrays.items():
             # An entry of unknown size may have more than 2 GiB only with force_zip64.

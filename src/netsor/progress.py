@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 Advance = Callable[..., None]  # takes a note for the reader, and the work of the step
 
@@ -57,16 +57,6 @@ def bar(
     return _Work(title, total, total if work is None else work, expected, bool(progress))
 
 
-class _Screen(Protocol):
-    """Where progress is shown."""
-
-    def show(self, work: _Work) -> None:
-        """Show how far the work is."""
-
-    def end(self, work: _Work) -> None:
-        """Clear what was shown, or say that the work is done."""
-
-
 @dataclass(eq=False)
 class _Work:
     """Work under way: `done` of `total` steps, which are `worked` of `work`."""
@@ -81,7 +71,7 @@ class _Work:
     worked: float = 0.0
     note: str = ""
     start: float = 0.0
-    screen: _Screen | None = None
+    screen: _Notebook | _Terminal | _Log | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
     quiet_seconds: ClassVar[float] = 2.0  # nobody needs to see shorter work
 
@@ -157,8 +147,7 @@ class _Watch:
         if self.process != os.getpid():
             self.process = os.getpid()
             threading.Thread(target=self.run, daemon=True, name="netsor progress").start()
-        if not self.awake.is_set():
-            self.awake.set()
+        self.awake.set()
 
     def run(self) -> None:
         while True:
@@ -174,8 +163,8 @@ class _Watch:
 _WATCH = _Watch()
 
 
-def _screen() -> _Screen:
-    """The screen of this process: a notebook, a terminal, or a log."""
+def _screen() -> _Notebook | _Terminal | _Log:
+    """Return where this process shows progress."""
     if "IPython" in sys.modules and hasattr(sys.modules["IPython"].get_ipython(), "kernel"):
         return _Notebook()
     return _Terminal() if sys.stderr.isatty() else _Log()
@@ -233,10 +222,11 @@ class _Log:
 
     def show(self, work: _Work) -> None:
         now = time.monotonic()
-        since = (
-            now - self.last if self.last is not None else self.line_seconds if work.always else work.elapsed
-        )
-        if since >= self.line_seconds:
+        if self.last is None:
+            due = work.always or work.elapsed >= self.line_seconds
+        else:
+            due = now - self.last >= self.line_seconds
+        if due:
             self.last = now
             print(work.told(), file=sys.stderr, flush=True)
 

@@ -155,17 +155,10 @@ def verify(
     for width, child in zip(widths, seeds, strict=True):
         kernels = simulated(net, x, width, samples, child, progress=progress)
         rows.append(np.linalg.norm(kernels - result.value, axis=(1, 2)) / norm)
-    return _verification(result, widths, np.array(rows), kernels)
-
-
-def _verification(
-    result: Result, widths: tuple[int, ...], distances: np.ndarray, kernels: np.ndarray
-) -> Verification:
-    """Compare distances (widths, samples) and the kernels (samples, rows, rows) of the last width."""
+    distances = np.array(rows)
     z, rounding = _deviation(kernels, result, widths[-1])
     slope, error = _slope(np.asarray(widths), distances)
-    errors = np.linalg.norm(result.error) + np.linalg.norm(rounding)
-    floor = float(errors / np.linalg.norm(result.value))
+    floor = float((np.linalg.norm(result.error) + np.linalg.norm(rounding)) / norm)
     return Verification(widths, distances, slope, error, z, result, floor)
 
 

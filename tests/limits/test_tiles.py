@@ -119,7 +119,7 @@ def test_a_tape_runs_what_its_outputs_need() -> None:
 
         return fn
 
-    x = tape.leaf("x", (2, 2), np.float64, lambda given, spans: np.full((2, 2), float(spans[0, 2][0])))
+    x = tape.leaf("x", (2, 2), np.float64, (), lambda spans: np.full((2, 2), float(spans[0, 2][0])))
     used = tape.elementwise(noted("used"), x) * 2
     tape.elementwise(noted("unused"), x)
     assert isinstance(used, Traced)

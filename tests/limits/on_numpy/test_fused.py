@@ -112,8 +112,8 @@ def test_a_loop_with_several_outputs_and_axes() -> None:
     """Left and right quantities of a block with an index: four axes, of which each side has two."""
     tape = Tape(compiled=True)
     left, right = RNG.standard_normal((1, 5, 1, 6, 1)), RNG.standard_normal((1, 1, 7, 1, 8))
-    a = tape.leaf("a", left.shape, left.dtype, lambda *_: left)
-    b = tape.leaf("b", right.shape, right.dtype, lambda *_: right)
+    a = tape.leaf("a", left.shape, left.dtype, (), lambda _: left)
+    b = tape.leaf("b", right.shape, right.dtype, (), lambda _: right)
     c = a * b + 2.0
     d = tape.namespace.where(c > a, tape.namespace.sqrt(tape.namespace.abs(c)), b)
     e = d - c

@@ -233,13 +233,12 @@ def _lifted(pair: Pair, ranks: tuple[int, int], side: int, expansion: Traced) ->
         return expansion.tape.call(lambda s: lifted(s, None), (expansion,), shape, expansion.dtype, kind)
     if shape[1 + side] > 1:
         shape[1 + side] = span[1] - span[0]
-    read = tape.reader(expansion)
 
-    def tile(given: Any, spans: Mapping[Span, Span]) -> hermite.Series:
-        return lifted(read(given), spans[span])
+    def tile(spans: Mapping[Span, Span], series: hermite.Series) -> hermite.Series:
+        return lifted(series, spans[span])
 
     kind = ("series", span, *what)
-    return tape.leaf((*kind, expansion.step), tuple(shape), tape.dtype, tile, kind, (expansion,))
+    return tape.leaf((*kind, expansion.step), tuple(shape), tape.dtype, (expansion,), tile, kind)
 
 
 def _axes(pair: Pair, ranks: tuple[int, int], side: int, inputs: slice) -> list[Any]:

@@ -55,12 +55,10 @@ def _whole(blocks: Recorded, rows: Rows, given: Mapping[str, Array]) -> Array:
     for part in schedule(blocks.graph):
         values.run(part)
     nodes = dict(zip(blocks.pairs, blocks.graph.outputs, strict=True))
-
-    def shape(node: int) -> tuple[int, ...]:
+    shapes = {}
+    for pair, node in nodes.items():
         array, at = values.computed[node]
-        return tuple(array.shape if at is None else array.shape[1:])
-
-    shapes = {pair: shape(node) for pair, node in nodes.items()}
+        shapes[pair] = tuple(array.shape if at is None else array.shape[1:])
     return gathered(values.jnp, rows, shapes, lambda pairs: values.many([nodes[pair] for pair in pairs]))
 
 

@@ -7,7 +7,7 @@ nodes in one jax.lax.scan; `tape.batches` finds both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from netsor.expect.hermite.expansion import Series
 from netsor.expect.hermite.singularities import Jumps
-from netsor.limits.tape.batches import Batch, BodyStep, Loop, Slot
+from netsor.limits.tape.batches import Batch, BodyStep, Loop, Slot, Table
 from netsor.limits.tape.graph import Graph, Operation, in_library
 
 Array = Any
@@ -53,20 +53,26 @@ class Values:
 
     def many(self, nodes: Sequence[int]) -> Array:
         """Return the values of nodes, stacked along a leading axis."""
-        arrays: dict[
-            int, tuple[Array, bool, dict[int, int]]
-        ] = {}  # by id: the array, whether it is a single value, and the positions that are read
-        where = []
+        arrays, used, where = {}, {}, []  # by id, an array and the positions that are read
         for node in nodes:
             array, at = self.computed[node]
-            _, _, used = arrays.setdefault(id(array), (array, at is None, {}))
-            where.append((id(array), used.setdefault(at or 0, len(used))))
+            positions = used.setdefault(id(array), {})
+            arrays[id(array)] = array
+            where.append((id(array), positions.setdefault(at, len(positions))))
         offset, offsets, pieces = 0, {}, []
-        for key, (array, whole, used) in arrays.items():
+        for key, positions in used.items():
             offsets[key] = offset
-            offset += len(used)
-            pieces.append(self.map(lambda x: x[None], array) if whole else self.taken(array, list(used)))
+            offset += len(positions)
+            whole = None in positions
+            pieces.append(self.with_axis(arrays[key]) if whole else self.taken(arrays[key], list(positions)))
         return self.taken(self.joined(pieces), [offsets[key] + at for key, at in where])
+
+    def stacked(self, nodes: Sequence[int]) -> Array:
+        """Return the values of nodes, stacked unless there is only one."""
+        return self.one(nodes[0]) if len(nodes) == 1 else self.many(nodes)
+
+    def with_axis(self, tree: Any) -> Any:
+        return self.map(lambda x: x[None], tree)
 
     def map(self, fn: Callable[..., Any], *trees: Any) -> Any:
         return self.jax.tree_util.tree_map(fn, *trees)
@@ -91,19 +97,19 @@ class Values:
         if isinstance(part, Loop):
             _Scan(self, part).run()
             return
-        operation = self.operation(part.nodes[0])
-        count = len(part.nodes)
+        node, count = part.nodes[0], len(part.nodes)
         # Stacking large arrays takes memory and time, and a few separate calls compile fast.
-        if count < 4 or (count < 16 and operation.size > 2**14):
+        if count < 4 or (count < 16 and self.operation(node).size > 2**14):
             for v in part.nodes:
                 reads = [(self.one(s), None) for s in self.graph.reads[v]]
-                self.computed[v] = (self.call(v, reads, [(x, None) for x in self.graph.numbers[v]], 1), None)
+                self.computed[v] = (self.call(v, reads, self.graph.numbers[v], 1), None)
             return
-        reads = [
-            self._column(column) for column in zip(*(self.graph.reads[v] for v in part.nodes), strict=True)
-        ]
+        reads = []
+        for column in zip(*(self.graph.reads[v] for v in part.nodes), strict=True):
+            same = len(set(column)) == 1
+            reads.append((self.one(column[0]), None) if same else (self.many(column), 0))
         numbers = [self.numbers(column) for column in np.array([self.graph.numbers[v] for v in part.nodes]).T]
-        value = self.call(part.nodes[0], reads, numbers, count)
+        value = self.call(node, reads, numbers, count)
         self.computed.update((v, (value, k)) for k, v in enumerate(part.nodes))
 
     def operation(self, node: int) -> Operation:
@@ -111,28 +117,22 @@ class Values:
         assert operation is not None
         return operation
 
-    def _column(self, nodes: tuple[int, ...]) -> tuple[Array, int | None]:
-        same = all(v == nodes[0] for v in nodes)
-        return (self.one(nodes[0]), None) if same else (self.many(nodes), 0)
-
-    def numbers(self, column: np.ndarray) -> tuple[Any, int | None]:
-        """Return a number if all are equal, else an array and its axis."""
-        if (column == column[0]).all():
-            return column[0].item(), None
-        return self.number_array(column), 0
+    def numbers(self, column: np.ndarray) -> Any:
+        """Return a number if all are equal, else an array."""
+        return column[0].item() if (column == column[0]).all() else self.number_array(column)
 
     def number_array(self, table: np.ndarray) -> Array:
         return self.jnp.asarray(table, dtype=self.real if table.dtype.kind == "f" else np.int32)
 
     def call(
-        self, node: int, reads: list[tuple[Any, Any]], numbers: list[tuple[Any, Any]], width: int
+        self, node: int, reads: Sequence[tuple[Any, int | None]], numbers: Sequence[Any], width: int
     ) -> Any:
-        """Apply the operation of a node to values with or without a leading axis."""
-        fixed = tuple(None if hasattr(x, "shape") else x for x, _ in numbers)
+        """Apply the operation of a node to values and numbers with or without a leading axis."""
+        fixed = tuple(None if hasattr(x, "shape") else x for x in numbers)
         function = self._function(node, len(reads), fixed)
-        args = [*reads, *((x, axis) for x, axis in numbers if hasattr(x, "shape"))]
+        args = [*reads, *((x, 0 if x.ndim else None) for x in numbers if hasattr(x, "shape"))]
         axes = tuple(axis for _, axis in args)
-        if any(axis == 0 for axis in axes):
+        if 0 in axes:
             return self.jax.vmap(function, in_axes=axes)(*(x for x, _ in args))
         value = function(*(x for x, _ in args))
         if width == 1:
@@ -156,140 +156,127 @@ class Values:
 class _Scan:
     """A loop as one jax.lax.scan.
 
-    rows   tables and arrays with a leading axis of rounds, for what differs between rounds
-    fixed  what all rounds share
+    rows   by table, arrays with a leading axis of rounds, for what differs between rounds
+    fixed  by table, what all rounds share
+    state  the steps that the next round reads, or whose last values are read after the loop
     """
 
     def __init__(self, values: Values, loop: Loop) -> None:
         self.values, self.loop, self.jnp = values, loop, values.jnp
-        self.rows: dict[str, Any] = {}
-        self.fixed: dict[str, Any] = {}
-        for k, table in enumerate(loop.given):
-            self._add_given(f"given {k}", table)
-        for g, step in enumerate(loop.steps):
-            for s, slot in enumerate(step.slots):
-                if slot.index is not None:
-                    self._add(f"index {g} {s}", slot.index.astype(np.int32))
-            self._add_numbers(g, step)
-        for c, carried in enumerate(loop.carries):
-            if carried.index is not None:
-                self._add(f"carry {c}", carried.index.astype(np.int32))
+        self.rows: dict[Any, Any] = {}
+        self.fixed: dict[Any, Any] = {}
+        self.state = [g for g, step in enumerate(loop.steps) if g in loop.first or step.kept == "last"]
+        for step in loop.steps:
+            for slot in step.slots:
+                self._add("index", slot.index, lambda table: table.astype(np.int32))
+                self._add("given", slot.given, self._nodes)
+            for table in self._numbers(step):
+                alike = (table == table[:, :1]).all()
+                key = _key("number", table)
+                if (table == table[:1]).all():
+                    self.fixed[key] = values.numbers(table[0])
+                else:
+                    self.rows[key] = values.number_array(table[:, 0] if alike else table)
 
-    def _add(self, name: str, table: np.ndarray) -> None:
-        if (table == table[:1]).all():
-            self.fixed[name] = table[0]
-        else:
-            self.rows[name] = table
-
-    def _add_given(self, name: str, table: np.ndarray) -> None:
-        rounds, width = table.shape
-        if (table == table[:1]).all():
-            row = table[0].tolist()
-            self.fixed[name] = self.values.one(row[0]) if width == 1 else self.values.many(row)
+    def _add(self, kind: str, table: Table | None, read: Callable[[Table], Any]) -> None:
+        if table is None:
             return
-        flat = self.values.many(table.reshape(-1).tolist())
-        if width > 1:
-            flat = self.values.map(lambda x: x.reshape((rounds, width, *x.shape[1:])), flat)
-        self.rows[name] = flat
+        if (table == table[:1]).all():
+            self.fixed[_key(kind, table)] = read(table[0])
+        else:
+            self.rows[_key(kind, table)] = read(table)
 
-    def _add_numbers(self, g: int, step: BodyStep) -> None:
+    def _nodes(self, table: np.ndarray) -> Any:
+        """Return the values of nodes in the shape of their table; a width of 1 has no leading axis."""
+        if table.ndim == 1:
+            return self.values.stacked(table.tolist())
+        flat = self.values.many(table.reshape(-1).tolist())
+        if table.shape[1] == 1:
+            return flat
+        return self.values.map(lambda x: x.reshape((*table.shape, *x.shape[1:])), flat)
+
+    def _numbers(self, step: BodyStep) -> Iterator[Table]:
+        """Yield the numbers of a step, each in all rounds and members."""
         numbers = self.values.graph.numbers
         table = np.array([[numbers[v] for v in row] for row in step.nodes.tolist()])
-        for k in range(table.shape[2] if table.ndim == 3 else 0):
-            name, column = f"number {g} {k}", table[:, :, k]
-            if (column == column[0, 0]).all():
-                self.fixed[name] = (column[0, 0].item(), None)
-            else:
-                alike = (column == column[:, :1]).all()
-                self.rows[name] = self.values.number_array(column[:, 0] if alike else column)
+        yield from np.moveaxis(table, 2, 0) if table.ndim == 3 else ()
 
     # One round
 
-    def _row(self, name: str, row: Mapping[str, Any]) -> Any:
-        return row[name] if name in row else self.fixed.get(name)
+    def _at(self, kind: str, table: Table, row: Mapping[Any, Any]) -> Any:
+        key = _key(kind, table)
+        return row[key] if key in row else self.fixed[key]
 
-    def body(self, state: Any, row: Any) -> tuple[Any, Any]:
+    def body(self, state: dict[int, Any], row: Mapping[Any, Any]) -> tuple[dict[int, Any], dict[int, Any]]:
         results: list[Any] = []  # values of the steps so far
-        for g, step in enumerate(self.loop.steps):
-            reads = [
-                self._read(results, slot, state["carried"], row, f"index {g} {s}")
-                for s, slot in enumerate(step.slots)
-            ]
-            node = int(step.nodes[0, 0])
-            count = len(self.values.graph.numbers[node])
-            numbers = [self._number(row, f"number {g} {k}") for k in range(count)]
-            results.append(self.values.call(node, reads, numbers, step.width))
-        carried = []
-        for c, carry in enumerate(self.loop.carries):
-            pieces = [(results[g], self.loop.steps[g].width) for g in carry.steps]
-            carried.append(self._picked(pieces, carry.index, self._row(f"carry {c}", row), len(carry.first)))
-        last = {g: results[g] for g in self._last()}
+        for step in self.loop.steps:
+            reads = [self._read(slot, results, state, row) for slot in step.slots]
+            numbers = [self._at("number", table, row) for table in self._numbers(step)]
+            results.append(self.values.call(int(step.nodes[0, 0]), reads, numbers, step.width))
         kept = {g: results[g] for g, step in enumerate(self.loop.steps) if step.kept == "all"}
-        return {"carried": carried, "last": last}, kept
-
-    def _number(self, row: Mapping[str, Any], name: str) -> tuple[Any, int | None]:
-        if name in self.fixed:
-            return self.fixed[name]
-        return row[name], 0 if row[name].ndim else None
+        return {g: results[g] for g in self.state}, kept
 
     def _read(
-        self, results: list[Any], slot: Slot, carried: list[Any], row: Any, name: str
+        self, slot: Slot, results: list[Any], state: Mapping[int, Any], row: Mapping[Any, Any]
     ) -> tuple[Any, int | None]:
+        """Return an argument and its axis of members; a width of 1 has no such axis."""
         if slot.shared is not None:
             return self.values.one(slot.shared), None
-        pieces = [(results[g], self.loop.steps[g].width) for g in slot.now]
-        if slot.carried is not None:
-            pieces.append((carried[slot.carried], slot.width))
+        steps = self.loop.steps
+        pieces = [(results[g], steps[g].width) for g in slot.now]
+        pieces += [(state[g], steps[g].width) for g in slot.before]
         if slot.given is not None:
-            pieces.append((self._row(f"given {slot.given}", row), slot.width))
-        value = self._picked(pieces, slot.index, self._row(name, row), slot.width)
-        return value, 0 if slot.width > 1 else None
-
-    def _picked(self, pieces: list[tuple[Any, int]], index: Any, chosen: Any, width: int) -> Any:
-        """Return entries of values put one after the other; a width of 1 has no leading axis."""
-        if index is None and len(pieces) == 1:
-            return pieces[0][0]
-        tree = self.values.map
-        row = self.values.joined([x if n > 1 else tree(lambda y: y[None], x) for x, n in pieces])
-        if width == 1:
-            at = 0 if index is None else chosen[0]
-            return tree(lambda x: x[at], row)
-        return row if index is None else tree(lambda x: self.jnp.take(x, chosen, axis=0), row)
+            pieces.append((self._at("given", slot.given, row), slot.width))
+        axis = 0 if slot.width > 1 else None
+        if slot.index is None and len(pieces) == 1:
+            return pieces[0][0], axis
+        entries = self.values.joined([x if width > 1 else self.values.with_axis(x) for x, width in pieces])
+        if slot.index is None:
+            return entries, axis
+        index = self._at("index", slot.index, row)
+        if slot.width == 1:
+            return self.values.map(lambda x: x[index[0]], entries), axis
+        return self.values.map(lambda x: self.jnp.take(x, index, axis=0), entries), axis
 
     # All rounds
 
-    def _last(self) -> list[int]:
-        """Return the steps whose values in the last round are read after the loop."""
-        return [g for g, step in enumerate(self.loop.steps) if step.kept == "last"]
+    def _first(self) -> dict[int, Any]:
+        """Return the state that the first round reads."""
+        values, state = self.values, {}
+        for g, nodes in self.loop.first.items():
+            unread = next(iter(nodes.values()))  # positions that the first round does not read
+            row = [nodes.get(position, unread) for position in range(self.loop.steps[g].width)]
+            state[g] = values.map(self.jnp.asarray, values.stacked(row))
+        if len(state) < len(self.state):
+            one = values.map(lambda x: x[0], self.rows)
+            like = values.jax.eval_shape(self.body, state, one)[0]
+            # jax.lax.scan needs values to start with; the first round overwrites these zeros.
+            zeros = values.map(lambda x: self.jnp.zeros(x.shape, x.dtype), like)
+            state = {**zeros, **state}
+        return state
 
     def run(self) -> None:
-        values, loop = self.values, self.loop
-        first = [
-            values.one(int(c.first[0])) if len(c.first) == 1 else values.many(c.first.tolist())
-            for c in loop.carries
-        ]
-        first = [values.map(self.jnp.asarray, x) for x in first]
-        state: Any = {"carried": first, "last": {}}
-        if self._last():
-            one = values.map(lambda x: x[0], self.rows)
-            like = values.jax.eval_shape(self.body, state, one)[0]["last"]
-            # jax.lax.scan needs values to start with; these zeros are overwritten by the first round.
-            state["last"] = values.map(lambda x: self.jnp.zeros(x.shape, x.dtype), like)
-        state, kept = values.jax.lax.scan(self.body, state, self.rows, length=loop.rounds)
-        for g, value in state["last"].items():
-            self._store(loop.steps[g], value, loop.steps[g].nodes[-1:])
-        for g, value in kept.items():
-            step = loop.steps[g]
-            if step.width > 1:
-                value = values.map(lambda x: x.reshape((-1, *x.shape[2:])), value)
-            self._store(step, value, step.nodes)
+        values, steps = self.values, self.loop.steps
+        state, kept = values.jax.lax.scan(self.body, self._first(), self.rows, length=self.loop.rounds)
+        for g, step in enumerate(steps):
+            if step.kept == "last":
+                self._store(state[g], step.nodes[-1:])
+            elif step.kept and step.width > 1:
+                self._store(values.map(lambda x: x.reshape((-1, *x.shape[2:])), kept[g]), step.nodes)
+            elif step.kept:
+                self._store(kept[g], step.nodes)
 
-    def _store(self, step: BodyStep, value: Any, nodes: np.ndarray) -> None:
+    def _store(self, value: Any, nodes: Table) -> None:
         if nodes.size == 1:
             self.values.computed[int(nodes[0, 0])] = (value, None)
             return
         for at, node in reversed(list(enumerate(nodes.reshape(-1).tolist()))):
             self.values.computed[node] = (value, at)
+
+
+def _key(kind: str, table: Table) -> tuple[str, tuple[int, ...], bytes]:
+    """Return a key that equal tables share."""
+    return kind, table.shape, table.tobytes()
 
 
 @cache

@@ -13,7 +13,7 @@ import os
 import stat
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,6 +31,7 @@ ATAN = (
     *(-0.06662951813629191, 0.07692045330902225, -0.09090896809064027, 0.11111110744919658),
     *(-0.14285714279250245, 0.19999999999940893, -0.3333333333333312, 1.0),
 )
+NORMAL = {4: (-87.0, 88.0), 8: (-708.0, 709.0)}  # by bytes of a number, where exp(x) is a normal number
 
 
 def is_available() -> bool:
@@ -43,8 +44,7 @@ def make_atan2(
 ) -> Callable[[Any, Any], Any]:
     """Return the angle of (x, y) as a function without branches or tables, so that loops vectorise.
 
-    It takes one division: with t = small / big, atan(t) = pi / 4 + atan((t - 1) / (t + 1)) if t > tan(pi /
-    8).
+    One division: with t = small / big, atan(t) = pi / 4 + atan((t - 1) / (t + 1)) if t > tan(pi / 8).
     """
     zero, one, limit = number(0.0), number(1.0), number(math.tan(math.pi / 8))
     quarter, half, whole = number(math.pi / 4), number(math.pi / 2), number(math.pi)
@@ -83,8 +83,7 @@ def make_exp(number: Callable[[float], Any], fma: Callable[..., Any], scaled: Ca
     # log 2 as a number with few digits plus the remainder, so that n times it is exact (Cody and Waite 1980).
     high = number(0.693359375 if short else 0.6931471803691238)
     low = number(-2.12194440e-4 if short else 1.9082149292705877e-10)
-    # Beyond these arguments, the result is no normal number; `exp` and `expm1` replace it.
-    least, most = number(-87.0 if short else -708.0), number(88.0 if short else 709.0)
+    least, most = map(number, NORMAL[4 if short else 8])
     a, b, c, d, e, f, g, h, i, j, k, m = (number(1 / math.factorial(n)) for n in range(13, 1, -1))
 
     def parts(x):
@@ -131,7 +130,7 @@ def compiled_exp(name: str) -> tuple[Any, Any]:
 
     options: dict[str, Any] = {"inline": "always", "error_model": "numpy"}
     parts: Any = numba.njit(make_exp(number, compiled_fma(), scaled), **options)
-    least, most = number(-87.0 if bits == 32 else -708.0), number(88.0 if bits == 32 else 709.0)
+    least, most = map(number, NORMAL[bits // 8])
     zero, one, infinity = number(0.0), number(1.0), number(np.inf)
 
     def exp(x):
@@ -224,7 +223,7 @@ def _distrust(folder: Path) -> str:
         problem = _open_to_others((*_above(whole), whole), stat.S_IWGRP | stat.S_IWOTH)
         if not problem:
             whole.chmod(0o700)  # files inside may be open to the group, but nobody can reach them now
-            problem = _open_to_others(_content(whole), stat.S_IWOTH)
+            problem = _open_to_others(whole.rglob("*"), stat.S_IWOTH)
     except OSError as error:
         return f"{folder}: {error.strerror or error}"
     return problem
@@ -234,12 +233,7 @@ def _above(folder: Path) -> tuple[Path, ...]:
     return tuple(folder.parents)
 
 
-def _content(folder: Path) -> Iterator[str]:
-    for where, folders, files in os.walk(folder):
-        yield from (os.path.join(where, name) for name in (*folders, *files))
-
-
-def _open_to_others(paths: Iterable[str | Path], writable: int) -> str:
+def _open_to_others(paths: Iterable[Path], writable: int) -> str:
     """Return why somebody else owns or can write one of the files or folders, or "" if nobody can."""
     for path in paths:
         state = os.lstat(path)

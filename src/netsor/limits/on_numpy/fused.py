@@ -1,8 +1,7 @@
 """Loop fusion: the elementwise steps of a layer as one compiled loop. Needs Numba (the extra `fast`).
 
-A layer of a recursion has some forty elementwise operations on a tile. NumPy makes one pass over memory for
-each of them, a compiled loop makes one for all. The source of a loop is generated from the recorded steps, so
-formulas are written only once. Equal layers have the same source, which is compiled once.
+NumPy makes one pass over memory for each step, a compiled loop makes one for all. The source of a loop is
+generated from the recorded steps. Equal layers have the same source, which is compiled once.
 """
 
 from __future__ import annotations
@@ -98,7 +97,8 @@ class Fused:
             else:
                 body.append(f"t{m} = {self._expression(fn, args, names)}")
                 names[k] = f"t{m}"
-        stores = [f"out{i}[{_index(depth)}] = {names[k]}" for i, k in enumerate(self.outputs)]
+        place = ", ".join(f"i{d}" for d in range(depth))
+        stores = [f"out{i}[{place}] = {names[k]}" for i, k in enumerate(self.outputs)]
         # Values that do not vary along an axis are loaded before its loop begins.
         loads: list[list[str]] = [[] for _ in range(depth + 1)]
         for i, view in enumerate(self.views):
@@ -210,12 +210,13 @@ def _gathered(tape: Tape, order: list[int], wanted: set[int], alike: bool) -> li
     def close() -> None:
         nonlocal group
         # Calling a Numba loop takes as long as two NumPy steps; but a formula alone is many NumPy steps.
-        pays = len(group.members) > 2 or any(_is_formula(tape, k) for k in group.members)
+        pays = len(group.members) > 2 or any(k in tape.rules for k in group.members)
         parts.extend([group] if pays else group.members)
         group = Fused(())
 
     for k in order:
-        of_data = alike and _is_multiple(tape, k) and not _reads(tape, k).isdisjoint(data)
+        is_multiple = _takes_number(tape, k, operator.mul, operator.truediv)
+        of_data = alike and is_multiple and not _reads(tape, k).isdisjoint(data)
         joins = _is_fusable(tape, k)
         stays = _fits(tape, k, group, alike) if joins else _reads(tape, k).isdisjoint(group.members)
         if group.members and not stays:
@@ -252,25 +253,15 @@ def _fits(tape: Tape, k: int, group: Fused, alike: bool) -> bool:
         return True
     before, reads = group.members[: group.members.index(rules[0])], _reads(tape, k)
     if k not in tape.rules:
-        return not reads.isdisjoint(group.members) and not (alike and _is_shift(tape, k))
+        return not reads.isdisjoint(group.members) and not (alike and _takes_number(tape, k, operator.add))
     full = {a for m in rules for a in _reads(tape, m) if tape.shapes[a] == group.shape}
     return not reads.isdisjoint(full) and reads.isdisjoint(set(group.members) - set(before))
 
 
-def _is_formula(tape: Tape, k: int) -> bool:
-    return isinstance(tape.steps[k].fn, Formula)
-
-
-def _is_multiple(tape: Tape, k: int) -> bool:
-    """Return whether a step multiplies or divides by a number."""
+def _takes_number(tape: Tape, k: int, *functions: Any) -> bool:
+    """Return whether a step applies one of these functions to an array and a number."""
     fn, args, *_ = tape.steps[k]
-    return fn in (operator.mul, operator.truediv) and any(prod(getattr(a, "shape", ())) == 1 for a in args)
-
-
-def _is_shift(tape: Tape, k: int) -> bool:
-    """Return whether a step adds a number."""
-    fn, args, *_ = tape.steps[k]
-    return fn is operator.add and any(prod(getattr(a, "shape", ())) == 1 for a in args)
+    return fn in functions and any(prod(getattr(a, "shape", ())) == 1 for a in args)
 
 
 def _connect(tape: Tape, parts: list[int | Fused], wanted: set[int]) -> None:
@@ -294,7 +285,7 @@ def _is_fusable(tape: Tape, k: int) -> bool:
     fn, args, options, *_ = tape.steps[k]
     shape = tape.shapes[k]
     share = tape.share if len(shape) > 1 and shape[1] > 1 else 1.0
-    work = prod(shape) * (16 if _is_formula(tape, k) else 1)  # a formula takes NumPy at least 16 calls
+    work = prod(shape) * (16 if k in tape.rules else 1)  # a formula takes NumPy at least 16 calls
     if options or k in tape.leaves or work < LEAST_ELEMENTS * share:
         return False
     if not (all(f in TEMPLATES for f, _ in fn.lines) if isinstance(fn, Formula) else fn in TEMPLATES):
@@ -304,7 +295,3 @@ def _is_fusable(tape: Tape, k: int) -> bool:
     kinds = {tape.dtypes[a.step] for a in tape.steps[k].reads()} - {np.dtype(bool)}
     plain = all(hasattr(a, "step") or isinstance(a, int | float) for a in args)
     return plain and len(kinds) <= 1 and kinds <= FLOATS and tape.dtypes[k] in FLOATS | {np.dtype(bool)}
-
-
-def _index(depth: int) -> str:
-    return ", ".join(f"i{d}" for d in range(depth))

@@ -50,25 +50,26 @@ def run(
         sure = _run_all(out, singles, jobs, workers, advance, probe)
     for o, array in recording.variances.items():
         rows = recording.rows.left[o]
-        values, there = np.broadcast_to(singles[array.step], (repeats, *rows.shape)), rows >= 0
-        out[:, rows[there], rows[there]] = finite(values[:, there])
+        _overwrite(out, rows, rows, np.broadcast_to(singles[array.step], (repeats, *rows.shape)))
     for (o, p), array in recording.noisy.items():
         left, right = recording.rows.left[o], recording.rows.right[p]
-        sides = left.reshape(len(left), -1, 1), right.reshape(len(right), 1, -1)
-        lines, columns = np.broadcast_arrays(*sides)
+        lines, columns = np.broadcast_arrays(left.reshape(len(left), -1, 1), right.reshape(len(right), 1, -1))
         shape = (repeats, len(left), *left.shape[1:], *right.shape[1:])
-        values = np.broadcast_to(singles[array.step], shape).reshape(repeats, *lines.shape)
-        there = (lines >= 0) & (columns >= 0)
-        out[:, lines[there], columns[there]] = finite(values[:, there])
+        _overwrite(out, lines, columns, np.broadcast_to(singles[array.step], shape))
     return out if sure else finite(out)  # an entry that was not finite may have been overwritten
+
+
+def _overwrite(out: np.ndarray, lines: np.ndarray, columns: np.ndarray, values: np.ndarray) -> None:
+    """Write values (repeats, ...) to lines and columns of the kernel; -1 is not asked for."""
+    there = (lines >= 0) & (columns >= 0)
+    out[:, lines[there], columns[there]] = finite(values.reshape(len(values), *lines.shape)[:, there])
 
 
 def single_values(prepared: Prepared, given: Mapping[str, Any], probe: Probe | None = None) -> dict[int, Any]:
     """Return the values of single inputs by step; compute them in batches if the tape is for fewer inputs."""
     prepared = prepared if probe is None else prepared.probing
     tape = prepared.tape
-    names = tape.names()
-    sizes = {name: shape[0] for name, shape in names.items() if shape != np.shape(given[name])}
+    sizes = {name: x.shape[0] for name, x in tape.inputs.items() if x.shape != np.shape(given[name])}
     counts = {name: -(-len(given[name]) // size) for name, size in sizes.items()}
     if not counts:
         with np.errstate(all="ignore"):

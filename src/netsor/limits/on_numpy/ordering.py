@@ -9,7 +9,6 @@ memory than it frees. The result is an order layer by layer, which keeps the arr
 from __future__ import annotations
 
 from collections import Counter
-from math import prod
 
 from netsor.limits.tape.tape import Tape
 
@@ -20,11 +19,7 @@ def ordered(tape: Tape, steps: list[int], outputs: set[int]) -> list[int]:
 
 
 class _Order:
-    """The order of steps while it grows.
-
-    order   the steps so far
-    left    by step, the number of later steps that read it
-    """
+    """The order of steps while it grows; `left` counts, by step, the later steps that read it."""
 
     def __init__(self, tape: Tape, steps: list[int], outputs: set[int]) -> None:
         self.tape, self.outputs = tape, outputs
@@ -78,4 +73,4 @@ class _Order:
         return self.size(k) <= sum(map(self.size, alone))
 
     def size(self, k: int) -> int:
-        return 0 if self.tape.is_side(k) else prod(self.tape.shapes[k]) * self.tape.dtypes[k].itemsize
+        return 0 if self.tape.is_side(k) else self.tape.bytes(k)

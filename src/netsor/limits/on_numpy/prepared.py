@@ -17,8 +17,6 @@ from netsor.limits.on_numpy.ordering import ordered
 from netsor.limits.tape.tape import Span, Tape
 from netsor.limits.tape.traced import Traced
 
-Given = Mapping[Any, Any]
-
 
 class Prepared:
     """The steps that some outputs of a tape need, in order, and the last use of each value.
@@ -42,14 +40,10 @@ class Prepared:
         # Loops have the recorded number of repeats as a fixed shape, but a probe runs a single repeat.
         fused = tape.compiled and not (for_probes and repeats > 1)
         self.order: list[int | Fused] = fuse(tape, order, self.outputs) if fused else [*order]
-        last: dict[int, int] = {}
-        for at, part in enumerate(self.order):
-            for k in self._reads(part):
-                last[k] = at
+        last = {k: at for at, part in enumerate(self.order) for k in self._reads(part)}
         self.drops: list[list[int]] = [[] for _ in self.order]
         for value, at in last.items():
-            # Constants are kept for the next run.
-            if value not in tape.constants:
+            if value not in tape.constants:  # constants are kept for the next run
                 self.drops[at].append(value)
         self.constants = {k: tape.constants[k] for k in needed if k in tape.constants}
 
@@ -62,7 +56,10 @@ class Prepared:
         return part.inputs if isinstance(part, Fused) else [a.step for a in self.tape.steps[part].reads()]
 
     def run(
-        self, given: Given, spans: Mapping[Span, Span] | None = None, probe: Probe | None = None
+        self,
+        given: Mapping[Any, Any],
+        spans: Mapping[Span, Span] | None = None,
+        probe: Probe | None = None,
     ) -> Iterator[tuple[int, Any]]:
         """Yield (step, value) of every output.
 
@@ -75,8 +72,10 @@ class Prepared:
         for part, drops in zip(self.order, self.drops, strict=True):
             if isinstance(part, Fused):
                 computed = part.run(values)
+            elif part in self.tape.leaves:
+                computed = ((part, self.tape.leaves[part].read(given, spans or {})),)
             else:
-                computed = ((part, self._step(part, values, given, spans or {}, probe)),)
+                computed = ((part, self._step(part, values, probe)),)
             for k, value in computed:
                 values[k] = value
                 if k in self.outputs:
@@ -84,53 +83,35 @@ class Prepared:
             for k in drops:
                 del values[k]
 
-    def _step(
-        self,
-        k: int,
-        values: dict[int, Any],
-        given: Given,
-        spans: Mapping[Span, Span],
-        probe: Probe | None,
-    ) -> Any:
-        read = self.tape.leaves.get(k)
-        if read is not None:
-            return read(given, spans)
+    def _step(self, k: int, values: dict[int, Any], probe: Probe | None) -> Any:
         fn, args, options, _, bound = self.tape.steps[k]
         read_values = [_filled(a, values) for a in args]
         if bound is not None and probe is not None:
             return bound(probe, *read_values)
         return fn(*read_values, **options)
 
-    def _is_side(self, part: int | Fused) -> bool:
-        return isinstance(part, int) and self.tape.is_side(part)
-
     @property
     def work(self) -> int:
         """Approximate multiply-adds of a run."""
-        shapes, costs = self.tape.shapes, self.tape.costs
-        return sum(prod(shapes[k]) * costs.get(k, 1) for part in self.order for k in _members(part))
+        steps = (k for part in self.order for k in (part.members if isinstance(part, Fused) else [part]))
+        return sum(prod(self.tape.shapes[k]) * self.tape.costs.get(k, 1) for k in steps)
 
     @property
     def elements(self) -> float:
         """Average size of the results of steps, without steps that only read single inputs."""
-        shapes, parts = self.tape.shapes, (part for part in self.order if not self._is_side(part))
-        sizes = [prod(part.shape if isinstance(part, Fused) else shapes[part]) for part in parts]
-        return sum(sizes) / max(1, len(sizes))
+        shapes = [part.shape for part in self.order if isinstance(part, Fused)]
+        steps = (part for part in self.order if isinstance(part, int))
+        shapes += [self.tape.shapes[k] for k in steps if not self.tape.is_side(k)]
+        return sum(map(prod, shapes)) / max(1, len(shapes))
 
     def peak(self) -> int:
         """Return the largest number of bytes that a run holds at one time, without inputs and constants."""
-        shapes, dtypes = self.tape.shapes, self.tape.dtypes
         now = most = 0
         for part, drops in zip(self.order, self.drops, strict=True):
-            results = part.outputs if isinstance(part, Fused) else [part]
-            now += sum(prod(shapes[k]) * dtypes[k].itemsize for k in results)
+            now += sum(map(self.tape.bytes, part.outputs if isinstance(part, Fused) else [part]))
             most = max(most, now)
-            now -= sum(prod(shapes[k]) * dtypes[k].itemsize for k in drops)
+            now -= sum(map(self.tape.bytes, drops))
         return most
-
-
-def _members(part: int | Fused) -> list[int]:
-    return part.members if isinstance(part, Fused) else [part]
 
 
 def _filled(x: Any, values: Mapping[int, Any]) -> Any:

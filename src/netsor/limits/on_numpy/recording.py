@@ -1,8 +1,4 @@
-"""The recorded computation of a kernel: a tape for single inputs, and one for the tiles of each two groups.
-
-A recording has no values. It is the plan (expectations, methods, numbers of steps and bytes), and
-`kernel.run` carries it out.
-"""
+"""The recorded computation of a kernel: a tape for single inputs, and one for the tiles of two groups."""
 
 from __future__ import annotations
 
@@ -62,11 +58,6 @@ class Between:
     def size(self) -> int:
         """Number of elements of the largest array over all pairs of inputs."""
         return (self.left[1] - self.left[0]) * (self.right[1] - self.right[0]) * self.elements
-
-    @property
-    def single(self) -> bool:
-        """Whether there is one Output on either side."""
-        return all(len(outputs) == 1 for outputs in self.outputs)
 
 
 @dataclass(frozen=True)
@@ -137,10 +128,7 @@ def _pays(betweens: list[Between], fewest: int) -> bool:
 
 
 def _pays_for_singles(betweens: list[Between], rows: Rows) -> bool:
-    """Return whether compiling loops over single inputs pays, if compiling loops over pairs does.
-
-    NumPy takes some thirty times as long as a loop. With very many pairs per input, that time is small.
-    """
+    """Return whether there are so few pairs for each input that NumPy would be slow for single inputs."""
     return sum(between.pairs for between in betweens) < 500 * rows.count
 
 
@@ -178,12 +166,14 @@ def record(
             # Too much memory: halve the tiles at least, or shrink them in proportion.
             size = max(1, min(size // 2, size * allowed // peak))
         elif peak > allowed and memory is not None:
-            raise _no_room(peak, memory)
-        elif (
-            inputs_peak > allowed and (n := most or recording.recorder.most_inputs) > 2 and not single.opaque
-        ):
+            raise LimitError(
+                f"this kernel needs a workspace of {peak / 2**20:.2g} MB for one pair of inputs",
+                remedy=f"memory={memory} allows {memory / 2**20:.2g} MB. Allow more.",
+            )
+        elif inputs_peak > allowed and (most or recording.recorder.most_inputs) > 2 and not single.opaque:
             # The quantities of single inputs take too much memory: compute them for fewer inputs at a time.
-            most = max(2, min(n // 2, n * allowed // inputs_peak))
+            most = most or recording.recorder.most_inputs
+            most = max(2, min(most // 2, most * allowed // inputs_peak))
         else:
             total = sum(b.size / (2 if b.symmetric else 1) for b in betweens)
             threads = cores() if total >= FEWEST_FOR_THREADS else 1
@@ -199,13 +189,6 @@ def _is_light(tiles: Tiles, size: int) -> bool:
     prepared = tiles.prepared
     little = prepared.tape.compiled and prepared.work < LITTLE_WORK * size
     return len(tiles.places) > FEW_TILES and (little or prepared.elements < SMALL_STEPS * size)
-
-
-def _no_room(peak: int, memory: int) -> LimitError:
-    return LimitError(
-        f"this kernel needs a workspace of {peak / 2**20:.2g} MB for one pair of inputs",
-        remedy=f"memory={memory} allows {memory / 2**20:.2g} MB. Allow more.",
-    )
 
 
 def _betweens(make: Maker, program: Program, rows: Rows) -> list[Between]:
@@ -256,8 +239,7 @@ def _recorded(
 def _noisy(recorder: Recorder, rows: Rows) -> dict[tuple[int, int], Traced]:
     """Record the blocks of inputs with themselves: both sides share noise that different inputs do not."""
     pairs = [(o, p) for group in rows.groups for o in group.outputs for p in group.outputs]
-    blocks = {(o, p): recorder.ask(output_second, o, p, Pair(True)) for o, p in pairs}
-    return {pair: block.array for pair, block in blocks.items()}
+    return {(o, p): recorder.ask(output_second, o, p, Pair(True)).array for o, p in pairs}
 
 
 def _variances(recorder: Recorder) -> dict[int, Traced]:
@@ -282,11 +264,9 @@ def _cut(between: Between, size: int, cut: Cut | None) -> list[tuple[Pair, list[
     else:
         places = cut.tiles(*spans, between.symmetric)
     first = places[0]
-    apart = (
-        first.cols[0] + between.left[1],
-        first.cols[1] + between.left[1],
-    )  # off the diagonal, rows and columns are different spans, so their steps do not merge
-    if not between.symmetric or between.single:
+    # Off the diagonal, rows and columns are different spans, so that their steps do not merge.
+    apart = (first.cols[0] + between.left[1], first.cols[1] + between.left[1])
+    if not between.symmetric or all(len(outputs) == 1 for outputs in between.outputs):
         return [(Pair(False, False, first.rows, apart), places)]
     diagonal = [place for place in places if place.rows == place.cols]
     above = [place for place in places if place.rows != place.cols]

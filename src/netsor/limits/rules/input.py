@@ -101,13 +101,12 @@ def _recorded_dots(pair: Pair, e: Expr, f: Expr, x: Array, y: Array) -> Array:
     assert tape is not None
     batch = (1, *(1 if a.shape[1] == 1 else b - c for a, (c, b) in ((x, rows), (y, cols))))
     index = np.broadcast_shapes(x.shape[2:-1], y.shape[2:-1]) if tied else (*x.shape[2:-1], *y.shape[2:-1])
-    left, right = tape.reader(x), tape.reader(y)
 
-    def read(given: Any, spans: Mapping[Span, Span]) -> Array:
-        return _cross_dots(_part(left(given), spans[rows]), _part(right(given), spans[cols]), tied)[None, ...]
+    def dots(spans: Mapping[Span, Span], x: Array, y: Array) -> Array:
+        return _cross_dots(_part(x, spans[rows]), _part(y, spans[cols]), tied)[None, ...]
 
     key, kind = ("dots", e, f, rows, cols, tied), ("dots", rows, cols, tied)
-    products = tape.leaf(key, (*batch, *index), x.dtype, read, kind, (x, y))
+    products = tape.leaf(key, (*batch, *index), x.dtype, (x, y), dots, kind)
     tape.costs[products.step] = x.shape[-1]
     return products
 

@@ -284,7 +284,7 @@ class Samples:
 
 def drawing_leaf(r: Recorder) -> Traced:
     """Return the leaf that gives steps the `Drawing` of a run."""
-    return r.tape.leaf(DRAWING, (), np.float64, lambda given, _: given[DRAWING])
+    return r.tape.input(DRAWING, (), np.float64)
 
 
 def samples(r: Recorder, form: Expr) -> Asking:
@@ -387,13 +387,11 @@ def _average(x: PerInput, y: PerInput, pair: Pair) -> Traced:
         average = tape.call(means, (a, b), shape, np.float64)
     else:
         # A pair of inputs of one tile: read the samples of its rows and of its columns only.
-        left, right = tape.reader(a), tape.reader(b)
-
-        def of_tile(given: Any, spans: Mapping[Span, Span]) -> np.ndarray:
-            sides = ((left(given), spans[rows]), (right(given), spans[cols]))
+        def of_tile(spans: Mapping[Span, Span], left: np.ndarray, right: np.ndarray) -> np.ndarray:
+            sides = ((left, spans[rows]), (right, spans[cols]))
             return means(*(x if x.shape[1] == 1 else x[:, slice(*span)] for x, span in sides))
 
-        average = tape.leaf(("average", a.step, b.step, pair), shape, np.float64, of_tile)
+        average = tape.leaf(("average", a.step, b.step, pair), shape, np.float64, (a, b), of_tile)
     tape.costs[average.step] = a.shape[-1]
     return average
 

@@ -151,12 +151,12 @@ class RecordedTables:
             block = partial(Moments.block, left=left, right=right, same=same)
             return PerPair(self.r.tape.call(block, (self.step,), shape, np.float64), pair, 0, 0)
         counts = (1 if n == 1 else span[1] - span[0] for n, span in zip(sizes, (rows, cols), strict=True))
-        read = tape.reader(self.step)
 
-        def tile(given: Any, spans: Mapping[Span, Span]) -> np.ndarray:
-            return read(given).block(left, right, False, spans[rows], spans[cols])
+        def tile(spans: Mapping[Span, Span], moments: Any) -> np.ndarray:
+            return moments.block(left, right, False, spans[rows], spans[cols])
 
-        return PerPair(tape.leaf(("moments", e, f, pair), (repeats, *counts), np.float64, tile), pair, 0, 0)
+        key, shape = ("moments", e, f, pair), (repeats, *counts)
+        return PerPair(tape.leaf(key, shape, np.float64, (self.step,), tile), pair, 0, 0)
 
 
 @contextmanager

@@ -36,25 +36,16 @@ class Batch:
 class Slot:
     """Where an argument of a step comes from, as positions in values that are put one after the other.
 
-    First come values of steps of the same round (`now`), then values carried from the round before, then
-    values computed before the loop (`given`).
+    First come values of steps of this round (`now`), then of steps of the round before (`before`), then
+    nodes computed before the loop (`given`).
     """
 
     width: int  # number of members, or 1 if all members read the same value
     shared: int | None = None  # one node for all members and rounds
     now: list[int] = field(default_factory=list)
-    carried: int | None = None
-    given: int | None = None
+    before: list[int] = field(default_factory=list)
+    given: Table | None = None
     index: Table | None = None  # positions; None if the order is already right
-
-
-@dataclass(frozen=True)
-class Carry:
-    """What a round passes to the next one: positions in the values of its steps, one after the other."""
-
-    first: np.ndarray  # the nodes to pass to the first round
-    steps: list[int]
-    index: Table | None
 
 
 @dataclass
@@ -72,12 +63,14 @@ class BodyStep:
 
 @dataclass
 class Loop:
-    """A body of steps in order, run `rounds` times; `given` are tables of nodes computed before the loop."""
+    """A body of steps in order, run `rounds` times.
+
+    first  by step that the next round reads, and by position in it, the node that the first round reads
+    """
 
     rounds: int
     steps: list[BodyStep]
-    carries: list[Carry] = field(default_factory=list)
-    given: list[Table] = field(default_factory=list)
+    first: dict[int, dict[int, int]] = field(default_factory=dict)
 
 
 Schedule = list[Batch | Loop]
@@ -151,32 +144,31 @@ class _LoopFinder:
         for at in range(first, first + period):
             for colour in levels[at]:
                 steps.append([levels[at + k * period][colour] for k in range(rounds)])
-        wide = [max(map(len, lists)) for lists in steps]
-        if self._is_wasteful(steps, wide):
+        loop = Loop(rounds, [BodyStep(_padded(lists)) for lists in steps])
+        if self._is_wasteful(loop, steps):
             return None
-        loop = Loop(rounds, [BodyStep(_padded(lists, n)) for lists, n in zip(steps, wide, strict=True)])
         for g, step in enumerate(loop.steps):
             self.round[step.nodes] = np.arange(rounds)[:, None]
             self.step[step.nodes] = g
-        for lists in steps:
-            for nodes in lists:
+            for nodes in steps[g]:
                 self.position[nodes] = np.arange(len(nodes))
-        done = all(self._fill(loop, step) for step in loop.steps)
+        complete = all(self._fill(loop, step) for step in loop.steps)
         for step in loop.steps:
             self.round[step.nodes] = -1
-        return loop if done else None
+        return loop if complete else None
 
-    def _is_wasteful(self, steps: list[list[list[int]]], wide: list[int]) -> bool:
+    def _is_wasteful(self, loop: Loop, steps: list[list[list[int]]]) -> bool:
         """Return whether too many nodes would be repeated; in large loops that costs more than compiling."""
         computed = useful = 0
-        for lists, width in zip(steps, wide, strict=True):
+        for step, lists in zip(loop.steps, steps, strict=True):
             operation = self.graph.operations[self.graph.operation[lists[0][0]]]
             assert operation is not None
-            computed += operation.size * width * len(lists)
+            computed += operation.size * step.nodes.size
             useful += operation.size * sum(map(len, lists))
         return computed > useful * (1.4 if computed > 2**21 else 4.0)
 
     def _fill(self, loop: Loop, step: BodyStep) -> bool:
+        """Add the slots of a step; return whether a round reads no more than the round before it."""
         reads = np.array([[self.graph.reads[v] for v in row] for row in step.nodes.tolist()], dtype=int)
         for k in range(reads.shape[2] if reads.ndim == 3 else 0):
             slot = self._slot(loop, reads[:, :, k])
@@ -195,44 +187,29 @@ class _LoopFinder:
         now, before, outside = computed == k, (computed == k - 1) & (computed >= 0), computed < 0
         if not (now | before | outside).all():
             return None
-        carried = before | (outside & (k == 0)) if before.any() else np.zeros_like(before)
-        given, width = outside & ~carried, source.shape[1]
-        if before.any() and not carried[0].any():
-            return None
-        slot, index, offset = Slot(width), np.zeros(source.shape, int), 0
-        for g in np.unique(self.step[source[now]]).tolist():
-            mine = now & (self.step[source] == g)
-            index[mine] = offset + self.position[source[mine]]
-            slot.now.append(g)
-            offset += loop.steps[g].width
-        columns = np.broadcast_to(np.arange(width), source.shape)
-        if carried.any():
-            slot.carried = self._carry(loop, source, carried)
-            index[carried] = offset + columns[carried]
-            offset += width
+        steps, positions = self.step[source], self.position[source]
+        # The first round finds what the loop starts with where later rounds find values of the round before.
+        starts = outside[0] & before[1]
+        steps[0, starts], positions[0, starts] = steps[1, starts], positions[1, starts]
+        for m in np.flatnonzero(starts).tolist():
+            node = int(source[0, m])
+            nodes = loop.first.setdefault(int(steps[0, m]), {})
+            before[0, m] = nodes.setdefault(int(positions[0, m]), node) == node
+        slot, index, offset = Slot(source.shape[1]), np.zeros(source.shape, int), 0
+        for reads, pieces in ((now, slot.now), (before, slot.before)):
+            for g in np.unique(steps[reads]).tolist():
+                here = reads & (steps == g)
+                index[here] = offset + positions[here]
+                pieces.append(g)
+                offset += loop.steps[g].width
+        given = ~(now | before)
         if given.any():
-            slot.given = _kept_once(loop.given, np.where(given, source, source[given][0]))
-            index[given] = offset + columns[given]
-            offset += width
-        slot.index = _unless_plain(index, offset)
-        return slot
-
-    def _carry(self, loop: Loop, source: Table, carried: Table) -> int:
-        first = np.where(carried[0], source[0], source[0][carried[0]][0])
-        later, wanted = source[1:], carried[1:]
-        steps = np.unique(self.step[later[wanted]]).tolist()
-        index, offset = np.zeros(source.shape, int), 0
-        for g in steps:
-            mine = wanted & (self.step[later] == g)
-            index[:-1][mine] = offset + self.position[later[mine]]
-            offset += loop.steps[g].width
-        index[-1] = index[-2]  # no round follows the last one, so any position will do
-        carry = Carry(first, steps, _unless_plain(index, offset))
-        for at, other in enumerate(loop.carries):
-            if _same(carry, other):
-                return at
-        loop.carries.append(carry)
-        return len(loop.carries) - 1
+            slot.given = np.where(given, source, source[given][0])
+            index[given] = offset + np.broadcast_to(np.arange(slot.width), source.shape)[given]
+            offset += slot.width
+        if offset > slot.width or (index != np.arange(offset)).any():
+            slot.index = index
+        return slot if loop.first.keys() >= set(slot.before) else None
 
     # What is read after a loop
 
@@ -249,34 +226,14 @@ class _LoopFinder:
                     read[s] = True
         for p in parts:
             for step in p.steps if isinstance(p, Loop) else []:
-                step.kept = "all" if read[step.nodes[:-1]].any() else ""
-                step.kept = step.kept or ("last" if read[step.nodes[-1]].any() else "")
+                last = "last" if read[step.nodes[-1]].any() else ""
+                step.kept = "all" if read[step.nodes[:-1]].any() else last
 
 
-def _padded(lists: list[list[int]], width: int) -> Table:
+def _padded(lists: list[list[int]]) -> Table:
     """Return the nodes of all rounds, (rounds, width); short rounds repeat their last node."""
+    width = max(map(len, lists))
     return np.array([nodes + nodes[-1:] * (width - len(nodes)) for nodes in lists])
-
-
-def _unless_plain(index: Table, size: int) -> Table | None:
-    plain = size == index.shape[1] and (index == np.arange(size)).all()
-    return None if plain else index
-
-
-def _kept_once(tables: list[Table], table: Table) -> int:
-    for at, other in enumerate(tables):
-        if np.array_equal(other, table):
-            return at
-    tables.append(table)
-    return len(tables) - 1
-
-
-def _same(a: Carry, b: Carry) -> bool:
-    if a.steps != b.steps or not np.array_equal(a.first, b.first):
-        return False
-    if a.index is None or b.index is None:
-        return a.index is b.index
-    return np.array_equal(a.index, b.index)
 
 
 def _repetitions(
@@ -287,40 +244,27 @@ def _repetitions(
     size = np.concatenate([[0], np.cumsum([len(level) for level in levels])])
     for period in range(1, (stop - start) // FEWEST_ROUNDS + 1):
         same = signatures[start : stop - period] == signatures[start + period : stop]
-        for first, count in _runs(same):
-            rounds = count // period + 1
+        edges = np.flatnonzero(np.diff(same, prepend=False, append=False))
+        for first, end in (start + edges.reshape(-1, 2)).tolist():  # the runs of equal levels
+            rounds = (end - first) // period + 1
             if rounds >= FEWEST_ROUNDS:
-                first += start
                 saved = size[first + period * rounds] - size[first + period]
                 repetitions.append((-saved, period, first, rounds))
     return ((first, period, rounds) for _, period, first, rounds in sorted(repetitions))
 
 
-def _runs(same: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yield start and length of the runs of True."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], same, [False]]).astype(int)))
-    for a, b in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-        yield a, b - a
-
-
 def _strata(graph: Graph, colour: list[int]) -> Iterator[tuple[list[int], bool]]:
     """Yield nodes that are computed together, in order, and whether they form a recurrence."""
-    count = max(colour, default=-1) + 1
-    needs: list[set[int]] = [set() for _ in range(count)]
-    nodes: list[list[int]] = [[] for _ in range(count)]
-    for v, reads in enumerate(graph.reads):
-        if graph.operations[graph.operation[v]] is not None:
-            nodes[colour[v]].append(v)
-            needs[colour[v]].update(colour[s] for s in reads)
-    edges = np.array([(c, d) for c in range(count) for d in needs[c]], int).reshape(-1, 2)
-    matrix = coo_array((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), shape=(count, count))
+    edges = np.array([(colour[v], colour[s]) for v, reads in enumerate(graph.reads) for s in reads], int)
+    edges, count = edges.reshape(-1, 2), max(colour, default=-1) + 1
+    matrix = coo_array((np.ones(len(edges)), tuple(edges.T)), shape=(count, count))
     component = connected_components(matrix, connection="strong")[1].tolist()
-    colours: dict[int, list[int]] = {}
-    before: dict[int, set[int]] = {}
-    for c in range(count):
-        colours.setdefault(component[c], []).append(c)
-        before.setdefault(component[c], set()).update(component[d] for d in needs[c])
-    for k in TopologicalSorter({k: needed - {k} for k, needed in before.items()}).static_order():
-        members = sorted(v for c in colours[k] for v in nodes[c])
-        if members:
-            yield members, k in before[k]
+    nodes: dict[int, list[int]] = {}
+    needs: dict[int, set[int]] = {}
+    for v, operation in enumerate(graph.operation):
+        if graph.operations[operation] is not None:
+            nodes.setdefault(component[colour[v]], []).append(v)
+            needs.setdefault(component[colour[v]], set()).update(component[colour[s]] for s in graph.reads[v])
+    for k in TopologicalSorter({k: needed - {k} for k, needed in needs.items()}).static_order():
+        if k in nodes:
+            yield nodes[k], k in needs[k]

@@ -33,12 +33,14 @@ class Formula:
         self.single, tile = tapes(dtype), tapes(dtype)
         # Tiny arrays of the right kind record the operations; their lengths do not matter.
         args: list[Any] = []
+        self.places: dict[int, int] = {}  # by argument of one side, its step of `single`
         for k, kind in enumerate(kinds):
             if kind == FULL:
                 args.append(tile.input(str(k), (1, 2, 2), dtype))
             elif kind in (LEFT, RIGHT):
-                span = (0, 2) if kind == LEFT else (2, 4)
-                args.append(tile.side(self.single.input(str(k), (1, 2), dtype), span, kind))
+                array, span = self.single.input(str(k), (1, 2), dtype), (0, 2) if kind == LEFT else (2, 4)
+                args.append(tile.side(array, span, kind))
+                self.places[k] = array.step
             else:
                 args.append(kind[1])
         result = rule(*args)
@@ -57,12 +59,11 @@ class Formula:
                 words[k] = ("value", len(self.lines))
                 self.lines.append((step.fn, operands))
         self.dtype = result.dtype
-        names = self.single.names()
-        self.used = {
-            step: tuple(int(name) for name in names if self.single.depends(step, name))
-            for kind, step in self.reads
-            if kind != FULL
-        }
+        self.used: dict[int, list[int]] = {}
+        for kind, step in self.reads:
+            if kind != FULL:
+                needed = set(self.single.needed([step]))
+                self.used[step] = [k for k, place in self.places.items() if place in needed]
 
     def __call__(self, *values: Any) -> Any:
         results: list[Any] = []
@@ -85,11 +86,9 @@ class Formula:
         """Return a function of the arguments of one side, as a quantity of that side."""
         used = self.used[step]
         sides = [tape.side_of(args[k]) for k in used]
-        key = (self, step, *(s.array.step for s in sides))
-        array = tape.hoisted.get(key)
-        if array is None:
-            values = {self.single.place(str(k)): s.array for k, s in zip(used, sides, strict=True)}
-            array = tape.hoisted[key] = self._replayed(step, values)
+        values = {self.places[k]: side.array for k, side in zip(used, sides, strict=True)}
+        key = (self, step, *(side.array.step for side in sides))
+        array = tape.once(key, lambda: self._replayed(step, values))
         return tape.side(array, sides[0].span, kind)
 
     def _replayed(self, step: int, values: dict[int, Any]) -> Any:

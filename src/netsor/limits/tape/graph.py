@@ -9,6 +9,9 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,17 +20,13 @@ from netsor.limits.tape.tape import Tape, TapeStep, hashable
 from netsor.limits.tape.traced import NeedsValuesError, Traced
 
 
-class Hole:
+class Hole(Enum):
     """Stands in a pattern for a value that is read, or for a number."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __repr__(self) -> str:
-        return self.name
+    READ = "read"
+    NUMBER = "number"
 
 
-READ, NUMBER = Hole("read"), Hole("number")
 NAMES = {"transpose": "permute_dims", "concatenate": "concat"}  # NumPy's name: name in the array API
 
 
@@ -41,7 +40,7 @@ class Operation:
     size: int  # number of elements of the result
 
     def __call__(self, reads: Iterable[Any], numbers: Iterable[Any]) -> Any:
-        values = {READ: iter(reads), NUMBER: iter(numbers)}
+        values = {Hole.READ: iter(reads), Hole.NUMBER: iter(numbers)}
 
         def filled(x: Any) -> Any:
             if isinstance(x, Hole):
@@ -93,7 +92,7 @@ class Graph:
         plain, plain_single = tape.without_bounds(), single.without_bounds()
         outputs = [x.tape.exact(x) for x in outputs]
         needed = plain.needed(x.step for x in outputs if x.tape is tape)
-        read = [x for k in needed if k in tape.leaves for x in tape.reads_of[k][1] if isinstance(x, Traced)]
+        read = [x for k in needed if k in tape.leaves for x in tape.leaves[k].arrays if isinstance(x, Traced)]
         first = [x.tape.exact(x).step for x in [*read, *outputs] if x.tape is single]
         self._add_all(single, plain_single, plain_single.needed(first))
         self._add_all(tape, plain, needed)
@@ -139,38 +138,26 @@ class Graph:
         return self._constant_nodes[key]
 
     def _leaf(self, tape: Tape, k: int) -> int:
-        kind, arrays = tape.reads_of[k]
-        like = (tape.shapes[k], tape.dtypes[k])
-        if kind is None:
+        leaf, like = tape.leaves[k], (tape.shapes[k], tape.dtypes[k])
+        if leaf.kind is None:
             raise NeedsValuesError("a leaf with values")
-        if kind[0] == "input":
-            self.inputs[len(self)] = kind[1]
+        if leaf.kind[0] == "input":
+            self.inputs[len(self)] = leaf.arrays[0]
             return self._node(("input", *like), None, (), ())
-        varies = [isinstance(x, Traced) and x.step not in x.tape.constants for x in arrays]
-        traced = [x for x, v in zip(arrays, varies, strict=True) if v]
-        fixed = [_bytes(x) for x, v in zip(arrays, varies, strict=True) if not v]
-        read, places = tape.leaves[k], [x.step for x in traced]
-
-        def fn(*values: Any) -> Any:
-            return read(dict(zip(places, values, strict=True)), _Same())
-
-        key = (kind, *like, tuple(fixed), tuple(varies), tuple(x.shape for x in traced))
-        if len(set(places)) < len(places):  # both sides read the same array
-            key, traced, places = (*key, "same"), traced[:1], places[:1]
-        pattern = (READ,) * len(traced)
-        operation = Operation(fn, pattern, {}, _size(tape, k))
-        return self._node(key, operation, tuple(self.place(x) for x in traced), ())
+        reads = [x for x in leaf.arrays if isinstance(x, Traced)]
+        pattern = tuple(Hole.READ if isinstance(x, Traced) else x for x in leaf.arrays)
+        key = (leaf.kind, *like, hashable(pattern), *(x.shape for x in reads))
+        operation = Operation(partial(leaf.fn, _Same()), pattern, {}, prod(tape.shapes[k]))
+        return self._node(key, operation, tuple(map(self.place, reads)), ())
 
     def _step(self, tape: Tape, k: int, step: TapeStep) -> int:
         if step.kind is None:
             raise NeedsValuesError("a function of NumPy arrays")
-        arguments = _Arguments(step.fn)
-        pattern = tuple(map(arguments.pattern, step.args))
-        like = tuple((x.shape, x.dtype) for x in arguments.reads)
+        pattern, reads, numbers = _arguments(step)
+        like = tuple((x.shape, x.dtype) for x in reads)
         key = (step.kind, hashable(pattern), hashable(step.options), tape.shapes[k], tape.dtypes[k], like)
-
-        operation = Operation(step.fn, pattern, step.options, _size(tape, k))
-        return self._node(key, operation, tuple(map(self.place, arguments.reads)), tuple(arguments.numbers))
+        operation = Operation(step.fn, pattern, step.options, prod(tape.shapes[k]))
+        return self._node(key, operation, tuple(map(self.place, reads)), tuple(numbers))
 
     def _node(
         self, key: Any, operation: Operation | None, reads: tuple[int, ...], numbers: tuple[float, ...]
@@ -185,38 +172,25 @@ class Graph:
         return len(self.reads) - 1
 
 
-class _Arguments:
-    """The arguments of a step: what it reads, its numbers, and the pattern of everything else."""
+def _arguments(step: TapeStep) -> tuple[tuple[Any, ...], list[Traced], list[float]]:
+    """Return the pattern of the arguments of a step, what it reads, and its numbers."""
+    reads: list[Traced] = []
+    numbers: list[float] = []
 
-    def __init__(self, fn: Callable[..., Any]) -> None:
-        self.reads: list[Traced] = []
-        self.numbers: list[float] = []
-        self.picks, self.fixed = fn is operator.getitem, fn is operator.pow
+    def number(x: float) -> Hole:
+        numbers.append(x)
+        return Hole.NUMBER
 
-    def pattern(self, x: Any) -> Any:
+    def pattern(x: Any) -> Any:
         if isinstance(x, Traced):
-            self.reads.append(x)
-            return READ
+            reads.append(x)
+            return Hole.READ
         if isinstance(x, list):
-            return [self.pattern(y) for y in x]
-        if isinstance(x, float) and not self.fixed:
-            self.numbers.append(x)
-            return NUMBER
-        if self.picks and isinstance(x, tuple):  # positions, such as that of a token, differ between nodes
-            return tuple(self._position(y) for y in x)
+            return [pattern(y) for y in x]
+        if isinstance(x, float) and step.fn is not operator.pow:
+            return number(x)
+        if isinstance(x, tuple) and step.fn is operator.getitem:  # positions, such as that of a token
+            return tuple(number(y) if type(y) is int and y >= 0 else y for y in x)
         return x
 
-    def _position(self, x: Any) -> Any:
-        if type(x) is int and x >= 0:
-            self.numbers.append(x)
-            return NUMBER
-        return x
-
-
-def _size(tape: Tape, k: int) -> int:
-    return int(np.prod(tape.shapes[k], dtype=int))
-
-
-def _bytes(x: Any) -> Any:
-    value = x.tape.constants[x.step] if isinstance(x, Traced) else np.asarray(x)
-    return value.shape, value.dtype.str, value.tobytes()
+    return tuple(map(pattern, step.args)), reads, numbers

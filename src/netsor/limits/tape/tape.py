@@ -14,28 +14,17 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from copy import copy
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from netsor.limits.tape.formulas import FULL, LEFT, RIGHT, formula_of
-from netsor.limits.tape.traced import Namespace, Traced
+from netsor.limits.tape.traced import Namespace, Traced, array_namespace
 
 Span = tuple[int, int]
 Shape = tuple[int, ...]
-Given = Mapping[Any, Any]
-Read = Callable[[Given, Mapping[Span, Span]], Any]
 Array = Traced | np.ndarray
-
-
-class Elementary(Protocol):
-    """An elementwise function that says whether it consists of operations that can be recorded."""
-
-    @property
-    def elementary(self) -> bool: ...
-
-    def __call__(self, *args: Any) -> Any: ...
 
 
 class TapeStep(NamedTuple):
@@ -57,6 +46,22 @@ class TapeStep(NamedTuple):
         return _traced(self.args)
 
 
+class Leaf(NamedTuple):
+    """A value that differs between runs: a function of the spans of a tile and of what it reads.
+
+    arrays  arrays of another tape, arrays with values, or the name of an array that a run is given
+    kind    leaves of one kind differ only in their arrays; None for a function of NumPy arrays
+    """
+
+    fn: Callable[..., Any]
+    arrays: tuple[Any, ...]
+    kind: Any
+
+    def read(self, given: Mapping[Any, Any], spans: Mapping[Span, Span]) -> Any:
+        values = (given[a.step] if isinstance(a, Traced) else a for a in self.arrays)
+        return self.fn(spans, *(given[a] if isinstance(a, str) else a for a in values))
+
+
 @dataclass(frozen=True)
 class TileSide:
     """A quantity of single inputs (repeats, inputs, ...) in a tile, with its inputs on axis 1 or 2."""
@@ -76,17 +81,15 @@ class Tape:
         self.steps: list[TapeStep] = []
         self.shapes: list[Shape] = []
         self.dtypes: list[np.dtype] = []
-        self.leaves: dict[int, Read] = {}
-        self.reads_of: dict[int, tuple[Any, tuple[Any, ...]]] = {}
+        self.leaves: dict[int, Leaf] = {}
+        self.inputs: dict[str, Traced] = {}  # what a run is given, by name
         self.constants: dict[int, np.ndarray] = {}
-        self.sources: dict[int, Traced] = {}
+        self.sources: dict[int, Traced] = {}  # what is read from another tape, by step there
         self.rules: set[int] = set()  # the steps that are closed forms
         self.costs: dict[int, int] = {}  # multiply-adds per element, if not one
-        self.hoisted: dict[Hashable, Array] = {}  # functions of one side that formulas use, by formula
         self.opaque = False  # whether some values are not arrays, so that inputs cannot run in batches
-        self._names: dict[str, Traced] = {}
         self.largest = 1
-        self._recorded: dict[Hashable, Traced] = {}
+        self._recorded: dict[Hashable, Any] = {}
         self._kept: list[np.ndarray] = []
         self._sides: dict[int, TileSide] = {}
         self._permuted: dict[int, tuple[Traced, Shape]] = {}
@@ -96,13 +99,8 @@ class Tape:
 
     def input(self, name: str, shape: Shape, dtype: DTypeLike) -> Traced:
         """Return the array that a run is given under this name."""
-        key = ("input", name)
-        self._names[name] = self.leaf(key, shape, dtype, lambda given, _: given[name], key)
-        return self._names[name]
-
-    def names(self) -> dict[str, Shape]:
-        """Return the shapes of the arrays that a run is given, by name."""
-        return {name: x.shape for name, x in self._names.items()}
+        self.inputs[name] = self.leaf(("input", name), shape, dtype, (name,), _value_alone, ("input",))
+        return self.inputs[name]
 
     def needed(self, outputs: Iterable[int]) -> list[int]:
         """Return the outputs and all steps that they need, in order."""
@@ -114,7 +112,7 @@ class Tape:
 
     def dependence(self, names: Iterable[str]) -> dict[int, str]:
         """Return, for each step that depends on a named array, the name of that array."""
-        name_of = {self._names[name].step: name for name in names}
+        name_of = {self.inputs[name].step: name for name in names}
         for k, step in enumerate(self.steps):
             name = next((name_of[a.step] for a in step.reads() if a.step in name_of), None)
             if name is not None:
@@ -126,54 +124,41 @@ class Tape:
         key: Hashable,
         shape: Shape,
         dtype: DTypeLike,
-        read: Read,
+        arrays: tuple[Any, ...],
+        fn: Callable[..., Any],
         kind: Any = None,
-        arrays: tuple[Any, ...] = (),
     ) -> Traced:
-        """Return values that differ between runs; equal keys give the same leaf.
-
-        Leaves of one kind differ only in the arrays of another tape that they read.
-        """
+        """Record a function of the spans of a tile and of arrays; equal keys give the same leaf."""
         if key not in self._recorded:
-            self.leaves[len(self.steps)] = read
-            self.reads_of[len(self.steps)] = (kind, arrays)
+            arrays = tuple(map(_constant_or_traced, arrays))
+            self.sources |= {a.step: a for a in _traced(arrays)}
+            self.leaves[len(self.steps)] = Leaf(fn, arrays, kind)
             self._recorded[key] = self._add(shape, dtype, _nothing, (), {})
         return self._recorded[key]
 
-    def reader(self, array: Array) -> Callable[[Given], Any]:
-        """Return a function that reads an array of another tape, or an array with values, in a run."""
-        if not isinstance(array, Traced):
-            return lambda given: array
-        if array.step in array.tape.constants:
-            value = array.tape.constants[array.step]
-            return lambda given: value
-        self.sources[array.step] = array
-        return lambda given: given[array.step]
-
     def shared(self, array: Array) -> Traced:
         """Return an array of another tape, or with values, that is the same for all tiles."""
+        array = _constant_or_traced(array)
         if not isinstance(array, Traced):
             return self.constant(array)
-        read = self.reader(array)
-        if array.step in array.tape.constants:
-            return self.constant(read({}))
-        key, kind = ("shared", array.step), ("shared",)
-        return self.leaf(key, array.shape, array.dtype, lambda given, _: read(given), kind, (array,))
+        return self.leaf(
+            ("shared", array.step), array.shape, array.dtype, (array,), _value_alone, ("shared",)
+        )
 
     def side(self, array: Array, span: Span, axis: int) -> Traced:
         """Move the inputs of (repeats, inputs, index...) to axis 1 or 2 of (repeats, left, right...)."""
         index = array.shape[2:]
         if array.shape[1] == 1:
             return self.reshaped(self.shared(array), (array.shape[0], 1, 1, *index))
-        read, count = self.reader(array), span[1] - span[0]
+        count = span[1] - span[0]
         shape = (array.shape[0], *((count, 1) if axis == 1 else (1, count)), *index)
 
-        def tile(given: Given, spans: Mapping[Span, Span]) -> np.ndarray:
-            values = read(given)[:, slice(*spans[span]), ...]
+        def tile(spans: Mapping[Span, Span], values: np.ndarray) -> np.ndarray:
+            values = values[:, slice(*spans[span]), ...]
             return values[:, :, None, ...] if axis == 1 else values[:, None, ...]
 
         key, kind = ("side", self._name(array), span, axis), ("side", span, axis)
-        leaf = self.leaf(key, shape, array.dtype, tile, kind, (array,))
+        leaf = self.leaf(key, shape, array.dtype, (array,), tile, kind)
         self._sides[leaf.step] = TileSide(array, span, axis)
         return leaf
 
@@ -233,19 +218,14 @@ class Tape:
             return self
         plain = copy(self)
         plain.steps = [
-            step._replace(args=self._plain_args(step.args))
+            step._replace(args=tuple(_replaced(a, self.exact) for a in step.args))
             if any(a.step in self._exact for a in step.reads())
             else step
             for step in self.steps
         ]
         return plain
 
-    def _plain_args(self, x: Any) -> Any:
-        if isinstance(x, Traced):
-            return self.exact(x)
-        return type(x)(map(self._plain_args, x)) if isinstance(x, list | tuple) else x
-
-    def once(self, key: Hashable, make: Callable[[], Traced]) -> Traced:
+    def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """Return what `make` records; record it only for the first use of a key."""
         if key not in self._recorded:
             self._recorded[key] = make()
@@ -265,9 +245,9 @@ class Tape:
         side = self._on_one_side(fn, args, dtype, options)
         return self._once(shape, dtype, fn, args, options) if side is None else side
 
-    def rule(self, fn: Elementary, *args: Any) -> Traced:
+    def rule(self, fn: Callable[..., Any], *args: Any) -> Traced:
         """Record an elementwise function: as one step with a formula if loops are compiled, else inline."""
-        if not self.compiled or not fn.elementary:
+        if not self.compiled or not getattr(fn, "elementary", False):
             return self.elementwise(fn, *args)
         kinds = self._kinds(args)
         formula = None if FULL not in kinds else formula_of(fn, kinds, self.dtype.name, _blank)
@@ -296,6 +276,10 @@ class Tape:
         apart = {axis for axis, places in placed.items() if len(places) > 1}
         return tuple(FULL if kind in apart else kind for kind in kinds)
 
+    def bytes(self, k: int) -> int:
+        """Return the size of the value of a step."""
+        return prod(self.shapes[k]) * self.dtypes[k].itemsize
+
     def side_of(self, x: Traced) -> TileSide:
         return self._sides[x.step]
 
@@ -308,14 +292,7 @@ class Tape:
         side = self._sides.get(k)
         if side is not None:
             return side.axis, side.array.step
-        return FULL, int(self.reads_of[k][0][1])
-
-    def place(self, name: str) -> int:
-        """The step of an array that is given by name."""
-        return self._names[name].step
-
-    def depends(self, step: int, name: str) -> bool:
-        return self._names[name].step in self.needed([step])
+        return FULL, int(self.leaves[k].arrays[0])
 
     def structural(
         self, fn: Callable[..., Any], *args: Any, result_shape: Shape | None = None, **options: Any
@@ -324,8 +301,10 @@ class Tape:
         traced = list(_traced(args))
         if all(a.step in self.constants for a in traced):
             return self.constant(fn(*map(self._value, args), **options))
-        shape = np.shape(fn(*map(_zeros, args), **options)) if result_shape is None else result_shape
-        return self._once(shape, traced[0].dtype, fn, args, options)
+        if result_shape is None:
+            zeros = (_replaced(a, lambda x: np.broadcast_to(np.int8(0), x.shape)) for a in args)
+            result_shape = np.shape(fn(*zeros, **options))
+        return self._once(result_shape, traced[0].dtype, fn, args, options)
 
     def reshaped(self, x: Traced, shape: Shape) -> Traced:
         """Return the array in another shape; an array of one side stays on its side."""
@@ -335,7 +314,7 @@ class Tape:
         if side and shape[:3] == x.shape[:3]:
             array = side.array
             new = (*array.shape[:2], *shape[3:])
-            return self.side(_namespace(array).reshape(array, new), side.span, side.axis)
+            return self.side(array_namespace(array).reshape(array, new), side.span, side.axis)
         flexible = bool(shape and x.shape) and shape[0] == x.shape[0] > 1 and all(shape)
         # A run may have fewer repeats than were recorded, so leave the first axis open.
         asked = (-1, *shape[1:]) if flexible else shape
@@ -351,7 +330,8 @@ class Tape:
             return self.permuted(inner, tuple(before[a] for a in axes))
         side = self._sides.get(x.step)
         if side and axes[0] == 0 and sorted(axes[1:3]) == [1, 2]:
-            array = _namespace(side.array).permute_dims(side.array, (0, 1, *(a - 1 for a in axes[3:])))
+            order = (0, 1, *(a - 1 for a in axes[3:]))
+            array = array_namespace(side.array).permute_dims(side.array, order)
             return self.side(array, side.span, side.axis if axes[1] == 1 else 3 - side.axis)
         transposed = self.structural(np.transpose, x, result_shape=tuple(x.shape[a] for a in axes), axes=axes)
         if transposed.step not in self.constants:
@@ -361,9 +341,7 @@ class Tape:
     # Simplifications
 
     def _value(self, x: Any) -> Any:
-        if isinstance(x, Traced):
-            return self.constants[x.step]
-        return [self._value(y) for y in x] if isinstance(x, list) else x
+        return _replaced(x, lambda a: self.constants[a.step])
 
     def _with_numbers(self, args: tuple[Any, ...], shape: Shape, dtype: np.dtype) -> tuple[Any, ...]:
         """Replace constants of one element by numbers if the other arguments give the result's shape."""
@@ -404,9 +382,7 @@ class Tape:
     ) -> Traced:
         """Return the step, which is new only if no equal step exists."""
         key = (fn, *map(hashable, args), hashable(options) if options else None, shape, dtype)
-        if key not in self._recorded:
-            self._recorded[key] = self._add(shape, dtype, fn, args, options, fn)
-        return self._recorded[key]
+        return self.once(key, lambda: self._add(shape, dtype, fn, args, options, fn))
 
     def _add(
         self,
@@ -437,10 +413,20 @@ def _broadcast(shapes: list[Shape]) -> Shape:
     return np.broadcast_shapes(*shapes)
 
 
-def _zeros(x: Any) -> Any:
+def _replaced(x: Any, value: Callable[[Traced], Any]) -> Any:
+    """Return an argument with values in place of traced arrays, also of those in a list."""
     if isinstance(x, Traced):
-        return np.broadcast_to(np.int8(0), x.shape)
-    return [_zeros(y) for y in x] if isinstance(x, list) else x
+        return value(x)
+    return [_replaced(y, value) for y in x] if isinstance(x, list) else x
+
+
+def _constant_or_traced(x: Any) -> Any:
+    """Return the value of an array that is a constant of its tape; return anything else as it is."""
+    return x.tape.constants.get(x.step, x) if isinstance(x, Traced) else x
+
+
+def _value_alone(_: Mapping[Span, Span], value: Any) -> Any:
+    return value
 
 
 def _traced(args: Any) -> Iterator[Traced]:
@@ -469,10 +455,6 @@ def hashable(x: Any) -> Hashable:
     if isinstance(x, int):
         return (type(x), x)
     return tuple((k, hashable(v)) for k, v in x.items()) if isinstance(x, dict) else x
-
-
-def _namespace(array: Array) -> Any:
-    return array.tape.namespace if isinstance(array, Traced) else np
 
 
 def _nothing() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,23 +33,18 @@ class NeedsValuesError(TypeError):
     """A computation depends on values, so it cannot be recorded."""
 
 
-def _binary(fn: Callable[[Any, Any], Any]) -> tuple[Callable[..., Traced], Callable[..., Traced]]:
+def _binary(
+    fn: Callable[[Any, Any], Any], dtype: DTypeLike | None = None
+) -> tuple[Callable[..., Traced], Callable[..., Traced]]:
     """Return a binary operator of arrays, and its reflection."""
 
     def forward(self: Traced, other: Traced | float) -> Traced:
-        return self.tape.elementwise(fn, self, other)
+        return self.tape.elementwise(fn, self, other, dtype=dtype)
 
     def reflected(self: Traced, other: Traced | float) -> Traced:
-        return self.tape.elementwise(fn, other, self)
+        return self.tape.elementwise(fn, other, self, dtype=dtype)
 
     return forward, reflected
-
-
-def _comparison(fn: Callable[[Any, Any], Any]) -> Callable[..., Traced]:
-    def compare(self: Traced, other: Traced | float) -> Traced:
-        return self.tape.elementwise(fn, self, other, dtype=bool)
-
-    return compare
 
 
 class Traced:
@@ -93,16 +90,13 @@ class Traced:
     __mul__, __rmul__ = _binary(operator.mul)
     __truediv__, __rtruediv__ = _binary(operator.truediv)
     __pow__, __rpow__ = _binary(operator.pow)
-    __lt__, __le__ = _comparison(operator.lt), _comparison(operator.le)
-    __gt__, __ge__ = _comparison(operator.gt), _comparison(operator.ge)
-    __eq__, __ne__ = _comparison(operator.eq), _comparison(operator.ne)  # type: ignore[assignment]
-    __and__, __or__ = _comparison(operator.and_), _comparison(operator.or_)
+    __lt__, __gt__ = _binary(operator.lt, bool)
+    __le__, __ge__ = _binary(operator.le, bool)
+    __eq__ = _binary(operator.eq, bool)[0]  # type: ignore[assignment]
+    __ne__ = _binary(operator.ne, bool)[0]  # type: ignore[assignment]
+    __and__, __rand__ = _binary(operator.and_, bool)
+    __or__, __ror__ = _binary(operator.or_, bool)
     __hash__ = object.__hash__  # == is recorded like any other operator, so identity decides
-
-
-def tape_of(*arrays: Any) -> Tape | None:
-    """Return the tape of traced arrays, or None for arrays with values."""
-    return next((a.tape for a in arrays if isinstance(a, Traced)), None)
 
 
 def array_namespace(*arrays: Any) -> Any:
@@ -213,13 +207,5 @@ class Namespace:
         return self._tape.structural(np.sum, x, result_shape=shape, axis=tuple(gone), keepdims=keepdims)
 
     @property
-    def linalg(self) -> _Linalg:
-        return _Linalg(self._tape)
-
-
-class _Linalg:
-    def __init__(self, tape: Tape) -> None:
-        self._tape = tape
-
-    def diagonal(self, x: Traced) -> Traced:
-        return self._tape.structural(np.linalg.diagonal, x)
+    def linalg(self) -> SimpleNamespace:
+        return SimpleNamespace(diagonal=partial(self._tape.structural, np.linalg.diagonal))
