@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,6 @@ Function = Callable[[Array], Array]
 ORDER = 28  # Gauss-Legendre nodes per panel
 XI, OMEGA = leggauss(ORDER)
 gauss_legendre = cache(leggauss)
-TABLES = 2**27  # bytes of tables of Hermite functions to keep
 
 
 @dataclass(frozen=True)
@@ -58,25 +57,11 @@ def hermite_functions(t: Array, first: Array, terms: int) -> Iterator[Array]:
         before, now = now, (t * now - k**0.5 * before) / (k + 1) ** 0.5
 
 
-_tables: dict[tuple[Panels, int], np.ndarray] = {}  # in the order of their last use
-
-
+@lru_cache(maxsize=40)  # refining a series alternates between some forty tables
 def hermite_table(block: Panels, terms: int) -> np.ndarray:
-    """Return h_k(t) sqrt(density(t)) at the nodes of a block, shape (nodes, terms).
-
-    Refining a series alternates between some forty tables, so they are kept, up to `TABLES` bytes.
-    """
-    table = _tables.pop((block, terms), None)
-    if table is None:
-        t = block.nodes
-        table = np.stack(list(hermite_functions(t, density_root(t), terms))).T
-        size = table.nbytes + sum(kept.nbytes for kept in [*_tables.values()])
-        for oldest in [*_tables]:  # iterate over a copy: other threads may change the tables
-            if size <= TABLES:
-                break
-            size -= _tables.pop(oldest, table).nbytes
-    _tables[block, terms] = table
-    return table
+    """Return h_k(t) sqrt(density(t)) at the nodes of a block, shape (nodes, terms)."""
+    t = block.nodes
+    return np.stack(list(hermite_functions(t, density_root(t), terms))).T
 
 
 def like(table: Any, x: Array) -> Array:

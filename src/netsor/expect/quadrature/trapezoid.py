@@ -2,9 +2,8 @@
 
 Smooth functions take the trapezoid rule with step 2^-level, which converges exponentially for functions that
 are analytic in a strip (Trefethen and Weideman, The exponentially convergent trapezoidal rule, SIAM Review
-2014). Functions with kinks or jumps take Gauss-Legendre panels, and a panel with a kink is split there. Both
-rules have the same nodes for all inputs, so the coefficients of all inputs are matrix products. The nodes are
-symmetric about t = 0, where Hermite functions are even or odd, so half the nodes need tables.
+2014). Functions with kinks or jumps take Gauss-Legendre panels, split at the kinks. The nodes are the same
+for all inputs, so the coefficients are matrix products.
 """
 
 from __future__ import annotations
