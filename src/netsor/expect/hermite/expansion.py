@@ -65,7 +65,7 @@ class Series(Arrays):
     @property
     def rest(self) -> float:
         """The largest part of E[f^2] over all inputs that a sum of two such series may leave out."""
-        return rest_of_pair(*(dict(self.rests or rests_of(self))[self.coefs.shape[-1]],) * 2)
+        return rest_of_pair(*(_relative(self),) * 2)
 
 
 def concat(parts: Sequence[Series], axis: int) -> Series:
@@ -88,16 +88,7 @@ def concat(parts: Sequence[Series], axis: int) -> Series:
         orders = tuple(sorted({p for jump in jumps for p in jump.orders}))
         both = Jumps(**joined(jumps, "places", "sizes", "coefs", "tail", "scale"), orders=orders)
     joint = Series(**joined(parts, "coefs", "tail", "error", "square", "mark"), jumps=both)
-    lengths = {tuple(k for k, _ in part.rests) for part in parts}
-    if len(lengths) > 1 or lengths == {()}:
-        return joint
-    return replace(joint, rests=tuple(map(_larger, *(part.rests for part in parts))))
-
-
-def _larger(*rests: tuple[int, Any]) -> tuple[int, Any]:
-    """Return the largest relative tails of shorter series: of the series, and without its singular part."""
-    whole, smooth = zip(*(tails for _, tails in rests), strict=True)
-    return rests[0][0], (max(whole), None if None in smooth else max(smooth))
+    return replace(joint, rests=rests_of(joint) if joint.tail.size else ())
 
 
 # The series of one function.
@@ -208,12 +199,12 @@ def within_reach(kinks: Sequence[float], m: Array, s: Array) -> tuple[float, ...
 def _adaptive(target: Target, m: Array, s: Array, rungs: tuple[int, ...]) -> Series:
     """Refine the step and lengthen the series until both errors are below tolerance; otherwise use cells."""
     reach, level = choose_reach(target.fn, m, s), FIRST_LEVEL
-    for terms in rungs:
-        expansion, level, settled = _refined(target, m, s, terms, level, reach)
-        if not settled:
-            return _by_cells(target, m, s, rungs)
-        if _is_long_enough(expansion, target.tol):
-            break
+    first, *longer = rungs
+    expansion, level, settled = _refined(target, m, s, first, level, reach)
+    while settled and longer and not _is_long_enough(expansion, target.tol):
+        expansion, level, settled = _refined(target, m, s, longer.pop(0), level, reach)
+    if not settled:
+        return _by_cells(target, m, s, rungs)
     expansion = replace(expansion, rule=(level, reach))
     return expansion if len(rungs) == 1 else _shortest(expansion, target.tol)
 

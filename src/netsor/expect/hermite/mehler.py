@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import prod
 from typing import Any
 
@@ -31,12 +31,10 @@ def pair_sum(a: Series, b: Series, rho: Array, errors: bool = True) -> tuple[Arr
     # Under a trace, and without entries, no choice can depend on values: take all terms in one block.
     blocks = [_whole(a, b, rho)] if fixed else _blocks(a, b, rho, errors)
     parts = [_pair_block(*block, errors) for block in blocks]
+    if len(parts) == 1:
+        return parts[0]
     values, bounds = zip(*parts, strict=True)
-    return _join(values), _join(bounds) if errors else 0.0
-
-
-def _join(parts: Sequence[Array]) -> Array:
-    return parts[0] if len(parts) == 1 else array_namespace(*parts).concat(list(parts), axis=0)
+    return xp.concat(values, axis=0), xp.concat(bounds, axis=0) if errors else 0.0
 
 
 def _blocks(
@@ -69,9 +67,10 @@ def _whole(a: Series, b: Series, rho: Array) -> tuple[Series, Series, Array, Arr
 def _rows(x: Any, shape: tuple[int, ...], at: int, step: int) -> Any:
     """Return rows at ... at + step - 1 of a series or array that broadcasts to `shape`."""
     own_shape = x.tail.shape if isinstance(x, Series) else x.shape
-    whole = len(own_shape) < len(shape) or not shape or own_shape[0] == 1
-    rows = slice(at, at + step)
-    return x if whole else x[rows] if isinstance(x, Series) else x[rows, ...]
+    if len(own_shape) < len(shape) or not shape or own_shape[0] == 1:
+        return x
+    rows = slice(at, min(at + step, own_shape[0]))
+    return x[rows] if isinstance(x, Series) else x[rows, ...]
 
 
 def _lengths(a: Series, b: Series) -> list[tuple[int, float]]:
