@@ -352,7 +352,8 @@ def _by_cells(target: Target, m: Array, s: Array, rungs: tuple[int, ...]) -> Ser
         laws = [[m, s]]
     scale = scale_for(prod(m.shape) if back is None else len(laws))
     parts = [OnCells.of(target, mean, deviation, reach, scale) for mean, deviation in laws]
-    lengths, nodes = list(rungs[-max(1, len(rungs) - 1) :]), sum(part.cells.nodes.size for part in parts)
+    lengths = [terms for terms in rungs if terms >= SURE_TERMS] or list(rungs)
+    nodes = sum(part.cells.nodes.size for part in parts)
     while True:
         terms = lengths.pop(0)
         expansion = concat([part.series(terms) for part in parts], axis=0)
