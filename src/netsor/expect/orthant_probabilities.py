@@ -26,8 +26,8 @@ EPS = float(np.finfo(float).eps)
 def orthant(cov: Array) -> tuple[Array, Array]:
     """P(x > 0 in all coordinates) for x ~ N(0, cov), (..., d, d) with d <= 4, and an estimate of its error.
 
-    Correlations within rounding of 1 or -1 are set to these values: arcsin would turn the rounding into its
-    square root. A variable of variance zero is not positive.
+    Correlations within rounding of 1 or -1 are set to these values, because arcsin would turn the rounding
+    into its square root. A variable of variance zero is not positive.
 
     >>> value, error = orthant(np.eye(3) / 2 + 0.5)  # equal correlations 1/2: 1 / (d + 1)
     >>> round(float(value), 12)
@@ -102,7 +102,7 @@ def _conditional_correlation(c: np.ndarray, j: int, k: int, m: int, t: np.ndarra
 
     (1 - t^2 c_1j^2) cov(x_k, x_m | x_1, x_j) = c_km - c_jk c_jm
         - t^2 (c_km c_1j^2 + c_1k c_1m - c_1j (c_1k c_jm + c_jk c_1m)).
-    A value of 1 or -1 up to rounding is set to it: arcsin would turn the rounding into its square root.
+    A value of 1 or -1 up to rounding is set to it, as in `orthant`.
     """
     a = c[:, 0, j]
 

@@ -9,7 +9,7 @@ from scipy.special import ndtr, ndtri
 from netsor.errors import DataError
 from netsor.expect.points.loadings import Loadings, Noise
 from netsor.expect.points.normal import NormalPoints, normal_points
-from netsor.expect.points.pivoted_cholesky import GrowingFactor, grow_factor
+from netsor.expect.points.pivoted_cholesky import GrowingFactor
 from netsor.expect.points.sobol import uniform_points
 
 RNG = np.random.default_rng(20240)
@@ -65,14 +65,7 @@ def test_points_have_normal_moments():
     assert correlation_error(z, np.eye(8)) < 5e-3
 
 
-def test_plain_normals_beyond_sobol():
-    points = normal_points(21202, 4, seed=0)
-    assert points.shape == (21202, 4)
-    assert np.isfinite(points).all()
-
-
 def test_no_dimensions():
-    assert normal_points(0, 8, seed=0).shape == (0, 8)
     assert first(NormalPoints(8, 0), 0).shape == (0, 8)
 
 
@@ -114,19 +107,6 @@ def test_many_points_are_drawn_in_small_blocks():
     z = first(NormalPoints(2**20, 0), 10)
     assert z.shape == (10, 2**20)
     assert correlation_error(z, np.eye(10)) < 6e-3
-
-
-def test_grown_factor_reproduces_the_covariance():
-    cov = random_covariance(9, 6)
-    empty = np.zeros((0, 0))
-    _, first, pivots = grow_factor(empty, np.zeros((5, 0)), cov[:5, :5])
-    L21, L22, more = grow_factor(first[pivots], cov[5:, :5][:, pivots], cov[5:, 5:])
-    assert first.shape == (5, 5)
-    assert L22.shape == (4, 1)
-    assert len(more) == 1
-    assert np.allclose(first @ first.T, cov[:5, :5], atol=1e-14)
-    assert np.allclose(L21 @ first[pivots].T, cov[5:, :5][:, pivots], atol=1e-13)
-    assert np.allclose(L21 @ L21.T + L22 @ L22.T, cov[5:, 5:], atol=1e-13)
 
 
 @pytest.mark.parametrize("steps", [[24], [1] * 24, [5, 1, 10, 8]])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats.qmc import Sobol, discrepancy
 
-from netsor.expect.points.sobol import BITS, direction_numbers, scrambled, uniform_points
+from netsor.expect.points.sobol import BITS, direction_numbers, first_points, scramble, uniform_points
 
 
 def plain_points(dimensions: int, digits: int) -> np.ndarray:
@@ -58,7 +58,7 @@ def test_each_point_is_uniform_over_scrambles() -> None:
     points = np.stack([uniform_points(3, 8, rng) for _ in range(4000)])
     assert np.all(np.abs(points.mean(0) - 0.5) < 5 / np.sqrt(12 * 4000))
     assert np.allclose(points.var(0) * 12, 1, atol=0.08)
-    digits = scrambled(3, 8, rng)
+    digits = first_points(*scramble(3, 8, rng))
     assert digits.dtype == np.uint32
     assert digits.max() < 2**BITS
 

@@ -8,45 +8,21 @@ import numpy as np
 import pytest
 from numpy.polynomial.hermite_e import hermeval
 
-from netsor.expect.quadrature import hermite_functions as nodes
-from netsor.expect.quadrature.hermite_functions import Panels, UniformGrid, hermite_table
+from netsor.expect.quadrature.hermite_functions import Panels, hermite_table
 
 BLOCKS = [
-    UniformGrid(0.0, 0.25, 56),
+    Panels(-0.125, 0.25, 56, 1),
     Panels(0.0, 0.5, 2),
     Panels(1.0, 0.5, 2),
     Panels(9.0, 0.5, 2),
 ]  # 56 nodes each
 
 
-@pytest.fixture(autouse=True)
-def _nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nodes, "_tables", {})
-
-
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
 @pytest.mark.parametrize("terms", [1, 2, 12])
-def test_values(block: UniformGrid | Panels, terms: int) -> None:
+def test_values(block: Panels, terms: int) -> None:
     t = block.nodes
     density = np.exp(-(t**2) / 2) / np.sqrt(2 * np.pi)
     for k in range(terms):
         wanted = hermeval(t, [0.0] * k + [1.0]) / math.sqrt(math.factorial(k)) * np.sqrt(density)
         np.testing.assert_allclose(hermite_table(block, terms)[:, k], wanted, rtol=1e-11, atol=1e-14)
-
-
-def test_those_used_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second, third, fourth = BLOCKS
-    tables = [hermite_table(block, 64) for block in (first, second, third)]
-    monkeypatch.setattr(nodes, "TABLES", 3 * tables[0].nbytes)
-    assert hermite_table(first, 64) is tables[0]
-    hermite_table(fourth, 64)
-    assert hermite_table(first, 64) is tables[0]
-    assert hermite_table(third, 64) is tables[2]
-    assert hermite_table(second, 64) is not tables[1]
-
-
-def test_one_that_is_larger_than_all_that_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nodes, "TABLES", 1)
-    for block in BLOCKS:
-        assert hermite_table(block, 3).shape == (56, 3)
-        assert len(nodes._tables) == 1

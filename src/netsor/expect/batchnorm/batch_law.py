@@ -5,8 +5,8 @@ A rule replaces 1/q or q^(-1/2) by a sum of exponentials w_k exp(-s_k q). It is 
     1/q      = int exp(-s q) ds,    s = c exp(x - exp(-x))                       (Takahasi and Mori 1974)
     q^(-1/2) = 2 c pi^(-1/2) int_0^oo cosh(x) exp(-q c^2 sinh(x)^2) dx
 
-Its relative error delta(q) only matters where q = |y|^2 / E|y|^2 is likely to be. A batch of many members has
-q close to 1, so its rules are short. The bound is
+Its relative error delta(q) only matters where q = |y|^2 / E|y|^2 is likely to be: near 1 for a batch of many
+members, so its rules are short. The bound is
 
     D = max over k of E[bn_k^2 f(q)] / E[bn_k^2],    f = |delta| + delta^2 / 2,
 
@@ -16,9 +16,9 @@ for the axes k of the batch. It also bounds E f(q), because the bn_k^2 add up to
 
 turn into a bound on D: replace f by the least function above it that increases away from q = 1 on both sides.
 
-For derivatives of batchnorm (`slope_rule`), one rule serves q^(-1/2) and q^(-3/2), the latter as the sum of
+For derivatives of batchnorm, one rule serves q^(-1/2) and q^(-3/2), the latter as the sum of
 2 w_k s_k exp(-s_k q). The bound is on E[f(q)/q] / E[1/q] with f = delta^2; by Cauchy-Schwarz its root bounds
-the error. Small q matter more there, so these rules are longer.
+the error.
 """
 
 from __future__ import annotations
@@ -129,9 +129,8 @@ class GaussianBatch:
 def batch_of(sigma: np.ndarray, eps: float) -> GaussianBatch:
     """The eigenvalues of G sigma G = H (H^T sigma H) H^T, H an orthonormal basis of the vectors of sum 0.
 
-    sigma is the covariance (B, B) of a batch. First subtract its member of least variance, which G cancels
-    anyway: then members that are nearly equal lose no digits. Eigenvalues within the rounding of sigma count
-    as zero.
+    First subtract the member of least variance, which G cancels anyway: then members that are nearly equal
+    lose no digits. Eigenvalues within the rounding of sigma count as zero.
     """
     B = len(sigma)
     if sigma.shape != (B, B) or not np.isfinite(sigma).all():

@@ -12,15 +12,13 @@ absorbs (Tensor Programs I, "Batchnorm with Single Batch" and "with Multiple Bat
     across batches     1/|y|   = pi^(-1/2) int_0^oo s^(-1/2) exp(-s |y|^2) ds    for y and for y'
 
 So each node of a quadrature needs the V-transform of phi at a smaller covariance, which has a closed form.
-The nodes come from `batch_law`: sums of exponentials for 1/|y|^2 and 1/|y|, with bounds D on their relative
-error delta averaged over the law of |y|^2. These are known before any kernel is computed. By Cauchy-Schwarz,
-with the largest value p_j of |bn_j'|,
+The nodes and the bounds D on their relative error delta come from `batch_law`. By Cauchy-Schwarz, with the
+largest value p_j of |bn_j'|,
 
     within     E|bn_i bn_j delta| <= D (E[bn_i^2] E[bn_j^2])^(1/2)
     across     E|bn_i bn_j' ((1 + delta)(1 + delta') - 1)| <= D E[bn_i^2]^(1/2) p_j + D' p_i E[bn_j'^2]^(1/2)
 
-z must have mean zero after centring. A mean that is constant over the batch drops out of G z; these formulas
-do not cover any other mean. All arithmetic is in NumPy, in double precision.
+z must have mean zero after centring: a mean that is constant over the batch drops out of G z.
 """
 
 from __future__ import annotations
@@ -54,9 +52,8 @@ CANCELLATION = 1e5  # factor by which a variance may lose precision, at nodes of
 def second_moments(left: np.ndarray, right: np.ndarray, cross: np.ndarray, slopes: Slopes) -> Kernel:
     """Return kernel and error `(..., members, members)` for pairs of batches over axes that broadcast.
 
-    Pairs of equal batches, and of multiples, take the integral within a batch even if they are different
-    inputs. The reason is a batch of two, which batchnorm maps to signs: E[sign sign'] changes like the square
-    root of the distance of the batches, so a copy must not differ by rounding.
+    Pairs of equal batches, and of multiples, take the integral within a batch: E[sign sign'] of batches of
+    two changes like the square root of their distance, so a copy must not differ by rounding.
     """
 
     def kernel(one: GaussianBatch, two: GaussianBatch, sigma12: np.ndarray) -> Kernel:

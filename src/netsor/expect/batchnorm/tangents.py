@@ -2,9 +2,9 @@
 
 The directions t and t' are independent of the batches y and y', with covariance T = E[t t'^T] (all centred
 over the batch). bn(y)'[t] = sqrt(B) (t / |y| - y (y.t) / |y|^3) is the derivative of bn along t. By Price's
-theorem, the expectation is the derivative of E[phi(bn(y)) psi(bn(y'))^T] as cov(y, y') moves along T, with
-the laws of y and of y' fixed. This also holds under the integrals of `second_moments.py`. With M the
-covariance of (y, y') shrunk by exp(-s |y|^2 - t |y'|^2),
+theorem, the expectation is the derivative of E[phi(bn(y)) psi(bn(y'))^T] as cov(y, y') moves along T, also
+under the integrals of `second_moments.py`. With M the covariance of (y, y') shrunk by
+exp(-s |y|^2 - t |y'|^2),
 
     dM12 = X T Y + 4 s t M12 T^T M12,    X = I - 2 s M11,    Y = I - 2 t M22,
     dM11 = -2 t (X T M12^T + its transpose),    dM22 = -2 s (M12^T T Y + its transpose),
@@ -17,9 +17,8 @@ and for entries with variances q, q' and covariance c = rho (q q')^(1/2),
 Within a batch y' = y, and M depends only on u = s + t. Averaged over s and t with s + t = u, whose density is
 (s t)^(-1/2) / pi, the factors s, t and s t are u/2, u/2 and u^2/8. So a single integral remains.
 
-All terms are of the size of T / (|y| |y'|), and 1/|y|^2 has an expectation for batches of rank 3 and more.
-For rank 2 (a batch of 3, or inputs of 2 numbers) it has none. For rank 1, where bn is a sign, the derivative
-is 0.
+All terms are of the size of T / (|y| |y'|), and 1/|y|^2 has an expectation for batches of rank 3 and more,
+but not for rank 2 (a batch of 3, or inputs of 2 numbers). For rank 1, bn is a sign: the derivative is 0.
 """
 
 from __future__ import annotations

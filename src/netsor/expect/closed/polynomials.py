@@ -1,8 +1,7 @@
 """E[f(x) g(y)] of two polynomials: Mehler's series, which is finite.
 
 E[f g] = sum_k k! a_k b_k c^k with a_k = E[f^(k)(x)] / k!, a polynomial in the mean and variance of x alone
-(Mehler 1866). So a pair of inputs takes two operations per degree. Bells, which are polynomials times
-exp(-b x^2), are polynomials under another law.
+(Mehler 1866). Bells, which are polynomials times exp(-b x^2), are polynomials under another law.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Expressions of one variable that have closed forms: sums, products and powers of functions that do.
 
-relu(x)^3 is a piecewise polynomial; x gaussian(x) and sin(2 x + 1) step(x) are sums of terms. `recognised`
-turns them into functions for which `find` and `find_mean` have closed forms.
+relu(x)^3 is a piecewise polynomial; x gaussian(x) and sin(2 x + 1) step(x) are sums of terms.
 """
 
 from __future__ import annotations
@@ -55,14 +54,7 @@ def recognised(body: Expr, name: str) -> tuple[Function, dict] | None:
         return fn.polynomial, {"coefs": f.pieces[0]}
     if f:
         return fn.piecewise, {"knots": f.knots, "pieces": f.pieces}
-    facts = Facts(
-        None,
-        traits.kinks,
-        traits.jumps,
-        range=traits.range,
-        growth=traits.growth,
-        terms=terms,
-    )
+    facts = Facts(None, traits.kinks, traits.jumps, range=traits.range, growth=traits.growth, terms=terms)
     return Function(show_expr(body), lambda x: _value(body, name, x), facts=facts), {}
 
 
@@ -83,12 +75,10 @@ def _agrees_at_jumps(body: Expr, name: str, parts: Mapping[Expr, About]) -> bool
 
 def _terms_of(parts: Mapping[Expr, About]) -> dict[Expr, ExpTerms | None]:
     """Return each part of an expression as a sum of terms, or None; arguments come before their users."""
-    terms_by_node: dict[Expr, ExpTerms | None] = {}
+    terms: dict[Expr, ExpTerms | None] = {}
     for node, traits in parts.items():
-        terms_by_node[node] = (
-            terms_of_pieces(traits.pieces) if traits.pieces else _composed(node, parts, terms_by_node)
-        )
-    return terms_by_node
+        terms[node] = terms_of_pieces(traits.pieces) if traits.pieces else _composed(node, parts, terms)
+    return terms
 
 
 def _composed(

@@ -1,8 +1,7 @@
 """E[f(x) g(y)] for (x, y) jointly Gaussian, where it has a closed form.
 
-`find` returns the rule of a pair, `find_mean` the rule of E[f(x)]. They read `Facts.terms` of a function, so
-a new function needs no entry here. A faster or more exact formula for one pair takes one entry:
-`@closed_form`.
+`find` and `find_mean` read `Facts.terms` of a function, so a new function needs no entry here. A faster or
+more exact formula for one pair takes one entry: `@closed_form`.
 
 | pair                                           | rule                                                 |
 | ---------------------------------------------- | ---------------------------------------------------- |
@@ -67,6 +66,14 @@ class ClosedExpectation:
         return ClosedExpectation(self.what, lambda m1, m2, *law: self(0.0, 0.0, *law), self.elementary)
 
 
+# What recognises the two functions, what makes their formula, and whether it needs means 0.
+_FAMILIES: tuple[tuple[Callable[[ExpTerms], Any], Callable[..., Formula | None], bool], ...] = (
+    (polynomial_of, polynomials, False),
+    (fold_of, lambda f, g, _: folded(f, g), True),
+    (slope_of, lambda f, g, _: folded_slopes(f, g), True),
+    (wave_of, product_of_waves, False),
+    (bell_of, bells, False),
+)
 _PAIRS: dict[tuple[Function, Function], ClosedExpectation] = {}
 _MEANS: dict[Function, ClosedExpectation] = {}
 
@@ -99,30 +106,18 @@ def _what(*functions: Function) -> str:
 def find(
     f: Function, f_options: Options, g: Function, g_options: Options, zero_mean: bool = False
 ) -> ClosedExpectation | None:
-    """Return the rule (m1, m2, q1, q2, c) -> E[f(x) g(y)], or None if the pair has no closed form.
-
-    With `zero_mean`, both means count as 0, whatever the rule is called with: for many pairs that rule is
-    cheaper and more exact.
-    """
+    """Return the rule of E[f(x) g(y)], or None; with `zero_mean` at means 0, whatever it is called with."""
     (s, near_s), (t, near_t) = ((h.terms, h.near) for h in (f.about(f_options), g.about(g_options)))
     if s is None or t is None:
         return None
     # The order is from the most special rule to the most general one, which is slower and less exact.
-    powers = polynomial_of(s), polynomial_of(t)
-    if powers[0] and powers[1]:
-        return ClosedExpectation(_what(f, g), polynomials(powers[0], powers[1], zero_mean), True)
-    folds = (fold_of(s), fold_of(t)) if zero_mean else (None, None)
-    if folds[0] and folds[1] and (formula := folded(folds[0], folds[1])):
-        return ClosedExpectation(_what(f, g), formula, True, parallel_jumps(folds[0], folds[1]))
-    slopes = (slope_of(s), slope_of(t)) if zero_mean else (None, None)
-    if slopes[0] and slopes[1]:
-        return ClosedExpectation(_what(f, g), folded_slopes(slopes[0], slopes[1]), True)
-    waves = wave_of(s), wave_of(t)
-    if waves[0] and waves[1]:
-        return ClosedExpectation(_what(f, g), product_of_waves(waves[0], waves[1], zero_mean), True)
-    under = bell_of(s), bell_of(t)
-    if under[0] and under[1]:
-        return ClosedExpectation(_what(f, g), bells(under[0], under[1], zero_mean), True)
+    for recognise, formula_of, is_centred in _FAMILIES:
+        if zero_mean or not is_centred:
+            one, two = recognise(s), recognise(t)
+            formula = formula_of(one, two, zero_mean) if one and two else None
+            if formula is not None:
+                parallel = parallel_jumps(one, two) if recognise is fold_of else None
+                return ClosedExpectation(_what(f, g), formula, True, parallel)
     # E[f g] of an exponential f is a mean of g, which keeps more digits than a sum of terms.
     rule = _PAIRS.get((f, g)) or _tilted(f, s, g, g_options)
     if rule is None and (turned := _tilted(g, t, f, f_options)):

@@ -22,10 +22,7 @@ def horner(a: np.ndarray, b: np.ndarray, rho: np.ndarray) -> np.ndarray | None:
     """
     if rho.size < LEAST_ELEMENTS or rho.dtype not in (np.float64, np.float32) or find_spec("numba") is None:
         return None
-    lead = rho.ndim - sum(n > 1 for n in rho.shape)
-    rows, cols = _sides(a.shape[:-1], rho.shape), _sides(b.shape[:-1], rho.shape)
-    axes_of_left = next((d for d in range(rho.ndim + 1) if _is_split_at(rows, cols, rho.shape, d)), None)
-    if axes_of_left is None or lead == rho.ndim:
+    if not any(_is_split_at(a.shape[:-1], b.shape[:-1], rho.shape, d) for d in range(rho.ndim + 1)):
         return None
     left, right = (x.reshape(-1, x.shape[-1]) for x in (a, b))
     step, start = (2, 1) if _vanish(left, right, 0) else (2, 0) if _vanish(left, right, 1) else (1, 0)
@@ -43,16 +40,10 @@ def _filled(terms: np.ndarray) -> np.ndarray:
     return full
 
 
-def _sides(shape: tuple[int, ...], full: tuple[int, ...]) -> tuple[bool, ...]:
-    padded = (1,) * (len(full) - len(shape)) + shape
-    return tuple(n > 1 for n in padded)
-
-
-def _is_split_at(rows: Any, cols: Any, full: tuple[int, ...], d: int) -> bool:
+def _is_split_at(rows: tuple[int, ...], cols: tuple[int, ...], full: tuple[int, ...], d: int) -> bool:
     """Return whether the axes before d belong to the left side, and all others to the right side."""
-    long = [n > 1 for n in full]
-    left, right = [*long[:d], *[False] * (len(full) - d)], [*[False] * d, *long[d:]]
-    return list(rows) == left and list(cols) == right
+    rows, cols = ((*(1,) * (len(full) - len(shape)), *shape) for shape in (rows, cols))
+    return rows == (*full[:d], *(1,) * (len(full) - d)) and cols == (*(1,) * d, *full[d:])
 
 
 def _vanish(left: np.ndarray, right: np.ndarray, parity: int) -> bool:
@@ -62,7 +53,7 @@ def _vanish(left: np.ndarray, right: np.ndarray, parity: int) -> bool:
 
 @cache
 def _loop() -> Callable[..., Any]:
-    """Horner's rule with eight terms per pass over a row of pairs, a loop that compilers vectorise."""
+    """Horner's rule with TERMS terms per pass over a row of pairs, a loop that compilers vectorise."""
 
     def loop(left, right, rho, step, start, out):
         rows, terms = left.shape
@@ -73,19 +64,12 @@ def _loop() -> Callable[..., Any]:
                 c = rho[i, j]
                 power[j] = c * c if step == 2 else c
                 total[j] = 0.0
-            for k in range(terms - 8, -1, -8):
-                a, b, c, d = left[i, k], left[i, k + 1], left[i, k + 2], left[i, k + 3]
-                e, f, g, h = left[i, k + 4], left[i, k + 5], left[i, k + 6], left[i, k + 7]
+            for k in range(terms - TERMS, -1, -TERMS):
                 for j in range(cols):
-                    p = power[j]
-                    t = total[j] * p + h * right[k + 7, j]
-                    t = t * p + g * right[k + 6, j]
-                    t = t * p + f * right[k + 5, j]
-                    t = t * p + e * right[k + 4, j]
-                    t = t * p + d * right[k + 3, j]
-                    t = t * p + c * right[k + 2, j]
-                    t = t * p + b * right[k + 1, j]
-                    total[j] = t * p + a * right[k, j]
+                    t = total[j]
+                    for n in range(TERMS - 1, -1, -1):
+                        t = t * power[j] + left[i, k + n] * right[k + n, j]
+                    total[j] = t
             for j in range(cols):
                 out[i, j] = total[j] * (rho[i, j] if start == 1 else 1.0)
 

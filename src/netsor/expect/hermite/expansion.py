@@ -2,18 +2,17 @@
 
 With f(m + sqrt(q) t) = sum_k a_k h_k(t) in orthonormal Hermite polynomials and b_k likewise for g,
 E[f(x) g(y)] = sum_k a_k b_k rho^k (Mehler's formula; Daniely, Frostig and Singer 2016, arXiv:1602.05897).
-The coefficients take one quadrature per input; a pair takes one polynomial in rho. Parseval's equality gives
-the norm of the terms that a series leaves out, and so a bound of the error.
+Parseval's equality gives the norm of the terms that a series leaves out, and so a bound of the error.
 
-A function with kinks or jumps has a slowly converging series, which matters near |rho| = 1. For these, the
-part sum_{i,p} jump_ip (x - kink_i)_+^p / p!, p <= 3, has a closed form (see `Jumps`). It contains the slow
-part of the series, so the remainder converges fast. Piecewise cubics are exact up to rounding.
+The series of a function with kinks or jumps converges slowly, which matters near |rho| = 1. Its singular part
+sum_{i,p} jump_ip (x - kink_i)_+^p / p!, p <= 3, has a closed form (`Jumps`), and the remainder converges
+fast. Piecewise cubics are exact up to rounding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from math import prod
@@ -23,8 +22,8 @@ import numpy as np
 
 from netsor.expect.hermite.singularities import (
     JUMP_ORDERS,
+    Arrays,
     Jumps,
-    at_index,
     derivative_jumps,
     singular_coefs,
     useful_jumps,
@@ -51,11 +50,8 @@ COEFFICIENTS = 2**23  # 64 MB: keep series short if there would be more coeffici
 
 
 @dataclass(frozen=True)
-class Series:
-    """The Hermite series of t -> f(m + sqrt(q) t) at each input, with its errors.
-
-    Indexing, as in `series[:, None]`, applies to the leading axes of all fields (no `...` in the index).
-    """
+class Series(Arrays):
+    """The Hermite series of t -> f(m + sqrt(q) t) at each input, with its errors."""
 
     coefs: Array  # shape (..., K): a_0 ... a_{K-1}
     tail: Array  # shape (...,): bound of the norm of the terms left out, from Parseval
@@ -66,14 +62,10 @@ class Series:
     rests: tuple[tuple[int, Any], ...] = ()  # relative tails of shorter series, the largest over all inputs
     rule: tuple[int, int] = (0, 0)  # level and reach of the quadrature
 
-    def __getitem__(self, index: Any) -> Series:
-        index = index if isinstance(index, tuple) else (index,)
-        return Series(*(at_index(getattr(self, field.name), index) for field in fields(self)))
-
     @property
     def rest(self) -> float:
         """The largest part of E[f^2] over all inputs that a sum of two such series may leave out."""
-        return rest_of_pair(*(dict(self.rests or rests_of(self))[self.coefs.shape[-1]],) * 2)
+        return rest_of_pair(*(_relative(self),) * 2)
 
 
 def concat(parts: Sequence[Series], axis: int) -> Series:
@@ -96,16 +88,7 @@ def concat(parts: Sequence[Series], axis: int) -> Series:
         orders = tuple(sorted({p for jump in jumps for p in jump.orders}))
         both = Jumps(**joined(jumps, "places", "sizes", "coefs", "tail", "scale"), orders=orders)
     joint = Series(**joined(parts, "coefs", "tail", "error", "square", "mark"), jumps=both)
-    lengths = {tuple(k for k, _ in part.rests) for part in parts}
-    if len(lengths) > 1 or lengths == {()}:
-        return joint
-    return replace(joint, rests=tuple(map(_larger, *(part.rests for part in parts))))
-
-
-def _larger(*rests: tuple[int, Any]) -> tuple[int, Any]:
-    """Return the largest relative tails of shorter series: of the series, and without its singular part."""
-    whole, smooth = zip(*(tails for _, tails in rests), strict=True)
-    return rests[0][0], (max(whole), None if None in smooth else max(smooth))
+    return replace(joint, rests=rests_of(joint) if joint.tail.size else ())
 
 
 # The series of one function.
@@ -125,18 +108,16 @@ def series(
 ) -> Series:
     """Return the Hermite series of f at inputs of mean m and variance q, arrays of shape (...,).
 
-    `fn` is elementwise and is called on arrays of shape (..., nodes). `kinks` are the places where f or one
-    of its first derivatives jumps. `alone` says that f is the same function for all inputs. With
-    `terms=None`, the series is as long as `tol` requires, relative to sqrt(E[f^2]): up to 512 terms, and up
-    to 4096 for few inputs (`inputs` is their number, if it is not that of m). Inside jax.jit nothing can
-    adapt, so the rule is fixed and there are 256 terms; the errors show whether that suffices.
+    `fn` is called on arrays of shape (..., nodes). `kinks` are where f or one of its first derivatives jumps.
+    `alone` says that f is the same function for all inputs. With `terms=None`, the series is as long as `tol`
+    requires, relative to sqrt(E[f^2]): up to 512 terms, and up to 4096 for few inputs (`inputs` is their
+    number, if it is not that of m). Inside jax.jit nothing can adapt, so the rule is fixed and there are 256
+    terms; the errors show whether that suffices.
 
-    No rule sees a wave or a spike between its nodes, and Parseval's equality certifies a series only if
-    E[f^2] is right. So an unknown function is divided into cells where it is a polynomial, and searched down
-    to a scale of 2e-5 standard deviations (`adaptive_cells`). Functions whose finest structure is known to be
-    of order 1 may be `trusted`: they take equal steps, and cells only if the variance is so large that equal
-    steps do not settle. Apart from jumps and kinks, nothing of f is narrower than `finest`, so the search
-    stops there.
+    No rule sees a wave or a spike between its nodes. So an unknown function is divided into cells where it is
+    a polynomial, and searched down to a scale of 2e-5 standard deviations (`adaptive_cells`), or to `finest`,
+    if nothing but kinks is narrower. A `trusted` function, whose finest structure is of order 1, takes equal
+    steps, and cells only if these do not settle.
     """
     xp = array_namespace(m, q)
     m, q = xp.broadcast_arrays(m, q)
@@ -151,7 +132,7 @@ def series(
         if trusted or not m.size:
             expansion = _adaptive(target, m, s, rungs)
         else:
-            expansion = _in_library(_by_cells(target, np.asarray(m), np.asarray(s), rungs), m)
+            expansion = _by_cells(target, np.asarray(m), np.asarray(s), rungs).map(lambda x: like(x, m))
     expansion = _with_constants(fn, m, q, expansion)
     return (
         expansion
@@ -219,29 +200,13 @@ def _adaptive(target: Target, m: Array, s: Array, rungs: tuple[int, ...]) -> Ser
     """Refine the step and lengthen the series until both errors are below tolerance; otherwise use cells."""
     reach, level = choose_reach(target.fn, m, s), FIRST_LEVEL
     first, *longer = rungs
-    few = _few(m, s) if target.alone and longer else None
-    if few is not None:  # a few inputs show where to begin
-        model = _adaptive(replace(target, alone=False), *few, rungs)
-        first, level = model.coefs.shape[-1], model.rule[0]
-        longer = [count for count in longer if count > first]
     expansion, level, settled = _refined(target, m, s, first, level, reach)
     while settled and longer and not _is_long_enough(expansion, target.tol):
-        few = None
         expansion, level, settled = _refined(target, m, s, longer.pop(0), level, reach)
     if not settled:
         return _by_cells(target, m, s, rungs)
     expansion = replace(expansion, rule=(level, reach))
-    return expansion if len(rungs) == 1 or few is not None else _shortest(expansion, target.tol)
-
-
-def _few(m: Array, s: Array) -> tuple[Array, Array] | None:
-    """Return nine quantiles of the means and of the deviations of many inputs."""
-    if not isinstance(m, np.ndarray) or m.size < 256:
-        return None
-    mean, deviation = m.reshape(-1), s.reshape(-1)
-    places = np.linspace(0, m.size - 1, 9).astype(int)
-    chosen = np.unique(np.concatenate([np.argsort(x)[places] for x in (mean, deviation)]))
-    return mean[chosen], deviation[chosen]
+    return expansion if len(rungs) == 1 else _shortest(expansion, target.tol)
 
 
 def _refined(
@@ -265,18 +230,17 @@ def _refined(
 
 def _rungs(inputs: int, kinks: Sequence[float]) -> tuple[int, ...]:
     """Return the numbers of terms to try: up to 512, and beyond only for few inputs."""
-    most = COEFFICIENTS // max(1, inputs)
-    if most < SURE_TERMS:
-        return (32, 64, 128, 256, 512)
-    lengths = (32, 512, 2048) if kinks else (32, 512, 2048, 4096)
+    # With few inputs, a rule takes so little time that small steps do not pay.
+    first = (32, 512) if inputs <= 256 else (32, 64, 128, 256, 512)
+    most = max(SURE_TERMS, COEFFICIENTS // max(1, inputs))
+    lengths = (*first, 2048) if kinks else (*first, 2048, 4096)
     return tuple(terms for terms in lengths if terms <= most)
 
 
 def _is_long_enough(expansion: Series, tol: float) -> bool:
     """Return whether the tail is small enough; if terms or inputs are many, only in pairs with itself.
 
-    A pair has the product of two tails, so a much larger tail is enough. It is too large for pairs with a
-    rougher function, which is the price for keeping many series short.
+    A pair has the product of two tails, so a much larger tail is enough, except with a rougher function.
     """
     if expansion.coefs.shape[-1] < SURE_TERMS and prod(expansion.tail.shape) * SURE_TERMS <= COEFFICIENTS:
         return not any_above(expansion.tail**2, tol**2 * expansion.square)
@@ -375,18 +339,6 @@ def singular_part(
 # By cells
 
 
-def _in_library(expansion: Series, x: Array) -> Series:
-    """Convert a series of NumPy arrays to the library of x."""
-    if isinstance(x, np.ndarray):
-        return expansion
-
-    def converted(thing: Any) -> Any:
-        arrays = ((field.name, getattr(thing, field.name)) for field in fields(thing))
-        return replace(thing, **{name: like(a, x) for name, a in arrays if isinstance(a, np.ndarray)})
-
-    return replace(converted(expansion), jumps=expansion.jumps and converted(expansion.jumps))
-
-
 def _by_cells(target: Target, m: Array, s: Array, rungs: tuple[int, ...]) -> Series:
     """Return the series from cells on which f is a polynomial; each distinct input may have its own cells."""
     reach, back = choose_reach(target.fn, m, s), None
@@ -400,7 +352,8 @@ def _by_cells(target: Target, m: Array, s: Array, rungs: tuple[int, ...]) -> Ser
         laws = [[m, s]]
     scale = scale_for(prod(m.shape) if back is None else len(laws))
     parts = [OnCells.of(target, mean, deviation, reach, scale) for mean, deviation in laws]
-    lengths, nodes = list(rungs[-max(1, len(rungs) - 1) :]), sum(part.cells.nodes.size for part in parts)
+    lengths = [terms for terms in rungs if terms >= SURE_TERMS] or list(rungs)
+    nodes = sum(part.cells.nodes.size for part in parts)
     while True:
         terms = lengths.pop(0)
         expansion = concat([part.series(terms) for part in parts], axis=0)

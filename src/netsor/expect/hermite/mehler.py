@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import prod
 from typing import Any
 
@@ -11,7 +11,7 @@ from array_api_compat import is_jax_array
 
 from netsor.expect.hermite.compiled_sum import horner
 from netsor.expect.hermite.expansion import Series, rest_of_pair, rests_of, tails, truncated
-from netsor.expect.hermite.singularities import at_index, singular_pair
+from netsor.expect.hermite.singularities import singular_pair
 from netsor.expect.quadrature.hermite_functions import eps_of
 from netsor.lang.array_api import array_namespace, is_traced
 
@@ -21,10 +21,9 @@ Array = Any
 def pair_sum(a: Series, b: Series, rho: Array, errors: bool = True) -> tuple[Array, Array]:
     """Return E[f(x) g(y)] for the series a of f and b of g and the correlation rho, and a bound of its error.
 
-    The leading axes of a, b and rho broadcast. Horner's rule computes the sum. The error is
-    |rho|^K tail_a tail_b for the terms left out, plus error_a |b| + |a| error_b for the coefficients (both
-    by Cauchy-Schwarz). At rho = 1, a series with itself gives E[f^2] and leaves nothing out. Without
-    `errors`, the bound is 0.
+    The leading axes broadcast. The error is |rho|^K tail_a tail_b for the terms left out, plus
+    error_a |b| + |a| error_b for the coefficients (both by Cauchy-Schwarz). At rho = 1, a series with itself
+    gives E[f^2] and leaves nothing out. Without `errors`, the bound is 0.
     """
     xp = array_namespace(a.coefs, b.coefs, rho)
     rho = xp.clip(rho, -1.0, 1.0)
@@ -32,12 +31,10 @@ def pair_sum(a: Series, b: Series, rho: Array, errors: bool = True) -> tuple[Arr
     # Under a trace, and without entries, no choice can depend on values: take all terms in one block.
     blocks = [_whole(a, b, rho)] if fixed else _blocks(a, b, rho, errors)
     parts = [_pair_block(*block, errors) for block in blocks]
+    if len(parts) == 1:
+        return parts[0]
     values, bounds = zip(*parts, strict=True)
-    return _join(values), _join(bounds) if errors else 0.0
-
-
-def _join(parts: Sequence[Array]) -> Array:
-    return parts[0] if len(parts) == 1 else array_namespace(*parts).concat(list(parts), axis=0)
+    return xp.concat(values, axis=0), xp.concat(bounds, axis=0) if errors else 0.0
 
 
 def _blocks(
@@ -56,8 +53,7 @@ def _blocks(
         top, same = float(xp.max(xp.abs(r))), None
         if top == 1:
             same = _identical(left, right, r)
-            # A series with itself at correlation 1 is E[f^2] exactly, so it does not decide how many terms
-            # are needed.
+            # A series with itself at correlation 1 is E[f^2] exactly, whatever the number of terms.
             top = float(xp.max(xp.where(same, 0.0, xp.abs(r))))
         terms = _enough(lengths, top, eps_of(rho))
         yield truncated(left, terms, tails), truncated(right, terms, tails), r, same
@@ -71,8 +67,10 @@ def _whole(a: Series, b: Series, rho: Array) -> tuple[Series, Series, Array, Arr
 def _rows(x: Any, shape: tuple[int, ...], at: int, step: int) -> Any:
     """Return rows at ... at + step - 1 of a series or array that broadcasts to `shape`."""
     own_shape = x.tail.shape if isinstance(x, Series) else x.shape
-    whole = len(own_shape) < len(shape) or not shape or own_shape[0] == 1
-    return x if whole else at_index(x, (slice(at, min(at + step, own_shape[0])),))
+    if len(own_shape) < len(shape) or not shape or own_shape[0] == 1:
+        return x
+    rows = slice(at, min(at + step, own_shape[0]))
+    return x[rows] if isinstance(x, Series) else x[rows, ...]
 
 
 def _lengths(a: Series, b: Series) -> list[tuple[int, float]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache, reduce
 from math import factorial, prod
 from operator import mul
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.polynomial import chebyshev
@@ -19,15 +19,27 @@ from netsor.lang.array_api import array_namespace
 JUMP_ORDERS = 4  # jumps of f and of three derivatives
 
 
-def at_index(x: Any, index: tuple) -> Any:
-    """Return x[index] on the leading axes, for arrays and for the classes below; None stays None."""
-    if x is None or isinstance(x, tuple):
-        return x
-    return x[index] if hasattr(x, "__dataclass_fields__") else x[(*index, ...)]
+@dataclass(frozen=True)
+class Arrays:
+    """Base of dataclasses whose fields are arrays of the same leading axes, and of such dataclasses."""
+
+    def map(self, fn: Callable[[Any], Array]) -> Self:
+        """Apply a function to all arrays."""
+        values = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            plain = value is None or isinstance(value, tuple)
+            values[field.name] = value if plain else value.map(fn) if isinstance(value, Arrays) else fn(value)
+        return type(self)(**values)
+
+    def __getitem__(self, index: Any) -> Self:
+        """Index the leading axes of all arrays (no `...` in the index)."""
+        index = index if isinstance(index, tuple) else (index,)
+        return self.map(lambda x: x[(*index, ...)])
 
 
 @dataclass(frozen=True)
-class Jumps:
+class Jumps(Arrays):
     """The singular part of t -> f(m + s t): sum_{i,p} sizes_ip (t - places_i)_+^p / p!."""
 
     places: Array  # shape (..., kinks)
@@ -36,9 +48,6 @@ class Jumps:
     tail: Array  # shape (...,): norm of what the series leaves out of f minus the singular part
     scale: Array  # shape (...,): size of the terms, which bounds their rounding
     orders: tuple[int, ...]  # the p that occur
-
-    def __getitem__(self, index: tuple) -> Jumps:
-        return Jumps(*(at_index(getattr(self, field.name), index) for field in fields(self)))
 
 
 def useful_jumps(jumps: Array, s: Array, places: Array, square: Array, reach: int) -> tuple[Array, Array]:

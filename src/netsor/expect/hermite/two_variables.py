@@ -1,16 +1,15 @@
 """E[f(x) g(y)] of Gaussian x and y of two variables each, by rules in the plane.
 
 If all four variables are functions of two independent ones, as for an input with itself, a rule in the plane
-of these two gives the expectation. Otherwise a Hermite series does. In independent coordinates, f is a sum of
-products h_k h_l with coefficients a_kl, which come from a rule in the plane. If the coordinates of x and y
-have the correlations s and t with each other and no others,
+of these two gives the expectation. Otherwise f is a series of products h_k h_l in independent coordinates
+with coefficients a_kl, one integral in the plane each. If the coordinates of x and y have the correlations s
+and t with each other and no others,
 
     E[f g] = sum a_kl b_kl s^k t^l                                           (Mehler)
 
 So the singular vectors of the correlations rotate the coordinates first. A rotation maps the coefficients of
 each degree n = k + l to themselves, as exp(angle G) with a tridiagonal G. The degrees above n contribute at
-most s^(n + 1) times the product of their norms. So one integral in the plane per input replaces one in four
-dimensions per pair.
+most s^(n + 1) times the product of their norms.
 """
 
 from __future__ import annotations
@@ -216,9 +215,9 @@ def _direct(f: PlanarFunction, g: PlanarFunction, mean: Array, cov: Array, tol: 
 def _remaining(differences: Array, rough: bool) -> Array:
     """Return the error of the finest rule, from the last three differences and their rate.
 
-    Differences that fall by a factor q leave q / (1 - q) times the last one. The factor is the worse of the
-    last two. A last difference far below what this factor predicts counts as luck. If the differences fall
-    slowly, the larger of the last two counts; if f has kinks on unknown lines, the largest of all three.
+    Differences that fall by a factor q, the worse of the last two, leave q / (1 - q) times the last one; one
+    far below what q predicts counts as luck. If they fall slowly, the larger of the last two counts; if f has
+    kinks on unknown lines, the largest of all three.
     """
     if np.isinf(differences[0]).all():
         return differences[0]

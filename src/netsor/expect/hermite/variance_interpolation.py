@@ -34,8 +34,8 @@ def series_of_many(
 ) -> Series:
     """Return the Hermite series of f at inputs of mean m and variance q, arrays of one shape.
 
-    `fn` is elementwise and the same for all inputs; `kinks` are its kinks; `series` explains the others. If
-    interpolation does not apply or does not converge, every input is integrated.
+    `fn` is the same for all inputs; `series` explains the others. If interpolation does not apply or does not
+    converge, every input is integrated.
     """
     expansion, settings = None, {"trusted": trusted, "finest": finest}
     if isinstance(m, np.ndarray) and m.size >= MANY and m.min() == m.max() and (q > 0).all():

@@ -9,6 +9,6 @@
 | `loadings.py`          | variables as linear combinations of the coordinates of points                 |
 | `landmark_loadings.py` | the same for inputs drawn given a few landmarks, whatever the other inputs    |
 
-Variables z with covariance C are drawn as z = M u. u are the coordinates (*dimensions*) of the points, and
-the loadings M, with M M^T = C, are a pivoted Cholesky factor times a rotation to principal axes.
+Variables of covariance C are z = M u, where u are the coordinates (*dimensions*) of the points, and the
+loadings M, with M M^T = C, are a pivoted Cholesky factor times a rotation to principal axes.
 """

@@ -1,9 +1,8 @@
 """Joint Gaussian variables at sample points: z = M u, where u are the coordinates of the points.
 
-Variables come in independent families, and their covariances become known one after the other. With C = L L^T
-and an orthogonal Q, M = L Q. Q holds the principal axes of a pilot run, if there was one, and in further
-dimensions the principal axes of the new variables of each step. The rows of M suffice to compute a variable
-at any points, at any time.
+Variables come in independent families, and their covariances become known one after the other. M = L Q with
+C = L L^T; the orthogonal Q holds the principal axes of a pilot run, if there was one, and in further
+dimensions the principal axes of the new variables of each step.
 """
 
 from __future__ import annotations

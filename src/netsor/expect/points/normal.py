@@ -6,34 +6,24 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from netsor.expect.points.sobol import MOST_DIMENSIONS, as_uniform, points_at, scramble, uniform_points
+from netsor.expect.points.sobol import as_uniform, points_at, scramble, uniform_points
 
 BLOCK_DIMENSIONS = 64  # dimensions of one Sobol sequence, whose first dimensions are the most even ones
 Seed = int | Sequence[int]
 
 
 def normal_points(dimensions: int, count: int, seed: Seed) -> np.ndarray:
-    """Return standard normal points, (dimensions, count): ndtri of one scrambled Sobol sequence.
-
-    Beyond the 21201 dimensions of the Sobol table, they are pseudo-random normals. Sobol points are most even
-    if `count` is a power of two.
-    """
-    rng = np.random.default_rng(seed)
-    if dimensions > MOST_DIMENSIONS:
-        return rng.standard_normal((dimensions, count))
-    if dimensions == 0:
-        return np.empty((0, count))
-    return _normals(uniform_points(dimensions, count, rng))
+    """Return standard normal points, (dimensions, count), of one scrambled Sobol sequence."""
+    return _normals(uniform_points(dimensions, count, np.random.default_rng(seed)))
 
 
 class NormalPoints:
     """Standard normal points of any number of dimensions, of which any part can be computed.
 
-    The dimensions come in blocks, each of them one scrambled Sobol sequence. Every block has its own
-    scramble. From the second block on, its points are also in a random order of their own, so that the blocks
-    are independent (Latin supercube sampling, Owen 1998). The points depend only on `count`, `seed` and
-    `dimensions`, the expected number of dimensions: if it is small, the first block has no more (0 means
-    unknown). `used` is the number of dimensions that variables have taken so far.
+    The dimensions come in blocks, each of them a Sobol sequence with a scramble and (from the second block
+    on) a random order of its own, so that the blocks are independent (Latin supercube sampling, Owen 1998).
+    If few `dimensions` are expected, the first block has no more (0 means unknown). `used` is the number of
+    dimensions that variables have taken so far.
     """
 
     def __init__(self, count: int, seed: Seed, *, dimensions: int = 0) -> None:

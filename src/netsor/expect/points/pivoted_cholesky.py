@@ -1,8 +1,7 @@
 """Pivoted Cholesky factors of a covariance matrix that grows by rows.
 
-A Gaussian vector z ~ N(0, C) is sampled as z = L u, where C = L L^T and u are standard normal points, one
-dimension per column of L. L grows by rows as new variables appear, whose covariances with the old ones become
-known only then. Covariances are usually semidefinite: inputs repeat, or variables exceed dimensions.
+z ~ N(0, C) is sampled as z = L u, where C = L L^T and u are standard normal points. L grows by rows as new
+variables appear. Covariances are usually semidefinite: inputs repeat, or variables exceed dimensions.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from netsor.errors import DataError
 from netsor.threads import in_parts
 
 TIE = 1e-6  # relative: smaller differences of variances are chance, and must not decide an order
+TOLERANCE = 1e-12  # relative: a variable of smaller conditional variance is no pivot
 RIGHT = 64  # right-hand sides per job of a thread
 
 
@@ -34,48 +34,6 @@ def _lapack(name: str) -> Any:
     return get_lapack_funcs(name, dtype=np.float64)
 
 
-def grow_factor(
-    L: np.ndarray,
-    cov_new_old: np.ndarray,
-    cov_new: np.ndarray,
-    tol: float = 1e-12,
-    fixed_pivots: np.ndarray | None = None,
-    threads: Executor | None = None,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return rows [L21 L22] of a covariance factor for new variables, and the new pivots among them.
-
-        [ C    K^T ]   [ L    0   ] [ L    0   ]^T
-        [ K    S   ] = [ L21  L22 ] [ L21  L22 ]    so  L21 = K L^-T,  L22 L22^T = S - L21 L21^T.
-
-    `L` (r x r, lower triangular, invertible) is the factor of r linearly independent old variables, the
-    pivots; `cov_new_old` is K (new x r), `cov_new` is S. L22 is the pivoted Cholesky factor of the Schur
-    complement, as wide as its rank. A new variable becomes a pivot while its conditional variance exceeds
-    `tol` times its variance, and the rows L22[pivots] are lower triangular. The dropped remainder changes no
-    entry of the covariance by more than `tol` times the two standard deviations. If rounding or noise in K
-    requires more variance than S has, the row of L21 is shortened, so that the variances of S are kept.
-    `fixed_pivots` are those of a similar covariance: as long as they suffice they are used again, so that the
-    factor is a smooth function of the covariance.
-    """
-    if not (np.isfinite(cov_new_old).all() and np.isfinite(cov_new).all()):
-        raise DataError(
-            "a covariance to sample from is not finite",
-            remedy="An earlier layer overflowed or divided by zero: scale its weights.",
-        )
-    scale = np.sqrt(np.maximum(np.diagonal(cov_new), 0.0))
-    inverse = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0)
-    rows = cov_new_old * inverse[:, None]
-    in_parts(threads, len(rows), RIGHT, lambda part: forward_substitute(L, rows[part]))
-    norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    rows /= np.maximum(norms, 1.0)[:, None]
-    schur = cov_new * inverse[:, None] * inverse - rows @ rows.T
-    factor = None if fixed_pivots is None else _with_pivots(schur, fixed_pivots, tol)
-    if factor is None or fixed_pivots is None:
-        factor, pivots = _pivoted_cholesky(schur, tol)
-    else:
-        pivots = fixed_pivots
-    return rows * scale[:, None], factor * scale[:, None], pivots
-
-
 def forward_substitute(L: np.ndarray, rows: np.ndarray) -> None:
     """Replace rows by X with X L^T = rows, for a lower triangular L, which may be part of a larger array."""
     size = 128  # work in blocks: most of the work is then products of matrices, and L is not copied
@@ -86,33 +44,32 @@ def forward_substitute(L: np.ndarray, rows: np.ndarray) -> None:
         rows[:, block] = _lapack("trtrs")(L[block, block], rows[:, block].T, lower=1)[0].T
 
 
-def _pivoted_cholesky(matrix: np.ndarray, tol: float) -> tuple[np.ndarray, np.ndarray]:
-    """F (n, rank) and pivots with F F^T = matrix up to `tol`, F[pivots] lower triangular (LAPACK pstrf).
+def _pivoted_cholesky(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """F (n, rank) and pivots with F F^T = matrix up to TOLERANCE, F[pivots] lower triangular (LAPACK pstrf).
 
-    Equal pivots keep their order whatever their last digits are, because later rows are made slightly
-    smaller.
+    Later rows are made slightly smaller, so that the last digits of equal pivots do not change their order.
     """
-    if not len(matrix) or np.max(np.diagonal(matrix)) <= tol:
+    if not len(matrix) or np.max(np.diagonal(matrix)) <= TOLERANCE:
         return np.zeros((len(matrix), 0)), np.zeros(0, int)
     # With one variable there is nothing to pivot, and the square root is the factor.
     if len(matrix) == 1:
         return np.sqrt(matrix), np.zeros(1, int)
     sizes = 1 - TIE * np.arange(len(matrix)) / len(matrix)
-    packed, order, rank, _ = _lapack("pstrf")(matrix * sizes[:, None] * sizes, lower=1, tol=tol)
+    packed, order, rank, _ = _lapack("pstrf")(matrix * sizes[:, None] * sizes, lower=1, tol=TOLERANCE)
     order = order - 1
     factor = np.empty((len(matrix), rank))
     factor[order] = np.tril(packed)[:, :rank]
     return factor / sizes[:, None], order[:rank]
 
 
-def _with_pivots(matrix: np.ndarray, pivots: np.ndarray, tol: float) -> np.ndarray | None:
+def _with_pivots(matrix: np.ndarray, pivots: np.ndarray) -> np.ndarray | None:
     """Return F with F F^T = matrix and F[pivots] lower triangular, or None if these pivots do not suffice."""
     lower, failed = _lapack("potrf")(matrix[np.ix_(pivots, pivots)], lower=1, clean=1)
-    if failed or np.any(np.diagonal(lower) ** 2 <= tol):
+    if failed or np.any(np.diagonal(lower) ** 2 <= TOLERANCE):
         return None
     factor = _lapack("trtrs")(lower, matrix[pivots], lower=1)[0].T if len(pivots) else matrix[:, :0]
     conditional = np.diagonal(matrix) - np.einsum("ij,ij->i", factor, factor)
-    return factor if np.all(conditional <= tol) else None
+    return factor if np.all(conditional <= TOLERANCE) else None
 
 
 class GrowingFactor:
@@ -122,8 +79,8 @@ class GrowingFactor:
     other rows are fixed combinations of these. `most` is the final number of variables, if known.
     """
 
-    def __init__(self, tol: float = 1e-12, most: int | None = None, threads: Executor | None = None) -> None:
-        self.tol, self.most, self.threads, self.size = tol, most, threads, 0
+    def __init__(self, most: int | None = None, threads: Executor | None = None) -> None:
+        self.most, self.threads, self.size = most, threads, 0
         self.pivots = np.zeros(0, int)
         self._rows = np.zeros((0, 0))
 
@@ -138,12 +95,16 @@ class GrowingFactor:
     def extend(
         self, cov_with_old: np.ndarray, cov_new: np.ndarray, fixed: Pivoting | None = None
     ) -> tuple[np.ndarray, Pivoting]:
-        """Return rows of L for new variables, from covariances (new, old) and (new, new), and its choices.
+        """Return the rows [L21 L22] of new variables, from covariances (new, old) and (new, new).
 
-        The columns of `cov_with_old` are all variables so far, in the order of extension. The rows are as
-        long as the current rank. The orthogonal `axes` rotate the new columns, L22, to the principal axes of
-        the conditional covariance, by decreasing variance: L22 @ axes. `fixed` are the pivots and axes of a
-        similar covariance.
+            [ C    K^T ]   [ L    0   ] [ L    0   ]^T
+            [ K    S   ] = [ L21  L22 ] [ L21  L22 ]    so  L21 = K L^-T,  L22 L22^T = S - L21 L21^T.
+
+        K has a column for each pivot, and L22 is as wide as its rank. If rounding or noise in K requires more
+        variance than S has, the row of L21 is shortened, so that the variances of S are kept. Also return the
+        choices: the new pivots, and the `axes` that rotate L22 to the principal axes of the conditional
+        covariance, by decreasing variance. `fixed` are those of a similar covariance: as long as they suffice
+        they are used again, so that the factor is a smooth function of the covariance.
         """
         cov_new = np.asarray(cov_new, float)
         cross = np.asarray(cov_with_old, float)
@@ -152,13 +113,27 @@ class GrowingFactor:
                 f"covariances of shapes {cross.shape} and {cov_new.shape} extend {self.size} variables",
                 remedy="They are (new, old) and (new, new), old counting all variables so far.",
             )
-        with_pivots = np.take(cross, self.pivots, axis=1)
-        L21, L22, pivots = grow_factor(
-            self.lower, with_pivots, cov_new, self.tol, fixed and fixed.pivots, self.threads
-        )
-        rows = np.concatenate([L21, L22], axis=1)
+        K = np.take(cross, self.pivots, axis=1)
+        if not (np.isfinite(K).all() and np.isfinite(cov_new).all()):
+            raise DataError(
+                "a covariance to sample from is not finite",
+                remedy="An earlier layer overflowed or divided by zero: scale its weights.",
+            )
+        scale = np.sqrt(np.maximum(np.diagonal(cov_new), 0.0))
+        inverse = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0)
+        L21, lower = K * inverse[:, None], self.lower
+        in_parts(self.threads, len(L21), RIGHT, lambda part: forward_substitute(lower, L21[part]))
+        L21 /= np.maximum(np.sqrt(np.einsum("ij,ij->i", L21, L21)), 1.0)[:, None]
+        schur = cov_new * inverse[:, None] * inverse - L21 @ L21.T
+        L22, pivots = None, fixed.pivots if fixed else None
+        if pivots is not None:
+            L22 = _with_pivots(schur, pivots)
+        if L22 is None or pivots is None:
+            L22, pivots = _pivoted_cholesky(schur)
+        rows = np.concatenate([L21, L22], axis=1) * scale[:, None]
         self._append(rows[pivots], self.size + pivots)
         self.size += len(cov_new)
+        L22 = rows[:, L21.shape[1] :]
         axes = fixed.axes if fixed and len(fixed.axes) == len(pivots) else _principal_axes(L22)
         return rows, Pivoting(pivots, axes)
 

@@ -1,11 +1,10 @@
 """Which directions of the noise use the first dimensions of the sample points.
 
 Sobol points are most even in their first dimensions, and in few of them at a time (Caflisch, Morokoff and
-Owen 1997). Variables that are drawn one after the other have a triangular factor, in which each depends on
-few dimensions. But what all of them have in common, such as a bias, is spread over many. So the principal
-axes with a large part of the variance come first, and the others are triangular again. A small pilot run
-finds the axes. They need not be exact, because independent standard normals stay independent under any
-rotation.
+Owen 1997). In the triangular factor of variables that are drawn one after the other, each depends on few
+dimensions, but what all have in common, such as a bias, is spread over many. So the principal axes with a
+large part of the variance come first, and the others are triangular again. A small pilot run finds the axes;
+any rotation is exact, because standard normals stay independent.
 """
 
 from __future__ import annotations

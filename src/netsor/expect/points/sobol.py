@@ -3,8 +3,8 @@
 Point i of a Sobol sequence in one dimension is the exclusive or of the direction numbers v_k over the binary
 digits k of i that are 1. A random lower triangular matrix over {0, 1} with ones on its diagonal, applied to
 the digits of all v_k (Matousek 1998), and a random digital shift make every point uniform and keep the points
-as even as before. A scramble only changes the direction numbers. So any dimensions of any points can be
-computed separately, which `scipy.stats.qmc.Sobol` cannot do. The direction numbers come from SciPy's table.
+as even as before. So any dimensions of any points can be computed separately, which `scipy.stats.qmc.Sobol`
+cannot do. The direction numbers come from SciPy's table.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from functools import lru_cache
 import numpy as np
 
 BITS = 30  # binary digits of a coordinate, as in SciPy's table
-MOST_DIMENSIONS = 21201  # number of dimensions of SciPy's table
 
 
 @lru_cache(maxsize=32)
@@ -65,11 +64,6 @@ def points_at(numbers: np.ndarray, shifts: np.ndarray, indices: np.ndarray) -> n
     return np.take(low, indices & (2**half - 1), axis=1) ^ np.take(high, indices >> half, axis=1)
 
 
-def scrambled(dimensions: int, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Return scrambled points in units of 2^-30, (dimensions, count)."""
-    return first_points(*scramble(dimensions, count, rng))[:, :count]
-
-
 def as_uniform(points: np.ndarray) -> np.ndarray:
     """Return numbers strictly between 0 and 1: the centres of 2^30 cells."""
     return (points + 0.5) * 0.5**BITS
@@ -77,4 +71,4 @@ def as_uniform(points: np.ndarray) -> np.ndarray:
 
 def uniform_points(dimensions: int, count: int, rng: np.random.Generator) -> np.ndarray:
     """Return scrambled Sobol points strictly between 0 and 1, (dimensions, count)."""
-    return as_uniform(scrambled(dimensions, count, rng))
+    return as_uniform(first_points(*scramble(dimensions, count, rng))[:, :count])

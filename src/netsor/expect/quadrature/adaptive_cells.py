@@ -1,10 +1,9 @@
 """A function on a line as polynomials on cells, which are halved where it is rough.
 
-A cell has 16 Gauss-Legendre nodes. It is done when the polynomial through them agrees with f at check points.
-The first cells have so many check points that nothing wider than `scale_for` is overlooked. The check points
-have no period, so that no wave looks like a slower one. Halving continues down to rounding: at jumps and
-kinks, which become ends of cells, and towards cusps and poles, where cells shrink like 2^-n. If there are too
-many rough places, halving stops there, and the error of these cells counts.
+A cell has 16 Gauss-Legendre nodes. It is done when the polynomial through them agrees with f at check points,
+so many that nothing wider than `scale_for` is overlooked, and without a period, so that no wave looks like a
+slower one. Halving continues down to rounding, at jumps and kinks, which become ends of cells, and towards
+cusps and poles. If there are too many rough places, the error of these cells counts.
 """
 
 from __future__ import annotations
@@ -232,8 +231,7 @@ def _sorted(parts: list[Cells]) -> Cells:
 def _cut_at_points(look: Callable[..., Cells], result: Cells, ends: Array, scale: float) -> Cells:
     """Divide the first cells that contain a jump or a kink again, at exactly that place.
 
-    This replaces the many cells of the search by few. A narrow cell that holds a jump then counts as 0, with
-    the height of the jump as its error.
+    A narrow cell that holds a jump then counts as 0, with the height of the jump as its error.
     """
     narrow = np.flatnonzero(result.points)
     if not narrow.size:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,42 +18,27 @@ Function = Callable[[Array], Array]
 
 ORDER = 28  # Gauss-Legendre nodes per panel
 XI, OMEGA = leggauss(ORDER)
-TABLES = 2**27  # bytes of tables of Hermite functions to keep
-
-
-@dataclass(frozen=True)
-class UniformGrid:
-    """Equally spaced nodes t >= 0, a block of the trapezoid rule; the node 0 counts half on either side."""
-
-    start: float
-    step: float
-    count: int
-
-    @property
-    def nodes(self) -> np.ndarray:
-        return self.start + self.step * np.arange(self.count)
-
-    @property
-    def weights(self) -> np.ndarray:
-        return np.where(self.nodes == 0, self.step / 2, self.step)
+gauss_legendre = cache(leggauss)
 
 
 @dataclass(frozen=True)
 class Panels:
-    """Neighbouring panels in t >= 0 with `ORDER` Gauss-Legendre nodes each."""
+    """Neighbouring panels in t >= 0 with Gauss-Legendre nodes; one node each makes the trapezoid rule."""
 
     start: float
     width: float
     count: int
+    order: int = ORDER
 
     @property
     def nodes(self) -> np.ndarray:
-        left = self.start + self.width * np.arange(self.count)
-        return (left[:, None] + self.width * (XI + 1) / 2).ravel()
+        xi, left = gauss_legendre(self.order)[0], self.start + self.width * np.arange(self.count)
+        return (left[:, None] + self.width * (xi + 1) / 2).ravel()
 
     @property
     def weights(self) -> np.ndarray:
-        return np.tile(OMEGA * self.width / 2, self.count)
+        weights = np.tile(gauss_legendre(self.order)[1] * self.width / 2, self.count)
+        return np.where(self.nodes == 0, weights / 2, weights)  # the node 0 is on both sides of 0
 
 
 def density_root(t: Array, xp: Any = np) -> Array:
@@ -71,25 +57,11 @@ def hermite_functions(t: Array, first: Array, terms: int) -> Iterator[Array]:
         before, now = now, (t * now - k**0.5 * before) / (k + 1) ** 0.5
 
 
-_tables: dict[tuple[UniformGrid | Panels, int], np.ndarray] = {}  # in the order of their last use
-
-
-def hermite_table(block: UniformGrid | Panels, terms: int) -> np.ndarray:
-    """Return h_k(t) sqrt(density(t)) at the nodes of a block, shape (nodes, terms).
-
-    Refining a series alternates between some forty tables, so they are kept, up to `TABLES` bytes.
-    """
-    table = _tables.pop((block, terms), None)
-    if table is None:
-        t = block.nodes
-        table = np.stack(list(hermite_functions(t, density_root(t), terms))).T
-        size = table.nbytes + sum(kept.nbytes for kept in [*_tables.values()])
-        for oldest in [*_tables]:  # iterate over a copy: other threads may change the tables
-            if size <= TABLES:
-                break
-            size -= _tables.pop(oldest, table).nbytes
-    _tables[block, terms] = table
-    return table
+@lru_cache(maxsize=40)  # refining a series alternates between some forty tables
+def hermite_table(block: Panels, terms: int) -> np.ndarray:
+    """Return h_k(t) sqrt(density(t)) at the nodes of a block, shape (nodes, terms)."""
+    t = block.nodes
+    return np.stack(list(hermite_functions(t, density_root(t), terms))).T
 
 
 def like(table: Any, x: Array) -> Array:

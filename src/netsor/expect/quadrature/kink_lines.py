@@ -37,9 +37,9 @@ class Lines:
 def find_lines(fn: Function, centre: Array, spread: Array, before: Lines | None = None) -> Lines:
     """Return the known lines, and further lines near a point on which fn or a first derivative jumps.
 
-    `centre` and `spread` (2,) are a mean and standard deviations. The search walks along the axes and in a
-    few random directions. It follows each kink to parallel paths, where it must be on the same line. If a few
-    kinks are on no line, the search stops: more paths would only find more of these.
+    The search walks from `centre` (2,), in units of `spread` (2,), along the axes and in a few random
+    directions. It follows each kink to parallel paths, where it must be on the same line. If a few kinks are
+    on no line, the search stops: more paths would only find more of these.
     """
     before = Lines.none() if before is None else before
     lines = list(zip(before.normals, before.offsets, before.slack, strict=True))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, reduce
-from itertools import pairwise
-from operator import add
+from functools import lru_cache
 
 import numpy as np
 from numpy.polynomial.legendre import legvander
@@ -17,28 +15,35 @@ from netsor.expect.quadrature.hermite_functions import (
     XI,
     Array,
     Function,
-    Panels,
-    UniformGrid,
     call,
     density_root,
     like,
 )
-from netsor.lang.array_api import array_namespace, is_traced
+from netsor.lang.array_api import array_namespace
 
 
 @dataclass(frozen=True)
-class Split:
-    """The panel that contains a kink, for each input: its start, and the results of the split rule."""
+class SplitPanels:
+    """For each kink, the panel that contains it, and the part of its integrals that belongs to this kink."""
 
-    start: Array  # shape (...,)
-    moments: Array  # shape (..., ORDER): replaces weight * f * sqrt(density) at the nodes of the panel
-    square: Array  # shape (...,): contribution of the panel to E[f^2]
+    start: Array  # shape (..., kinks)
     width: float
+    moments: Array  # shape (..., kinks, ORDER): in place of weight * f * sqrt(density) at the nodes
+    squares: Array  # shape (..., kinks): of f^2
 
-    def mirrored(self) -> Split:
-        """Return the split for f(m - s t)."""
-        moments = array_namespace(self.moments).flip(self.moments, axis=-1)
-        return Split(-self.start - self.width, moments, self.square, self.width)
+    def replace(self, nodes: np.ndarray, values: Array, squares: Array) -> tuple[Array, Array]:
+        """Replace the values at the nodes of the panels with a kink, all ORDER of each in ascending order."""
+        xp, middles = array_namespace(values), nodes.reshape(-1, ORDER).mean(axis=1)
+        centre = like(np.repeat(middles, ORDER), values) - self.width / 2
+        kinks = range(self.start.shape[-1])
+        inside = [xp.abs(centre - self.start[..., i, None]) < self.width / 2 for i in kinks]
+        for here in inside:
+            values, squares = (xp.where(here, xp.zeros_like(x), x) for x in (values, squares))
+        for i, here in zip(kinks, inside, strict=True):
+            moments = xp.concat([self.moments[..., i, :]] * len(middles), axis=-1)
+            values = xp.where(here, values + moments, values)
+            squares = xp.where(here, squares + self.squares[..., i, None] / ORDER, squares)
+        return values, squares
 
 
 def kink_places(m: Array, s: Array, kinks: Sequence[float], reach: float) -> Array:
@@ -48,34 +53,29 @@ def kink_places(m: Array, s: Array, kinks: Sequence[float], reach: float) -> Arr
     return xp.clip(places, -float(reach), float(reach))
 
 
-def splits_at(fn: Function, m: Array, s: Array, places: Array, width: float) -> list[Split]:
-    count, near = places.shape[-1], _neighbours(places, width)
-    around = [places[..., max(0, i - near) : min(i + near + 1, count)] for i in range(count)]
-    return [_split(fn, m, s, around[i], places[..., i], width) for i in range(count)]
+def split_panels(fn: Function, m: Array, s: Array, places: Array, width: float) -> SplitPanels:
+    """Integrate f on both sides of each kink, up to the next kinks or the ends of the panel.
 
-
-def _neighbours(places: Array, width: float) -> int:
-    """Return how many kinks on either side of a kink may lie in the same panel."""
-    count = places.shape[-1]
-    if is_traced(places):
-        return count - 1
-    apart = [places[..., d:] - places[..., : count - d] for d in range(1, count)]
-    return sum(bool(array_namespace(gap).any((gap < width) & (gap > 0))) for gap in apart)
-
-
-def _split(fn: Function, m: Array, s: Array, places: Array, place: Array, width: float) -> Split:
-    """Return the panel around `place`, integrated piecewise between all kinks inside it, given in `places`.
-
-    On the panel, Hermite functions are polynomials of degree below ORDER up to rounding. So the integrals of
+    On a panel, Hermite functions are polynomials of degree below ORDER up to rounding. So the integrals of
     f sqrt(density) against Legendre polynomials determine its integral against every Hermite function.
     """
     xp = array_namespace(m, s)
-    start = xp.floor(place / width) * width
-    inner = [xp.clip(places[..., i], start, start + width) for i in range(places.shape[-1])]
-    edges = [start, *inner, start + width]
-    pieces = [_piece(fn, m, s, start, width, lo, hi) for lo, hi in pairwise(edges)]
-    moments, square = (reduce(add, parts) for parts in zip(*pieces, strict=True))
-    return Split(start, moments @ like(_from_legendre(), m), square, width)
+    start = xp.floor(places / width) * width
+    end = start + width
+    before = xp.concat([start[..., :1], places[..., :-1]], axis=-1)
+    after = xp.concat([places[..., 1:], end[..., -1:]], axis=-1)
+    low = xp.stack([xp.maximum(start, before), places], axis=-1)
+    high = xp.stack([places, xp.where(after < end, places, end)], axis=-1)
+    length = (high - low)[..., None]
+    t = low[..., None] + length * like((XI + 1) / 2, m)  # shape (..., kinks, 2, ORDER)
+    x = m[..., None] + s[..., None] * xp.reshape(t, (*m.shape, -1))
+    u = xp.reshape(call(fn, x) + 0 * x, t.shape) * density_root(t, xp)
+    weight = length * like(OMEGA / 2, m)
+    local = (t - start[..., None, None]) * (2 / width) - 1
+    moments = xp.stack([xp.sum(u * weight * p, axis=(-2, -1)) for p in _legendre(local)], axis=-1)
+    return SplitPanels(
+        start, width, moments @ like(_from_legendre(), m), xp.sum(u**2 * weight, axis=(-2, -1))
+    )
 
 
 @lru_cache(maxsize=1)
@@ -85,38 +85,9 @@ def _from_legendre() -> np.ndarray:
     return (2 * rows[:, None] + 1) / 2 * legvander(XI, ORDER - 1).T * OMEGA
 
 
-def _piece(
-    fn: Function, m: Array, s: Array, start: Array, width: float, lo: Array, hi: Array
-) -> tuple[Array, Array]:
-    """Return, over [lo, hi], the integrals of f sqrt(density) P_l on the panel, and of f^2 density."""
-    xp = array_namespace(m, s)
-    t = lo[..., None] + (hi - lo)[..., None] * like((XI + 1) / 2, m)
-    u = call(fn, m[..., None] + s[..., None] * t) * density_root(t, xp)
-    weight = (hi - lo)[..., None] * like(OMEGA / 2, m)
-    local = (t - start[..., None]) * (2 / width) - 1
-    moments = [xp.sum(u * weight * p, axis=-1) for p in _legendre(local)]
-    return xp.stack(moments, axis=-1), xp.sum(u**2 * weight, axis=-1)
-
-
 def _legendre(z: Array) -> Iterator[Array]:
     """P_0(z), P_1(z), ... by (l + 1) P_{l+1} = (2 l + 1) z P_l - l P_{l-1} (DLMF 18.9)."""
     before, now = 0 * z, 0 * z + 1
     for degree in range(ORDER):
         yield now
         before, now = now, ((2 * degree + 1) * z * now - degree * before) / (degree + 1)
-
-
-def replaced(
-    block: UniformGrid | Panels, splits: Sequence[Split], values: Array, squares: Array
-) -> tuple[Array, Array]:
-    """Replace plain panels by split ones."""
-    if not isinstance(block, Panels):
-        return values, squares
-    xp, tiles = array_namespace(values), block.count
-    centre = like(np.repeat(block.start + block.width * (np.arange(tiles) + 0.5), ORDER), values)
-    for split in splits:
-        inside = xp.abs(centre - (split.start + block.width / 2)[..., None]) < block.width / 2
-        moments = xp.concat([split.moments] * tiles, axis=-1)
-        values = xp.where(inside, moments, values)
-        squares = xp.where(inside, split.square[..., None] / ORDER, squares)
-    return values, squares

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -25,12 +24,16 @@ def find_kinks(fn: Function, low: float = -50.0, high: float = 50.0) -> tuple[fl
     Cells that a polynomial of degree 15 does not fit are halved repeatedly. In the remaining cells, a kink
     must make f one polynomial up to a point and another one from there on. No smooth function does that.
     """
-    f = _plain(fn)
+
+    def f(x: np.ndarray) -> np.ndarray:
+        return np.asarray(call(fn, x), dtype=float) + 0 * x
+
     clusters = _rough_clusters(f, low, high)
     kinks: list[float] = []
     failures = 0
     for depth in DEPTHS:
-        for cluster in _spread(clusters.get(depth, [])):
+        # Begin near 0, where most Gaussians have most of their mass.
+        for cluster in sorted(clusters.get(depth, []), key=lambda cluster: abs(cluster[0])):
             if failures > 24 or len(kinks) > 48:  # rough without kinks, like a wave: searching on is useless
                 return tuple(sorted(kinks))
             x = _locate(f, *cluster)
@@ -38,11 +41,6 @@ def find_kinks(fn: Function, low: float = -50.0, high: float = 50.0) -> tuple[fl
             if x is not None and all(abs(x - other) > 1e-6 for other in kinks):
                 kinks.append(x)
     return tuple(sorted(kinks))
-
-
-def _spread(clusters: list[Cluster]) -> list[Cluster]:
-    """Sort clusters by their distance to 0, where most Gaussians have most of their mass."""
-    return sorted(clusters, key=lambda cluster: abs(cluster[0]))
 
 
 def _rough_clusters(f: Function, low: float, high: float) -> dict[int, list[Cluster]]:
@@ -57,10 +55,6 @@ def _rough_clusters(f: Function, low: float, high: float) -> dict[int, list[Clus
         clusters[depth] = _clusters(left, scale, width)
         left, scale, width = np.concatenate([left, left + width / 2]), np.tile(scale, 2), width / 2
     return clusters
-
-
-def _plain(fn: Function) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda x: np.asarray(call(fn, x), dtype=float) + 0 * x
 
 
 def _cells(f: Function, low: float, high: float) -> tuple[np.ndarray, np.ndarray]:

@@ -1,20 +1,19 @@
 """Rules for integrals over a square against the normal density, split at lines where the integrand has kinks.
 
 Coordinates (u, v) are rotated so that v crosses the lines. On every line u = const, the rule is
-Gauss-Legendre between the crossings. The result is a function of u that is smooth except where two crossings
-meet, and is integrated in the same way (preintegration: Griewank, Kuo, Leovey and Sloan 2018). Without kinks,
-both rules are trapezoid rules, which converge exponentially (Trefethen and Weideman, SIAM Review 2014).
+Gauss-Legendre between the crossings. The result is smooth in u except where two crossings meet, and is
+integrated in the same way (preintegration: Griewank, Kuo, Leovey and Sloan 2018). Without kinks, both rules
+are trapezoid rules (Trefethen and Weideman, SIAM Review 2014).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from math import ceil, pi, sqrt
 
 import numpy as np
-from numpy.polynomial.legendre import leggauss
 
+from netsor.expect.quadrature.hermite_functions import gauss_legendre
 from netsor.expect.quadrature.kink_lines import MOST_LINES
 
 Array = np.ndarray
@@ -79,9 +78,8 @@ def _direction(normals: Array) -> Array:
 def plane_rule(frame: Frame, step: float, level: int, reach: float, most: int) -> Rule | None:
     """Return a rule with approximately this step between nodes; None if it needs more than `most` nodes.
 
-    Trapezoid rules of every level and coordinate have different shifts: a jump that lies between the same
-    nodes at all levels would not show in their differences. The shifts are multiples of the roots of x^(k +
-    1) + x = 1, which are spread evenly.
+    Trapezoid rules of every level and coordinate have different shifts, multiples of the roots of
+    x^(k + 1) + x = 1: a jump between the same nodes at all levels would not show in their differences.
     """
     outer = _line_rule(frame.breaks[:, None], 1, step, 0.618034 * (level + 1) % 1, reach, most)
     if outer is None:
@@ -127,15 +125,8 @@ def _pieces(breaks: Array, step: float, reach: float, most: int) -> tuple[Array,
         return None
     lines, nodes, weights = [], [], []
     for n in np.unique(number[number > 0]):
-        at, (xi, omega) = number == n, _legendre(int(n))
+        at, (xi, omega) = number == n, gauss_legendre(int(n))
         lines.append(np.repeat(line[at], n))
-        nodes.append((low[at, None] + length[at, None] * xi).ravel())
-        weights.append((length[at, None] * omega).ravel())
+        nodes.append((low[at, None] + length[at, None] * (xi + 1) / 2).ravel())
+        weights.append((length[at, None] * omega / 2).ravel())
     return tuple(np.concatenate(a) for a in (lines, nodes, weights))
-
-
-@lru_cache(maxsize=512)
-def _legendre(n: int) -> tuple[Array, Array]:
-    """Gauss-Legendre nodes and weights on [0, 1]."""
-    xi, omega = leggauss(n)
-    return (xi + 1) / 2, omega / 2

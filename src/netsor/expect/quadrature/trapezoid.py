@@ -2,35 +2,29 @@
 
 Smooth functions take the trapezoid rule with step 2^-level, which converges exponentially for functions that
 are analytic in a strip (Trefethen and Weideman, The exponentially convergent trapezoidal rule, SIAM Review
-2014). Functions with kinks or jumps take Gauss-Legendre panels, and a panel with a kink is split there. Both
-rules have the same nodes for all inputs, so the coefficients of all inputs are matrix products. The nodes are
-symmetric about t = 0, where Hermite functions are even or odd, so half the nodes need tables.
+2014). Functions with kinks or jumps take Gauss-Legendre panels, split at the kinks. The nodes are the same
+for all inputs, so the coefficients are matrix products.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import ceil, log2, pi, prod
-from typing import Any
 
 import numpy as np
 
 from netsor.expect.quadrature.hermite_functions import (
-    ORDER,
     Array,
     Function,
     Panels,
-    UniformGrid,
-    call,
     density_root,
     eps_of,
     hermite_table,
     like,
 )
-from netsor.expect.quadrature.kink_panels import Split, kink_places, replaced, splits_at
+from netsor.expect.quadrature.kink_panels import SplitPanels, kink_places, split_panels
 from netsor.lang.array_api import array_namespace
 
 REACHES = (14, 20, 32)  # ranges |t| <= reach: bounded functions and polynomials, exp(x), steep exponentials
@@ -75,53 +69,51 @@ def trapezoid(
     fn: Function, m: Array, s: Array, terms: int, reach: int, step: float, shift: float = 0.0
 ) -> Sums:
     """Return the sums over the nodes shift + step * j in [-reach, reach]."""
-    total, width = round(reach / step) + (shift == 0.0), _width(m, terms, 1)
-    blocks = [UniformGrid(shift + step * at, step, min(width, total - at)) for at in range(0, total, width)]
-    return reduce(Sums.__add__, (_block(fn, m, s, terms, reach, block, ()) for block in blocks))
+    whole = Panels(shift - step / 2, step, round(reach / step) + (shift == 0.0), 1)
+    return _sums(fn, m, s, terms, reach, whole, None)
 
 
 def _panel_rule(
     fn: Function, m: Array, s: Array, terms: int, level: int, reach: int, kinks: Sequence[float]
 ) -> Sums:
     """Return the sums over panels of width 2^(2 - level); split a panel that contains a kink of an input."""
-    panel = 2.0 ** (2 - level)
-    total, width = round(reach / panel), _width(m, terms, ORDER)
-    blocks = [Panels(panel * at, panel, min(width, total - at)) for at in range(0, total, width)]
-    splits = splits_at(fn, m, s, kink_places(m, s, kinks, reach), panel)
-    return reduce(Sums.__add__, (_block(fn, m, s, terms, reach, block, splits) for block in blocks))
+    width = 2.0 ** (2 - level)
+    split = split_panels(fn, m, s, kink_places(m, s, kinks, reach), width)
+    return _sums(fn, m, s, terms, reach, Panels(0.0, width, round(reach / width)), split)
 
 
-def _width(m: Array, terms: int, unit: int) -> int:
-    """Return how many units of nodes make a block whose arrays stay below 1 MB, and its table below 8 MB."""
-    return max(min(2**17 // (unit * max(prod(m.shape), 1)), 2**20 // (unit * terms)), 8 // unit, 1)
-
-
-def _block(
-    fn: Function,
-    m: Array,
-    s: Array,
-    terms: int,
-    reach: int,
-    block: UniformGrid | Panels,
-    splits: Sequence[Split],
+def _sums(
+    fn: Function, m: Array, s: Array, terms: int, reach: int, whole: Panels, split: SplitPanels | None
 ) -> Sums:
-    """Return the sums over the nodes of the block and their mirror images."""
-    table = like(hermite_table(block, terms), m)
-    sides = [(s, splits), (-s, [split.mirrored() for split in splits])]
-    large = isinstance(m, np.ndarray) and m.size * block.nodes.size >= 2**15
-    (right, sums), (left, mirrored) = _both(
-        lambda side: _side(fn, m, side[0], reach, block, side[1]), sides, large
+    """Return the sums over panels and their mirror images, in blocks below 1 MB with tables below 8 MB."""
+    width, order = whole.width, whole.order
+    size = max(min(2**17 // (order * max(prod(m.shape), 1)), 2**20 // (order * terms)), 8 // order, 1)
+    blocks = (
+        Panels(whole.start + width * at, width, min(size, whole.count - at), order)
+        for at in range(0, whole.count, size)
     )
+    return reduce(Sums.__add__, (_block(fn, m, s, terms, reach, block, split) for block in blocks))
+
+
+@np.errstate(all="ignore")  # values that are not finite are refused later
+def _block(
+    fn: Function, m: Array, s: Array, terms: int, reach: int, block: Panels, split: SplitPanels | None
+) -> Sums:
+    xp, count = array_namespace(m, s), block.nodes.size
+    t, weights = (np.concatenate([sign * x[::-1], x]) for sign, x in ((-1, block.nodes), (1, block.weights)))
+    root, weight = like(density_root(t), m), like(weights, m)
+    x = m[..., None] + s[..., None] * like(t, m)
+    f = fn(x)
+    values, squares = f * root * weight, (f * root) ** 2 * weight
+    if split:
+        values, squares = split.replace(t, values, squares)
+    edge = squares * like(np.abs(t) >= reach - 1, m)
+    slope = (_slope(x, f) * root[1:]) ** 2 * weight[1:]
+    left, right = xp.flip(values[..., :count], axis=-1), values[..., count:]
+    # The nodes are symmetric, so only the even Hermite functions see the even part of f.
+    table = like(hermite_table(block, terms), m)
     even, odd = (right + left) @ table[:, ::2], (right - left) @ table[:, 1::2]
-    return Sums(_interleave(even, odd), *(x + y for x, y in zip(sums, mirrored, strict=True)))
-
-
-def _both(fn: Callable[[Any], Any], sides: list[Any], large: bool) -> list[Any]:
-    """Apply the function on either side, on two threads if the arrays are large."""
-    if not large:
-        return [fn(side) for side in sides]
-    with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(fn, sides))
+    return Sums(_interleave(even, odd), *(xp.sum(y, axis=-1) for y in (squares, edge, slope)))
 
 
 def _interleave(even: Array, odd: Array) -> Array:
@@ -130,21 +122,6 @@ def _interleave(even: Array, odd: Array) -> Array:
     count = odd.shape[-1]
     pairs = xp.reshape(xp.stack([even[..., :count], odd], axis=-1), (*odd.shape[:-1], 2 * count))
     return pairs if even.shape[-1] == count else xp.concat([pairs, even[..., count:]], axis=-1)
-
-
-@np.errstate(all="ignore")  # needed in every thread of a pool: values that are not finite are refused later
-def _side(
-    fn: Function, m: Array, s: Array, reach: int, block: UniformGrid | Panels, splits: Sequence[Split]
-) -> tuple[Array, list[Array]]:
-    """Return weight * f * sqrt(density) at the nodes, and the other fields of `Sums`."""
-    xp = array_namespace(m, s)
-    root, weight = like(density_root(block.nodes), m), like(block.weights, m)
-    x = m[..., None] + s[..., None] * like(block.nodes, m)
-    f = call(fn, x)
-    values, squares = replaced(block, splits, f * root * weight, (f * root) ** 2 * weight)
-    edge = squares * like(block.nodes >= reach - 1, m)
-    slope = (_slope(x, f) * root[1:]) ** 2 * weight[1:]
-    return values, [xp.sum(y, axis=-1) for y in (squares, edge, slope)]
 
 
 def _slope(x: Array, f: Array) -> Array:
