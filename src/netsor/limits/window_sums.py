@@ -109,7 +109,7 @@ def _recorded(block: Traced, windows: list[Window]) -> Traced:
     shape = list(block.shape)
     for w in windows:
         shape[w.axis] = w.count
-    one_pass = _in_one_pass(block, windows, shape) if block.tape.compiled else None
+    one_pass = _in_one_pass(block, windows) if block.tape.compiled else None
     if one_pass is not None:
         return block.tape.call(one_pass, (block,), shape)
     kind = ("sum over window", tuple(windows))
@@ -119,14 +119,13 @@ def _recorded(block: Traced, windows: list[Window]) -> Traced:
 # In one pass
 
 
-def _in_one_pass(
-    block: Traced, windows: list[Window], shape: list[int]
-) -> Callable[[np.ndarray], np.ndarray] | None:
+def _in_one_pass(block: Traced, windows: list[Window]) -> Callable[[np.ndarray], np.ndarray] | None:
     """Return a function that sums shifted lines in one pass, or None if the last axis changes its length.
 
     The block is viewed as (before, left axis, lines, line). A line is the right axis and all axes behind it,
     or several of these if they are short; a mask of zeros and ones then marks where a shift stays inside.
-    With a single axis, the left one has length 1.
+    With a single axis, the left one has length 1. The first axis of the block, that of repeats, may have
+    another length in each run, so it is always one of those before.
     """
     right, two = windows[-1], len(windows) == 2
     # One pass adds shifted lines, so lines must keep their length: stride 1, as many outputs as entries.
@@ -135,7 +134,7 @@ def _in_one_pass(
     where, exists = windows[0].positions if two else (np.zeros((right.kernel, 1), int),) * 2
     rows = np.where(exists, where, -1) if two else where
     sizes = (windows[0].size, windows[0].count) if two else (1, 1)
-    lines = prod(block.shape[windows[0].axis + 1 : right.axis]) if two else prod(block.shape[: right.axis])
+    lines = prod(block.shape[windows[0].axis + 1 : right.axis]) if two else prod(block.shape[1 : right.axis])
     behind = prod(block.shape[right.axis + 1 :])
     line, longest = right.size * behind, 1024  # 8 kB: a line and its sum fit into the first-level cache
     many = max(k for k in range(1, lines + 1) if lines % k == 0 and k * line <= max(longest, line))
@@ -154,6 +153,9 @@ def _in_one_pass(
         source = np.ascontiguousarray(block).reshape(-1, sizes[0], *behind_axes)
         out = np.empty((len(source), sizes[1], *behind_axes), block.dtype)
         loop(source, rows, shifts, flat, out)
+        shape = list(block.shape)
+        for w in windows:
+            shape[w.axis] = w.count
         return out.reshape(shape)
 
     return run
