@@ -23,7 +23,7 @@ from netsor.reproduce import Experiment
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten seconds pass in a tenth of one."""
     monkeypatch.setattr(progress._Work, "quiet_seconds", 0.02)
-    monkeypatch.setattr(progress._Log, "line_seconds", 0.1)
+    monkeypatch.setattr(progress._Work, "line_seconds", 0.1)
     monkeypatch.setattr(progress._Watch, "tick_seconds", 0.01)
 
 

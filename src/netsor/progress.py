@@ -10,10 +10,11 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from html import escape
+from typing import ClassVar
 
 Advance = Callable[..., None]  # takes a note for the reader, and the work of the step
 
@@ -25,29 +26,12 @@ def bar(
     expected: Callable[[], float] | None = None,
     work: float | None = None,
 ) -> AbstractContextManager[Advance]:
-    """Show progress in a block.
+    """Show progress in a block; it yields a function to call after each step.
 
-    Parameters
-    ----------
-    progress
-        True shows it always, False never, None once the work takes longer than two seconds.
-    total
-        Number of steps, or 0 if it is unknown.
-    title
-        What is done.
-    expected
-        Returns the seconds that the plan expects; asked until the first step is done.
-    work
-        Work of all steps, in any unit proportional to time. By default every step takes equally long.
+    True shows it always, False never, None once the work takes longer than two seconds. `total` is the number
+    of steps, or 0 if it is unknown; `expected` returns the seconds that the plan expects and is asked until
+    the first step is done; `work` is that of all steps, if they differ, in any unit proportional to time.
 
-    Returns
-    -------
-    AbstractContextManager
-        A context that yields a function to call after each step, with a note for the reader and, if steps
-        differ, the work of the step.
-
-    Examples
-    --------
     >>> with bar(None, 3, "counting") as advance:
     ...     for _ in range(3):
     ...         advance()
@@ -71,9 +55,11 @@ class _Work:
     worked: float = 0.0
     note: str = ""
     start: float = 0.0
-    screen: _Notebook | _Terminal | _Log | None = None
+    show: Callable[[], None] | None = None  # brings the screen up to date, once there is one
+    screen: ExitStack = field(default_factory=ExitStack)
     lock: threading.Lock = field(default_factory=threading.Lock)
     quiet_seconds: ClassVar[float] = 2.0  # nobody needs to see shorter work
+    line_seconds: ClassVar[float] = 10.0  # between the lines of a log
 
     def __enter__(self) -> Advance:
         self.start = time.monotonic()
@@ -88,35 +74,29 @@ class _Work:
     def tick(self) -> None:
         """Show how far the work is, if it is long enough. The watching thread calls this."""
         with self.lock:
-            if self.screen is None and (self.always or self.elapsed > self.quiet_seconds):
-                self.screen = _screen()
-            if self.screen is not None:
-                self.screen.show(self)
+            if self.show is None and (self.always or self.elapsed > self.quiet_seconds):
+                self.show = self.screen.enter_context(_screen(self))
+            if self.show is not None:
+                self.show()
 
     def __exit__(self, *_: object) -> None:
         _WATCH.work.pop(self, None)
         with self.lock:
-            if self.screen is not None:
-                self.screen.end(self)
+            self.screen.close()
 
     @property
     def elapsed(self) -> float:
         return time.monotonic() - self.start
 
-    @property
-    def seconds_left(self) -> float | None:
-        """Seconds for the remaining work at the speed so far; before the first step, those of the plan."""
-        if self.total and self.worked and self.work >= self.worked:
-            return self.elapsed / self.worked * (self.work - self.worked)
-        if self.expected is not None and self.expected() > self.elapsed:
-            return self.expected() - self.elapsed
-        return None
-
     def told(self) -> str:
-        """Title, steps, time passed and time left."""
+        """Title, steps, time passed, and time left at the speed so far, at first that of the plan."""
         steps = f"{self.done} of {self.total}" if self.total else f"{self.done} steps" if self.done else ""
-        left = self.seconds_left
-        parts = [steps, spoken(self.elapsed), "" if left is None else f"{spoken(left)} left", self.note]
+        left = -1.0  # unknown
+        if self.total and self.worked and self.work >= self.worked:
+            left = self.elapsed / self.worked * (self.work - self.worked)
+        elif self.expected is not None:
+            left = self.expected() - self.elapsed
+        parts = [steps, spoken(self.elapsed), f"{spoken(left)} left" if left >= 0 else "", self.note]
         return f"{self.title}: {', '.join(part for part in parts if part)}"
 
 
@@ -163,73 +143,52 @@ class _Watch:
 _WATCH = _Watch()
 
 
-def _screen() -> _Notebook | _Terminal | _Log:
-    """Return where this process shows progress."""
+def _screen(work: _Work) -> AbstractContextManager[Callable[[], None]]:
+    """Where this process shows progress, until the work is done; yields what brings it up to date."""
     if "IPython" in sys.modules and hasattr(sys.modules["IPython"].get_ipython(), "kernel"):
-        return _Notebook()
-    return _Terminal() if sys.stderr.isatty() else _Log()
+        return _notebook(work)
+    return _terminal(work) if sys.stderr.isatty() else _log(work)
 
 
-class _Terminal:
+@contextmanager
+def _terminal(work: _Work) -> Iterator[Callable[[], None]]:
     """A bar drawn by rich, which is imported here because most work is too short for a bar."""
+    from rich.console import Console
+    from rich.progress import Progress
 
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import Progress
-
-        self.bar = Progress(console=Console(stderr=True), transient=True)
-        self.bar.start()
-        self.task = self.bar.add_task("")
-
-    def show(self, work: _Work) -> None:
-        self.bar.update(self.task, completed=work.worked, total=work.work or None, description=work.told())
-
-    def end(self, work: _Work) -> None:
-        self.bar.stop()
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("")
+        yield lambda: progress.update(
+            task, completed=work.worked, total=work.work or None, description=work.told()
+        )
 
 
-class _Notebook:
+@contextmanager
+def _notebook(work: _Work) -> Iterator[Callable[[], None]]:
     """A bar of the browser, which is removed when the work is done."""
+    from IPython.display import HTML, display  # type: ignore[import-not-found]
 
-    def __init__(self) -> None:
-        self.handle: Any = None
+    handle = display(HTML(""), display_id=True)
 
-    def show(self, work: _Work) -> None:
-        from html import escape
-
+    def show() -> None:
         value = f' value="{work.worked:g}" max="{work.work:g}"' if work.total else ""
-        self._display(f"<progress{value}></progress> {escape(work.told())}")
+        handle.update(HTML(f"<progress{value}></progress> {escape(work.told())}"))
 
-    def end(self, work: _Work) -> None:
-        self._display("")
-
-    def _display(self, html: str) -> None:
-        from IPython.display import HTML, display  # type: ignore[import-not-found]
-
-        if self.handle is None:
-            self.handle = display(HTML(html), display_id=True)
-        else:
-            self.handle.update(HTML(html))
+    yield show
+    handle.update(HTML(""))
 
 
-class _Log:
+@contextmanager
+def _log(work: _Work) -> Iterator[Callable[[], None]]:
     """A line on the error stream every ten seconds, the first after ten seconds unless it is asked for."""
+    lines: list[float] = []  # when they were written
+    first = 0.0 if work.always else work.line_seconds
 
-    line_seconds: ClassVar[float] = 10.0
-
-    def __init__(self) -> None:
-        self.last: float | None = None
-
-    def show(self, work: _Work) -> None:
-        now = time.monotonic()
-        if self.last is None:
-            due = work.always or work.elapsed >= self.line_seconds
-        else:
-            due = now - self.last >= self.line_seconds
-        if due:
-            self.last = now
+    def show() -> None:
+        if work.elapsed >= (lines[-1] + work.line_seconds if lines else first):
+            lines.append(work.elapsed)
             print(work.told(), file=sys.stderr, flush=True)
 
-    def end(self, work: _Work) -> None:
-        if self.last is not None:
-            print(f"{work.title}: done in {spoken(work.elapsed)}", file=sys.stderr, flush=True)
+    yield show
+    if lines:
+        print(f"{work.title}: done in {spoken(work.elapsed)}", file=sys.stderr, flush=True)
