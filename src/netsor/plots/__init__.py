@@ -7,7 +7,6 @@
 | `phases` | `phase_diagram`, `sensitivity` |
 | `processes` | `samples`, `training` |
 | `moving` | which variances a phase diagram moves |
-| `panels` | pieces that several pictures and the paper's figures share |
 | `style` | colours, sizes and `Picture` |
 
 Each returns a `Picture`, which a notebook shows and `save` writes. Its caption says what is drawn, in which

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -12,9 +12,8 @@ from netsor.build.network import Network
 from netsor.errors import DataError
 from netsor.limits import Result, kernel
 from netsor.plots.maps import eigenvalue_fractions, values_of
-from netsor.plots.panels import distance_lines
-from netsor.plots.style import INK, Picture, line_style, minus, picture, plain_axes
-from netsor.verify import Verification
+from netsor.plots.style import COLOURS, INK, Picture, line_style, minus, picture, plain_axes
+from netsor.verify import Verification, log_means
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -121,10 +120,8 @@ def correlation_map(nets: Network | Mapping[str, Network], title: str = "", *, p
 
     Parameters
     ----------
-    nets
-        A network that maps a vector to one number, or several by name.
-    title
-        Title of the picture.
+    nets, title
+        As for `angle`.
     points
         Number of correlations.
 
@@ -156,33 +153,6 @@ def correlation_map(nets: Network | Mapping[str, Network], title: str = "", *, p
         return "Correlation of the outputs over that of the inputs. On the dashed line nothing changes."
 
     return picture(draw, (5.2, 4.6))
-
-
-def _over_angles(net: Network, angles: np.ndarray, dimension: int) -> np.ndarray:
-    """K of a vector of length sqrt(dimension), whose coordinates are of size 1, and the vector turned."""
-    x = np.zeros((len(angles), dimension))
-    x[:, 0], x[:, 1] = np.cos(angles), np.sin(angles)
-    K = np.asarray(kernel(net)(np.sqrt(dimension) * np.eye(1, dimension), np.sqrt(dimension) * x))
-    if K.shape != (1, len(angles)):
-        raise DataError(
-            f"the network `{net.name}` has {K.shape[0]} outputs for a vector",
-            remedy="Curves over an angle are for networks that map a vector to one number.",
-        )
-    return K[0]
-
-
-def _named(given: T | Mapping[str, T], name: str = "") -> Mapping[str, T]:
-    """Several things by name, or one under a name that a legend does not need."""
-    return given if isinstance(given, Mapping) else {name: given}
-
-
-def _draw_curves(ax: Axes, curves: Mapping[str, tuple[np.ndarray, np.ndarray]], **looks: Any) -> None:
-    """Draw curves (x, y) by name, with a legend if there are several."""
-    for k, (name, (x, y)) in enumerate(curves.items()):
-        ax.plot(x, y, label=minus(name), **{"linewidth": 1.7, **line_style(k), **looks})
-    plain_axes(ax)
-    if len(curves) > 1:
-        ax.legend(fontsize=8, frameon=False)
 
 
 def convergence(verifications: Verification | Mapping[str, Verification], title: str = "") -> Picture:
@@ -221,3 +191,72 @@ def convergence(verifications: Verification | Mapping[str, Verification], title:
         )
 
     return picture(draw, (5.2, 4.0))
+
+
+def _over_angles(net: Network, angles: np.ndarray, dimension: int) -> np.ndarray:
+    """K of a vector of length sqrt(dimension), whose coordinates are of size 1, and the vector turned."""
+    x = np.zeros((len(angles), dimension))
+    x[:, 0], x[:, 1] = np.cos(angles), np.sin(angles)
+    K = np.asarray(kernel(net)(np.sqrt(dimension) * np.eye(1, dimension), np.sqrt(dimension) * x))
+    if K.shape != (1, len(angles)):
+        raise DataError(
+            f"the network `{net.name}` has {K.shape[0]} outputs for a vector",
+            remedy="Curves over an angle are for networks that map a vector to one number.",
+        )
+    return K[0]
+
+
+def _named(given: T | Mapping[str, T], name: str = "") -> Mapping[str, T]:
+    """Several things by name, or one under a name that a legend does not need."""
+    return given if isinstance(given, Mapping) else {name: given}
+
+
+def _draw_curves(ax: Axes, curves: Mapping[str, tuple[np.ndarray, np.ndarray]], **looks: Any) -> None:
+    """Draw curves (x, y) by name, with a legend if there are several."""
+    for k, (name, (x, y)) in enumerate(curves.items()):
+        ax.plot(x, y, label=minus(name), **{"linewidth": 1.7, **line_style(k), **looks})
+    plain_axes(ax)
+    if len(curves) > 1:
+        ax.legend(fontsize=8, frameon=False)
+
+
+def distance_lines(
+    ax: Axes,
+    widths: Sequence[int],
+    lines: Sequence[tuple[str, np.ndarray]],
+    title: str = "",
+    *,
+    beside: bool = False,
+) -> None:
+    """Draw geometric means of distances (widths, samples) with two standard errors, and a slope of -1/2.
+
+    A shade holds the middle half of the distances, if there are few lines; the legend stands `beside` many.
+    """
+    from matplotlib.ticker import FixedLocator
+
+    means = [np.exp(log_means(distances)[0]) for _, distances in lines]
+    for k, ((label, distances), mean) in enumerate(zip(lines, means, strict=True)):
+        colour, marker = COLOURS[k % len(COLOURS)], "osD^vP*Xdph<"[k % 12]
+        if len(lines) <= 6:  # more shades than that hide each other
+            low, high = np.quantile(distances, (0.25, 0.75), axis=1)
+            ax.fill_between(widths, low, high, color=colour, alpha=0.12, linewidth=0)
+        factor = np.exp(2 * log_means(distances)[1])
+        looks = {"color": colour, "linewidth": 1.4, "elinewidth": 0.9, "markersize": 4.5, "marker": marker}
+        ax.errorbar(widths, mean, mean * [1 - 1 / factor, factor - 1], label=minus(label), **looks)
+    # A dashed line of slope -1/2 below the others.
+    slope = 0.62 * min(mean[-1] for mean in means) * np.sqrt(widths[-1] / np.asarray(widths, float))
+    ax.plot(
+        widths, slope, color=INK, linestyle=(0, (4, 3)), linewidth=1.0, label=r"$1/\sqrt{\mathrm{width}}$"
+    )
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log")
+    ax.yaxis.set_major_locator(FixedLocator([m * 10.0**e for e in range(-5, 2) for m in (1, 2, 5)]))
+    ax.yaxis.set_major_formatter("{x:g}")
+    ax.set_xticks(widths, [str(w) for w in widths])  # powers of two read better than 10^1.5
+    ax.minorticks_off()
+    plain_axes(ax)
+    ax.set(xlabel="width", ylabel="relative Frobenius distance to the limit", title=title)
+    legend = ax.legend(fontsize=8, frameon=not beside, framealpha=0.9, edgecolor="none")
+    if beside:
+        legend.set_loc("center left")
+        legend.set_bbox_to_anchor((1.01, 0.5))

@@ -10,8 +10,7 @@ from numpy.typing import ArrayLike
 
 from netsor.errors import DataError
 from netsor.limits import Result
-from netsor.plots.panels import heat_map
-from netsor.plots.style import INK, Picture, picture
+from netsor.plots.style import INK, Picture, colour_bar, picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,11 +67,11 @@ def kernel_map(
     if isinstance(kernel, Result):
         largest = f"{kernel.bound.largest:.1e} (largest entry {np.abs(K).max():.3g})"
         caption += f" Largest error of an entry: {largest}."
+    # Negative correlations take a diverging map with white at 0.
     signed = {"limits": (-1.0, 1.0), "cmap": "PuOr_r", "line": INK}
 
     def draw(ax: Axes) -> str:
         words = labels if len(labels) <= 48 else ()
-        # Negative correlations take a diverging map with white at 0.
         looks = signed if correlation and matrix.min() < 0 else {}
         heat_map(ax, matrix, words, title, breaks=breaks, scale=what.lower(), **looks)
         if not words:
@@ -80,6 +79,32 @@ def kernel_map(
         return caption
 
     return picture(draw, (6.2, 5.6))
+
+
+def heat_map(
+    ax: Axes,
+    matrix: np.ndarray,
+    labels: Sequence[str] = (),
+    title: str = "",
+    *,
+    breaks: Sequence[int] = (),
+    limits: tuple[float | None, float | None] = (None, None),
+    scale: str = "",
+    line: str = "white",
+    cmap: str = "viridis",
+) -> None:
+    """Draw a matrix with words on both axes, a colour bar, and lines where a new input begins."""
+    image = ax.imshow(matrix, cmap=cmap, interpolation="nearest", vmin=limits[0], vmax=limits[1])
+    if labels:
+        size = min(7.5, 250 / len(labels))  # points: what fits beside a row
+        ax.set_xticks(range(len(labels)), labels, rotation=90, fontsize=size)
+        ax.set_yticks(range(len(labels)), labels, fontsize=size)
+    ax.tick_params(length=0 if labels else 3)
+    for row in breaks:
+        ax.axhline(row - 0.5, color=line, linewidth=1.3)
+        ax.axvline(row - 0.5, color=line, linewidth=1.3)
+    ax.set_title(title)
+    colour_bar(image, ax, scale)
 
 
 def values_of(kernel: Result | ArrayLike) -> np.ndarray:

@@ -59,8 +59,8 @@ class Convergence:
 
 
 def widths_up_to(largest: int) -> tuple[int, ...]:
-    """Powers of two from 32 to the largest."""
-    return tuple(2**k for k in range(5, max(largest.bit_length(), 7)) if 2**k <= max(largest, 64))
+    """Powers of two from 32 to the largest, at least two of them."""
+    return tuple(2**k for k in range(5, max(largest, 64).bit_length()))
 
 
 def measure(
@@ -72,19 +72,18 @@ def measure(
     """
     result = (ntk if tangent else kernel)(study.net).evaluate(study.inputs)
     mark = f"{'ntk' if tangent else 'kernel'} {fingerprint(study.net, study.inputs)}"
+    name = f"{study.name}_ntk" if tangent else study.name
     simulated = empirical_ntk if tangent else empirical_kernel
-    norm = np.linalg.norm(result.value)
-    rows = []
+    distances = []
     for width in widths:
 
         def draw(count: int, seeds: np.random.SeedSequence, width: int = width) -> np.ndarray:
             return simulated(study.net, study.inputs, width, count, seeds, dtype=np.float32, progress=False)
 
-        name = f"{study.name}_ntk" if tangent else study.name
         kernels = experiment.samples(name, mark, width, samples, draw, chunk=25)
         # Samples are kept in single precision, but the limit is not rounded to it.
-        rows.append(np.linalg.norm(kernels.astype(float) - result.value, axis=(1, 2)) / norm)
-    return Convergence(study, result, tuple(widths), np.array(rows))
+        distances.append(np.linalg.norm(kernels.astype(float) - result.value, axis=(1, 2)))
+    return Convergence(study, result, tuple(widths), np.array(distances) / np.linalg.norm(result.value))
 
 
 def fit_slope(widths: Sequence[int] | np.ndarray, distances: np.ndarray) -> Fit:
@@ -102,29 +101,25 @@ def fit_slope(widths: Sequence[int] | np.ndarray, distances: np.ndarray) -> Fit:
 
 
 def measured(
-    experiment: Experiment,
-    stem: str,
-    studies: Sequence[Study],
-    widths: Sequence[int],
-    samples: int,
-    tangent: bool = False,
+    experiment: Experiment, stem: str, studies: Sequence[Study], widths: Sequence[int], samples: int
 ) -> Generator[str, None, list[Convergence]]:
     """Measure studies and write tables of distances and slopes; yields the results as lines of text."""
     results = []
     for study in studies:
-        results.append(measure(experiment, study, widths, samples, tangent))
+        results.append(measure(experiment, study, widths, samples, tangent=stem == "ntk"))
         yield f"{study.title}: slope {results[-1].fit}"
     yield f"{'network':22} {'slope':>17}  {'from width 128':>17}  {'chi2/dof':>8}  {'limit error':>11}"
     distances: list[list[object]] = []
     slopes: list[list[object]] = []
+    wide = np.asarray(widths) >= 128
     for c in results:
-        fit, wide = c.fit, np.asarray(c.widths) >= 128
-        wide_fit = fit_slope(np.asarray(c.widths)[wide], c.distances[wide]) if wide.sum() > 1 else None
+        fit = c.fit
+        wide_fit = fit_slope(np.asarray(widths)[wide], c.distances[wide]) if wide.sum() > 1 else None
         from_128 = [wide_fit.slope, wide_fit.error] if wide_fit else ["", ""]
         limit_error = np.linalg.norm(c.limit.error) / np.linalg.norm(c.limit.value)
         ratio = f"{fit.chi2 / fit.freedom:.2f}" if fit.freedom else ""
         yield f"{c.study.title:22} {fit!s:>17}  {wide_fit or ''!s:>17}  {ratio:>8}  {limit_error:11.1e}"
-        for width, row in zip(c.widths, c.distances, strict=True):
+        for width, row in zip(widths, c.distances, strict=True):
             distances += [[c.study.name, width, k, d] for k, d in enumerate(row)]
         slopes.append([c.study.name, fit.slope, fit.error, fit.chi2, fit.freedom, *from_128, limit_error])
     header = ["network", "slope", "error", "chi2", "dof", "slope_from_128", "error_from_128", "limit_error"]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from netsor.files import write_csv
-from netsor.plots.maps import as_correlation
-from netsor.plots.panels import distance_lines, heat_map
+from netsor.plots.curves import distance_lines
+from netsor.plots.maps import as_correlation, heat_map
 from netsor.plots.style import RED, picture
-from netsor.reproduce.convergence import Convergence, measured
+from netsor.reproduce.convergence import measured
 from netsor.reproduce.experiment import Experiment
 from netsor.reproduce.studies import Study, paper_studies, tangent_studies, zoo_studies
 
@@ -34,7 +34,15 @@ def kernels_figure(
         write_csv(experiment.folder / f"kernels_{panel}_{c.study.name}.csv", ["", *names], rows)
 
     def draw(*axes: Axes) -> str:
-        _draw_matrices(axes[:4], results, correlations)
+        lowest = min(float(matrix.min()) for matrix in correlations[:3])  # sentences have one scale
+        for panel, ax, c, matrix in zip("ABCDE", axes, results, correlations, strict=False):
+            batches = not c.study.labels
+            limits = (float(matrix.min()) if batches else lowest, 1.0)
+            looks = {"limits": limits, "scale": "correlation", "line": RED if batches else "white"}
+            title = f"{panel}  {c.study.title}"
+            heat_map(ax, matrix, c.study.labels, title, breaks=c.study.breaks, **looks)
+            if batches:
+                ax.set(xlabel="image", ylabel="image")
         lines = [(f"{c.study.title}, slope {c.fit.text}", c.distances) for c in results]
         distance_lines(axes[4], widths, lines, f"E  distance of {samples} random networks to the limit")
         return (
@@ -52,20 +60,6 @@ def kernels_figure(
     yield f"wrote {files} and 6 tables (kernels_*.csv)"
 
 
-def _draw_matrices(
-    axes: Sequence[Axes], results: Sequence[Convergence], correlations: Sequence[np.ndarray]
-) -> None:
-    """Draw the correlations of the sentences on one scale, and those of the batches on their own."""
-    lowest = min(float(matrix.min()) for matrix in correlations[:3])
-    for panel, ax, c, matrix in zip("ABCD", axes, results, correlations, strict=True):
-        title, batches = f"{panel}  {c.study.title}", not c.study.labels
-        limits = (float(matrix.min()) if batches else lowest, 1.0)
-        looks = {"limits": limits, "scale": "correlation", "line": RED if batches else "white"}
-        heat_map(ax, matrix, c.study.labels, title, breaks=c.study.breaks, **looks)
-        if batches:
-            ax.set(xlabel="image", ylabel="image")
-
-
 def zoo_figure(
     experiment: Experiment, widths: Sequence[int], samples: int, images: np.ndarray | None = None
 ) -> Iterator[str]:
@@ -81,18 +75,17 @@ def ntk_figure(experiment: Experiment, widths: Sequence[int], samples: int) -> I
 def _distances_figure(
     experiment: Experiment, stem: str, studies: Sequence[Study], widths: Sequence[int], samples: int
 ) -> Iterator[str]:
-    tangent = stem == "ntk"
-    kernels = "tangent kernels" if tangent else "kernels"
-    results = yield from measured(experiment, stem, studies, widths, samples, tangent)
+    results = yield from measured(experiment, stem, studies, widths, samples)
+    networks = f"the {'tangent ' if stem == 'ntk' else ''}kernels of {samples} random networks"
 
     def draw(ax: Axes) -> str:
         ordered = sorted(results, key=lambda c: -np.log(c.distances[-1]).mean())
         lines = [(f"{c.study.title}, {c.fit.text}", c.distances) for c in ordered]
-        title = f"Distance of the {kernels} of {samples} random networks to the limit, with fitted slopes"
+        title = f"Distance of {networks} to the limit, with fitted slopes"
         distance_lines(ax, widths, lines, title, beside=True)
         farthest = max(results, key=lambda c: abs(c.fit.deviation))
         return (
-            f"Relative Frobenius distance of the {kernels} of {samples} random networks to the limit, for "
+            f"Relative Frobenius distance of {networks} to the limit, for "
             "every network of the zoo: geometric mean with two standard errors. The numbers are the slopes "
             "of the log distance by weighted least squares, with one standard error; the theory says -0.5. "
             f"The farthest is {farthest.study.title}, by {abs(farthest.fit.deviation):.1f} standard errors."

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from netsor.data import sentences
 from netsor.files import write_csv
 from netsor.limits import kernel
-from netsor.plots.maps import as_correlation
-from netsor.plots.panels import heat_map, joint_histogram, radius_histogram
-from netsor.plots.style import picture
+from netsor.plots.maps import as_correlation, heat_map
+from netsor.plots.style import INK, colour_bar, picture
 from netsor.reproduce.experiment import Experiment, fingerprint
 from netsor.reproduce.studies import Study, paper_studies
 from netsor.simulation import empirical_kernel, simulate
@@ -30,11 +29,14 @@ class RnnNumbers:
 
     study: Study
     width: int
+    last: list[int]  # the rows of the outputs after each sentence
     cosines: np.ndarray
     correlation: np.ndarray
     covariance: np.ndarray
     deviation: np.ndarray
     outputs: np.ndarray
+    # Of a Gaussian inside its level curves at 1, 2 and 3 sigma: 1 - exp(-r^2 / 2).
+    inside_predicted: ClassVar[np.ndarray] = 1 - np.exp(-0.5 * np.array([1.0, 4.0, 9.0]))
 
     @property
     def ratio(self) -> np.ndarray:
@@ -44,14 +46,13 @@ class RnnNumbers:
     @property
     def lazy_dog(self) -> tuple[float, float]:
         """("lazy" of sentence 2, "dog" of sentence 1): cosine of the words, correlation of the outputs."""
-        row, col = len(self.study.labels) - 2, self.study.breaks[0] - 1
+        row, col = self.last[1] - 1, self.last[0]
         return float(self.cosines[row, col]), float(self.correlation[row, col])
 
     @property
     def predicted(self) -> np.ndarray:
         """The limiting covariance of the two final outputs."""
-        last = _last_words(self.study)
-        return self.covariance[np.ix_(last, last)]
+        return self.covariance[np.ix_(self.last, self.last)]
 
     @property
     def radii(self) -> np.ndarray:
@@ -65,16 +66,6 @@ class RnnNumbers:
         """Fraction of networks inside the level curves at 1, 2 and 3 sigma."""
         return np.array([np.mean(self.radii < r) for r in (1, 2, 3)])
 
-    @property
-    def inside_predicted(self) -> np.ndarray:
-        """The same for the Gaussian: 1 - exp(-r^2 / 2)."""
-        return 1 - np.exp(-0.5 * np.array([1.0, 4.0, 9.0]))
-
-
-def _last_words(study: Study) -> list[int]:
-    """The rows of the outputs after each sentence."""
-    return [study.breaks[0] - 1, len(study.labels) - 1]
-
 
 def rnn_numbers(experiment: Experiment, *, samples: int, width: int) -> RnnNumbers:
     """The limit, 100 simulated covariances, and the final outputs of `samples` networks."""
@@ -83,7 +74,7 @@ def rnn_numbers(experiment: Experiment, *, samples: int, width: int) -> RnnNumbe
     vectors = np.concatenate([s.vectors for s in sentences()])
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     covariance = kernel(net)(inputs)
-    mark, last = fingerprint(net, inputs), _last_words(study)
+    mark, last = fingerprint(net, inputs), [study.breaks[0] - 1, len(study.labels) - 1]
 
     def kernels(count: int, seeds: np.random.SeedSequence) -> np.ndarray:
         return empirical_kernel(net, inputs, width, count, seeds, progress=False)
@@ -93,14 +84,10 @@ def rnn_numbers(experiment: Experiment, *, samples: int, width: int) -> RnnNumbe
 
     simulated = experiment.samples("rnn_kernels", f"kernel {mark}", width, NETWORKS, kernels, chunk=10)
     final = experiment.samples("rnn_outputs", f"outputs {mark}", width, samples, outputs, chunk=50)
+    deviation = np.sqrt(((simulated - covariance) ** 2).mean(0))
+    correlation = as_correlation(covariance)
     return RnnNumbers(
-        study=study,
-        width=width,
-        cosines=unit @ unit.T,
-        correlation=as_correlation(covariance),
-        covariance=covariance,
-        deviation=np.sqrt(((simulated - covariance) ** 2).mean(0)),
-        outputs=final.astype(float),
+        study, width, last, unit @ unit.T, correlation, covariance, deviation, final.astype(float)
     )
 
 
@@ -117,7 +104,7 @@ def rnn_figure(experiment: Experiment, *, samples: int, width: int) -> Iterator[
         write_csv(experiment.folder / f"rnn_{panel}_{name}.csv", ["", *words], rows)
     header = ["after sentence 1", "after sentence 2"]
     write_csv(experiment.folder / "rnn_E_outputs.csv", header, list(numbers.outputs))
-    files = experiment.write("rnn", picture(lambda *axes: _draw(axes, numbers), (13.5, 8.6), "ABC\nDEF"))
+    files = experiment.write("rnn", picture(lambda *axes: _draw(numbers, *axes), (13.5, 8.6), "ABC\nDEF"))
     yield f"wrote {files} and 5 tables (rnn_*.csv)"
 
 
@@ -137,26 +124,20 @@ def _findings(numbers: RnnNumbers) -> Iterator[str]:
         yield f"  inside {r} sigma: {share:.4f}, predicted {predicted:.4f} +- {error:.4f}"
 
 
-def _draw(axes: Sequence[Axes], numbers: RnnNumbers) -> str:
+def _draw(numbers: RnnNumbers, *axes: Axes) -> str:
     """Draw the six panels; returns the caption."""
     lowest = min(0.0, numbers.cosines.min(), numbers.correlation.min())  # A and B have one scale
     maps = (
         (numbers.cosines, "A  cosines of the word vectors", (lowest, 1.0), "cosine"),
         (numbers.correlation, "B  correlation of the limit", (lowest, 1.0), "correlation"),
-        (numbers.covariance, "C  covariance of the limit", None, "covariance"),
-        (numbers.deviation, "D  deviation of simulations from C", None, "standard deviation"),
+        (numbers.covariance, "C  covariance of the limit", (None, None), "covariance"),
+        (numbers.deviation, "D  deviation of simulations from C", (None, None), "standard deviation"),
     )
-    words, breaks = numbers.study.labels, numbers.study.breaks
+    study, count = numbers.study, len(numbers.outputs)
     for ax, (matrix, title, limits, scale) in zip(axes, maps, strict=False):
-        heat_map(ax, matrix, words, title, breaks=breaks, limits=limits, scale=scale)
-    labels = ("output after sentence 1, “… the dog”", "output after sentence 2, “… the lazy dog”")
-    title = f"E  final outputs of {len(numbers.outputs):,} networks"
-    joint_histogram(axes[4], numbers.outputs, numbers.predicted, labels, title)
-    radius_histogram(axes[5], numbers.radii, "F  the same, by distance from the centre")
-    return _caption(numbers)
-
-
-def _caption(numbers: RnnNumbers) -> str:
+        heat_map(ax, matrix, study.labels, title, breaks=study.breaks, limits=limits, scale=scale)
+    _draw_outputs(axes[4], numbers.outputs, numbers.predicted)
+    _draw_radii(axes[5], numbers.radii)
     cosine, correlation = numbers.lazy_dog
     shares = ", ".join(f"{100 * s:.1f}" for s in numbers.inside)
     wanted = ", ".join(f"{100 * s:.1f}" for s in numbers.inside_predicted)
@@ -167,7 +148,38 @@ def _caption(numbers: RnnNumbers) -> str:
         f"these words, is {correlation:.2f}. (C) Covariance in the limit. "
         f"(D) Entrywise root mean square deviation from C of the covariances of {NETWORKS} random networks: "
         f"median {100 * np.median(numbers.ratio):.1f}%, largest {100 * numbers.ratio.max():.1f}% of the "
-        f"limit. (E) The two final outputs of {len(numbers.outputs):,} random networks, and the limit's "
+        f"limit. (E) The two final outputs of {count:,} random networks, and the limit's "
         f"level curves: {shares}% of them lie inside 1, 2, 3 sigma; the Gaussian has {wanted}%. (F) Their "
         "distances from the centre, and the density that the limit predicts."
     )
+
+
+def _draw_outputs(ax: Axes, pairs: np.ndarray, covariance: np.ndarray) -> None:
+    """Draw a two-dimensional histogram with the level curves of a centred Gaussian at 1, 2 and 3 sigma."""
+    reach = 3.8 * np.sqrt(np.diag(covariance)).max()
+    grid = np.linspace(-reach, reach, int(np.clip(len(pairs) ** 0.45, 24, 100)) + 1)
+    _, _, _, image = ax.hist2d(pairs[:, 0], pairs[:, 1], bins=(grid, grid), cmap="magma")
+    angles = np.linspace(0, 2 * np.pi, 200)
+    ellipse = np.linalg.cholesky(covariance) @ np.stack([np.cos(angles), np.sin(angles)])
+    for radius in (1, 2, 3):
+        ax.plot(*(radius * ellipse), color="white", linestyle=(0, (4, 2)), linewidth=1.0)
+        top = radius * ellipse[:, np.argmax(ellipse[1])]
+        place = {"xytext": (0, 2), "textcoords": "offset points", "ha": "center", "va": "bottom"}
+        ax.annotate(f"{radius} sigma", (top[0], top[1]), color="white", fontsize=7, **place)
+    ax.set(xlabel="output after sentence 1, “… the dog”", ylabel="output after sentence 2, “… the lazy dog”")
+    ax.set(aspect="equal", title=f"E  final outputs of {len(pairs):,} networks")
+    colour_bar(image, ax, "networks per cell")
+
+
+def _draw_radii(ax: Axes, radii: np.ndarray) -> None:
+    """Draw the distances of points to the centre of a plane Gaussian, in sigma, and r exp(-r^2 / 2)."""
+    edges = np.linspace(0, 4.5, int(np.clip(len(radii) ** 0.4, 18, 60)) + 1)
+    looks = {"color": "#f0a35e", "edgecolor": "white", "linewidth": 0.4}
+    ax.hist(radii, edges.tolist(), density=True, label="networks", **looks)
+    r = np.linspace(0, 4.5, 300)
+    ax.plot(r, r * np.exp(-0.5 * r**2), color=INK, linewidth=1.5, label=r"limit, $r\,e^{-r^2/2}$")
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.set(xlabel="distance from the centre in the limit's sigma", ylabel="density", xlim=(0, 4.5))
+    ax.set_title("F  the same, by distance from the centre")
+    ax.set_box_aspect(1)
+    ax.legend(fontsize=8, frameon=False)
