@@ -6,7 +6,6 @@
 | `curves` | `spectrum`, `angle`, `correlation_map`, `convergence` |
 | `phases` | `phase_diagram`, `sensitivity` |
 | `processes` | `samples`, `training` |
-| `moving` | which variances a phase diagram moves |
 | `style` | colours, sizes and `Picture` |
 
 Each returns a `Picture`, which a notebook shows and `save` writes. Its caption says what is drawn, in which

@@ -12,7 +12,7 @@ from netsor.build.network import Network
 from netsor.errors import DataError
 from netsor.limits import Result, kernel
 from netsor.plots.maps import eigenvalue_fractions, values_of
-from netsor.plots.style import COLOURS, INK, Picture, line_style, minus, picture, plain_axes
+from netsor.plots.style import COLOURS, INK, Picture, minus, picture, plain_axes
 from netsor.verify import Verification, log_means
 
 if TYPE_CHECKING:
@@ -213,8 +213,10 @@ def _named(given: T | Mapping[str, T], name: str = "") -> Mapping[str, T]:
 
 def _draw_curves(ax: Axes, curves: Mapping[str, tuple[np.ndarray, np.ndarray]], **looks: Any) -> None:
     """Draw curves (x, y) by name, with a legend if there are several."""
+    dashes = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (5, 2, 1, 2)))
     for k, (name, (x, y)) in enumerate(curves.items()):
-        ax.plot(x, y, label=minus(name), **{"linewidth": 1.7, **line_style(k), **looks})
+        line = {"linewidth": 1.7, "color": COLOURS[k % len(COLOURS)], "linestyle": dashes[k % len(dashes)]}
+        ax.plot(x, y, label=minus(name), **{**line, **looks})
     plain_axes(ax)
     if len(curves) > 1:
         ax.legend(fontsize=8, frameon=False)

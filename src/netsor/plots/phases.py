@@ -5,20 +5,32 @@ number chi, which deep in the network depends on the variances alone. Where chi 
 (order), where chi > 1 they part (chaos), and at chi = 1 signals and gradients reach the greatest depth (Poole
 et al. 2016, Schoenholz et al. 2017). They derived chi for MLPs, var_w E[phi'^2]; here it is measured on the
 limit itself, at two depths, so that it holds for any architecture that is repeated.
+
+A diagram moves variances by the role of a parameter in the program and not by its name. var_w is the variance
+of each hidden matrix, var_b that of each bias: a vector of mean 0. A readout is neither, nor is a bias of the
+output, because one more layer leaves them as they are. A matrix on data moves where it belongs to the layers,
+as the first of them (in an MLP of `depth` matrices, one is on data). It does not move where all layers have
+matrices between widths, as in a residual network, which embeds its input.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from netsor.arguments import shown
+from netsor.build.joint_program import joint
 from netsor.build.network import Network
+from netsor.errors import DataError
+from netsor.gp.tied import tied_groups
+from netsor.lang.program import MatrixLaw, Normal
+from netsor.lang.types import A
 from netsor.limits import KernelFn, kernel
-from netsor.plots.moving import Groups, Tied, moving
 from netsor.plots.style import INK, Picture, colour_bar, picture
 from netsor.progress import bar
 
@@ -26,6 +38,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PAIR = ((1.0, -0.5, 0.5, 1.5), (1.5, 0.5, 2.0, 1.0))  # any two inputs will do
+Tied = Mapping[str, Sequence[str]] | Sequence[Sequence[str]]
+Names = tuple[str, ...]  # of variances
 
 
 def sensitivity(
@@ -86,14 +100,16 @@ def sensitivity(
     near = [first, *(first + step * (second - first) for step in steps)]
     depths = [d for d in (depth, depth // 2, depth // 4) if d >= 3] + [2]
     network = cache(make)
-    groups = moving(network, depths[0], near, tied, biased=bool(np.any(up > 0)))
+    moved = _moved(network, depths[0], near, tied, biased=bool(np.any(up > 0)))
     kernels = cache(lambda d: kernel(network(d)))
 
-    def chi(variances: Mapping[str, float]) -> float:
+    def distances(d: int, *variances: float) -> tuple[np.ndarray, np.ndarray]:
+        pairs = zip(moved(d), variances, strict=True)
+        return _distances(kernels(d), near, {name: var for names, var in pairs for name in names})
+
+    def chi(w: float, b: float) -> float:
         for d in depths:
-            (before, ratio_before), (after, ratio) = (
-                _distances(kernels(k), groups(k), near, variances) for k in (d - 1, d)
-            )
+            (before, ratio_before), (after, ratio) = distances(d - 1, w, b), distances(d, w, b)
             # Relative to the variance, smaller distances are rounding, and larger ones saturate.
             usable = np.flatnonzero((ratio_before > 1e-9) & (ratio > 1e-9) & (ratio < 1e-3))
             if len(usable):
@@ -104,19 +120,18 @@ def sensitivity(
     values = []
     with bar(progress, across.size, "measuring order and chaos") as advance:
         for w, b in zip(across.flat, up.flat, strict=True):
-            values.append(chi({"var_w": float(w), "var_b": float(b)}))
+            values.append(chi(float(w), float(b)))
             advance()
     return np.reshape(values, across.shape)
 
 
 def _distances(
-    K: KernelFn, groups: Groups, near: list[np.ndarray], variances: Mapping[str, float]
+    K: KernelFn, near: list[np.ndarray], params: Mapping[str, float]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Squared distances of the first input to the next ones, and those relative to the variance.
 
     They are means over the outputs of an input.
     """
-    params = {name: variances[axis] for axis in variances for name in groups[axis]}
     covariance = np.asarray(K(near, params=params))
     rows = len(covariance) // len(near)
     variance = np.diagonal(covariance).reshape(len(near), rows)
@@ -124,6 +139,73 @@ def _distances(
     cross = np.stack([np.diagonal(covariance[:rows, k : k + rows]) for k in starts])
     squared = np.mean(variance[0] + variance[1:] - 2 * cross, axis=1)
     return squared, np.mean(1 - cross / np.sqrt(variance[0] * variance[1:]), axis=1)
+
+
+def _moved(
+    make: Callable[[int], Network], depth: int, inputs: list[np.ndarray], tied: Tied | None, *, biased: bool
+) -> Callable[[int], Sequence[Names]]:
+    """The names that var_w and var_b move in the network of each depth up to `depth`.
+
+    `tied` has groups of names for var_w and for var_b, in this order or by axis; None takes them by their
+    roles. If var_b is ever above 0 (`biased`), it must move something.
+    """
+    roles = cache(lambda d: _roles(make(d), inputs))
+    hidden, *further = roles(depth)
+    names = [*hidden, *chain(*further)]
+    if tied is None:
+        added = len(hidden) - len(roles(depth - 1)[0])
+        first_on_data = len(hidden) < added * depth
+
+        def moved(d: int) -> Sequence[Names]:
+            matrices, on_data, biases, _ = roles(d)
+            return (*matrices, *on_data) if first_on_data else matrices, biases
+    else:
+        patterns = _by_axis(tied)
+        tied_groups(patterns, names)  # refuses names that the deepest network lacks
+
+        def moved(d: int) -> Sequence[Names]:
+            return tied_groups(patterns, chain(*roles(d)), partial=True)
+
+    matrices, biases = moved(depth)
+    if not matrices or (biased and not biases):
+        axis, what = ("var_b", "bias") if matrices else ("var_w", "hidden matrix")
+        raise DataError(
+            f"{axis} moves nothing: the network has no {what}, or none is tied to it",
+            remedy=f"Name those that move, as in tied=[['W*'], ['b*']]; known: {', '.join(names)}."
+            + (" Or leave var_b at 0." if axis == "var_b" else ""),
+        )
+    return cache(moved)
+
+
+def _roles(net: Network, inputs: list[np.ndarray]) -> tuple[Names, Names, Names, Names]:
+    """The names of hidden matrices, of matrices on data, of biases, and of other vectors."""
+    read = joint(net, inputs)
+    program = read.tangent.source if read.tangent else read.program
+    readouts = {term.readout for output in program.outputs for term in output.terms}
+    hidden, on_data, biases, without = [], [], [], []
+    for s in program.inputs:
+        if isinstance(s.law, MatrixLaw) and isinstance(s.type, A):
+            (on_data if isinstance(s.type.cols, int) else hidden).append(s.name)
+        elif isinstance(s.law, Normal) and isinstance(s.law.cov, float) and not s.law.each:
+            is_bias = s.name not in readouts and not np.any(s.law.mean)
+            (biases if is_bias else without).append(s.name)
+    return tuple(hidden), tuple(on_data), tuple(biases), tuple(without)
+
+
+def _by_axis(tied: Tied) -> list[Iterable[str]]:
+    """The groups of var_w and var_b; an axis without a group moves nothing."""
+    if isinstance(tied, Mapping):
+        unknown = [axis for axis in tied if axis not in ("var_w", "var_b")]
+        if unknown:
+            raise DataError(f"tied[{shown(unknown[0])}]", remedy="Tie names to var_w and var_b.")
+        return [tied.get("var_w", ()), tied.get("var_b", ())]
+    groups = list(tied) if isinstance(tied, list | tuple) else []
+    if not 1 <= len(groups) <= 2:
+        raise DataError(
+            f"tied={shown(tied)}",
+            remedy="Give a group of names or patterns for var_w, and one for var_b: [['W*'], ['b*']].",
+        )
+    return [*groups, ()][:2]
 
 
 def phase_diagram(

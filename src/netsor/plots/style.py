@@ -120,12 +120,6 @@ def picture(draw: Callable[..., str], size: tuple[float, float], mosaic: str = "
     return Picture(figure, caption)
 
 
-def line_style(k: int) -> dict[str, Any]:
-    """Colour and dashes of the k-th line."""
-    dashes = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (5, 2, 1, 2)))
-    return {"color": COLOURS[k % len(COLOURS)], "linestyle": dashes[k % len(dashes)]}
-
-
 def plain_axes(ax: Axes) -> None:
     """Draw a light grid behind everything, and no frame above and to the right."""
     ax.grid(color="#d8dbe2", linewidth=0.6)
