@@ -28,8 +28,8 @@ class Correlations:
 
     place: str
     inputs: tuple[int, int]
-    names: tuple[str, ...]
-    values: tuple[float, ...]
+    names: Sequence[str]
+    values: Sequence[float]
 
 
 @dataclass
@@ -69,7 +69,7 @@ def find(
     with _part(findings, "tangent kernel (NTK)"):
         findings.ntk = kernel(tangent(net), seed=seed, progress=progress).evaluate(inputs)
     with _part(findings, "correlation along the network"):
-        findings.correlations = _correlations(net, inputs[:3], nngp, seed)
+        findings.correlations = list(_correlations(net, inputs[:3], nngp, seed))
     with _part(findings, "finite networks"):
         findings.verification = verify(net, inputs[:3], widths, samples, seed, progress=progress)
     return findings
@@ -86,57 +86,47 @@ def _part(findings: Findings, what: str) -> Iterator[None]:
         findings.missing[what] = str(error)
 
 
-def _correlations(net: Network, inputs: list[Any], nngp: Result, seed: int) -> list[Correlations]:
+def _correlations(net: Network, inputs: list[Any], nngp: Result, seed: int) -> Iterator[Correlations]:
     """Correlations of the first input with the next ones: at each of their outputs, or layer by layer."""
     sizes = output_sizes(net, inputs)
-    if min(sizes) > 1:
-        return _over_outputs(nngp.value, sizes)
-    return _over_layers(net, inputs, seed) if nngp.plan.exact else []
-
-
-def _over_outputs(K: np.ndarray, sizes: Sequence[int]) -> list[Correlations]:
-    """Read from the kernel: output t of the first input and output t of another."""
-    starts = np.cumsum([0, *sizes])
-    correlations = []
+    if min(sizes) == 1:
+        if nngp.plan.exact:
+            yield from _over_layers(net, inputs, seed)
+        return
+    K, starts = nngp.value, np.cumsum([0, *sizes])
     for j, size in enumerate(sizes[1:], 1):
-        rows = np.arange(min(sizes[0], size))[:MOST_PLACES]
+        rows = np.arange(min(sizes[0], size, MOST_PLACES))
         columns = starts[j] + rows
         values = _correlation(K[rows, columns], K[rows, rows], K[columns, columns])
-        names = tuple(f"output {t + 1}" for t in rows)
-        correlations.append(Correlations("output", (0, j), names, tuple(values.tolist())))
-    return correlations
+        yield Correlations("output", (0, j), [f"output {t + 1}" for t in rows], values.tolist())
 
 
-def _over_layers(net: Network, inputs: list[Any], seed: int) -> list[Correlations]:
+def _over_layers(net: Network, inputs: list[Any], seed: int) -> Iterator[Correlations]:
     """At the linear combinations of the program, which are the preactivations of its layers."""
     joint = program(net, *inputs)
     names = [s.name for s in joint.of(LinComb)]
-    count = len(names) // len(inputs)
-    if not count or len(names) % len(inputs):
-        return []
+    count, remainder = divmod(len(names), len(inputs))
+    if not count or remainder:
+        return
     places = sorted({round(k) for k in np.linspace(0, count - 1, min(count, MOST_PLACES))})
-    rows = [[names[j * count + k] for k in places] for j in range(len(inputs))]
-    if any(joint.types[a] != joint.types[b] for row in rows for a, b in zip(rows[0], row, strict=True)):
-        return []  # inputs of other shapes: their layers do not correspond
+    first, *further = ([names[j * count + k] for k in places] for j in range(len(inputs)))
+    if any(joint.types[a] != joint.types[b] for row in further for a, b in zip(first, row, strict=True)):
+        return  # inputs of other shapes: their layers do not correspond
     L = limit(net, *inputs, seed=seed)
-    variances = [[_diagonal(L.sigma(name)) for name in row] for row in rows]
-    correlations = []
-    for j in range(1, len(inputs)):
-        cross = [_diagonal(L.sigma(a, b)) for a, b in zip(rows[0], rows[j], strict=True)]
-        blocks = zip(cross, variances[0], variances[j], strict=True)
-        values = tuple(float(np.mean(_correlation(*block))) for block in blocks)
-        correlations.append(Correlations("layer", (0, j), tuple(rows[0]), values))
-    return correlations
+
+    def sigma(a: str, b: str) -> np.ndarray:
+        """The covariances of the corresponding members of two blocks."""
+        table = np.asarray(L.sigma(a, b), float)
+        size = round(np.sqrt(table.size))
+        return np.diagonal(table.reshape(size, size))
+
+    for j, row in enumerate(further, 1):
+        pairs = zip(first, row, strict=True)
+        blocks = [_correlation(sigma(a, b), sigma(a, a), sigma(b, b)) for a, b in pairs]
+        yield Correlations("layer", (0, j), first, [float(np.mean(block)) for block in blocks])
 
 
 def _correlation(cross: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Correlations from covariances and variances; 0 where a variance is 0."""
     scale = np.sqrt(first * second)
     return np.divide(cross, scale, out=np.zeros_like(scale), where=scale > 0)
-
-
-def _diagonal(sigma: ArrayLike) -> np.ndarray:
-    """The covariances of the corresponding members of two blocks."""
-    table = np.asarray(sigma, float)
-    size = round(np.sqrt(table.size))
-    return np.diagonal(table.reshape(size, size))

@@ -78,7 +78,6 @@ def render(findings: Findings, command: str = "") -> str:
         kernels.append(("ntk", "Tangent kernel (NTK): the kernel of training", findings.ntk))
     return template.render(
         found=findings,
-        title=f"Network {findings.net.name}",
         style=STYLE,
         source=source_of(findings.net),
         parameters=parameter_rows(findings.net),
@@ -87,7 +86,7 @@ def render(findings: Findings, command: str = "") -> str:
         plan=findings.nngp.plan._repr_html_(),
         kernels=kernels,
         charts=_charts(findings, kernels),
-        facts=_facts(findings),
+        largest=np.abs(findings.nngp.value).max(),
         versions=_versions(),
         command=command,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -96,10 +95,8 @@ def render(findings: Findings, command: str = "") -> str:
 
 def _charts(findings: Findings, kernels: Sequence[tuple[str, str, Result]]) -> dict[str, str]:
     """Draw the charts, as SVG by the name of their place on the page."""
-    charts = {
-        name: heat_map(kernel.value, "", findings.labels, errors=kernel.error) for name, _, kernel in kernels
-    }
-    spectra = [_spectrum(title.partition(":")[0], kernel.value) for _, title, kernel in kernels]
+    charts = {name: heat_map(K.value, "", findings.labels, errors=K.error) for name, _, K in kernels}
+    spectra = [_spectrum(title.partition(":")[0], K.value) for _, title, K in kernels]
     charts["spectrum"] = curves(spectra, "", "number of the eigenvalue", "fraction of the sum", wide=480)
     if findings.correlations:
         lines = [_correlation_curve(c) for c in findings.correlations]
@@ -111,13 +108,9 @@ def _charts(findings: Findings, kernels: Sequence[tuple[str, str, Result]]) -> d
 
 
 def _spectrum(name: str, kernel: np.ndarray) -> Curve:
-    fractions, total = eigenvalue_fractions(kernel), np.trace(kernel)
-    numbers = range(1, len(fractions) + 1)
-    hints = [
-        f"eigenvalue {k}: {f * total:.4g}, {f:.3g} of the sum"
-        for k, f in zip(numbers, fractions, strict=True)
-    ]
-    return Curve(name, numbers, fractions.tolist(), hints=hints if len(hints) <= 200 else ())
+    fractions, total = eigenvalue_fractions(kernel).tolist(), np.trace(kernel)
+    hints = [f"eigenvalue {k}: {f * total:.4g}, {f:.3g} of the sum" for k, f in enumerate(fractions, 1)]
+    return Curve(name, range(1, len(hints) + 1), fractions, hints=hints if len(hints) <= 200 else ())
 
 
 def _correlation_curve(c: Correlations) -> Curve:
@@ -126,29 +119,10 @@ def _correlation_curve(c: Correlations) -> Curve:
     return Curve(name, range(1, len(c.values) + 1), c.values, hints=hints)
 
 
-def _facts(findings: Findings) -> list[tuple[str, str]]:
-    K = findings.nngp
-    shown, whole = len(findings.program.statements), K.plan.statements
-    statements = f"{shown} on the first input"
-    if shown != whole:
-        statements += f", {whole} on all of them together, which is what is planned"
-    shapes = sorted({str(np.shape(array)) for array in findings.program.data.values()})
-    return [
-        ("inputs", f"{findings.inputs}; data of the first: {', '.join(shapes)}"),
-        ("rows of the kernel", str(len(K.value))),
-        ("statements of the program", statements),
-        ("computed", "exactly" if K.plan.exact else "sampled in part"),
-        ("largest error of an entry", f"{K.bound.largest:.1e} (largest entry {np.abs(K.value).max():.4g})"),
-    ]
-
-
-def _versions() -> list[tuple[str, str]]:
-    versions = [
-        ("netsor", netsor.__version__),
-        ("Python", platform.python_version()),
-        ("machine", f"{platform.system()} {platform.machine()}"),
-    ]
+def _versions() -> dict[str, str]:
+    machine = f"{platform.system()} {platform.machine()}"
+    versions = {"netsor": netsor.__version__, "Python": platform.python_version(), "machine": machine}
     for name in ("numpy", "scipy", "numba", "jax"):
         with suppress(PackageNotFoundError):  # an extra that is not installed
-            versions.append((name, version(name)))
+            versions[name] = version(name)
     return versions
