@@ -5,9 +5,8 @@ The steps are those of the paper: assign nodes to layers, order each layer, plac
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from html import escape
 from itertools import pairwise
 from statistics import fmean
@@ -49,35 +48,34 @@ class Edge:
     colour: str = ""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Spot:
     """Where a node is, or where a long line crosses a layer; (x, y) is the middle of its left side."""
 
-    layer: int
-    width: float
-    height: float
+    width: float = 0.0
+    height: float = 6.0
+    layer: int = 0
     x: float = 0.0
     y: float = 0.0
+    before: list[_Spot] = field(default_factory=list)  # the ends of its lines in the layers beside it
+    after: list[_Spot] = field(default_factory=list)
 
 
 def draw(nodes: Sequence[Box], edges: Sequence[Edge], title: str) -> str:
     """Draw a graph as SVG. The nodes must be sorted so that every edge leads forward."""
-    layers = _layers(nodes, edges)
-    spots = {n.name: _Spot(layers[n.name], n.width, n.height) for n in nodes}
-    paths = [_path(k, e, spots) for k, e in enumerate(edges)]
-    before, after = _neighbours(paths)
-    columns = _ordered(spots, before, after)
-    _place([[spots[name] for name in column] for column in columns])
-    for sweep in range(6):  # towards the neighbours, and apart from each other
-        for column in columns if sweep % 2 == 0 else reversed(columns):
-            for name in column:
-                beside = [spots[neighbour].y for neighbour in before[name] + after[name]]
-                spots[name].y = fmean(beside or [spots[name].y])
-            _spread([spots[name] for name in column])
-    width = max(s.x + s.width for s in spots.values())
-    low = min(s.y - s.height / 2 for s in spots.values())
-    height = max(s.y + s.height / 2 for s in spots.values()) - low
-    lines = "".join(_line(e, [spots[p] for p in path]) for e, path in zip(edges, paths, strict=True))
+    spots = {n.name: _Spot(n.width, n.height) for n in nodes}
+    _assign_layers(list(spots.values()), [(spots[e.source], spots[e.target]) for e in edges])
+    columns: list[list[_Spot]] = [[] for _ in range(max(s.layer for s in spots.values()) + 1)]
+    for spot in spots.values():
+        columns[spot.layer].append(spot)
+    paths = [_path(spots[e.source], spots[e.target], columns) for e in edges]
+    _order(columns)
+    _place(columns)
+    everywhere = [spot for column in columns for spot in column]
+    width = max(s.x + s.width for s in everywhere)
+    low = min(s.y - s.height / 2 for s in everywhere)
+    height = max(s.y + s.height / 2 for s in everywhere) - low
+    lines = "".join(_line(e, path) for e, path in zip(edges, paths, strict=True))
     boxes = "".join(_box(n, spots[n.name]) for n in nodes)
     return (
         f'<svg role="img" aria-label="{escape(title)}" width="{width + 4:.0f}" height="{height + 16:.0f}" '
@@ -85,58 +83,48 @@ def draw(nodes: Sequence[Box], edges: Sequence[Edge], title: str) -> str:
     )
 
 
-def _neighbours(paths: Iterable[Sequence[str]]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """The names before and after each name on the paths."""
-    before, after = defaultdict(list), defaultdict(list)
-    for path in paths:
-        for a, b in pairwise(path):
-            before[b].append(a)
-            after[a].append(b)
-    return before, after
-
-
-def _layers(nodes: Sequence[Box], edges: Sequence[Edge]) -> dict[str, int]:
+def _assign_layers(spots: list[_Spot], edges: Sequence[tuple[_Spot, _Spot]]) -> None:
     """The longest path to each node; a node without a path to it stands just before the first user."""
-    before, after = _neighbours((e.source, e.target) for e in edges)
-    layer: dict[str, int] = {}
-    for n in nodes:
-        layer[n.name] = max((layer[s] + 1 for s in before[n.name]), default=0)
+    for spot in spots:
+        spot.layer = max((source.layer + 1 for source, target in edges if target is spot), default=0)
     # Weights and data have no predecessors. At the far left, their lines would cross the whole graph.
-    for n in reversed(nodes):
-        if not before[n.name] and after[n.name]:
-            layer[n.name] = min(layer[t] for t in after[n.name]) - 1
-    return layer
+    for spot in reversed(spots):
+        users = [target.layer for source, target in edges if source is spot]
+        if users and all(target is not spot for _, target in edges):
+            spot.layer = min(users) - 1
 
 
-def _path(number: int, edge: Edge, spots: dict[str, _Spot]) -> list[str]:
-    """The spots that a line crosses, one in every layer."""
-    between = range(spots[edge.source].layer + 1, spots[edge.target].layer)
-    crossings = {f"line {number} in layer {layer}": _Spot(layer, 0.0, 6.0) for layer in between}
-    spots |= crossings
-    return [edge.source, *crossings, edge.target]
+def _path(source: _Spot, target: _Spot, columns: Sequence[list[_Spot]]) -> list[_Spot]:
+    """The spots that a line crosses, one in every layer, which become neighbours."""
+    path = [source, *(_Spot(layer=layer) for layer in range(source.layer + 1, target.layer)), target]
+    for crossing in path[1:-1]:
+        columns[crossing.layer].append(crossing)
+    for a, b in pairwise(path):
+        a.after.append(b)
+        b.before.append(a)
+    return path
 
 
-def _ordered(
-    spots: dict[str, _Spot], before: dict[str, list[str]], after: dict[str, list[str]]
-) -> list[list[str]]:
-    """Order each layer by the mean position of the neighbours, in sweeps forward and back."""
-    columns: list[list[str]] = [[] for _ in range(max(s.layer for s in spots.values()) + 1)]
-    for name, spot in spots.items():
-        columns[spot.layer].append(name)
-    # The barycentre heuristic; the exact order with the fewest crossings is NP-hard to find.
-    order = {name: k for column in columns for k, name in enumerate(column)}
+def _order(columns: list[list[_Spot]]) -> None:
+    """Order each layer by the mean position of the neighbours, in sweeps forward and back.
+
+    This is the barycentre heuristic; the exact order with the fewest crossings is NP-hard to find.
+    """
+    for column in columns:
+        _number(column)
     for sweep in range(6):  # more sweeps change little
-        forward = sweep % 2 == 0
-        beside = before if forward else after
-        for column in columns if forward else reversed(columns):
-            column.sort(key=lambda name: fmean([order[b] for b in beside[name]] or [order[name]]))
-            order |= {name: k for k, name in enumerate(column)}
-    return columns
+        for column in reversed(columns) if sweep % 2 else columns:
+            column.sort(key=lambda s: fmean([t.y for t in (s.after if sweep % 2 else s.before)] or [s.y]))
+            _number(column)
 
 
-def _place(columns: Sequence[Sequence[_Spot]]) -> None:
-    """Place columns side by side, each of them centred."""
-    gap = 54.0  # pixels between columns: a label of a few letters fits
+def _number(column: Sequence[_Spot]) -> None:
+    for k, spot in enumerate(column):
+        spot.y = k
+
+
+def _place(columns: list[list[_Spot]]) -> None:
+    """Place columns side by side and centred, then pull spots towards their neighbours."""
     left = 0.0
     for column in columns:
         wide = max(spot.width for spot in column)
@@ -145,7 +133,11 @@ def _place(columns: Sequence[Sequence[_Spot]]) -> None:
             spot.x = left + (wide - spot.width) / 2
             spot.y = top + spot.height / 2
             top += spot.height + _APART
-        left += wide + gap
+        left += wide + 54.0  # pixels between columns: a label of a few letters fits
+    for column in 3 * [*columns, *reversed(columns)]:
+        for spot in column:
+            spot.y = fmean([beside.y for beside in spot.before + spot.after] or [spot.y])
+        _spread(column)
 
 
 def _spread(column: Sequence[_Spot]) -> None:
