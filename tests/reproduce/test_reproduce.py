@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import netsor as ns
+from netsor.cli.reproduce import widths_up_to
 from netsor.data import cifar10, digits, sentences
 from netsor.errors import DataError
 from netsor.files import replacing, write_npz
@@ -24,7 +25,6 @@ from netsor.reproduce import (
     tangent_studies,
     zoo_studies,
 )
-from netsor.reproduce.convergence import widths_up_to
 from netsor.reproduce.experiment import fingerprint
 from netsor.reproduce.rnn import rnn_figure, rnn_numbers
 

@@ -16,25 +16,24 @@ class Commands(TyperGroup):
     """All commands: their errors and warnings are printed as messages, without a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
-        before = warnings.showwarning  # restored below: tests run several commands in one process
+        standard = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
             if issubclass(category, NetsorWarning):
                 _print_error(f"Warning: {message}")
             else:
-                before(message, category, *where)
+                standard(message, category, *where)
 
-        warnings.showwarning = show
-        try:
-            return super().invoke(ctx)
-        except NetsorError as error:
-            complain(f"{type(error).__name__}: {error}")
-        except OSError as error:
-            complain(f"{error.filename or 'file'}: {error.strerror or error}")
-        except KeyboardInterrupt:
-            complain("interrupted", 130)
-        finally:
-            warnings.showwarning = before
+        with warnings.catch_warnings():  # restored: tests run several commands in one process
+            warnings.showwarning = show
+            try:
+                return super().invoke(ctx)
+            except NetsorError as error:
+                complain(f"{type(error).__name__}: {error}")
+            except OSError as error:
+                complain(f"{error.filename or 'file'}: {error.strerror or error}")
+            except KeyboardInterrupt:
+                complain("interrupted", 130)
 
 
 # Commands import what they need when they run, so that `netsor --help` does not wait for SciPy.

@@ -11,7 +11,7 @@ import typer
 import netsor as ns
 from netsor.build.tangent_network import TangentNetwork
 from netsor.cli.app import app, complain
-from netsor.cli.loading import inputs_of, is_program, load_network, load_npz, load_program
+from netsor.cli.loading import Inputs, inputs_of, load_network, load_npz, load_program
 from netsor.cli.shared_options import (
     Data,
     Method,
@@ -28,7 +28,6 @@ from netsor.cli.shared_options import (
 )
 from netsor.errors import DataError
 from netsor.files import write_npz
-from netsor.limits import Result
 
 T = TypeVar("T", ns.Network, ns.Program)
 KernelOutput = Annotated[
@@ -82,29 +81,23 @@ def kernel(
         return
     if any((tile, workers, scheduler, part, resume, verify)):
         raise DataError("tiles, workers and parts are for stores", remedy="Give a store: -o K.zarr.")
-    result, labels, starts = _kernel(target, data, ntk, rates, options)
+    read, (x, y, names) = _load(target, data, ntk, rates)
+    labels, starts = [], []
+    if isinstance(read, ns.Program):
+        result = ns.limit(read, **options).kernel()
+    else:
+        result = ns.kernel(read, **options).evaluate(x, y)
+        if y is None:  # otherwise the kernel is not square: its rows have no labels of their own
+            labels, starts = labels_of(read, x, names, len(result.value))
     explanation = result.explain()
     if output is not None:
-        names = {"labels": np.array(labels, str), "starts": np.array(starts, int)}
-        write_npz(output, {"K": result.value, "error": result.error, "plan": explanation, **names})
+        arrays = {"labels": np.array(labels, str), "starts": np.array(starts, int)}
+        write_npz(output, {"K": result.value, "error": result.error, "plan": explanation, **arrays})
         typer.echo(f"wrote {output}: K {result.value.shape}, largest error {result.error.max():.1e}")
     else:
         _print_matrix(result.value)
     if explain:
         typer.echo(explanation)
-
-
-def _kernel(
-    target: str, data: Path | None, ntk: bool, rates: str, options: dict[str, Any]
-) -> tuple[Result, list[str], list[int]]:
-    """The kernel of a network or a program, and labels and starts of inputs if its rows have labels."""
-    if is_program(target):
-        return ns.limit(_tangent_if(ntk, rates, _program(target, data)), **options).kernel(), [], []
-    net, (x, y, names) = load_network(target), inputs_of(data)
-    result = ns.kernel(_tangent_if(ntk, rates, net), **options).evaluate(x, y)
-    if y is not None:  # the kernel is not square: its rows have no labels of their own
-        return result, [], []
-    return result, *labels_of(net, x, names, len(result.value))
 
 
 def _part(text: str) -> tuple[int, int]:
@@ -124,12 +117,11 @@ def plan(
     rates: Rates = "ntk",
 ) -> None:
     """Say what a kernel takes, without computing it: methods, samples, work and memory."""
-    if is_program(target):
-        tangent_program = _tangent_if(ntk, rates, _program(target, data))
-        typer.echo(str(ns.limit(tangent_program, method=method, tol=tol).plan()))
-        return
-    net, (x, y, _) = _tangent_if(ntk, rates, load_network(target)), inputs_of(data)
-    typer.echo(str(ns.kernel(net, method=method, tol=tol).plan(x, y)))
+    read, (x, y, _) = _load(target, data, ntk, rates)
+    if isinstance(read, ns.Program):
+        typer.echo(str(ns.limit(read, method=method, tol=tol).plan()))
+    else:
+        typer.echo(str(ns.kernel(read, method=method, tol=tol).plan(x, y)))
 
 
 @app.command()
@@ -142,10 +134,8 @@ def simulate(
     output: Annotated[Path | None, output_option(help="Write the outputs of all networks as .npz.")] = None,
 ) -> None:
     """Simulate random networks of finite width and print the second moments of their outputs."""
-    if is_program(target):
-        outputs = ns.simulate(_program(target, data), None, width, samples, seed)
-    else:
-        outputs = ns.simulate(load_network(target), inputs_of(data)[0], width, samples, seed)
+    read, (x, _, _) = _load(target, data)
+    outputs = ns.simulate(read, x, width, samples, seed)
     if output is not None:
         write_npz(output, {"outputs": outputs, "width": width, "seed": seed})
         typer.echo(f"wrote {output}: outputs {outputs.shape}")
@@ -202,6 +192,17 @@ def train(
         typer.echo(f"wrote {output}: {len(moments)} times, {len(new)} inputs")
 
 
+def _load(
+    target: str, data: Path | None, ntk: bool = False, rates: str = "ntk"
+) -> tuple[ns.Network | ns.Program, Inputs]:
+    """A network and its inputs, or a program, which has its own data; or the tangent of either."""
+    if not target.endswith(".netsor"):
+        return _tangent_if(ntk, rates, load_network(target)), inputs_of(data)
+    if data is not None:
+        raise DataError("a program has its own data", remedy=f"Leave out {data}.")
+    return _tangent_if(ntk, rates, load_program(Path(target))), (None, None, [])
+
+
 def _tangent_if(ntk: bool, rates: str, target: T) -> T | TangentNetwork:
     """The tangent of a network or a program, or itself."""
     if not ntk:
@@ -211,12 +212,6 @@ def _tangent_if(ntk: bool, rates: str, target: T) -> T | TangentNetwork:
     if isinstance(target, ns.Program):
         return target.tangent(rates_of(rates))
     return ns.tangent(target, rates_of(rates))
-
-
-def _program(target: str, data: Path | None) -> ns.Program:
-    if data is not None:
-        raise DataError("a program has its own data", remedy=f"Leave out {data}.")
-    return load_program(Path(target))
 
 
 def labels_of(net: ns.Network, x: list[Any], names: list[str], rows: int) -> tuple[list[str], list[int]]:

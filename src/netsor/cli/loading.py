@@ -20,12 +20,7 @@ from netsor.errors import BuildError, DataError, NetsorError, ParseError
 from netsor.files import DAMAGED
 from netsor.lang import Program, parse
 
-Inputs = tuple[list[Any], list[Any] | None, list[str]]  # a set, perhaps a second set, names of the first
-
-
-def is_program(target: str) -> bool:
-    """Whether a target is a program in text form rather than FILE.py:network."""
-    return target.endswith(".netsor")
+Inputs = tuple[Any, list[Any] | None, list[str]]  # a set, perhaps a second set, names of the first
 
 
 def load_program(path: Path) -> Program:
@@ -51,22 +46,15 @@ def set_data(program: Program, settings: list[str]) -> Program:
         if name not in data:
             names = ", ".join(data) or "none"
             raise DataError(f"the program has no data `{name}`", remedy=f"Its data: {names}.")
-        data[name] = numbers(_array_of(name, text), f"the data `{name}`")
+        try:
+            array = load_array(Path(text)) if text.endswith(".npy") else json.loads(text)
+        except (ValueError, RecursionError):
+            remedy = f"Write --data '{name}=[1, 0.5]', or a .npy file."
+            raise DataError(f"`{text:.60}` is not an array of numbers", remedy=remedy) from None
+        data[name] = numbers(array, f"the data `{name}`")
     program = replace(program, data=data)
     program.check()
     return program
-
-
-def _array_of(name: str, text: str) -> Any:
-    if text.endswith(".npy"):
-        return load_array(Path(text))
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        raise DataError(
-            f"`{text:.60}` is not an array of numbers",
-            remedy=f"Write --data '{name}=[1, 0.5]', or a .npy file.",
-        ) from None
 
 
 def load_network(target: str) -> Network:
@@ -131,10 +119,10 @@ def _run(path: Path) -> dict[str, Any]:
 
 def inputs_of(data: Path | None) -> Inputs:
     """The inputs in DATA, which a network needs."""
-    return load_inputs(data_files([data] if data else [], None)[0])
+    return load_inputs(data_files([data] if data else [])[0])
 
 
-def data_files(data: list[Path], inputs: list[Path] | None) -> list[Path]:
+def data_files(data: list[Path], inputs: list[Path] | None = None) -> list[Path]:
     """The files with inputs, given as arguments or by the old option."""
     files = [*data, *(inputs or [])]
     if not files:
@@ -144,17 +132,17 @@ def data_files(data: list[Path], inputs: list[Path] | None) -> list[Path]:
 
 def load_inputs(path: Path, *, one: bool = False) -> Inputs:
     """Read inputs; with `one`, a .npy array is a single input."""
-    arrays = load_npz(path) if path.suffix == ".npz" else {}
-    if path.suffix == ".npy":
+    arrays, problem = {}, "is neither .npy nor .npz"
+    if path.suffix == ".npz":
+        arrays, problem = load_npz(path), "has no arrays"
+    elif path.suffix == ".npy":
         array = load_array(path)
         if one:
             return [array], None, [path.stem]
-        if array.ndim:
-            arrays = {"x": array}
+        arrays, problem = {"x": array} if array.ndim else {}, "holds a single number"
     if not arrays:
-        problems = {".npy": "holds a single number", ".npz": "has no arrays"}
         raise DataError(
-            f"{path} {problems.get(path.suffix, 'is neither .npy nor .npz')}",
+            f"{path} {problem}",
             remedy="A .npy array has the inputs along its first axis. In a .npz file an array called x does "
             "so too (and y, for a second set); otherwise each array is one input, and arrays name.0, name.1 "
             "are the parts of one.",
@@ -162,12 +150,6 @@ def load_inputs(path: Path, *, one: bool = False) -> Inputs:
     if "x" in arrays and set(arrays) <= {"x", "y"} and not one:
         x, y = list(arrays["x"]), arrays.get("y")
         return x, None if y is None else list(y), [str(k) for k in range(len(x))]
-    inputs = _joined_parts(arrays)
-    return list(inputs.values()), None, list(inputs)
-
-
-def _joined_parts(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Each array an input; name.0, name.1, ... together are a tuple."""
     inputs: dict[str, Any] = {}
     for key, array in arrays.items():
         part = re.fullmatch(r"(.+)\.(\d+)", key)
@@ -175,10 +157,10 @@ def _joined_parts(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
             inputs[key] = array
         else:
             inputs.setdefault(part[1], {})[int(part[2])] = array
-    return {
-        key: tuple(value[k] for k in sorted(value)) if isinstance(value, dict) else value
-        for key, value in inputs.items()
-    }
+    for key, value in inputs.items():
+        if isinstance(value, dict):  # name.0, name.1, ... together are a tuple
+            inputs[key] = tuple(value[k] for k in sorted(value))
+    return list(inputs.values()), None, list(inputs)
 
 
 def load_array(path: Path) -> np.ndarray:
@@ -188,8 +170,9 @@ def load_array(path: Path) -> np.ndarray:
 
 def load_npz(path: Path) -> dict[str, np.ndarray]:
     """All arrays of a .npz file."""
-    what, remedy = "a .npz file of arrays of numbers", "Write it with numpy.savez."
-    return _load(path, lambda stored: {key: stored[key] for key in stored.files}, what, remedy)
+    return _load(
+        path, lambda npz: dict(npz.items()), "a .npz file of arrays of numbers", "Write it with numpy.savez."
+    )
 
 
 def _load(path: Path, kind: Callable[[Any], Any], what: str, remedy: str) -> Any:

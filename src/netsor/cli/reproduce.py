@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from netsor.cli.app import complain, reproduce_app
-
-if TYPE_CHECKING:
-    import numpy as np
 
 Out = Annotated[
     Path, typer.Option(help="Folder for the figure, tables and finished samples.", file_okay=False)
@@ -29,13 +26,12 @@ Images = Annotated[
 FullWidths = Annotated[bool, typer.Option("--full", help="Take widths up to 8192, as in the paper.")]
 
 
-def _report(out: Path, seed: int, figure: Callable[..., Iterator[str]], *args: Any, **options: Any) -> None:
-    """Print the results of a figure; after an interrupt say what is kept."""
-    from netsor.reproduce import Experiment
-
-    experiment = Experiment(out, seed)
+def _report(out: Path, seed: int, figure: str, *args: Any, **options: Any) -> None:
+    """Print the results of a function of `netsor.reproduce`; after an interrupt say what is kept."""
+    reproduce = import_module("netsor.reproduce")
+    experiment = reproduce.Experiment(out, seed)
     try:
-        for line in figure(experiment, *args, **options):
+        for line in getattr(reproduce, figure)(experiment, *args, **options):
             typer.echo(line)
     except KeyboardInterrupt:
         complain(
@@ -56,57 +52,39 @@ def rnn(
     seed: Seed = 0,
 ) -> None:
     """Draw the paper's first figure: infinite-width theory predicts the simple RNN."""
-    from netsor.reproduce import rnn_figure
-
-    count = 100_000 if full else samples
-    _report(out, seed, rnn_figure, samples=count, width=width)
+    _report(out, seed, "rnn_figure", samples=100_000 if full else samples, width=width)
 
 
-@reproduce_app.command()
-def kernels(
-    out: Out = Path("out"),
-    full: FullWidths = False,
-    max_width: MaxWidth = 1024,
-    samples: Samples = 100,
-    seed: Seed = 0,
-    images: Images = None,
-) -> None:
-    """Draw the kernels of simple RNN, GRU, transformer and batchnorm, and their finite networks."""
-    from netsor.reproduce import kernels_figure
+def _add_command(name: str, help_: str) -> None:
+    """Add the command of a figure that compares kernels of networks, among them batches of images."""
 
-    _report(out, seed, kernels_figure, _widths(full, max_width), samples, _batches(images))
+    @reproduce_app.command(name, help=help_)
+    def figure(
+        out: Out = Path("out"),
+        full: FullWidths = False,
+        max_width: MaxWidth = 1024,
+        samples: Samples = 100,
+        seed: Seed = 0,
+        images: Images = None,
+    ) -> None:
+        from netsor.data import cifar10
+
+        batches = None if images is None else cifar10(images)
+        _report(out, seed, f"{name}_figure", widths_up_to(8192 if full else max_width), samples, batches)
 
 
-@reproduce_app.command()
-def zoo(
-    out: Out = Path("out"),
-    full: FullWidths = False,
-    max_width: MaxWidth = 1024,
-    samples: Samples = 100,
-    seed: Seed = 0,
-    images: Images = None,
-) -> None:
-    """Draw how finite networks approach the limit, for every network of the zoo."""
-    from netsor.reproduce import zoo_figure
-
-    _report(out, seed, zoo_figure, _widths(full, max_width), samples, _batches(images))
+_add_command(
+    "kernels", "Draw the kernels of simple RNN, GRU, transformer and batchnorm, and their finite networks."
+)
+_add_command("zoo", "Draw how finite networks approach the limit, for every network of the zoo.")
 
 
 @reproduce_app.command()
 def ntk(out: Out = Path("out"), max_width: MaxWidth = 512, samples: Samples = 100, seed: Seed = 0) -> None:
     """Draw how tangent kernels approach the limit: the figure of Tensor Programs II."""
-    from netsor.reproduce import ntk_figure
-
-    _report(out, seed, ntk_figure, _widths(False, max_width), samples)
+    _report(out, seed, "ntk_figure", widths_up_to(max_width), samples)
 
 
-def _widths(full: bool, max_width: int) -> tuple[int, ...]:
-    from netsor.reproduce.convergence import widths_up_to
-
-    return widths_up_to(8192 if full else max_width)
-
-
-def _batches(images: Path | None) -> np.ndarray | None:
-    from netsor.data import cifar10
-
-    return None if images is None else cifar10(images)
+def widths_up_to(largest: int) -> tuple[int, ...]:
+    """Powers of two from 32 to the largest."""
+    return tuple(2**k for k in range(5, largest.bit_length()))

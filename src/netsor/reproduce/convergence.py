@@ -58,11 +58,6 @@ class Convergence:
         return fit_slope(self.widths, self.distances)
 
 
-def widths_up_to(largest: int) -> tuple[int, ...]:
-    """Powers of two from 32 to the largest, at least two of them."""
-    return tuple(2**k for k in range(5, max(largest, 64).bit_length()))
-
-
 def measure(
     experiment: Experiment, study: Study, widths: Sequence[int], samples: int, tangent: bool = False
 ) -> Convergence:
