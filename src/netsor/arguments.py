@@ -6,6 +6,7 @@ Each function takes the name of the argument for the message, and the class of e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from math import inf
 from os import PathLike
 from pathlib import Path
@@ -53,11 +54,7 @@ def whole(
     remedy: str = "",
     error: Error = DataError,
 ) -> int:
-    """Check an integer from `least` to `most`.
-
-    >>> whole("repeats", 3, 2)
-    3
-    """
+    """Check an integer from `least` to `most`."""
     if not is_integer(value, least, most):
         raise error(f"{name}={shown(value)}", remedy=remedy or f"`{name}` is an integer >= {least}.")
     return int(value)
@@ -69,20 +66,15 @@ def number(
     *,
     above: float = -inf,
     least: float = -inf,
-    below: float = inf,
     infinite: bool = False,
     remedy: str = "",
     error: Error = DataError,
 ) -> float:
-    """Check a real number between bounds, finite unless `infinite` is allowed.
-
-    >>> number("rate", 2, above=0)
-    2.0
-    """
+    """Check a real number above a bound, finite unless `infinite` is allowed."""
     real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     if real and not (isinstance(value, int) and value.bit_length() > 1000):  # a float cannot hold more
         given = float(value)
-        if above < given and least <= given and (given < below or (infinite and given == inf)):
+        if above < given and least <= given and (given < inf or infinite):
             return given
     bound = f" > {above:g}" if above > -inf else f" >= {least:g}" if least > -inf else ""
     raise error(f"{name}={shown(value)}", remedy=remedy or f"`{name}` is a number{bound}.")
@@ -144,14 +136,14 @@ def array(what: str, value: object, *, error: Error = DataError) -> np.ndarray:
 
 def file(name: str, value: object) -> Path:
     """Check a path that a file can have."""
+    why = ""
     if isinstance(value, str | PathLike) and str(value) and "\0" not in str(value):
-        path = Path(value)
         try:
-            path.stat()
-        except (FileNotFoundError, NotADirectoryError):
-            pass
-        except (OSError, UnicodeEncodeError) as error:  # a name that is too long, a folder without permission
-            why = error.strerror if isinstance(error, OSError) else "it cannot be encoded"
-            raise DataError(f"{name}={shown(value)}: {why}", remedy="Give the path of a file.") from None
-        return path
-    raise DataError(f"{name}={shown(value)}", remedy="Give the path of a file.")
+            with suppress(FileNotFoundError, NotADirectoryError):
+                Path(value).stat()
+            return Path(value)
+        except OSError as error:  # a name that is too long, a folder without permission
+            why = f": {error.strerror}"
+        except UnicodeEncodeError:
+            why = ": it cannot be encoded"
+    raise DataError(f"{name}={shown(value)}{why}", remedy="Give the path of a file.")

@@ -53,26 +53,18 @@ class Place:
 
     def picture(self) -> str:
         """Draw the line with its number, and carets under the columns `start` to `end`."""
-        if not self.text.strip():  # the source is not at hand, as in an interactive session
+        text, start, end = self.text, self.start, self.end
+        if not text.strip():  # the source is not at hand, as in an interactive session
             return ""
+        if len(text) > 200:  # show 200 characters around the columns
+            first = max(0, start - 100)
+            before, last = "..." if first else "", min(len(text), first + 200)
+            text = before + text[first:last] + ("..." if last < len(text) else "")
+            start, end = (min(column, last) - first + len(before) for column in (start, end))
         gutter = f"  {self.line} | "
-        text, start, end = self._window()
-        shift = len(text) - len(text.lstrip())
-        rows = [gutter + text.strip()]
-        if end > start:
-            rows.append(" " * (len(gutter) + start - shift) + "^" * (end - start))
-        return "\n".join(rows)
-
-    def _window(self) -> tuple[str, int, int]:
-        """The line and its columns; of a long line, 200 characters around them."""
-        if len(self.text) <= 200:
-            return self.text, self.start, self.end
-        first = max(0, self.start - 100)
-        last = min(len(self.text), first + 200)
-        before, after = "..." if first else "", "..." if last < len(self.text) else ""
-        start = self.start - first + len(before)
-        end = min(self.end, last) - first + len(before)
-        return f"{before}{self.text[first:last]}{after}", start, end
+        shift = len(gutter) - len(text) + len(text.lstrip())
+        carets = "\n" + " " * (start + shift) + "^" * (end - start) if end > start else ""
+        return gutter + text.strip() + carets
 
 
 class NetsorError(Exception):

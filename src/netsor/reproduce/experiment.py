@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ import numpy as np
 
 from netsor.build.joint_program import as_inputs, joint
 from netsor.build.network import Network
-from netsor.files import DAMAGED, write_npz, write_text
+from netsor.files import DAMAGED, write_csv, write_npz, write_text
 from netsor.gp.stores.identity import functions_of
 from netsor.plots.style import Picture
 from netsor.progress import bar
@@ -58,26 +58,31 @@ class Experiment:
         """
         path = self.folder / "samples" / f"{name}_{width}.npz"
         key = f"{mark} seed={self.seed} width={width} chunk={chunk}"
-        samples = _load(path, key)
-        self.reused += min(len(samples), count)
+        parts = _load(path, key)
+        stored = sum(map(len, parts))
+        self.reused += min(stored, count)
         # Only whole chunks are kept, so that chunk c always has the same seed.
-        first, last = len(samples) // chunk, -(-count // chunk)
-        unsaved: list[np.ndarray] = []
-        saved = monotonic()
-        title = f"drawing {name}, width {width}"
-        with one_blas_thread(), bar(None, max(last - first, 0), title) as advance:
+        chunks = range(stored // chunk, -(-count // chunk))
+        saved, unsaved = monotonic(), 0
+        with one_blas_thread(), bar(None, len(chunks), f"drawing {name}, width {width}") as advance:
             try:
-                for c in range(first, last):
+                for c in chunks:
                     seeds = np.random.SeedSequence(self.seed, spawn_key=(zlib.crc32(name.encode()), width, c))
-                    unsaved.append(draw(chunk, seeds))
-                    self.drawn += chunk
+                    parts.append(draw(chunk, seeds))
+                    self.drawn, unsaved = self.drawn + chunk, unsaved + chunk
                     advance()
                     if monotonic() - saved > 5.0:  # seconds that an end without a signal may lose
-                        samples, unsaved = _save(path, key, samples, unsaved), []
-                        saved = monotonic()
+                        write_npz(path, {"key": key, "samples": np.concatenate(parts)})
+                        saved, unsaved = monotonic(), 0
             finally:  # also after an interrupt: what is drawn is kept
-                samples = _save(path, key, samples, unsaved)
-        return samples[:count]
+                if unsaved:
+                    write_npz(path, {"key": key, "samples": np.concatenate(parts)})
+        return np.concatenate(parts)[:count]
+
+    def write_matrix(self, stem: str, names: Sequence[str], matrix: np.ndarray) -> None:
+        """Write a matrix as a table, with the names of its rows and columns."""
+        rows = [[name, *row] for name, row in zip(names, matrix, strict=True)]
+        write_csv(self.folder / f"{stem}.csv", ["", *names], rows)
 
     def write(self, stem: str, picture: Picture) -> str:
         """Write a figure as PNG and PDF, and its caption as text; returns the paths."""
@@ -87,18 +92,9 @@ class Experiment:
         return ", ".join(str(path) for path in (*paths, caption))
 
 
-def _save(path: Path, key: str, stored: np.ndarray, unsaved: list[np.ndarray]) -> np.ndarray:
-    """Write stored and new samples; returns all of them."""
-    if not unsaved:
-        return stored
-    samples = np.concatenate([stored, *unsaved] if len(stored) else unsaved)
-    write_npz(path, {"key": key, "samples": samples})
-    return samples
-
-
-def _load(path: Path, key: str) -> np.ndarray:
+def _load(path: Path, key: str) -> list[np.ndarray]:
     """The stored samples, or none where the file is missing, damaged or of another run."""
     with suppress(*DAMAGED), path.open("rb") as file, np.load(file) as stored:
         if str(stored["key"]) == key:
-            return stored["samples"]
-    return np.empty(0)
+            return [stored["samples"]]
+    return []

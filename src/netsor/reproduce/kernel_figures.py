@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from netsor.files import write_csv
 from netsor.plots.curves import distance_lines
 from netsor.plots.maps import as_correlation, heat_map
 from netsor.plots.style import RED, picture
@@ -30,8 +29,7 @@ def kernels_figure(
     correlations = [as_correlation(c.limit.value) for c in results]
     for panel, c, matrix in zip("ABCD", results, correlations, strict=True):
         names = c.study.labels or tuple(str(k) for k in range(len(matrix)))
-        rows = [[name, *row] for name, row in zip(names, matrix, strict=True)]
-        write_csv(experiment.folder / f"kernels_{panel}_{c.study.name}.csv", ["", *names], rows)
+        experiment.write_matrix(f"kernels_{panel}_{c.study.name}", names, matrix)
 
     def draw(*axes: Axes) -> str:
         lowest = min(float(matrix.min()) for matrix in correlations[:3])  # sentences have one scale

@@ -98,10 +98,8 @@ def rnn_figure(experiment: Experiment, *, samples: int, width: int) -> Iterator[
     """
     numbers = rnn_numbers(experiment, samples=samples, width=width)
     yield from _findings(numbers)
-    words = numbers.study.labels
     for panel, name in zip("ABCD", ("cosines", "correlation", "covariance", "deviation"), strict=True):
-        rows = [[word, *row] for word, row in zip(words, getattr(numbers, name), strict=True)]
-        write_csv(experiment.folder / f"rnn_{panel}_{name}.csv", ["", *words], rows)
+        experiment.write_matrix(f"rnn_{panel}_{name}", numbers.study.labels, getattr(numbers, name))
     header = ["after sentence 1", "after sentence 2"]
     write_csv(experiment.folder / "rnn_E_outputs.csv", header, list(numbers.outputs))
     files = experiment.write("rnn", picture(lambda *axes: _draw(numbers, *axes), (13.5, 8.6), "ABC\nDEF"))
