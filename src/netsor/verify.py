@@ -139,7 +139,13 @@ def verify(
     >>> print(ns.verify(ns.zoo.mlp(2), [[1.0, 2.0], [0.5, -1.0]], widths=(64, 256)).ok)
     True
     """
-    widths, start = _widths(widths), seed_sequence(seed)
+    given = tuple(widths) if isinstance(widths, list | tuple | np.ndarray | range) else ()
+    if not all(is_integer(n, 1) for n in given) or len(set(given)) < 2:
+        raise SimulationError(
+            f"widths={shown(widths)}",
+            remedy="The slope takes at least two different widths, integers >= 1: widths=(64, 256, 1024).",
+        )
+    widths, start = tuple(map(int, given)), seed_sequence(seed)
     remedy = "The spread of the networks takes at least 2 at each width, an integer."
     samples = whole("samples", samples, 2, remedy=remedy, error=SimulationError)
     result = kernel(net, **options).evaluate(x)
@@ -157,7 +163,10 @@ def verify(
         rows.append(np.linalg.norm(kernels - result.value, axis=(1, 2)) / norm)
     distances = np.array(rows)
     z, rounding = _deviation(kernels, result, widths[-1])
-    slope, error = _slope(np.asarray(widths), distances)
+    # Least squares of the mean log distance; its error follows from the spread of the samples.
+    x_log, (means, errors) = np.log(widths) - np.log(widths).mean(), log_means(distances)
+    weights = x_log / (x_log @ x_log)
+    slope, error = float(weights @ means), float(np.sqrt(np.sum((weights * errors) ** 2)))
     floor = float((np.linalg.norm(result.error) + np.linalg.norm(rounding)) / norm)
     return Verification(widths, distances, slope, error, z, result, floor)
 
@@ -186,25 +195,6 @@ def _deviation(kernels: np.ndarray, result: Result, width: int) -> tuple[float, 
             "relu(h - 8). Give larger widths=, more samples=, or inputs at which they are frequent.",
         )
     return float(np.sqrt(np.mean((gap / np.where(error > 0, error, 1.0)) ** 2))), rounding
-
-
-def _widths(widths: object) -> tuple[int, ...]:
-    """Check that there are at least two different widths, which a line needs."""
-    given = tuple(widths) if isinstance(widths, list | tuple | np.ndarray | range) else ()
-    if not all(is_integer(n, 1) for n in given) or len(set(given)) < 2:
-        raise SimulationError(
-            f"widths={shown(widths)}",
-            remedy="The slope takes at least two different widths, integers >= 1: widths=(64, 256, 1024).",
-        )
-    return tuple(int(n) for n in given)
-
-
-def _slope(widths: np.ndarray, distances: np.ndarray) -> tuple[float, float]:
-    """Least-squares slope of the mean log distance, and its standard error from the spread of samples."""
-    x = np.log(widths) - np.log(widths).mean()
-    weights = x / (x @ x)
-    means, errors = log_means(distances)
-    return float(weights @ means), float(np.sqrt(np.sum((weights * errors) ** 2)))
 
 
 def log_means(distances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -73,8 +74,7 @@ def kernel(
         if output.exists() and not (resume or part is not None):
             raise DataError(f"{output} is there already", remedy="Go on with it with --resume, or remove it.")
         engine = scheduler or workers  # the address of Dask, a number of processes, or None
-        k_of_n = None if part is None else _part(part)
-        into = {"tile": tile, "engine": engine, "part": k_of_n, "verify": verify}
+        into = {"tile": tile, "engine": engine, "part": _part(part), "verify": verify}
         K = ns.kernel(_tangent_if(ntk, rates, load_network(target)), **options)
         x, y, _ = inputs_of(data)
         typer.echo(f"{output}: {ns.gp.store(K, x, output, y, **into).status()}")
@@ -100,11 +100,10 @@ def kernel(
         typer.echo(explanation)
 
 
-def _part(text: str) -> tuple[int, int]:
-    k, _, count = text.partition("/")
-    if not (k.isdecimal() and count.isdecimal()):
+def _part(text: str | None) -> tuple[int, ...] | None:
+    if text is not None and not re.fullmatch(r"\d+/\d+", text):
         raise DataError(f"--part {text}", remedy="Write k/N, as in --part 3/8.")
-    return int(k), int(count)
+    return None if text is None else tuple(map(int, text.split("/")))
 
 
 @app.command()

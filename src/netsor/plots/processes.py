@@ -53,23 +53,36 @@ def samples(model: KernelFn | GP, x: ArrayLike, title: str = "", *, count: int =
     <picture: 5 functions drawn from the prior: networks of infinite width at random. Shade: two deviations.>
     """
     points = np.asarray(x, float)
-    if points.ndim == 3 and points.shape[2] == 2:
-        return _images(model, points, title, min(count, 4), seed)
-    line = points.reshape(len(points), -1)
-    if line.shape[1] != 1:
+    on_grid = points.ndim == 3 and points.shape[2] == 2
+    if not on_grid and points.size != len(points):
         raise DataError(
             f"inputs of shape {points.shape}",
             remedy="Give numbers (n,), or a grid of points (rows, columns, 2).",
         )
-    line = line[np.argsort(line[:, 0])]
-    functions, mean, std, caption = _draws(model, line, count, seed)
+    inputs = points.reshape(-1, 2) if on_grid else np.sort(points.reshape(-1, 1), axis=0)
+    count = min(count, 4) if on_grid else count
+    if isinstance(model, KernelFn):
+        functions, mean, std = (
+            sample(model, inputs, count, seed),
+            model.mean(inputs),
+            np.sqrt(model.diag(inputs)),
+        )
+        caption = f"{count} functions drawn from the prior: networks of infinite width at random."
+    elif model.flat:
+        functions, prediction = model.sample(inputs, count, seed), model.predict(inputs)
+        mean, std = prediction.mean, prediction.std
+        caption = f"{count} functions drawn from the posterior given {len(model.y)} data (dots)."
+    else:
+        raise DataError("the model has several targets", remedy="Fit it to one column, which is drawn.")
+    if on_grid:
+        return _images(functions.reshape(count, *points.shape[:2]), points, title, caption)
 
     def draw(ax: Axes) -> str:
-        _band(ax, line[:, 0], mean, std, color=COLOURS[4], alpha=0.25)
+        _band(ax, inputs[:, 0], mean, std, color=COLOURS[4], alpha=0.25)
         for k, values in enumerate(functions):
-            ax.plot(line[:, 0], values, color=COLOURS[k % len(COLOURS)], linewidth=1.1, alpha=0.9)
+            ax.plot(inputs[:, 0], values, color=COLOURS[k % len(COLOURS)], linewidth=1.1, alpha=0.9)
         if isinstance(model, GP):
-            ax.plot(line[:, 0], mean, color=INK, linewidth=2.0, label="mean")
+            ax.plot(inputs[:, 0], mean, color=INK, linewidth=2.0, label="mean")
             ax.plot(np.ravel(model.x), model.y[:, 0], "o", color=INK, markersize=4.5, zorder=5, label="data")
             ax.legend(fontsize=8, frameon=False)
         plain_axes(ax)
@@ -84,23 +97,8 @@ def _band(ax: Axes, x: np.ndarray, mean: np.ndarray, std: np.ndarray, **looks: A
     ax.fill_between(x, mean - 2 * std, mean + 2 * std, linewidth=0, **looks)
 
 
-def _draws(
-    model: KernelFn | GP, x: np.ndarray, count: int, seed: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
-    """Functions (count, inputs), their mean and deviation at the inputs, and a caption."""
-    if isinstance(model, GP):
-        if not model.flat:
-            raise DataError("the model has several targets", remedy="Fit it to one column, which is drawn.")
-        caption = f"{count} functions drawn from the posterior given {len(model.y)} data (dots)."
-        prediction = model.predict(x)
-        return model.sample(x, count, seed), prediction.mean, prediction.std, caption
-    caption = f"{count} functions drawn from the prior: networks of infinite width at random."
-    return sample(model, x, count, seed), model.mean(x), np.sqrt(model.diag(x)), caption
-
-
-def _images(model: KernelFn | GP, grid: np.ndarray, title: str, count: int, seed: int) -> Picture:
-    functions, _, _, caption = _draws(model, grid.reshape(-1, 2), count, seed)
-    images = functions.reshape(count, *grid.shape[:2])
+def _images(images: np.ndarray, grid: np.ndarray, title: str, caption: str) -> Picture:
+    """Draw functions of two inputs side by side, with one scale."""
     reach = np.abs(images).max()
     (top, left), (bottom, right) = grid[0, 0, ::-1], grid[-1, -1, ::-1]
     looks = {"cmap": "PuOr_r", "interpolation": "bilinear", "vmin": -reach, "vmax": reach}
@@ -113,7 +111,7 @@ def _images(model: KernelFn | GP, grid: np.ndarray, title: str, count: int, seed
         colour_bar(axes[0].images[0], list(axes), "output", fraction=0.02, pad=0.02, shrink=0.85)
         return caption
 
-    return picture(draw, (2.5 * count + 0.8, 3.3), "ABCD"[:count])
+    return picture(draw, (2.5 * len(images) + 0.8, 3.3), "ABCD"[: len(images)])
 
 
 def training(
