@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
 import numpy as np
 
@@ -101,15 +102,18 @@ class Curve:
     hints: Sequence[str] = ()  # what the pointer shows at each point instead of its coordinates
 
     @property
-    def ends(self) -> list[tuple[float, float]]:
-        """Both ends of the error bar of each point."""
-        return [(y * s, y / s) for y, s in zip(self.y, self.spread or [1.0] * len(self.y), strict=True)]
+    def ends(self) -> np.ndarray:
+        """Both ends of the error bar of each point, shape (2, points)."""
+        y, spread = np.asarray(self.y), np.asarray(1.0 if self.spread is None else self.spread)
+        return np.stack([y * spread, y / spread])
 
 
 class _Axis:
     """An axis that maps numbers to pixels, linearly or by their logarithm, with a margin of 6%."""
 
-    def __init__(self, values: Sequence[float], start: float, stop: float, logarithmic: bool) -> None:
+    def __init__(
+        self, values: Sequence[float] | np.ndarray, start: float, stop: float, logarithmic: bool
+    ) -> None:
         self.start, self.stop, self.logarithmic = start, stop, logarithmic
         scaled = np.log10(values) if logarithmic else np.asarray(values, float)
         low, high = float(scaled.min()), float(scaled.max())
@@ -117,29 +121,25 @@ class _Axis:
         margin = max(0.06 * (high - low), 0.05 if logarithmic else 1e-3 * max(abs(low), abs(high), 1e-300))
         self.low, self.high = low - margin, high + margin
 
-    def pixel(self, value: float) -> float:
-        scaled = math.log10(value) if self.logarithmic else value
+    def pixel(self, values: Any) -> Any:
+        """Where one number or several are."""
+        scaled = np.log10(values) if self.logarithmic else np.asarray(values)
         return self.start + (scaled - self.low) / (self.high - self.low) * (self.stop - self.start)
 
     def ticks(self) -> list[float]:
         """At most seven round numbers on the axis."""
-        if self.logarithmic:
-            return _logarithmic_ticks(self.low, self.high)
-        # The smallest step, 1, 2 or 5 times a power of ten, of which at most seven fit into the range.
-        seventh = (self.high - self.low) / 7
-        power = 10.0 ** math.floor(math.log10(seventh))
-        step = next(m * power for m in (1, 2, 5, 10, 20) if seventh <= m * power)
-        return [k * step for k in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
-
-
-def _logarithmic_ticks(low: float, high: float) -> list[float]:
-    """Round numbers between two powers of ten."""
-    for multiples in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 5), (1, 3), (1,)):
-        numbers = [m * 10.0**e for e in range(math.floor(low), math.ceil(high) + 1) for m in multiples]
-        numbers = [number for number in numbers if low <= math.log10(number) <= high]
-        if len(numbers) <= 7:
-            return numbers
-    return numbers[:: -(-len(numbers) // 6)]  # many decades: every second or third power
+        if not self.logarithmic:
+            # The smallest step, 1, 2 or 5 times a power of ten, of which at most seven fit into the range.
+            seventh = (self.high - self.low) / 7
+            power = 10.0 ** math.floor(math.log10(seventh))
+            step = next(m * power for m in (1, 2, 5, 10, 20) if seventh <= m * power)
+            return [k * step for k in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
+        powers = [10.0**e for e in range(math.floor(self.low), math.ceil(self.high) + 1)]
+        for multiples in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 5), (1, 3), (1,)):
+            numbers = [m * p for p in powers for m in multiples if self.low <= math.log10(m * p) <= self.high]
+            if len(numbers) <= 7:
+                return numbers
+        return numbers[:: -(-len(numbers) // 6)]  # many decades: every second or third power
 
 
 def curves(
@@ -152,8 +152,7 @@ def curves(
     height = 232 + top
     points = sorted({x for c in lines for x in c.x})
     across = _Axis(points, left, wide - 10, logarithmic)
-    ends = [y for c in lines for pair in c.ends for y in pair]
-    up = _Axis(ends, height - bottom, top, logarithmic)
+    up = _Axis(np.concatenate([c.ends.ravel() for c in lines]), height - bottom, top, logarithmic)
     marks = [_grid(across, up, points if len(points) <= 7 else across.ticks())]
     marks += [_marks_of(c, ink, across, up) for c, ink in zip(lines, inks, strict=True)]
     marks += [
@@ -182,17 +181,16 @@ def _grid(across: _Axis, up: _Axis, columns: Sequence[float]) -> str:
 
 def _marks_of(c: Curve, ink: str, across: _Axis, up: _Axis) -> str:
     """Draw a line, with points and error bars if there are few points."""
-    points = [(across.pixel(x), up.pixel(y)) for x, y in zip(c.x, c.y, strict=True)]
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    xs, ys = across.pixel(c.x), up.pixel(c.y)
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(xs, ys, strict=True))
     dash = ' stroke-dasharray="5 4"' if c.dashed else ""
     marks = [f'<polyline points="{path}" fill="none" stroke="{ink}" stroke-width="1.8"{dash}/>']
     # Many points would hide the line; a curve with hints keeps them for the pointer.
-    if c.dashed or (len(points) > 40 and not c.hints):
+    if c.dashed or (len(xs) > 40 and not c.hints):
         return marks[0]
     hints = c.hints or [f"{x:g}: {y:.4g}" for x, y in zip(c.x, c.y, strict=True)]
-    for (x, y), ends, hint in zip(points, c.ends, hints, strict=True):
+    for x, y, top, low, hint in zip(xs, ys, *up.pixel(c.ends), hints, strict=True):
         if c.spread is not None:
-            top, low = (up.pixel(end) for end in ends)
             marks.append(_segment(x, x, top, low, ink))
         marks.append(
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.6" fill="{ink}"><title>{escape(hint)}</title></circle>'
