@@ -25,11 +25,7 @@ def shown(value: object) -> str:
 
 
 def a_type(value: object) -> str:
-    """The type of a value with its article.
-
-    >>> a_type(1), a_type("x")
-    ('an int', 'a str')
-    """
+    """The type of a value with its article: "an int", "a str"."""
     name = type(value).__name__
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
-from typing import IO
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
 
 import numpy as np
@@ -78,30 +77,21 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def _archive(file: IO[bytes], arrays: Arrays, compression: int) -> None:
-    """Write an .npz archive. np.savez before NumPy 2.2 leaves it open when the disk is full."""
-    with ZipFile(file, "w", compression) as archive:
-        for name, array in arrays.items():
-            # An entry of unknown size may have more than 2 GiB only with force_zip64.
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                np.lib.format.write_array(entry, np.asarray(array), allow_pickle=False)
-
-
-def write_npz(path: Path, arrays: Arrays) -> None:
-    """Write named arrays."""
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        _archive(file, arrays, ZIP_STORED)
-
-
-def write_sealed_npz(path: Path, arrays: Arrays) -> None:
-    """Write named arrays, compressed, into a sealed file."""
+def write_npz(path: Path, arrays: Arrays, *, sealed: bool = False) -> None:
+    """Write named arrays; a sealed file is compressed."""
     with replacing(path) as temporary, temporary.open("w+b") as file:
-        _archive(file, arrays, ZIP_DEFLATED)
-        file.seek(-2, os.SEEK_END)
-        file.write(struct.pack("<H", SEAL))  # the length of the comment that ends the archive
-        file.seek(0)
-        seal = hashlib.file_digest(file, "sha256").hexdigest()
-        file.write(seal.encode())
+        # np.savez before NumPy 2.2 leaves the archive open when the disk is full.
+        with ZipFile(file, "w", ZIP_DEFLATED if sealed else ZIP_STORED) as archive:
+            for name, array in arrays.items():
+                # An entry of unknown size may have more than 2 GiB only with force_zip64.
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                    np.lib.format.write_array(entry, np.asarray(array), allow_pickle=False)
+        if sealed:
+            file.seek(-2, os.SEEK_END)
+            file.write(struct.pack("<H", SEAL))  # the length of the comment that ends the archive
+            file.seek(0)
+            seal = hashlib.file_digest(file, "sha256").hexdigest()
+            file.write(seal.encode())
 
 
 def read_sealed_npz(path: Path, remedy: str) -> dict[str, np.ndarray]:

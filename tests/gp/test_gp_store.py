@@ -12,7 +12,7 @@ import pytest
 import netsor as ns
 from netsor import zoo
 from netsor.errors import DataError
-from netsor.files import write_sealed_npz
+from netsor.files import write_npz
 
 RNG = np.random.default_rng(8)
 GRAPH = np.array([[0.0, 1.0], [1.0, 0.0]])
@@ -74,7 +74,7 @@ def test_bad_files(tmp_path: Path) -> None:
     path.write_bytes(b"nonsense")
     with pytest.raises(DataError, match="is not a saved model"):
         ns.gp.load(path, zoo.mlp(1))
-    write_sealed_npz(path, {"facts": '{"format": 99}'})
+    write_npz(path, {"facts": '{"format": 99}'}, sealed=True)
     with pytest.raises(DataError, match="has format 99"):
         ns.gp.load(path, zoo.mlp(1))
     ns.gp.fit(ns.kernel(zoo.mlp(1)), np.eye(3), np.ones(3), noise=0.1).save(path)

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from netsor import __version__
 from netsor.errors import NetsorError, NetsorWarning
 
 
@@ -51,8 +52,6 @@ app.add_typer(reproduce_app, name="reproduce")
 
 def _version(asked: bool) -> None:
     if asked:
-        from netsor import __version__
-
         typer.echo(f"netsor {__version__}")
         raise typer.Exit
 

@@ -56,7 +56,6 @@ def fit(
     output: Annotated[Path, output_option(help="Write weights and targets, for `netsor predict`.")] = MODEL,
 ) -> None:
     """Condition the Gaussian process of a stored kernel on targets, without loading the matrix."""
-    from netsor.gp.stores.conjugate_gradients import Gradients
     from netsor.gp.stores.model import fit_store
 
     files = [file for file in (data, labels) if file is not None]
@@ -72,7 +71,7 @@ def fit(
     )
     model.save(output)
     typer.echo(f"wrote {output}: {model.solver.name}, relative residual {model.residual:.1e}")
-    if likelihood or model.solver.name != Gradients.name:
+    if likelihood or model.solver.name != "pcg":
         evidence = model.log_marginal_likelihood()
         typer.echo(f"log marginal likelihood {evidence.value:.6g} +- {evidence.error:.1g}")
 

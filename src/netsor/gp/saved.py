@@ -13,7 +13,7 @@ from netsor.arguments import file, shown
 from netsor.build.network import Network, require_network
 from netsor.build.tangent_network import TangentNetwork
 from netsor.errors import DataError
-from netsor.files import read_sealed_npz, write_sealed_npz
+from netsor.files import read_sealed_npz, write_npz
 from netsor.gp.classification import Classifier
 from netsor.gp.regression import GP
 from netsor.gp.stores.identity import check_same, of_each_shape, of_kernel, options_of
@@ -61,7 +61,7 @@ def save(model: GP | Classifier, path: str | Path) -> None:
     there = file("path", path)
     if there.is_dir():
         raise DataError(f"{there} is a folder", remedy="Give the path of a file.")
-    write_sealed_npz(there, arrays)
+    write_npz(there, arrays, sealed=True)
 
 
 def _pack_all(inputs: list[Any], arrays: dict[str, np.ndarray]) -> Any:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from netsor import arguments
 from netsor.build.joint_program import as_inputs
 from netsor.errors import DataError
-from netsor.files import read_sealed_npz, write_sealed_npz
+from netsor.files import read_sealed_npz, write_npz
 from netsor.gp.factor import check_noise, needed_jitter, warn_of_jitter
 from netsor.gp.regression import Prediction, checked_variance, scalar_noise
 from netsor.gp.stores.cholesky import StoredFactor
@@ -157,7 +157,7 @@ class StoredGP:
         """Write weights, targets and noise to an .npz file for `load_stored`."""
         facts = {name: getattr(self, name) for name in SAVED}
         facts |= {"solver": self.solver.name, "store": self.store.digest}
-        write_sealed_npz(arguments.file("path", path), facts)
+        write_npz(arguments.file("path", path), facts, sealed=True)
 
     def _explained(self, cross: np.ndarray, advance: Callable[[], None]) -> np.ndarray:
         """k^T (K + nugget)^-1 k for each column k of `cross` (rows, new rows)."""
