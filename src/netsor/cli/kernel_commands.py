@@ -75,7 +75,7 @@ def kernel(
             raise DataError(f"{output} is there already", remedy="Go on with it with --resume, or remove it.")
         engine = scheduler or workers  # the address of Dask, a number of processes, or None
         into = {"tile": tile, "engine": engine, "part": _part(part), "verify": verify}
-        K = ns.kernel(_tangent_if(ntk, rates, load_network(target)), **options)
+        K = ns.kernel(tangent_if(ntk, rates, load_network(target)), **options)
         x, y, _ = inputs_of(data)
         typer.echo(f"{output}: {ns.gp.store(K, x, output, y, **into).status()}")
         return
@@ -154,7 +154,7 @@ def verify(
     rates: Rates = "ntk",
 ) -> None:
     """Compare a network with its limit at several widths. The exit code is 3 if they do not agree."""
-    net = _tangent_if(ntk, rates, load_network(target))
+    net = tangent_if(ntk, rates, load_network(target))
     verification = ns.verify(net, inputs_of(data)[0], widths_of(widths), samples, seed)
     typer.echo(str(verification))
     if not verification.ok:
@@ -196,13 +196,13 @@ def _load(
 ) -> tuple[ns.Network | ns.Program, Inputs]:
     """A network and its inputs, or a program, which has its own data; or the tangent of either."""
     if not target.endswith(".netsor"):
-        return _tangent_if(ntk, rates, load_network(target)), inputs_of(data)
+        return tangent_if(ntk, rates, load_network(target)), inputs_of(data)
     if data is not None:
         raise DataError("a program has its own data", remedy=f"Leave out {data}.")
-    return _tangent_if(ntk, rates, load_program(Path(target))), (None, None, [])
+    return tangent_if(ntk, rates, load_program(Path(target))), (None, None, [])
 
 
-def _tangent_if(ntk: bool, rates: str, target: T) -> T | TangentNetwork:
+def tangent_if(ntk: bool, rates: str, target: T) -> T | TangentNetwork:
     """The tangent of a network or a program, or itself."""
     if not ntk:
         if rates != "ntk":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,7 @@ import typer
 
 import netsor as ns
 from netsor.cli.app import app
-from netsor.cli.kernel_commands import labels_of
+from netsor.cli.kernel_commands import labels_of, tangent_if
 from netsor.cli.loading import data_files, inputs_of, load_function, load_network, load_npz
 from netsor.cli.shared_options import NetworkTarget, Ntk, OldInput, Seed, listed, output_option, widths_of
 from netsor.errors import DataError
@@ -32,24 +31,28 @@ Tied = Annotated[
 ]
 
 
+PlotTarget = Annotated[
+    str,
+    typer.Argument(
+        help="A file that `netsor kernel -o` or `netsor train -o` has written; or a network in a Python "
+        "file; for phase, a function from the depth to a network.",
+        metavar="K.npz|FILE.py:NETWORK",
+    ),
+]
+PlotData = Annotated[
+    Path | None,
+    typer.Argument(
+        help="The inputs of a network, as for kernel. With targets y as well, samples are drawn from the "
+        "posterior.",
+        metavar="DATA",
+    ),
+]
+
+
 @app.command()
 def plot(
-    target: Annotated[
-        str,
-        typer.Argument(
-            help="A file that `netsor kernel -o` or `netsor train -o` has written; or a network in a Python "
-            "file; for phase, a function from the depth to a network.",
-            metavar="K.npz|FILE.py:NETWORK",
-        ),
-    ],
-    data: Annotated[
-        Path | None,
-        typer.Argument(
-            help="The inputs of a network, as for kernel. With targets y as well, samples are drawn from the "
-            "posterior.",
-            metavar="DATA",
-        ),
-    ] = None,
+    target: PlotTarget,
+    data: PlotData = None,
     kind: Annotated[
         str, typer.Option(help="map, spectrum, samples, convergence, angle, correlation, phase or training.")
     ] = "map",
@@ -71,77 +74,63 @@ def plot(
     ntk: Ntk = False,
 ) -> None:
     """Draw a stored kernel, stored training, or a picture of a network."""
+    from netsor.plots.processes import draw_training
+
     stored = target.endswith(".npz")
     stem = Path(target).stem if stored else target.rpartition(":")[2]
-    text = _Texts(title or stem, words, correlation)
+    title = title or stem
     if kind == "phase":
         across, up = _grid("--var-w", var_w, 13), _grid("--var-b", var_b, 9)
         groups = [group.split(",") for group in tied] if tied else None
-        picture = ns.plots.phase_diagram(
-            load_function(target), across, up, text.title, depth=depth, tied=groups
-        )
-    elif stored:
-        picture = _of_stored(Path(target), kind, text)
+        picture = ns.plots.phase_diagram(load_function(target), across, up, title, depth=depth, tied=groups)
+    elif stored and "curve_loss" in (training := load_npz(Path(target))):
+        picture = draw_training(training, title)
+    elif stored or kind in ("map", "spectrum"):
+        K, labels, starts = _stored(target, kind) if stored else _computed(target, data, seed, ntk)
+        if kind == "spectrum":
+            picture = ns.plots.spectrum(K, title)
+        else:
+            # Lines between inputs, if some have several rows.
+            breaks = starts[1:] if len(starts) < len(K.value if isinstance(K, Result) else K) else []
+            looks = {"breaks": breaks, "correlation": correlation}
+            picture = ns.plots.kernel_map(K, words.split() or labels, title, **looks)
     else:
-        net = load_network(target)
-        picture = _of_network(ns.tangent(net) if ntk else net, kind, data, text, noise, widths, seed)
+        net = tangent_if(ntk, "ntk", load_network(target))
+        picture = _of_network(net, kind, data, title, noise, widths, seed)
     default = Path(target).with_suffix(".png") if stored else Path(f"{stem}.png")
     typer.echo(f"wrote {picture.save(output or default)}")
 
 
-@dataclass(frozen=True)
-class _Texts:
-    """What stands on a picture, and whether a kernel is drawn as correlations."""
-
-    title: str
-    words: str
-    correlation: bool
-
-    def kernel_map(self, K: Result | np.ndarray, labels: list[str], starts: list[int]) -> Picture:
-        """A heat map with lines between inputs, if some have several rows."""
-        rows = len(K.value if isinstance(K, Result) else K)
-        breaks = starts[1:] if len(starts) < rows else []
-        words = self.words.split() or labels
-        return ns.plots.kernel_map(K, words, self.title, breaks=breaks, correlation=self.correlation)
-
-
-def _of_stored(path: Path, kind: str, text: _Texts) -> Picture:
-    """A picture of a file of `netsor train` or of `netsor kernel`, told apart by their arrays."""
-    from netsor.plots.processes import draw_training
-
-    stored = load_npz(path)
-    if "curve_loss" in stored:
-        return draw_training(stored, text.title)
-    if "K" not in stored or stored["K"].ndim != 2:
+def _stored(path: str, kind: str) -> tuple[np.ndarray, list[str], list[int]]:
+    """A kernel that `netsor kernel` wrote, and the labels and starts of its rows."""
+    arrays = load_npz(Path(path))
+    if "K" not in arrays or arrays["K"].ndim != 2:
         raise DataError(f"{path} holds no kernel", remedy="Make one with `netsor kernel ... -o K.npz`.")
-    if kind == "spectrum":
-        return ns.plots.spectrum(stored["K"], text.title)
-    if kind != "map":
+    if kind not in ("map", "spectrum"):
         raise DataError(f"--kind {kind} of a stored kernel", remedy="Give the network: FILE.py:NETWORK DATA.")
-    labels = [str(label) for label in stored.get("labels", ())]
-    return text.kernel_map(stored["K"], labels, [int(row) for row in stored.get("starts", ())])
+    return arrays["K"], [str(label) for label in arrays.get("labels", ())], list(arrays.get("starts", ()))
+
+
+def _computed(target: str, data: Path | None, seed: int, ntk: bool) -> tuple[Result, list[str], list[int]]:
+    """The kernel of a network, and the labels and starts of its rows."""
+    net, (x, _, names) = tangent_if(ntk, "ntk", load_network(target)), inputs_of(data)
+    result = ns.kernel(net, seed=seed).evaluate(x)
+    return result, *labels_of(net, x, names, len(result.value))
 
 
 def _of_network(
-    net: ns.Network, kind: str, data: Path | None, text: _Texts, noise: float, widths: str, seed: int
+    net: ns.Network, kind: str, data: Path | None, title: str, noise: float, widths: str, seed: int
 ) -> Picture:
-    K = ns.kernel(net, seed=seed)
     match kind:
-        case "map":
-            x, _, names = inputs_of(data)
-            result = K.evaluate(x)
-            return text.kernel_map(result, *labels_of(net, x, names, len(result.value)))
-        case "spectrum":
-            return ns.plots.spectrum(K.evaluate(inputs_of(data)[0]), text.title)
         case "samples" | "training":
-            return _of_targets(K, kind, data, text.title, noise, seed)
+            return _of_targets(ns.kernel(net, seed=seed), kind, data, title, noise, seed)
         case "convergence":
-            x = inputs_of(data)[0]
-            return ns.plots.convergence(ns.verify(net, x, widths_of(widths), seed=seed), text.title)
+            verification = ns.verify(net, inputs_of(data)[0], widths_of(widths), seed=seed)
+            return ns.plots.convergence(verification, title)
         case "angle":
-            return ns.plots.angle(net, text.title)
+            return ns.plots.angle(net, title)
         case "correlation":
-            return ns.plots.correlation_map(net, text.title)
+            return ns.plots.correlation_map(net, title)
     raise DataError(f"--kind {kind}", remedy="See `netsor plot --help` for the kinds.")
 
 

@@ -116,15 +116,14 @@ def limit(
 
 def _quantities(program: Program, L: Limit) -> Iterator[tuple[str, np.ndarray | float, str]]:
     """Name, value and note of every mu, Sigma and limit of a scalar, in the order of the program."""
-    vectors = [(name, type_) for name, type_ in program.types.items() if isinstance(type_, G)]
-    for name, _ in vectors:
+    vectors = {name: type_ for name, type_ in program.types.items() if isinstance(type_, G)}
+    for name in vectors:
         yield f"mu({name})", L.mu(name), ""
-    for (name, type_), (name2, type2) in combinations_with_replacement(vectors, 2):
-        if type_.width == type2.width:
-            yield f"Sigma({name}, {name2})", L.sigma(name, name2), ""
-        else:
-            shape = (*type_.index, *type2.index)
-            yield f"Sigma({name}, {name2})", np.zeros(shape), f"  (widths {type_.width}, {type2.width})"
+    for a, b in combinations_with_replacement(vectors, 2):
+        first, second = vectors[a], vectors[b]
+        same = first.width == second.width
+        sigma = L.sigma(a, b) if same else np.zeros((*first.index, *second.index))
+        yield f"Sigma({a}, {b})", sigma, "" if same else f"  (widths {first.width}, {second.width})"
     for name, type_ in program.types.items():
         if isinstance(type_, C):
             yield f"limit of {name}", L.scalar(name), ""

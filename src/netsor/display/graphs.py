@@ -14,8 +14,6 @@ from typing import ClassVar
 
 from netsor.display.html import KINDS
 
-_APART = 14.0  # pixels between the boxes of a column
-
 
 @dataclass(frozen=True)
 class Box:
@@ -59,6 +57,11 @@ class _Spot:
     y: float = 0.0
     before: list[_Spot] = field(default_factory=list)  # the ends of its lines in the layers beside it
     after: list[_Spot] = field(default_factory=list)
+
+    @property
+    def room(self) -> float:
+        """Its height and 14 pixels to the next box of the column."""
+        return self.height + 14.0
 
 
 def draw(nodes: Sequence[Box], edges: Sequence[Edge], title: str) -> str:
@@ -128,11 +131,11 @@ def _place(columns: list[list[_Spot]]) -> None:
     left = 0.0
     for column in columns:
         wide = max(spot.width for spot in column)
-        top = -sum(spot.height + _APART for spot in column) / 2
+        top = -sum(spot.room for spot in column) / 2
         for spot in column:
             spot.x = left + (wide - spot.width) / 2
             spot.y = top + spot.height / 2
-            top += spot.height + _APART
+            top += spot.room
         left += wide + 54.0  # pixels between columns: a label of a few letters fits
     for column in 3 * [*columns, *reversed(columns)]:
         for spot in column:
@@ -144,12 +147,12 @@ def _spread(column: Sequence[_Spot]) -> None:
     """Push overlapping spots apart, one up and one down by half, keeping their order."""
     for _ in range(3):
         for above, below in pairwise(column):
-            overlap = above.y + (above.height + below.height) / 2 + _APART - below.y
+            overlap = above.y + (above.room + below.room) / 2 - below.y
             if overlap > 0:
                 above.y -= overlap / 2
                 below.y += overlap / 2
     for above, below in pairwise(column):
-        below.y = max(below.y, above.y + (above.height + below.height) / 2 + _APART)
+        below.y = max(below.y, above.y + (above.room + below.room) / 2)
 
 
 def _line(edge: Edge, path: list[_Spot]) -> str:
