@@ -61,19 +61,16 @@ def samples(model: KernelFn | GP, x: ArrayLike, title: str = "", *, count: int =
         )
     inputs = points.reshape(-1, 2) if on_grid else np.sort(points.reshape(-1, 1), axis=0)
     count = min(count, 4) if on_grid else count
-    if isinstance(model, KernelFn):
-        functions, mean, std = (
-            sample(model, inputs, count, seed),
-            model.mean(inputs),
-            np.sqrt(model.diag(inputs)),
-        )
-        caption = f"{count} functions drawn from the prior: networks of infinite width at random."
-    elif model.flat:
+    if isinstance(model, GP):
+        if not model.flat:
+            raise DataError("the model has several targets", remedy="Fit it to one column, which is drawn.")
         functions, prediction = model.sample(inputs, count, seed), model.predict(inputs)
         mean, std = prediction.mean, prediction.std
         caption = f"{count} functions drawn from the posterior given {len(model.y)} data (dots)."
     else:
-        raise DataError("the model has several targets", remedy="Fit it to one column, which is drawn.")
+        functions = sample(model, inputs, count, seed)
+        mean, std = model.mean(inputs), np.sqrt(model.diag(inputs))
+        caption = f"{count} functions drawn from the prior: networks of infinite width at random."
     if on_grid:
         return _images(functions.reshape(count, *points.shape[:2]), points, title, caption)
 
