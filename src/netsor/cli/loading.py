@@ -73,8 +73,8 @@ def load_function(target: str) -> Callable[..., Any]:
 
 def _value_of(target: str, fits: Callable[[object], bool], why: str, remedy: str) -> Any:
     """The value of FILE.py:name, if it fits."""
-    file, colon, name = target.rpartition(":")
-    if not colon or not file.endswith(".py"):
+    file, _, name = target.rpartition(":")
+    if not file.endswith(".py"):
         raise BuildError(
             f"`{target}` names no network", remedy="Write FILE.py:network, e.g. examples/my_network.py:rnn."
         )

@@ -30,7 +30,7 @@ from netsor.errors import DataError
 from netsor.gp.tied import tied_groups
 from netsor.lang.program import MatrixLaw, Normal
 from netsor.lang.types import A
-from netsor.limits import KernelFn, kernel
+from netsor.limits import kernel
 from netsor.plots.style import INK, Picture, colour_bar, picture
 from netsor.progress import bar
 
@@ -104,8 +104,20 @@ def sensitivity(
     kernels = cache(lambda d: kernel(network(d)))
 
     def distances(d: int, *variances: float) -> tuple[np.ndarray, np.ndarray]:
+        """Squared distances of the first input to the next ones, and those relative to the variance.
+
+        They are means over the outputs of an input.
+        """
         pairs = zip(moved(d), variances, strict=True)
-        return _distances(kernels(d), near, {name: var for names, var in pairs for name in names})
+        covariance = np.asarray(
+            kernels(d)(near, params={name: var for names, var in pairs for name in names})
+        )
+        rows = len(covariance) // len(near)
+        variance = np.diagonal(covariance).reshape(len(near), rows)
+        starts = range(rows, len(covariance), rows)
+        cross = np.stack([np.diagonal(covariance[:rows, k : k + rows]) for k in starts])
+        squared = np.mean(variance[0] + variance[1:] - 2 * cross, axis=1)
+        return squared, np.mean(1 - cross / np.sqrt(variance[0] * variance[1:]), axis=1)
 
     def chi(w: float, b: float) -> float:
         for d in depths:
@@ -123,22 +135,6 @@ def sensitivity(
             values.append(chi(float(w), float(b)))
             advance()
     return np.reshape(values, across.shape)
-
-
-def _distances(
-    K: KernelFn, near: list[np.ndarray], params: Mapping[str, float]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Squared distances of the first input to the next ones, and those relative to the variance.
-
-    They are means over the outputs of an input.
-    """
-    covariance = np.asarray(K(near, params=params))
-    rows = len(covariance) // len(near)
-    variance = np.diagonal(covariance).reshape(len(near), rows)
-    starts = range(rows, len(covariance), rows)
-    cross = np.stack([np.diagonal(covariance[:rows, k : k + rows]) for k in starts])
-    squared = np.mean(variance[0] + variance[1:] - 2 * cross, axis=1)
-    return squared, np.mean(1 - cross / np.sqrt(variance[0] * variance[1:]), axis=1)
 
 
 def _moved(
