@@ -22,6 +22,8 @@ from netsor.lang import index_maps as maps
 from netsor.lang.functions import MIXINGS, mul, named
 from netsor.lang.ops import Function, Mixing
 
+__all__ = ["concat", "contract", "dot", "flatten", "mean", "nonlin", "pad", "reshape", "softmax", "stack"]
+
 # Index axes
 
 
