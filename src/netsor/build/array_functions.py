@@ -16,7 +16,7 @@ from netsor.build.indexing import index_axes
 from netsor.build.readouts import Outputs, Readout, outputs
 from netsor.build.source_lines import fail
 from netsor.build.trace import current_trace, numbers
-from netsor.build.user_functions import probe, probe_derivatives, probe_direction, probe_mixing
+from netsor.build.user_functions import probe
 from netsor.errors import DataError, FunctionError
 from netsor.lang import index_maps as maps
 from netsor.lang.functions import MIXINGS, mul, named
@@ -451,12 +451,10 @@ def nonlin(
     function = nodes[0].trace.user_function(fn, _derivatives(derivative, len(nodes)), takes)
     text = name or _label(fn)
     label = nodes[0].trace.function_name(function, text if _NAME.fullmatch(text) else "fn", set(named()))
+    removes_axis = probe(function, text)
     if axes is not None:
-        probe_direction(function, text)
-        mixing = Mixing(label, function, probe_mixing(function, text), user=True)
+        mixing = Mixing(label, function, removes_axis, user=True)
         return apply(mixing, nodes[0], axis=index_axes(axes, nodes[0], "nonlin"))
-    probe(function, text, len(nodes), len(params))
-    probe_derivatives(function, text, len(nodes), len(params))
     op = Function(label, function, len(nodes) + len(params), len(params), user=True)
     return apply(op, *nodes, *params)
 
