@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from netsor.arguments import a_type
-from netsor.build.dependencies import generators
+from netsor.build.dependencies import GENERATORS, reachable
 from netsor.build.graph_nodes import Leaf, Node
 from netsor.build.readouts import Readout
 from netsor.build.source_lines import Spot, fail
@@ -62,14 +62,14 @@ def _shape(traced: Any) -> Any:
 def _random_states(net: Network) -> list[bytes]:
     """The states of all random number generators that a network can reach, the global ones included."""
     states = [random.getstate(), np.random.get_state(legacy=False)]
-    for generator in generators(net.fn):
-        match generator:
+    for _, value in reachable(net.fn, GENERATORS):
+        match value:
             case random.Random():
-                states.append(generator.getstate())
+                states.append(value.getstate())
             case np.random.Generator():
-                states.append(generator.bit_generator.state)
-            case _:
-                states.append(generator.get_state(legacy=False))
+                states.append(value.bit_generator.state)
+            case np.random.RandomState():
+                states.append(value.get_state(legacy=False))
     return [pickle.dumps(state) for state in states]
 
 
