@@ -37,13 +37,11 @@ class Width:
 
     def root(self) -> Width:
         """The representative of all dimensions merged with this one."""
-        root = self
-        while root.parent is not None:
-            root = root.parent
         node = self
-        while node.parent is not None:  # path compression
-            node.parent, node = root, node.parent
-        return root
+        while node.parent is not None:
+            node.parent = node.parent.parent or node.parent  # path halving
+            node = node.parent
+        return node
 
     def meet(self, other: Width, what: str) -> None:
         """Merge two dimensions; two different names are an error in the operation `what`."""
@@ -80,7 +78,7 @@ class Node(Operators):
     def __post_init__(self) -> None:
         self.space = None
         self.spot = here() if self.trace.spots else None
-        self.trace.add(self)
+        self.trace.nodes.append(self)
 
     def __netsor_apply__(self, op: Op, args: tuple[Any, ...], attrs: dict[str, Attr]) -> Node:
         return apply(op, *args, **attrs)
@@ -261,7 +259,8 @@ class Node(Operators):
         """Return the numbers of a K-node; from then on the program depends on them."""
         if self.kind != "K":
             raise _numpy_refused("np.asarray")
-        return np.asarray(self.trace.concretise(self), dtype)
+        self.trace.concrete = True  # other inputs of this shape then need their own reading
+        return np.asarray(self.trace.values_of(self), dtype)
 
     def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
         """Handle `array * node` and the like; other ufuncs accept data only."""
