@@ -18,7 +18,7 @@ from netsor.build.indexing import index_axes, index_items, listed_members, resol
 from netsor.build.source_lines import Spot, fail, here
 from netsor.errors import BuildError, NetsorError
 from netsor.lang import index_maps as maps
-from netsor.lang.expr import Apply, Attr, Const, Expr, Slice
+from netsor.lang.expr import Apply, Attr, Const, Expr
 from netsor.lang.functions import abs_, add, div, mul, sub
 from netsor.lang.operators import Operators
 from netsor.lang.ops import Function, IndexMap, Op
@@ -134,9 +134,8 @@ class Node(Operators):
         items = list(key) if isinstance(key, tuple) else [key]
         lists = [i for i, item in enumerate(items) if isinstance(item, list | np.ndarray) and np.ndim(item)]
         if not lists:
-            return apply(maps.at, self, index=index_items(key, len(self.index)))
+            return apply(maps.at, self, index=index_items(items, len(self.index)))
         where = lists[0]
-        before = index_items(tuple(items[:where]), len(self.index), keep=True)
         slices = all(isinstance(item, slice) for item in items[:where])
         if len(lists) > 1 or not slices or any(item is Ellipsis for item in items):
             raise fail(
@@ -149,11 +148,9 @@ class Node(Operators):
                 f"the index names {where + 1} axes of a block that has {len(self.index)}",
                 f"Index axes are counted from 0, and `h.shape` has their lengths; here it is {self.index}.",
             )
-        # A list becomes `take` along its axis; the items before and behind it become selections of their own.
         taken = apply(maps.take, self, axis=where, indices=listed_members(items[where], self.index[where]))
-        behind = [slice(None)] * (where + 1) + items[where + 1 :]
-        kept = apply(maps.at, taken, index=before) if any(b != Slice() for b in before) else taken
-        return kept[tuple(behind)] if items[where + 1 :] else kept
+        items[where] = slice(None)
+        return taken if all(item == slice(None) for item in items) else taken[tuple(items)]
 
     def reshape(self, *shape: object) -> Node:
         """The same vectors under another index shape."""

@@ -56,18 +56,16 @@ def resolve_shape(shape: tuple[Any, ...], index: Index) -> tuple[int, ...]:
     return sizes
 
 
-def index_items(key: object, rank: int, keep: bool = False) -> tuple[Attr, ...]:
-    """Return the items of `x[key]`, without full slices at the end unless `keep`."""
-    # Without them, x[0] and x[0, :] are the same expression.
-    items = list(key) if isinstance(key, tuple) else [key]
+def index_items(items: list[Any], rank: int) -> tuple[Attr, ...]:
+    """Return the items of `x[items]` without full slices at the end: x[0] and x[0, :] are one expression."""
     dots = [i for i, item in enumerate(items) if item is Ellipsis]
     if len(dots) > 1:
         raise fail("an index has `...` twice", "One `...` stands for all axes that the index does not name.")
     if dots:
         used = sum(i is not None for i in items) - 1
-        items[dots[0] : dots[0] + 1] = [slice(None)] * (rank - used)
+        items = [*items[: dots[0]], *[slice(None)] * (rank - used), *items[dots[0] + 1 :]]
     resolved = [_item(i) for i in items]
-    while len(resolved) > 1 and resolved[-1] == Slice() and not keep:
+    while len(resolved) > 1 and resolved[-1] == Slice():
         resolved.pop()
     return tuple(resolved)
 

@@ -19,14 +19,8 @@ from netsor.lang.tangent import tangent as tangent_of
 class TangentNetwork(Network):
     """The derivative of `net` along a random direction of its parameters; made by `ns.tangent`.
 
-    Parameters
-    ----------
-    net
-        The network.
-    rates
-        Learning rates of its parameters.
-    coarser
-        Whether to double the step of finite differences, which replace unknown derivatives.
+    rates    learning rates of its parameters
+    coarser  whether to double the step of finite differences, which replace unknown derivatives
     """
 
     def __init__(self, net: Network, rates: Rates, coarser: bool = False) -> None:
@@ -42,9 +36,6 @@ class TangentNetwork(Network):
 
     def remember(self, trace: Any) -> None:
         self.net.remember(trace)
-
-    def state(self) -> tuple[Any, ...]:
-        return self.net.state()
 
     def tangent_of(self, program: Program, parameters: Mapping[str, Any], finite: bool) -> Tangent:
         """Return the tangent of the network's program; if `finite`, with terms that vanish in the limit."""

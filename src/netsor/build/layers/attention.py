@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from netsor.build.array_functions import as_node, check_mask, contract, dot, softmax
+from netsor.build.array_functions import as_node, check_mask, contract, dot
 from netsor.build.graph_nodes import Node, apply
 from netsor.build.layers.dense import flag, label, number, scaled
 from netsor.build.parameters import Matrix
@@ -71,14 +71,7 @@ def attention(
     logits: Any = dot(q[..., :, None], k[..., None, :])
     if not isinstance(scale, str):
         logits = number("scale", scale) * logits if scale != 0 else logits - logits
-    mask = _seen(causal, mask, q, k)
-    if _named(weights) == "softmax":
-        return contract(softmax(logits, mask=mask), v)
-    scores = weights(logits) if callable(weights) else logits
-    if mask is not None:
-        check_mask(mask, logits)
-        scores = scores * mask
-    return contract(scores, v)
+    return contract(_scores(_named(weights), logits, _seen(causal, mask, q, k)), v)
 
 
 def _named(weights: object) -> Any:
@@ -97,6 +90,15 @@ def _seen(causal: bool, mask: object, q: Node, k: Node) -> Any:
     if mask is not None and not isinstance(mask, Node):
         mask = numbers(mask, "the mask")
     return triangle if mask is None else mask * triangle
+
+
+def _scores(weights: Weights, logits: Node, mask: object) -> Any:
+    """The weights (..., queries, keys) for logits; pairs outside of the mask have weight 0."""
+    extra = () if mask is None else (check_mask(mask, logits),)
+    if weights == "softmax":
+        return apply(MIXINGS["softmax"], logits, *extra, axis=-1)
+    scores = weights(logits) if callable(weights) else logits
+    return scores * extra[0] if extra else scores
 
 
 class Attention:
@@ -199,12 +201,5 @@ class Attention:
                 return apply(mul, scale * q, both.sum(len(both.index) - 1)[..., None])
             return apply(mul, scale * q, contract(mask, both))
         logits: Any = scale * (M @ (q[..., :, None] * k[..., None, :]))
-        if self.weights == "softmax":
-            extra = () if mask is None else (check_mask(mask, logits),)
-            scores: Any = apply(MIXINGS["softmax"], logits, *extra, axis=-1)
-        else:
-            assert callable(self.weights)
-            scores = self.weights(logits)
-            if mask is not None:
-                scores = scores * check_mask(mask, logits)
+        scores = _scores(self.weights, logits, mask)
         return (scores * v[..., None, :]).sum(len(scores.index) - 1)

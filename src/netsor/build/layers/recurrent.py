@@ -65,14 +65,14 @@ class _Cell:
     ) -> None:
         check_functions(phi=phi, gate=gate)
         self.phi, self.gate = phi, gate
-        gates, count = self.gate_names, len(self.gate_names)
         label("W", name)
-        vw, vu = per_gate(var_w, count, "var_w"), per_gate(var_u, count, "var_u")
-        vb, mb = per_gate(var_b, count, "var_b"), per_gate(mean_b, count, "mean_b")
-        ends = [f"{name}_{g}" if g else name for g in gates]
-        self.W = {g: Matrix(v, name=f"W{end}") for g, end, v in zip(gates, ends, vw, strict=True)}
-        self.U = {g: Matrix(v, name=f"U{end}") for g, end, v in zip(gates, ends, vu, strict=True)}
-        self.b = {g: bias(v, m, f"b{end}") for g, end, v, m in zip(gates, ends, vb, mb, strict=True)}
+        values = {"var_w": var_w, "var_u": var_u, "var_b": var_b, "mean_b": mean_b}
+        laws = (per_gate(value, len(self.gate_names), what) for what, value in values.items())
+        self.W, self.U, self.b = {}, {}, {}
+        for g, w, u, b, mean in zip(self.gate_names, *laws, strict=True):
+            end = f"{name}_{g}" if g else name
+            self.W[g], self.U[g] = Matrix(w, name=f"W{end}"), Matrix(u, name=f"U{end}")
+            self.b[g] = bias(b, mean, f"b{end}")
 
     def preactivation(self, gate: str, state: object, x: object) -> Any:
         return self.W[gate] @ state + self.U[gate] @ x + self.b[gate]
