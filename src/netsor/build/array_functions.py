@@ -212,21 +212,13 @@ def sum(x: object, axis: int | tuple[int, ...] | None = None) -> Node:
 
 
 def max(x: object, axis: int | tuple[int, ...] | None = None) -> Node:
-    """Take the maximum over index axes, coordinate by coordinate.
-
-    Parameters
-    ----------
-    x
-        Data, or a block.
-    axis
-        One or several index axes; None for all.
-    """
+    """Take the maximum over index axes, coordinate by coordinate; arguments as for `sum`."""
     node = as_node(x)
     return apply(MIXINGS["max"], node, axis=index_axes(axis, node, "max"))
 
 
 def min(x: object, axis: int | tuple[int, ...] | None = None) -> Node:
-    """Take the minimum over index axes, coordinate by coordinate; arguments as for `max`."""
+    """Take the minimum over index axes, coordinate by coordinate; arguments as for `sum`."""
     node = as_node(x)
     return apply(MIXINGS["min"], node, axis=index_axes(axis, node, "min"))
 
@@ -446,10 +438,20 @@ def nonlin(
     a1 := swish(Ux; c1) :: H(n)
     """
     nodes = [as_node(a) for a in args]
+    listed = derivative if isinstance(derivative, tuple | list) else (derivative,)
+    derivatives: tuple[Any, ...] = () if derivative is None else tuple(listed)
     _check_nonlin(fn, nodes, params, axes, name)
+    if derivative is not None and (len(derivatives) != len(nodes) or not all(map(callable, derivatives))):
+        raise fail(
+            f"derivative={derivative!r:.60}",
+            f"Give a function, or a tuple of functions, one for each of the {len(nodes)} vectors.",
+            FunctionError,
+        )
     takes = (len(nodes), len(params), 0) if axes is None else (0, 0, 1)
-    function = nodes[0].trace.user_function(fn, _derivatives(derivative, len(nodes)), takes)
-    text = name or _label(fn)
+    function = nodes[0].trace.user_function(fn, derivatives, takes)
+    text = name or getattr(fn, "__name__", "fn")
+    if name is None and (not isinstance(text, str) or not text.isidentifier() or keyword.iskeyword(text)):
+        text = "fn"
     label = nodes[0].trace.function_name(function, text if _NAME.fullmatch(text) else "fn", set(named()))
     removes_axis = probe(function, text)
     if axes is not None:
@@ -480,23 +482,4 @@ def _check_nonlin(fn: object, nodes: list[Node], params: object, axes: object, n
         )
 
 
-def _derivatives(given: Any, count: int) -> tuple[Callable[..., Any], ...]:
-    """Check the derivatives of a user's function: none, or one per vector."""
-    if given is None:
-        return ()
-    functions = given if isinstance(given, tuple | list) else (given,)
-    if len(functions) != count or not all(map(callable, functions)):
-        raise fail(
-            f"derivative={given!r:.60}",
-            f"Give a function, or a tuple of functions, one for each of the {count} vectors.",
-            FunctionError,
-        )
-    return tuple(functions)
-
-
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-
-
-def _label(fn: Callable[..., Any]) -> str:
-    name = getattr(fn, "__name__", "fn")
-    return name if isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name) else "fn"
