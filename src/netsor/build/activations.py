@@ -139,10 +139,8 @@ def rectified_monomial(h: object, degree: int) -> Any:
 
     Parameters
     ----------
-    h
-        A vector or a block.
-    degree
-        An integer from 0 to 24.
+    h, degree
+        As for `hermite`.
 
     References
     ----------

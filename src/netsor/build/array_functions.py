@@ -50,7 +50,7 @@ def stack(items: Sequence[Any], axis: int = 0) -> Any:
     Parameters
     ----------
     items
-        Values of one index shape, or outputs. A network may return a stack of outputs.
+        Values of one index shape, or outputs: a network may return a stack of outputs.
     axis
         The position of the new axis.
 
@@ -68,9 +68,8 @@ def stack(items: Sequence[Any], axis: int = 0) -> Any:
 def concat(items: Sequence[Any], axis: int | str = 0, shares: Sequence[float] | None = None) -> Any:
     """Join blocks along an existing index axis, or along the channels.
 
-    The channels are the width, not an index axis. Only matrices and readouts can read joined channels, and
-    their fan-in counts all of them: `W @ concat([a, b], axis="width")` is `W1 @ a + W2 @ b`, where the
-    variance is divided between W1 and W2.
+    The channels are the width. Only matrices and readouts read joined channels, and their fan-in counts all
+    of them: `W @ concat([a, b], axis="width")` is `W1 @ a + W2 @ b`, which share the variance.
 
     Parameters
     ----------
@@ -308,13 +307,12 @@ def mean(x: object, axis: int | tuple[int, ...] | None = None) -> Node:
 
 
 def dot(x: object, y: object) -> Node:
-    """Average x*y over the width (a Moment).
+    """Average x*y over the width (a Moment), as in the attention logits `dot(q[:, None], k[None, :])`.
 
     Parameters
     ----------
     x, y
-        Vectors or blocks of one width, with index shapes that broadcast. For example,
-        `dot(q[:, None], k[None, :])` are attention logits.
+        Vectors or blocks of one width, with index shapes that broadcast.
 
     Returns
     -------
@@ -411,13 +409,12 @@ def nonlin(
     params
         C-vars or numbers on which the function depends (Nonlin+).
     axes
-        Index axes that the function mixes. It then takes one array (members, ...), and returns an array
-        (members, ...) or (...).
+        Index axes that the function mixes: it then maps an array (members, ...) to (members, ...) or (...).
     name
         The name of the function in the text of the program.
     derivative
-        For tangent kernels: a function of the same arguments, or a tuple with one function per vector; with
-        `axes`, a function of (members, directions). By default JAX or finite differences compute it.
+        For tangent kernels, in place of JAX or finite differences: a function of the same arguments, or a
+        tuple with one per vector; with `axes`, a function of (members, directions).
 
     Raises
     ------

@@ -72,7 +72,7 @@ def tangent(net: Network, rates: GivenRates = None) -> TangentNetwork:
     Returns
     -------
     TangentNetwork
-        A network for `ns.program`, `ns.kernel` and `ns.simulate`.
+        For `ns.program`, `ns.kernel` and `ns.simulate`.
 
     Raises
     ------
@@ -84,18 +84,8 @@ def tangent(net: Network, rates: GivenRates = None) -> TangentNetwork:
     >>> import netsor as ns
     >>> W, v = ns.Matrix(2.0), ns.Matrix(1.0, rows=1)
     >>> perceptron = ns.network(lambda x: v @ ns.relu(W @ x))
-    >>> print(ns.program(ns.tangent(perceptron), [1.0, 2.0]))
-    Data x = [1, 2]
-    Input W :: A(n, 2) ~ N(0, 2/2)
-    Input d_W :: A(n, 2) ~ N(0, 2/2)
-    Input Wx :: G(n) ~ MatMul(W, x)
-    Input d_Wx :: G(n) ~ MatMul(d_W, x)
-    Input v :: G(n) ~ N(0, 1)
-    Input d_v :: G(n) ~ N(0, 1)
-    a1 := relu(Wx) :: H(n)
-    d_a1 := step(Wx)*d_Wx :: H(n)
+    >>> print(ns.program(ns.tangent(perceptron), [1.0, 2.0]).show().splitlines()[-1])
     Output d_v^T a1 / sqrt(n) + v^T d_a1 / sqrt(n)
-    <BLANKLINE>
     """
     require_network(net)
     if isinstance(net, TangentNetwork):

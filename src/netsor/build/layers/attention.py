@@ -104,15 +104,13 @@ def _scores(weights: Weights, logits: Node, mask: object) -> Any:
 class Attention:
     """Attention over a sequence (T, m) of data, or a block of index shape (T,).
 
-    Call it as `layer(x, mask, values)`. Queries and keys are projections of x; values are projections of
-    `values`, by default x. For example, `layer(h + code, values=h)` adds a positional code to queries and
-    keys only.
+    Call it as `layer(x, mask, values)`. Queries and keys are projections of x, values of `values`, by default
+    x. For example, `layer(h + code, values=h)` adds a positional code to queries and keys only.
 
     Parameters
     ----------
     heads
-        The number of heads. Each of several heads has its own projections; output matrices, whose fan-in
-        counts the heads, combine them. For math.inf see below.
+        The number of heads. Output matrices, whose fan-in counts the heads, combine several. math.inf: below.
     causal, scale, weights
         As for `attention`.
     tied
@@ -127,10 +125,9 @@ class Attention:
     Notes
     -----
     With infinitely many heads the logits are L = q.k/sqrt(n), which stay random (Hron et al. 2020): over the
-    heads, L_ij is Gaussian with Cov(L_ij, L_i'j') = E[q_i q_i'] E[k_j k_j']. The vector M @ (q_i * k_j),
-    whose coordinates stand for heads, has the same law. The kernel is
-    var_o sum_jj' E[weight_ij weight_i'j'] E[v_j v_j']. It is exact for identity weights, and sampled for
-    others.
+    heads, L_ij is Gaussian with Cov(L_ij, L_i'j') = E[q_i q_i'] E[k_j k_j'], which is the law of the vector
+    M @ (q_i * k_j). The kernel is var_o sum_jj' E[weight_ij weight_i'j'] E[v_j v_j'], exact for identity
+    weights, and sampled for others.
 
     Examples
     --------
