@@ -120,7 +120,7 @@ def _joined(nodes: list[Node], shares: Sequence[float] | None) -> Flat:
     return Flat(apply(maps.stack, *nodes, axis=-1), 1)
 
 
-def pad(x: object, widths: object) -> Node:
+def pad(x: object, widths: Any) -> Node:
     """Add zeros around the last index axes; for data, the axes before the channels.
 
     Parameters
@@ -136,7 +136,16 @@ def pad(x: object, widths: object) -> Node:
         The larger block.
     """
     node = as_node(x)
-    pairs, space = _pairs(widths), node.space
+    try:
+        pairs = [(operator.index(before), operator.index(after)) for before, after in widths]
+    except (TypeError, ValueError):
+        pairs = []
+    if not pairs or any(before < 0 or after < 0 for before, after in pairs):
+        raise fail(
+            f"widths={widths!r}",
+            "Give a pair of integers >= 0 (before, after) for each of the last index axes: ((1, 1), (1, 1)).",
+        )
+    space = node.space
     first = len(node.index) - node.channels - len(pairs)
     if first < 0:
         raise fail(
@@ -149,20 +158,6 @@ def pad(x: object, widths: object) -> Node:
             node = apply(maps.concat, *[zero] * before, node, *[zero] * after, axis=axis)
     node.space = space
     return node
-
-
-def _pairs(widths: Any) -> list[tuple[int, int]]:
-    """Check the pairs (before, after) of integers >= 0."""
-    try:
-        pairs = [(operator.index(before), operator.index(after)) for before, after in widths]
-    except (TypeError, ValueError):
-        pairs = []
-    if not pairs or any(before < 0 or after < 0 for before, after in pairs):
-        raise fail(
-            f"widths={widths!r}",
-            "Give a pair of integers >= 0 (before, after) for each of the last index axes: ((1, 1), (1, 1)).",
-        )
-    return pairs
 
 
 def _items(items: object, name: str) -> list[Any]:

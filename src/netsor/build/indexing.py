@@ -91,24 +91,18 @@ def listed_members(key: object, size: int) -> tuple[int, ...]:
 def _item(item: Any) -> Attr:
     if item is None:
         return None
-    if isinstance(item, slice):
-        try:
-            ends = (item.start, item.stop, item.step)
-            resolved = Slice(*(None if v is None else operator.index(v) for v in ends))
-        except TypeError:
-            resolved = Slice(step=0)
-        if resolved.step == 0:
-            raise fail(
-                f"{item!r} is not an index", "A slice has integers, and a step that is not 0: `h[1:5:2]`."
-            )
-        return resolved
     try:
         if isinstance(item, bool | np.bool_):
             raise TypeError
-        return int(item.__index__())
+        if not isinstance(item, slice):
+            return int(item.__index__())
+        ends = (item.start, item.stop, item.step)
+        resolved = Slice(*(None if end is None else operator.index(end) for end in ends))
+        if resolved.step != 0:
+            return resolved
     except (AttributeError, TypeError):
-        raise fail(
-            f"{item!r} is not an index",
-            "Index axes are taken by integers, slices, None, or one list of integers: `h[0]`, `h[1:]`, "
-            "`h[[0, 2]]`.",
-        ) from None
+        pass
+    kinds = "integers, slices, None, or one list of integers: `h[0]`, `h[1:]`, `h[[0, 2]]`"
+    slices = "A slice has integers, and a step that is not 0: `h[1:5:2]`."
+    remedy = slices if isinstance(item, slice) else f"Index axes are taken by {kinds}."
+    raise fail(f"{item!r} is not an index", remedy)

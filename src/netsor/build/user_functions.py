@@ -86,10 +86,9 @@ class UserFunction:
     def _of_nothing(self, like: np.ndarray, shapes: list[tuple[int, ...]]) -> np.ndarray:
         """The value for empty arrays, which many functions do not accept."""
         shape = np.broadcast_shapes(*shapes)
-        if self.takes[2] and np.ndim(self(*(np.ones((*s[:1], *(1,) * len(s[1:]))) for s in shapes))) < len(
-            shape
-        ):
-            shape = shape[1:]
+        if self.takes[2]:  # whether the function removes the axis of the members
+            small = self(*(np.ones((*s[:1], *(1,) * len(s[1:]))) for s in shapes))
+            shape = shape[len(shape) - np.ndim(small) :]
         return np.empty(shape, like.dtype)
 
     def _values(self) -> str:
@@ -192,6 +191,7 @@ def _check_coordinatewise(fn: UserFunction, label: str) -> bool:
     def value(which: np.ndarray) -> np.ndarray:
         return _call(fn, label, rule, *(x[..., which] for x in arrays), *constants)
 
+    same = partial(np.allclose, rtol=1e-9, atol=1e-12, equal_nan=True)
     few = np.arange(6)
     first = value(few)
     kept = members if first.ndim > 1 else ()  # the axes that the function keeps
@@ -209,11 +209,11 @@ def _check_coordinatewise(fn: UserFunction, label: str) -> bool:
     # The same coordinates in arrays of other sizes and shapes: a function that reads neighbours differs.
     shapes = [order[:4], order[:1], order[-35:].reshape(5, 7), order[-24:].reshape(2, 3, 4), order[:1000]]
     for which in (few, *shapes):
-        if not _same(checked(which), whole[..., which]):
+        if not same(checked(which), whole[..., which]):
             raise fail(f"`{label}` does not act coordinatewise", rule, FunctionError)
     stop = time.perf_counter() + 0.05
     for k in range(500):
-        if not _same(value(few), first):
+        if not same(value(few), first):
             raise fail(
                 f"`{label}` gives other numbers when it is called again",
                 "Rule Nonlin: a nonlinearity is one function of real numbers, without chance or memory.",
@@ -242,10 +242,6 @@ def _check_derivatives(fn: UserFunction, label: str) -> None:
                 "of the same arguments, or leave it out.",
                 FunctionError,
             )
-
-
-def _same(a: np.ndarray, b: np.ndarray) -> bool:
-    return bool(np.allclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True))
 
 
 def _call(fn: UserFunction, label: str, rule: str, *args: object) -> np.ndarray:

@@ -19,23 +19,17 @@ Activation = Callable[[Any], Any]
 
 def per_gate(value: Any, count: int, what: str) -> list[float]:
     """Return one number per gate (or layer), from a number or a sequence."""
-    if _is_number(value):
-        return [float(value)] * count
     remedy = "Give a number for all layers (or gates), or a list with one for each."
     many = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim == 1)
-    values = list(value) if many and not np.ma.is_masked(value) else []
-    if not values or not all(_is_number(v) for v in values):
+    values: list[Any] = list(value) if many else [value] * count
+    real = int | float | np.integer | np.floating
+    if not values or not all(isinstance(v, real) and type(v) is not bool and np.isfinite(v) for v in values):
         raise fail(f"{what}={value!r:.60}", remedy)
     if len(values) != count:
         raise fail(
             f"{what} has {len(values)} value{'s' if len(values) > 1 else ''}, but {count} are needed", remedy
         )
     return [float(v) for v in values]
-
-
-def _is_number(value: Any) -> bool:
-    real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    return real and bool(np.isfinite(value))
 
 
 def check_functions(**functions: object) -> None:
