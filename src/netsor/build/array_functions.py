@@ -13,7 +13,7 @@ import numpy as np
 from netsor.arguments import a_type, is_integer
 from netsor.build.graph_nodes import Average, Flat, Node, apply
 from netsor.build.indexing import index_axes
-from netsor.build.readouts import Outputs, Readout, outputs
+from netsor.build.readouts import Outputs, Readout
 from netsor.build.source_lines import fail
 from netsor.build.trace import current_trace, numbers
 from netsor.build.user_functions import probe
@@ -61,7 +61,16 @@ def stack(items: Sequence[Any], axis: int = 0) -> Any:
     """
     members = _items(items, "stack")
     if any(isinstance(item, Readout) for item in members):
-        return outputs(members, axis)
+        if not all(isinstance(item, Readout) for item in members):
+            raise fail(
+                "outputs are stacked with vectors", "Stack outputs with outputs, vectors with vectors."
+            )
+        if axis != 0:
+            raise fail(
+                f"outputs are stacked along axis={axis!r}",
+                "Outputs are returned one after the other, axis=0.",
+            )
+        return Outputs(members)
     return apply(maps.stack, *map(as_node, members), axis=_axis(axis))
 
 

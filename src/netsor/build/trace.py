@@ -354,7 +354,14 @@ def unused_name(base: str, taken: Collection[str]) -> str:
 def numbers(x: object, what: str) -> np.ndarray:
     """Convert data to a read-only float64 array of finite numbers."""
     try:
-        values = _real_array(x, what)
+        array = arguments.array(what, x) if hasattr(x, "requires_grad") else np.asarray(x)
+        if array.dtype.kind == "O":
+            real = all(isinstance(v, Real | np.bool_) for v in array.ravel())
+        else:
+            real = array.dtype.kind in "biuf"
+        if x is None or not real or isinstance(x, Matrix | Vector) or _is_masked(x):
+            raise TypeError
+        values = np.array(array, float)
     except (TypeError, ValueError, OverflowError, RuntimeError):
         kind = f"an array of {x.dtype}" if isinstance(x, np.ndarray) else f"{a_type(x)}"
         raise fail(
@@ -375,18 +382,6 @@ def numbers(x: object, what: str) -> np.ndarray:
         )
     values.setflags(write=False)
     return values
-
-
-def _real_array(x: object, what: str) -> np.ndarray:
-    """Copy to float64; raise TypeError unless x consists of real numbers without masked entries."""
-    array = arguments.array(what, x) if hasattr(x, "requires_grad") else np.asarray(x)
-    if array.dtype.kind == "O":
-        real = all(isinstance(v, Real | np.bool_) for v in array.ravel())
-    else:
-        real = array.dtype.kind in "biuf"
-    if x is None or not real or isinstance(x, Matrix | Vector) or _is_masked(x):
-        raise TypeError
-    return np.array(array, float)
 
 
 def _is_finite(x: Any) -> bool:

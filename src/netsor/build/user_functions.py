@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -114,22 +114,14 @@ class UserFunction:
     @property
     def likeness(self) -> tuple[Any, ...]:
         """A key that is equal for copies of a function that are created each time the network is read."""
-        return (
-            getattr(self.fn, "__code__", type(self.fn)),
-            self.values,
-            *(d.likeness for d in self.derivatives),
-        )
+        code = getattr(self.fn, "__code__", type(self.fn))
+        return code, self.values, *(d.likeness for d in self.derivatives)
 
     @property
     def record(self) -> dict[str, Any]:
         """A key that other processes can compare: digests of code and of values."""
         code = content_of(self.fn, *(d.fn for d in self.derivatives))
         return {"code": code, "values": [self.values, *(d.values for d in self.derivatives)]}
-
-    @cached_property
-    def trial(self) -> tuple[Any, ...]:
-        """A key for trials: functions with equal keys need one trial."""
-        return self.likeness, content_of(self.fn, *(d.fn for d in self.derivatives), texts=True)
 
 
 def _unpickled(
@@ -169,7 +161,8 @@ def probe(fn: UserFunction, label: str) -> bool:
 
     Returns whether a function that mixes members (the first axis) removes their axis.
     """
-    key = fn.trial, label, fn.takes
+    code = content_of(fn.fn, *(d.fn for d in fn.derivatives), texts=True)
+    key = code, fn.likeness, fn.takes, label
     if key not in _OUTCOMES:
         removes = _check_coordinatewise(fn, label)
         _check_derivatives(fn, label)
