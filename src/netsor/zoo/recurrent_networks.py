@@ -29,14 +29,8 @@ def simple_rnn(
 
     Parameters
     ----------
-    phi
-        The nonlinearity.
-    var_w, var_u
-        n Var(W_ij) of the recurrent matrix, m Var(U_ij) of the input matrix.
-    var_b
-        Variance of the bias.
-    var_v
-        n Var(v_i) of the readout.
+    phi, var_w, var_u, var_b, var_v
+        As for `gru`, with one number each.
     """
     v = Matrix(var_v, rows=1, name="v")
     return Network(partial(_over_tokens, RNNCell(phi, var_w, var_u, var_b), 0, v), "simple_rnn")
@@ -61,7 +55,7 @@ def gru(
     phi, gate
         The nonlinearities of the candidate state and of the gates.
     var_w, var_u, var_b, mean_b
-        Variances of W, U and b, and means of b: one number, or one per gate in the order z, r, h.
+        n Var(W_ij), m Var(U_ij), variances and means of b: one number, or one per gate in the order z, r, h.
     var_v
         n Var(v_i) of the readout.
     var_h0

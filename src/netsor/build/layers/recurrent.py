@@ -136,12 +136,8 @@ class LSTMCell(_Cell):
 
     Parameters
     ----------
-    phi, gate
-        The activations of the candidate and of the gates.
-    var_w, var_u, var_b, mean_b
-        As for `GRUCell`, in the order i, f, g, o.
-    name
-        A suffix of the parameters' names.
+    phi, gate, var_w, var_u, var_b, mean_b, name
+        As for `GRUCell`, with the gates in the order i, f, g, o.
     """
 
     gate_names = ("i", "f", "g", "o")
