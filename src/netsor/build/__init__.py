@@ -22,20 +22,9 @@
 | `network_html` | a network in a notebook |
 """
 
-from netsor.build import activations, layers
+from netsor.build import activations, array_functions, layers
 from netsor.build.activations import *  # noqa: F403
-from netsor.build.array_functions import (
-    concat,
-    contract,
-    dot,
-    flatten,
-    mean,
-    nonlin,
-    pad,
-    reshape,
-    softmax,
-    stack,
-)
+from netsor.build.array_functions import *  # noqa: F403
 from netsor.build.array_functions import max as max
 from netsor.build.array_functions import min as min
 from netsor.build.array_functions import sum as sum
@@ -72,47 +61,10 @@ from netsor.lang.functions import (
 )
 
 # Without abs, max, min and sum: `from netsor import *` must not replace those of Python.
-__all__ = [
-    "Matrix",
-    "Network",
-    "Vector",
-    "concat",
-    "contract",
-    "cos",
-    "dot",
-    "elu",
-    "erf",
-    "erf_gate",
-    "exp",
-    "flatten",
-    "gaussian",
-    "gelu",
-    "hard_tanh",
-    "identity",
-    "leaky_relu",
-    "log",
-    "maximum",
-    "mean",
-    "minimum",
-    "network",
-    "nonlin",
-    "pad",
-    "piecewise",
-    "polynomial",
-    "program",
-    "relu",
-    "reshape",
-    "sigmoid",
-    "sign",
-    "silu",
-    "sin",
-    "softmax",
-    "softplus",
-    "sqrt",
-    "stack",
-    "step",
-    "tangent",
-    "tanh",
-]
+__all__ = ["Matrix", "Network", "Vector", "network", "program", "tangent"]
+__all__ += ["cos", "elu", "erf", "erf_gate", "exp", "gaussian", "gelu", "hard_tanh", "identity", "leaky_relu"]
+__all__ += ["log", "maximum", "minimum", "piecewise", "polynomial", "relu", "sigmoid", "sign", "silu", "sin"]
+__all__ += ["softplus", "sqrt", "step", "tanh"]
 __all__ += activations.__all__
+__all__ += array_functions.__all__
 __all__ += layers.__all__

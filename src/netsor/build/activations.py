@@ -12,17 +12,8 @@ from netsor.build.layers.dense import number
 from netsor.build.source_lines import fail
 from netsor.lang.functions import erf_gate, exp, gaussian, piecewise, polynomial, sin, sqrt, tanh
 
-__all__ = [
-    "abrelu",
-    "exp_normalized",
-    "gabor",
-    "gelu_tanh",
-    "hermite",
-    "monomial",
-    "rbf",
-    "rectified_monomial",
-    "sigmoid_like",
-]
+__all__ = ["abrelu", "exp_normalized", "gabor", "gelu_tanh", "hermite", "monomial", "rbf"]
+__all__ += ["rectified_monomial", "sigmoid_like"]
 
 
 def _degree(degree: object) -> int:
@@ -148,10 +139,8 @@ def rectified_monomial(h: object, degree: int) -> Any:
 
     Parameters
     ----------
-    h
-        A vector or a block.
-    degree
-        An integer from 0 to 24.
+    h, degree
+        As for `hermite`.
 
     References
     ----------

@@ -13,14 +13,16 @@ import numpy as np
 from netsor.arguments import a_type, is_integer
 from netsor.build.graph_nodes import Average, Flat, Node, apply
 from netsor.build.indexing import index_axes
-from netsor.build.readouts import Outputs, Readout, outputs
+from netsor.build.readouts import Outputs, Readout
 from netsor.build.source_lines import fail
 from netsor.build.trace import current_trace, numbers
-from netsor.build.user_functions import probe, probe_derivatives, probe_direction, probe_mixing
+from netsor.build.user_functions import probe
 from netsor.errors import DataError, FunctionError
 from netsor.lang import index_maps as maps
 from netsor.lang.functions import MIXINGS, mul, named
 from netsor.lang.ops import Function, Mixing
+
+__all__ = ["concat", "contract", "dot", "flatten", "mean", "nonlin", "pad", "reshape", "softmax", "stack"]
 
 # Index axes
 
@@ -48,7 +50,7 @@ def stack(items: Sequence[Any], axis: int = 0) -> Any:
     Parameters
     ----------
     items
-        Values of one index shape, or outputs. A network may return a stack of outputs.
+        Values of one index shape, or outputs: a network may return a stack of outputs.
     axis
         The position of the new axis.
 
@@ -59,16 +61,24 @@ def stack(items: Sequence[Any], axis: int = 0) -> Any:
     """
     members = _items(items, "stack")
     if any(isinstance(item, Readout) for item in members):
-        return outputs(members, axis)
+        if not all(isinstance(item, Readout) for item in members):
+            raise fail(
+                "outputs are stacked with vectors", "Stack outputs with outputs, vectors with vectors."
+            )
+        if axis != 0:
+            raise fail(
+                f"outputs are stacked along axis={axis!r}",
+                "Outputs are returned one after the other, axis=0.",
+            )
+        return Outputs(members)
     return apply(maps.stack, *map(as_node, members), axis=_axis(axis))
 
 
 def concat(items: Sequence[Any], axis: int | str = 0, shares: Sequence[float] | None = None) -> Any:
     """Join blocks along an existing index axis, or along the channels.
 
-    The channels are the width, not an index axis. Only matrices and readouts can read joined channels, and
-    their fan-in counts all of them: `W @ concat([a, b], axis="width")` is `W1 @ a + W2 @ b`, where the
-    variance is divided between W1 and W2.
+    The channels are the width. Only matrices and readouts read joined channels, and their fan-in counts all
+    of them: `W @ concat([a, b], axis="width")` is `W1 @ a + W2 @ b`, which share the variance.
 
     Parameters
     ----------
@@ -119,7 +129,7 @@ def _joined(nodes: list[Node], shares: Sequence[float] | None) -> Flat:
     return Flat(apply(maps.stack, *nodes, axis=-1), 1)
 
 
-def pad(x: object, widths: object) -> Node:
+def pad(x: object, widths: Any) -> Node:
     """Add zeros around the last index axes; for data, the axes before the channels.
 
     Parameters
@@ -135,7 +145,16 @@ def pad(x: object, widths: object) -> Node:
         The larger block.
     """
     node = as_node(x)
-    pairs, space = _pairs(widths), node.space
+    try:
+        pairs = [(operator.index(before), operator.index(after)) for before, after in widths]
+    except (TypeError, ValueError):
+        pairs = []
+    if not pairs or any(before < 0 or after < 0 for before, after in pairs):
+        raise fail(
+            f"widths={widths!r}",
+            "Give a pair of integers >= 0 (before, after) for each of the last index axes: ((1, 1), (1, 1)).",
+        )
+    space = node.space
     first = len(node.index) - node.channels - len(pairs)
     if first < 0:
         raise fail(
@@ -148,20 +167,6 @@ def pad(x: object, widths: object) -> Node:
             node = apply(maps.concat, *[zero] * before, node, *[zero] * after, axis=axis)
     node.space = space
     return node
-
-
-def _pairs(widths: Any) -> list[tuple[int, int]]:
-    """Check the pairs (before, after) of integers >= 0."""
-    try:
-        pairs = [(operator.index(before), operator.index(after)) for before, after in widths]
-    except (TypeError, ValueError):
-        pairs = []
-    if not pairs or any(before < 0 or after < 0 for before, after in pairs):
-        raise fail(
-            f"widths={widths!r}",
-            "Give a pair of integers >= 0 (before, after) for each of the last index axes: ((1, 1), (1, 1)).",
-        )
-    return pairs
 
 
 def _items(items: object, name: str) -> list[Any]:
@@ -210,21 +215,13 @@ def sum(x: object, axis: int | tuple[int, ...] | None = None) -> Node:
 
 
 def max(x: object, axis: int | tuple[int, ...] | None = None) -> Node:
-    """Take the maximum over index axes, coordinate by coordinate.
-
-    Parameters
-    ----------
-    x
-        Data, or a block.
-    axis
-        One or several index axes; None for all.
-    """
+    """Take the maximum over index axes, coordinate by coordinate; arguments as for `sum`."""
     node = as_node(x)
     return apply(MIXINGS["max"], node, axis=index_axes(axis, node, "max"))
 
 
 def min(x: object, axis: int | tuple[int, ...] | None = None) -> Node:
-    """Take the minimum over index axes, coordinate by coordinate; arguments as for `max`."""
+    """Take the minimum over index axes, coordinate by coordinate; arguments as for `sum`."""
     node = as_node(x)
     return apply(MIXINGS["min"], node, axis=index_axes(axis, node, "min"))
 
@@ -314,13 +311,12 @@ def mean(x: object, axis: int | tuple[int, ...] | None = None) -> Node:
 
 
 def dot(x: object, y: object) -> Node:
-    """Average x*y over the width (a Moment).
+    """Average x*y over the width (a Moment), as in the attention logits `dot(q[:, None], k[None, :])`.
 
     Parameters
     ----------
     x, y
-        Vectors or blocks of one width, with index shapes that broadcast. For example,
-        `dot(q[:, None], k[None, :])` are attention logits.
+        Vectors or blocks of one width, with index shapes that broadcast.
 
     Returns
     -------
@@ -417,13 +413,12 @@ def nonlin(
     params
         C-vars or numbers on which the function depends (Nonlin+).
     axes
-        Index axes that the function mixes. It then takes one array (members, ...), and returns an array
-        (members, ...) or (...).
+        Index axes that the function mixes: it then maps an array (members, ...) to (members, ...) or (...).
     name
         The name of the function in the text of the program.
     derivative
-        For tangent kernels: a function of the same arguments, or a tuple with one function per vector; with
-        `axes`, a function of (members, directions). By default JAX or finite differences compute it.
+        For tangent kernels, in place of JAX or finite differences: a function of the same arguments, or a
+        tuple with one per vector; with `axes`, a function of (members, directions).
 
     Raises
     ------
@@ -444,17 +439,25 @@ def nonlin(
     a1 := swish(Ux; c1) :: H(n)
     """
     nodes = [as_node(a) for a in args]
+    listed = derivative if isinstance(derivative, tuple | list) else (derivative,)
+    derivatives: tuple[Any, ...] = () if derivative is None else tuple(listed)
     _check_nonlin(fn, nodes, params, axes, name)
+    if derivative is not None and (len(derivatives) != len(nodes) or not all(map(callable, derivatives))):
+        raise fail(
+            f"derivative={derivative!r:.60}",
+            f"Give a function, or a tuple of functions, one for each of the {len(nodes)} vectors.",
+            FunctionError,
+        )
     takes = (len(nodes), len(params), 0) if axes is None else (0, 0, 1)
-    function = nodes[0].trace.user_function(fn, _derivatives(derivative, len(nodes)), takes)
-    text = name or _label(fn)
+    function = nodes[0].trace.user_function(fn, derivatives, takes)
+    text = name or getattr(fn, "__name__", "fn")
+    if name is None and (not isinstance(text, str) or not text.isidentifier() or keyword.iskeyword(text)):
+        text = "fn"
     label = nodes[0].trace.function_name(function, text if _NAME.fullmatch(text) else "fn", set(named()))
+    removes_axis = probe(function, text)
     if axes is not None:
-        probe_direction(function, text)
-        mixing = Mixing(label, function, probe_mixing(function, text), user=True)
+        mixing = Mixing(label, function, removes_axis, user=True)
         return apply(mixing, nodes[0], axis=index_axes(axes, nodes[0], "nonlin"))
-    probe(function, text, len(nodes), len(params))
-    probe_derivatives(function, text, len(nodes), len(params))
     op = Function(label, function, len(nodes) + len(params), len(params), user=True)
     return apply(op, *nodes, *params)
 
@@ -480,23 +483,4 @@ def _check_nonlin(fn: object, nodes: list[Node], params: object, axes: object, n
         )
 
 
-def _derivatives(given: Any, count: int) -> tuple[Callable[..., Any], ...]:
-    """Check the derivatives of a user's function: none, or one per vector."""
-    if given is None:
-        return ()
-    functions = given if isinstance(given, tuple | list) else (given,)
-    if len(functions) != count or not all(map(callable, functions)):
-        raise fail(
-            f"derivative={given!r:.60}",
-            f"Give a function, or a tuple of functions, one for each of the {count} vectors.",
-            FunctionError,
-        )
-    return tuple(functions)
-
-
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-
-
-def _label(fn: Callable[..., Any]) -> str:
-    name = getattr(fn, "__name__", "fn")
-    return name if isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name) else "fn"

@@ -54,11 +54,6 @@ def _name(parent: str, label: Any) -> str:
     return f"{prefix}{label[-1]}" if label[0] in (".", "item") else str(label[-1])
 
 
-def generators(fn: Callable[..., Any]) -> list[Any]:
-    """Find the random number generators that a function can reach."""
-    return [value for _, value in reachable(fn, GENERATORS) if isinstance(value, GENERATORS)]
-
-
 class _Identity:
     """A key that compares an object by identity, whatever its `__eq__` does."""
 
@@ -236,23 +231,20 @@ def _parts_of_function(fn: FunctionType) -> Parts:
 
 def _globals_of(fn: FunctionType) -> Parts:
     """The globals that a function mentions, and the members of the user's modules that it mentions."""
-    spaces = [("", fn.__globals__)]
     parts: Parts = []
-    seen: set[str] = set()
-    while spaces:
-        place, space = spaces.pop()
+    spaces = {"": fn.__globals__}
+    todo = [""]
+    for place in todo:
+        space = spaces[place]
         for name in _names_in(fn.__code__):
             value = space.get(name, sys.modules.get(name, space) if not place else space)
             if value is space:
                 continue
             parts.append(((place, name), value))
-            if (
-                isinstance(value, ModuleType)
-                and not is_foreign(module := value.__name__)
-                and module not in seen
-            ):
-                seen.add(module)
-                spaces.append((module, vars(value)))
+            if isinstance(value, ModuleType) and not is_foreign(value.__name__):
+                if value.__name__ not in spaces:
+                    todo.append(value.__name__)
+                spaces[value.__name__] = vars(value)
     return parts
 
 
@@ -284,14 +276,20 @@ def _parts_of_object(value: Any) -> Parts:
     """Members and attributes of an object, and its class if that is the user's."""
     kind, module = type(value), str(type(value).__module__)
     if _is_opaque(module) and kind not in (SimpleNamespace, functools._lru_cache_wrapper):
-        return _parts_of_opaque(value)
+        if isinstance(value, Mapping):  # such as os.environ
+            return [("items", dict(value))]
+        return [("bytes", bytes(value))] if isinstance(value, bytearray | memoryview | array) else []
     if module.startswith("netsor.") and callable(getattr(value, "fn", None)):
         return [("fn", value.fn)]  # a network's other attributes cache its last reading
     parts = _items(value) + _attributes(value)
     if is_foreign(module):
         return parts
-    slots = [name for cls in kind.__mro__ for name in _slots(cls) if hasattr(value, name)]
-    return [*parts, *(((".", name), getattr(value, name)) for name in slots), ("class", kind)]
+    for cls in kind.__mro__:
+        slots = vars(cls).get("__slots__", ())
+        names = {slots} if isinstance(slots, str) else dict.fromkeys(slots)
+        held = (name for name in names if name not in ("__dict__", "__weakref__") and hasattr(value, name))
+        parts += [((".", name), getattr(value, name)) for name in held]
+    return [*parts, ("class", kind)]
 
 
 def _items(value: object) -> Parts:
@@ -311,16 +309,3 @@ def _items(value: object) -> Parts:
 def _attributes(value: object) -> Parts:
     attributes = getattr(value, "__dict__", None)
     return [((".", name), p) for name, p in attributes.items()] if isinstance(attributes, dict) else []
-
-
-def _parts_of_opaque(value: object) -> Parts:
-    """The content of an object of the standard library: items, as of os.environ, or bytes."""
-    if isinstance(value, Mapping):
-        return [("items", dict(value))]
-    return [("bytes", bytes(value))] if isinstance(value, bytearray | memoryview | array) else []
-
-
-def _slots(cls: type) -> tuple[str, ...]:
-    slots = vars(cls).get("__slots__", ())
-    names = (slots,) if isinstance(slots, str) else tuple(slots)
-    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))

@@ -18,7 +18,7 @@ from netsor.build.indexing import index_axes, index_items, listed_members, resol
 from netsor.build.source_lines import Spot, fail, here
 from netsor.errors import BuildError, NetsorError
 from netsor.lang import index_maps as maps
-from netsor.lang.expr import Apply, Attr, Const, Expr, Slice
+from netsor.lang.expr import Apply, Attr, Const, Expr
 from netsor.lang.functions import abs_, add, div, mul, sub
 from netsor.lang.operators import Operators
 from netsor.lang.ops import Function, IndexMap, Op
@@ -37,13 +37,11 @@ class Width:
 
     def root(self) -> Width:
         """The representative of all dimensions merged with this one."""
-        root = self
-        while root.parent is not None:
-            root = root.parent
         node = self
-        while node.parent is not None:  # path compression
-            node.parent, node = root, node.parent
-        return root
+        while node.parent is not None:
+            node.parent = node.parent.parent or node.parent  # path halving
+            node = node.parent
+        return node
 
     def meet(self, other: Width, what: str) -> None:
         """Merge two dimensions; two different names are an error in the operation `what`."""
@@ -80,7 +78,7 @@ class Node(Operators):
     def __post_init__(self) -> None:
         self.space = None
         self.spot = here() if self.trace.spots else None
-        self.trace.add(self)
+        self.trace.nodes.append(self)
 
     def __netsor_apply__(self, op: Op, args: tuple[Any, ...], attrs: dict[str, Attr]) -> Node:
         return apply(op, *args, **attrs)
@@ -136,9 +134,8 @@ class Node(Operators):
         items = list(key) if isinstance(key, tuple) else [key]
         lists = [i for i, item in enumerate(items) if isinstance(item, list | np.ndarray) and np.ndim(item)]
         if not lists:
-            return apply(maps.at, self, index=index_items(key, len(self.index)))
+            return apply(maps.at, self, index=index_items(items, len(self.index)))
         where = lists[0]
-        before = index_items(tuple(items[:where]), len(self.index), keep=True)
         slices = all(isinstance(item, slice) for item in items[:where])
         if len(lists) > 1 or not slices or any(item is Ellipsis for item in items):
             raise fail(
@@ -151,11 +148,9 @@ class Node(Operators):
                 f"the index names {where + 1} axes of a block that has {len(self.index)}",
                 f"Index axes are counted from 0, and `h.shape` has their lengths; here it is {self.index}.",
             )
-        # A list becomes `take` along its axis; the items before and behind it become selections of their own.
         taken = apply(maps.take, self, axis=where, indices=listed_members(items[where], self.index[where]))
-        behind = [slice(None)] * (where + 1) + items[where + 1 :]
-        kept = apply(maps.at, taken, index=before) if any(b != Slice() for b in before) else taken
-        return kept[tuple(behind)] if items[where + 1 :] else kept
+        items[where] = slice(None)
+        return taken if all(item == slice(None) for item in items) else taken[tuple(items)]
 
     def reshape(self, *shape: object) -> Node:
         """The same vectors under another index shape."""
@@ -261,7 +256,8 @@ class Node(Operators):
         """Return the numbers of a K-node; from then on the program depends on them."""
         if self.kind != "K":
             raise _numpy_refused("np.asarray")
-        return np.asarray(self.trace.concretise(self), dtype)
+        self.trace.concrete = True  # other inputs of this shape then need their own reading
+        return np.asarray(self.trace.values_of(self), dtype)
 
     def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
         """Handle `array * node` and the like; other ufuncs accept data only."""

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import count
 from math import prod
 from typing import Any
-
-import numpy as np
 
 from netsor.build.graph_nodes import Average, Data, Embedded, Expression, Leaf, MatrixProduct, Node, Width
 from netsor.build.parameters import Matrix, Vector
@@ -25,7 +24,7 @@ from netsor.build.source_lines import fail
 from netsor.build.trace import Trace, unused_name
 from netsor.lang.expr import Apply, Const, Expr, Ref
 from netsor.lang.index_maps import at, reshape, stack, take, transpose
-from netsor.lang.ops import Function, IndexMap
+from netsor.lang.ops import Function
 from netsor.lang.program import (
     Embedding,
     Input,
@@ -55,9 +54,46 @@ def emit(
     Returns the program, the number of Output statements of each output, and the parameters by name.
     """
     emitter = _Emitter(trace, names)
-    program, counts = emitter.program(outputs)
+    live = emitter.live(outputs)
+    emitter.name_widths(live)
+    variables = _variables(live, outputs)
+    for node in live:
+        if node in variables:
+            emitter.write(node)
+        elif isinstance(node, Expression):
+            emitter.exprs[node] = emitter.body_of(node)
+    counts = [emitter.write_output(out) for out in outputs]
+    statements = (*emitter.inputs, *emitter.body)
+    used = {name for statement in statements for name in used_by(statement)}
+    data = {name: array for name, array in trace.data.items() if name in used}
     parameters = {name: p for p, name in emitter.names.items() if isinstance(p, Matrix | Vector)}
-    return program, counts, parameters
+    return Program(statements, data), counts, parameters
+
+
+def _variables(live: list[Node], outputs: list[Readout]) -> set[Node]:
+    """Choose the nodes that become variables, as the module docstring says."""
+    parents: dict[Node, list[Node]] = {node: [] for node in live}
+    for node in live:
+        for child in _children(node):
+            parents[child].append(node)
+    # Rules MatMul and Output take names, not expressions.
+    operands = {node.operand for node in live if isinstance(node, MatrixProduct)}
+    operands |= {y for out in outputs for _, x, _ in out.terms for y in _read(x, out)}
+    variables: set[Node] = set()
+    for node in live:  # in order of creation, so the decisions about a node's arguments are there
+        if isinstance(node, Expression) and node not in operands:
+            of_variables = all(a in variables for a in _children(node))
+            if of_variables and node.op in (at, reshape, transpose, take):
+                continue  # x[0] is as short as a name
+            is_cheap = of_variables and isinstance(node.op, Function) and len(node.args) == 1
+            uses = parents[node]
+            # Such a G-var is the paper's LinComb before its Nonlin.
+            is_preactivation = node.kind == "G" and any(p.kind != "G" or isinstance(p, Average) for p in uses)
+            if not is_preactivation and (len(uses) < 2 or is_cheap):
+                continue
+        if not isinstance(node, Data | Readout):
+            variables.add(node)
+    return variables
 
 
 def _children(node: Node) -> list[Node]:
@@ -86,19 +122,6 @@ class _Emitter:
         self.inputs: list[Statement] = []
         self.body: list[Statement] = []
 
-    def program(self, outputs: list[Readout]) -> tuple[Program, list[int]]:
-        live = self.live(outputs)
-        self.name_widths(live)
-        named = self.choose(live, outputs)
-        for node in live:
-            if node in named:
-                self.write(node)
-            elif isinstance(node, Expression):
-                self.exprs[node] = self.body_of(node)
-        counts = [self.write_output(out) for out in outputs]
-        statements = tuple(self.inputs + self.body)
-        return Program(statements, self.used_data(statements)), counts
-
     def live(self, outputs: list[Readout]) -> list[Node]:
         """The nodes that the outputs depend on, in order of creation."""
         seen: set[Node] = set()
@@ -121,45 +144,13 @@ class _Emitter:
             roots.update((w.root(), None) for w in widths)
         free = [w for w in roots if not w.name]
         given = {w.name for w in roots if w.name}
-        fresh = (f"n{i}" for i in range(1, len(free) + len(given) + 1) if f"n{i}" not in given)
+        several = len(free) > 1 or "n" in given
+        fresh = (name for name in (f"n{i}" for i in count(1)) if name not in given)
         for width in roots:
-            alone = len(free) == 1 and "n" not in given
-            self.widths[width] = width.name or ("n" if alone else next(fresh))
+            self.widths[width] = width.name or (next(fresh) if several else "n")
 
     def width(self, width: Width | int | None) -> Any:
         return self.widths[width.root()] if isinstance(width, Width) else width
-
-    # Which nodes become variables
-
-    def choose(self, live: list[Node], outputs: list[Readout]) -> set[Node]:
-        """Choose the nodes that become variables, as the module docstring says."""
-        # Nodes are in order of creation, so `needs_name` knows the decisions about a node's arguments.
-        parents: dict[Node, list[Node]] = {node: [] for node in live}
-        for node in live:
-            for child in _children(node):
-                parents[child].append(node)
-        wanted = {node.operand for node in live if isinstance(node, MatrixProduct)}
-        # Rules MatMul and Output take names, not expressions.
-        wanted |= {y for out in outputs for _, x, _ in out.terms for y in _read(x, out)}
-        named: set[Node] = set()
-        for node in live:
-            if self.needs_name(node, parents[node], node in wanted, named):
-                named.add(node)
-        return named
-
-    def needs_name(self, node: Node, parents: list[Node], wanted: bool, named: set[Node]) -> bool:
-        match node:
-            case Leaf() | Embedded() | MatrixProduct() | Average():
-                return True
-            case Expression():
-                if wanted:
-                    return True
-                if _is_view(node, named):  # x[0] is as short as a name
-                    return False
-                if node.kind == "G" and any(p.kind != "G" or isinstance(p, Average) for p in parents):
-                    return True  # the paper's LinComb before its Nonlin
-                return len(parents) > 1 and not _is_cheap(node, named)
-        return False
 
     # Statements
 
@@ -202,7 +193,7 @@ class _Emitter:
 
     def readout(self, matrix: Matrix | Vector, x: Node) -> str:
         """The name of a readout vector, declared at its first use."""
-        if isinstance(matrix, Vector) and matrix in self.trace.vectors:
+        if any(leaf.vector is matrix for leaf in self.trace.leaves.values()):
             raise fail(
                 "a Vector is the bias of an output and stands elsewhere, too",
                 "Rule Output: what is added to an output is one random number, not a vector. Use two.",
@@ -273,10 +264,6 @@ class _Emitter:
         self.taken.add(name)
         return name
 
-    def used_data(self, statements: tuple[Statement, ...]) -> dict[str, np.ndarray]:
-        used = {name for s in statements for name in used_by(s)}
-        return {name: array for name, array in self.trace.data.items() if name in used}
-
 
 def _read(x: Node, out: Readout) -> list[Node]:
     """The vectors that a readout reads: a stack is read vector by vector, as in the paper's outputs."""
@@ -284,20 +271,6 @@ def _read(x: Node, out: Readout) -> list[Node]:
     if alone and isinstance(x, Expression) and x.op is stack and dict(x.attrs).get("axis", 0) == 0:
         return [a for a in x.args if isinstance(a, Node)]
     return [x]
-
-
-def _is_view(node: Expression, named: set[Node]) -> bool:
-    """Whether a node only selects or rearranges members of a variable."""
-    return (
-        isinstance(node.op, IndexMap)
-        and node.op in (at, reshape, transpose, take)
-        and all(a in named for a in _children(node))
-    )
-
-
-def _is_cheap(node: Expression, named: set[Node]) -> bool:
-    """Whether a node is one function of one variable, which is cheaper to repeat than to store."""
-    return isinstance(node.op, Function) and all(a in named for a in _children(node)) and len(node.args) == 1
 
 
 def _vector_law(vector: Vector) -> Normal:

@@ -56,18 +56,16 @@ def resolve_shape(shape: tuple[Any, ...], index: Index) -> tuple[int, ...]:
     return sizes
 
 
-def index_items(key: object, rank: int, keep: bool = False) -> tuple[Attr, ...]:
-    """Return the items of `x[key]`, without full slices at the end unless `keep`."""
-    # Without them, x[0] and x[0, :] are the same expression.
-    items = list(key) if isinstance(key, tuple) else [key]
+def index_items(items: list[Any], rank: int) -> tuple[Attr, ...]:
+    """Return the items of `x[items]` without full slices at the end: x[0] and x[0, :] are one expression."""
     dots = [i for i, item in enumerate(items) if item is Ellipsis]
     if len(dots) > 1:
         raise fail("an index has `...` twice", "One `...` stands for all axes that the index does not name.")
     if dots:
         used = sum(i is not None for i in items) - 1
-        items[dots[0] : dots[0] + 1] = [slice(None)] * (rank - used)
+        items = [*items[: dots[0]], *[slice(None)] * (rank - used), *items[dots[0] + 1 :]]
     resolved = [_item(i) for i in items]
-    while len(resolved) > 1 and resolved[-1] == Slice() and not keep:
+    while len(resolved) > 1 and resolved[-1] == Slice():
         resolved.pop()
     return tuple(resolved)
 
@@ -93,24 +91,18 @@ def listed_members(key: object, size: int) -> tuple[int, ...]:
 def _item(item: Any) -> Attr:
     if item is None:
         return None
-    if isinstance(item, slice):
-        try:
-            ends = (item.start, item.stop, item.step)
-            resolved = Slice(*(None if v is None else operator.index(v) for v in ends))
-        except TypeError:
-            resolved = Slice(step=0)
-        if resolved.step == 0:
-            raise fail(
-                f"{item!r} is not an index", "A slice has integers, and a step that is not 0: `h[1:5:2]`."
-            )
-        return resolved
     try:
         if isinstance(item, bool | np.bool_):
             raise TypeError
-        return int(item.__index__())
+        if not isinstance(item, slice):
+            return int(item.__index__())
+        ends = (item.start, item.stop, item.step)
+        resolved = Slice(*(None if end is None else operator.index(end) for end in ends))
+        if resolved.step != 0:
+            return resolved
     except (AttributeError, TypeError):
-        raise fail(
-            f"{item!r} is not an index",
-            "Index axes are taken by integers, slices, None, or one list of integers: `h[0]`, `h[1:]`, "
-            "`h[[0, 2]]`.",
-        ) from None
+        pass
+    kinds = "integers, slices, None, or one list of integers: `h[0]`, `h[1:]`, `h[[0, 2]]`"
+    slices = "A slice has integers, and a step that is not 0: `h[1:5:2]`."
+    remedy = slices if isinstance(item, slice) else f"Index axes are taken by {kinds}."
+    raise fail(f"{item!r} is not an index", remedy)

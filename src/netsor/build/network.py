@@ -89,9 +89,8 @@ class Network:
         Parameters
         ----------
         *inputs
-            Inputs on which to read the network; the result has the parameters that it uses on them. Without
-            inputs, the result has all parameters that the code reaches, through helper functions, closures
-            and objects, and all that earlier readings used.
+            Inputs on which to read the network, for the parameters that it uses on them. Without inputs: all
+            that the code reaches, through functions, closures and objects, and that earlier readings used.
 
         Returns
         -------
@@ -150,7 +149,7 @@ def network(fn: Callable[..., Any]) -> Network:
     Returns
     -------
     Network
-        The network, to be read by `ns.program`, `ns.kernel` and `ns.simulate`.
+        For `ns.program`, `ns.kernel` and `ns.simulate`.
 
     Raises
     ------

@@ -6,7 +6,6 @@ import inspect
 import textwrap
 from functools import partial
 from html import escape
-from typing import Any
 
 from netsor.build.network import Network, program
 from netsor.build.parameters import Matrix
@@ -33,21 +32,16 @@ def network_html(net: Network) -> str:
 
 def parameter_rows(net: Network) -> list[tuple[str, str, str, str]]:
     """List name, kind, variance and shape of each parameter."""
-    return [
-        (name, "matrix" if isinstance(p, Matrix) else "vector", _variance(p.var), _shape(p))
-        for p, name in net.parameters().items()
-    ]
-
-
-def _variance(var: object) -> str:
-    return f"{var:g}" if isinstance(var, float) else "a covariance matrix"
-
-
-def _shape(p: Any) -> str:
-    block = f", a block of {' x '.join(map(str, p.index))}" if p.index else ""
-    if not isinstance(p, Matrix):
-        return f"width{block}"
-    return f"{'width' if p.rows is None else p.rows} x fan-in{block}"
+    rows = []
+    for p, name in net.parameters().items():
+        var = f"{p.var:g}" if isinstance(p.var, float) else "a covariance matrix"
+        block = f", a block of {' x '.join(map(str, p.index))}" if p.index else ""
+        if isinstance(p, Matrix):
+            width = "width" if p.rows is None else p.rows
+            rows.append((name, "matrix", var, f"{width} x fan-in{block}"))
+        else:
+            rows.append((name, "vector", var, f"width{block}"))
+    return rows
 
 
 def source_of(net: Network) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from netsor.arguments import a_type
-from netsor.build.dependencies import generators
+from netsor.build.dependencies import GENERATORS, reachable
 from netsor.build.graph_nodes import Leaf, Node
 from netsor.build.readouts import Readout
 from netsor.build.source_lines import Spot, fail
@@ -62,14 +62,14 @@ def _shape(traced: Any) -> Any:
 def _random_states(net: Network) -> list[bytes]:
     """The states of all random number generators that a network can reach, the global ones included."""
     states = [random.getstate(), np.random.get_state(legacy=False)]
-    for generator in generators(net.fn):
-        match generator:
+    for _, value in reachable(net.fn, GENERATORS):
+        match value:
             case random.Random():
-                states.append(generator.getstate())
+                states.append(value.getstate())
             case np.random.Generator():
-                states.append(generator.bit_generator.state)
-            case _:
-                states.append(generator.get_state(legacy=False))
+                states.append(value.bit_generator.state)
+            case np.random.RandomState():
+                states.append(value.get_state(legacy=False))
     return [pickle.dumps(state) for state in states]
 
 
@@ -115,8 +115,12 @@ def _readouts(net: Network, returned: object) -> list[Readout]:
 
 def _no_output(net: Network, returned: object) -> NetsorError:
     """The error about a network that does not return readouts; it points at the returned value."""
-    what, place = _described(returned), _last_line(net.fn)
-    if isinstance(returned, Node):
+    what, place = a_type(returned), _last_line(net.fn)
+    if isinstance(returned, str | int | float | None):
+        what = repr(returned)[:60]
+    elif isinstance(returned, dict | list | tuple | set):
+        what = f"{what} of {len(returned)}" if returned else "nothing"
+    elif isinstance(returned, Node):
         what = {"K": "data", "C": "a C-var", "G": "a G-var", "H": "an H-var"}[returned.kind]
         place = returned.spot.place() if returned.spot and returned.kind != "K" else place
     error = fail(
@@ -126,15 +130,6 @@ def _no_output(net: Network, returned: object) -> NetsorError:
     )
     error.place = place or error.place
     return error
-
-
-def _described(returned: object) -> str:
-    """Describe a value in a few words."""
-    if isinstance(returned, str | int | float | None):
-        return repr(returned)[:60]
-    if isinstance(returned, dict | list | tuple | set):
-        return f"{a_type(returned)} of {len(returned)}" if returned else "nothing"
-    return f"{a_type(returned)}"
 
 
 def _last_line(fn: Callable[..., Any]) -> Place | None:

@@ -13,8 +13,8 @@ from netsor.errors import BuildError
 def portable(value: object) -> Any:
     """Wrap functions and their parameters so that pickle can store them.
 
-    pickle takes a function by its name in a module. Lambdas and inner functions have no such name:
-    cloudpickle takes their code, and objects that they share stay shared among themselves.
+    pickle takes a function by its name in a module; cloudpickle takes the code of lambdas and inner
+    functions, and objects that they share stay shared among themselves.
     """
     try:
         pickle.dumps(value)

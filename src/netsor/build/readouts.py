@@ -113,14 +113,3 @@ class Outputs(Operators, list):
 
     def __netsor_apply__(self, op: Op, *_: object) -> Any:
         raise beyond_output(spelled(op))
-
-
-def outputs(items: list[Any], axis: object) -> Outputs:
-    """Stack outputs."""
-    if not all(isinstance(item, Readout) for item in items):
-        raise fail("outputs are stacked with vectors", "Stack outputs with outputs, vectors with vectors.")
-    if axis != 0:
-        raise fail(
-            f"outputs are stacked along axis={axis!r}", "Outputs are returned one after the other, axis=0."
-        )
-    return Outputs(items)

@@ -6,7 +6,7 @@ import linecache
 import os
 import sys
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import islice
 from types import CodeType, FrameType
 
@@ -38,8 +38,8 @@ class Spot:
         return Place(self.line, text, *marks, file=os.path.basename(self.file))
 
 
-# Loops visit few distinct spots. An entry keeps its code alive, so ids stay unique.
-_SPOTS: dict[tuple[int, int], Spot] = {}
+# Loops visit few distinct spots, so equal ones share an object and its cached place.
+_spot = lru_cache(maxsize=10_000)(Spot)
 
 
 def here() -> Spot | None:
@@ -49,16 +49,7 @@ def here() -> Spot | None:
         if frame.f_globals.get("__name__", "").startswith("netsor.cli"):
             return None
         frame = frame.f_back
-    if frame is None:
-        return None
-    key = (id(frame.f_code), frame.f_lasti)
-    spot = _SPOTS.get(key)
-    if spot is None:
-        spot = Spot(frame.f_code, frame.f_lineno, frame.f_lasti, frame.f_code.co_filename)
-        if len(_SPOTS) > 10_000:
-            _SPOTS.clear()
-        _SPOTS[key] = spot
-    return spot
+    return frame and _spot(frame.f_code, frame.f_lineno, frame.f_lasti, frame.f_code.co_filename)
 
 
 def _is_ours(frame: FrameType) -> bool:

@@ -19,14 +19,8 @@ from netsor.lang.tangent import tangent as tangent_of
 class TangentNetwork(Network):
     """The derivative of `net` along a random direction of its parameters; made by `ns.tangent`.
 
-    Parameters
-    ----------
-    net
-        The network.
-    rates
-        Learning rates of its parameters.
-    coarser
-        Whether to double the step of finite differences, which replace unknown derivatives.
+    rates    learning rates of its parameters
+    coarser  whether to double the step of finite differences, which replace unknown derivatives
     """
 
     def __init__(self, net: Network, rates: Rates, coarser: bool = False) -> None:
@@ -42,9 +36,6 @@ class TangentNetwork(Network):
 
     def remember(self, trace: Any) -> None:
         self.net.remember(trace)
-
-    def state(self) -> tuple[Any, ...]:
-        return self.net.state()
 
     def tangent_of(self, program: Program, parameters: Mapping[str, Any], finite: bool) -> Tangent:
         """Return the tangent of the network's program; if `finite`, with terms that vanish in the limit."""
@@ -81,7 +72,7 @@ def tangent(net: Network, rates: GivenRates = None) -> TangentNetwork:
     Returns
     -------
     TangentNetwork
-        A network for `ns.program`, `ns.kernel` and `ns.simulate`.
+        For `ns.program`, `ns.kernel` and `ns.simulate`.
 
     Raises
     ------
@@ -93,18 +84,8 @@ def tangent(net: Network, rates: GivenRates = None) -> TangentNetwork:
     >>> import netsor as ns
     >>> W, v = ns.Matrix(2.0), ns.Matrix(1.0, rows=1)
     >>> perceptron = ns.network(lambda x: v @ ns.relu(W @ x))
-    >>> print(ns.program(ns.tangent(perceptron), [1.0, 2.0]))
-    Data x = [1, 2]
-    Input W :: A(n, 2) ~ N(0, 2/2)
-    Input d_W :: A(n, 2) ~ N(0, 2/2)
-    Input Wx :: G(n) ~ MatMul(W, x)
-    Input d_Wx :: G(n) ~ MatMul(d_W, x)
-    Input v :: G(n) ~ N(0, 1)
-    Input d_v :: G(n) ~ N(0, 1)
-    a1 := relu(Wx) :: H(n)
-    d_a1 := step(Wx)*d_Wx :: H(n)
+    >>> print(ns.program(ns.tangent(perceptron), [1.0, 2.0]).show().splitlines()[-1])
     Output d_v^T a1 / sqrt(n) + v^T d_a1 / sqrt(n)
-    <BLANKLINE>
     """
     require_network(net)
     if isinstance(net, TangentNetwork):

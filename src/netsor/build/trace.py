@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import copy
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from itertools import count
 from numbers import Real
 from typing import Any
@@ -20,15 +20,7 @@ import numpy as np
 from netsor import arguments
 from netsor.arguments import a_type
 from netsor.build.dependencies import state_of
-from netsor.build.graph_nodes import (
-    Data,
-    Embedded,
-    Flat,
-    Leaf,
-    MatrixProduct,
-    Node,
-    Width,
-)
+from netsor.build.graph_nodes import Data, Embedded, Flat, Leaf, MatrixProduct, Node, Width
 from netsor.build.parameters import Matrix, Vector
 from netsor.build.readouts import Readout
 from netsor.build.source_lines import fail
@@ -92,32 +84,18 @@ class Trace:
     counts: Counter[Any] = field(default_factory=Counter)
 
     @property
-    def vectors(self) -> dict[Vector, None]:
-        """The Vectors in use as vectors of infinite width; a dict is an ordered set."""
-        return {leaf.vector: None for leaf in self.leaves.values()}
-
-    @property
-    def biases(self) -> dict[Vector, None]:
-        """The Vectors in use as biases of outputs."""
-        readouts = (node for node in self.nodes if isinstance(node, Readout))
-        return {v: None for node in readouts for v, _, _ in node.terms if isinstance(v, Vector)}
-
-    @property
     def parameters(self) -> dict[Matrix | Vector, None]:
-        """All matrices and vectors in use, in order."""
-        return dict.fromkeys((*self.uses, *self.vectors, *self.biases))
-
-    def add(self, node: Node) -> None:
-        self.nodes.append(node)
+        """All matrices and vectors in use, in order, those in biases of outputs last (a dict is ordered)."""
+        read = (v for node in self.nodes if isinstance(node, Readout) for v, _, _ in node.terms)
+        return dict.fromkeys((*self.uses, *(leaf.vector for leaf in self.leaves.values()), *read))
 
     def copy(self) -> Trace:
         """Take a snapshot for `rewind`."""
-        return replace(self, **{f.name: copy(getattr(self, f.name)) for f in fields(self)})
+        return Trace(**{name: copy(value) for name, value in vars(self).items()})
 
     def rewind(self, before: Trace) -> None:
         """Return to a snapshot."""
-        for f in fields(self):
-            setattr(self, f.name, copy(getattr(before, f.name)))
+        vars(self).update(vars(before.copy()))
 
     def signature(self, first: int = 0) -> list[tuple[Any, ...]]:
         """Describe what each node from number `first` on computes, without names.
@@ -163,9 +141,7 @@ class Trace:
                 return x
             case Vector():
                 return self.leaf(x)
-            case Matrix():
-                return x.__netsor_apply__()
-            case Flat():
+            case Matrix() | Flat():
                 return x.__netsor_apply__()
             case bool() | int() | float() | np.number() if not np.iscomplexobj(x) and _is_finite(x):
                 return float(x)
@@ -231,11 +207,6 @@ class Trace:
         requirement({})  # the constants hold the values of the input that is read
         self.requirements.append(requirement)
 
-    def concretise(self, node: Node) -> np.ndarray:
-        """Give the network the values of its data; other inputs of this shape then need their own reading."""
-        self.concrete = True
-        return self.values_of(node)
-
     def values_of(self, node: Node) -> np.ndarray:
         """Compute the values of a K-node for the current input."""
         assert isinstance(node, Data)
@@ -255,10 +226,8 @@ class Trace:
         if 0 < flat < len(x.index):
             first = len(x.index) - flat
             x = x.transpose(*range(first, len(x.index)), *range(first))
-        use = self.use(matrix, lambda: Width(), x.index[:flat])
-        if isinstance(use.cols, int) or not isinstance(x.width, Width):
-            raise self.two_uses(matrix)
-        use.cols.meet(x.width, "@")  # the columns of W and the width of x are one dimension
+        assert x.width is not None
+        use = self.use(matrix, x.width, x.index[:flat])
         aligned = flat or aligned
         index = use.flat + matrix.index
         self.check_aligned(aligned, index, x.index)
@@ -291,19 +260,35 @@ class Trace:
                 "write `c * h`.",
             )
 
-    def use(self, matrix: Matrix, cols: Callable[[], Width | int], flat: Index = ()) -> MatrixUse:
-        """Return the dimensions of a matrix; its first use fixes them."""
+    def use(self, matrix: Matrix, cols: Width | int, flat: Index = ()) -> MatrixUse:
+        """Return the dimensions of a matrix on vectors of dimension `cols`; its first use fixes them."""
         if matrix not in self.uses:
             rows = self.width(matrix.rows if isinstance(matrix.rows, str) else None)
-            columns = self.width(matrix.cols) if matrix.cols is not None else cols()
+            columns = cols if matrix.cols is None else self.width(matrix.cols)
             self.uses[matrix] = MatrixUse(rows, columns, flat)
-        if self.uses[matrix].flat != flat:
+        use = self.uses[matrix]
+        if use.flat != flat:
             raise fail(
-                f"{self.called(matrix)} is applied to flattened blocks of shapes {self.uses[matrix].flat} "
-                f"and {flat}",
+                f"{self.called(matrix)} is applied to flattened blocks of shapes {use.flat} and {flat}",
                 "Its fan-in counts the members of the block. Use two matrices, or inputs of one shape.",
             )
-        return self.uses[matrix]
+        if isinstance(use.cols, Width) and isinstance(cols, Width):
+            use.cols.meet(cols, "@")
+        elif isinstance(use.cols, Width) or isinstance(cols, Width):
+            raise fail(
+                f"{self.called(matrix)} is applied to data and to a vector of infinite width",
+                "Rule MatMul: a matrix has one number of columns, which would be finite and infinite at "
+                "once. Use two matrices.",
+            )
+        elif use.cols != cols:
+            raise fail(
+                f"{self.called(matrix)} acts on data of dimension {use.cols}, but meets data of dimension "
+                f"{cols}",
+                "Rule Embed: one matrix has one number of columns, the length of the last axis of its data. "
+                "Check the shapes of the inputs.",
+                DataError,
+            )
+        return use
 
     def embed(self, matrix: Matrix, x: Node, aligned: int) -> Node:
         """Build U x for data x (..., m), an input G-var in the paper's terms."""
@@ -321,17 +306,7 @@ class Trace:
                 "Rule Output: a readout v (rows=k) ends the program and acts on a vector of infinite width. "
                 "Embed the data first: `U @ x` with `U = ns.Matrix(var)`.",
             )
-        use = self.use(matrix, lambda: x.index[-1])
-        if not isinstance(use.cols, int):
-            raise self.two_uses(matrix)
-        if use.cols != x.index[-1]:
-            raise fail(
-                f"{self.called(matrix)} acts on data of dimension {use.cols}, but meets data of dimension "
-                f"{x.index[-1]}",
-                "Rule Embed: one matrix has one number of columns, the length of the last axis of its data. "
-                "Check the shapes of the inputs.",
-                DataError,
-            )
+        use = self.use(matrix, x.index[-1])
         self.check_aligned(aligned, matrix.index, x.index[:-1])
         index = matrix.index + x.index[aligned:-1]
         return Embedded(self, "G", index, use.rows, matrix, x.expr, aligned)
@@ -345,13 +320,6 @@ class Trace:
                 f"aligned={aligned}, but the index shapes {index} and {other} differ",
                 "Rule MatMul, aligned: matrix i meets vector i, so both have these axes, with one length.",
             )
-
-    def two_uses(self, matrix: Matrix) -> Exception:
-        return fail(
-            f"{self.called(matrix)} is applied to data and to a vector of infinite width",
-            "Rule MatMul: a matrix has one number of columns, which would be finite and infinite at once. "
-            "Use two matrices.",
-        )
 
 
 def _described(value: Any, numbers: dict[Any, Any]) -> Any:
@@ -386,7 +354,14 @@ def unused_name(base: str, taken: Collection[str]) -> str:
 def numbers(x: object, what: str) -> np.ndarray:
     """Convert data to a read-only float64 array of finite numbers."""
     try:
-        values = _real_array(x, what)
+        array = arguments.array(what, x) if hasattr(x, "requires_grad") else np.asarray(x)
+        if array.dtype.kind == "O":
+            real = all(isinstance(v, Real | np.bool_) for v in array.ravel())
+        else:
+            real = array.dtype.kind in "biuf"
+        if x is None or not real or isinstance(x, Matrix | Vector) or _is_masked(x):
+            raise TypeError
+        values = np.array(array, float)
     except (TypeError, ValueError, OverflowError, RuntimeError):
         kind = f"an array of {x.dtype}" if isinstance(x, np.ndarray) else f"{a_type(x)}"
         raise fail(
@@ -407,18 +382,6 @@ def numbers(x: object, what: str) -> np.ndarray:
         )
     values.setflags(write=False)
     return values
-
-
-def _real_array(x: object, what: str) -> np.ndarray:
-    """Copy to float64; raise TypeError unless x consists of real numbers without masked entries."""
-    array = arguments.array(what, x) if hasattr(x, "requires_grad") else np.asarray(x)
-    if array.dtype.kind == "O":
-        real = all(isinstance(v, Real | np.bool_) for v in array.ravel())
-    else:
-        real = array.dtype.kind in "biuf"
-    if x is None or not real or isinstance(x, Matrix | Vector) or _is_masked(x):
-        raise TypeError
-    return np.array(array, float)
 
 
 def _is_finite(x: Any) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
-from functools import cache, cached_property
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -86,10 +86,9 @@ class UserFunction:
     def _of_nothing(self, like: np.ndarray, shapes: list[tuple[int, ...]]) -> np.ndarray:
         """The value for empty arrays, which many functions do not accept."""
         shape = np.broadcast_shapes(*shapes)
-        if self.takes[2] and np.ndim(self(*(np.ones((*s[:1], *(1,) * len(s[1:]))) for s in shapes))) < len(
-            shape
-        ):
-            shape = shape[1:]
+        if self.takes[2]:  # whether the function removes the axis of the members
+            small = self(*(np.ones((*s[:1], *(1,) * len(s[1:]))) for s in shapes))
+            shape = shape[len(shape) - np.ndim(small) :]
         return np.empty(shape, like.dtype)
 
     def _values(self) -> str:
@@ -115,22 +114,14 @@ class UserFunction:
     @property
     def likeness(self) -> tuple[Any, ...]:
         """A key that is equal for copies of a function that are created each time the network is read."""
-        return (
-            getattr(self.fn, "__code__", type(self.fn)),
-            self.values,
-            *(d.likeness for d in self.derivatives),
-        )
+        code = getattr(self.fn, "__code__", type(self.fn))
+        return code, self.values, *(d.likeness for d in self.derivatives)
 
     @property
     def record(self) -> dict[str, Any]:
         """A key that other processes can compare: digests of code and of values."""
         code = content_of(self.fn, *(d.fn for d in self.derivatives))
         return {"code": code, "values": [self.values, *(d.values for d in self.derivatives)]}
-
-    @cached_property
-    def trial(self) -> tuple[Any, ...]:
-        """A key for trials: functions with equal keys need one trial."""
-        return self.likeness, content_of(self.fn, *(d.fn for d in self.derivatives), texts=True)
 
 
 def _unpickled(
@@ -162,62 +153,38 @@ def _points(vectors: int, params: int, blocks: int) -> list[list[Any]]:
     return [[*x, *c] for x, c in zip((near, far), at, strict=True)]
 
 
-_TRIED: dict[Any, Any] = {}
+_OUTCOMES: dict[Any, bool] = {}  # of the last 1024 tests; equal functions are tested once
 
 
-def _tried(key: tuple[Any, ...], attempt: Callable[[], Any]) -> Any:
-    """Return the outcome of a test, which runs once per function; keep the last 1024 outcomes."""
-    if key not in _TRIED:
-        outcome = attempt()
-        while len(_TRIED) > 1024:
-            _TRIED.pop(next(iter(_TRIED)), None)
-        _TRIED[key] = outcome
-    return _TRIED[key]
+def probe(fn: UserFunction, label: str) -> bool:
+    """Raise a FunctionError unless a function acts coordinatewise and its derivatives are its derivatives.
 
-
-def probe(fn: UserFunction, label: str, vectors: int, params: int) -> None:
-    """Raise a FunctionError unless a function of real numbers acts coordinatewise and keeps the shape."""
-
-    def attempt() -> None:
-        rng, size = np.random.default_rng(0), 20_000
-        xs = rng.standard_normal((vectors, size)) * np.repeat([1.0, 30.0], [size - 100, 100])
-        cs = list(rng.random(params) + 0.5)
-        order = rng.permutation(size)
-        # The same coordinates in arrays of other sizes and shapes: a function that reads neighbours differs.
-        shapes = [order[:4], order[:1], order[-35:].reshape(5, 7), order[-24:].reshape(2, 3, 4), order[:1000]]
-        _check_coordinatewise(
-            lambda which: _call(fn, label, REMEDY, *(x[which] for x in xs), *cs), label, (), order, shapes
-        )
-
-    _tried((fn.trial, label, vectors, params), attempt)
-
-
-def probe_mixing(fn: UserFunction, label: str) -> bool:
-    """Test a function that mixes the members (first axis) of a block; return whether it removes the axis."""
-
-    def attempt() -> bool:
-        x = np.random.default_rng(0).standard_normal((3, 2000))
-        shapes = [np.array([4, 1]), np.array([7]), np.arange(100, 112).reshape(3, 4)]
-        out = _check_coordinatewise(
-            lambda which: _call(fn, label, MIXING, x[:, which]), label, (3,), np.arange(2000), shapes
-        )
-        return out.ndim == 1
-
-    return _tried((fn.trial, label, "mixing"), attempt)
-
-
-def _check_coordinatewise(
-    value: Callable[[np.ndarray], np.ndarray],
-    label: str,
-    members: tuple[int, ...],
-    order: np.ndarray,
-    shapes: list[np.ndarray],
-) -> np.ndarray:
-    """Compare the values at all coordinates, taken in some order, with those at coordinates in other shapes.
-
-    Returns the values at the first six coordinates, of shape (6,) or (members..., 6).
+    Returns whether a function that mixes members (the first axis) removes their axis.
     """
-    rule = MIXING if members else REMEDY
+    code = content_of(fn.fn, *(d.fn for d in fn.derivatives), texts=True)
+    key = code, fn.likeness, fn.takes, label
+    if key not in _OUTCOMES:
+        removes = _check_coordinatewise(fn, label)
+        _check_derivatives(fn, label)
+        while len(_OUTCOMES) > 1024:
+            _OUTCOMES.pop(next(iter(_OUTCOMES)), None)
+        _OUTCOMES[key] = removes
+    return _OUTCOMES[key]
+
+
+def _check_coordinatewise(fn: UserFunction, label: str) -> bool:
+    """Compare the values at all coordinates, taken in some order, with those in arrays of other shapes."""
+    vectors, params, blocks = fn.takes
+    rng, size, rule = np.random.default_rng(0), 20_000, MIXING if blocks else REMEDY
+    members = (3,) * blocks
+    arrays = rng.standard_normal((vectors + blocks, *members, size))
+    arrays *= np.repeat([1.0, 30.0], [size - 100, 100])
+    constants = rng.random(params) + 0.5
+
+    def value(which: np.ndarray) -> np.ndarray:
+        return _call(fn, label, rule, *(x[..., which] for x in arrays), *constants)
+
+    same = partial(np.allclose, rtol=1e-9, atol=1e-12, equal_nan=True)
     few = np.arange(6)
     first = value(few)
     kept = members if first.ndim > 1 else ()  # the axes that the function keeps
@@ -230,63 +197,44 @@ def _check_coordinatewise(
         return out
 
     checked(few)
-    whole = np.empty((*kept, len(order)))
+    order, whole = rng.permutation(size), np.empty((*kept, size))
     whole[..., order] = checked(order)
+    # The same coordinates in arrays of other sizes and shapes: a function that reads neighbours differs.
+    shapes = [order[:4], order[:1], order[-35:].reshape(5, 7), order[-24:].reshape(2, 3, 4), order[:1000]]
     for which in (few, *shapes):
-        if not _same(checked(which), whole[..., which]):
+        if not same(checked(which), whole[..., which]):
             raise fail(f"`{label}` does not act coordinatewise", rule, FunctionError)
-    _call_again(lambda: value(few), first, label)
-    return first
-
-
-def probe_derivatives(fn: UserFunction, label: str, vectors: int, params: int) -> None:
-    """Compare the user's derivatives with finite differences."""
-
-    def attempt() -> None:
-        rng = np.random.default_rng(1)
-        args = [*rng.standard_normal((vectors, 500)), *(rng.random(params) + 0.5)]
-        for k, derivative in enumerate(fn.derivatives):
-            slopes = _call(derivative, f"the derivative of {label}", REMEDY, *args)
-            _compare(slopes, PartialDerivative(fn, by_jax=False, place=k)(*args), label)
-
-    _tried((fn.trial, label, vectors, params, "derivatives"), attempt)
-
-
-def probe_direction(fn: UserFunction, label: str) -> None:
-    """Compare the user's directional derivative of a function of members with finite differences."""
-    x, d = np.random.default_rng(1).standard_normal((2, 3, 500))
-    for derivative in fn.derivatives:
-        slopes = _call(derivative, f"the derivative of {label}", MIXING, x, d)
-        _compare(slopes, DirectionalDerivative(fn, by_jax=False)(x, d), label)
-
-
-def _compare(slopes: np.ndarray, expected: np.ndarray, label: str) -> None:
-    alike = slopes.shape == expected.shape and np.abs(slopes - expected) <= 1e-5 * (1 + np.abs(expected))
-    if np.mean(alike) < 0.95:  # a few points may be next to a kink, where differences are wrong
-        raise fail(
-            f"the derivative of `{label}` is not its derivative",
-            "It is not what differences of the function are, at more than a few places. Give a function of "
-            "the same arguments, or leave it out.",
-            FunctionError,
-        )
-
-
-def _same(a: np.ndarray, b: np.ndarray) -> bool:
-    return bool(np.allclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True))
-
-
-def _call_again(value: Callable[[], np.ndarray], first: np.ndarray, label: str) -> None:
-    """Raise a FunctionError if repeated calls differ; slow functions are called only 100 times."""
     stop = time.perf_counter() + 0.05
     for k in range(500):
-        if not _same(value(), first):
+        if not same(value(few), first):
             raise fail(
                 f"`{label}` gives other numbers when it is called again",
                 "Rule Nonlin: a nonlinearity is one function of real numbers, without chance or memory.",
                 FunctionError,
             )
-        if k > 100 and time.perf_counter() > stop:
-            return
+        if k > 100 and time.perf_counter() > stop:  # a slow function
+            break
+    return bool(blocks) and not kept
+
+
+def _check_derivatives(fn: UserFunction, label: str) -> None:
+    """Compare the user's derivatives with finite differences."""
+    vectors, params, blocks = fn.takes
+    rng = np.random.default_rng(1)
+    # A directional derivative takes the members and their directions.
+    args = [*rng.standard_normal((2, 3, 500) if blocks else (vectors, 500)), *(rng.random(params) + 0.5)]
+    for k, derivative in enumerate(fn.derivatives):
+        slopes = _call(derivative, f"the derivative of {label}", MIXING if blocks else REMEDY, *args)
+        by_differences = DirectionalDerivative if blocks else partial(PartialDerivative, place=k)
+        expected = by_differences(fn, by_jax=False)(*args)
+        alike = slopes.shape == expected.shape and np.abs(slopes - expected) <= 1e-5 * (1 + np.abs(expected))
+        if np.mean(alike) < 0.95:  # a few points may be next to a kink, where differences are wrong
+            raise fail(
+                f"the derivative of `{label}` is not its derivative",
+                "It is not what differences of the function are, at more than a few places. Give a function "
+                "of the same arguments, or leave it out.",
+                FunctionError,
+            )
 
 
 def _call(fn: UserFunction, label: str, rule: str, *args: object) -> np.ndarray:
@@ -297,8 +245,9 @@ def _call(fn: UserFunction, label: str, rule: str, *args: object) -> np.ndarray:
             array = np.asarray(out)
     except Exception as error:  # whatever the user's function raises
         count = "one argument" if len(args) == 1 else f"{len(args)} arguments"
+        message = (str(error).strip().splitlines() or [""])[0][:200]
         raise fail(
-            f"`{label}` fails on arrays: {type(error).__name__}: {_first_line(error)}",
+            f"`{label}` fails on arrays: {type(error).__name__}: {message}",
             f"It is called with {count}: arrays for the vectors, then a number for each parameter. {rule}",
             FunctionError,
         ) from error
@@ -313,7 +262,3 @@ def _call(fn: UserFunction, label: str, rule: str, *args: object) -> np.ndarray:
             FunctionError,
         )
     return array.astype(float)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [""])[0][:200]

@@ -80,22 +80,22 @@ def mnist(folder: str | Path, part: str = "train") -> Labelled:
         If a file is missing or damaged, or if images and labels do not belong together.
     """
     prefix = {"train": "train", "test": "t10k"}[choice("part", part, ("train", "test"))]
-    images, labels = (read_idx(_find_idx(Path(folder), f"{prefix}-{kind}")) for kind in ("images", "labels"))
+    arrays = []
+    for stem in (f"{prefix}-images", f"{prefix}-labels"):
+        paths = sorted(p for p in Path(folder).glob(f"{stem}*") if p.is_file() and "idx" in p.name)
+        if not paths:
+            raise DataError(
+                f"there is no file {stem}-idx?-ubyte in {folder}",
+                remedy="Give the folder with the four files.",
+            )
+        arrays.append(read_idx(paths[0]))
+    images, labels = arrays
     if images.ndim != 3 or labels.shape != images.shape[:1]:
         raise DataError(
             f"{folder} has images of shape {images.shape} and labels of shape {labels.shape}",
             remedy="They are (count, height, width) and (count,).",
         )
     return Labelled(images[..., None] / 255, labels.astype(np.int64))
-
-
-def _find_idx(folder: Path, stem: str) -> Path:
-    paths = sorted(path for path in folder.glob(f"{stem}*") if path.is_file() and "idx" in path.name)
-    if not paths:
-        raise DataError(
-            f"there is no file {stem}-idx?-ubyte in {folder}", remedy="Give the folder with the four files."
-        )
-    return paths[0]
 
 
 def cifar10(path: str | Path, count: int = 64) -> np.ndarray:
@@ -119,20 +119,16 @@ def cifar10(path: str | Path, count: int = 64) -> np.ndarray:
     DataError
         If there is no such file, or if it does not hold so many images.
     """
-    given = Path(path)
-    file = _find_batch(given, "data_batch_1") or given
+    file = _find_batch(Path(path), "data_batch_1") or Path(path)
     remedy = (
         "Give data_batch_1 or data_batch_1.bin of CIFAR-10, the folder that holds it, or a .npy array of "
         "images (images, 32, 32, 3)."
     )
     if not file.is_file():
-        raise DataError(f"there are no CIFAR-10 images at {given}", remedy=remedy)
+        raise DataError(f"there are no CIFAR-10 images at {path}", remedy=remedy)
     try:
-        if file.suffix == ".npy":
-            stored = np.load(file, allow_pickle=False)
-            images = stored.astype(float) / (255 if stored.dtype == np.uint8 else 1)
-        else:
-            images = _as_images(_read_batch(file)[0])
+        stored = np.load(file, allow_pickle=False) if file.suffix == ".npy" else _read_batch(file).images
+        images = stored.astype(float) / (255 if stored.dtype == np.uint8 else 1)
     except (OSError, ValueError, EOFError) as error:
         raise DataError(f"{file} holds no CIFAR-10 images ({error})", remedy=remedy) from None
     if images.ndim != 4 or len(images) < count:
@@ -170,14 +166,11 @@ def labelled_cifar10(folder: str | Path, part: str = "train") -> Labelled:
     batches = []
     for path in paths:
         try:
-            rows, labels = _read_batch(path)
-            if labels.shape != rows.shape[:1]:
-                raise ValueError(f"{len(rows)} images and labels of shape {labels.shape}")
+            batches.append(_read_batch(path))
         except (OSError, ValueError, EOFError) as error:
             raise DataError(f"{path} is not a batch of CIFAR-10 ({error})", remedy="Get it again.") from None
-        batches.append((rows, labels))
-    rows, labels = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
-    return Labelled(_as_images(rows), labels.astype(np.int64))
+    images, labels = ([getattr(batch, part) for batch in batches] for part in ("images", "labels"))
+    return Labelled(np.concatenate(images) / 255, np.concatenate(labels))
 
 
 class _ArraysOnly(pickle.Unpickler):
@@ -199,20 +192,19 @@ def _find_batch(folder: Path, name: str) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-def _read_batch(file: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Read rows of 3,072 bytes and labels, in the binary or the Python version; a ValueError if damaged."""
+def _read_batch(file: Path) -> Labelled:
+    """Read images of bytes, in the binary or the Python version; raise a ValueError if they are damaged."""
     if file.suffix == ".bin":  # each record is a label and three planes of 32 x 32 bytes
         table = np.frombuffer(file.read_bytes(), np.uint8).reshape(-1, 1 + 3072)
-        return table[:, 1:], table[:, 0]
-    try:
-        with file.open("rb") as stream:
-            stored = _ArraysOnly(stream, encoding="bytes").load()
-        rows = np.asarray(stored[b"data"], np.uint8).reshape(-1, 3072)
-        return rows, np.asarray(stored.get(b"labels", np.zeros(len(rows))))
-    except (KeyError, TypeError, pickle.UnpicklingError) as error:
-        raise ValueError(str(error)) from None
-
-
-def _as_images(rows: np.ndarray) -> np.ndarray:
-    """Rows of bytes, channel by channel, as images (count, 32, 32, 3) with values in [0, 1]."""
-    return rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1) / 255
+        rows, labels = table[:, 1:], table[:, 0]
+    else:
+        try:
+            with file.open("rb") as stream:
+                stored = _ArraysOnly(stream, encoding="bytes").load()
+            rows = np.asarray(stored[b"data"], np.uint8).reshape(-1, 3072)
+            labels = np.asarray(stored.get(b"labels", np.zeros(len(rows))))
+        except (KeyError, TypeError, pickle.UnpicklingError) as error:
+            raise ValueError(str(error)) from None
+    if labels.shape != rows.shape[:1]:
+        raise ValueError(f"{len(rows)} images and labels of shape {labels.shape}")
+    return Labelled(rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), labels.astype(np.int64))

@@ -29,18 +29,8 @@ def simple_rnn(
 
     Parameters
     ----------
-    phi
-        The nonlinearity.
-    var_w, var_u
-        n Var(W_ij) of the recurrent matrix, m Var(U_ij) of the input matrix.
-    var_b
-        Variance of the bias.
-    var_v
-        n Var(v_i) of the readout.
-
-    Returns
-    -------
-    Network
+    phi, var_w, var_u, var_b, var_v
+        As for `gru`, with one number each.
     """
     v = Matrix(var_v, rows=1, name="v")
     return Network(partial(_over_tokens, RNNCell(phi, var_w, var_u, var_b), 0, v), "simple_rnn")
@@ -65,15 +55,11 @@ def gru(
     phi, gate
         The nonlinearities of the candidate state and of the gates.
     var_w, var_u, var_b, mean_b
-        Variances of W, U and b, and means of b: one number, or one per gate in the order z, r, h.
+        n Var(W_ij), m Var(U_ij), variances and means of b: one number, or one per gate in the order z, r, h.
     var_v
         n Var(v_i) of the readout.
     var_h0
         Variance of the random initial state; with 0 the initial state is 0.
-
-    Returns
-    -------
-    Network
     """
     cell = GRUCell(phi, gate, var_w, var_u, var_b, mean_b)
     # A Vector of variance 0 would be a valid program, too, but with a needless input.
@@ -100,10 +86,6 @@ def lstm(
         The nonlinearities of g_t and c_t, and of the gates i_t, f_t and o_t.
     var_w, var_u, var_b, var_v, mean_b
         As for `gru`; the gates are in the order i, f, g, o.
-
-    Returns
-    -------
-    Network
     """
     cell = LSTMCell(phi, gate, var_w, var_u, var_b, mean_b)
     return Network(partial(_over_tokens, cell, (0, 0), Matrix(var_v, rows=1, name="v")), "lstm")

@@ -47,10 +47,6 @@ def transformer(
         n Var(v_i) of the readout.
     phi
         The nonlinearity.
-
-    Returns
-    -------
-    Network
     """
     check_functions(phi=phi)
     choice(skip, ("paper", "identity"), "skip")

@@ -32,28 +32,6 @@ from netsor.build.layers.pool import (
 )
 from netsor.build.layers.recurrent import GRUCell, LSTMCell, RNNCell
 
-__all__ = [
-    "Attention",
-    "Conv1d",
-    "Conv2d",
-    "Conv3d",
-    "Dense",
-    "Dropout",
-    "Embedding",
-    "GRUCell",
-    "GraphConv",
-    "LSTMCell",
-    "RNNCell",
-    "attention",
-    "batchnorm",
-    "global_max_pool",
-    "global_mean_pool",
-    "layernorm",
-    "max_pool",
-    "mean_pool",
-    "normalized_adjacency",
-    "resize",
-    "rmsnorm",
-    "sum_pool",
-    "upsample",
-]
+__all__ = ["Attention", "Conv1d", "Conv2d", "Conv3d", "Dense", "Dropout", "Embedding", "GRUCell", "GraphConv"]
+__all__ += ["LSTMCell", "RNNCell", "attention", "batchnorm", "layernorm", "normalized_adjacency", "rmsnorm"]
+__all__ += ["global_max_pool", "global_mean_pool", "max_pool", "mean_pool", "resize", "sum_pool", "upsample"]

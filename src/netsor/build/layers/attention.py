@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from netsor.build.array_functions import as_node, check_mask, contract, dot, softmax
+from netsor.build.array_functions import as_node, check_mask, contract, dot
 from netsor.build.graph_nodes import Node, apply
 from netsor.build.layers.dense import flag, label, number, scaled
 from netsor.build.parameters import Matrix
@@ -71,14 +71,7 @@ def attention(
     logits: Any = dot(q[..., :, None], k[..., None, :])
     if not isinstance(scale, str):
         logits = number("scale", scale) * logits if scale != 0 else logits - logits
-    mask = _seen(causal, mask, q, k)
-    if _named(weights) == "softmax":
-        return contract(softmax(logits, mask=mask), v)
-    scores = weights(logits) if callable(weights) else logits
-    if mask is not None:
-        check_mask(mask, logits)
-        scores = scores * mask
-    return contract(scores, v)
+    return contract(_scores(_named(weights), logits, _seen(causal, mask, q, k)), v)
 
 
 def _named(weights: object) -> Any:
@@ -99,18 +92,25 @@ def _seen(causal: bool, mask: object, q: Node, k: Node) -> Any:
     return triangle if mask is None else mask * triangle
 
 
+def _scores(weights: Weights, logits: Node, mask: object) -> Any:
+    """The weights (..., queries, keys) for logits; pairs outside of the mask have weight 0."""
+    extra = () if mask is None else (check_mask(mask, logits),)
+    if weights == "softmax":
+        return apply(MIXINGS["softmax"], logits, *extra, axis=-1)
+    scores = weights(logits) if callable(weights) else logits
+    return scores * extra[0] if extra else scores
+
+
 class Attention:
     """Attention over a sequence (T, m) of data, or a block of index shape (T,).
 
-    Call it as `layer(x, mask, values)`. Queries and keys are projections of x; values are projections of
-    `values`, by default x. For example, `layer(h + code, values=h)` adds a positional code to queries and
-    keys only.
+    Call it as `layer(x, mask, values)`. Queries and keys are projections of x, values of `values`, by default
+    x. For example, `layer(h + code, values=h)` adds a positional code to queries and keys only.
 
     Parameters
     ----------
     heads
-        The number of heads. Each of several heads has its own projections; output matrices, whose fan-in
-        counts the heads, combine them. For math.inf see below.
+        The number of heads. Output matrices, whose fan-in counts the heads, combine several. math.inf: below.
     causal, scale, weights
         As for `attention`.
     tied
@@ -125,10 +125,9 @@ class Attention:
     Notes
     -----
     With infinitely many heads the logits are L = q.k/sqrt(n), which stay random (Hron et al. 2020): over the
-    heads, L_ij is Gaussian with Cov(L_ij, L_i'j') = E[q_i q_i'] E[k_j k_j']. The vector M @ (q_i * k_j),
-    whose coordinates stand for heads, has the same law. The kernel is
-    var_o sum_jj' E[weight_ij weight_i'j'] E[v_j v_j']. It is exact for identity weights, and sampled for
-    others.
+    heads, L_ij is Gaussian with Cov(L_ij, L_i'j') = E[q_i q_i'] E[k_j k_j'], which is the law of the vector
+    M @ (q_i * k_j). The kernel is var_o sum_jj' E[weight_ij weight_i'j'] E[v_j v_j'], exact for identity
+    weights, and sampled for others.
 
     Examples
     --------
@@ -199,12 +198,5 @@ class Attention:
                 return apply(mul, scale * q, both.sum(len(both.index) - 1)[..., None])
             return apply(mul, scale * q, contract(mask, both))
         logits: Any = scale * (M @ (q[..., :, None] * k[..., None, :]))
-        if self.weights == "softmax":
-            extra = () if mask is None else (check_mask(mask, logits),)
-            scores: Any = apply(MIXINGS["softmax"], logits, *extra, axis=-1)
-        else:
-            assert callable(self.weights)
-            scores = self.weights(logits)
-            if mask is not None:
-                scores = scores * check_mask(mask, logits)
+        scores = _scores(self.weights, logits, mask)
         return (scores * v[..., None, :]).sum(len(scores.index) - 1)

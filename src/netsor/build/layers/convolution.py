@@ -1,9 +1,4 @@
-"""Convolutions: a matrix W_j for each kernel position j, then the sum over its window.
-
-They act on the last index axes, (..., height, width) or (..., length); leading axes are batch axes. Entries
-have variance var_w / fan_in. The fan-in counts the kernel positions, so each W_j is a
-`Matrix(var_w / positions)`.
-"""
+"""Convolutions: a `Matrix(var_w / positions)` W_j for each kernel position j, then a sum over windows."""
 
 from __future__ import annotations
 
@@ -15,7 +10,7 @@ import numpy as np
 from netsor.build.array_functions import as_node, pad
 from netsor.build.graph_nodes import Node, apply
 from netsor.build.layers.dense import bias, flag, label, number, scaled
-from netsor.build.layers.spatial_axes import back, in_front, integers, per_axis
+from netsor.build.layers.spatial_axes import integers, on_last_axes, per_axis
 from netsor.build.parameters import Matrix, Vector
 from netsor.build.source_lines import fail
 from netsor.lang.functions import mul
@@ -81,22 +76,20 @@ class _Convolution:
                 f"a block has at least {self.dims} index {'axes' if self.dims > 1 else 'axis'}.",
             )
         padding: Any = self.padding
-        by_members = self.local is not None or self.depthwise
         if isinstance(padding, tuple) and not self.transposed:
-            if by_members or len(set(padding)) > 1:  # `window` pads all axes alike, so pad with zeros first
+            if self.local is not None or self.depthwise or len(set(padding)) > 1:
+                # `window` pads all axes alike, so pad with zeros first.
                 x, padding = pad(x, [(p, p) for p in padding]), "valid"
             else:
                 padding = padding[0]
-        x = in_front(x, self.dims)
-        if by_members:
-            out = self._by_members(x, padding)
-        elif self.transposed:
-            out = apply(window, self.W @ self._spread(x), dims=self.dims, padding="valid", **self._steps(1))
-        else:
-            out = apply(window, self.W @ x, dims=self.dims, padding=padding, **self._steps(self.stride))
-        out = back(out, self.dims) + self.b
-        out.space = self.dims
-        return out
+        return on_last_axes(x, self.dims, lambda x: self._on_first_axes(x, padding)) + self.b
+
+    def _on_first_axes(self, x: Node, padding: Any) -> Node:
+        if self.local is not None or self.depthwise:
+            return self._by_members(x, padding)
+        if self.transposed:
+            return apply(window, self.W @ self._spread(x), dims=self.dims, padding="valid", **self._steps(1))
+        return apply(window, self.W @ x, dims=self.dims, padding=padding, **self._steps(self.stride))
 
     def _steps(self, stride: object) -> dict[str, Any]:
         """Stride and dilation as options, unless they are 1."""
@@ -167,19 +160,16 @@ class Conv1d(_Convolution):
         Integers, or tuples with one per spatial axis.
     padding
         "same": zeros. "valid": only windows that fit. "circular": periodic, with windows centred on every
-        stride-th position. "wrap": as "same", with periodic padding, as in neural-tangents. A number: so many
-        zeros at each end of each axis.
+        stride-th position. "wrap": as "same", but periodic. A number: so many zeros at each end of each axis.
     var_w, var_b, mean_b
-        Variance of the weights times the fan-in (kernel positions times channels); variance and mean of the
-        bias.
+        Variance of weights times the fan-in (kernel positions times channels); the bias's variance and mean.
     transposed
         Whether to transpose in space: input i adds W_j x[i] to output i stride + j dilation - left. "same"
         has size * stride outputs; "valid" has all outputs that an input reaches, and at least size * stride.
     local
         The shape of the output; each output position then has its own matrices and bias.
     depthwise
-        Whether channels are separate: vectors w_j of variance var_w / positions replace the matrices, and
-        multiply x coordinatewise.
+        Whether channels are separate: vectors w_j of variance var_w / positions multiply x coordinatewise.
     name
         A suffix of the parameters' names.
 

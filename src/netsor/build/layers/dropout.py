@@ -15,10 +15,8 @@ from netsor.lang.functions import mul, step
 class Dropout:
     """Multiply h by a mask: keep each coordinate with probability `keep` and divide it by `keep`, else set 0.
 
-    Each input, each vector of a block and each call gets its own mask. So only the diagonal of a kernel
-    changes: there E[mask^2] = 1 / keep, elsewhere E[mask mask'] = 1. For evaluation without dropout, leave
-    out the layer.
-
+    Each input, each vector of a block and each call gets its own mask, so only the diagonal of a kernel
+    changes: there E[mask^2] = 1 / keep, elsewhere E[mask mask'] = 1. For evaluation, leave out the layer.
     The mask is step(g) / keep, where g is a Gaussian `ns.Vector(each=True)` of mean Phi^-1(keep).
 
     Parameters

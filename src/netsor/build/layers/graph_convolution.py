@@ -21,12 +21,8 @@ class GraphConv:
 
     Parameters
     ----------
-    var_w
-        The variance of an entry of W times the fan-in.
-    var_b, mean_b
-        Variance and mean of the bias; if both are 0, there is no bias.
-    name
-        A suffix of the parameters' names.
+    var_w, var_b, mean_b, name
+        As for `Dense`.
     """
 
     def __init__(

@@ -62,8 +62,7 @@ def mean_pool(
         A number or a tuple; by default the size.
     padding
         "valid": only windows that fit. "same": also windows over the edge, without the positions outside.
-        "circular" or "wrap": periodic padding (see `Conv1d`). A number: zeros that count as positions, as in
-        PyTorch.
+        "circular" or "wrap": periodic (see `Conv1d`). A number: zeros that count as positions.
     edges
         With "same": True averages over the positions inside, False over the whole window with zeros outside.
     """
@@ -93,10 +92,7 @@ def sum_pool(h: Node, size: Sizes = 2, stride: Sizes | None = None, padding: str
 
 
 def max_pool(h: Node, size: Sizes = 2, stride: Sizes | None = None, padding: str | int = "valid") -> Node:
-    """Take maxima over windows of the last index axes, coordinate by coordinate.
-
-    Arguments are those of `mean_pool`. Positions outside the block are ignored.
-    """
+    """Take maxima over windows, without positions outside the block; arguments as for `mean_pool`."""
     h = as_node(h)
     dims, options = _windows(h, size, stride, padding)
     return on_last_axes(h, dims, lambda x: max_over(apply(patches, x, **options), axis=0))

@@ -19,23 +19,17 @@ Activation = Callable[[Any], Any]
 
 def per_gate(value: Any, count: int, what: str) -> list[float]:
     """Return one number per gate (or layer), from a number or a sequence."""
-    if _is_number(value):
-        return [float(value)] * count
     remedy = "Give a number for all layers (or gates), or a list with one for each."
     many = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim == 1)
-    values = list(value) if many and not np.ma.is_masked(value) else []
-    if not values or not all(_is_number(v) for v in values):
+    values: list[Any] = list(value) if many else [value] * count
+    real = int | float | np.integer | np.floating
+    if not values or not all(isinstance(v, real) and type(v) is not bool and np.isfinite(v) for v in values):
         raise fail(f"{what}={value!r:.60}", remedy)
     if len(values) != count:
         raise fail(
             f"{what} has {len(values)} value{'s' if len(values) > 1 else ''}, but {count} are needed", remedy
         )
     return [float(v) for v in values]
-
-
-def _is_number(value: Any) -> bool:
-    real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    return real and bool(np.isfinite(value))
 
 
 def check_functions(**functions: object) -> None:
@@ -65,14 +59,14 @@ class _Cell:
     ) -> None:
         check_functions(phi=phi, gate=gate)
         self.phi, self.gate = phi, gate
-        gates, count = self.gate_names, len(self.gate_names)
         label("W", name)
-        vw, vu = per_gate(var_w, count, "var_w"), per_gate(var_u, count, "var_u")
-        vb, mb = per_gate(var_b, count, "var_b"), per_gate(mean_b, count, "mean_b")
-        ends = [f"{name}_{g}" if g else name for g in gates]
-        self.W = {g: Matrix(v, name=f"W{end}") for g, end, v in zip(gates, ends, vw, strict=True)}
-        self.U = {g: Matrix(v, name=f"U{end}") for g, end, v in zip(gates, ends, vu, strict=True)}
-        self.b = {g: bias(v, m, f"b{end}") for g, end, v, m in zip(gates, ends, vb, mb, strict=True)}
+        values = {"var_w": var_w, "var_u": var_u, "var_b": var_b, "mean_b": mean_b}
+        laws = (per_gate(value, len(self.gate_names), what) for what, value in values.items())
+        self.W, self.U, self.b = {}, {}, {}
+        for g, w, u, b, mean in zip(self.gate_names, *laws, strict=True):
+            end = f"{name}_{g}" if g else name
+            self.W[g], self.U[g] = Matrix(w, name=f"W{end}"), Matrix(u, name=f"U{end}")
+            self.b[g] = bias(b, mean, f"b{end}")
 
     def preactivation(self, gate: str, state: object, x: object) -> Any:
         return self.W[gate] @ state + self.U[gate] @ x + self.b[gate]
@@ -142,12 +136,8 @@ class LSTMCell(_Cell):
 
     Parameters
     ----------
-    phi, gate
-        The activations of the candidate and of the gates.
-    var_w, var_u, var_b, mean_b
-        As for `GRUCell`, in the order i, f, g, o.
-    name
-        A suffix of the parameters' names.
+    phi, gate, var_w, var_u, var_b, mean_b, name
+        As for `GRUCell`, with the gates in the order i, f, g, o.
     """
 
     gate_names = ("i", "f", "g", "o")

@@ -51,25 +51,16 @@ def space_of(h: Node, what: str, dims: int | None = None) -> int:
     return dims or h.space or min(rank, 2)
 
 
-def in_front(x: Node, dims: int) -> Node:
-    """Move the `dims` spatial axes to the front; the channels of data remain the last axis."""
-    rank = len(x.index) - x.channels
-    if rank == dims:
-        return x
-    order = (*range(rank - dims, rank), *range(rank - dims), *range(rank, len(x.index)))
-    return apply(transpose, x, axes=order)
-
-
-def back(out: Node, dims: int, last: int = 0) -> Node:
-    """Invert `in_front`: move the first `dims` axes behind the batch axes, before `last` channel axes."""
-    extra = len(out.index) - dims - last
-    if extra:
-        behind = range(dims + extra, len(out.index))
-        out = apply(transpose, out, axes=(*range(dims, dims + extra), *range(dims), *behind))
+def on_last_axes(h: Node, dims: int, act: Callable[[Node], Node]) -> Node:
+    """Apply `act`, which acts on the first index axes, to the spatial axes; channels of data remain last."""
+    rank = len(h.index) - h.channels
+    if rank > dims:
+        h = apply(
+            transpose, h, axes=(*range(rank - dims, rank), *range(rank - dims), *range(rank, len(h.index)))
+        )
+    out = act(h)
+    last = len(out.index) - out.channels
+    if last > dims:
+        out = apply(transpose, out, axes=(*range(dims, last), *range(dims), *range(last, len(out.index))))
     out.space = dims
     return out
-
-
-def on_last_axes(h: Node, dims: int, act: Callable[[Node], Node]) -> Node:
-    """Apply `act`, which acts on the first index axes, to the spatial axes."""
-    return back(act(in_front(h, dims)), dims, h.channels)

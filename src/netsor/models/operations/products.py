@@ -289,8 +289,7 @@ def _ids(reader: Reader, ids: Value | Constant, rows: int) -> tuple[Axes, Node]:
             v = with_index(v, i) if v.axes[i] else v
         axes, node = v.axes, as_node(v).node
         assert isinstance(node, Node)
-        was, values = trace.concrete, trace.concretise(node)
-        trace.concrete = was  # a check of values must not make the program depend on them
+        values = trace.values_of(node)  # a check of values must not make the program depend on them
     if (values != np.rint(values)).any() or values.min() < 0 or values.max() >= rows:
         bad = values[(values != np.rint(values)) | (values < 0) | (values >= rows)].flat[0]
         raise reader.refuse(

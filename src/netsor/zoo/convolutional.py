@@ -1,4 +1,4 @@
-"""Convolutional network (Programs "2-Layer", "L-layer Convolutional Network with Global Average Pooling")."""
+"""Convolutional networks, of images and of graphs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from functools import partial
 
 from netsor.build import (
     Conv2d,
+    GraphConv,
     Matrix,
     Network,
     flatten,
@@ -16,6 +17,8 @@ from netsor.build import (
 )
 from netsor.build.layers.dense import choice
 from netsor.build.layers.recurrent import check_functions
+from netsor.build.source_lines import fail
+from netsor.errors import DataError
 from netsor.zoo.per_layer import Var, check_input, per_layer
 
 
@@ -35,30 +38,22 @@ def cnn(
 ) -> Network:
     """x_l = phi(W_l * x_{l-1} + b_l) with convolutions *, output v.readout(x_depth).  (H, W, c) -> 1 scalar.
 
+    The paper's Programs "2-Layer" and "L-layer Convolutional Network with Global Average Pooling".
+
     Parameters
     ----------
-    depth
-        Number of convolutional layers.
+    depth, phi, var_w, var_b, var_v
+        As for `mlp`, with filters for weights.
     kernel
         Height and width of the filters; one number for squares.
-    phi
-        The nonlinearity.
     padding
         "same", "valid" or a number of pixels.
     readout
         "gap": global average pooling. "flatten": a readout vector for each pixel.
     pool
         A 2 x 2 pooling between layers: "max", "mean" or None.
-    var_w, var_b
-        Variances of filters (times the fan-in) and biases: one number, or one per layer.
-    var_v
-        n Var(v_i) of the readout.
     stride, dilation
         Of all convolutions.
-
-    Returns
-    -------
-    Network
     """
     check_functions(phi=phi)
     choice(readout, ("gap", "flatten"), "readout")
@@ -80,3 +75,36 @@ def _cnn(convolutions, v, phi, readout, pool, image):
             x = max_pool(x) if pool == "max" else mean_pool(x)
         x = phi(convolution(x))
     return v @ (global_mean_pool(x) if readout == "gap" else flatten(x))
+
+
+def graph_conv(
+    depth: int = 1, phi=relu, readout: str = "node", var_w: Var = 1.0, var_b: Var = 1.0, var_v: float = 1.0
+) -> Network:
+    """x_l = phi(A (W_l x_{l-1}) + b_l).  (features (V, m), adjacency A (V, V)) -> V scalars or one.
+
+    The network uses A as it is. `ns.normalized_adjacency` computes the usual normalization.
+
+    Parameters
+    ----------
+    depth, phi, var_w, var_b, var_v
+        As for `mlp`.
+    readout
+        "node": one output per node. "mean": one output, of the mean over all nodes.
+    """
+    check_functions(phi=phi)
+    choice(readout, ("node", "mean"), "readout")
+    variances = zip(per_layer(var_w, depth, "var_w"), per_layer(var_b, depth, "var_b"), strict=True)
+    layers = [GraphConv(w, b, name=str(layer)) for layer, (w, b) in enumerate(variances, 1)]
+    v = Matrix(var_v, rows=1, name="v")
+    return Network(partial(_graph_conv, layers, v, phi, readout), "graph_conv")
+
+
+def _graph_conv(layers, v, phi, readout, graph):
+    if not isinstance(graph, tuple) or len(graph) != 2:
+        raise fail("the input is not a graph", "Give a tuple (features, adjacency).", DataError)
+    x, adjacency = graph
+    check_input(x, "V", "m")
+    check_input(adjacency, "V", "V")
+    for layer in layers:
+        x = phi(layer(x, adjacency))
+    return v @ (x if readout == "node" else x.mean(axis=0))
