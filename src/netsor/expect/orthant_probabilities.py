@@ -11,15 +11,13 @@ Covariances may be singular.
 from __future__ import annotations
 
 from itertools import combinations
-from math import pi, prod
-from typing import Any
+from math import pi
 
 import numpy as np
 
 from netsor.errors import DataError
-from netsor.lang.array_api import array_namespace
 
-Array = Any
+Array = np.ndarray
 EPS = float(np.finfo(float).eps)
 
 
@@ -33,21 +31,20 @@ def orthant(cov: Array) -> tuple[Array, Array]:
     >>> round(float(value), 12)
     0.25
     """
-    xp, plain = array_namespace(cov), np.asarray(cov, float)
-    d = plain.shape[-1]
-    if plain.shape[-2:] != (d, d) or not np.isfinite(plain).all() or d > 4:
+    d = cov.shape[-1]
+    if cov.shape[-2:] != (d, d) or not np.isfinite(cov).all() or d > 4:
         raise DataError(
-            f"an orthant probability of a covariance of shape {plain.shape}",
+            f"an orthant probability of a covariance of shape {cov.shape}",
             remedy="Covariances are finite, of shape (..., d, d) with d up to 4.",
         )
-    lead, flat = plain.shape[:-2], plain.reshape(prod(plain.shape[:-2]), d, d)
+    flat = np.reshape(cov, (np.prod(cov.shape[:-2], dtype=int), d, d))
     scale = np.sqrt(np.maximum(np.diagonal(flat, axis1=-2, axis2=-1), 0.0))
     inverse = 1 / np.where(scale == 0, 1.0, scale)
     c = flat * inverse[:, :, None] * inverse[:, None, :]
     c = np.where(np.abs(c) >= 1 - 4 * EPS, np.sign(c), c)
     value, error = _standard(c)
     value = np.where(np.any(scale == 0, axis=1), 0.0, value)
-    return tuple(xp.asarray(a.reshape(lead)) for a in (value, error))
+    return value.reshape(cov.shape[:-2]), error.reshape(cov.shape[:-2])
 
 
 def erf_gates(cov: Array) -> tuple[Array, Array]:
@@ -55,8 +52,7 @@ def erf_gates(cov: Array) -> tuple[Array, Array]:
 
     (1 + erf(x)) / 2 = P(x + g > 0) with g ~ N(0, 1/2): Tensor Programs I, the erf lemma.
     """
-    xp = array_namespace(cov)
-    return orthant(cov + xp.asarray(np.eye(cov.shape[-1]) / 2, dtype=cov.dtype))
+    return orthant(cov + np.eye(cov.shape[-1]) / 2)
 
 
 def _standard(c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -110,9 +110,8 @@ def test_ranks_without_a_second_moment() -> None:
 
 def test_a_rule_serves_both_powers() -> None:
     batch = batch_of(covariance(5, 15), 2.0**-52)
-    rule = slope_rule(batch, 1e-10)
+    nodes, weights = slope_rule(batch, 1e-10)
     q = np.geomspace(1e-4, 5, 20)[:, None]
-    parts = rule.weights * np.exp(-rule.nodes * q)
+    parts = weights * np.exp(-nodes * q)
     np.testing.assert_allclose(parts.sum(1), q[:, 0] ** -0.5, rtol=1e-8)
-    np.testing.assert_allclose((2 * rule.nodes * parts).sum(1), q[:, 0] ** -1.5, rtol=1e-8)
-    assert rule.error <= 1e-10
+    np.testing.assert_allclose((2 * nodes * parts).sum(1), q[:, 0] ** -1.5, rtol=1e-8)

@@ -4,5 +4,5 @@
 | ------------------- | ----------------------------------------------------------------- |
 | `second_moments.py` | start here: second moments within a batch and across batches      |
 | `tangents.py`       | the same for derivatives of batchnorm, which tangent kernels need |
-| `batch_law.py`      | the law of a batch, and rules for q^-1 and q^(-1/2) that fit it   |
+| `batch_law.py`      | a batch, and rules for 1/|y|^2 and 1/|y| that fit its law         |
 """

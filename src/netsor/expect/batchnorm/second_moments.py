@@ -12,11 +12,10 @@ absorbs (Tensor Programs I, "Batchnorm with Single Batch" and "with Multiple Bat
     across batches     1/|y|   = pi^(-1/2) int_0^oo s^(-1/2) exp(-s |y|^2) ds    for y and for y'
 
 So each node of a quadrature needs the V-transform of phi at a smaller covariance, which has a closed form.
-The nodes and the bounds D on their relative error delta come from `batch_law`. By Cauchy-Schwarz, with the
-largest value p_j of |bn_j'|,
+The nodes, and across batches the bound D on their relative error delta, come from `batch_law`. By
+Cauchy-Schwarz, with the largest value p_j of |bn_j'|,
 
-    within     E|bn_i bn_j delta| <= D (E[bn_i^2] E[bn_j^2])^(1/2)
-    across     E|bn_i bn_j' ((1 + delta)(1 + delta') - 1)| <= D E[bn_i^2]^(1/2) p_j + D' p_i E[bn_j'^2]^(1/2)
+    E|bn_i bn_j' ((1 + delta)(1 + delta') - 1)| <= D (E[bn_i^2]^(1/2) p_j + p_i E[bn_j'^2]^(1/2))
 
 z must have mean zero after centring: a mean that is constant over the batch drops out of G z.
 """
@@ -30,20 +29,12 @@ from typing import Any
 import numpy as np
 
 from netsor.errors import DataError
-from netsor.expect.batchnorm.batch_law import (
-    ExponentialSum,
-    GaussianBatch,
-    batch_of,
-    reciprocal_rule,
-    relative,
-    root_rule,
-)
+from netsor.expect.batchnorm.batch_law import GaussianBatch, batch_of, relative, root_det, root_rule
 from netsor.lang.array_api import array_namespace
 
 Array = Any
 Slopes = tuple[float, float]
 Kernel = tuple[np.ndarray, np.ndarray]
-WITHIN, ACROSS = 1e-12, 1e-10  # target errors, relative to the scales
 EPS = float(np.finfo(float).eps)
 ROUNDING = 64  # rounding of a kernel relative to its scales, in units of the precision of its numbers
 CANCELLATION = 1e5  # factor by which a variance may lose precision, at nodes of small weight
@@ -120,13 +111,12 @@ def are_multiples(one: GaussianBatch, two: GaussianBatch, sigma12: np.ndarray) -
 # The kernels.
 
 
-def within(batch: GaussianBatch, slopes: Slopes, tol: float = WITHIN) -> Kernel:
+def within(batch: GaussianBatch, slopes: Slopes) -> Kernel:
     """E[phi(bn(z)) phi(bn(z))^T] for z ~ N(0, sigma), and a bound on the error of each entry, both (B, B).
 
         B int_0^oo V_phi(S (I + 2 s S)^-1) det(I + 2 s S)^(-1/2) ds,    S = G sigma G.
 
-    `tol` is the target error, relative to (E[bn_i^2] E[bn_j^2])^(1/2). E[y y^T / |y|^2] is diagonal in the
-    eigenbasis, so only E[|y| |y|^T / |y|^2] needs the nodes.
+    E[y y^T / |y|^2] is diagonal in the eigenbasis, so only E[|y| |y|^T / |y|^2] needs the nodes.
 
     >>> batch = batch_of(np.array([[2.0, 0.3], [0.3, 1.0]]), EPS)  # two members are normalised to +1 and -1
     >>> bool(np.allclose(within(batch, (1.0, 0.0))[0], [[0.5, 0.0], [0.0, 0.5]]))
@@ -136,22 +126,23 @@ def within(batch: GaussianBatch, slopes: Slopes, tol: float = WITHIN) -> Kernel:
     value = mean**2 * (batch.basis * batch.squares) @ batch.basis.T
     bound = ROUNDING * batch.eps
     if half:
-        rule = reciprocal_rule(batch, max(tol - bound, bound))
-        bound += rule.error
+        error = 1e-13  # of the nodes that are left out; that of the step is below it
+        nodes, weights = (x[batch.beyond > error] for x in batch.rule)
+        bound += 2 * error
         total = np.zeros((B, B))
-        for piece in pieces(len(rule.nodes), B * B):
-            grown = 1 + 2 * rule.nodes[piece, None] * batch.values
+        for piece in pieces(len(nodes), B * B):
+            grown = 1 + 2 * nodes[piece, None] * batch.values
             shrunk = batch.values / grown
             root = np.sqrt(shrunk @ batch.basis.T**2)
             unit = batch.basis * inverse(root)[:, :, None]
             c = (unit * shrunk[:, None, :]) @ np.swapaxes(unit, 1, 2)
-            _add_abs(total, c, rule.weights[piece, None] * root_det(grown)[:, None] * root, root)
+            _add_abs(total, c, weights[piece, None] * root_det(grown)[:, None] * root, root)
         value += half**2 * B * total
     return value, _bound(slopes, bound * np.outer(batch.scale, batch.scale), batch, batch)
 
 
 def across(
-    one: GaussianBatch, two: GaussianBatch, sigma12: np.ndarray, slopes: Slopes, tol: float = ACROSS
+    one: GaussianBatch, two: GaussianBatch, sigma12: np.ndarray, slopes: Slopes, tol: float = 1e-10
 ) -> Kernel:
     """E[phi(bn(z)) phi(bn(z'))^T] for two batches, and a bound on the error of each entry, both (B1, B2).
 
@@ -162,20 +153,22 @@ def across(
     where D = s I + t I on the two batches: a sum over nodes (s, t). With y = F e and y' = F' e' in the
     eigenbases and R = cov(e, e'), the factor exp(-s |y|^2) gives cov(e) = A = (I + 2 s values)^-1 and cov(e,
     e') = A R. In the eigenbasis of the resulting covariance of y', the factor exp(-t |y'|^2) is diagonal for
-    all t at once.
+    all t at once. `tol` is the error of the rules for the member of largest value, relative to its scale.
     """
     mean, half = parts_of(slopes)
     R = correlation(one, two, sigma12)
-    first, second = _root_rules(one, two, tol)
+    worst = max(float(np.max(b.peak / np.maximum(b.scale, 1e-3 * b.peak + 1e-300))) for b in (one, two))
+    target = max(0.49 * tol / 2 ** ceil(log2(worst)), 4 * ROUNDING * max(one.eps, two.eps))
+    (s, weights), (t, other_weights) = root_rule(one, target), root_rule(two, target)
     residual = conditional(two, R)
     F, RL = one.basis * np.sqrt(one.values), R * np.sqrt(two.values)
-    t, variances = second.nodes, _variances(one, two, R, first.nodes, second.nodes)
+    variances = _variances(one, two, R, s, t)
     value, total = np.zeros(sigma12.shape), np.zeros(sigma12.shape)
-    for piece in pieces(len(first.nodes), len(t) * value.size):
-        grown = 1 + 2 * first.nodes[piece, None] * one.values
+    for piece in pieces(len(s), len(t) * value.size):
+        grown = 1 + 2 * s[piece, None] * one.values
         mu, Q = tilted(residual, RL, grown)
         shrink = 1 / (1 + 2 * t[:, None] * mu[:, None, :])
-        w = (first.weights[piece] * root_det(grown))[:, None] * second.weights * root_det(1 / shrink)
+        w = (weights[piece] * root_det(grown))[:, None] * other_weights * root_det(1 / shrink)
         left, right = (F / grown[:, None, :]) @ RL @ Q, np.swapaxes(two.basis @ Q, 1, 2)
         if mean:
             value += np.sum((left * (w[:, None, :] @ shrink)) @ right, axis=0)
@@ -189,16 +182,9 @@ def across(
             flat = (np.reshape(x, (-1, *x.shape[2:])) for x in (c, w[..., None] * root1, root2))
             _add_abs(total, *flat)
     value = sqrt(one.size * two.size) * (mean**2 * value + half**2 * total)
-    bound = first.error * np.outer(one.scale, two.peak) + second.error * np.outer(one.peak, two.scale)
+    bound = target * (np.outer(one.scale, two.peak) + np.outer(one.peak, two.scale))
     bound += ROUNDING * max(one.eps, two.eps) * np.outer(one.scale, two.scale)
     return value, _bound(slopes, bound, one, two)
-
-
-def _root_rules(one: GaussianBatch, two: GaussianBatch, tol: float) -> tuple[ExponentialSum, ExponentialSum]:
-    """Return rules whose errors add up to tol for the member of largest value, relative to its scale."""
-    worst = max(float(np.max(b.peak / np.maximum(b.scale, 1e-3 * b.peak + 1e-300))) for b in (one, two))
-    target = max(tol / 2 / 2 ** ceil(log2(worst)), 4 * ROUNDING * max(one.eps, two.eps))
-    return root_rule(one, target), root_rule(two, target)
 
 
 def correlation(one: GaussianBatch, two: GaussianBatch, sigma12: np.ndarray) -> np.ndarray:
@@ -269,11 +255,6 @@ def _add_abs(total: np.ndarray, c: np.ndarray, root1: np.ndarray, root2: np.ndar
 def inverse(x: np.ndarray) -> np.ndarray:
     """1/x, and 0 for 0: a member that always equals the mean of its batch."""
     return np.divide(1.0, x, out=np.zeros_like(x), where=x > 0)
-
-
-def root_det(grown: np.ndarray) -> np.ndarray:
-    """prod(grown)^(-1/2) over the last axis."""
-    return np.exp(-0.5 * np.sum(np.log(grown), axis=-1))
 
 
 def parts_of(slopes: Slopes) -> tuple[float, float]:

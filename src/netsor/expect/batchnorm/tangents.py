@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from netsor.errors import LimitError
-from netsor.expect.batchnorm.batch_law import GaussianBatch, relative, slope_rule
+from netsor.expect.batchnorm.batch_law import GaussianBatch, exponential_nodes, relative, root_det, slope_rule
 from netsor.expect.batchnorm.second_moments import (
     EPS,
     ROUNDING,
@@ -42,7 +42,6 @@ from netsor.expect.batchnorm.second_moments import (
     inverse,
     parts_of,
     pieces,
-    root_det,
     tilted,
 )
 
@@ -70,14 +69,13 @@ def slope_moments(
 
 
 def within(batch: GaussianBatch, theta: np.ndarray, slopes: tuple[Slopes, Slopes]) -> Kernel:
-    """Return the moments of a batch with itself, (B, B), by the trapezoid rule in log u."""
+    """Return the moments of a batch with itself, (B, B)."""
     total, rounding = (np.zeros((batch.size, batch.size)) for _ in range(2))
     T, lost = _directions(batch, batch, theta)
     if not _moves(batch, T, lost):
         return total, rounding
-    step = 0.25  # in log u; the integrand is analytic for |Im log u| < pi/2: the error is exp(-pi^2 / step)
-    end = 37.0 / (len(batch.values) / 2 - 1) - log(batch.values[0])  # the part beyond is exp(-37)
-    nodes = np.exp(np.arange(-42.0, end, step))
+    # The part beyond the end is exp(-37).
+    nodes, weights = exponential_nodes(37.0 / (len(batch.values) / 2 - 1) - log(batch.values[0]))
     for piece in pieces(len(nodes), total.size):
         u = nodes[piece, None]
         grown = 1 + 2 * u * batch.values
@@ -93,7 +91,7 @@ def within(batch: GaussianBatch, theta: np.ndarray, slopes: tuple[Slopes, Slopes
         angle = _angles(unit)
         law = angle, np.cos(angle), np.sin(angle)
         value, size = _derivative((q, q), (dq, dr), law, _members(batch, dM12, batch), tau, slopes)
-        w = (step * u[:, 0, 0] * root_det(grown))[:, None, None]
+        w = (weights[piece] * root_det(grown))[:, None, None]
         total += np.sum(w * value, axis=0)
         rounding += ROUNDING * EPS * np.sum(w * size, axis=0)
     return batch.size * total, batch.size * rounding + _bound(batch, batch, T, lost, slopes, 0.0)
@@ -111,15 +109,17 @@ def across(
     T, lost = _directions(one, two, theta)
     if not (_moves(one, T, lost) and _moves(two, T, lost)):
         return total, rounding
-    R, (first, second) = correlation(one, two, sigma12), (slope_rule(b, 1e-10) for b in (one, two))
+    R, tol = correlation(one, two, sigma12), 1e-10
+    (nodes, weights), (t, other_weights) = (slope_rule(b, tol) for b in (one, two))
+    t = t[:, None]
     doubt = 4e-10  # relative error of sigma12 from the integrals of the layer before
     F, L = np.sqrt(one.values), np.sqrt(two.values)
-    grown = 1 + 2 * first.nodes[:, None] * one.values
+    grown = 1 + 2 * nodes[:, None] * one.values
     mu, Q = tilted(conditional(two, R), R * L, grown)
-    nu, U = tilted(conditional(one, R.T), R.T * F, 1 + 2 * second.nodes[:, None] * two.values)
-    left, t = ((F / grown)[:, :, None] * R * L) @ Q, second.nodes[:, None]
-    for piece in pieces(len(first.nodes), len(t) * max(total.size, one.size**2, two.size**2)):
-        s, basis = first.nodes[piece, None, None], Q[piece, None]
+    nu, U = tilted(conditional(one, R.T), R.T * F, 1 + 2 * t * two.values)
+    left = ((F / grown)[:, :, None] * R * L) @ Q
+    for piece in pieces(len(nodes), len(t) * max(total.size, one.size**2, two.size**2)):
+        s, basis = nodes[piece, None, None], Q[piece, None]
         fall1, fall2 = 1 / (1 + 2 * s * nu), 1 / (1 + 2 * t * mu[piece, None, :])
         turned = np.swapaxes(basis, -1, -2)
         X, Y = (U * fall1[..., None, :]) @ np.swapaxes(U, 1, 2), (basis * fall2[..., None, :]) @ turned
@@ -135,7 +135,7 @@ def across(
         rho = np.clip(rho, -1.0, 1.0)
         law = np.arccos(rho), rho, np.sqrt((1 - rho) * (1 + rho))
         value, size = _derivative((q1, q2), (d1, d2), law, _members(one, dM12, two), tau, slopes)
-        w = (first.weights[piece] * root_det(grown[piece]))[:, None] * second.weights * root_det(1 / fall2)
+        w = (weights[piece] * root_det(grown[piece]))[:, None] * other_weights * root_det(1 / fall2)
         total += np.einsum("st,stij->ij", w, value)
         # Angles near 0 have half the digits of sigma12; eigenvalues have the absolute error of the
         # largest one.
@@ -143,7 +143,7 @@ def across(
         small = np.minimum(1.0, ROUNDING * EPS * np.maximum(t * mu[piece, None, -1:], s * nu[:, -1:]))
         rounding += np.einsum("st,stij->ij", w, size * (near + small[..., None]))
     scale = sqrt(one.size * two.size)
-    return scale * total, scale * rounding + _bound(one, two, T, lost, slopes, first.error + 2 * second.error)
+    return scale * total, scale * rounding + _bound(one, two, T, lost, slopes, 3 * tol)
 
 
 def _derivative(

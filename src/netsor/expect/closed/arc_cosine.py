@@ -198,12 +198,13 @@ def _powers(even: float, odd: float, a: int, b: int, q1: Array, q2: Array, c: Ar
             lower = moment((n - 2, m) if i == 0 else (m, n - 2))
             parts = [(n - 1) * q[i] * part for part in lower]
         else:
-            parts[0] = there * roots[i] * _power(_half(m), side * steep[i], m)
+            parts[0] = there * roots[i] * math.prod([side * steep[i]] * m, start=_half(m))
         if m > 0:
             lower = moment((n - 1, m - 1) if i == 0 else (m - 1, n - 1))
             parts = [parts[0] + m * c * lower[1], parts[1] + m * c * lower[0]]
         else:
-            parts[1] = parts[1] + c * _power(_half(n - 1) * steep[1 - i], side * steep[1 - i], n - 1)
+            edge = math.prod([side * steep[1 - i]] * (n - 1), start=_half(n - 1) * steep[1 - i])
+            parts[1] = parts[1] + c * edge
         moments[powers] = parts[0], parts[1]
         return moments[powers]
 
@@ -211,13 +212,6 @@ def _powers(even: float, odd: float, a: int, b: int, q1: Array, q2: Array, c: Ar
     if even and odd:
         return even * even_part + odd * odd_part
     return even * even_part if even else odd * odd_part
-
-
-def _power(factor: Any, x: Array, n: int) -> Any:
-    """Return factor x^n by multiplication, which compiled loops support."""
-    for _ in range(n):
-        factor = factor * x
-    return factor
 
 
 def _half(n: int) -> float:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -51,17 +49,6 @@ def ratio(x: Array, y: Array) -> Array:
     return xp.where(y == 0, 0.0, x / xp.where(y == 0, 1.0, y))
 
 
-def one_step(fn: Callable[..., Array]) -> Callable[..., Array]:
-    """Record an elementwise function as one step, for which compiled loops have an instruction."""
-
-    @wraps(fn)
-    def either(*args: Array) -> Array:
-        tape = next((a.tape for a in args if hasattr(a, "tape")), None)
-        return tape.elementwise(fn, *args) if tape else fn(*args)
-
-    return either
-
-
 def number_of(x: Array) -> Any:
     """Return the number that a recorded array is known to be, or else the array itself."""
     value = x.tape.constants.get(x.step) if hasattr(x, "tape") else None
@@ -76,9 +63,14 @@ def _split(x: Array) -> tuple[Array, Array]:
     return high, x - high
 
 
-@one_step
 def product_error(x: Array, y: Array, product: Array) -> Array:
-    """x y - product, exactly, for the rounded product (Dekker 1971, "A floating-point technique")."""
+    """x y - product, exactly, for the rounded product (Dekker 1971, "A floating-point technique").
+
+    It is recorded as one step, for which compiled loops have an instruction.
+    """
+    tape = next((a.tape for a in (x, y, product) if hasattr(a, "tape")), None)
+    if tape:
+        return tape.elementwise(product_error, x, y, product)
     (a, b), (c, d) = _split(x), _split(y)
     return ((a * c - product) + a * d + b * c) + b * d
 

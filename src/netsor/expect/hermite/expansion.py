@@ -296,15 +296,10 @@ def _with_constants(fn: Function, m: Array, q: Array, expansion: Series) -> Seri
         xp.where(q > 0, expansion.square, value[..., 0] ** 2),
         coefs @ like(np.cos(np.arange(terms)), m),
     )
-    jumps = expansion.jumps and _without_constants(expansion.jumps, q)
+    jumps = expansion.jumps and expansion.jumps.map(
+        lambda x: xp.where(xp.reshape(q > 0, (*q.shape, *(1,) * (x.ndim - q.ndim))), x, xp.zeros_like(x))
+    )
     return Series(coefs, tail, error, square, mark, jumps, rule=expansion.rule)
-
-
-def _without_constants(jumps: Jumps, q: Array) -> Jumps:
-    xp = array_namespace(q)
-    sizes = xp.where(q[..., None, None] > 0, jumps.sizes, xp.zeros_like(jumps.sizes))
-    coefs = xp.where(q[..., None] > 0, jumps.coefs, xp.zeros_like(jumps.coefs))
-    return replace(jumps, sizes=sizes, coefs=coefs, tail=xp.where(q > 0, jumps.tail, xp.zeros_like(q)))
 
 
 def _with_jumps(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache, reduce
+from functools import lru_cache
 from math import factorial, prod
-from operator import mul
 from typing import Any, Self
 
 import numpy as np
 from numpy.polynomial import chebyshev
 
 from netsor.expect.closed.bivariate_normal import orthant
+from netsor.expect.closed.special_functions import tail
 from netsor.expect.quadrature.hermite_functions import Array, Function, call, eps_of, hermite_functions, like
 from netsor.lang.array_api import array_namespace
 
@@ -72,16 +72,13 @@ def without_jumps(fn: Function, jumps: Array, orders: tuple[int, ...], kinks: Se
         xp = array_namespace(x)
         value = fn(x)
         for i, kink in enumerate(kinks):
-            right, power = xp.astype(x > kink, x.dtype), xp.maximum(x - kink, xp.zeros_like(x))
+            right, gap = xp.astype(x > kink, x.dtype), x - kink
             for p in orders:
-                value = value - jumps[..., i, p][..., None] * _power(right, power, p) / factorial(p)
+                power = prod([gap] * p, start=right)  # by multiplication, which is faster
+                value = value - jumps[..., i, p][..., None] * power / factorial(p)
         return value
 
     return smooth
-
-
-def _power(step: Array, x: Array, p: int) -> Array:
-    return step if p == 0 else reduce(mul, [x] * p)
 
 
 def derivative_jumps(fn: Function, m: Array, kinks: Sequence[float]) -> Array:
@@ -143,21 +140,14 @@ def _density(t: Array) -> Array:
 
 def _one_sided_moments(c: Array, v: Array, count: int) -> list[Array]:
     """e_n = E[(v z - c)_+^n / n!] for standard normal z: (n + 1) e_{n+1} = v^2 e_{n-1} - c e_n."""
-    from scipy.special import ndtr
-
     xp = array_namespace(c, v)
     ratio = xp.clip(c / xp.maximum(v, like(1e-30, v)), -1e10, 1e10)
-    before, now = _density(ratio) / xp.where(v > 0, v, xp.ones_like(v)), _numpy(ndtr, -ratio)
+    before, now = _density(ratio) / xp.where(v > 0, v, xp.ones_like(v)), tail(0 * ratio, ratio)
     moments = []
     for n in range(count):
         moments.append(now)
         before, now = now, (v**2 * before - c * now) / (n + 1)
     return moments
-
-
-def _numpy(function: Callable, *arrays: Array) -> Array:
-    """Apply a function of SciPy to arrays of any library."""
-    return like(function(*(np.asarray(x) for x in arrays)), arrays[0])
 
 
 # Pairs of singular parts

@@ -35,6 +35,7 @@ REACH = 11.5  # half the width of the square: the square root of the density is 
 STEPS = 1.4, 1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.125, 0.09, 0.0625  # step sizes of finer and finer rules
 MOST_POINTS = 2**18  # largest number of points of a rule
 BLOCK = 2**15  # points that are evaluated at a time
+X, Y = slice(0, 2), slice(2, 4)  # the variables of f and of g
 
 
 class PlanarFunction:
@@ -74,8 +75,8 @@ def planar_expectation(
             "a mean or a covariance to integrate over is not finite",
             remedy="An earlier layer overflowed or divided by zero: scale its weights.",
         )
-    f.search(mean[:, :2], cov[:, :2, :2])
-    g.search(mean[:, 2:], cov[:, 2:, 2:])
+    f.search(mean[:, X], cov[:, X, X])
+    g.search(mean[:, Y], cov[:, Y, Y])
     factor, _, values = _factor(cov)
     if (values < -1e-8).any():
         raise DataError(
@@ -265,37 +266,24 @@ def _refined(
 
 
 @dataclass(frozen=True)
-class _PlanarInputs:
-    """The distinct x of all entries: mean + factor e with independent coordinates e = inverse (x - mean)."""
-
-    mean: Array  # shape (inputs, 2)
-    factor: Array  # shape (inputs, 2, 2)
-    inverse: Array  # shape (inputs, 2, 2)
-    least: Array  # shape (inputs,): the least eigenvalue of the correlations that is not 0
-    which: Array  # shape (entries,): the input of each
-
-    @classmethod
-    def of(cls, mean: Array, cov: Array) -> _PlanarInputs:
-        distinct, which = np.unique(np.column_stack([mean, cov.reshape(-1, 4)]), axis=0, return_inverse=True)
-        factor, inverse, values = _factor(distinct[:, 2:].reshape(-1, 2, 2))
-        least = np.where(factor.any(axis=1), values, 1.0).min(axis=1)
-        return cls(distinct[:, :2], factor, inverse, least, which.ravel())
-
-
-@dataclass(frozen=True)
 class _PlanarSeries:
-    """Coefficients of f at the inputs of some entries, in the coordinates axes.T e, up to DEGREE."""
+    """Coefficients of f at the inputs of some entries, in coordinates inverse (x - mean), up to DEGREE."""
 
     coefs: Array  # shape (entries, DEGREE + 1, DEGREE + 1)
     error: Array  # shape (entries,): of the coefficients, in norm
     remainder: Array  # shape (entries,): a bound of the norm of the degrees above
-    axes: Array  # shape (entries, 2, 2)
+    inverse: Array  # shape (entries, 2, 2)
+    least: Array  # shape (entries,): the least eigenvalue of the correlations of x that is not 0
 
     @classmethod
-    def of(cls, function: PlanarFunction, inputs: _PlanarInputs, tol: float) -> _PlanarSeries:
-        rows = zip(inputs.mean, inputs.factor, inputs.inverse, strict=True)
+    def of(cls, function: PlanarFunction, mean: Array, cov: Array, tol: float) -> _PlanarSeries:
+        distinct, which = np.unique(np.column_stack([mean, cov.reshape(-1, 4)]), axis=0, return_inverse=True)
+        factor, inverse, values = _factor(distinct[:, 2:].reshape(-1, 2, 2))
+        least = np.where(factor.any(axis=1), values, 1.0).min(axis=1)
+        rows = zip(distinct[:, :2], factor, inverse, strict=True)
         series = [_coefs(function, len(function.lines), tol, *(x.tobytes() for x in row)) for row in rows]
-        return cls(*(np.stack(column)[inputs.which] for column in zip(*series, strict=True)))
+        columns = (*zip(*series, strict=True), least)
+        return cls(*(np.stack(column)[which.ravel()] for column in columns))
 
     @property
     def norm(self) -> Array:
@@ -319,13 +307,28 @@ class _PlanarSeries:
 
 def _by_series(f: PlanarFunction, g: PlanarFunction, mean: Array, cov: Array, tol: float) -> Array:
     """Return E[f g], its error and sqrt(E[f^2] E[g^2]), shape (3, entries)."""
-    x, y = _PlanarInputs.of(mean[:, :2], cov[:, :2, :2]), _PlanarInputs.of(mean[:, 2:], cov[:, 2:, 2:])
-    left, right = _PlanarSeries.of(f, x, tol), _PlanarSeries.of(g, y, tol)
-    across = x.inverse[x.which] @ cov[:, :2, 2:] @ np.swapaxes(y.inverse[y.which], 1, 2)
-    least = np.minimum(x.least[x.which], y.least[y.which])
-    value, error, size = _paired(left, right, np.swapaxes(left.axes, 1, 2) @ across @ right.axes, least)
+    a, b = (_PlanarSeries.of(h, mean[:, at], cov[:, at, at], tol) for h, at in ((f, X), (g, Y)))
+    # A rotation by U and V makes the correlations diagonal; reflections change the sign of one of them.
+    U, s, V = np.linalg.svd(a.inverse @ cov[:, X, Y] @ np.swapaxes(b.inverse, 1, 2))
+    s, turns = np.minimum(s, 1.0), (U, np.swapaxes(V, 1, 2))
+    angles = [np.arctan2(Q[:, 1, 0], Q[:, 0, 0]) for Q in turns]
+    signed = s[:, 1] * np.prod([np.sign(np.linalg.det(Q)) for Q in turns], axis=0)
+    size = np.hypot(a.norm, a.remainder) * np.hypot(b.norm, b.remainder)
+    value, norms, degrees = np.zeros(len(s)), a.by_degree * b.by_degree, np.arange(DEGREE + 1)
+    bounds = norms * s[:, :1] ** degrees
+    beyond = bounds[:, ::-1].cumsum(axis=1)[:, ::-1]  # bound of the contribution of a degree and all above
+    for n in map(int, np.flatnonzero(np.any(beyond > EPS * size[:, None], axis=0))):
+        k, x, y = np.arange(n + 1), a.turned(n, angles[0]), b.turned(n, angles[1])
+        value += np.sum(x * y * s[:, :1] ** k * signed[:, None] ** (n - k), axis=1)
+    least = np.minimum(a.least, b.least)
+    with np.errstate(all="ignore"):
+        error = a.error * (b.norm + b.error) + b.error * a.norm
+        error += s[:, 0] ** (DEGREE + 1) * a.remainder * b.remainder
+        error += 64 * EPS * (size + norms @ degrees / least)
+    is_bounded = np.isfinite(error)
     # A smaller eigenvalue leaves the inverse without correct digits.
-    return np.stack([value, np.where(least > 1e-9, error, np.inf), size])
+    error = np.where(is_bounded & (least > 1e-9), error, np.inf)
+    return np.stack([value, error, np.where(is_bounded, size, 0.0)])
 
 
 @lru_cache(maxsize=128)
@@ -335,12 +338,12 @@ def _coefs(
     tol: float,
     *row: bytes,
 ) -> tuple[Array, float, float, Array]:
-    """Return coefficients at one input, their error, the norm of the remainder, and axes; refine rules."""
+    """Return coefficients at one input, their error, the norm of the remainder, and the inverse."""
     mean, factor, inverse = (
         np.frombuffer(x).reshape(s) for x, s in zip(row, (2, (2, 2), (2, 2)), strict=True)
     )
     frames = _frames(function.lines, mean, factor, REACH)
-    axes = frames[0].axes
+    axes, turned = frames[0].axes, frames[0].axes.T @ inverse
     complete = frames[0].complete and not function.lines.incomplete and np.array_equal(axes, frames[1].axes)
     coefs, square, error, remainder = np.zeros((DEGREE + 1, DEGREE + 1)), 0.0, np.inf, np.inf
     for level, step in enumerate(STEPS[4:] if complete else ()):
@@ -350,7 +353,7 @@ def _coefs(
         before, last = coefs, square
         coefs, square, edge = _coef_sums(function.fn, mean, factor @ axes, rule)
         if not np.isfinite(square):
-            return before, np.inf, np.inf, axes
+            return before, np.inf, np.inf, turned
         error = 4 * float(np.linalg.norm(coefs - before)) + edge**0.5 if level else np.inf
         remainder = max(square - float(np.sum(coefs**2)), 0.0) + 4 * abs(square - last) + 64 * EPS * square
         if error <= tol / 4 * square**0.5:
@@ -358,7 +361,7 @@ def _coefs(
     k = np.arange(DEGREE + 1)
     slope = float(np.sum((k[:, None] + k) * coefs**2)) ** 0.5
     moved = EPS * float(np.linalg.norm(inverse @ mean)) * slope  # effect of rounding x
-    return coefs, error + 4 * moved, remainder**0.5, axes
+    return coefs, error + 4 * moved, remainder**0.5, turned
 
 
 def _coef_sums(fn: Function, mean: Array, factor: Array, rule: Rule) -> tuple[Array, float, float]:
@@ -379,32 +382,6 @@ def _coef_sums(fn: Function, mean: Array, factor: Array, rule: Rule) -> tuple[Ar
     across = np.stack(list(hermite_functions(u[starts], np.ones(len(starts)), DEGREE + 1)))
     coefs, k = across @ along.T, np.arange(DEGREE + 1)
     return np.where(k[:, None] + k <= DEGREE, coefs, 0.0), square, edge
-
-
-def _paired(f: _PlanarSeries, g: _PlanarSeries, across: Array, least: Array) -> tuple[Array, Array, Array]:
-    """E[f g], its error, and sqrt(E[f^2] E[g^2])."""
-    # A rotation by U and V makes the correlations diagonal; reflections change the sign of one of them.
-    U, s, V = np.linalg.svd(across)
-    s, turns = np.minimum(s, 1.0), (U, np.swapaxes(V, 1, 2))
-    angles = [np.arctan2(Q[:, 1, 0], Q[:, 0, 0]) for Q in turns]
-    signed = s[:, 1] * np.prod([np.sign(np.linalg.det(Q)) for Q in turns], axis=0)
-    size = np.hypot(f.norm, f.remainder) * np.hypot(g.norm, g.remainder)
-    value, norms, degrees = np.zeros(len(s)), f.by_degree * g.by_degree, np.arange(DEGREE + 1)
-    bounds = norms * s[:, :1] ** degrees
-    beyond = bounds[:, ::-1].cumsum(axis=1)[:, ::-1]  # bound of the contribution of a degree and all above
-    for n in map(int, np.flatnonzero(np.any(beyond > EPS * size[:, None], axis=0))):
-        k, a, b = np.arange(n + 1), f.turned(n, angles[0]), g.turned(n, angles[1])
-        value += np.sum(a * b * s[:, :1] ** k * signed[:, None] ** (n - k), axis=1)
-    slope = norms @ degrees
-    with np.errstate(all="ignore"):
-        error = (
-            f.error * (g.norm + g.error)
-            + g.error * f.norm
-            + s[:, 0] ** (DEGREE + 1) * f.remainder * g.remainder
-        )
-        error += 64 * EPS * (size + slope / least)
-    is_bounded = np.isfinite(error)
-    return value, np.where(is_bounded, error, np.inf), np.where(is_bounded, size, 0.0)
 
 
 @lru_cache(maxsize=DEGREE + 1)

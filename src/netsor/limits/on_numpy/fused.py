@@ -6,7 +6,6 @@ generated from the recorded steps. Equal layers have the same source, which is c
 
 from __future__ import annotations
 
-import inspect
 import operator
 import re
 from collections.abc import Iterator
@@ -52,7 +51,7 @@ TEMPLATES: dict[Any, str] = {
     np.arctan2: "atan2({0}, {1})",
     np.minimum: "min({0}, {1})",
     np.maximum: "max({0}, {1})",
-    inspect.unwrap(product_error): "fma({0}, {1}, -{2})",
+    product_error: "fma({0}, {1}, -{2})",
     np.astype: "number(1.0) if {0} else number(0.0)",
 }
 FLOATS = {np.dtype(np.float64), np.dtype(np.float32)}
