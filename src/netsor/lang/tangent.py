@@ -133,8 +133,8 @@ class _Tangents:
         self.copies: dict[str, str] = {}
         self.dots: dict[str, str] = {}  # x -> d_x; variables without an entry have tangent 0
         self.sums: dict[Expr, Expr] = {}  # d_g -> MatMul(d_W, h) + MatMul(t_W, d_h)
-        self.insides: dict[Expr, TangentTerms] = {}  # d_y of a Nonlin y -> its terms
-        self.written: dict[Expr, TangentTerms | None] = {}  # the same, with d_x of inner Nonlins substituted
+        self.unopened: dict[Expr, TangentTerms] = {}  # d_y of a Nonlin y -> its terms
+        self.insides: dict[Expr, TangentTerms] = {}  # the same, with d_x of inner Nonlins substituted
         self.summed: set[Expr] = set()  # the d_y that contain sums over index axes
         self.terms: dict[Expr, TangentTerms] = {}  # expression -> its tangent
         self.remarks: dict[str, None] = {}  # a dict is an ordered set
@@ -257,7 +257,7 @@ class _Tangents:
         self.like[name] = s.name
         self.dots[s.name] = name
         if rule is Nonlin:
-            self.insides[Ref(name)] = terms
+            self.unopened[Ref(name)] = terms
             if any(t.axes or t.form in self.summed for t in terms):
                 self.summed.add(Ref(name))
         self.write(rule(name, self.form.spread(self.form.expr(terms), index)))
@@ -446,19 +446,15 @@ class _Tangents:
 
     def inside(self, form: Expr) -> TangentTerms | None:
         """The written-out terms of d_y, y a Nonlin; None if they are too many, or `form` is no such d_y."""
-        # An explicit stack in place of recursion: programs may be deeper than Python's stack.
-        path = [form]
-        while path:
-            inner = {t.form for t in self.insides.get(path[-1], ()) if not t.axes}
-            missing = [e for e in inner if e in self.insides and e not in self.written]
-            path += missing
-            if not missing:
-                name = path.pop()
-                if name in self.insides and name not in self.written:
-                    terms = self.opened(self.insides[name])
-                    # The expectations of pairs of terms grow quadratically; beyond this a name is cheaper.
-                    self.written[name] = terms if len(terms) <= 2**10 else None
-        return self.written.get(form)
+        # Earlier statements come first, so all that a statement contains is open already.
+        unopened = self.unopened if form in self.unopened else {}
+        while unopened:
+            name = next(iter(unopened))
+            opened = self.opened(unopened.pop(name))
+            # The expectations of pairs of terms grow quadratically; beyond this a name is cheaper.
+            if len(opened) <= 2**10:
+                self.insides[name] = opened
+        return self.insides.get(form)
 
     def open_sums(self, terms: TangentTerms) -> TangentTerms:
         """Write terms out if a coefficient has to move into a sum over axes; otherwise leave them."""

@@ -16,13 +16,11 @@ from math import prod
 from typing import Any
 
 from netsor.lang.blocks import broadcast_index
-from netsor.lang.expr import Apply, Attr, Const, Expr, Slice, transform
+from netsor.lang.expr import Apply, Attrs, Const, Expr, Slice, transform
 from netsor.lang.functions import MIXINGS, add, mul, neg, pow_, sub
 from netsor.lang.index_maps import SELECTIONS, at, mean, reshape, sum_, take, transpose
 from netsor.lang.ops import Function, IndexMap, axes_of
 from netsor.lang.types import Index
-
-Attrs = tuple[tuple[str, Attr], ...]
 
 
 @dataclass(frozen=True)
