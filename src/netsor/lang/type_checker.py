@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
@@ -63,22 +62,12 @@ def check(program: Program) -> Types:
             remedy="A Program has a tuple of statements; ns.parse(text) and ns.program(net, x) make them.",
         )
     checker = _Checker(program)
-    checker.check_reserved()
-    checker.check_unique()
-    rules: dict[type, Callable[..., Type]] = {
-        Input: checker.rule_input,
-        MatMul: checker.rule_matmul,
-        LinComb: checker.rule_lincomb,
-        Nonlin: checker.rule_nonlin,
-        Moment: checker.rule_moment,
-        Scalar: checker.rule_scalar,
-    }
+    checker.check_names()
     for statement in program.statements:
         checker.statement = statement
-        if isinstance(statement, Output):
-            checker.rule_output(statement)
-        else:
-            checker.define(statement, rules[type(statement)](statement))
+        type_ = getattr(checker, f"rule_{type(statement).__name__.lower()}")(statement)
+        if not isinstance(statement, Output):
+            checker.define(statement, type_)
     checker.check_readouts()
     checker.check_controlled()
     check_input_laws(program, checker.fail_at)
@@ -153,12 +142,12 @@ class _Checker:
 
     # Rules
 
-    def check_reserved(self) -> None:
-        """Check that no variable, array or width has a reserved name."""
-        names: list[tuple[Dim, Statement | None]] = [(name, None) for name in self.program.data]
-        for s in self.program.statements:
-            if not isinstance(s, Output):
-                names += [(name, s) for name in (s.name, *(s.type.dims if s.type else ()))]
+    def check_names(self) -> None:
+        """Check that no variable, array or width has a reserved name, and that each is defined once."""
+        first: dict[str, Statement | None] = dict.fromkeys(self.program.data)
+        definitions = [s for s in self.program.statements if not isinstance(s, Output)]
+        names: list[tuple[Dim, Statement | None]] = [(name, None) for name in first]
+        names += [(name, s) for s in definitions for name in (s.name, *(s.type.dims if s.type else ()))]
         for name, s in names:
             if name in RESERVED:
                 raise TypeCheckError(
@@ -166,13 +155,7 @@ class _Checker:
                     place=place_of(self.program, s) if s else None,
                     remedy=f"Choose another name than {', '.join(sorted(RESERVED))}.",
                 )
-
-    def check_unique(self) -> None:
-        """Check that each name is defined once."""
-        first: dict[str, Statement | None] = dict.fromkeys(self.program.data)
-        for s in self.program.statements:
-            if isinstance(s, Output):
-                continue
+        for s in definitions:
             if s.name in first:
                 earlier = first[s.name]
                 where = "as data" if earlier is None else f"at {place_of(self.program, earlier).title}"
@@ -201,12 +184,8 @@ class _Checker:
     def check_aligned(self, k: int, pair: str, a: Index, x: Index, *marks: Mark) -> None:
         """Check that the first k index axes of two blocks agree; `pair` describes the blocks."""
         if a[:k] != x[:k] or k > min(len(a), len(x)):
-            summed = isinstance(self.statement, Output)
-            raise self.fail(
-                f"{'axes' if summed else 'aligned'}={k}, but {pair}",
-                SUMMED if summed else ALIGNED,
-                *marks,
-            )
+            option, remedy = ("axes", SUMMED) if isinstance(self.statement, Output) else ("aligned", ALIGNED)
+            raise self.fail(f"{option}={k}, but {pair}", remedy, *marks)
 
     def rule_input(self, s: Input) -> Type:
         """Rule Input: A-vars have a variance; G-vars have mean and covariance, or are matrix times data."""
@@ -467,19 +446,15 @@ class _Checker:
                 name,
             )
         straight = "A program is straight-line: no loops and no cycles."
+        unrolled = "recurrent network is unrolled, one variable per step."
         if later is self.statement:
-            remedy = f"{straight} A recurrent network is unrolled, one variable per step."
-            raise self.fail(f"`{name}` is used in its own definition", remedy, name)
+            raise self.fail(f"`{name}` is used in its own definition", f"{straight} A {unrolled}", name)
         if later is not None:
-            where = place_of(self.program, later).title
-            remedy = (
-                f"{straight} Put the definition first; a recurrent network is unrolled, one variable per "
-                "step."
-            )
-            raise self.fail(f"`{name}` is used before it is defined ({where})", remedy, name)
-        close = difflib.get_close_matches(name, [*self.types, *self.program.data], 1)
-        near = f" Did you mean `{close[0]}`?" if close else ""
-        remedy = f"Every name is defined on a line above its use, or declared as an Input.{near}"
+            what = f"`{name}` is used before it is defined ({place_of(self.program, later).title})"
+            raise self.fail(what, f"{straight} Put the definition first; a {unrolled}", name)
+        remedy = "Every name is defined on a line above its use, or declared as an Input."
+        if close := difflib.get_close_matches(name, [*self.types, *self.program.data], 1):
+            remedy += f" Did you mean `{close[0]}`?"
         raise self.fail(f"`{name}` is not defined", remedy, name)
 
     def infer(self, expr: Expr) -> Inferred:
