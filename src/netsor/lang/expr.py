@@ -153,12 +153,18 @@ def subtrees(expr: Expr, skipped: Container[Expr] = ()) -> Iterator[Expr]:
     return iter(visited)
 
 
-def transform(expr: Expr, leaf: Callable[[Ref], Expr], changes: Mapping[Expr, Expr] | None = None) -> Expr:
-    """Replace each `Ref` by `leaf(ref)`, and each key of `changes` by its value."""
+def transform(
+    expr: Expr,
+    leaf: Callable[[Ref], Expr] = lambda ref: ref,
+    changes: Mapping[Expr, Expr] | None = None,
+    head: Callable[[Apply], Expr] = lambda node: node,
+) -> Expr:
+    """Replace `Ref`s by `leaf(ref)`, keys of `changes` by their values, and other nodes by `head(node)`."""
     replaced: dict[Expr, Expr] = dict(changes or {})
     for node in subtrees(expr, replaced):
         if isinstance(node, Apply):
-            replaced[node] = Apply(node.op, tuple(replaced[a] for a in node.args), node.attrs, node.pick)
+            args = tuple(replaced[a] for a in node.args)
+            replaced[node] = head(Apply(node.op, args, node.attrs, node.pick))
         else:
             replaced[node] = leaf(node) if isinstance(node, Ref) else node
     return replaced[expr]

@@ -75,9 +75,7 @@ def lower(program: Program, variant: str) -> Program:
             case Nonlin() | Moment() | Scalar():
                 s = replace(s, expr=unwind(s.expr), type=types[s.name])
             case LinComb() if base == "netsor-minus":
-                type_ = types[s.name]
-                assert isinstance(type_, H)
-                image = H(type_.width, type_.index)
+                image = H(*types[s.name].dims, types[s.name].index)  # type: ignore[arg-type]
                 s = Nonlin(s.name, unwind(s.expr), image, place=s.place, notes=s.notes)
             case LinComb() | MatMul():
                 s = replace(s, type=types[s.name])
@@ -94,7 +92,7 @@ def _fold(statements: list[Statement]) -> list[Statement]:
     out: list[Statement] = []
     for s in statements:
         if isinstance(s, Nonlin | Scalar | Moment):
-            folded = replace(s, expr=transform(s.expr, lambda ref: ref, names))
+            folded = replace(s, expr=transform(s.expr, changes=names))
             if not isinstance(s, Moment) and isinstance(s.expr, Apply):
                 names.setdefault(s.expr, Ref(s.name))
             s = folded

@@ -154,7 +154,7 @@ class NormalForm:
         selected = {
             e: Apply(op, (self.spread(e, full),), attrs) if self.index(e) else e for e in _leaves(coef)
         }
-        return transform(coef, lambda ref: ref, selected)
+        return transform(coef, changes=selected)
 
     def mapped(self, e: Apply, terms: TangentTerms, parts: Callable[[Expr], Expr]) -> TangentTerms:
         """Apply the linear map of `e` to the tangent of its last argument; distribute it over sums of forms.
@@ -201,8 +201,7 @@ class NormalForm:
                 blocks = [e for e in before if self.index(e)]
                 alike = all(before[e] is not e and self.index(before[e]) == shape for e in blocks)
                 if blocks and alike and prod(self.index(form)) > prod(shape):
-                    smaller = transform(coef, lambda ref: ref, before)
-                    return Apply(op, (self._product(smaller, rest),), attrs)
+                    return Apply(op, (self._product(transform(coef, changes=before), rest),), attrs)
         return Apply(mul, (coef, form))
 
 
