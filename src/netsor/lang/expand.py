@@ -65,10 +65,9 @@ def expand(program: Program) -> Program:
     lines = sum(prod(type_.index) for type_ in program.types.values())
     most_lines = 1_000_000  # nobody reads more
     if lines > most_lines:
-        raise LoweringError(
-            f"one variable per line makes {lines:,} lines, more than {most_lines:,}",
-            remedy="Blocks keep a program short: read it as it is, or expand it for smaller inputs.",
-        )
+        what = f"one variable per line makes {lines:,} lines, more than {most_lines:,}"
+        remedy = "Blocks keep a program short: read it as it is, or expand it for smaller inputs."
+        raise LoweringError(what, remedy=remedy)
     writer = _Writer(program)
     statements: list[Statement] = []
     for s in program.statements:

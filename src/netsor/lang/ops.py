@@ -159,10 +159,9 @@ def _users_own(op: Function, arrays: list[Any], options: dict[str, Any]) -> Any:
     try:
         return op.fn(*arrays, **options)
     except Exception as error:
-        raise FunctionError(
-            f"`{op.name}` fails on arrays that JAX traces: {type(error).__name__}",
-            remedy="Write it with functions of the array API: `xp = x.__array_namespace__()`, `xp.exp(x)`.",
-        ) from error
+        what = f"`{op.name}` fails on arrays that JAX traces: {type(error).__name__}"
+        remedy = "Write it with functions of the array API: `xp = x.__array_namespace__()`, `xp.exp(x)`."
+        raise FunctionError(what, remedy=remedy) from error
 
 
 @dataclass(frozen=True)

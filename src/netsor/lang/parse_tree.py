@@ -58,16 +58,14 @@ class Build(Transformer_NonRecursive):
 
     def data(self, name, array):
         if _ragged(array):
-            raise ParseError(
-                f"data `{name}` is ragged",
-                remedy="Data are an array: all rows have one length, all rows of rows too.",
-            )
+            what = f"data `{name}` is ragged"
+            remedy = "Data are an array: all rows have one length, all rows of rows too."
+            raise ParseError(what, remedy=remedy)
         values = np.array(array, float)
         if not np.isfinite(values).all():
-            raise DataError(
-                f"data `{name}` has a NaN or an infinity",
-                remedy="Kernels and simulations need finite numbers: clean or impute the data first.",
-            )
+            what = f"data `{name}` has a NaN or an infinity"
+            remedy = "Kernels and simulations need finite numbers: clean or impute the data first."
+            raise DataError(what, remedy=remedy)
         return str(name), values
 
     def input(self, name, type_, law):
@@ -163,11 +161,9 @@ class Build(Transformer_NonRecursive):
         args = tuple(p for p in parts if not isinstance(p, tuple))
         attrs = tuple(sorted((p for p in parts if isinstance(p, tuple)), key=lambda p: p[0]))
         if len(dict(attrs)) < len(attrs):
-            raise ParseError(
-                f"`{name}` is given an option twice",
-                place=_under(name),
-                remedy=f"Every option has one value. {self.operations[name].usage()}",
-            )
+            what = f"`{name}` is given an option twice"
+            remedy = f"Every option has one value. {self.operations[name].usage()}"
+            raise ParseError(what, place=_under(name), remedy=remedy)
         return Apply(self.operations[name], args, attrs, None if pick is None else _integer(pick))
 
     def unknown_function(self, name: Token) -> ParseError:
@@ -210,11 +206,9 @@ DIGITS = 18  # the most digits of an integer: 10**18 fits 64 bits
 def _integer(token: Token) -> int:
     """Read an integer of at most DIGITS digits, with a sign."""
     if len(token) > DIGITS + 1:
-        raise ParseError(
-            f"an integer of {len(token)} digits",
-            place=_under(token),
-            remedy=f"Indices and sizes have at most {DIGITS} digits; a real number is written 1e20.",
-        )
+        what = f"an integer of {len(token)} digits"
+        remedy = f"Indices and sizes have at most {DIGITS} digits; a real number is written 1e20."
+        raise ParseError(what, place=_under(token), remedy=remedy)
     return int(token)
 
 
@@ -253,10 +247,9 @@ def _law(
     name: str, type_: Type, mean: Any, cov: Any, over: Any, cross: tuple, each: bool
 ) -> MatrixLaw | Normal:
     if each and (isinstance(type_, A) or cross):
-        raise ParseError(
-            f"`{name}` is drawn anew for each input",
-            remedy="Rule Input: `each` is for a G-var that depends on no other input: `~ N(0, 1) each`.",
-        )
+        what = f"`{name}` is drawn anew for each input"
+        remedy = "Rule Input: `each` is for a G-var that depends on no other input: `~ N(0, 1) each`."
+        raise ParseError(what, remedy=remedy)
     if isinstance(type_, A):
         if over is None or str(over) != str(type_.cols) or mean != 0 or isinstance(cov, tuple) or cross:
             raise ParseError(
@@ -274,10 +267,9 @@ def _law(
         )
     for array in (mean, cov, *(value for _, value in cross)):
         if _ragged(array):
-            raise ParseError(
-                f"the law of `{name}` has a ragged array",
-                remedy="Rule Input: means and covariances are numbers or arrays, whose rows have one length.",
-            )
+            what = f"the law of `{name}` has a ragged array"
+            remedy = "Rule Input: means and covariances are numbers or arrays, whose rows have one length."
+            raise ParseError(what, remedy=remedy)
     return Normal(_floats(mean), _floats(cov), tuple((k, _floats(v)) for k, v in cross), each)
 
 

@@ -66,11 +66,9 @@ class LineReader:
             name, array = line_read
             if name in self.data:
                 start = line.index(name, line.index("Data") + 4)
-                raise ParseError(
-                    f"data `{name}` is given twice",
-                    place=Place(number, line, start, start + len(name)),
-                    remedy="Every name is defined once. Choose another name here.",
-                )
+                what = f"data `{name}` is given twice"
+                remedy = "Every name is defined once. Choose another name here."
+                raise ParseError(what, place=Place(number, line, start, start + len(name)), remedy=remedy)
             self.data[name] = array
             self.header += notes
             return

@@ -146,10 +146,9 @@ class _Tangents:
         """Write all statements, drop what no output needs, and check the result."""
         unknown = set(self.rates.of) - {s.name for s in self.program.inputs}
         if unknown:
-            raise TangentError(
-                f"there is no parameter `{min(unknown)}`",
-                remedy=f"Rates belong to inputs: {', '.join(s.name for s in self.program.inputs)}.",
-            )
+            what = f"there is no parameter `{min(unknown)}`"
+            remedy = f"Rates belong to inputs: {', '.join(s.name for s in self.program.inputs)}."
+            raise TangentError(what, remedy=remedy)
         for s in self.program.statements:
             self.statement = s
             self.visit(s)

@@ -57,10 +57,9 @@ def check(program: Program) -> Types:
     """Return the types of all variables of a program; raise a TypeCheckError if it is ill-typed."""
     wrong = next((s for s in program.statements if not isinstance(s, _Statement)), None)
     if wrong is not None or not isinstance(program.statements, tuple):
-        raise TypeCheckError(
-            f"{wrong!r:.60} is not a statement",
-            remedy="A Program has a tuple of statements; ns.parse(text) and ns.program(net, x) make them.",
-        )
+        what = f"{wrong!r:.60} is not a statement"
+        remedy = "A Program has a tuple of statements; ns.parse(text) and ns.program(net, x) make them."
+        raise TypeCheckError(what, remedy=remedy)
     checker = _Checker(program)
     checker.check_names()
     for statement in program.statements:
@@ -150,11 +149,9 @@ class _Checker:
         names += [(name, s) for s in definitions for name in (s.name, *(s.type.dims if s.type else ()))]
         for name, s in names:
             if name in RESERVED:
-                raise TypeCheckError(
-                    f"`{name}` is a word of the language, not a name",
-                    place=place_of(self.program, s) if s else None,
-                    remedy=f"Choose another name than {', '.join(sorted(RESERVED))}.",
-                )
+                what = f"`{name}` is a word of the language, not a name"
+                remedy = f"Choose another name than {', '.join(sorted(RESERVED))}."
+                raise TypeCheckError(what, place=place_of(self.program, s) if s else None, remedy=remedy)
         for s in definitions:
             if s.name in first:
                 earlier = first[s.name]
@@ -193,19 +190,15 @@ class _Checker:
         if prod(s.type.index) * prod(finite) > MOST_MEMBERS:
             raise self.fail(f"`{s.name}` has too many members", TOO_LARGE, DECLARED)
         if 0 in (*s.type.index, *finite):
-            raise self.fail(
-                f"`{s.name}` has a dimension of length 0 in its type {s.type}",
-                "Rule Input: a block has at least one member, and a matrix at least one column.",
-                DECLARED,
-            )
+            what = f"`{s.name}` has a dimension of length 0 in its type {s.type}"
+            remedy = "Rule Input: a block has at least one member, and a matrix at least one column."
+            raise self.fail(what, remedy, DECLARED)
         match s.type, s.law:
             case A(rows=str()), MatrixLaw(var):
                 if not (np.isfinite(var) and var >= 0):
-                    raise self.fail(
-                        f"the variance of `{s.name}` is {var:g}",
-                        "Rule Input: A(n1, n2) ~ N(0, var/n2) with var finite and >= 0.",
-                        LAW,
-                    )
+                    what = f"the variance of `{s.name}` is {var:g}"
+                    remedy = "Rule Input: A(n1, n2) ~ N(0, var/n2) with var finite and >= 0."
+                    raise self.fail(what, remedy, LAW)
             case A(rows=int(rows), cols=str(cols)), MatrixLaw():
                 raise self.fail(
                     f"the matrix `{s.name}` has a finite number of rows",
@@ -236,24 +229,16 @@ class _Checker:
             "`Input Ux :: G(n) ~ MatMul(U, x)` for data x whose last axis has length m."
         )
         if not isinstance(type_, A) or not isinstance(type_.cols, int):
-            raise self.fail(
-                f"`{matrix}` is {_article(type_)}, not a matrix with a finite number of columns",
-                remedy,
-                matrix,
-            )
+            what = f"`{matrix}` is {_article(type_)}, not a matrix with a finite number of columns"
+            raise self.fail(what, remedy, matrix)
         x = self.infer(data)
         if x.kind != "K":
-            raise self.fail(
-                f"`{matrix}` is applied to `{_show(data)}`, which is not data",
-                f"{remedy} A product with a vector is computed: `h := MatMul(W, x)`.",
-                _spelling(data),
-            )
+            what = f"`{matrix}` is applied to `{_show(data)}`, which is not data"
+            remedy = f"{remedy} A product with a vector is computed: `h := MatMul(W, x)`."
+            raise self.fail(what, remedy, _spelling(data))
         if not x.index or x.index[-1] != type_.cols:
-            raise self.fail(
-                f"`{matrix}` has {type_.cols} columns but meets data of shape {x.index}",
-                remedy,
-                _spelling(data),
-            )
+            what = f"`{matrix}` has {type_.cols} columns but meets data of shape {x.index}"
+            raise self.fail(what, remedy, _spelling(data))
         pair = f"`{matrix}` has index shape {type_.index} and its data {x.index[:-1]}"
         self.check_aligned(law.aligned, pair, type_.index, x.index[:-1], LAW)
         expected = G(str(type_.rows), type_.index + x.index[law.aligned : -1])
@@ -269,18 +254,14 @@ class _Checker:
         a, h = self.lookup(s.matrix), self.lookup(s.operand)
         rule = "Rule MatMul: MatMul(A(n1, n2), H(n2)) : G(n1)."
         if not isinstance(a, A):
-            raise self.fail(
-                f"MatMul needs an A-var first, but `{s.matrix}` is {_article(a)}",
-                f"{rule} {self.origin(s.matrix)}. Declare a matrix: `Input W :: A(n1, n2) ~ N(0, 1/n2)`.",
-                s.matrix,
-            )
+            what = f"MatMul needs an A-var first, but `{s.matrix}` is {_article(a)}"
+            remedy = f"{rule} {self.origin(s.matrix)}. Declare a matrix: `Input W :: A(n1, n2) ~ N(0, 1/n2)`."
+            raise self.fail(what, remedy, s.matrix)
         if not isinstance(h, H):
             scaling = " To scale a vector by it, write the product: `y := c*x`." if isinstance(h, C) else ""
-            raise self.fail(
-                f"MatMul needs a vector second, but `{s.operand}` is {_article(h)}",
-                f"{rule} {self.origin(s.operand)}.{scaling}",
-                _operand(s.operand),
-            )
+            what = f"MatMul needs a vector second, but `{s.operand}` is {_article(h)}"
+            remedy = f"{rule} {self.origin(s.operand)}.{scaling}"
+            raise self.fail(what, remedy, _operand(s.operand))
         if a.cols != h.width:
             raise self.fail(
                 f"`{s.matrix}` takes vectors of width {a.cols}, but `{s.operand}` has width {h.width}",
@@ -340,11 +321,9 @@ class _Checker:
         """Rule Scalar: c1, ..., cl : C give f(c1, ..., cl) : C."""
         inferred = self.infer(s.expr)
         if inferred.width is not None:
-            raise self.fail(
-                "a function of C-vars mentions a vector",
-                "Rule Scalar: f(c1, ..., cl) of C-vars. Average the vector first: `c := Moment(...)`.",
-                RIGHT,
-            )
+            what = "a function of C-vars mentions a vector"
+            remedy = "Rule Scalar: f(c1, ..., cl) of C-vars. Average the vector first: `c := Moment(...)`."
+            raise self.fail(what, remedy, RIGHT)
         return C(inferred.index)
 
     def rule_output(self, s: Output) -> None:
@@ -370,23 +349,17 @@ class _Checker:
                 t.readout,
             )
         if not isinstance(y, H):
-            raise self.fail(
-                f"Output needs a vector, but `{t.operand}` is {_article(y)}",
-                f"{rule} {self.origin(t.operand)}.",
-                _operand(t.operand),
-            )
+            what = f"Output needs a vector, but `{t.operand}` is {_article(y)}"
+            remedy = f"{rule} {self.origin(t.operand)}."
+            raise self.fail(what, remedy, _operand(t.operand))
         if v.width != y.width:
-            raise self.fail(
-                f"the readout `{t.readout}` has width {v.width}, but `{t.operand}` has width {y.width}",
-                f"{rule} Declare a readout `:: G({y.width})`.",
-                _operand(t.operand),
-            )
+            what = f"the readout `{t.readout}` has width {v.width}, but `{t.operand}` has width {y.width}"
+            remedy = f"{rule} Declare a readout `:: G({y.width})`."
+            raise self.fail(what, remedy, _operand(t.operand))
         if y.width != t.width:
-            raise self.fail(
-                f"`{t.operand}` has width {y.width}, but the root is of {t.width}",
-                f"{rule} Write `/ sqrt({y.width})`.",
-                re.compile(rf"sqrt\s*\(\s*({t.width})\b"),
-            )
+            what = f"`{t.operand}` has width {y.width}, but the root is of {t.width}"
+            remedy = f"{rule} Write `/ sqrt({y.width})`."
+            raise self.fail(what, remedy, re.compile(rf"sqrt\s*\(\s*({t.width})\b"))
         pair = f"`{t.readout}` has index shape {v.index} and `{t.operand}` {y.index}"
         self.check_aligned(t.aligned, pair, v.index, y.index, _operand(t.operand))
         return v.index[t.aligned :] + y.index[t.aligned :]
