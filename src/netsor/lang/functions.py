@@ -16,13 +16,12 @@ from typing import Any
 from netsor.lang import array_api
 from netsor.lang.array_api import array_namespace
 from netsor.lang.exp_terms import ExpTerm
-from netsor.lang.facts import UNKNOWN, Facts, Far, Growth, facts_of_pieces, smooth
+from netsor.lang.facts import UNKNOWN, Facts, Growth, facts_of_pieces, smooth
 from netsor.lang.ops import Function, IndexMap, Mixing, Op
 from netsor.lang.piecewise_polynomials import PiecewisePolynomial
 
 FUNCTIONS: dict[str, Function] = {}
 SQRT_PI = math.sqrt(math.pi)
-ZETA_3 = 1.2020569031595942
 
 
 def register(
@@ -144,7 +143,6 @@ def piecewise(x, knots, pieces):
     range=(-1.0, 1.0),
     monotone=1,
     parity=-1,
-    far=Far("sign", 2 / SQRT_PI, 2 * (2 - math.sqrt(2)) / SQRT_PI),
     terms=(ExpTerm((2.0,), knot=0.0, noise=0.5), ExpTerm((-1.0,))),
 )
 def erf(x):
@@ -155,7 +153,6 @@ def erf(x):
     lambda x: 1 / SQRT_PI * gaussian(x),
     range=(0.0, 1.0),
     monotone=1,
-    far=Far("step", 1 / SQRT_PI, (1 - math.sqrt(0.5)) / SQRT_PI),
     terms=(ExpTerm((1.0,), knot=0.0, noise=0.5),),
 )
 def erf_gate(x):
@@ -167,7 +164,6 @@ def erf_gate(x):
     lambda x: erf_gate(math.sqrt(0.5) * x) + 1 / math.sqrt(2 * math.pi) * (x * gaussian(x, rate=0.5)),
     range=(-0.16997120747990369, math.inf),
     growth=Growth.LINEAR,
-    far=Far("relu", 0.5, 4 / 3 * (1 / math.sqrt(2 * math.pi) - 5 / (8 * SQRT_PI))),
     terms=(ExpTerm((0.0, 1.0), knot=0.0, noise=1.0),),
 )
 def gelu(x):
@@ -242,34 +238,17 @@ def elu(x, alpha):
 # Functions without closed forms.
 
 
-@register_smooth(
-    lambda x: 1 - FUNCTIONS["tanh"](x) ** 2,
-    range=(-1.0, 1.0),
-    monotone=1,
-    parity=-1,
-    far=Far("sign", 2 * math.log(2), 4 * math.log(2) - 2),
-)
+@register_smooth(lambda x: 1 - FUNCTIONS["tanh"](x) ** 2, range=(-1.0, 1.0), monotone=1, parity=-1)
 def tanh(x):
     return array_namespace(x).tanh(x)
 
 
-@register_smooth(
-    lambda x: FUNCTIONS["sigmoid"](x) * FUNCTIONS["sigmoid"](-x),
-    range=(0.0, 1.0),
-    monotone=1,
-    far=Far("step", 2 * math.log(2), 2 * math.log(2) - 1),
-)
+@register_smooth(lambda x: FUNCTIONS["sigmoid"](x) * FUNCTIONS["sigmoid"](-x), range=(0.0, 1.0), monotone=1)
 def sigmoid(x):
     return array_api.expit(x)
 
 
-@register_smooth(
-    lambda x: sigmoid(x),
-    range=(0.0, math.inf),
-    growth=Growth.LINEAR,
-    monotone=1,
-    far=Far("relu", math.pi**2 / 6, ZETA_3 / 2),
-)
+@register_smooth(lambda x: sigmoid(x), range=(0.0, math.inf), growth=Growth.LINEAR, monotone=1)
 def softplus(x):
     """log(1 + exp(x))."""
     xp = array_namespace(x)
@@ -278,10 +257,7 @@ def softplus(x):
 
 
 @register_smooth(
-    lambda x: sigmoid(x) * (1 + x * sigmoid(-x)),
-    range=(-0.27846454276107379, math.inf),
-    growth=Growth.LINEAR,
-    far=Far("relu", math.pi**2 / 6, 3 * ZETA_3 - math.pi**2 / 3),
+    lambda x: sigmoid(x) * (1 + x * sigmoid(-x)), range=(-0.27846454276107379, math.inf), growth=Growth.LINEAR
 )
 def silu(x):
     return x * array_api.expit(x)

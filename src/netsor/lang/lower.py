@@ -18,17 +18,7 @@ from dataclasses import replace
 from netsor.errors import LoweringError
 from netsor.lang.controlled import Unwinder
 from netsor.lang.expr import Apply, Expr, Ref, transform
-from netsor.lang.program import (
-    LinComb,
-    MatMul,
-    Moment,
-    Nonlin,
-    Output,
-    Program,
-    Scalar,
-    Statement,
-    used_by,
-)
+from netsor.lang.program import LinComb, MatMul, Moment, Nonlin, Output, Program, Scalar, Statement, used_by
 from netsor.lang.type_checker import LEFT, newly_used, place_of
 from netsor.lang.types import H
 
