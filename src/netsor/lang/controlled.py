@@ -26,10 +26,7 @@ Function = Nonlin | Moment
 
 
 class Unwinder:
-    """Rewrites expressions as functions of G-vars and C-vars only (the paper's unwound nonlinearity).
-
-    Variables that statements of these `kinds` define are replaced by their definitions.
-    """
+    """Replaces the variables that statements of these `kinds` define (the paper's unwound nonlinearity)."""
 
     def __init__(self, program: Program, kinds: tuple[type, ...] = (Nonlin,)) -> None:
         self.unwound: dict[str, Expr] = {}

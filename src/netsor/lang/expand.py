@@ -243,10 +243,7 @@ def _elementwise(e: Apply, blocks: list[Block]) -> Block:
 
 
 def _mix(op: Mixing, options: dict[str, Any], blocks: list[Block]) -> Block:
-    """Apply `op` along index axes: each group of members becomes one application op(x1, x2, ...).
-
-    blocks  x, and optionally a mask of data that broadcasts to it
-    """
+    """Apply `op` to each group of members of x along index axes, as op(x1, x2, ...); blocks: x and a mask."""
     rank, shape = blocks[0].rank, blocks[0].array.shape
     axes = axes_of(options.pop("axis"), rank)
     attrs, last = tuple(sorted(options.items())), range(rank - len(axes), rank)

@@ -131,10 +131,7 @@ def _assembled(parts: list[Any]) -> Expr:
 
 
 def subtrees(expr: Expr, skipped: Container[Expr] = ()) -> Iterator[Expr]:
-    """Iterate over the distinct subexpressions in postorder: arguments before the nodes that use them.
-
-    skipped  expressions to leave out, with everything that is reachable only through them
-    """
+    """Iterate over the distinct subexpressions, arguments first, without `skipped` and what only they use."""
     visited: dict[Expr, None] = {}
     path: list[tuple[Expr | None, Iterator[Expr]]] = [(None, iter((expr,)))]
     while path:

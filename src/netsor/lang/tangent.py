@@ -140,7 +140,7 @@ class _Tangents:
         self.remarks: dict[str, None] = {}  # a dict is an ordered set
         self.like: dict[str, str] = {}  # d_x -> x, which has the same type
         self.inferred: dict[Expr, Inferred] = {}
-        self.form = NormalForm(self.index, self.is_constant, Unwinder(program))
+        self.form = NormalForm(self.index, lambda e: self.inference(e).width is None, Unwinder(program))
 
     def tangent(self) -> Tangent:
         """Write all statements, drop what no output needs, and check the result."""
@@ -351,10 +351,7 @@ class _Tangents:
         return self.form.mapped(e, terms, self.written_out)
 
     def joined(self, e: Apply, op: IndexMap) -> TangentTerms:
-        """Stack or concatenate tangents.
-
-        If each is a single product, join coefficients and forms separately, so the result is a product, too.
-        """
+        """Stack or concatenate tangents; if each is a single product, so is the result."""
         opened = [self.opened(self.terms[x]) for x in e.args]
         whole = [self.form.expr(self.terms[x]) if self.terms[x] else None for x in e.args]
         if all(len(terms) == 1 and terms[0].coef is not None and not terms[0].axes for terms in opened):
@@ -407,7 +404,7 @@ class _Tangents:
         return self.derivative(whole if op.reduces else Apply(at, (whole,), (("index", (e.pick,)),)))
 
     def of_batchnorm(self, e: Apply, terms: TangentTerms, axes: tuple[int, ...]) -> TangentTerms:
-        """y = (x - mean x) / s:  d_y_i = (d_x_i - mean_j d_x_j) / s - y_i mean_j(y_j d_x_j) / s."""
+        """The tangent of e = batchnorm(x), for the terms of d_x; see `batchnorm_terms`."""
         (x,), eps = e.args, e.options.get("eps", 0.0)
         count = prod(self.index(x)[a] for a in axes)
         if eps == 0 and count <= 3:
@@ -480,17 +477,11 @@ class _Tangents:
 
     # Kinds and shapes
 
-    def is_constant(self, e: Expr) -> bool:
-        return self.inference(e).width is None
-
     def index(self, e: Expr) -> Index:
         return self.inference(e).index
 
     def inference(self, e: Expr) -> Inferred:
-        return infer(e, self.type_of, memo=self.inferred)
-
-    def type_of(self, name: str) -> Inferred:
-        return type_of(self.program, self.like.get(name, name))
+        return infer(e, lambda name: type_of(self.program, self.like.get(name, name)), memo=self.inferred)
 
 
 def _is_batchnorm(form: Expr) -> bool:

@@ -130,7 +130,7 @@ class NormalForm:
             adapted = _on_first_axes(op, attrs, index, full[len(index) :])
             form = Apply(op, (self.spread(last.form, full),), adapted)
             coef = last.coef and self._selected_coef(op, adapted, last.coef, full)
-            rank = len(op.shape(full, **dict(adapted)))
+            rank = len(self.index(form))
             selected.append(TangentTerm(form, coef, tuple(range(rank - len(t.axes), rank))))
         return tuple(selected)
 
@@ -157,10 +157,7 @@ class NormalForm:
         return transform(coef, changes=selected)
 
     def mapped(self, e: Apply, terms: TangentTerms, parts: Callable[[Expr], Expr]) -> TangentTerms:
-        """Apply the linear map of `e` to the tangent of its last argument; distribute it over sums of forms.
-
-        parts  returns the sum that defines a name
-        """
+        """Apply the linear map of `e` to the tangent of its last argument, and to each part of a form."""
         forms = tuple(TangentTerm(self._into_sum(e, parts(t.form), parts)) for t in terms if t.is_pure)
         products = tuple(t for t in terms if not t.is_pure)
         return self.plus(forms, (TangentTerm(_on(e, self.expr(products))),) if products else ())
@@ -257,12 +254,10 @@ def written_out(form: NormalForm, e: Apply, factor: Expr | None = None) -> Expr:
 
 
 def batchnorm_terms(form: NormalForm, e: Apply, terms: TangentTerms) -> TangentTerms:
-    """y = (x - mean x) / s:  d_y_i = (d_x_i - mean_j d_x_j) / s - y_i mean_j(y_j d_x_j) / s.
+    """The tangent of e = batchnorm(x), for the terms of d_x.
 
-    e      y = batchnorm(x)
-    terms  d_x
-
-    s^2 = mean (x - mean x)^2 + eps, and all means are over the batch axes.
+    y = (x - mean x) / s:  d_y_i = (d_x_i - mean_j d_x_j) / s - y_i mean_j(y_j d_x_j) / s,
+    where s^2 = mean (x - mean x)^2 + eps, and all means are over the batch axes.
     """
     (x,), eps = e.args, e.options.get("eps", 0.0)
     index = form.index(x)
