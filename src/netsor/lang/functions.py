@@ -1,8 +1,8 @@
 """The coordinatewise functions of the language, by name.
 
-To add a function, write `@register(facts)` on a function of arrays. The facts (see `lang.facts`) are its
-derivative, kinks, growth and closed forms. `lang.parse` finds it by name, the front end exports it, and the
-tests iterate over `FUNCTIONS` and check every fact.
+To add a function, write `@register(facts)` or `@register_smooth(...)` on a function of arrays. The facts (see
+`lang.facts`) are its derivative, kinks, growth and closed forms. `lang.parse` finds it by name, the front end
+exports it, and the tests iterate over `FUNCTIONS` and check every fact.
 """
 
 from __future__ import annotations

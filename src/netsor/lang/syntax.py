@@ -151,9 +151,6 @@ def _mark(line: str, pattern: str, number: int = 0) -> Place:
 
 def _one_of(error: UnexpectedToken) -> str:
     """List the tokens that the grammar allows at an error, in words."""
-    patterns = {t.name: t.pattern for t in _lark().terminals}
-    words = set()
-    for name in error.accepts or error.expected:
-        raw = patterns[name].value if name in patterns else name
-        words.add(READABLE.get(name, f"`{raw}`"))
+    raw = {t.name: t.pattern.value for t in _lark().terminals}
+    words = {READABLE.get(name, f"`{raw.get(name, name)}`") for name in error.accepts or error.expected}
     return " or ".join(sorted(words)) or "something else"

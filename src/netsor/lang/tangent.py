@@ -492,14 +492,12 @@ def _is_batchnorm(form: Expr) -> bool:
 def _without_unread(program: Program, readouts: set[str]) -> Program:
     """Drop covariances with readouts that no output reads any more."""
     unread = readouts - {t.readout for s in program.outputs for t in s.terms}
-
-    def without(s: Statement) -> Statement:
-        if not isinstance(s, Input) or not isinstance(s.law, Normal):
-            return s
-        cross = tuple((name, value) for name, value in s.law.cross if name not in unread)
-        return replace(s, law=replace(s.law, cross=cross))
-
-    return replace(program, statements=tuple(map(without, program.statements)))
+    statements = list(program.statements)
+    for k, s in enumerate(statements):
+        if isinstance(s, Input) and isinstance(s.law, Normal):
+            cross = tuple((name, value) for name, value in s.law.cross if name not in unread)
+            statements[k] = replace(s, law=replace(s.law, cross=cross))
+    return replace(program, statements=tuple(statements))
 
 
 def _typed(program: Program) -> Program:

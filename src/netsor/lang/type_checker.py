@@ -133,11 +133,8 @@ class _Checker:
 
     def origin(self, name: str) -> str:
         """Describe the definition of a variable, in words."""
-        if name in self.program.data:
-            return f"`{name}` is data"
         source = self.program.definitions[name]
-        place = place_of(self.program, source)
-        return f"`{name}` comes from {type(source).__name__} at {place.title}"
+        return f"`{name}` comes from {type(source).__name__} at {place_of(self.program, source).title}"
 
     # Rules
 
