@@ -11,8 +11,6 @@ from netsor.lang.operators import Operators
 from netsor.lang.ops import Function, Op
 from netsor.lang.rewrite import ZEROS, at_head, folded, unit_factor
 
-SYMBOLIC = (folded, *ZEROS, unit_factor)
-
 
 @dataclass(frozen=True)
 class Symbol(Operators):
@@ -30,7 +28,7 @@ class Symbol(Operators):
 
     def __netsor_apply__(self, op: Op, args: tuple[Any, ...], attrs: Mapping[str, Attr]) -> Self:
         applied = Apply(op, tuple(map(_expr, args)), tuple(attrs.items()))
-        return type(self)(at_head(applied, SYMBOLIC))
+        return type(self)(at_head(applied, (folded, *ZEROS, unit_factor)))
 
     def operate(self, op: Op, *operands: object) -> Self:
         return self.__netsor_apply__(op, operands, {})

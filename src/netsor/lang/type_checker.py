@@ -46,11 +46,6 @@ Mark = str | re.Pattern[str]
 LEFT = re.compile(r"^\s*(?:Input\s+)?(\w+)")
 RIGHT = re.compile(r"(?::=|~|Output)\s*(.*?)\s*(?:::.*)?$")
 DECLARED = re.compile(r"::\s*([^~]*?)\s*(?:~.*)?$")
-ALIGNED = (
-    "Rule MatMul, aligned: matrix i meets vector i, so both have these axes, with one length. "
-    "Without `aligned` every matrix meets every vector."
-)
-SUMMED = "Rule Output, summed: both have the axes that are summed over, with one length."
 
 
 def check(program: Program) -> Types:
@@ -178,7 +173,14 @@ class _Checker:
     def check_aligned(self, k: int, pair: str, a: Index, x: Index, *marks: Mark) -> None:
         """Check that the first k index axes of two blocks agree; `pair` describes the blocks."""
         if a[:k] != x[:k] or k > min(len(a), len(x)):
-            option, remedy = ("axes", SUMMED) if isinstance(self.statement, Output) else ("aligned", ALIGNED)
+            option = "aligned"
+            remedy = (
+                "Rule MatMul, aligned: matrix i meets vector i, so both have these axes, with one length. "
+                "Without `aligned` every matrix meets every vector."
+            )
+            if isinstance(self.statement, Output):
+                option = "axes"
+                remedy = "Rule Output, summed: both have the axes that are summed over, with one length."
             raise self.fail(f"{option}={k}, but {pair}", remedy, *marks)
 
     def rule_input(self, s: Input) -> Type:
