@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.integrate import quad
 from scipy.special import ndtr
 
 from each_case import each_case
@@ -177,19 +176,6 @@ def test_slopes(f, options):
     elif facts.domain[0] < 0:
         both = np.concatenate([x, -x])
         assert not np.allclose(f(2 * both, **options), 2 * f(both, **options), rtol=1e-9)
-
-
-@each_case(("f", "options"), [c for c in UNARY if c.values[0].about(c.values[1]).far])
-def test_distance_to_the_limit_far_out(f, options):
-    far = f.about(options).far
-
-    def distance(x):
-        return abs(float(f(x, **options)) - float(FUNCTIONS[far.name](x)))
-
-    sides = [(-40.0, 0.0), (0.0, 40.0)]
-    assert far.gap == pytest.approx(sum(quad(distance, *s, epsabs=1e-12)[0] for s in sides), rel=1e-9)
-    squares = sum(quad(lambda x: distance(x) ** 2, *s, epsabs=1e-12)[0] for s in sides)
-    assert far.square == pytest.approx(squares, rel=1e-9)
 
 
 @each_case(("f", "options"), [c for c in UNARY if c.values[0].about(c.values[1]).pieces])

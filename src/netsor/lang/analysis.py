@@ -12,8 +12,8 @@ composing piecewise polynomials. It is conservative: None means unknown, as for 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial, reduce
 from itertools import product
 from math import inf, isfinite, isnan, log, prod
 from typing import Any
@@ -202,9 +202,7 @@ def _add(x: About, y: About) -> About:
 
 
 def _neg(x: About) -> About:
-    if x.pieces:
-        return _of_pieces(-x.pieces)
-    return About(x.kinks, x.jumps, (-x.range[1], -x.range[0]), x.growth, x.parity)
+    return _mul(x, _number(-1.0))
 
 
 def _mul(x: About, y: About) -> About:
@@ -250,20 +248,13 @@ def _pow(x: About, y: About) -> About:
 
 
 def _whole_power(x: About, n: int) -> About:
-    if x.pieces and x.pieces.degree * n <= MOST_DEGREE:
-        return _of_pieces(x.pieces**n)
-    out = _number(1.0)
-    for _ in range(n):
-        out = _mul(out, x)
-    low, high = out.range
-    return About(
-        out.kinks, out.jumps, (max(low, 0.0), high) if n % 2 == 0 else out.range, out.growth, out.parity
-    )
+    power = reduce(_mul, [x] * n, _number(1.0))
+    low, high = power.range
+    return replace(power, range=(max(low, 0.0), high)) if n % 2 == 0 else power
 
 
 def _maximum(x: About, y: About) -> About:
     """max(x, y). Its kinks, where x = y, are known for piecewise polynomials only."""
-    # Exact for piecewise polynomials; in general only range, growth and jumps are known.
     if x.pieces and y.pieces and _kept(larger := x.pieces.larger(y.pieces)):
         return _of_pieces(larger)
     low, high = (max(a, b) for a, b in zip(x.range, y.range, strict=True))

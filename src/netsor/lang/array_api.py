@@ -12,11 +12,8 @@ from array_api_compat import is_jax_array, is_numpy_array, is_torch_array
 
 
 def array_namespace(*arrays: object) -> Any:
-    """Return the namespace of the array API for these arrays.
-
-    For NumPy it is NumPy itself, because the namespace of array-api-compat imports all submodules of NumPy,
-    its tests among them, which is slow.
-    """
+    """Return the namespace of the array API for these arrays; for NumPy it is NumPy itself."""
+    # The namespace of array-api-compat imports all submodules of NumPy, its tests among them, which is slow.
     has_numpy = False
     for a in arrays:
         if isinstance(a, np.ndarray | np.generic):

@@ -26,10 +26,7 @@ Function = Nonlin | Moment
 
 
 class Unwinder:
-    """Rewrites expressions as functions of G-vars and C-vars only (the paper's unwound nonlinearity).
-
-    Variables that statements of these `kinds` define are replaced by their definitions.
-    """
+    """Replaces the variables that statements of these `kinds` define (the paper's unwound nonlinearity)."""
 
     def __init__(self, program: Program, kinds: tuple[type, ...] = (Nonlin,)) -> None:
         self.unwound: dict[str, Expr] = {}
@@ -49,9 +46,7 @@ def growth_problem(program: Program, types: Mapping[str, Type]) -> tuple[Functio
     values: dict[str, Block] = {}
     for i, (s, steep) in enumerate(steps):
         names = refs(s.expr)
-        for name in names:
-            if name not in values:
-                values[name] = _ray_values(name, program, types, rng)
+        values |= {name: _ray_values(name, program, types, rng) for name in names if name not in values}
         with np.errstate(all="ignore"):
             out = evaluate(s.expr, values)
         if steep:
@@ -77,10 +72,10 @@ def _suspects(program: Program, types: Mapping[str, Type]) -> list[tuple[Functio
                 traits[node] = _traits(node, traits, types, steep)
             if traits[s.expr][1]:
                 steep.add(s.name)
-    needed: set[str] = set()
+    needed = set(steep)
     suspects: list[tuple[Function, bool]] = []
     for s in reversed(program.statements if steep else ()):
-        if isinstance(s, Nonlin | Moment) and (s.name in steep or s.name in needed):
+        if isinstance(s, Nonlin | Moment) and s.name in needed:
             suspects.append((s, s.name in steep))
             needed.update(refs(s.expr))
     return suspects[::-1]
@@ -90,11 +85,10 @@ def _traits(
     node: Expr, traits: Mapping[Expr, tuple[bool, bool]], types: Mapping[str, Type], steep: set[str]
 ) -> tuple[bool, bool]:
     """Whether a node contains a vector, and whether it may grow exponentially."""
-    if isinstance(node, Ref):
-        vector = isinstance(types.get(node.name), H)
-        return vector, vector and node.name in steep
     if not isinstance(node, Apply):
-        return False, False
+        name = node.name if isinstance(node, Ref) else ""
+        vector = isinstance(types.get(name), H)
+        return vector, vector and name in steep
     parts = [traits[a] for a in node.args]
     explodes = isinstance(node.op, ops.Function) and node.op.about(node.options).growth >= Growth.EXPONENTIAL
     if node.op.name in ("pow", "div"):

@@ -6,7 +6,7 @@ expressions, so the index maps that act on numbers act on variables, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -20,9 +20,9 @@ from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees
 from netsor.lang.functions import add, d_batchnorm, mul
 from netsor.lang.index_maps import at
 from netsor.lang.inference import Inferred, infer, type_of
-from netsor.lang.input_laws import input_covariance
+from netsor.lang.input_laws import joint_covariance
 from netsor.lang.lower import drop_dead
-from netsor.lang.ops import Function, IndexMap, Mixing, axes_of
+from netsor.lang.ops import IndexMap, Mixing, axes_of
 from netsor.lang.program import (
     Assignment,
     Embedding,
@@ -65,23 +65,18 @@ def expand(program: Program) -> Program:
     lines = sum(prod(type_.index) for type_ in program.types.values())
     most_lines = 1_000_000  # nobody reads more
     if lines > most_lines:
-        raise LoweringError(
-            f"one variable per line makes {lines:,} lines, more than {most_lines:,}",
-            remedy="Blocks keep a program short: read it as it is, or expand it for smaller inputs.",
-        )
+        what = f"one variable per line makes {lines:,} lines, more than {most_lines:,}"
+        remedy = "Blocks keep a program short: read it as it is, or expand it for smaller inputs."
+        raise LoweringError(what, remedy=remedy)
     writer = _Writer(program)
     statements: list[Statement] = []
     for s in program.statements:
         first, *further = writer.write(s)
         statements += [replace(first, notes=s.notes), *(replace(r, notes=()) for r in further)]
-    return _drop_dead_members(replace(program, statements=tuple(statements)), program, writer)
-
-
-def _drop_dead_members(expanded: Program, program: Program, writer: _Writer) -> Program:
-    """Drop unused members of blocks that are used, and keep variables that the source leaves unused."""
+    # Drop unused members of blocks that are used, and keep variables that the source leaves unused.
     used = {name for s in program.statements for name in used_by(s)}
-    unused = {n for name in writer.names if name not in used for n in writer.names[name].ravel()}
-    kept = drop_dead(expanded, once_used={*writer.all_names()} - unused)
+    members = {n for name, names in writer.names.items() if name in used for n in names.ravel()}
+    kept = drop_dead(replace(program, statements=tuple(statements)), once_used=members)
     named = {name for s in kept.statements for name in used_by(s)}
     return replace(kept, data={name: array for name, array in kept.data.items() if name in named})
 
@@ -113,10 +108,9 @@ def _summands(expr: Expr) -> list[Expr]:
     return [expr, *reversed(terms)]
 
 
-def _cells(values: list[Expr], shape: Index) -> np.ndarray:
-    out = np.empty(len(values), object)
-    out[:] = [_Member(v) for v in values]
-    return out.reshape(shape)
+def _cells(leaf: Callable[[Any], Expr], values: Any) -> Any:
+    """An array of members from an array of names or numbers."""
+    return np.asarray(np.frompyfunc(lambda value: _Member(leaf(value)), 1, 1)(values), object)
 
 
 class _Writer:
@@ -129,36 +123,44 @@ class _Writer:
         self.names: dict[str, Any] = {}  # block -> array of its members' names, of the block's index shape
         for name, type_ in program.types.items():
             self.names[name] = _member_names(name, type_.index, taken)
-        vectors = (self.names[name] for name, type_ in program.types.items() if isinstance(type_, H))
-        self.vectors = {name for names in vectors for name in names.ravel()}
+        self.vectors = {
+            n for name, t in self.types.items() if isinstance(t, H) for n in self.names[name].flat
+        }
         self.form = NormalForm(lambda e: self.inferred(e).index, lambda e: self.inferred(e).width is None)
 
     def inferred(self, e: Expr) -> Inferred:
         return infer(e, lambda name: type_of(self.program, name))
 
-    def all_names(self) -> Iterator[str]:
-        for names in self.names.values():
-            yield from names.ravel()
-
     def write(self, s: Statement) -> Sequence[Statement]:
-        match s:
-            case Input():
-                return self.inputs(s)
-            case MatMul():
-                return self.matmuls(s)
-            case Output():
-                return self.outputs(s)
-            case _:
-                return self.assignments(s)
+        """The statements of the members of a block."""
+        if isinstance(s, Output):
+            columns = [self.terms(t) for t in s.terms]
+            return [Output(sum(parts, ()), s.shift, place=s.place) for parts in zip(*columns, strict=True)]
+        names, changes = self.names[s.name], self.changes(s)
+        return [
+            replace(s, name=names[i], type=self.plain[s.name], **changes(k, i))
+            for k, i in enumerate(np.ndindex(names.shape))
+        ]
 
-    def member(self, s: Input | MatMul | Assignment, i: Index, **changes: object) -> Any:
-        """The statement of one member of a block."""
-        return replace(s, name=self.names[s.name][i], type=self.plain[s.name], **changes)
-
-    def inputs(self, s: Input) -> Sequence[Statement]:
-        """One Input per member."""
-        members = enumerate(np.ndindex(self.names[s.name].shape))
-        return [self.member(s, i, law=self.member_law(s, k, i)) for k, i in members]
+    def changes(self, s: Input | MatMul | Assignment) -> Callable[[int, Index], dict[str, Any]]:
+        """A function that returns the fields of the statement of member k, of index i."""
+        if isinstance(s, Input):
+            return lambda k, i: {"law": self.member_law(s, k, i)}
+        if isinstance(s, MatMul):  # matrix[i, j] @ vector[i, k], where the aligned axes i are shared
+            matrices, vectors, inner = (
+                self.names[s.matrix],
+                self.names[s.operand],
+                len(self.types[s.matrix].index),
+            )
+            return lambda _, i: {
+                "matrix": matrices[i[:inner]],
+                "operand": vectors[i[: s.aligned] + i[inner:]],
+                "aligned": 0,
+            }
+        cells = self.evaluate(s.expr).array
+        return lambda _, i: {
+            "expr": cells[i].expr if isinstance(s, Scalar) else self.as_vector(cells[i].expr, s.expr)
+        }
 
     def member_law(self, s: Input, k: int, i: Index) -> Law:
         """The law of member k, of index i; it lists the covariances with all earlier members."""
@@ -167,40 +169,22 @@ class _Writer:
                 return s.law
             case Embedding(matrix, data, aligned):
                 inner = len(self.types[matrix].index)
-                return Embedding(self.names[matrix][i[:inner]], _data_at(data, i[:aligned] + i[inner:]))
+                index = i[:aligned] + i[inner:]
+                member = Apply(at, (data,), (("index", index),)) if index else data
+                return Embedding(self.names[matrix][i[:inner]], member)
         law, names = s.law, self.names[s.name]
         mean = float(np.broadcast_to(np.asarray(law.mean), names.shape)[i])
         if isinstance(law.cov, float) and not law.cross:  # members are independent
             return replace(law, mean=mean)
-        cross: list[tuple[str, float]] = []
-        for t in [*(self.program.definitions[name] for name, _ in law.cross), s]:
-            assert isinstance(t, Input)
-            sigma = input_covariance(self.program, s, t)
-            assert sigma is not None
-            earlier_names = self.names[t.name].ravel()[: k if t is s else None]
-            cross += [(n, float(sigma[k, j])) for j, n in enumerate(earlier_names) if sigma[k, j] != 0]
-        variances = input_covariance(self.program, s, s)
-        assert variances is not None
-        return Normal(mean, float(variances[k, k]), tuple(cross), law.each)
-
-    def matmuls(self, s: MatMul) -> Sequence[Statement]:
-        """One MatMul per member: matrix[i, j] @ vector[i, k], where the aligned axes i are shared."""
-        matrices, vectors = self.names[s.matrix], self.names[s.operand]
-        inner = matrices.ndim
-        return [
-            self.member(
-                s, i, matrix=matrices[i[:inner]], operand=vectors[i[: s.aligned] + i[inner:]], aligned=0
-            )
-            for i in np.ndindex(self.names[s.name].shape)
-        ]
-
-    def outputs(self, s: Output) -> Sequence[Statement]:
-        """One Output per member; the aligned axes of a term become a sum of plain terms."""
-        columns = [self.terms(t) for t in s.terms]
-        return [Output(sum(parts, ()), s.shift, place=s.place) for parts in zip(*columns, strict=True)]
+        group: list[Any] = [*(self.program.definitions[name] for name, _ in law.cross), s]
+        members = [n for t in group for n in self.names[t.name].ravel()]
+        row = len(members) - names.size + k
+        sigma = joint_covariance(self.program, group)[row].tolist()
+        cross = ((name, c) for name, c in zip(members[:row], sigma[:row], strict=True) if c != 0)
+        return Normal(mean, sigma[row], tuple(cross), law.each)
 
     def terms(self, t: Term) -> list[tuple[Term, ...]]:
-        """For each output member sum_m v[m, i] . y[m, j], as a tuple over m."""
+        """For each output member sum_m v[m, i] . y[m, j] over the aligned axes, as a tuple over m."""
         readouts, operands = self.names[t.readout], self.names[t.operand]
         summed = list(np.ndindex(readouts.shape[: t.aligned]))
         return [
@@ -208,14 +192,6 @@ class _Writer:
             for i in np.ndindex(readouts.shape[t.aligned :])
             for j in np.ndindex(operands.shape[t.aligned :])
         ]
-
-    def assignments(self, s: Assignment) -> Sequence[Statement]:
-        """One assignment per member."""
-        cells = self.evaluate(s.expr).array
-        exprs = {i: cells[i].expr for i in np.ndindex(self.names[s.name].shape)}
-        if not isinstance(s, Scalar):
-            exprs = {i: self.as_vector(expr, s.expr) for i, expr in exprs.items()}
-        return [self.member(s, i, expr=expr) for i, expr in exprs.items()]
 
     def as_vector(self, expr: Expr, whole: Expr) -> Expr:
         """Add 0 * (some vector) to a member without vectors, such as a sum over no neighbours."""
@@ -226,89 +202,68 @@ class _Writer:
         zero = Apply(mul, (ZERO, Ref(self.names[vector].ravel()[0])))
         return zero if expr == ZERO else Apply(add, (expr, zero))
 
-    # Expressions on arrays of expressions
-
     def evaluate(self, expr: Expr) -> Block:
         """The array of plain expressions of a block expression."""
         blocks: dict[Expr, Block] = {}
         for node in subtrees(expr):
-            blocks[node] = self.block(node, blocks)
+            match node:
+                case Const(value):
+                    blocks[node] = Block(_cells(Const, value), 0)
+                case Ref(name):
+                    data = self.program.data.get(name)
+                    cells = _cells(Ref, self.names[name]) if data is None else _cells(Const, data)
+                    blocks[node] = Block(cells, cells.ndim)
+                case Apply():
+                    blocks[node] = self.applied(node, [blocks[a] for a in node.args])
         return blocks[expr]
 
-    def block(self, expr: Expr, computed: dict[Expr, Block]) -> Block:
-        """The array of plain expressions of a node, from those of its arguments."""
-        match expr:
-            case Const():
-                return Block(_cells([expr], ()), 0)
-            case Ref(name) if name in self.program.data:
-                array = self.program.data[name]
-                return Block(_cells([Const(float(v)) for v in array.ravel()], array.shape), array.ndim)
-            case Ref(name):
-                names = self.names[name]
-                return Block(_cells([Ref(n) for n in names.ravel()], names.shape), names.ndim)
-        blocks = [computed[a] for a in expr.args]
-        match expr.op:
-            case IndexMap():
-                out = expr.op.run(*blocks, **expr.options)
-                return Block(np.asarray(out.array, object), out.rank)
-            case Mixing() if expr.op is d_batchnorm:
-                return self.evaluate(written_out(self.form, expr))
-            case Mixing() if "axis" in expr.options:
-                return _mix(expr.op, expr.options, blocks)
-            case Function() | Mixing():
-                return _elementwise(expr, blocks)
-        raise TypeError(f"no expansion of {expr.op}")
+    def applied(self, e: Apply, blocks: list[Block]) -> Block:
+        """The plain expressions of a node, from those of its arguments."""
+        if isinstance(e.op, IndexMap):
+            out = e.op.run(*blocks, **e.options)
+            return Block(np.asarray(out.array, object), out.rank)
+        if e.op is d_batchnorm:
+            return self.evaluate(written_out(self.form, e))
+        if isinstance(e.op, Mixing) and "axis" in e.options:
+            return _mix(e.op, e.options, blocks)
+        return _elementwise(e, blocks)
 
 
-def _elementwise(expr: Apply, blocks: list[Block]) -> Block:
-    """Apply a coordinatewise function to each member, with broadcasting."""
+def _elementwise(e: Apply, blocks: list[Block]) -> Block:
+    """Apply a function to each member, with broadcasting."""
     arrays, rank, _ = align(blocks)
     shape = np.broadcast_shapes(*(a.shape for a in arrays))
     columns = [np.broadcast_to(a, shape).ravel() for a in arrays]
-    applied = [
-        Apply(expr.op, tuple(c.expr for c in cells), expr.attrs, expr.pick)
-        for cells in zip(*columns, strict=True)
-    ]
-    # Index maps can yield zeros (padding); drop them from sums and products.
-    return Block(_cells([at_head(member, ZEROS) for member in applied], shape), rank)
+    out: Any = np.empty(prod(shape), object)
+    for k, cells in enumerate(zip(*columns, strict=True)):
+        # Index maps can yield zeros (padding); drop them from sums and products.
+        applied = Apply(e.op, tuple(c.expr for c in cells), e.attrs, e.pick)
+        out[k] = _Member(at_head(applied, ZEROS))
+    return Block(out.reshape(shape), rank)
 
 
-def _mix(op: Mixing, options: dict, blocks: list[Block]) -> Block:
-    """Apply `op` along index axes: each group of members becomes one application op(x1, x2, ...).
-
-    blocks  x, and optionally a mask of data that broadcasts to it
-    """
-    axes = axes_of(options.pop("axis"), blocks[0].rank)
-    attrs = tuple(sorted(options.items()))
-    array, rank = blocks[0].array, blocks[0].rank
-    kept = [a for a in range(rank) if a not in axes]
-    sizes = [array.shape[a] for a in axes]
-    # (kept axes..., members of a group)
-    groups: Any = np.transpose(array, kept + list(axes)).reshape([array.shape[a] for a in kept] + [-1])
-    counts = np.ones(groups.shape, bool)
-    if len(blocks) > 1:
-        mask = np.broadcast_to(blocks[1].lift(rank, False), array.shape)
-        mask = np.transpose(mask, kept + list(axes)).reshape(groups.shape)
-        counts = np.vectorize(lambda cell: float(evaluate(cell.expr, {}).array) > 0, otypes=[bool])(mask)
-    out: Any = np.empty(groups.shape[:-1] if op.reduces else groups.shape, object)
+def _mix(op: Mixing, options: dict[str, Any], blocks: list[Block]) -> Block:
+    """Apply `op` to each group of members of x along index axes, as op(x1, x2, ...); blocks: x and a mask."""
+    rank, shape = blocks[0].rank, blocks[0].array.shape
+    axes = axes_of(options.pop("axis"), rank)
+    attrs, last = tuple(sorted(options.items())), range(rank - len(axes), rank)
+    moved = [np.moveaxis(np.broadcast_to(b.lift(rank, False), shape), axes, last) for b in blocks]
+    whole = moved[0].shape
+    groups, *masks = (m.reshape(*whole[: last.start], -1) for m in moved)
+    out: Any = np.full(groups.shape[:-1] if op.reduces else groups.shape, _Member(ZERO), object)
     for i in np.ndindex(groups.shape[:-1]):
-        which = np.flatnonzero(counts[i])
+        # Masked members stay 0, as masked softmax weights are.
+        counts = [
+            all(float(evaluate(m[i][k].expr, {}).array) > 0 for m in masks) for k in range(groups.shape[-1])
+        ]
+        which = np.flatnonzero(counts)
         members = tuple(groups[i][k].expr for k in which)
         if op.reduces:
             out[i] = _Member(Apply(op, members, attrs))
-            continue
-        for k in range(groups.shape[-1]):  # masked members become 0, as masked softmax weights are
-            out[(*i, k)] = _Member(ZERO)
-        for position, k in enumerate(which):
-            out[(*i, k)] = _Member(Apply(op, members, attrs, position))
-    if op.reduces:
-        return Block(out, len(kept))
-    full = out.reshape([array.shape[a] for a in kept] + sizes)
-    return Block(np.transpose(full, np.argsort(kept + list(axes))), rank)
-
-
-def _data_at(data: Expr, index: Index) -> Expr:
-    return Apply(at, (data,), (("index", index),)) if index else data
+        else:
+            for position, k in enumerate(which):
+                out[(*i, k)] = _Member(Apply(op, members, attrs, position))
+    return Block(out, last.start) if op.reduces else Block(np.moveaxis(out.reshape(whole), last, axes), rank)
 
 
 def _member_names(name: str, index: Index, taken: set[str]) -> Any:

@@ -9,7 +9,7 @@ deeper than Python's stack.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -31,6 +31,7 @@ class Slice:
 
 
 Attr = Any  # None, bool, int, float, str, Slice, or a tuple of these
+Attrs = tuple[tuple[str, Attr], ...]
 
 _KNOWN: WeakValueDictionary[Any, Any] = WeakValueDictionary()
 
@@ -88,43 +89,27 @@ class Apply(_Node):
 
     op: Op
     args: tuple[Expr, ...]
-    attrs: tuple[tuple[str, Attr], ...] = ()
+    attrs: Attrs = ()
     pick: int | None = None
+    names: tuple[str, ...] = field(init=False)  # in the expression, in order of first appearance
 
-    def __new__(
-        cls,
-        op: Op,
-        args: tuple[Expr, ...],
-        attrs: tuple[tuple[str, Attr], ...] = (),
-        pick: int | None = None,
-    ) -> Apply:
+    def __new__(cls, op: Op, args: tuple[Expr, ...], attrs: Attrs = (), pick: int | None = None) -> Apply:
         attrs = op.canonical(attrs) if attrs else ()
         # Use the text of the options, because 0, 0.0, False and -0.0 are equal as keys of a dictionary.
         key = (op, args, repr(attrs) if attrs else "", pick)
-        return once(cls, key, op=op, args=args, attrs=attrs, pick=pick)
+        node = once(cls, key, op=op, args=args, attrs=attrs, pick=pick)
+        if "names" not in node.__dict__:
+            object.__setattr__(node, "names", tuple(dict.fromkeys(n for a in args for n in refs(a))))
+        return node
 
     def __reduce__(self):
         """Pickle the nodes as a list; recursion would limit the depth of expressions."""
         number = {node: k for k, node in enumerate(subtrees(self))}
-        parts = [
-            (node.op, tuple(number[a] for a in node.args), node.attrs, node.pick)
-            if isinstance(node, Apply)
-            else node
-            for node in number
-        ]
+        parts: list[Any] = list(number)
+        for node, k in number.items():
+            if isinstance(node, Apply):
+                parts[k] = node.op, tuple(number[a] for a in node.args), node.attrs, node.pick
         return _assembled, (parts,)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names in the expression, in order of first appearance; cached in each node."""
-        if "_names" not in self.__dict__:
-            for node in subtrees(self, _Named()):
-                if isinstance(node, Apply):
-                    names: dict[str, None] = {}
-                    for arg in node.args:
-                        names |= dict.fromkeys(refs(arg))
-                    object.__setattr__(node, "_names", tuple(names))
-        return self.__dict__["_names"]
 
     @property
     def options(self) -> dict[str, Attr]:
@@ -132,13 +117,6 @@ class Apply(_Node):
 
 
 Expr = Ref | Const | Apply
-
-
-class _Named:
-    """The container of all expressions whose names are cached, for `subtrees` to skip."""
-
-    def __contains__(self, expr: object) -> bool:
-        return "_names" in getattr(expr, "__dict__", ())
 
 
 def _assembled(parts: list[Any]) -> Expr:
@@ -153,16 +131,9 @@ def _assembled(parts: list[Any]) -> Expr:
 
 
 def subtrees(expr: Expr, skipped: Container[Expr] = ()) -> Iterator[Expr]:
-    """Iterate over the distinct subexpressions in postorder: arguments before the nodes that use them.
-
-    skipped  expressions to leave out, with everything that is reachable only through them
-    """
-    if not isinstance(expr, Apply):
-        return iter(() if expr in skipped else (expr,))
+    """Iterate over the distinct subexpressions, arguments first, without `skipped` and what only they use."""
     visited: dict[Expr, None] = {}
-    path: list[tuple[Expr, Iterator[Expr]]] = []
-    if expr not in skipped:
-        path.append((expr, iter(expr.args)))
+    path: list[tuple[Expr | None, Iterator[Expr]]] = [(None, iter((expr,)))]
     while path:
         node, arguments = path[-1]
         for arg in arguments:
@@ -173,21 +144,27 @@ def subtrees(expr: Expr, skipped: Container[Expr] = ()) -> Iterator[Expr]:
                 break
             visited[arg] = None
         else:
-            visited[node] = None
             path.pop()
+            if node is not None:
+                visited[node] = None
     return iter(visited)
 
 
-def transform(expr: Expr, leaf: Callable[[Ref], Expr], changes: Mapping[Expr, Expr] | None = None) -> Expr:
-    """Replace each `Ref` by `leaf(ref)`, and each key of `changes` by its value."""
+def transform(
+    expr: Expr,
+    leaf: Callable[[Ref], Expr] = lambda ref: ref,
+    changes: Mapping[Expr, Expr] | None = None,
+    head: Callable[[Apply], Expr] = lambda node: node,
+) -> Expr:
+    """Replace `Ref`s by `leaf(ref)`, keys of `changes` by their values, and other nodes by `head(node)`."""
     replaced: dict[Expr, Expr] = dict(changes or {})
     for node in subtrees(expr, replaced):
-        match node:
-            case Ref():
-                replaced[node] = leaf(node)
-            case Apply(op, args, attrs, pick):
-                replaced[node] = Apply(op, tuple(replaced.get(a, a) for a in args), attrs, pick)
-    return replaced.get(expr, expr)
+        if isinstance(node, Apply):
+            args = tuple(replaced[a] for a in node.args)
+            replaced[node] = head(Apply(node.op, args, node.attrs, node.pick))
+        else:
+            replaced[node] = leaf(node) if isinstance(node, Ref) else node
+    return replaced[expr]
 
 
 def rename(expr: Expr, names: Mapping[str, str]) -> Expr:

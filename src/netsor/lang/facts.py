@@ -29,19 +29,6 @@ class Growth(IntEnum):
 
 
 @dataclass(frozen=True)
-class Far:
-    """The homogeneous function that f(s x) approaches for large s.
-
-    Let d = f - limit. The density of a Gaussian x of variance q is at most 1 / sqrt(2 pi q), so
-    |E[d(x)]| <= gap / sqrt(2 pi q) and E[d(x)^2] <= square / sqrt(2 pi q).
-    """
-
-    name: str  # the limit, a function of the language
-    gap: float  # the integral of |d|
-    square: float  # the integral of d^2
-
-
-@dataclass(frozen=True)
 class Facts:
     """Facts about a function f; by default nothing is known."""
 
@@ -57,7 +44,6 @@ class Facts:
     monotone: int = 0  # 1 if f never decreases, -1 if it never increases, else 0
     parity: int = 0  # 1 if f is even, -1 if it is odd, else 0
     slopes: tuple[float, float] | None = None  # (above, below): above x for x > 0, below x for x < 0
-    far: Far | None = None  # the limit at large variances
     pieces: PiecewisePolynomial | None = None  # f as a piecewise polynomial
     terms: ExpTerms | None = None  # f as a sum of terms with closed forms
     # If f(0) = 0: terms without cancellation near 0, equal to f up to 1e-10 for |x| < 0.1.

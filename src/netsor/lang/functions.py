@@ -1,8 +1,8 @@
 """The coordinatewise functions of the language, by name.
 
-To add a function, write `@register(facts)` on a function of arrays. The facts (see `lang.facts`) are its
-derivative, kinks, growth and closed forms. `lang.parse` finds it by name, the front end exports it, and the
-tests iterate over `FUNCTIONS` and check every fact.
+To add a function, write `@register(facts)` or `@register_smooth(...)` on a function of arrays. The facts (see
+`lang.facts`) are its derivative, kinks, growth and closed forms. `lang.parse` finds it by name, the front end
+exports it, and the tests iterate over `FUNCTIONS` and check every fact.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from typing import Any
 from netsor.lang import array_api
 from netsor.lang.array_api import array_namespace
 from netsor.lang.exp_terms import ExpTerm
-from netsor.lang.facts import UNKNOWN, Facts, Far, Growth, facts_of_pieces, smooth
+from netsor.lang.facts import UNKNOWN, Facts, Growth, facts_of_pieces, smooth
 from netsor.lang.ops import Function, IndexMap, Mixing, Op
 from netsor.lang.piecewise_polynomials import PiecewisePolynomial
 
 FUNCTIONS: dict[str, Function] = {}
 SQRT_PI = math.sqrt(math.pi)
-ZETA_3 = 1.2020569031595942
 
 
 def register(
@@ -38,6 +37,11 @@ def register(
     return enter
 
 
+def register_smooth(derivative: Callable[..., Any], **facts: Any) -> Callable[..., Function]:
+    """Add a smooth function without options to the language; see `facts.smooth`."""
+    return register(smooth(derivative, **facts))
+
+
 def _cast(condition: Any, x: Any) -> Any:
     return array_namespace(x).astype(condition, x.dtype)
 
@@ -45,17 +49,17 @@ def _cast(condition: Any, x: Any) -> Any:
 # Piecewise polynomials. Derivatives are valid everywhere but at kinks.
 
 
-def _slope_of(f: PiecewisePolynomial) -> Callable[..., Any]:
-    """The derivative of a piecewise polynomial, as a function of the language."""
-    slope = f.differentiated()
-    if not slope.knots:
-        return partial(polynomial, coefs=slope.pieces[0])
-    return partial(piecewise, knots=slope.knots, pieces=slope.pieces)
-
-
 def _pieces(knots: tuple[float, ...], *pieces: tuple[float, ...], **changes: object) -> Facts:
+    """Facts of a piecewise polynomial; its derivative is one, too."""
     f = PiecewisePolynomial(knots, pieces)
-    return facts_of_pieces(f, **{"derivative": lambda x: _slope_of(f)(x), **changes})
+
+    def derivative(x: Any) -> Any:
+        slope = f.differentiated()
+        if not slope.knots:
+            return polynomial(x, coefs=slope.pieces[0])
+        return piecewise(x, knots=slope.knots, pieces=slope.pieces)
+
+    return facts_of_pieces(f, **{"derivative": derivative, **changes})
 
 
 @register(_pieces((), (0.0, 1.0), derivative=lambda x: 1.0))
@@ -134,58 +138,45 @@ def piecewise(x, knots, pieces):
 # function takes it from FUNCTIONS, because a type checker refuses a name inside its own decorator.
 
 
-@register(
-    smooth(
-        derivative=lambda x: 2 / SQRT_PI * gaussian(x),
-        range=(-1.0, 1.0),
-        monotone=1,
-        parity=-1,
-        far=Far("sign", 2 / SQRT_PI, 2 * (2 - math.sqrt(2)) / SQRT_PI),
-        terms=(ExpTerm((2.0,), knot=0.0, noise=0.5), ExpTerm((-1.0,))),
-    )
+@register_smooth(
+    lambda x: 2 / SQRT_PI * gaussian(x),
+    range=(-1.0, 1.0),
+    monotone=1,
+    parity=-1,
+    terms=(ExpTerm((2.0,), knot=0.0, noise=0.5), ExpTerm((-1.0,))),
 )
 def erf(x):
     return array_api.erf(x)
 
 
-@register(
-    smooth(
-        derivative=lambda x: 1 / SQRT_PI * gaussian(x),
-        range=(0.0, 1.0),
-        monotone=1,
-        far=Far("step", 1 / SQRT_PI, (1 - math.sqrt(0.5)) / SQRT_PI),
-        terms=(ExpTerm((1.0,), knot=0.0, noise=0.5),),
-    )
+@register_smooth(
+    lambda x: 1 / SQRT_PI * gaussian(x),
+    range=(0.0, 1.0),
+    monotone=1,
+    terms=(ExpTerm((1.0,), knot=0.0, noise=0.5),),
 )
 def erf_gate(x):
     """(1 + erf(x)) / 2, the gate whose expectations are orthant probabilities."""
     return (1 + array_api.erf(x)) / 2
 
 
-@register(
-    smooth(
-        derivative=lambda x: (
-            erf_gate(math.sqrt(0.5) * x) + 1 / math.sqrt(2 * math.pi) * (x * gaussian(x, rate=0.5))
-        ),
-        range=(-0.16997120747990369, math.inf),
-        growth=Growth.LINEAR,
-        far=Far("relu", 0.5, 4 / 3 * (1 / math.sqrt(2 * math.pi) - 5 / (8 * SQRT_PI))),
-        terms=(ExpTerm((0.0, 1.0), knot=0.0, noise=1.0),),
-    )
+@register_smooth(
+    lambda x: erf_gate(math.sqrt(0.5) * x) + 1 / math.sqrt(2 * math.pi) * (x * gaussian(x, rate=0.5)),
+    range=(-0.16997120747990369, math.inf),
+    growth=Growth.LINEAR,
+    terms=(ExpTerm((0.0, 1.0), knot=0.0, noise=1.0),),
 )
 def gelu(x):
     """x times the standard normal distribution function (the exact gelu)."""
     return x * (1 + array_api.erf(x * math.sqrt(0.5))) / 2
 
 
-@register(
-    smooth(
-        derivative=lambda x: FUNCTIONS["exp"](x),
-        range=(0.0, math.inf),
-        growth=Growth.EXPONENTIAL,
-        monotone=1,
-        terms=(ExpTerm((1.0,), rate=1.0),),
-    )
+@register_smooth(
+    lambda x: FUNCTIONS["exp"](x),
+    range=(0.0, math.inf),
+    growth=Growth.EXPONENTIAL,
+    monotone=1,
+    terms=(ExpTerm((1.0,), rate=1.0),),
 )
 def exp(x):
     return array_namespace(x).exp(x)
@@ -207,15 +198,15 @@ def gaussian(x, rate):
     return array_namespace(x).exp(-rate * x * x)
 
 
-_wave = partial(smooth, range=(-1.0, 1.0))
+_wave = partial(register_smooth, range=(-1.0, 1.0))
 
 
-@register(_wave(lambda x: FUNCTIONS["cos"](x), parity=-1, terms=(ExpTerm((-1j,), rate=1j),)))
+@_wave(lambda x: FUNCTIONS["cos"](x), parity=-1, terms=(ExpTerm((-1j,), rate=1j),))
 def sin(x):
     return array_namespace(x).sin(x)
 
 
-@register(_wave(lambda x: -sin(x), parity=1, terms=(ExpTerm((1.0,), rate=1j),)))
+@_wave(lambda x: -sin(x), parity=1, terms=(ExpTerm((1.0,), rate=1j),))
 def cos(x):
     return array_namespace(x).cos(x)
 
@@ -247,40 +238,17 @@ def elu(x, alpha):
 # Functions without closed forms.
 
 
-@register(
-    smooth(
-        derivative=lambda x: 1 - FUNCTIONS["tanh"](x) ** 2,
-        range=(-1.0, 1.0),
-        monotone=1,
-        parity=-1,
-        far=Far("sign", 2 * math.log(2), 4 * math.log(2) - 2),
-    )
-)
+@register_smooth(lambda x: 1 - FUNCTIONS["tanh"](x) ** 2, range=(-1.0, 1.0), monotone=1, parity=-1)
 def tanh(x):
     return array_namespace(x).tanh(x)
 
 
-@register(
-    smooth(
-        derivative=lambda x: FUNCTIONS["sigmoid"](x) * FUNCTIONS["sigmoid"](-x),
-        range=(0.0, 1.0),
-        monotone=1,
-        far=Far("step", 2 * math.log(2), 2 * math.log(2) - 1),
-    )
-)
+@register_smooth(lambda x: FUNCTIONS["sigmoid"](x) * FUNCTIONS["sigmoid"](-x), range=(0.0, 1.0), monotone=1)
 def sigmoid(x):
     return array_api.expit(x)
 
 
-@register(
-    smooth(
-        derivative=lambda x: sigmoid(x),
-        range=(0.0, math.inf),
-        growth=Growth.LINEAR,
-        monotone=1,
-        far=Far("relu", math.pi**2 / 6, ZETA_3 / 2),
-    )
-)
+@register_smooth(lambda x: sigmoid(x), range=(0.0, math.inf), growth=Growth.LINEAR, monotone=1)
 def softplus(x):
     """log(1 + exp(x))."""
     xp = array_namespace(x)
@@ -288,30 +256,20 @@ def softplus(x):
     return relu.fn(x) + xp.log1p(xp.exp(-xp.abs(x)))
 
 
-@register(
-    smooth(
-        derivative=lambda x: sigmoid(x) * (1 + x * sigmoid(-x)),
-        range=(-0.27846454276107379, math.inf),
-        growth=Growth.LINEAR,
-        far=Far("relu", math.pi**2 / 6, 3 * ZETA_3 - math.pi**2 / 3),
-    )
+@register_smooth(
+    lambda x: sigmoid(x) * (1 + x * sigmoid(-x)), range=(-0.27846454276107379, math.inf), growth=Growth.LINEAR
 )
 def silu(x):
     return x * array_api.expit(x)
 
 
+_half_line = (0.0, math.inf)
 _of_positive = partial(
-    Facts,
-    kinks=(),
-    jumps=(),
-    poles=(0.0,),
-    domain=(0.0, math.inf),
-    growth=Growth.LINEAR,
-    monotone=1,
+    Facts, kinks=(), jumps=(), poles=(0.0,), domain=_half_line, growth=Growth.LINEAR, monotone=1
 )
 
 
-@register(_of_positive(lambda x: 0.5 / FUNCTIONS["sqrt"](x), range=(0.0, math.inf)))
+@register(_of_positive(lambda x: 0.5 / FUNCTIONS["sqrt"](x), range=_half_line))
 def sqrt(x):
     return array_namespace(x).sqrt(x)
 
@@ -325,12 +283,10 @@ def log(x):
 
 
 def _larger(x: Any, y: Any) -> Any:
-    """1 where x > y, 1/2 where x = y, else 0."""
     return 0.5 + 0.5 * sign(x - y)
 
 
-def _extreme(derivative: Callable[..., Any]) -> Facts:
-    return Facts(derivative, jumps=(), poles=(), growth=Growth.LINEAR)
+_extreme = partial(Facts, jumps=(), poles=(), growth=Growth.LINEAR)
 
 
 @register(_extreme(lambda x, y: (_larger(x, y), _larger(y, x))), arity=2)
@@ -346,10 +302,7 @@ def minimum(x, y):
 # Arithmetic. `slots` are the kinds of arguments for which the result is linear in G-vars.
 
 
-def _linear(derivative: Callable[..., Any]) -> Facts:
-    return smooth(derivative, growth=Growth.LINEAR)
-
-
+_linear = partial(smooth, growth=Growth.LINEAR)
 _product = smooth(lambda x, y: (y, x), growth=Growth.POLYNOMIAL)
 _quotient = Facts(lambda x, y: (1 / y, -x / y**2))
 _opposite = _pieces((), (0.0, -1.0), derivative=lambda x: -1.0)
@@ -378,21 +331,24 @@ def _argmax(members):
     return largest / xp.sum(largest, axis=0, keepdims=True)
 
 
+def _mean(members):
+    return array_namespace(members).mean(members, axis=0, keepdims=True)
+
+
+def _deviation(members, eps=0.0):
+    centred = members - _mean(members)
+    return array_namespace(members).sqrt(_mean(centred * centred) + eps)
+
+
 def _batchnorm(members, eps=0.0):
     """(h - mean) / standard deviation over the members; the paper's batchnorm has eps = 0."""
-    xp = array_namespace(members)
-    centred = members - xp.mean(members, axis=0, keepdims=True)
-    return centred / xp.sqrt(xp.mean(centred * centred, axis=0, keepdims=True) + eps)
+    return (members - _mean(members)) / _deviation(members, eps)
 
 
 def _d_batchnorm(members, directions):
     """(t - y mean(y t)) / s for centred directions t, y = batchnorm(x) and standard deviation s of x."""
-    xp = array_namespace(members)
-    centred = members - xp.mean(members, axis=0, keepdims=True)
-    moved = directions - xp.mean(directions, axis=0, keepdims=True)
-    deviation = xp.sqrt(xp.mean(centred * centred, axis=0, keepdims=True))
-    y = centred / deviation
-    return (moved - y * xp.mean(y * moved, axis=0, keepdims=True)) / deviation
+    y, moved = _batchnorm(members), directions - _mean(directions)
+    return (moved - y * _mean(y * moved)) / _deviation(members)
 
 
 def _softmax(members, mask=None):
@@ -422,6 +378,5 @@ def named(functions: dict[str, Op] | None = None) -> dict[str, Op]:
     """Return all operations that a text may call, by name, including the user's functions."""
     from netsor.lang import index_maps
 
-    maps = (m for m in vars(index_maps).values() if isinstance(m, IndexMap))
-    mixings = {**MIXINGS, d_batchnorm.name: d_batchnorm}
-    return {**{m.name: m for m in maps}, **ARITHMETIC, **FUNCTIONS, **mixings, **(functions or {})}
+    maps = {m.name: m for m in vars(index_maps).values() if isinstance(m, IndexMap)}
+    return {**maps, **ARITHMETIC, **FUNCTIONS, **MIXINGS, d_batchnorm.name: d_batchnorm, **(functions or {})}

@@ -6,7 +6,9 @@ act on index axes and leave the width alone, so a linear combination of G-vars r
 
 from __future__ import annotations
 
+from functools import reduce
 from math import prod
+from operator import add
 from typing import Any, cast
 
 import numpy as np
@@ -41,9 +43,14 @@ def _take(x: Block, *, axis: int, indices: tuple[int, ...]) -> Block:
     return _taken(x, a, np.array([i % x.index[a] for i in indices]))
 
 
-def _taken(x: Block, axis: int, where: np.ndarray) -> Block:
-    """Take the members `where` (k,), counted from 0, along an index axis."""
-    return x.like(x.xp.take(x.array, x.xp.asarray(where), axis=_positive(x, axis)), x.rank)
+def _taken(x: Block, axis: int, where: np.ndarray, exists: np.ndarray | None = None) -> Block:
+    """Take the members `where` (k,), counted from 0, along an index axis; 0 for those that do not exist."""
+    taken = x.xp.take(x.array, x.xp.asarray(where), axis=x.axis(axis))
+    if exists is not None and not exists.all():
+        shape = [1] * taken.ndim
+        shape[x.axis(axis)] = len(exists)
+        taken = taken * x.xp.asarray(exists.reshape(shape), dtype=taken.dtype)
+    return x.like(taken, x.rank)
 
 
 def _measure_take(shape: Index, *, axis: int, indices: tuple[int, ...]) -> Index:
@@ -88,17 +95,19 @@ def _measure_window(x: Index, *, dims: int, **options: Attr) -> Index:
     return (*(window_extent(*side, padding)[0] for side in sides), *x[2 * dims :])
 
 
-def _measure_pool(x: Index, *, size: tuple[int, ...], stride: tuple[int, ...], padding: str | int) -> Index:
-    if len(size) > len(x):
-        raise ValueError(f"a window of {len(size)} axes on a block of {len(x)}")
-    counts = (window_extent(n, k, s, 1, padding)[0] for n, k, s in zip(x, size, stride, strict=False))
-    return (*counts, *x[len(size) :])
+def _measure_windows(x: Index, *, kernel: tuple[int, ...], **options: Attr) -> Index:
+    dims = len(kernel)
+    if dims > len(x):
+        raise ValueError(f"a window of {dims} axes on a block of {len(x)}")
+    return (*kernel, *_measure_window((*kernel, *x), dims=dims, **options))
 
 
-def _measure_patches(
-    x: Index, *, size: tuple[int, ...], stride: tuple[int, ...], padding: str | int
-) -> Index:
-    return (prod(size), *_measure_pool(x, size=size, stride=stride, padding=padding))
+def _measure_pool(x: Index, *, size: tuple[int, ...], **options: Attr) -> Index:
+    return _measure_windows(x, kernel=size, **options)[len(size) :]
+
+
+def _measure_patches(x: Index, *, size: tuple[int, ...], **options: Attr) -> Index:
+    return (prod(size), *_measure_pool(x, size=size, **options))
 
 
 def _reshape(x: Block, *, shape: tuple[int, ...]) -> Block:
@@ -188,17 +197,6 @@ def window_positions(
     return np.clip(where, 0, size - 1), (where >= 0) & (where < size)
 
 
-def _positive(x: Block, i: int) -> int:
-    return x.axis(i) + x.array.ndim
-
-
-def _weigh(x: Block, i: int, weights: np.ndarray) -> Block:
-    """Multiply by weights (n,) along index axis `i`."""
-    shape = [1] * x.array.ndim
-    shape[_positive(x, i)] = len(weights)
-    return x.like(x.array * x.xp.asarray(weights.reshape(shape), dtype=x.array.dtype), x.rank)
-
-
 def window_options(
     *,
     dims: int,
@@ -219,16 +217,11 @@ def _window(x: Block, *, dims: int, **options: Attr) -> Block:
     stride, dilation, padding = window_options(dims=dims, **options)
     kernel, space = x.index[:dims], x.index[dims : 2 * dims]
     for d in reversed(range(dims)):
-        total: Any = None
-        spots = window_positions(space[d], kernel[d], stride[d], dilation[d], padding)
-        touching = np.flatnonzero(spots[1].any(axis=1)).tolist() or [0]  # other positions add only padding
-        for j in touching:
-            where, exists = spots[0][j], spots[1][j]
-            part = _taken(_at(x, index=(*(Slice(),) * d, j)), 2 * d, where)
-            if not exists.all():
-                part = _weigh(part, 2 * d, exists)
-            total = part.array if total is None else total + part.array
-        x = x.like(total, x.rank - 1)
+        where, exists = window_positions(space[d], kernel[d], stride[d], dilation[d], padding)
+        touching = np.flatnonzero(exists.any(axis=1)).tolist() or [0]  # other positions add only padding
+        columns = (_at(x, index=(*(Slice(),) * d, j)) for j in touching)
+        parts = (_taken(c, 2 * d, where[j], exists[j]) for j, c in zip(touching, columns, strict=True))
+        x = x.like(reduce(add, (part.array for part in parts)), x.rank - 1)
     return x
 
 
@@ -263,9 +256,7 @@ def _windows(x: Block, *, kernel: tuple[int, ...], **options: Attr) -> Block:
 
 def _split_axis(x: Block, axis: int, where: np.ndarray, exists: np.ndarray | None = None) -> Block:
     """Two axes in place of one: the members `where`, or 0 where there is none."""
-    taken = _taken(x, axis, where.ravel())
-    if exists is not None and not exists.all():
-        taken = _weigh(taken, axis, exists.ravel().astype(float))
+    taken = _taken(x, axis, where.ravel(), None if exists is None else exists.ravel())
     return _reshape(taken, shape=(*x.index[:axis], *where.shape, *x.index[axis + 1 :]))
 
 
@@ -275,13 +266,6 @@ def _kernel_first(x: Block, dims: int) -> Block:
     return _transpose(x, axes=(*kernel, *(a for a in range(x.rank) if a not in kernel)))
 
 
-def _measure_windows(x: Index, *, kernel: tuple[int, ...], **options: Attr) -> Index:
-    dims = len(kernel)
-    if dims > len(x):
-        raise ValueError(f"a window of {dims} axes on a block of {len(x)}")
-    return (*kernel, *_measure_window((*kernel, *x), dims=dims, **options))
-
-
 def _avgpool(x: Block, *, size: tuple[int, ...], stride: tuple[int, ...], padding: str) -> Block:
     """Average over windows of the first axes, without positions in the padding."""
     for d, (k, s) in enumerate(zip(size, stride, strict=True)):
@@ -289,9 +273,9 @@ def _avgpool(x: Block, *, size: tuple[int, ...], stride: tuple[int, ...], paddin
         matrix = np.zeros((where.shape[1], x.index[d]))
         for out, (spots, ok) in enumerate(zip(where.T, exists.T, strict=True)):
             np.add.at(matrix[out], spots[ok], 1 / ok.sum())
-        moved = x.xp.moveaxis(x.array, _positive(x, d), -1)
+        moved = x.xp.moveaxis(x.array, x.axis(d), -1)
         out = x.xp.matmul(moved, x.xp.asarray(matrix.T, dtype=x.array.dtype))
-        x = x.like(x.xp.moveaxis(out, -1, _positive(x, d)), x.rank)
+        x = x.like(x.xp.moveaxis(out, -1, x.axis(d)), x.rank)
     return x
 
 

@@ -126,12 +126,8 @@ def _check_shapes(s: Input, law: Normal, seen: dict[str, Input], fail: Callable[
             )
     numbers = [mean, cov, *(np.asarray(v, float) for _, v in law.cross)]
     if not all(np.isfinite(n).all() for n in numbers):
-        raise fail(
-            s,
-            f"the law of `{s.name}` has a NaN or an infinity",
-            "Rule Input: means and covariances are finite numbers.",
-            LAW,
-        )
+        what = f"the law of `{s.name}` has a NaN or an infinity"
+        raise fail(s, what, "Rule Input: means and covariances are finite numbers.", LAW)
 
 
 def _check_psd(program: Program, group: list[Input], fail: Callable[..., Exception]) -> None:

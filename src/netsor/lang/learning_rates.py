@@ -25,7 +25,7 @@ import numpy as np
 from netsor.arguments import is_integer
 from netsor.errors import DataError
 from netsor.lang.program import Input, MatMul, MatrixLaw, Moment, Nested, Normal, Output, Program, used_by
-from netsor.lang.types import A, G
+from netsor.lang.types import A
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,10 @@ class Rates:
     def spread(self, s: Input, readout: bool, var: Any = None) -> Any:
         """Return the spread of a matrix, or of a vector whose law is one variance; `var` replaces it."""
         rate, law = self.rate(s.name), s.law
-        if self.convention == "ntk":
-            program_var = law.var if isinstance(law, MatrixLaw) else getattr(law, "cov", 0.0)
-            return rate * (program_var if var is None else var)
-        return rate * self._fan_in(s, readout)
+        if self.convention != "ntk":
+            return rate * self._fan_in(s, readout)
+        program_var = law.var if isinstance(law, MatrixLaw) else getattr(law, "cov", 0.0)
+        return rate * (program_var if var is None else var)
 
     def law(self, s: Input, names: Mapping[str, str], readout: bool) -> MatrixLaw | Normal:
         """Return the law of the direction of an input; `names` maps earlier inputs to their directions."""
@@ -87,23 +87,16 @@ class Rates:
 
     def _fan_in(self, s: Input, readout: bool) -> float:
         """The fan-in n in the standard parametrisation; 1 in the others, and for biases."""
-        if self.convention != "standard":
+        vector = not isinstance(s.type, A)
+        if self.convention != "standard" or (vector and (not readout or s.name in self.biases)):
             return 1.0
-        if isinstance(s.type, A):
-            return float(s.type.cols if isinstance(s.type.cols, int) else self._size(s.type.cols))
-        assert isinstance(s.type, G)
-        return float(self._size(s.type.width)) if readout and s.name not in self.biases else 1.0
-
-    def _size(self, width: str) -> int:
-        if not isinstance(self.width, Mapping):
-            assert self.width is not None
-            return self.width
-        if width not in self.width:
-            raise DataError(
-                f"the base network has no width {width}",
-                remedy=f'Give all widths by name, ("standard", {{"{width}": 512}}), or one number for all.',
-            )
-        return self.width[width]
+        size = s.type.dims[-1]
+        if isinstance(size, str) and isinstance(self.width, Mapping):
+            if size not in self.width:
+                remedy = f'Give all widths by name, ("standard", {{"{size}": 512}}), or one number for all.'
+                raise DataError(f"the base network has no width {size}", remedy=remedy)
+            return float(self.width[size])
+        return float(size if isinstance(size, int) else self.width)  # type: ignore[arg-type]
 
 
 # A dictionary by parameter name, "ntk", "unit", or ("standard", width of the base network).
@@ -138,6 +131,4 @@ def check_rate(rate: Any, what: str) -> float:
 
 
 def _is_width(width: object) -> bool:
-    if isinstance(width, Mapping):
-        return all(_is_width(n) for n in width.values())
-    return is_integer(width, 1)
+    return all(is_integer(n, 1) for n in (width.values() if isinstance(width, Mapping) else [width]))

@@ -18,17 +18,7 @@ from dataclasses import replace
 from netsor.errors import LoweringError
 from netsor.lang.controlled import Unwinder
 from netsor.lang.expr import Apply, Expr, Ref, transform
-from netsor.lang.program import (
-    LinComb,
-    MatMul,
-    Moment,
-    Nonlin,
-    Output,
-    Program,
-    Scalar,
-    Statement,
-    used_by,
-)
+from netsor.lang.program import LinComb, MatMul, Moment, Nonlin, Output, Program, Scalar, Statement, used_by
 from netsor.lang.type_checker import LEFT, newly_used, place_of
 from netsor.lang.types import H
 
@@ -75,9 +65,7 @@ def lower(program: Program, variant: str) -> Program:
             case Nonlin() | Moment() | Scalar():
                 s = replace(s, expr=unwind(s.expr), type=types[s.name])
             case LinComb() if base == "netsor-minus":
-                type_ = types[s.name]
-                assert isinstance(type_, H)
-                image = H(type_.width, type_.index)
+                image = H(*types[s.name].dims, types[s.name].index)  # type: ignore[arg-type]
                 s = Nonlin(s.name, unwind(s.expr), image, place=s.place, notes=s.notes)
             case LinComb() | MatMul():
                 s = replace(s, type=types[s.name])
@@ -94,7 +82,7 @@ def _fold(statements: list[Statement]) -> list[Statement]:
     out: list[Statement] = []
     for s in statements:
         if isinstance(s, Nonlin | Scalar | Moment):
-            folded = replace(s, expr=transform(s.expr, lambda ref: ref, names))
+            folded = replace(s, expr=transform(s.expr, changes=names))
             if not isinstance(s, Moment) and isinstance(s.expr, Apply):
                 names.setdefault(s.expr, Ref(s.name))
             s = folded

@@ -21,7 +21,7 @@ import numpy as np
 from netsor.errors import FunctionError
 from netsor.lang.array_api import array_namespace, is_traced
 from netsor.lang.blocks import Block, align, broadcast, broadcast_index
-from netsor.lang.expr import Apply, Attr, Const, Expr, Ref, subtrees
+from netsor.lang.expr import Apply, Attr, Attrs, Const, Expr, Ref, subtrees
 from netsor.lang.facts import UNKNOWN, Facts
 
 Kind = str
@@ -49,7 +49,7 @@ class Op:
         """Describe the syntax of the operation, for error messages."""
         raise NotImplementedError
 
-    def canonical(self, attrs: tuple[tuple[str, Attr], ...]) -> tuple[tuple[str, Attr], ...]:
+    def canonical(self, attrs: Attrs) -> Attrs:
         """Normalise options: real numbers become floats, axes stay integers."""
         return tuple((k, v if k == "axis" else _as_attr(v)) for k, v in attrs)
 
@@ -159,10 +159,9 @@ def _users_own(op: Function, arrays: list[Any], options: dict[str, Any]) -> Any:
     try:
         return op.fn(*arrays, **options)
     except Exception as error:
-        raise FunctionError(
-            f"`{op.name}` fails on arrays that JAX traces: {type(error).__name__}",
-            remedy="Write it with functions of the array API: `xp = x.__array_namespace__()`, `xp.exp(x)`.",
-        ) from error
+        what = f"`{op.name}` fails on arrays that JAX traces: {type(error).__name__}"
+        remedy = "Write it with functions of the array API: `xp = x.__array_namespace__()`, `xp.exp(x)`."
+        raise FunctionError(what, remedy=remedy) from error
 
 
 @dataclass(frozen=True)
@@ -198,7 +197,7 @@ class IndexMap(Op):
     def run(self, *blocks: Block, **attrs: Attr) -> Block:
         return self.fn(*blocks, **attrs)
 
-    def canonical(self, attrs: tuple[tuple[str, Attr], ...]) -> tuple[tuple[str, Attr], ...]:
+    def canonical(self, attrs: Attrs) -> Attrs:
         """Keep options unchanged: they are positions and sizes, hence integers."""
         return attrs
 

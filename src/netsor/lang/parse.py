@@ -63,16 +63,14 @@ def parse_expr(text: str, functions: dict[str, Op] | None = None) -> Expr:
 def _operations(text: object, functions: object) -> dict[str, Op]:
     """Check the arguments of `parse`; return all operations that the text may call."""
     if not isinstance(text, str):
-        raise ParseError(
-            f"a program is a text, not {a_type(text)}",
-            remedy="Give a string, as ns.parse(open(file).read()) does.",
-        )
+        what = f"a program is a text, not {a_type(text)}"
+        remedy = "Give a string, as ns.parse(open(file).read()) does."
+        raise ParseError(what, remedy=remedy)
     if functions is not None and not (
         isinstance(functions, dict)
         and all(isinstance(k, str) and isinstance(op, Op) for k, op in functions.items())
     ):
-        raise ParseError(
-            "functions is not a dictionary of the operations of a program",
-            remedy="Functions of your own come from a network: functions=ns.program(net, x).functions.",
-        )
+        what = "functions is not a dictionary of the operations of a program"
+        remedy = "Functions of your own come from a network: functions=ns.program(net, x).functions."
+        raise ParseError(what, remedy=remedy)
     return named(functions)

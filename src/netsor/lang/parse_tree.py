@@ -12,7 +12,7 @@ from lark import Token, v_args
 from lark.visitors import Transformer_NonRecursive
 
 from netsor.errors import DataError, ParseError, Place
-from netsor.lang.expr import Apply, Attr, Const, Ref, Slice
+from netsor.lang.expr import Apply, Const, Ref, Slice
 from netsor.lang.functions import ARITHMETIC
 from netsor.lang.index_maps import at
 from netsor.lang.ops import Kind, Op, kind_of
@@ -38,8 +38,8 @@ ALONE = {
 }
 
 
-def _binary(op: Op) -> Callable[..., Apply]:
-    return lambda _, a, b: Apply(op, (a, b))
+def _binary(name: str) -> Callable[..., Apply]:
+    return lambda _, a, b: Apply(ARITHMETIC[name], (a, b))
 
 
 @v_args(inline=True)
@@ -58,25 +58,18 @@ class Build(Transformer_NonRecursive):
 
     def data(self, name, array):
         if _ragged(array):
-            raise ParseError(
-                f"data `{name}` is ragged",
-                remedy="Data are an array: all rows have one length, all rows of rows too.",
-            )
+            what = f"data `{name}` is ragged"
+            remedy = "Data are an array: all rows have one length, all rows of rows too."
+            raise ParseError(what, remedy=remedy)
         values = np.array(array, float)
         if not np.isfinite(values).all():
-            raise DataError(
-                f"data `{name}` has a NaN or an infinity",
-                remedy="Kernels and simulations need finite numbers: clean or impute the data first.",
-            )
+            what = f"data `{name}` has a NaN or an infinity"
+            remedy = "Kernels and simulations need finite numbers: clean or impute the data first."
+            raise DataError(what, remedy=remedy)
         return str(name), values
 
     def input(self, name, type_, law):
-        if isinstance(law, tuple):
-            *law, each = law
-            law = _law(name, type_, *law)
-            if each:
-                law = _drawn_anew(name, law)
-        return Input(str(name), type_, law)
+        return Input(str(name), type_, _law(name, type_, *law) if isinstance(law, tuple) else law)
 
     def assign(self, name, rhs, type_):
         rule, args = rhs
@@ -92,11 +85,9 @@ class Build(Transformer_NonRecursive):
     def minus(self, token):
         return -self.const(token).value
 
-    def output_term(self, readout, operand, width):
-        return Term(str(readout), str(operand), str(width))
-
-    def summed_term(self, readout, operand, axes, width):
-        return Term(str(readout), str(operand), str(width), _integer(axes))
+    def output_term(self, readout, operand, *axes_and_width):
+        *axes, width = axes_and_width
+        return Term(str(readout), str(operand), str(width), *map(_integer, axes))
 
     def matmul(self, matrix, *arguments):
         if arguments[0] == "transpose":
@@ -126,11 +117,11 @@ class Build(Transformer_NonRecursive):
 
     # Types and laws
 
-    def type(self, kind, first, second=None, index=None):
-        if second is not None and isinstance(second, tuple):
-            second, index = None, second
-        dims = [d for d in (first, second) if d is not None]
-        return _type(kind, dims, index or ())
+    def dims(self, *tokens):
+        return tokens
+
+    def type(self, kind, tokens, index):
+        return _type(kind, tokens or (), index or ())
 
     def index_shape(self, *sizes):
         return tuple(_integer(s) for s in sizes)
@@ -156,7 +147,7 @@ class Build(Transformer_NonRecursive):
     def ref(self, token):
         return Ref(str(token))
 
-    add, sub, mul, div, pow = (_binary(ARITHMETIC[name]) for name in ("add", "sub", "mul", "div", "pow"))
+    add, sub, mul, div, pow = map(_binary, ("add", "sub", "mul", "div", "pow"))
 
     def neg(self, a):
         return Const(-a.value) if isinstance(a, Const) else Apply(ARITHMETIC["neg"], (a,))
@@ -170,11 +161,9 @@ class Build(Transformer_NonRecursive):
         args = tuple(p for p in parts if not isinstance(p, tuple))
         attrs = tuple(sorted((p for p in parts if isinstance(p, tuple)), key=lambda p: p[0]))
         if len(dict(attrs)) < len(attrs):
-            raise ParseError(
-                f"`{name}` is given an option twice",
-                place=_under(name),
-                remedy=f"Every option has one value. {self.operations[name].usage()}",
-            )
+            what = f"`{name}` is given an option twice"
+            remedy = f"Every option has one value. {self.operations[name].usage()}"
+            raise ParseError(what, place=_under(name), remedy=remedy)
         return Apply(self.operations[name], args, attrs, None if pick is None else _integer(pick))
 
     def unknown_function(self, name: Token) -> ParseError:
@@ -201,7 +190,8 @@ class Build(Transformer_NonRecursive):
     # Values
 
     def number_value(self, *tokens):
-        return _number("".join(tokens))
+        text, digits = "".join(tokens), tokens[-1]
+        return int(text) if digits.isdecimal() and len(digits) <= DIGITS else float(text)
 
     def string_value(self, token):
         return str(token)[1:-1]
@@ -216,19 +206,10 @@ DIGITS = 18  # the most digits of an integer: 10**18 fits 64 bits
 def _integer(token: Token) -> int:
     """Read an integer of at most DIGITS digits, with a sign."""
     if len(token) > DIGITS + 1:
-        raise ParseError(
-            f"an integer of {len(token)} digits",
-            place=_under(token),
-            remedy=f"Indices and sizes have at most {DIGITS} digits; a real number is written 1e20.",
-        )
+        what = f"an integer of {len(token)} digits"
+        remedy = f"Indices and sizes have at most {DIGITS} digits; a real number is written 1e20."
+        raise ParseError(what, place=_under(token), remedy=remedy)
     return int(token)
-
-
-def _number(text: str) -> Attr:
-    digits = text.removeprefix("-")
-    if not digits.isdecimal():
-        return float(text)
-    return int(text) if len(digits) <= DIGITS else float(text)
 
 
 def _ragged(value: object) -> bool:
@@ -243,7 +224,7 @@ def _floats(value: Any) -> Any:
     return tuple(_floats(v) for v in value) if isinstance(value, tuple) else float(value)
 
 
-def _type(kind: Token, tokens: list[Token], index: tuple[int, ...]) -> Type:
+def _type(kind: Token, tokens: tuple[Token, ...], index: tuple[int, ...]) -> Type:
     dims = [_integer(d) if d.type == "INT" else str(d) for d in tokens]
     match str(kind), dims:
         case "A", [rows, cols]:
@@ -262,7 +243,13 @@ def _type(kind: Token, tokens: list[Token], index: tuple[int, ...]) -> Type:
     )
 
 
-def _law(name: str, type_: Type, mean: Any, cov: Any, over: Any, cross: tuple) -> MatrixLaw | Normal:
+def _law(
+    name: str, type_: Type, mean: Any, cov: Any, over: Any, cross: tuple, each: bool
+) -> MatrixLaw | Normal:
+    if each and (isinstance(type_, A) or cross):
+        what = f"`{name}` is drawn anew for each input"
+        remedy = "Rule Input: `each` is for a G-var that depends on no other input: `~ N(0, 1) each`."
+        raise ParseError(what, remedy=remedy)
     if isinstance(type_, A):
         if over is None or str(over) != str(type_.cols) or mean != 0 or isinstance(cov, tuple) or cross:
             raise ParseError(
@@ -280,20 +267,10 @@ def _law(name: str, type_: Type, mean: Any, cov: Any, over: Any, cross: tuple) -
         )
     for array in (mean, cov, *(value for _, value in cross)):
         if _ragged(array):
-            raise ParseError(
-                f"the law of `{name}` has a ragged array",
-                remedy="Rule Input: means and covariances are numbers or arrays, whose rows have one length.",
-            )
-    return Normal(_floats(mean), _floats(cov), tuple((k, _floats(v)) for k, v in cross))
-
-
-def _drawn_anew(name: str, law: MatrixLaw | Normal) -> Normal:
-    if isinstance(law, Normal) and not law.cross:
-        return replace(law, each=True)
-    raise ParseError(
-        f"`{name}` is drawn anew for each input",
-        remedy="Rule Input: `each` is for a G-var that depends on no other input: `~ N(0, 1) each`.",
-    )
+            what = f"the law of `{name}` has a ragged array"
+            remedy = "Rule Input: means and covariances are numbers or arrays, whose rows have one length."
+            raise ParseError(what, remedy=remedy)
+    return Normal(_floats(mean), _floats(cov), tuple((k, _floats(v)) for k, v in cross), each)
 
 
 def _under(first: Token, last: Token | None = None) -> Place:

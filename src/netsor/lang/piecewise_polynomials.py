@@ -9,11 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 from numpy.polynomial import polynomial as poly
 
 Coefs = tuple[float, ...]
@@ -60,9 +58,6 @@ class PiecewisePolynomial:
     def __mul__(self, other: PiecewisePolynomial) -> PiecewisePolynomial:
         return self._combined(other, poly.polymul)
 
-    def __pow__(self, n: int) -> PiecewisePolynomial:
-        return reduce(PiecewisePolynomial.__mul__, [self] * n, PiecewisePolynomial.constant(1.0))
-
     def scaled(self, factor: float) -> PiecewisePolynomial:
         return PiecewisePolynomial(self.knots, tuple(tuple(factor * c for c in p) for p in self.pieces))
 
@@ -76,7 +71,7 @@ class PiecewisePolynomial:
 
         >>> relu = PiecewisePolynomial((0.0,), ((0.0,), (0.0, 1.0)))
         >>> sign = PiecewisePolynomial((0.0,), ((-1.0,), (1.0,)))
-        >>> relu.then(sign, np.sign).pieces  # sign(0) = 0, though it is -1 and 1 beside it
+        >>> relu.then(sign, lambda x: float(x > 0)).pieces  # sign(0) = 0, though it is -1 and 1 beside it
         ((0.0,), (1.0,))
         """
         # New knots: the points where a piece of self crosses a knot of `outer`.
@@ -186,10 +181,7 @@ def _value(coefs: Sequence[float], x: float) -> float:
 
 def _trimmed(coefs: Iterable[Any]) -> Coefs:
     """Remove zeros of the highest degrees; convert to floats."""
-    kept = [float(c) for c in coefs]
-    while len(kept) > 1 and kept[-1] == 0:
-        kept.pop()
-    return tuple(kept)
+    return tuple(map(float, poly.polytrim(list(coefs))))
 
 
 def _equal(p: Coefs, q: Coefs) -> bool:
@@ -204,10 +196,7 @@ def _slack(p: Coefs, q: Coefs, x: float) -> float:
 
 def _composed(outer: Coefs, inner: Coefs) -> Coefs:
     """The coefficients of outer(inner(x)), by Horner's rule."""
-    total = np.array([outer[-1]])
-    for c in outer[-2::-1]:
-        total = poly.polyadd(poly.polymul(total, inner), [c])
-    return tuple(map(float, total))
+    return tuple(map(float, poly.Polynomial(outer)(poly.Polynomial(inner)).coef))
 
 
 def _roots(coefs: Coefs, level: float) -> list[float]:

@@ -12,7 +12,7 @@ import numpy as np
 from netsor.errors import FunctionError, Place
 from netsor.lang.expr import Apply, Expr, refs, rename, subtrees
 from netsor.lang.ops import Op
-from netsor.lang.types import A, Dim, H, Type
+from netsor.lang.types import H, Type
 
 if TYPE_CHECKING:
     from netsor.lang.learning_rates import GivenRates
@@ -216,7 +216,6 @@ class Program:
 
     @cached_property
     def definitions(self) -> dict[str, Input | MatMul | Assignment]:
-        """The statement that defines each variable."""
         return {s.name: s for s in self.statements if not isinstance(s, Output)}
 
     @cached_property
@@ -274,11 +273,12 @@ class Program:
     @property
     def widths(self) -> dict[str, list[str]]:
         """The Common Dimension Classes: each width with its vector variables."""
-        classes: dict[str, list[str]] = {}
-        for name, type_ in self.types.items():
-            for dim in type_.dims:
-                if isinstance(dim, str):
-                    classes.setdefault(dim, []).extend([name] if isinstance(type_, H) else [])
+        widths = [
+            (dim, name) for name, type_ in self.types.items() for dim in type_.dims if isinstance(dim, str)
+        ]
+        classes: dict[str, list[str]] = {width: [] for width, _ in widths}
+        for width, name in widths:
+            classes[width] += [name] * isinstance(self.types[name], H)
         return classes
 
     def show(self) -> str:
@@ -356,16 +356,9 @@ class Program:
 
     def canonical(self) -> Program:
         """Rename variables, data and widths in order of appearance, to compare programs up to names."""
-        names: dict[str, str] = {k: f"data{i}" for i, k in enumerate(self.data)}
-        widths: dict[str, str] = {}
-        for i, s in enumerate(self.statements):
-            if not isinstance(s, Output):
-                names[s.name] = f"x{i}"
-        for type_ in self.types.values():
-            for dim in type_.dims:
-                if isinstance(dim, str):
-                    widths.setdefault(dim, f"n{len(widths)}")
-        return self.rename(names, widths)
+        names = {k: f"data{i}" for i, k in enumerate(self.data)}
+        names |= {s.name: f"x{i}" for i, s in enumerate(self.statements) if not isinstance(s, Output)}
+        return self.rename(names, {width: f"n{k}" for k, width in enumerate(self.widths)})
 
 
 def used_by(s: Statement) -> list[str]:
@@ -391,8 +384,8 @@ def rename_statement(s: Statement, names: Mapping[str, str], widths: Mapping[str
     def new(name: str) -> str:
         return names.get(name, name)
 
-    def dim(d: Dim) -> Any:
-        return widths.get(d, d) if isinstance(d, str) else d
+    def dim(d: Any) -> Any:
+        return widths.get(d, d)
 
     match s:
         case Input(law=Embedding(matrix, data)):
@@ -406,9 +399,5 @@ def rename_statement(s: Statement, names: Mapping[str, str], widths: Mapping[str
             return replace(s, terms=tuple(renamed))
         case LinComb() | Nonlin() | Moment() | Scalar():
             s = replace(s, expr=rename(s.expr, names))
-    type_ = s.type
-    if isinstance(type_, A):
-        type_ = A(dim(type_.rows), dim(type_.cols), type_.index)
-    elif isinstance(type_, H):
-        type_ = type(type_)(dim(type_.width), type_.index)
+    type_: Any = s.type and type(s.type)(*map(dim, s.type.dims), index=s.type.index)
     return replace(s, name=new(s.name), type=type_)

@@ -10,6 +10,7 @@ from html import escape
 from netsor.display import Box, Edge, draw, fold, panel
 from netsor.display.html import TIES
 from netsor.lang.expr import Apply, Ref, refs, subtrees
+from netsor.lang.functions import ARITHMETIC
 from netsor.lang.program import (
     RESERVED,
     Assignment,
@@ -37,8 +38,7 @@ def program_html(program: Program) -> str:
     told = ", ".join(f"{counts[kind]} {kind}-vars" for kind in "AGHC" if counts[kind])
     title = f"Program of {len(program.statements)} statements: {told}"
     svg = drawing_of(program)
-    graph = fold("graph", f'<div class="wide">{svg}</div>') if svg else ""
-    return panel(title, text_html(program), graph)
+    return panel(title, text_html(program), fold("graph", f'<div class="wide">{svg}</div>') if svg else "")
 
 
 def text_html(program: Program) -> str:
@@ -53,20 +53,16 @@ def _coloured(program: Program, line: str) -> str:
     if len(line) > 400:
         line = f"{line[:400]} ..."
     text, _, type_ = line.partition(" :: ")
-    parts, last = [], 0
-    for match in re.finditer(r"[A-Za-z_]\w*", text):
-        name, kind = match[0], letter_of(program, match[0])
-        parts.append(escape(text[last : match.start()]))
+    parts = re.split(r"([A-Za-z_]\w*)", text)
+    for k, name in enumerate(parts):
         if name in RESERVED:
-            parts.append(f"<b>{name}</b>")
-        elif kind:
+            parts[k] = f"<b>{name}</b>"
+        elif kind := letter_of(program, name):
             hint = program.types.get(name, "data")
-            parts.append(f'<span class="k{kind}" title="{escape(f"{name} :: {hint}")}">{name}</span>')
+            parts[k] = f'<span class="k{kind}" title="{escape(f"{name} :: {hint}")}">{name}</span>'
         else:
-            parts.append(escape(name))
-        last = match.end()
-    shown = "".join(parts) + escape(text[last:])
-    return shown + (f' <span class="soft">:: {escape(type_)}</span>' if type_ else "")
+            parts[k] = escape(name)
+    return "".join(parts) + (f' <span class="soft">:: {escape(type_)}</span>' if type_ else "")
 
 
 def drawing_of(program: Program) -> str:
@@ -119,17 +115,12 @@ def _box(program: Program, s: Assignment, vectors: set[str]) -> Box:
     index = getattr(type_, "index", ())
     head = s.name + (f"[{', '.join(map(str, index))}]" if index else "")
     functions = [n.op.name for n in subtrees(s.expr) if isinstance(n, Apply) and n.op.name.isidentifier()]
-    named = [f for f in dict.fromkeys(functions) if f not in ("add", "sub", "mul", "div", "neg", "pow", "at")]
-    if isinstance(s, Moment):
-        named.append("mean over width")
+    named = [f for f in dict.fromkeys(functions) if f not in ARITHMETIC and f != "at"]
+    named += ["mean over width"] * isinstance(s, Moment)
     added = [name for name in refs(s.expr) if name in vectors]
     lines = [head, ", ".join(named), " ".join(f"+ {name}" for name in dict.fromkeys(added))]
-    return Box(
-        s.name,
-        tuple(_short(line) for line in lines if line),
-        letter_of(program, s.name),
-        show_statement(s)[:300],
-    )
+    shown = tuple(_short(line) for line in lines if line)
+    return Box(s.name, shown, letter_of(program, s.name), show_statement(s)[:300])
 
 
 def _short(text: str, longest: int = 24) -> str:

@@ -20,7 +20,7 @@ from math import isfinite
 import numpy as np
 
 from netsor.lang.evaluate import evaluate
-from netsor.lang.expr import Apply, Const, Expr, subtrees
+from netsor.lang.expr import Apply, Const, Expr, transform
 from netsor.lang.functions import add, div, mul, neg, pow_, sub
 from netsor.lang.ops import Function
 
@@ -30,54 +30,36 @@ ZERO, ONE = Const(0.0), Const(1.0)
 
 def at_head(e: Expr, rules: Sequence[Rule]) -> Expr:
     """Apply the first rule that matches the root of an expression; return it unchanged if none does."""
-    if isinstance(e, Apply):
-        for rule in rules:
-            simpler = rule(e)
-            if simpler is not None:
-                return simpler
-    return e
+    results = (rule(e) for rule in rules if isinstance(e, Apply))
+    return next((simpler for simpler in results if simpler is not None), e)
 
 
 def rewritten(e: Expr, rules: Sequence[Rule]) -> Expr:
     """Apply one rule to each node of an expression, arguments first."""
-    normal: dict[Expr, Expr] = {}
-    for node in subtrees(e):
-        if isinstance(node, Apply):
-            args = tuple(normal[a] for a in node.args)
-            normal[node] = at_head(Apply(node.op, args, node.attrs, node.pick), rules)
-        else:
-            normal[node] = node
-    return normal[e]
+    return transform(e, head=lambda node: at_head(node, rules))
 
 
 def zero_factor(e: Apply) -> Expr | None:
     """0 x = 0 / x = -0 = 0."""
-    match e:
-        case Apply(op, (a, b)) if op is mul and ZERO in (a, b):
-            return ZERO
-        case Apply(op, (a, *_)) if a == ZERO and op in (div, neg):
-            return ZERO
-    return None
+    zero = ZERO in e.args if e.op is mul else e.op in (div, neg) and e.args[0] == ZERO
+    return ZERO if zero else None
 
 
 def zero_summand(e: Apply) -> Expr | None:
     """0 + x = x - 0 = x,  0 - x = -x."""
-    match e:
-        case Apply(op, (a, b)) if op is add and ZERO in (a, b):
-            return b if a == ZERO else a
-        case Apply(op, (a, b)) if op is sub and ZERO in (a, b):
-            return a if b == ZERO else Apply(neg, (b,))
-    return None
+    if e.op not in (add, sub) or ZERO not in e.args:
+        return None
+    a, b = e.args
+    if b == ZERO:
+        return a
+    return b if e.op is add else Apply(neg, (b,))
 
 
 def unit_factor(e: Apply) -> Expr | None:
     """1 x = x / 1 = x^1 = x."""
-    match e:
-        case Apply(op, (a, b)) if b == ONE and op in (div, pow_):
-            return a
-        case Apply(op, (a, b)) if op is mul and ONE in (a, b):
-            return b if a == ONE else a
-    return None
+    if e.op in (mul, div, pow_) and e.args[1] == ONE:
+        return e.args[0]
+    return e.args[1] if e.op is mul and e.args[0] == ONE else None
 
 
 def folded(e: Apply) -> Expr | None:

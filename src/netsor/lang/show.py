@@ -25,9 +25,16 @@ from netsor.lang.program import (
 )
 from netsor.lang.types import A
 
-# Binding strength of operations, as in the grammar: sums, products, signs, powers, atoms.
-BINDING: dict[Op, int] = {add: 1, sub: 1, mul: 2, div: 2, neg: 3, pow_: 4}
+# Binding strengths as in the grammar: sums 1, products 2, signs 3, powers 4, atoms 5.
 ATOM = 5
+# The binding strength of an operation, of its left operand, its sign, and the strength of its right operand.
+INFIX: dict[Op, tuple[int, int, str, int]] = {
+    add: (1, 1, " + ", 2),
+    sub: (1, 1, " - ", 2),
+    mul: (2, 2, "*", 3),
+    div: (2, 2, " / ", 3),
+    pow_: (4, ATOM, "^", 3),
+}
 
 
 def show(program: Program, data_limit: int | None = None) -> str:
@@ -36,8 +43,8 @@ def show(program: Program, data_limit: int | None = None) -> str:
         _refuse_long(program)
     lines = list(program.header)
     lines += [f"Data {name} = {_show_data(array, data_limit)}" for name, array in program.data.items()]
-    kinds = dict.fromkeys(program.data, "K")
-    kinds |= {s.name: "C" for s in program.statements if isinstance(s, Moment | Scalar)}
+    scalars = (s.name for s in program.statements if isinstance(s, Moment | Scalar))
+    kinds = dict.fromkeys(program.data, "K") | dict.fromkeys(scalars, "C")
     for s in program.statements:
         lines += s.notes
         terms = 0 if data_limit is None else count_terms(getattr(s, "expr", Const(0.0)))
@@ -128,8 +135,8 @@ def _binding(expr: Expr) -> int:
             return 3 if value < 0 or str(value) == "-0.0" else ATOM
         case Apply(op, (x,), (), None) if op is neg:
             return ATOM if isinstance(x, Const) else 3
-        case Apply(op, (_, _), (), None) if op in BINDING:
-            return BINDING[op]
+        case Apply(op, (_, _), (), None) if op in INFIX:
+            return INFIX[op][0]
     return ATOM
 
 
@@ -145,13 +152,9 @@ def _pieces(expr: Expr) -> list[str | Expr]:
             return [*_wrapped(x, ATOM), f"[{', '.join(map(_show_item, items))}]"]
         case Apply(op, (x,), (), None) if op is neg and not isinstance(x, Const):
             return ["-", *_wrapped(x, 3)]
-        case Apply(op, (x, y), (), None) if op is pow_:
-            return [*_wrapped(x, ATOM), "^", *_wrapped(y, 3)]
-        case Apply(op, (x, y), (), None) if op in BINDING:
-            level = BINDING[op]
-            space = " " if level == 1 or op is div else ""
-            sign = f"{space}{getattr(op, 'infix', '')}{space}"
-            return [*_wrapped(x, level), sign, *_wrapped(y, level + 1)]
+        case Apply(op, (x, y), (), None) if op in INFIX:
+            _, left, sign, right = INFIX[op]
+            return [*_wrapped(x, left), sign, *_wrapped(y, right)]
     return _call_pieces(expr)
 
 
@@ -175,8 +178,8 @@ def _wrapped(expr: Expr, level: int) -> list[str | Expr]:
 
 def _show_item(item: object) -> str:
     if isinstance(item, Slice):
-        start, stop, step = ("" if v is None else str(v) for v in (item.start, item.stop, item.step))
-        return f"{start}:{stop}" + (f":{step}" if step else "")
+        ends = [item.start, item.stop] + [item.step] * (item.step is not None)
+        return ":".join("" if v is None else str(v) for v in ends)
     return str(item)
 
 

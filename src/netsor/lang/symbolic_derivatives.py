@@ -11,8 +11,6 @@ from netsor.lang.operators import Operators
 from netsor.lang.ops import Function, Op
 from netsor.lang.rewrite import ZEROS, at_head, folded, unit_factor
 
-SYMBOLIC = (folded, *ZEROS, unit_factor)
-
 
 @dataclass(frozen=True)
 class Symbol(Operators):
@@ -30,7 +28,7 @@ class Symbol(Operators):
 
     def __netsor_apply__(self, op: Op, args: tuple[Any, ...], attrs: Mapping[str, Attr]) -> Self:
         applied = Apply(op, tuple(map(_expr, args)), tuple(attrs.items()))
-        return type(self)(at_head(applied, SYMBOLIC))
+        return type(self)(at_head(applied, (folded, *ZEROS, unit_factor)))
 
     def operate(self, op: Op, *operands: object) -> Self:
         return self.__netsor_apply__(op, operands, {})
@@ -39,15 +37,7 @@ class Symbol(Operators):
 def partial_derivatives(
     op: Function, args: tuple[Expr, ...], options: Mapping[str, Attr]
 ) -> tuple[Expr, ...]:
-    """Return the derivatives of `op(*args, **options)` by each argument, valid everywhere but at kinks.
-
-    >>> from netsor.lang import parse_expr
-    >>> from netsor.lang.functions import mul
-    >>> from netsor.lang.expr import Ref
-    >>> from netsor.lang.show import show_expr
-    >>> [show_expr(d) for d in partial_derivatives(mul, (Ref("x"), parse_expr("relu(y)")), {})]
-    ['relu(y)', 'x']
-    """
+    """Return the derivatives of `op(*args, **options)` by each argument, valid everywhere but at kinks."""
     derivative = op.about(options).derivative
     if derivative is None:
         raise ValueError(f"`{op.name}` has no derivative that is known")

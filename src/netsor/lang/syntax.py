@@ -66,11 +66,9 @@ class LineReader:
             name, array = line_read
             if name in self.data:
                 start = line.index(name, line.index("Data") + 4)
-                raise ParseError(
-                    f"data `{name}` is given twice",
-                    place=Place(number, line, start, start + len(name)),
-                    remedy="Every name is defined once. Choose another name here.",
-                )
+                what = f"data `{name}` is given twice"
+                remedy = "Every name is defined once. Choose another name here."
+                raise ParseError(what, place=Place(number, line, start, start + len(name)), remedy=remedy)
             self.data[name] = array
             self.header += notes
             return
@@ -79,24 +77,19 @@ class LineReader:
             self.scalars.add(line_read.name)
 
     def tree(self, number: int, line: str, start: str, body: str | None = None) -> Any:
-        tree = self._parsed(number, line, start, line if body is None else body.rstrip())
-        if isinstance(tree, NetsorError):
-            raise tree  # outside `except`, without the parser's exception as context, which cannot be pickled
-        return tree
-
-    def _parsed(self, number: int, line: str, start: str, body: str) -> Any:
-        """Return the content of a line, or the error in it."""
+        """Return the content of a line, or raise the error in it."""
         try:
-            return Build(self.operations, self.kind).transform(_lark().parse(body, start=start))
+            tree = _lark().parse(line if body is None else body.rstrip(), start=start)
+            return Build(self.operations, self.kind).transform(tree)
         except UnexpectedInput as error:
-            return _syntax_error(error, number, line)
+            cause = _syntax_error(error, number, line)
         except VisitError as error:
-            cause = error.orig_exc
-            if not isinstance(cause, NetsorError):
+            if not isinstance(error.orig_exc, NetsorError):
                 raise
+            cause = error.orig_exc
             place = cause.place or _mark(line, r"(?:~|:=|=)\s*(.*?)\s*$")
             cause.place = replace(place, line=number, text=line)
-            return cause
+        raise cause  # outside `except`, without the parser's exception as context, which cannot be pickled
 
     def kind(self, name: str) -> Kind:
         """The kind of a name: vectors count as G-vars, because the type checker knows better."""
@@ -105,11 +98,16 @@ class LineReader:
 
 def _syntax_error(error: UnexpectedInput, number: int, line: str) -> ParseError:
     code = line.partition("#")[0].rstrip()
+    start = (error.column or 1) - 1
     if not isinstance(error, UnexpectedToken):
-        return _unknown_character(number, line, (error.column or 1) - 1)
+        signs = (
+            "A line has names, numbers, brackets and the signs + - * / ^ := :: ~ ; a comment begins with #."
+        )
+        what = f"`{line[start]}` has no meaning in the language"
+        remedy = ALONE["MatMul"] if line[start] == "@" else signs
+        return ParseError(what, place=Place(number, line, start, start + 1), remedy=remedy)
     if error.token.type == "$END":
         return _early_end(error, number, line, code)
-    start = (error.column or 1) - 1
     place = Place(number, line, start, start + len(error.token))
     first = code.split()[0]
     if error.token.type == "NAME" and code[:start].strip() == first:
@@ -122,14 +120,6 @@ def _syntax_error(error: UnexpectedInput, number: int, line: str) -> ParseError:
     return ParseError(f"`{error.token}` cannot stand here", place=place, remedy=remedy)
 
 
-def _unknown_character(number: int, line: str, start: int) -> ParseError:
-    remedy = "A line has names, numbers, brackets and the signs + - * / ^ := :: ~ ; a comment begins with #."
-    if line[start] == "@":
-        remedy = ALONE["MatMul"]
-    place = Place(number, line, start, start + 1)
-    return ParseError(f"`{line[start]}` has no meaning in the language", place=place, remedy=remedy)
-
-
 def _early_end(error: UnexpectedToken, number: int, line: str, code: str) -> ParseError:
     """The error about a line that ends too early; it points at an open bracket, if there is one."""
     opened = []
@@ -138,13 +128,12 @@ def _early_end(error: UnexpectedToken, number: int, line: str, code: str) -> Par
             opened.append(i)
         elif sign in ")]" and opened:
             opened.pop()
-    if not opened:
-        place = Place(number, line, len(code), len(code) + 1)
-        remedy = f"Expected {_one_of(error)} at the end. {_form(code)}"
-        return ParseError("the line ends too early", place=place, remedy=remedy)
-    place = Place(number, line, opened[-1], opened[-1] + 1)
-    remedy = f"A line is one statement, and every bracket is closed on it. {_form(code)}"
-    return ParseError(f"`{code[opened[-1]]}` is never closed", place=place, remedy=remedy)
+    start = opened[-1] if opened else len(code)
+    what, remedy = "the line ends too early", f"Expected {_one_of(error)} at the end."
+    if opened:
+        what = f"`{code[start]}` is never closed"
+        remedy = "A line is one statement, and every bracket is closed on it."
+    return ParseError(what, place=Place(number, line, start, start + 1), remedy=f"{remedy} {_form(code)}")
 
 
 def _form(code: str) -> str:
@@ -162,9 +151,6 @@ def _mark(line: str, pattern: str, number: int = 0) -> Place:
 
 def _one_of(error: UnexpectedToken) -> str:
     """List the tokens that the grammar allows at an error, in words."""
-    patterns = {t.name: t.pattern for t in _lark().terminals}
-    words = set()
-    for name in error.accepts or error.expected:
-        raw = patterns[name].value if name in patterns else name
-        words.add(READABLE.get(name, f"`{raw}`"))
+    raw = {t.name: t.pattern.value for t in _lark().terminals}
+    words = {READABLE.get(name, f"`{raw.get(name, name)}`") for name in error.accepts or error.expected}
     return " or ".join(sorted(words)) or "something else"

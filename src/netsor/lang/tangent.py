@@ -133,23 +133,22 @@ class _Tangents:
         self.copies: dict[str, str] = {}
         self.dots: dict[str, str] = {}  # x -> d_x; variables without an entry have tangent 0
         self.sums: dict[Expr, Expr] = {}  # d_g -> MatMul(d_W, h) + MatMul(t_W, d_h)
-        self.insides: dict[Expr, TangentTerms] = {}  # d_y of a Nonlin y -> its terms
-        self.written: dict[Expr, TangentTerms | None] = {}  # the same, with d_x of inner Nonlins substituted
+        self.unopened: dict[Expr, TangentTerms] = {}  # d_y of a Nonlin y -> its terms
+        self.insides: dict[Expr, TangentTerms] = {}  # the same, with d_x of inner Nonlins substituted
         self.summed: set[Expr] = set()  # the d_y that contain sums over index axes
         self.terms: dict[Expr, TangentTerms] = {}  # expression -> its tangent
         self.remarks: dict[str, None] = {}  # a dict is an ordered set
         self.like: dict[str, str] = {}  # d_x -> x, which has the same type
         self.inferred: dict[Expr, Inferred] = {}
-        self.form = NormalForm(self.index, self.is_constant, Unwinder(program))
+        self.form = NormalForm(self.index, lambda e: self.inference(e).width is None, Unwinder(program))
 
     def tangent(self) -> Tangent:
         """Write all statements, drop what no output needs, and check the result."""
         unknown = set(self.rates.of) - {s.name for s in self.program.inputs}
         if unknown:
-            raise TangentError(
-                f"there is no parameter `{min(unknown)}`",
-                remedy=f"Rates belong to inputs: {', '.join(s.name for s in self.program.inputs)}.",
-            )
+            what = f"there is no parameter `{min(unknown)}`"
+            remedy = f"Rates belong to inputs: {', '.join(s.name for s in self.program.inputs)}."
+            raise TangentError(what, remedy=remedy)
         for s in self.program.statements:
             self.statement = s
             self.visit(s)
@@ -257,7 +256,7 @@ class _Tangents:
         self.like[name] = s.name
         self.dots[s.name] = name
         if rule is Nonlin:
-            self.insides[Ref(name)] = terms
+            self.unopened[Ref(name)] = terms
             if any(t.axes or t.form in self.summed for t in terms):
                 self.summed.add(Ref(name))
         self.write(rule(name, self.form.spread(self.form.expr(terms), index)))
@@ -352,10 +351,7 @@ class _Tangents:
         return self.form.mapped(e, terms, self.written_out)
 
     def joined(self, e: Apply, op: IndexMap) -> TangentTerms:
-        """Stack or concatenate tangents.
-
-        If each is a single product, join coefficients and forms separately, so the result is a product, too.
-        """
+        """Stack or concatenate tangents; if each is a single product, so is the result."""
         opened = [self.opened(self.terms[x]) for x in e.args]
         whole = [self.form.expr(self.terms[x]) if self.terms[x] else None for x in e.args]
         if all(len(terms) == 1 and terms[0].coef is not None and not terms[0].axes for terms in opened):
@@ -408,7 +404,7 @@ class _Tangents:
         return self.derivative(whole if op.reduces else Apply(at, (whole,), (("index", (e.pick,)),)))
 
     def of_batchnorm(self, e: Apply, terms: TangentTerms, axes: tuple[int, ...]) -> TangentTerms:
-        """y = (x - mean x) / s:  d_y_i = (d_x_i - mean_j d_x_j) / s - y_i mean_j(y_j d_x_j) / s."""
+        """The tangent of e = batchnorm(x), for the terms of d_x; see `batchnorm_terms`."""
         (x,), eps = e.args, e.options.get("eps", 0.0)
         count = prod(self.index(x)[a] for a in axes)
         if eps == 0 and count <= 3:
@@ -446,19 +442,15 @@ class _Tangents:
 
     def inside(self, form: Expr) -> TangentTerms | None:
         """The written-out terms of d_y, y a Nonlin; None if they are too many, or `form` is no such d_y."""
-        # An explicit stack in place of recursion: programs may be deeper than Python's stack.
-        path = [form]
-        while path:
-            inner = {t.form for t in self.insides.get(path[-1], ()) if not t.axes}
-            missing = [e for e in inner if e in self.insides and e not in self.written]
-            path += missing
-            if not missing:
-                name = path.pop()
-                if name in self.insides and name not in self.written:
-                    terms = self.opened(self.insides[name])
-                    # The expectations of pairs of terms grow quadratically; beyond this a name is cheaper.
-                    self.written[name] = terms if len(terms) <= 2**10 else None
-        return self.written.get(form)
+        # Earlier statements come first, so all that a statement contains is open already.
+        unopened = self.unopened if form in self.unopened else {}
+        while unopened:
+            name = next(iter(unopened))
+            opened = self.opened(unopened.pop(name))
+            # The expectations of pairs of terms grow quadratically; beyond this a name is cheaper.
+            if len(opened) <= 2**10:
+                self.insides[name] = opened
+        return self.insides.get(form)
 
     def open_sums(self, terms: TangentTerms) -> TangentTerms:
         """Write terms out if a coefficient has to move into a sum over axes; otherwise leave them."""
@@ -485,17 +477,11 @@ class _Tangents:
 
     # Kinds and shapes
 
-    def is_constant(self, e: Expr) -> bool:
-        return self.inference(e).width is None
-
     def index(self, e: Expr) -> Index:
         return self.inference(e).index
 
     def inference(self, e: Expr) -> Inferred:
-        return infer(e, self.type_of, memo=self.inferred)
-
-    def type_of(self, name: str) -> Inferred:
-        return type_of(self.program, self.like.get(name, name))
+        return infer(e, lambda name: type_of(self.program, self.like.get(name, name)), memo=self.inferred)
 
 
 def _is_batchnorm(form: Expr) -> bool:
@@ -506,14 +492,12 @@ def _is_batchnorm(form: Expr) -> bool:
 def _without_unread(program: Program, readouts: set[str]) -> Program:
     """Drop covariances with readouts that no output reads any more."""
     unread = readouts - {t.readout for s in program.outputs for t in s.terms}
-
-    def without(s: Statement) -> Statement:
-        if not isinstance(s, Input) or not isinstance(s.law, Normal):
-            return s
-        cross = tuple((name, value) for name, value in s.law.cross if name not in unread)
-        return replace(s, law=replace(s.law, cross=cross))
-
-    return replace(program, statements=tuple(map(without, program.statements)))
+    statements = list(program.statements)
+    for k, s in enumerate(statements):
+        if isinstance(s, Input) and isinstance(s.law, Normal):
+            cross = tuple((name, value) for name, value in s.law.cross if name not in unread)
+            statements[k] = replace(s, law=replace(s.law, cross=cross))
+    return replace(program, statements=tuple(statements))
 
 
 def _typed(program: Program) -> Program:

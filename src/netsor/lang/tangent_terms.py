@@ -16,13 +16,11 @@ from math import prod
 from typing import Any
 
 from netsor.lang.blocks import broadcast_index
-from netsor.lang.expr import Apply, Attr, Const, Expr, Slice, transform
+from netsor.lang.expr import Apply, Attrs, Const, Expr, Slice, transform
 from netsor.lang.functions import MIXINGS, add, mul, neg, pow_, sub
 from netsor.lang.index_maps import SELECTIONS, at, mean, reshape, sum_, take, transpose
 from netsor.lang.ops import Function, IndexMap, axes_of
 from netsor.lang.types import Index
-
-Attrs = tuple[tuple[str, Attr], ...]
 
 
 @dataclass(frozen=True)
@@ -132,7 +130,7 @@ class NormalForm:
             adapted = _on_first_axes(op, attrs, index, full[len(index) :])
             form = Apply(op, (self.spread(last.form, full),), adapted)
             coef = last.coef and self._selected_coef(op, adapted, last.coef, full)
-            rank = len(op.shape(full, **dict(adapted)))
+            rank = len(self.index(form))
             selected.append(TangentTerm(form, coef, tuple(range(rank - len(t.axes), rank))))
         return tuple(selected)
 
@@ -156,13 +154,10 @@ class NormalForm:
         selected = {
             e: Apply(op, (self.spread(e, full),), attrs) if self.index(e) else e for e in _leaves(coef)
         }
-        return transform(coef, lambda ref: ref, selected)
+        return transform(coef, changes=selected)
 
     def mapped(self, e: Apply, terms: TangentTerms, parts: Callable[[Expr], Expr]) -> TangentTerms:
-        """Apply the linear map of `e` to the tangent of its last argument; distribute it over sums of forms.
-
-        parts  returns the sum that defines a name
-        """
+        """Apply the linear map of `e` to the tangent of its last argument, and to each part of a form."""
         forms = tuple(TangentTerm(self._into_sum(e, parts(t.form), parts)) for t in terms if t.is_pure)
         products = tuple(t for t in terms if not t.is_pure)
         return self.plus(forms, (TangentTerm(_on(e, self.expr(products))),) if products else ())
@@ -203,8 +198,7 @@ class NormalForm:
                 blocks = [e for e in before if self.index(e)]
                 alike = all(before[e] is not e and self.index(before[e]) == shape for e in blocks)
                 if blocks and alike and prod(self.index(form)) > prod(shape):
-                    smaller = transform(coef, lambda ref: ref, before)
-                    return Apply(op, (self._product(smaller, rest),), attrs)
+                    return Apply(op, (self._product(transform(coef, changes=before), rest),), attrs)
         return Apply(mul, (coef, form))
 
 
@@ -260,12 +254,10 @@ def written_out(form: NormalForm, e: Apply, factor: Expr | None = None) -> Expr:
 
 
 def batchnorm_terms(form: NormalForm, e: Apply, terms: TangentTerms) -> TangentTerms:
-    """y = (x - mean x) / s:  d_y_i = (d_x_i - mean_j d_x_j) / s - y_i mean_j(y_j d_x_j) / s.
+    """The tangent of e = batchnorm(x), for the terms of d_x.
 
-    e      y = batchnorm(x)
-    terms  d_x
-
-    s^2 = mean (x - mean x)^2 + eps, and all means are over the batch axes.
+    y = (x - mean x) / s:  d_y_i = (d_x_i - mean_j d_x_j) / s - y_i mean_j(y_j d_x_j) / s,
+    where s^2 = mean (x - mean x)^2 + eps, and all means are over the batch axes.
     """
     (x,), eps = e.args, e.options.get("eps", 0.0)
     index = form.index(x)

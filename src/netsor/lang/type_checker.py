@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
@@ -47,38 +46,22 @@ Mark = str | re.Pattern[str]
 LEFT = re.compile(r"^\s*(?:Input\s+)?(\w+)")
 RIGHT = re.compile(r"(?::=|~|Output)\s*(.*?)\s*(?:::.*)?$")
 DECLARED = re.compile(r"::\s*([^~]*?)\s*(?:~.*)?$")
-ALIGNED = (
-    "Rule MatMul, aligned: matrix i meets vector i, so both have these axes, with one length. "
-    "Without `aligned` every matrix meets every vector."
-)
-SUMMED = "Rule Output, summed: both have the axes that are summed over, with one length."
 
 
 def check(program: Program) -> Types:
     """Return the types of all variables of a program; raise a TypeCheckError if it is ill-typed."""
     wrong = next((s for s in program.statements if not isinstance(s, _Statement)), None)
     if wrong is not None or not isinstance(program.statements, tuple):
-        raise TypeCheckError(
-            f"{wrong!r:.60} is not a statement",
-            remedy="A Program has a tuple of statements; ns.parse(text) and ns.program(net, x) make them.",
-        )
+        what = f"{wrong!r:.60} is not a statement"
+        remedy = "A Program has a tuple of statements; ns.parse(text) and ns.program(net, x) make them."
+        raise TypeCheckError(what, remedy=remedy)
     checker = _Checker(program)
-    checker.check_reserved()
-    checker.check_unique()
-    rules: dict[type, Callable[..., Type]] = {
-        Input: checker.rule_input,
-        MatMul: checker.rule_matmul,
-        LinComb: checker.rule_lincomb,
-        Nonlin: checker.rule_nonlin,
-        Moment: checker.rule_moment,
-        Scalar: checker.rule_scalar,
-    }
+    checker.check_names()
     for statement in program.statements:
         checker.statement = statement
-        if isinstance(statement, Output):
-            checker.rule_output(statement)
-        else:
-            checker.define(statement, rules[type(statement)](statement))
+        type_ = getattr(checker, f"rule_{type(statement).__name__.lower()}")(statement)
+        if not isinstance(statement, Output):
+            checker.define(statement, type_)
     checker.check_readouts()
     checker.check_controlled()
     check_input_laws(program, checker.fail_at)
@@ -145,34 +128,23 @@ class _Checker:
 
     def origin(self, name: str) -> str:
         """Describe the definition of a variable, in words."""
-        if name in self.program.data:
-            return f"`{name}` is data"
         source = self.program.definitions[name]
-        place = place_of(self.program, source)
-        return f"`{name}` comes from {type(source).__name__} at {place.title}"
+        return f"`{name}` comes from {type(source).__name__} at {place_of(self.program, source).title}"
 
     # Rules
 
-    def check_reserved(self) -> None:
-        """Check that no variable, array or width has a reserved name."""
-        names: list[tuple[Dim, Statement | None]] = [(name, None) for name in self.program.data]
-        for s in self.program.statements:
-            if not isinstance(s, Output):
-                names += [(name, s) for name in (s.name, *(s.type.dims if s.type else ()))]
+    def check_names(self) -> None:
+        """Check that no variable, array or width has a reserved name, and that each is defined once."""
+        first: dict[str, Statement | None] = dict.fromkeys(self.program.data)
+        definitions = [s for s in self.program.statements if not isinstance(s, Output)]
+        names: list[tuple[Dim, Statement | None]] = [(name, None) for name in first]
+        names += [(name, s) for s in definitions for name in (s.name, *(s.type.dims if s.type else ()))]
         for name, s in names:
             if name in RESERVED:
-                raise TypeCheckError(
-                    f"`{name}` is a word of the language, not a name",
-                    place=place_of(self.program, s) if s else None,
-                    remedy=f"Choose another name than {', '.join(sorted(RESERVED))}.",
-                )
-
-    def check_unique(self) -> None:
-        """Check that each name is defined once."""
-        first: dict[str, Statement | None] = dict.fromkeys(self.program.data)
-        for s in self.program.statements:
-            if isinstance(s, Output):
-                continue
+                what = f"`{name}` is a word of the language, not a name"
+                remedy = f"Choose another name than {', '.join(sorted(RESERVED))}."
+                raise TypeCheckError(what, place=place_of(self.program, s) if s else None, remedy=remedy)
+        for s in definitions:
             if s.name in first:
                 earlier = first[s.name]
                 where = "as data" if earlier is None else f"at {place_of(self.program, earlier).title}"
@@ -201,12 +173,15 @@ class _Checker:
     def check_aligned(self, k: int, pair: str, a: Index, x: Index, *marks: Mark) -> None:
         """Check that the first k index axes of two blocks agree; `pair` describes the blocks."""
         if a[:k] != x[:k] or k > min(len(a), len(x)):
-            summed = isinstance(self.statement, Output)
-            raise self.fail(
-                f"{'axes' if summed else 'aligned'}={k}, but {pair}",
-                SUMMED if summed else ALIGNED,
-                *marks,
+            option = "aligned"
+            remedy = (
+                "Rule MatMul, aligned: matrix i meets vector i, so both have these axes, with one length. "
+                "Without `aligned` every matrix meets every vector."
             )
+            if isinstance(self.statement, Output):
+                option = "axes"
+                remedy = "Rule Output, summed: both have the axes that are summed over, with one length."
+            raise self.fail(f"{option}={k}, but {pair}", remedy, *marks)
 
     def rule_input(self, s: Input) -> Type:
         """Rule Input: A-vars have a variance; G-vars have mean and covariance, or are matrix times data."""
@@ -214,19 +189,15 @@ class _Checker:
         if prod(s.type.index) * prod(finite) > MOST_MEMBERS:
             raise self.fail(f"`{s.name}` has too many members", TOO_LARGE, DECLARED)
         if 0 in (*s.type.index, *finite):
-            raise self.fail(
-                f"`{s.name}` has a dimension of length 0 in its type {s.type}",
-                "Rule Input: a block has at least one member, and a matrix at least one column.",
-                DECLARED,
-            )
+            what = f"`{s.name}` has a dimension of length 0 in its type {s.type}"
+            remedy = "Rule Input: a block has at least one member, and a matrix at least one column."
+            raise self.fail(what, remedy, DECLARED)
         match s.type, s.law:
             case A(rows=str()), MatrixLaw(var):
                 if not (np.isfinite(var) and var >= 0):
-                    raise self.fail(
-                        f"the variance of `{s.name}` is {var:g}",
-                        "Rule Input: A(n1, n2) ~ N(0, var/n2) with var finite and >= 0.",
-                        LAW,
-                    )
+                    what = f"the variance of `{s.name}` is {var:g}"
+                    remedy = "Rule Input: A(n1, n2) ~ N(0, var/n2) with var finite and >= 0."
+                    raise self.fail(what, remedy, LAW)
             case A(rows=int(rows), cols=str(cols)), MatrixLaw():
                 raise self.fail(
                     f"the matrix `{s.name}` has a finite number of rows",
@@ -257,24 +228,16 @@ class _Checker:
             "`Input Ux :: G(n) ~ MatMul(U, x)` for data x whose last axis has length m."
         )
         if not isinstance(type_, A) or not isinstance(type_.cols, int):
-            raise self.fail(
-                f"`{matrix}` is {_article(type_)}, not a matrix with a finite number of columns",
-                remedy,
-                matrix,
-            )
+            what = f"`{matrix}` is {_article(type_)}, not a matrix with a finite number of columns"
+            raise self.fail(what, remedy, matrix)
         x = self.infer(data)
         if x.kind != "K":
-            raise self.fail(
-                f"`{matrix}` is applied to `{_show(data)}`, which is not data",
-                f"{remedy} A product with a vector is computed: `h := MatMul(W, x)`.",
-                _spelling(data),
-            )
+            what = f"`{matrix}` is applied to `{_show(data)}`, which is not data"
+            remedy = f"{remedy} A product with a vector is computed: `h := MatMul(W, x)`."
+            raise self.fail(what, remedy, _spelling(data))
         if not x.index or x.index[-1] != type_.cols:
-            raise self.fail(
-                f"`{matrix}` has {type_.cols} columns but meets data of shape {x.index}",
-                remedy,
-                _spelling(data),
-            )
+            what = f"`{matrix}` has {type_.cols} columns but meets data of shape {x.index}"
+            raise self.fail(what, remedy, _spelling(data))
         pair = f"`{matrix}` has index shape {type_.index} and its data {x.index[:-1]}"
         self.check_aligned(law.aligned, pair, type_.index, x.index[:-1], LAW)
         expected = G(str(type_.rows), type_.index + x.index[law.aligned : -1])
@@ -290,18 +253,14 @@ class _Checker:
         a, h = self.lookup(s.matrix), self.lookup(s.operand)
         rule = "Rule MatMul: MatMul(A(n1, n2), H(n2)) : G(n1)."
         if not isinstance(a, A):
-            raise self.fail(
-                f"MatMul needs an A-var first, but `{s.matrix}` is {_article(a)}",
-                f"{rule} {self.origin(s.matrix)}. Declare a matrix: `Input W :: A(n1, n2) ~ N(0, 1/n2)`.",
-                s.matrix,
-            )
+            what = f"MatMul needs an A-var first, but `{s.matrix}` is {_article(a)}"
+            remedy = f"{rule} {self.origin(s.matrix)}. Declare a matrix: `Input W :: A(n1, n2) ~ N(0, 1/n2)`."
+            raise self.fail(what, remedy, s.matrix)
         if not isinstance(h, H):
             scaling = " To scale a vector by it, write the product: `y := c*x`." if isinstance(h, C) else ""
-            raise self.fail(
-                f"MatMul needs a vector second, but `{s.operand}` is {_article(h)}",
-                f"{rule} {self.origin(s.operand)}.{scaling}",
-                _operand(s.operand),
-            )
+            what = f"MatMul needs a vector second, but `{s.operand}` is {_article(h)}"
+            remedy = f"{rule} {self.origin(s.operand)}.{scaling}"
+            raise self.fail(what, remedy, _operand(s.operand))
         if a.cols != h.width:
             raise self.fail(
                 f"`{s.matrix}` takes vectors of width {a.cols}, but `{s.operand}` has width {h.width}",
@@ -361,11 +320,9 @@ class _Checker:
         """Rule Scalar: c1, ..., cl : C give f(c1, ..., cl) : C."""
         inferred = self.infer(s.expr)
         if inferred.width is not None:
-            raise self.fail(
-                "a function of C-vars mentions a vector",
-                "Rule Scalar: f(c1, ..., cl) of C-vars. Average the vector first: `c := Moment(...)`.",
-                RIGHT,
-            )
+            what = "a function of C-vars mentions a vector"
+            remedy = "Rule Scalar: f(c1, ..., cl) of C-vars. Average the vector first: `c := Moment(...)`."
+            raise self.fail(what, remedy, RIGHT)
         return C(inferred.index)
 
     def rule_output(self, s: Output) -> None:
@@ -391,23 +348,17 @@ class _Checker:
                 t.readout,
             )
         if not isinstance(y, H):
-            raise self.fail(
-                f"Output needs a vector, but `{t.operand}` is {_article(y)}",
-                f"{rule} {self.origin(t.operand)}.",
-                _operand(t.operand),
-            )
+            what = f"Output needs a vector, but `{t.operand}` is {_article(y)}"
+            remedy = f"{rule} {self.origin(t.operand)}."
+            raise self.fail(what, remedy, _operand(t.operand))
         if v.width != y.width:
-            raise self.fail(
-                f"the readout `{t.readout}` has width {v.width}, but `{t.operand}` has width {y.width}",
-                f"{rule} Declare a readout `:: G({y.width})`.",
-                _operand(t.operand),
-            )
+            what = f"the readout `{t.readout}` has width {v.width}, but `{t.operand}` has width {y.width}"
+            remedy = f"{rule} Declare a readout `:: G({y.width})`."
+            raise self.fail(what, remedy, _operand(t.operand))
         if y.width != t.width:
-            raise self.fail(
-                f"`{t.operand}` has width {y.width}, but the root is of {t.width}",
-                f"{rule} Write `/ sqrt({y.width})`.",
-                re.compile(rf"sqrt\s*\(\s*({t.width})\b"),
-            )
+            what = f"`{t.operand}` has width {y.width}, but the root is of {t.width}"
+            remedy = f"{rule} Write `/ sqrt({y.width})`."
+            raise self.fail(what, remedy, re.compile(rf"sqrt\s*\(\s*({t.width})\b"))
         pair = f"`{t.readout}` has index shape {v.index} and `{t.operand}` {y.index}"
         self.check_aligned(t.aligned, pair, v.index, y.index, _operand(t.operand))
         return v.index[t.aligned :] + y.index[t.aligned :]
@@ -467,19 +418,15 @@ class _Checker:
                 name,
             )
         straight = "A program is straight-line: no loops and no cycles."
+        unrolled = "recurrent network is unrolled, one variable per step."
         if later is self.statement:
-            remedy = f"{straight} A recurrent network is unrolled, one variable per step."
-            raise self.fail(f"`{name}` is used in its own definition", remedy, name)
+            raise self.fail(f"`{name}` is used in its own definition", f"{straight} A {unrolled}", name)
         if later is not None:
-            where = place_of(self.program, later).title
-            remedy = (
-                f"{straight} Put the definition first; a recurrent network is unrolled, one variable per "
-                "step."
-            )
-            raise self.fail(f"`{name}` is used before it is defined ({where})", remedy, name)
-        close = difflib.get_close_matches(name, [*self.types, *self.program.data], 1)
-        near = f" Did you mean `{close[0]}`?" if close else ""
-        remedy = f"Every name is defined on a line above its use, or declared as an Input.{near}"
+            what = f"`{name}` is used before it is defined ({place_of(self.program, later).title})"
+            raise self.fail(what, f"{straight} Put the definition first; a {unrolled}", name)
+        remedy = "Every name is defined on a line above its use, or declared as an Input."
+        if close := difflib.get_close_matches(name, [*self.types, *self.program.data], 1):
+            remedy += f" Did you mean `{close[0]}`?"
         raise self.fail(f"`{name}` is not defined", remedy, name)
 
     def infer(self, expr: Expr) -> Inferred:

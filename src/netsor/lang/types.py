@@ -27,7 +27,8 @@ class _Shaped:
 
     @property
     def dims(self) -> tuple[Dim, ...]:
-        return ()
+        """The dimensions: all fields but the index shape."""
+        return tuple(size for name, size in vars(self).items() if name != "index")
 
     def __str__(self) -> str:
         dims = f"({', '.join(map(str, self.dims))})" if self.dims else ""
@@ -43,10 +44,6 @@ class A(_Shaped):
     cols: Dim
     index: Index = ()
 
-    @property
-    def dims(self) -> tuple[Dim, ...]:
-        return self.rows, self.cols
-
 
 @dataclass(frozen=True)
 class H(_Shaped):
@@ -54,10 +51,6 @@ class H(_Shaped):
 
     width: str
     index: Index = ()
-
-    @property
-    def dims(self) -> tuple[Dim, ...]:
-        return (self.width,)
 
 
 @dataclass(frozen=True)
