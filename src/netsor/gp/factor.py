@@ -35,7 +35,7 @@ class InferenceError(NetsorError):
 
 def needed_jitter(diagonal: np.ndarray, error: float) -> float:
     """2 sqrt(n) error + 10 eps trace(K), given the diagonal (n,) and the root mean square of the errors."""
-    return float(2 * np.sqrt(len(diagonal)) * error + 10 * EPS * np.sum(diagonal))
+    return float(2 * np.sqrt(len(diagonal)) * error + 10 * EPS * np.sum(diagonal, dtype=np.float64))
 
 
 def warn_of_jitter(

@@ -160,17 +160,14 @@ class Trained(OnData):
         """
         values, vectors = spectrum
         speeds = np.clip(values, 0.0, None) + self.nugget  # negative eigenvalues are rounding
-        if time == inf:
-            if not np.all(speeds > 0):
-                raise InferenceError(
-                    "the tangent kernel is singular", remedy="Give a noise > 0, or a finite time."
-                )
-            factors = 1 / speeds
-        else:
-            elapsed = self.rate * time / self.y.size
-            # expm1 keeps its digits for small arguments; (1 - exp(-t s)) / s tends to t for s -> 0.
-            safe = np.where(speeds > 0, speeds, 1.0)
-            factors = np.where(speeds > 0, -np.expm1(-elapsed * safe) / safe, elapsed)
+        elapsed = self.rate * time / self.y.size
+        if elapsed == inf and not np.all(speeds > 0):
+            raise InferenceError(
+                "the tangent kernel is singular", remedy="Give a noise > 0, or a finite time."
+            )
+        # expm1 keeps its digits for small arguments; (1 - exp(-t s)) / s tends to t for s -> 0.
+        safe = np.where(speeds > 0, speeds, 1.0)
+        factors = np.where(speeds > 0, -np.expm1(-elapsed * safe) / safe, elapsed)
         return (vectors * factors) @ vectors.T
 
     def _blocks(self, inputs: list[Any]) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, np.ndarray]]:
@@ -258,9 +255,8 @@ def train(
     nugget = max(level, jitter)
     exact = prior.plan.exact and theta.plan.exact
     _check_time(time)
-    return Trained(
-        plain, inputs, sizes, table, flat, moving, rate, time, nugget, exact, prior.value, theta.value
-    )
+    values = prior.value, theta.value
+    return Trained(plain, inputs, sizes, table, flat, moving, rate, time, nugget, exact, *values)
 
 
 def _check_time(time: float) -> float:

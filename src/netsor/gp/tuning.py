@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,11 +13,10 @@ from netsor import arguments
 from netsor.build.joint_program import as_inputs
 from netsor.errors import DataError, warn
 from netsor.gp.factor import InferenceError, check_noise
-from netsor.gp.gradient import jax_runs
-from netsor.gp.objective import FAILED, NOISE, Objective, ValueAndGradient
+from netsor.gp.gradient import jax_runs, tied_groups
+from netsor.gp.objective import FAILED, NOISE, Objective
 from netsor.gp.regression import GP, fit
 from netsor.gp.targets import arrange, as_kernel, output_sizes
-from netsor.gp.tied import tied_groups
 from netsor.limits.inputs import InputSet
 from netsor.limits.kernel import KernelFn
 from netsor.progress import bar
@@ -149,37 +147,40 @@ def tune(
     if method == "auto":
         runs = objective.exact and jax_runs(kernel, inputs, objective.network_part(values))
         method = "jax" if runs else "differences"
-    most = arguments.whole("steps", steps, 1)
-    with _shown(progress) as tell:
-        search = _Search(objective, method, limits, most, tell)
+    user = progress if callable(progress) else None
+    shown = False if user else arguments.flag("progress", progress, or_none=True)
+    with bar(shown, 0, "tuning") as advance:
+        most = arguments.whole("steps", steps, 1)
+        search = _Search(objective, method, limits, most, user, advance)
         best = search.best(arguments.whole("restarts", restarts, 0), arguments.seed(seed))
     variances = {name: float(value) for name, value in objective.unpack(best.x).items()}
     _warn_of_bounds(objective, best.x, limits)
     model = fit(kernel, inputs, y, noise=variances["noise"], params=objective.network_part(variances))
     return Tuned(
-        model,
-        model.params,
-        variances["noise"],
-        model.log_marginal_likelihood(),
-        -search.first,
-        method,
-        search.evaluations,
-        bool(best.success),
-        str(best.message),
+        model=model,
+        params=model.params,
+        noise=variances["noise"],
+        value=model.log_marginal_likelihood(),
+        start=search.values[0],
+        method=method,
+        evaluations=search.evaluations,
+        converged=bool(best.success),
+        message=str(best.message),
     )
 
 
 @dataclass(eq=False)
 class _Search:
-    """Runs SciPy's optimisers, and counts kernel matrices."""
+    """Runs SciPy's optimisers, counts kernel matrices, and reports to a user's function or a progress bar."""
 
     objective: Objective
     method: str
     limits: tuple[float, float]
     steps: int
-    tell: Progress
+    user: Progress | None
+    advance: Callable[[str], None]
     evaluations: int = 0
-    first: float = np.nan
+    values: list[float] = field(default_factory=list)  # log likelihoods
 
     def best(self, restarts: int, seed: int) -> OptimizeResult:
         """Run the searches from the start and from random points near it, and return the best."""
@@ -195,43 +196,44 @@ class _Search:
         return best
 
     def run(self, theta: np.ndarray) -> OptimizeResult:
+        """Search from theta (k,)."""
         if not len(theta):
-            self.first = self.objective.value(theta)
-            return OptimizeResult(x=theta, fun=self.first, success=True, message="nothing is free")
-        if self.method == "nelder-mead":
-            return self._without_gradient(theta)
-        if self.method == "jax":
-            return self._with_gradient(self.objective.with_jax(), theta, np.ones(len(theta)), 1)
-        kernels = self.objective.kernels_per_gradient
-        units = self.objective.uncertainties(theta)
-        self.evaluations += kernels
-        return self._with_gradient(self.objective.with_differences, theta, units, kernels)
+            self.values.append(-self.objective.value(theta))
+            return OptimizeResult(x=theta, fun=-self.values[0], success=True, message="nothing is free")
+        return self._without_gradient(theta) if self.method == "nelder-mead" else self._with_gradient(theta)
 
     def count(self, kernels: int, value: float) -> None:
         """Count the kernels of an evaluation, and report its value."""
         self.evaluations += kernels
-        self.first = value if np.isnan(self.first) else self.first
-        self.tell(self.evaluations, -value)
+        self.values.append(-value)
+        if self.user:
+            self.user(self.evaluations, -value)
+        else:
+            self.advance(f"log marginal likelihood {max(self.values):.6g}")
 
-    def _with_gradient(
-        self, function: ValueAndGradient, theta: np.ndarray, units: np.ndarray, kernels: int
-    ) -> OptimizeResult:
-        """Run L-BFGS from theta (k,), in units (k,) that make all directions about equally steep."""
+    def _with_gradient(self, theta: np.ndarray) -> OptimizeResult:
+        """Run L-BFGS, in units that make all directions about equally steep."""
+        if self.method == "jax":
+            function, units, kernels = self.objective.with_jax(), np.ones(len(theta)), 1
+        else:
+            function, units = self.objective.with_differences, self.objective.uncertainties(theta)
+            kernels = self.objective.kernels_per_gradient
+            self.evaluations += kernels  # those of the uncertainties
 
         def scaled(u: np.ndarray) -> tuple[float, np.ndarray]:
             value, slope = function(theta + units * u)
             self.count(kernels, value)
             return value, units * slope
 
-        low, high = self.limits
         # The likelihood of a sampled kernel varies with its points, typically by more than this tolerance.
         patience = _Patience(3, 1e-6 if self.objective.exact else 1e-2)
+        low, high = self.limits
         result = minimize(
             scaled,
             np.zeros(len(theta)),
             jac=True,
             method="L-BFGS-B",
-            bounds=[((low - t) / unit, (high - t) / unit) for t, unit in zip(theta, units, strict=True)],
+            bounds=list(zip((low - theta) / units, (high - theta) / units, strict=True)),
             options={"maxiter": self.steps, "ftol": 1e-12, "gtol": 1e-6, "maxls": 10},
             callback=patience,
         )
@@ -239,7 +241,7 @@ class _Search:
         return patience.judge(result)
 
     def _without_gradient(self, theta: np.ndarray) -> OptimizeResult:
-        """Run Nelder and Mead's search from theta (k,)."""
+        """Run Nelder and Mead's search."""
 
         def value(theta: np.ndarray) -> float:
             result = self.objective.value(theta)
@@ -258,10 +260,8 @@ class _Search:
             "initial_simplex": corners,
             "adaptive": size > 4,
         }
-        box = [self.limits] * size
-        return patience.judge(
-            minimize(value, theta, method="Nelder-Mead", bounds=box, options=options, callback=patience)
-        )
+        search = {"method": "Nelder-Mead", "bounds": [self.limits] * size, "callback": patience}
+        return patience.judge(minimize(value, theta, options=options, **search))
 
 
 @dataclass(eq=False)
@@ -329,20 +329,3 @@ def _bounds(bounds: tuple[float, float]) -> tuple[float, float]:
     low = arguments.number("bounds=(low, high): low", bounds[0], above=0, remedy=remedy)
     high = arguments.number("bounds=(low, high): high", bounds[1], above=low, remedy=remedy)
     return float(np.log(low)), float(np.log(high))
-
-
-@contextmanager
-def _shown(progress: bool | Progress | None) -> Iterator[Progress]:
-    """Yield the function that reports each evaluation: the user's, or a progress bar."""
-    if callable(progress):
-        yield progress
-        return
-    best = -np.inf
-    with bar(arguments.flag("progress", progress, or_none=True), 0, "tuning") as advance:
-
-        def tell(_: int, value: float) -> None:
-            nonlocal best
-            best = max(best, value)
-            advance(f"log marginal likelihood {best:.6g}")
-
-        yield tell

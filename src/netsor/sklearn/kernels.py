@@ -13,9 +13,8 @@ from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from netsor.errors import DataError
-from netsor.gp.gradient import kernel_gradient
+from netsor.gp.gradient import kernel_gradient, tied_groups
 from netsor.gp.targets import reals
-from netsor.gp.tied import tied_groups
 from netsor.limits.inputs import InputSet
 from netsor.limits.kernel import KernelFn
 from netsor.sklearn.architecture import (

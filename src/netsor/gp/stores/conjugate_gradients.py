@@ -94,7 +94,7 @@ class Gradients:
         with connected(self.engine) as client:
             right = client.scatter(v, broadcast=True)
             for i, part in completed(client, matrix.row_times, ((i, right) for i in range(axis.count))):
-                out[slice(*axis.span(i))] = part
+                out[axis.span(i)] = part
         return out
 
     def power(self, v: np.ndarray, p: float) -> np.ndarray:

@@ -34,15 +34,15 @@ class Axis:
     def count(self) -> int:
         return -(-self.length // self.chunk)
 
-    def span(self, i: int) -> Span:
+    def span(self, i: int) -> slice:
         """The rows of part i."""
-        return i * self.chunk, min((i + 1) * self.chunk, self.length)
+        return slice(i * self.chunk, min((i + 1) * self.chunk, self.length))
 
     def inputs(self, i: int) -> tuple[Span, Span]:
         """The inputs of part i, and the span of its rows among the rows of these inputs."""
         # The borders of parts may cut the rows of an input in two.
         stops = np.cumsum(self.sizes)
-        start, stop = self.span(i)
+        start, stop = self.span(i).start, self.span(i).stop
         first, last = (int(np.searchsorted(stops, row, "right")) for row in (start, stop - 1))
         first = max(0, min(first, last + 1 - self.step))
         begin = int(stops[first] - self.sizes[first])

@@ -278,7 +278,7 @@ def fit_store(
 def _jitter(store: Store, noise: np.ndarray) -> float:
     """The jitter that covers the errors of the tiles; warn if it is large."""
     # With the largest error of each tile for all its entries, this bounds the root mean square from above.
-    rows = np.array([b - a for a, b in map(store.grid.rows.span, range(store.grid.rows.count))])
+    rows = np.diff([*range(0, store.shape[0], store.grid.rows.chunk), store.shape[0]])
     squares = store.errors() ** 2 * rows[:, None] * rows
     diagonal = store.diagonal()
     jitter = needed_jitter(diagonal, float(np.sqrt(squares.sum())) / store.shape[0])
