@@ -41,8 +41,8 @@ class Trained(OnData):
     ----------
     kernel, tangent
         K and Theta of the network.
-    x, y, sizes
-        Inputs, targets (rows, columns), and number of rows per input.
+    x, y, sizes, flat
+        As for `GP`.
     rate, time
         Rate of gradient flow, and default time of predictions.
     nugget : float
@@ -85,12 +85,10 @@ class Trained(OnData):
 
         Parameters
         ----------
-        x
-            New inputs, as for `ns.gp.fit`.
+        x, cov
+            As for `GP.predict`.
         time
             The time of training; by default that of `train`.
-        cov
-            Whether to return the covariance of all rows, too.
 
         Returns
         -------
@@ -125,7 +123,7 @@ class Trained(OnData):
         x: InputSet | None = None,
         y: ArrayLike | Sequence[ArrayLike] | None = None,
     ) -> np.ndarray:
-        """Return E |f_t - y|^2 / (2 size) over the ensemble, on the training set or another one.
+        """Return E |f_t - y|^2 / (2 size) over the ensemble, in the shape of `times`.
 
         Parameters
         ----------
@@ -133,11 +131,6 @@ class Trained(OnData):
             A time, or an array of them.
         x, y
             Inputs and targets; by default those of training.
-
-        Returns
-        -------
-        np.ndarray
-            The loss at each time, in the shape of `times`.
         """
         if (x is None) != (y is None):
             raise DataError(
@@ -148,9 +141,8 @@ class Trained(OnData):
         asked = [_check_time(float(time)) for time in reals(times, "the times").reshape(-1)]
         losses = []
         for prediction in self._predictions(inputs, asked):
-            mean = prediction.mean.reshape(len(wanted), -1)
-            spread = mean.shape[1] * np.sum(prediction.std**2)
-            losses.append((np.sum((mean - wanted) ** 2) + spread) / (2 * wanted.size))
+            bias = prediction.mean.reshape(wanted.shape) - wanted
+            losses.append(np.sum(bias**2 + prediction.std[:, None] ** 2) / (2 * wanted.size))
         return np.reshape(losses, np.shape(times))
 
     def _progress(self, spectrum: tuple[np.ndarray, np.ndarray], time: float) -> np.ndarray:
