@@ -76,7 +76,8 @@ def with_landmarks(
     The landmarks come first, and every other input is drawn given the landmarks alone. So a draw does not
     depend on the other inputs, and blocks of different calls belong to one positive semi-definite matrix.
     """
-    marks, count = store.landmark_numbers, store.identity["inputs"]["x"]["count"]
+    count = store.identity["inputs"]["x"]["count"]
+    marks = np.unique(np.linspace(0, count - 1, store.landmarks).round().astype(int))  # evenly spaced
     drawn = np.setdiff1d(np.union1d(left, right), marks)
     order = np.concatenate([marks, drawn]).tolist()
     x = np.concatenate(

@@ -38,27 +38,24 @@ Engine: TypeAlias = "int | str | Client | None"
 def compute_all(store: Store, tiles: list[Tile], engine: Engine, advance: Advance) -> None:
     """Compute the given tiles, and call `advance` after each."""
     if engine is None:
-        _in_this_process(store, tiles, advance)
-    elif isinstance(engine, int) and not isinstance(engine, bool) and engine >= 1:
+        with ThreadPoolExecutor(2) as pool:  # a tile is written while the next one is computed
+            try:
+                for _ in pool.map(lambda tile: compute_tile(store, *tile), tiles):
+                    advance()
+            finally:
+                pool.shutdown(cancel_futures=True)
+    elif arguments.is_integer(engine, 1):
         _in_processes(store, tiles, engine, advance)
-    elif (isinstance(engine, str) and ":" in engine) or (
-        hasattr(engine, "submit") and not isinstance(engine, type)
-    ):
-        _on_cluster(store, tiles, engine, advance)
+    elif ":" in engine if isinstance(engine, str) else hasattr(type(engine), "submit"):
+        packed_store = packed(store)
+        with connected(engine) as client:
+            for _ in completed(client, _compute_on_worker, ((packed_store, *tile) for tile in tiles)):
+                advance()
     else:
         raise DataError(
             f"engine={arguments.shown(engine)}",
             remedy="Give None (this process), a number of processes, a Dask client or a scheduler's address.",
         )
-
-
-def _in_this_process(store: Store, tiles: list[Tile], advance: Advance) -> None:
-    pool = ThreadPoolExecutor(2)  # a tile is written while the next one is computed
-    try:
-        for _ in pool.map(lambda tile: compute_tile(store, *tile), tiles):
-            advance()
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def _in_processes(store: Store, tiles: list[Tile], count: int, advance: Advance) -> None:
@@ -91,30 +88,25 @@ def _in_processes(store: Store, tiles: list[Tile], count: int, advance: Advance)
 def _begin(threads: int) -> None:
     """Prepare a worker process, which exits with its parent, even if that is killed."""
     os.environ[THREADS] = str(threads)
-    Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
     parent = parent_process()
     assert parent is not None
-    parent.join()
-    os._exit(2)
-
-
-def _on_cluster(store: Store, tiles: list[Tile], engine: Engine, advance: Advance) -> None:
-    """Compute tiles on Dask workers, which read inputs from the store and write tiles to it."""
-    packed_store = packed(store)
-    with connected(engine) as client:
-        for _ in completed(client, _compute_on_worker, ((packed_store, *tile) for tile in tiles)):
-            advance()
+    Thread(target=lambda: (parent.join(), os._exit(2)), daemon=True).start()
 
 
 def _compute_on_worker(packed_store: bytes, i: int, j: int) -> None:
-    """Compute a tile with as many threads as the Dask worker has."""
+    """Compute a tile with as many threads as the Dask worker has.
+
+    Dask sets MALLOC_TRIM_THRESHOLD_ for its workers. With any value of it, glibc stops adapting its
+    thresholds and maps every larger array anew, page by page, which makes tiles several times slower.
+    """
     from distributed import get_worker
 
     os.environ[THREADS] = str(get_worker().state.nthreads)
-    _keep_memory()
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc only
+    if mallopt is not None:  # the values that glibc's own adaptation reaches
+        mmap_threshold, trim_threshold = -3, -1
+        mallopt(mmap_threshold, 2**25)
+        mallopt(trim_threshold, 2**26)
     _compute(packed_store, i, j)
 
 
@@ -188,16 +180,3 @@ def completed(client: Any, task: Callable[..., Any], items: Iterable[tuple[Any, 
         if going.is_empty():
             return
         yield next(going).result()
-
-
-def _keep_memory() -> None:
-    """Let a worker reuse freed memory, as other processes do.
-
-    Dask sets MALLOC_TRIM_THRESHOLD_ for its workers. With any value of it, glibc stops adapting its
-    thresholds and maps every larger array anew, page by page, which makes tiles several times slower.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc only
-    if mallopt is not None:  # the values that glibc's own adaptation reaches
-        mmap_threshold, trim_threshold = -3, -1
-        mallopt(mmap_threshold, 2**25)
-        mallopt(trim_threshold, 2**26)

@@ -274,12 +274,6 @@ class Store:
         """The number of landmarks: inputs that all tiles of a sampled kernel share. 0 for exact kernels."""
         return self.identity["landmarks"]
 
-    @cached_property
-    def landmark_numbers(self) -> np.ndarray:
-        """The positions of the landmarks, evenly spaced among all inputs."""
-        count = self.identity["inputs"]["x"]["count"]
-        return np.unique(np.linspace(0, count - 1, self.landmarks).round().astype(int))
-
     @property
     def shape(self) -> tuple[int, int]:
         return self.array("K").shape
