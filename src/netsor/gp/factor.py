@@ -75,11 +75,7 @@ def _bad_noise(what: str) -> DataError:
 
 
 def cholesky(
-    matrix: np.ndarray,
-    nugget: np.ndarray | float,
-    *,
-    overwrite: bool = False,
-    progress: bool | None = None,
+    matrix: np.ndarray, nugget: np.ndarray | float, *, overwrite: bool = False, progress: bool | None = None
 ) -> np.ndarray:
     """The lower Cholesky factor of K + diag(nugget), for K (n, n) and a nugget of one number or (n,).
 

@@ -118,10 +118,7 @@ class Trained(OnData):
         return predictions
 
     def loss(
-        self,
-        times: ArrayLike,
-        x: InputSet | None = None,
-        y: ArrayLike | Sequence[ArrayLike] | None = None,
+        self, times: ArrayLike, x: InputSet | None = None, y: ArrayLike | Sequence[ArrayLike] | None = None
     ) -> np.ndarray:
         """Return E |f_t - y|^2 / (2 size) over the ensemble, in the shape of `times`.
 
