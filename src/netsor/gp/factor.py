@@ -107,18 +107,17 @@ def _factorise(matrix: np.ndarray, most: int = 2**14) -> bool:
     More than `most` rows are factorised by blocks of columns, from left to right: OpenBLAS aborts the process
     for more than 2**14 rows on several threads, because offsets of 2**31 bytes overflow 32 bits.
     """
-    rows = len(matrix)
-    size = rows if rows <= most else most // 4
+    rows, size = len(matrix), most // 4
+    if rows <= most:
+        return not dpotrf(matrix.T, overwrite_a=True, clean=False)[
+            1
+        ]  # transposed, in LAPACK's order: no copy
     for a in range(0, rows, size):
         here = slice(a, min(a + size, rows))
-        head = (
-            matrix[here, here] if size == rows else matrix[here, here] - matrix[here, :a] @ matrix[here, :a].T
-        )
-        _, failed = dpotrf(head.T, overwrite_a=True, clean=False)  # the transpose has LAPACK's order: no copy
-        if failed:
+        head = matrix[here, here] - matrix[here, :a] @ matrix[here, :a].T
+        if dpotrf(head.T, overwrite_a=True, clean=False)[1]:
             return False
-        if size < rows:
-            np.copyto(matrix[here, here], head, where=np.tri(len(head), dtype=bool))
+        np.copyto(matrix[here, here], head, where=np.tri(len(head), dtype=bool))
         for b in range(a + size, rows, size):
             below = matrix[b : b + size, here]
             below -= matrix[b : b + size, :a] @ matrix[here, :a].T

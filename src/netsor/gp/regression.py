@@ -302,11 +302,10 @@ def fit(
     params
         Variances that replace the network's, as in `K(x, params=...)`.
     **solving
-        Options for a store. `solver` is "cholesky" (a factor in the store, block by block), "pcg"
-        (preconditioned conjugate gradients) or "auto" ("cholesky" up to 30,000 rows). `memory` limits the
-        bytes of memory, by default 1 GB. `tol` is the largest relative residual of conjugate gradients and
-        `rank` that of their preconditioner. `engine` is a Dask client or the address of a scheduler, by
-        default this process. `progress` is as for `ns.kernel`.
+        For a store: `solver`, "cholesky" (a factor in the store), "pcg" (preconditioned conjugate gradients)
+        or "auto" ("cholesky" up to 30,000 rows); `memory` in bytes, by default 1 GB; `tol`, the largest
+        relative residual of pcg, and `rank`, that of its preconditioner; `engine`, a Dask client or the
+        address of a scheduler; `progress`, as for `ns.kernel`.
 
     Returns
     -------
@@ -385,21 +384,13 @@ def sample(
     ----------
     kernel, x, params
         As for `fit`.
-    samples
-        Number of functions.
-    seed
-        Seed of the random numbers; None draws differently each time.
+    samples, seed
+        Number of functions, and seed of the random numbers; None draws differently each time.
 
     Returns
     -------
     np.ndarray
         (samples, rows)
-
-    Examples
-    --------
-    >>> import numpy as np, netsor as ns
-    >>> ns.gp.sample(ns.kernel(ns.zoo.mlp(1)), np.eye(3), samples=2, seed=0).shape
-    (2, 3)
     """
     kernel, inputs = as_kernel(kernel), as_inputs(x)
     result = kernel.evaluate(inputs, params=params)

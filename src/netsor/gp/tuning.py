@@ -94,13 +94,11 @@ def tune(
     bounds
         The smallest and the largest value of each variance.
     method
-        "jax": L-BFGS with compiled gradients. "differences": L-BFGS with differences of kernels on fixed
-        sample points. "nelder-mead": without derivatives. "auto": "jax" if it is installed, the kernel has
-        exact methods and it compiles in seconds, else "differences".
-    restarts
-        Number of additional searches from random points near the start. The best search counts.
-    seed
-        Seed of these points.
+        "jax" or "differences": L-BFGS with compiled gradients, or differences of kernels on fixed sample
+        points. "nelder-mead": without derivatives. "auto": "jax" if it is installed, the kernel has exact
+        methods and it compiles in seconds, else "differences".
+    restarts, seed
+        Number of additional searches from random points near the start, and their seed. The best counts.
     steps
         The most iterations of a search.
     progress

@@ -58,10 +58,9 @@ def plan(program: Program, fuse: bool = True) -> list[tuple[Step, list[str]]]:
 
     fuse  whether to fuse matrix products that only a window reads with their windows
     """
-    steps = _fuse_convolutions(program) if fuse else list(program.definitions.values())
     needed = {t.operand for s in program.outputs for t in s.terms}
     out: list[tuple[Step, list[str]]] = []
-    for step in reversed(steps):
+    for step in reversed(_fuse_convolutions(program) if fuse else list(program.definitions.values())):
         used = [step.matrix, *refs(step.operand)] if isinstance(step, Convolve) else used_by(step)
         out.append((step, [name for name in used if name not in needed]))
         needed.update(used)
@@ -208,17 +207,12 @@ def _average(expr: Expr, values: Values) -> Block:
     if isinstance(expr, Apply) and expr.op is mul:
         factors = [evaluate(a, values) for a in expr.args]
         if all(f.vector for f in factors):
-            arrays, rank, _ = align(factors)
-            return Block(_inner(*arrays) / arrays[0].shape[-1], rank)
+            (a, b), rank, _ = align(factors)
+            if min(a.ndim, b.ndim) > 2 and a.shape[-2] == 1 and b.shape[-3] == 1:  # q_i . k_j
+                return Block(a[..., 0, :] @ b[..., 0, :, :].swapaxes(-1, -2) / a.shape[-1], rank)
+            return Block(np.vecdot(a, b) / a.shape[-1], rank)
     x = evaluate(expr, values)
     return Block(x.array.mean(axis=-1), x.rank)
-
-
-def _inner(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """sum_n a[..., n] b[..., n] with broadcasting."""
-    if min(a.ndim, b.ndim) > 2 and a.shape[-2] == 1 and b.shape[-3] == 1:  # q_i . k_j is a matrix product
-        return a[..., 0, :] @ b[..., 0, :, :].swapaxes(-1, -2)
-    return np.vecdot(a, b)
 
 
 def check_finite(values: np.ndarray) -> None:

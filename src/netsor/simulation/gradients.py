@@ -73,8 +73,7 @@ def empirical_ntk(
     """
     wrapped = net if isinstance(net, TangentNetwork) else tangent_of(net, rates)
     run = SimulationRun(wrapped.net, x, width, dtype)
-    directions = wrapped.rates_of(run.joint.parameters)
-    shape = run.rows, run.rows
+    directions, shape = wrapped.rates_of(run.joint.parameters), (run.rows, run.rows)
     return run.sample(samples, seed, progress, shape, lambda rng: _ntk(run, run.draw(rng), directions))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import product
+from itertools import count, islice, product
 from math import prod
 from typing import Any
 
@@ -16,7 +16,7 @@ from netsor.build.network import Network
 from netsor.build.source_lines import fail
 from netsor.errors import SimulationError
 from netsor.lang.input_laws import input_covariance
-from netsor.lang.program import Input, Output, Program, used_by
+from netsor.lang.program import Input, Program, used_by
 from netsor.progress import bar
 from netsor.simulation.forward import Values, check_finite, forward, plan
 from netsor.simulation.weights import Weights, check_memory, draw, refuse_memory, resolve_widths
@@ -49,8 +49,7 @@ def simulate(
     dtype
         `np.float32` halves memory and time.
     progress
-        Whether to show a progress bar; in a log file, a line every ten seconds. By default, bars appear after
-        two seconds.
+        Whether to show a progress bar; by default after two seconds. In a log file, a line every ten seconds.
 
     Returns
     -------
@@ -118,7 +117,7 @@ def _floating(dtype: Any) -> np.dtype:
         floating = np.dtype(dtype)
     except TypeError:
         floating = np.dtype(object)
-    if dtype is None or floating not in (np.dtype(np.float32), np.dtype(np.float64)):
+    if dtype is None or floating not in (np.float32, np.float64):
         raise fail(f"dtype={dtype!r:.60}", "Simulations run in np.float32 or np.float64.", SimulationError)
     return floating
 
@@ -162,16 +161,16 @@ class SimulationRun:
 
     def _rows(self) -> list[np.ndarray]:
         """For each Output statement, the rows of its scalars in the result, (members, index...)."""
-        # Rows are in the order of the inputs, which groups by shape do not keep.
-        shapes = [_output_index(self.program, s) for s in self.program.outputs]
+        types, firsts = self.program.types, [s.terms[0] for s in self.program.outputs]
+        # Axes of members of the readout, then of members of the operand.
+        shapes = [types[t.readout].index[t.aligned :] + types[t.operand].index[t.aligned :] for t in firsts]
         groups = self.joint.groups
         blocks = {o: np.zeros((len(g.members), *shapes[o]), int) for g in groups for o in g.outputs}
-        row = 0
+        rows = count()
+        # Rows are in the order of the inputs, which groups by shape do not keep.
         for _, k, outputs in sorted((i, k, g.outputs) for g in groups for k, i in enumerate(g.members)):
             for o in outputs:
-                size = prod(shapes[o])
-                blocks[o][k] = np.arange(row, row + size).reshape(shapes[o])
-                row += size
+                blocks[o][k] = np.reshape(list(islice(rows, prod(shapes[o]))), shapes[o])
         return [blocks[o] for o in range(len(shapes))]
 
     def sample(
@@ -185,14 +184,14 @@ class SimulationRun:
         """Compute the result, of the given shape, of each of the random networks: (samples, shape...)."""
         error = partial(fail, kind=SimulationError)
         remedy = "The number of networks is an integer >= 1."
-        count = arguments.whole("samples", samples, 1, remedy=remedy, error=error)
-        size = count * prod(shape)
+        networks = arguments.whole("samples", samples, 1, remedy=remedy, error=error)
+        size = networks * prod(shape)
         remedy = "Ask for fewer samples or outputs."
         refuse_memory(size * self.dtype.itemsize, f"{size:,} results", remedy)
-        out = np.empty((count, *shape), self.dtype)
+        out = np.empty((networks, *shape), self.dtype)
         seeds = seed_sequence(seed)
-        with bar(progress, count, f"simulating, width {max(self.widths.values())}") as advance:
-            for i in range(count):
+        with bar(progress, networks, f"simulating, width {max(self.widths.values())}") as advance:
+            for i in range(networks):
                 # The child with number i, without the state that `seeds.spawn` would change.
                 child = np.random.SeedSequence(seeds.entropy, spawn_key=(*seeds.spawn_key, i))
                 out[i] = result(np.random.default_rng(child))
@@ -272,10 +271,3 @@ def _add_up(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.
     for rows, vectors in parts:
         total[np.searchsorted(union, rows)] += vectors
     return union, total
-
-
-def _output_index(program: Program, s: Output) -> tuple[int, ...]:
-    """The index shape of an output: members of the readout, then members of the operand."""
-    t = s.terms[0]
-    v, y = program.types[t.readout], program.types[t.operand]
-    return v.index[t.aligned :] + y.index[t.aligned :]

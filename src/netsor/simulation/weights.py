@@ -22,8 +22,8 @@ Weights = dict[str, np.ndarray]
 def resolve_widths(program: Program, width: int | Mapping[str, int]) -> dict[str, int]:
     """Return the width of each Common Dimension Class, from one number for all or a number per name."""
     classes = list(program.widths)
-    chosen = dict.fromkeys(classes, width) if not isinstance(width, Mapping) else dict(width)
-    chosen = {str(name): n for name, n in chosen.items()}
+    given = width if isinstance(width, Mapping) else dict.fromkeys(classes, width)
+    chosen = {str(name): n for name, n in given.items()}
     missing, unknown = set(classes) - set(chosen), set(chosen) - set(classes)
     if missing or unknown:
         what = f"no width is given for {min(missing)}" if missing else f"there is no width {min(unknown)}"
@@ -49,9 +49,8 @@ def check_memory(program: Program, widths: Mapping[str, int], members: int, item
 
     members  size of the batch
     """
-    matrices = 0
+    matrices, remedy = 0, "Choose a smaller width, fewer inputs at a time, or smaller blocks."
     for name, type_ in program.types.items():
-        remedy = "Choose a smaller width, fewer inputs at a time, or smaller blocks."
         if isinstance(type_, A):
             matrices += prod(type_.index) * prod(matrix_shape(type_, widths)) * itemsize
             refuse_memory(matrices, f"matrices up to `{name}`", remedy)

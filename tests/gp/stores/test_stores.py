@@ -16,7 +16,7 @@ import netsor as ns
 from limit_cases import SEQUENCES
 from netsor import zoo
 from netsor.errors import DataError, NetsorError
-from netsor.gp.stores import compute, engines, tiles
+from netsor.gp.stores import engines, tiles
 from netsor.gp.stores import store as store_module
 from netsor.gp.stores.grid import Axis, Grid
 from netsor.limits import inputs
@@ -181,7 +181,7 @@ def test_a_run_with_other_memory_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(recording, "FEWEST_ENTRIES", 0)
     with monkeypatch.context() as patched:
         compiled = ns.gp.store(ns.kernel(zoo.mlp(2)), VECTORS, tmp_path / "C.zarr", tile=8, part=(1, 2))
-        patched.setattr(compute, "is_available", lambda: False)
+        patched.setattr(engines, "is_available", lambda: False)
         if compiled.cut.compiled:
             with pytest.raises(DataError, match="there is no Numba here"):
                 ns.gp.store(ns.kernel(zoo.mlp(2)), VECTORS, compiled.path, tile=8)

@@ -18,9 +18,8 @@ from netsor.files import read_sealed_npz, write_sealed_npz
 from netsor.gp.factor import check_noise, needed_jitter, warn_of_jitter
 from netsor.gp.regression import Prediction, checked_variance, scalar_noise
 from netsor.gp.stores.cholesky import StoredFactor
-from netsor.gp.stores.compute import with_landmarks
 from netsor.gp.stores.conjugate_gradients import Estimate, Gradients
-from netsor.gp.stores.engines import Engine
+from netsor.gp.stores.engines import Engine, with_landmarks
 from netsor.gp.stores.input_sets import stacked
 from netsor.gp.stores.store import Store
 from netsor.gp.targets import arrange, check_consistent, output_sizes

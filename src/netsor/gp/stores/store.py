@@ -109,8 +109,6 @@ class Store:
 
     Attributes
     ----------
-    nngp
-        The NNGP kernel of a store of a tangent kernel, as a store.
     identity
         The facts that determine the numbers, see `stores.identity`.
     """
@@ -164,7 +162,7 @@ class Store:
 
     @cached_property
     def nngp(self) -> Store:
-        """The NNGP kernel of a store of a tangent kernel."""
+        """The NNGP kernel of a store of a tangent kernel, as a store."""
         return Store(self.path, self._kernel, nngp=True)
 
     @property
@@ -325,13 +323,7 @@ class Store:
         return [tile for tile in self.grid.tiles() if not self.has(*tile)]
 
     def status(self) -> Status:
-        """Return the progress of the store; any process may ask, because it reads the files only.
-
-        Returns
-        -------
-        Status
-            Printed as one line of text.
-        """
+        """Return the progress of the store; any process may ask, because it reads the files only."""
         missing, total = len(self.missing()), len(self.grid.tiles())
         # The last tiles give the present rate; an average over all would ignore processes that joined later.
         recent = sorted(self.done().values())[-50:]
@@ -424,18 +416,7 @@ class Store:
     # The whole matrix, block by block
 
     def read(self, rows: slice = slice(None), columns: slice = slice(None)) -> np.ndarray:
-        """Read a block of the matrix, on either side of the diagonal.
-
-        Parameters
-        ----------
-        rows, columns
-            Slices without a step.
-
-        Returns
-        -------
-        np.ndarray
-            (rows, columns), in the dtype of the kernel.
-        """
+        """Read a block of the matrix, on either side of the diagonal; slices are without a step."""
         (a, b, _), (c, d, _) = rows.indices(self.shape[0]), columns.indices(self.shape[1])
         height, width = self.grid.rows.chunk, self.grid.cols.chunk
         out = np.empty((max(b - a, 0), max(d - c, 0)), self.dtype)
