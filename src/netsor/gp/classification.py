@@ -77,8 +77,10 @@ def calibrated_slope(gp: GP) -> float:
 
 def one_hot(labels: ArrayLike | Sequence[ArrayLike]) -> tuple[np.ndarray, np.ndarray]:
     """Return the sorted classes, and the centred one-hot labels (rows, classes)."""
-    several = isinstance(labels, list) and labels
-    flat = np.concatenate([np.atleast_1d(part) for part in labels]) if several else np.asarray(labels)
+    if isinstance(labels, list) and labels:
+        flat = np.concatenate([np.atleast_1d(part) for part in labels])
+    else:
+        flat = np.asarray(labels)
     if flat.ndim != 1 or not len(flat) or flat.dtype.kind == "O":
         raise DataError(
             f"the labels have shape {flat.shape} and type {flat.dtype}",

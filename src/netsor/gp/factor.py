@@ -109,9 +109,8 @@ def _factorise(matrix: np.ndarray, most: int = 2**14) -> bool:
     """
     rows, size = len(matrix), most // 4
     if rows <= most:
-        return not dpotrf(matrix.T, overwrite_a=True, clean=False)[
-            1
-        ]  # transposed, in LAPACK's order: no copy
+        # The transpose has LAPACK's order, so nothing is copied.
+        return dpotrf(matrix.T, overwrite_a=True, clean=False)[1] == 0
     for a in range(0, rows, size):
         here = slice(a, min(a + size, rows))
         head = matrix[here, here] - matrix[here, :a] @ matrix[here, :a].T

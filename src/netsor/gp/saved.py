@@ -128,5 +128,5 @@ def load(path: str | Path, net: Network) -> GP | Classifier:
 
 def _kernel_facts(kernel: KernelFn, inputs: list[Any]) -> dict[str, Any]:
     """The facts that `load` compares."""
-    facts = of_kernel(kernel, list(of_each_shape(inputs)))
+    facts = of_kernel(kernel, of_each_shape(inputs))
     return {name: facts[name] for name in ("kind", "program", "functions", "programs")}

@@ -22,7 +22,7 @@ from netsor.errors import SimulationError
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, Ref, subtrees
-from netsor.lang.functions import MIXINGS, d_batchnorm
+from netsor.lang.functions import MIXINGS
 from netsor.lang.index_maps import contract
 from netsor.lang.input_laws import input_covariance
 from netsor.lang.learning_rates import GivenRates, Rates
@@ -220,7 +220,7 @@ class _Gradients:
             array = adjoint * evaluate(slope, self.values).lift(whole.rank, whole.vector)
             return _summed(array, whole.rank, whole.vector, blocks[k])
         if e.op is contract:
-            return _contracted(adjoint, *blocks, k)
+            return _contracted(adjoint, blocks[0], blocks[1], k)
         if isinstance(e.op, Mixing):
             return self.mixed(adjoint, e, e.op, blocks[0])
         # Apply the transpose of a linear map on index axes.
@@ -234,18 +234,6 @@ class _Gradients:
 
         The Jacobians of softmax and batchnorm are symmetric, so the formulas are those of their tangents.
         """
-        if "axis" not in e.options:
-            raise fail(
-                f"`{op.name}` of several arguments in a program",
-                "ns.empirical_ntk takes networks, whose functions of members run along an axis.",
-                SimulationError,
-            )
-        if op is d_batchnorm:
-            raise fail(
-                "the gradient of a derivative of batchnorm",
-                "ns.empirical_ntk takes networks, and not their tangents, with batchnorm.",
-                SimulationError,
-            )
         axes = tuple(x.axis(a) for a in axes_of(e.options["axis"], x.rank))
         if op.user:
             return self.directions(adjoint, e, op, x, axes)

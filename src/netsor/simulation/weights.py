@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from functools import cache
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -81,7 +82,7 @@ def draw(
     program: Program,
     widths: Mapping[str, int],
     rng: np.random.Generator,
-    dtype: object = np.float64,
+    dtype: Any = np.float64,
     skip: frozenset[str] = frozenset(),
     members: Mapping[str, int] | None = None,
 ) -> Weights:

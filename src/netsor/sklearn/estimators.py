@@ -48,9 +48,9 @@ class NNGPEstimator(BaseEstimator):
 
     def _inputs(self, X: Any, reset: bool, y: Any = "no_validation", **checks: Any) -> Any:
         """Check X (and y) by scikit-learn's rules, and reshape X for the network; sequences are passed on."""
-        without = isinstance(y, str)
-        if isinstance(X, list) and X and all(isinstance(x, np.ndarray) and x.ndim > 1 for x in X):
-            return X if without else (X, np.asarray(y))  # inputs of several axes, such as sequences
+        without, several = isinstance(y, str), type(X) is list and len(X) > 0
+        if several and all(isinstance(x, np.ndarray) and x.ndim > 1 for x in X):  # such as sequences
+            return X if without else (X, np.asarray(y))
         with checked_by_sklearn():
             checked: Any = validate_data(self, X, y, reset=reset, allow_nd=True, dtype="numeric", **checks)
         shaped = reshaped(np.asarray(checked if without else checked[0], np.float64), self.input_shape)

@@ -177,7 +177,7 @@ def _tile(store: Store, i: int, j: int) -> tuple[np.ndarray, float]:
         return result.value[block], result.bound.largest
     ((a, b), at), ((c, d), to) = store.grid.rows.inputs(i), store.grid.rows.inputs(j)
     result, rows, cols = with_landmarks(store, np.arange(a, b), np.arange(c, d))
-    entries = np.ix_(rows[slice(*at)], cols[slice(*to)])
+    entries = np.ix_(rows[at], cols[to])
     return result.value[entries], float(result.error[entries].max())
 
 
@@ -186,7 +186,7 @@ def _inputs(store: Store, i: int, j: int) -> tuple[Any, Any, tuple[slice, slice]
     grid = store.grid
     (rows, at), (cols, to) = grid.rows.inputs(i), grid.cols.inputs(j)
     y = None if grid.symmetric and i == j else store.inputs(1, *cols)
-    return store.inputs(0, *rows), y, (slice(*at), slice(*to))
+    return store.inputs(0, *rows), y, (at, to)
 
 
 def with_landmarks(

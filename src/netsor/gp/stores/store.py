@@ -449,7 +449,8 @@ class Store:
     def row_times(self, i: int, vectors: np.ndarray) -> tuple[int, np.ndarray]:
         """Return i, and row i of tiles times vectors (columns, k)."""
         axis = self.grid.cols
-        return i, sum(self.tile(i, j) @ vectors[axis.span(j)] for j in range(axis.count))
+        products = (self.tile(i, j) @ vectors[axis.span(j)] for j in range(axis.count))
+        return i, sum(products, np.zeros(()))
 
     def blocks(self) -> Iterator[tuple[slice, slice, np.ndarray]]:
         """Yield all blocks of the matrix as float64, with their rows and columns.
