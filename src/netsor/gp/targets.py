@@ -13,8 +13,8 @@ from netsor.arguments import shown
 from netsor.build.joint_program import joint
 from netsor.build.network import Network
 from netsor.errors import DataError
-from netsor.lang.program import Program
 from netsor.limits.kernel import KernelFn
+from netsor.limits.rules.output import output_index
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,18 +74,11 @@ def as_kernel(kernel: object) -> KernelFn:
 def output_sizes(net: Network, inputs: list[Any]) -> tuple[int, ...]:
     """The number of output scalars of each input."""
     joined = joint(net, inputs)
-    sizes = {}
+    program, sizes = joined.program, {}
     for group in joined.groups:
-        size = sum(_scalars(joined.program, o) for o in group.outputs)
+        size = sum(prod(output_index(program, program.outputs[o])) for o in group.outputs)
         sizes |= dict.fromkeys(group.members, size)
     return tuple(sizes[i] for i in range(len(inputs)))
-
-
-def _scalars(program: Program, output: int) -> int:
-    """The number of scalars of an Output statement."""
-    term = program.outputs[output].terms[0]
-    readout, operand = program.types[term.readout].index, program.types[term.operand].index
-    return prod(readout[term.aligned :]) * prod(operand[term.aligned :])
 
 
 def arrange(y: object, sizes: tuple[int, ...]) -> tuple[np.ndarray, bool]:

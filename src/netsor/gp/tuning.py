@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -223,20 +224,20 @@ class _Search:
             self.count(kernels, value)
             return value, units * slope
 
-        # The likelihood of a sampled kernel varies with its points, typically by more than this tolerance.
-        patience = _Patience(3, 1e-6 if self.objective.exact else 1e-2)
         low, high = self.limits
-        result = minimize(
+        result = _minimize(
             scaled,
             np.zeros(len(theta)),
+            3,
+            # The likelihood of a sampled kernel varies with its points, typically by more than this.
+            1e-6 if self.objective.exact else 1e-2,
             jac=True,
             method="L-BFGS-B",
             bounds=list(zip((low - theta) / units, (high - theta) / units, strict=True)),
             options={"maxiter": self.steps, "ftol": 1e-12, "gtol": 1e-6, "maxls": 10},
-            callback=patience,
         )
         result.x = np.clip(theta + units * result.x, *self.limits)
-        return patience.judge(result)
+        return result
 
     def _without_gradient(self, theta: np.ndarray) -> OptimizeResult:
         """Run Nelder and Mead's search."""
@@ -249,7 +250,6 @@ class _Search:
         size, enough = len(theta), 1e-4  # in units of log likelihood: a simplex resolves no smaller gains
         corners = np.vstack([theta, theta + np.eye(size)])  # one unit of log variance along each axis
         corners[1:][corners[1:] > self.limits[1]] -= 2.0
-        patience = _Patience(20 * (size + 1), enough)
         options = {
             "maxiter": self.steps * size,
             "maxfev": 2 * self.steps * size,
@@ -258,31 +258,26 @@ class _Search:
             "initial_simplex": corners,
             "adaptive": size > 4,
         }
-        search = {"method": "Nelder-Mead", "bounds": [self.limits] * size, "callback": patience}
-        return patience.judge(minimize(value, theta, options=options, **search))
+        search = {"method": "Nelder-Mead", "bounds": [self.limits] * size, "options": options}
+        return _minimize(value, theta, 20 * (size + 1), enough, **search)
 
 
-@dataclass(eq=False)
-class _Patience:
-    """Ends a search by SciPy when `iterations` iterations together gain less than `enough`."""
+def _minimize(function: Any, start: np.ndarray, window: int, enough: float, **options: Any) -> OptimizeResult:
+    """SciPy's `minimize`, converged also when `window` iterations together gain less than `enough`."""
+    values: list[float] = []
 
-    iterations: int
-    enough: float
-    values: list[float] = field(default_factory=list)
-    ended: bool = False
+    def converged() -> bool:
+        return len(values) > window and values[-1 - window] - values[-1] < enough
 
-    def __call__(self, intermediate_result: OptimizeResult) -> None:
-        self.values.append(float(intermediate_result.fun))
-        recent = self.values[-1 - self.iterations :]
-        self.ended = len(recent) > self.iterations and recent[0] - recent[-1] < self.enough
-        if self.ended:
+    def watch(intermediate_result: OptimizeResult) -> None:
+        values.append(float(intermediate_result.fun))
+        if converged():
             raise StopIteration  # SciPy's way to end a search
 
-    def judge(self, result: OptimizeResult) -> OptimizeResult:
-        """Mark a search that this object ended as converged."""
-        if self.ended:
-            result.success, result.message = True, "converged"
-        return result
+    result = minimize(function, start, callback=watch, **options)
+    if converged():
+        result.success, result.message = True, "converged"
+    return result
 
 
 def _warn_of_bounds(objective: Objective, theta: np.ndarray, limits: tuple[float, float]) -> None:

@@ -32,6 +32,11 @@ from netsor.sklearn.architecture import (
 )
 
 
+def _are_sequences(X: Any) -> bool:
+    """Whether X is a list of arrays with two or more axes."""
+    return isinstance(X, list) and bool(X) and all(isinstance(x, np.ndarray) and x.ndim > 1 for x in X)
+
+
 class NNGPEstimator(BaseEstimator):
     """The common part of the estimators: checks, fitting and pickling."""
 
@@ -48,8 +53,8 @@ class NNGPEstimator(BaseEstimator):
 
     def _inputs(self, X: Any, reset: bool, y: Any = "no_validation", **checks: Any) -> Any:
         """Check X (and y) by scikit-learn's rules, and reshape X for the network; sequences are passed on."""
-        without, several = isinstance(y, str), type(X) is list and len(X) > 0
-        if several and all(isinstance(x, np.ndarray) and x.ndim > 1 for x in X):  # such as sequences
+        without = isinstance(y, str)
+        if _are_sequences(X):
             return X if without else (X, np.asarray(y))
         with checked_by_sklearn():
             checked: Any = validate_data(self, X, y, reset=reset, allow_nd=True, dtype="numeric", **checks)
