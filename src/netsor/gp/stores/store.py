@@ -39,7 +39,7 @@ from netsor.build.joint_program import as_inputs
 from netsor.errors import DataError
 from netsor.files import read_regular
 from netsor.gp.stores import input_sets as sets
-from netsor.gp.stores.checksums import CRC, DIGITS, SUM, damage
+from netsor.gp.stores.checksums import CRC, SUM, damage
 from netsor.gp.stores.grid import Axis, Grid, Tile
 from netsor.gp.stores.identity import check_format, check_same_store, of_kernel
 from netsor.gp.targets import Unchanged
@@ -301,8 +301,8 @@ class Store:
     def written(self, name: str, i: int, j: int) -> float | None:
         """When a block of an array was written; None unless its file is complete and has a checksum."""
         array = self.array(name)
-        # Chunks are not compressed, so all of an array have one size.
-        sizes = [prod(array.chunks) * array.dtype.itemsize + CRC, DIGITS]
+        # Chunks are not compressed, so all of an array have one size; a checksum has eight digits.
+        sizes = [prod(array.chunks) * array.dtype.itemsize + CRC, 8]
         try:
             states = [file.stat() for file in self._files(name, i, j)]
         except OSError:
