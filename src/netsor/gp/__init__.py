@@ -14,11 +14,9 @@
 | training | `train`: the ensemble of networks under gradient descent |
 | tuning | `tune`: variances and noise that maximise the marginal likelihood, by SciPy's optimisers |
 | objective | the marginal likelihood as a function of the variances, and its gradient |
-| gradient | `kernel_gradient`: derivatives of a kernel with respect to its variances |
+| gradient | `kernel_gradient`: derivatives of a kernel with respect to its variances; tied variances |
 | factor | Cholesky factors; the policy for noise and jitter |
-| targets | a kernel with its data: inputs, and targets as (rows, columns) |
-| tied | groups of tied variances |
-| unchanged | detection of networks that have changed since their matrix was computed |
+| targets | a kernel with its data: inputs, targets as (rows, columns); refusal of networks that change |
 | saved | `save`, `load`: models in .npz files |
 | stores/ | kernels on disk, and solves with them |
 """

@@ -77,8 +77,10 @@ def calibrated_slope(gp: GP) -> float:
 
 def one_hot(labels: ArrayLike | Sequence[ArrayLike]) -> tuple[np.ndarray, np.ndarray]:
     """Return the sorted classes, and the centred one-hot labels (rows, classes)."""
-    parts = [np.atleast_1d(part) for part in labels] if isinstance(labels, list) and labels else None
-    flat = np.asarray(labels) if parts is None else np.concatenate(parts)
+    if isinstance(labels, list) and labels:
+        flat = np.concatenate([np.atleast_1d(part) for part in labels])
+    else:
+        flat = np.asarray(labels)
     if flat.ndim != 1 or not len(flat) or flat.dtype.kind == "O":
         raise DataError(
             f"the labels have shape {flat.shape} and type {flat.dtype}",
@@ -88,9 +90,8 @@ def one_hot(labels: ArrayLike | Sequence[ArrayLike]) -> tuple[np.ndarray, np.nda
         raise DataError("a label is NaN or infinite", remedy="Leave out inputs without a label.")
     classes, position = np.unique(flat, return_inverse=True)
     if len(classes) < 2:
-        raise DataError(
-            f"all labels are {classes.tolist()[0]!r}", remedy="Give labels of two or more classes."
-        )
+        what = f"all labels are {classes.tolist()[0]!r}"
+        raise DataError(what, remedy="Give labels of two or more classes.")
     return classes, np.eye(len(classes))[position] - 1 / len(classes)
 
 

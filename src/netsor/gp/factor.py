@@ -35,7 +35,7 @@ class InferenceError(NetsorError):
 
 def needed_jitter(diagonal: np.ndarray, error: float) -> float:
     """2 sqrt(n) error + 10 eps trace(K), given the diagonal (n,) and the root mean square of the errors."""
-    return float(2 * np.sqrt(len(diagonal)) * error + 10 * EPS * np.sum(diagonal))
+    return float(2 * np.sqrt(len(diagonal)) * error + 10 * EPS * np.sum(diagonal, dtype=np.float64))
 
 
 def warn_of_jitter(
@@ -75,11 +75,7 @@ def _bad_noise(what: str) -> DataError:
 
 
 def cholesky(
-    matrix: np.ndarray,
-    nugget: np.ndarray | float,
-    *,
-    overwrite: bool = False,
-    progress: bool | None = None,
+    matrix: np.ndarray, nugget: np.ndarray | float, *, overwrite: bool = False, progress: bool | None = None
 ) -> np.ndarray:
     """The lower Cholesky factor of K + diag(nugget), for K (n, n) and a nugget of one number or (n,).
 
@@ -111,18 +107,16 @@ def _factorise(matrix: np.ndarray, most: int = 2**14) -> bool:
     More than `most` rows are factorised by blocks of columns, from left to right: OpenBLAS aborts the process
     for more than 2**14 rows on several threads, because offsets of 2**31 bytes overflow 32 bits.
     """
-    rows = len(matrix)
-    size = rows if rows <= most else most // 4
+    rows, size = len(matrix), most // 4
+    if rows <= most:
+        # The transpose has LAPACK's order, so nothing is copied.
+        return dpotrf(matrix.T, overwrite_a=True, clean=False)[1] == 0
     for a in range(0, rows, size):
         here = slice(a, min(a + size, rows))
-        head = (
-            matrix[here, here] if size == rows else matrix[here, here] - matrix[here, :a] @ matrix[here, :a].T
-        )
-        _, failed = dpotrf(head.T, overwrite_a=True, clean=False)  # the transpose has LAPACK's order: no copy
-        if failed:
+        head = matrix[here, here] - matrix[here, :a] @ matrix[here, :a].T
+        if dpotrf(head.T, overwrite_a=True, clean=False)[1]:
             return False
-        if size < rows:
-            np.copyto(matrix[here, here], head, where=np.tri(len(head), dtype=bool))
+        np.copyto(matrix[here, here], head, where=np.tri(len(head), dtype=bool))
         for b in range(a + size, rows, size):
             below = matrix[b : b + size, here]
             below -= matrix[b : b + size, :a] @ matrix[here, :a].T

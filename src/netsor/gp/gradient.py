@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,6 @@ from netsor.lang.array_api import double_precision
 from netsor.limits.inputs import InputSet
 from netsor.limits.kernel import KernelFn
 from netsor.limits.kernel_tiles import of_params
-
-LARGEST_TRACE = 5000  # operations; inputs of many different lengths have more, and compile for minutes
 
 
 def kernel_gradient(
@@ -93,10 +92,11 @@ def central_differences(function: Callable[[np.ndarray], Any], at: np.ndarray) -
     return np.stack(slopes, axis=-1) if slopes else np.zeros((*np.shape(function(at)), 0))
 
 
-def jax_runs(kernel: KernelFn, inputs: list[Any], params: Mapping[str, float]) -> bool:
+def jax_runs(kernel: KernelFn, inputs: list[Any], params: Mapping[str, float], most: int = 5000) -> bool:
     """Whether JAX is installed, can trace this kernel, and compiles it in seconds rather than minutes.
 
-    The kernel is traced, not computed. A kernel that calls back to NumPy gains nothing from JAX.
+    The kernel is traced, not computed. A kernel that calls back to NumPy gains nothing from JAX. Inputs of
+    many different lengths have more than `most` operations, and compile for minutes.
     """
     if importlib.util.find_spec("jax") is None or not params:
         return False
@@ -107,7 +107,7 @@ def jax_runs(kernel: KernelFn, inputs: list[Any], params: Mapping[str, float]) -
             traced = jax.make_jaxpr(lambda values: kernel(inputs, params=values))(dict(params))
     except (TypeError, AttributeError, NotImplementedError, NetsorError):  # NumPy functions on JAX's tracers
         return False
-    return len(traced.jaxpr.eqns) <= LARGEST_TRACE and not _calls_back(traced.jaxpr)
+    return len(traced.jaxpr.eqns) <= most and not _calls_back(traced.jaxpr)
 
 
 def _calls_back(jaxpr: Any) -> bool:
@@ -116,3 +116,26 @@ def _calls_back(jaxpr: Any) -> bool:
     return any(step.primitive.name == "pure_callback" for step in jaxpr.eqns) or any(
         _calls_back(part) for part in inner if hasattr(part, "eqns")
     )
+
+
+def tied_groups(tied: object, names: Iterable[str], *, partial: bool = False) -> list[tuple[str, ...]]:
+    """Expand the patterns (`*`, `?`, `[...]`) in groups of names; with `partial`, ignore unknown names.
+
+    >>> tied_groups([["W*"], ["b1"]], ["W1", "b1", "W2", "v"])
+    [('W1', 'W2'), ('b1',)]
+    """
+    if isinstance(tied, str | bytes | Mapping) or not isinstance(tied, Iterable):
+        raise DataError(
+            f"tied={arguments.shown(tied)}",
+            remedy="Give groups of names or patterns, as in tied=[['W1', 'W2'], ['b*']].",
+        )
+    groups, listed = [], list(names)
+    for patterns in tied:
+        members: dict[str, None] = {}  # an ordered set
+        for pattern in arguments.names("tied[...]", patterns):
+            matched = [name for name in listed if fnmatchcase(name, pattern)]
+            if not matched and not partial:
+                raise DataError(f"there is no variance `{pattern}`", remedy=f"Known: {', '.join(listed)}.")
+            members |= dict.fromkeys(matched)
+        groups.append(tuple(members))
+    return groups

@@ -104,8 +104,7 @@ class Objective:
         if point is None:
             return np.ones(len(theta))
         inside = (solve(point.lower, dC) for dC in self._slopes(point))  # C^-1 dC
-        information = [self.y.shape[1] / 2 * np.sum(part * part.T) for part in inside]
-        return 1 / np.sqrt(1 + np.array(information))
+        return np.array([(1 + self.y.shape[1] / 2 * np.sum(part * part.T)) ** -0.5 for part in inside])
 
     @property
     def kernels_per_gradient(self) -> int:

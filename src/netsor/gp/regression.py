@@ -26,7 +26,7 @@ from netsor.gp.factor import (
     warn_of_jitter,
 )
 from netsor.gp.targets import OnData, arrange, as_kernel, check_consistent, output_sizes
-from netsor.limits import KernelFn, Result
+from netsor.limits import KernelFn
 from netsor.limits.inputs import InputSet
 
 if TYPE_CHECKING:
@@ -59,13 +59,11 @@ class Prediction:
 
     def by_input(self) -> list[Prediction]:
         """Split into one prediction per input; inputs may have different numbers of outputs."""
-        parts, start = [], 0
-        for size in self.sizes:
-            cut = slice(start, start + size)
-            cov = None if self.cov is None else self.cov[cut, cut]
-            parts.append(Prediction(self.mean[cut], self.std[cut], cov, (size,)))
-            start += size
-        return parts
+        cuts = map(slice, np.cumsum(self.sizes) - self.sizes, np.cumsum(self.sizes))
+        return [
+            Prediction(self.mean[c], self.std[c], None if self.cov is None else self.cov[c, c], (size,))
+            for c, size in zip(cuts, self.sizes, strict=True)
+        ]
 
 
 @dataclass(frozen=True, repr=False)
@@ -76,10 +74,8 @@ class GP(OnData):
     ----------
     kernel, params
         K, and the variances that replace the network's.
-    x, y, sizes
-        Inputs, targets (rows, d), and number of rows of each input.
-    flat : bool
-        Whether the targets were given without the axis d.
+    x, y, sizes, flat
+        Inputs, targets (rows, d), rows of each input, whether targets were given without the axis d.
     noise, jitter
         The diagonal is raised by the larger of the two.
     exact : bool
@@ -126,18 +122,7 @@ class GP(OnData):
         return likelihood(self.lower, self.alpha, self.centred)
 
     def mean(self, x: InputSet) -> np.ndarray:
-        """Return the posterior mean alone, which is cheaper than `predict`.
-
-        Parameters
-        ----------
-        x
-            New inputs, as for `fit`.
-
-        Returns
-        -------
-        np.ndarray
-            (rows,), or (rows, d) if the targets have d columns.
-        """
+        """Return the posterior mean of `predict` alone, which is cheaper: (rows,) or (rows, d)."""
         inputs = as_inputs(x)
         self.unchanged.check()
         if not self.exact:
@@ -173,7 +158,6 @@ class GP(OnData):
             The network has changed since `fit`, or the noise of new observations is not known.
         """
         inputs = as_inputs(x)
-        sizes = output_sizes(self.kernel.net, inputs)
         cross, prior, lower, alpha = self._blocks(inputs, cov)
         half = solve_half(lower, cross.T)  # L^-1 k: the sum of its squares is the explained variance
         if cov:
@@ -187,6 +171,7 @@ class GP(OnData):
             variance = variance + extra
             posterior = None if posterior is None else posterior + extra * np.eye(len(posterior))
         mean = self.kernel.mean(inputs)[:, None] + cross @ alpha
+        sizes = output_sizes(self.kernel.net, inputs)
         return Prediction(self._shaped(mean), np.sqrt(variance), posterior, sizes)
 
     def sample(
@@ -196,14 +181,10 @@ class GP(OnData):
 
         Parameters
         ----------
-        x
-            New inputs, as for `fit`.
-        samples
-            Number of functions.
-        seed
-            Seed of the random numbers; None draws differently each time.
-        observed
-            Whether to add independent noise to each value.
+        x, observed
+            As for `predict`.
+        samples, seed
+            As for `ns.gp.sample`.
 
         Returns
         -------
@@ -212,10 +193,10 @@ class GP(OnData):
         """
         posterior = self.predict(x, cov=True, observed=observed)
         assert posterior.cov is not None
-        mean = posterior.mean if posterior.mean.ndim == 2 else posterior.mean[:, None]
+        mean = posterior.mean.reshape(len(posterior.mean), -1)
         allowed = len(mean) * (ROUNDING * float(np.abs(posterior.cov).max(initial=0.0)) + self.jitter)
         drawn = mean + root(posterior.cov, allowed) @ _normal(seed, samples, mean.shape)
-        return drawn[:, :, 0] if self.flat else drawn
+        return self._shaped(drawn)
 
     def leave_one_out(self) -> Prediction:
         """Predict the targets of each input from all others, without another fit.
@@ -225,13 +206,11 @@ class GP(OnData):
         """
         # One inverse serves all inputs; a fit without each input would cost n factorisations.
         precision = solve(self.lower, np.eye(len(self.y)))
-        mean, variance, start = self.y.copy(), np.empty(len(self.y)), 0
-        for size in self.sizes:
-            block = slice(start, start + size)
+        mean, variance = self.y.copy(), np.empty(len(self.y))
+        for block in map(slice, np.cumsum(self.sizes) - self.sizes, np.cumsum(self.sizes)):
             covariance = np.linalg.inv(precision[block, block])
             mean[block] -= covariance @ self.alpha[block]
             variance[block] = np.diagonal(covariance)
-            start += size
         return Prediction(self._shaped(mean), np.sqrt(variance), None, self.sizes)
 
     def save(self, path: str | Path) -> None:
@@ -306,8 +285,7 @@ def fit(
     """Condition the Gaussian process of a network on data: fit(K, x, y), or fit(store, y).
 
     Memory holds one copy of the kernel matrix; a matrix that does not fit is refused at once. A store
-    (`ns.gp.store`) contains its inputs, and its matrix stays on disk. `solver` and the parameters after it
-    are for stores.
+    (`ns.gp.store`) contains its inputs, and its matrix stays on disk.
 
     Parameters
     ----------
@@ -324,11 +302,10 @@ def fit(
     params
         Variances that replace the network's, as in `K(x, params=...)`.
     **solving
-        Options for a store. `solver` is "cholesky" (a factor in the store, block by block), "pcg"
-        (preconditioned conjugate gradients) or "auto" ("cholesky" up to 30,000 rows). `memory` limits the
-        bytes of memory, by default 1 GB. `tol` is the largest relative residual of conjugate gradients and
-        `rank` that of their preconditioner. `engine` is a Dask client or the address of a scheduler, by
-        default this process. `progress` is as for `ns.kernel`.
+        For a store: `solver`, "cholesky" (a factor in the store), "pcg" (preconditioned conjugate gradients)
+        or "auto" ("cholesky" up to 30,000 rows); `memory` in bytes, by default 1 GB; `tol`, the largest
+        relative residual of pcg, and `rank`, that of its preconditioner; `engine`, a Dask client or the
+        address of a scheduler; `progress`, as for `ns.kernel`.
 
     Returns
     -------
@@ -369,9 +346,11 @@ def fit(
     check_room(len(table))
     used = arguments.mapping("params", params, '{"W1": 2.0}')
     result = kernel.evaluate(inputs, params=used)
-    least = jitter_of(result) if jitter is None else float(check_noise(jitter))
     if jitter is None:
+        least = needed_jitter(np.diagonal(result.value), result.bound.rms)
         warn_of_jitter(least, level, np.diagonal(result.value))
+    else:
+        least = float(check_noise(jitter))
     nugget, shown = np.maximum(level, least), kernel.options.progress
     lower = cholesky(result.value, nugget, overwrite=True, progress=shown)
     alpha = solve(lower, table - kernel.mean(inputs)[:, None])
@@ -391,11 +370,6 @@ def check_room(rows: int) -> None:
         )
 
 
-def jitter_of(result: Result) -> float:
-    """Return the jitter of a kernel matrix from its error bound."""
-    return needed_jitter(np.diagonal(result.value).astype(np.float64), result.bound.rms)
-
-
 def sample(
     kernel: KernelFn,
     x: InputSet,
@@ -410,26 +384,19 @@ def sample(
     ----------
     kernel, x, params
         As for `fit`.
-    samples
-        Number of functions.
-    seed
-        Seed of the random numbers; None draws differently each time.
+    samples, seed
+        Number of functions, and seed of the random numbers; None draws differently each time.
 
     Returns
     -------
     np.ndarray
         (samples, rows)
-
-    Examples
-    --------
-    >>> import numpy as np, netsor as ns
-    >>> ns.gp.sample(ns.kernel(ns.zoo.mlp(1)), np.eye(3), samples=2, seed=0).shape
-    (2, 3)
     """
     kernel, inputs = as_kernel(kernel), as_inputs(x)
     result = kernel.evaluate(inputs, params=params)
     value = np.asarray(result.value, np.float64)
-    allowed = len(value) * (ROUNDING * float(np.abs(value).max(initial=0.0))) + jitter_of(result)
+    jitter = needed_jitter(np.diagonal(value), result.bound.rms)
+    allowed = len(value) * ROUNDING * float(np.abs(value).max(initial=0.0)) + jitter
     return kernel.mean(inputs) + _normal(seed, samples, (len(value),)) @ root(value, allowed).T
 
 

@@ -29,17 +29,15 @@ NUMBERS = ("flat", "jitter", "exact", "sizes")  # ... and as JSON
 def save(model: GP | Classifier, path: str | Path) -> None:
     """Write a model to a file, atomically.
 
+    The file contains the data, the Cholesky factor, the variances, the options of the kernel, the text of the
+    network's programs, and digests of the user's functions in them, which `load` compares.
+
     Parameters
     ----------
     model
         What `ns.gp.fit` or `ns.gp.classify` returned.
     path
         The path of an .npz file.
-
-    Notes
-    -----
-    The file contains the data, the Cholesky factor, the variances, the options of the kernel, the text of the
-    network's programs, and digests of the user's functions in them, which `load` compares.
     """
     gp = model.gp if isinstance(model, Classifier) else model
     if not isinstance(gp, GP):
@@ -49,13 +47,18 @@ def save(model: GP | Classifier, path: str | Path) -> None:
     arrays: dict[str, np.ndarray] = {name: getattr(gp, name) for name in ARRAYS}
     if isinstance(model, Classifier):
         arrays["classes"] = model.classes
+    inputs = stacked(gp.x)
+    if isinstance(inputs, np.ndarray):
+        names: Any = _pack(inputs, "x", arrays)
+    else:
+        names = [_pack(x, f"x{i}", arrays) for i, x in enumerate(inputs)]
     facts = {
         "format": FORMAT,
         "kernel": _kernel_facts(gp.kernel, gp.x),
         "options": {**asdict(gp.kernel.options), "dtype": np.dtype(gp.kernel.options.dtype).str},
         "params": {name: float(value) for name, value in gp.params.items()},
         **{name: getattr(gp, name) for name in NUMBERS},
-        "x": _pack_all(gp.x, arrays),
+        "x": names,
     }
     arrays["facts"] = np.array(json.dumps(facts))
     there = file("path", path)
@@ -64,16 +67,8 @@ def save(model: GP | Classifier, path: str | Path) -> None:
     write_npz(there, arrays, sealed=True)
 
 
-def _pack_all(inputs: list[Any], arrays: dict[str, np.ndarray]) -> Any:
-    """Add the inputs to `arrays`: one array for inputs of one shape, else one each. Return their names."""
-    table = stacked(inputs)
-    if isinstance(table, np.ndarray):
-        arrays["x"] = table
-        return "x"
-    return [_pack(x, f"x{i}", arrays) for i, x in enumerate(inputs)]
-
-
 def _pack(x: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
+    """Add an input to `arrays`; return its name there, or the names of the parts of a tuple."""
     if isinstance(x, tuple):
         return {"tuple": [_pack(part, f"{name}_{k}", arrays) for k, part in enumerate(x)]}
     arrays[name] = np.asarray(x)
@@ -85,14 +80,16 @@ def _unpack(tree: Any, arrays: Any) -> Any:
 
 
 def load(path: str | Path, net: Network) -> GP | Classifier:
-    """Read a model.
+    """Read a model that `save` wrote.
 
     Parameters
     ----------
     path
-        The path of a file that `save` wrote.
+        The path of the file.
     net
-        The network that the model was fitted with, built again.
+        The network that the model was fitted with, built again: with the same layers, variances and names.
+        User functions must have the same code and constants, and the same values at fixed points, bit for
+        bit.
 
     Returns
     -------
@@ -103,11 +100,6 @@ def load(path: str | Path, net: Network) -> GP | Classifier:
     ------
     DataError
         The file is damaged, or the network differs from the saved one.
-
-    Notes
-    -----
-    The network must have the programs that were saved: the same layers, variances and names. User functions
-    must have the same code and constants, and the same values at fixed points, bit for bit.
     """
     arrays = read_sealed_npz(file("path", path), "Models are written by model.save(path).")
     if "facts" not in arrays:
@@ -136,5 +128,5 @@ def load(path: str | Path, net: Network) -> GP | Classifier:
 
 def _kernel_facts(kernel: KernelFn, inputs: list[Any]) -> dict[str, Any]:
     """The facts that `load` compares."""
-    facts = of_kernel(kernel, list(of_each_shape(inputs)))
+    facts = of_kernel(kernel, of_each_shape(inputs))
     return {name: facts[name] for name in ("kind", "program", "functions", "programs")}

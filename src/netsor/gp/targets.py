@@ -13,9 +13,8 @@ from netsor.arguments import shown
 from netsor.build.joint_program import joint
 from netsor.build.network import Network
 from netsor.errors import DataError
-from netsor.gp.unchanged import Unchanged
-from netsor.lang.program import Program
 from netsor.limits.kernel import KernelFn
+from netsor.limits.rules.output import output_index
 
 
 @dataclass(frozen=True, repr=False)
@@ -38,7 +37,31 @@ class OnData:
         return self.y - self.kernel.mean(self.x)[:, None]
 
     def _shaped(self, table: np.ndarray) -> np.ndarray:
-        return table[:, 0] if self.flat else table
+        """A table (..., d) without its last axis, if the targets were given without it."""
+        return table[..., 0] if self.flat else table
+
+
+class Unchanged:
+    """The state of a network, and of all that its code reads, at the time of its kernel matrix.
+
+    kernel  None while an estimator is pickled without it
+    """
+
+    def __init__(self, kernel: KernelFn | None) -> None:
+        self.kernel, self.state = kernel, kernel and kernel.net.state()
+        self.programs = [] if kernel is None else [p for p in kernel.programs() if not p.changed]
+
+    def check(self) -> None:
+        """Raise a DataError if the network has changed: its covariances would not fit the matrix."""
+        if self.kernel and (self.kernel.net.state() != self.state or any(p.changed for p in self.programs)):
+            raise DataError(
+                f"the network `{self.kernel.net.name}` has changed since its kernel matrix was computed",
+                remedy="A variance, global, attribute or closure variable that its code reads has another "
+                "value. Set it back, or compute the matrix again.",
+            )
+
+    def __reduce__(self):
+        return Unchanged, (self.kernel,)  # states are valid in one process; unpickling a network checks it
 
 
 def as_kernel(kernel: object) -> KernelFn:
@@ -51,19 +74,11 @@ def as_kernel(kernel: object) -> KernelFn:
 def output_sizes(net: Network, inputs: list[Any]) -> tuple[int, ...]:
     """The number of output scalars of each input."""
     joined = joint(net, inputs)
-    sizes = [0] * len(inputs)
+    program, sizes = joined.program, {}
     for group in joined.groups:
-        size = sum(_scalars(joined.program, o) for o in group.outputs)
-        for member in group.members:
-            sizes[member] = size
-    return tuple(sizes)
-
-
-def _scalars(program: Program, output: int) -> int:
-    """The number of scalars of an Output statement."""
-    term = program.outputs[output].terms[0]
-    readout, operand = program.types[term.readout].index, program.types[term.operand].index
-    return prod(readout[term.aligned :]) * prod(operand[term.aligned :])
+        size = sum(prod(output_index(program, program.outputs[o])) for o in group.outputs)
+        sizes |= dict.fromkeys(group.members, size)
+    return tuple(sizes[i] for i in range(len(inputs)))
 
 
 def arrange(y: object, sizes: tuple[int, ...]) -> tuple[np.ndarray, bool]:
@@ -89,7 +104,11 @@ def arrange(y: object, sizes: tuple[int, ...]) -> tuple[np.ndarray, bool]:
             table = table.reshape(-1)
     rows = sum(sizes)
     if table.ndim not in (1, 2) or len(table) != rows or table.size == 0:
-        raise DataError(f"the targets have shape {table.shape}", remedy=_wanted(sizes))
+        more = "." if rows == len(sizes) else ", or a list with one array per input."
+        raise DataError(
+            f"the targets have shape {table.shape}",
+            remedy=f"{len(sizes)} inputs have {rows} outputs: give ({rows},) or ({rows}, d){more}",
+        )
     if not np.isfinite(table).all():
         where = tuple(int(k) for k in np.argwhere(~np.isfinite(table))[0])
         raise DataError(
@@ -123,12 +142,6 @@ def reals(y: object, what: str) -> np.ndarray:
             f"{what} are not real numbers in an array",
             remedy="Give numbers; for targets of different lengths a list with one array per input.",
         ) from None
-
-
-def _wanted(sizes: tuple[int, ...]) -> str:
-    rows = sum(sizes)
-    plain = f"{len(sizes)} inputs have {rows} outputs: give ({rows},) or ({rows}, d)"
-    return plain + ("." if rows == len(sizes) else ", or a list with one array per input.")
 
 
 def check_consistent(inputs: list[Any], sizes: tuple[int, ...], y: np.ndarray) -> None:

@@ -41,8 +41,8 @@ class Trained(OnData):
     ----------
     kernel, tangent
         K and Theta of the network.
-    x, y, sizes
-        Inputs, targets (rows, columns), and number of rows per input.
+    x, y, sizes, flat
+        As for `GP`.
     rate, time
         Rate of gradient flow, and default time of predictions.
     nugget : float
@@ -85,12 +85,10 @@ class Trained(OnData):
 
         Parameters
         ----------
-        x
-            New inputs, as for `ns.gp.fit`.
+        x, cov
+            As for `GP.predict`.
         time
             The time of training; by default that of `train`.
-        cov
-            Whether to return the covariance of all rows, too.
 
         Returns
         -------
@@ -120,12 +118,9 @@ class Trained(OnData):
         return predictions
 
     def loss(
-        self,
-        times: ArrayLike,
-        x: InputSet | None = None,
-        y: ArrayLike | Sequence[ArrayLike] | None = None,
+        self, times: ArrayLike, x: InputSet | None = None, y: ArrayLike | Sequence[ArrayLike] | None = None
     ) -> np.ndarray:
-        """Return E |f_t - y|^2 / (2 size) over the ensemble, on the training set or another one.
+        """Return E |f_t - y|^2 / (2 size) over the ensemble, in the shape of `times`.
 
         Parameters
         ----------
@@ -133,11 +128,6 @@ class Trained(OnData):
             A time, or an array of them.
         x, y
             Inputs and targets; by default those of training.
-
-        Returns
-        -------
-        np.ndarray
-            The loss at each time, in the shape of `times`.
         """
         if (x is None) != (y is None):
             raise DataError(
@@ -148,9 +138,8 @@ class Trained(OnData):
         asked = [_check_time(float(time)) for time in reals(times, "the times").reshape(-1)]
         losses = []
         for prediction in self._predictions(inputs, asked):
-            mean = prediction.mean.reshape(len(wanted), -1)
-            spread = mean.shape[1] * np.sum(prediction.std**2)
-            losses.append((np.sum((mean - wanted) ** 2) + spread) / (2 * wanted.size))
+            bias = prediction.mean.reshape(wanted.shape) - wanted
+            losses.append(np.sum(bias**2 + prediction.std[:, None] ** 2) / (2 * wanted.size))
         return np.reshape(losses, np.shape(times))
 
     def _progress(self, spectrum: tuple[np.ndarray, np.ndarray], time: float) -> np.ndarray:
@@ -160,17 +149,14 @@ class Trained(OnData):
         """
         values, vectors = spectrum
         speeds = np.clip(values, 0.0, None) + self.nugget  # negative eigenvalues are rounding
-        if time == inf:
-            if not np.all(speeds > 0):
-                raise InferenceError(
-                    "the tangent kernel is singular", remedy="Give a noise > 0, or a finite time."
-                )
-            factors = 1 / speeds
-        else:
-            elapsed = self.rate * time / self.y.size
-            # expm1 keeps its digits for small arguments; (1 - exp(-t s)) / s tends to t for s -> 0.
-            safe = np.where(speeds > 0, speeds, 1.0)
-            factors = np.where(speeds > 0, -np.expm1(-elapsed * safe) / safe, elapsed)
+        elapsed = self.rate * time / self.y.size
+        if elapsed == inf and not np.all(speeds > 0):
+            raise InferenceError(
+                "the tangent kernel is singular", remedy="Give a noise > 0, or a finite time."
+            )
+        # expm1 keeps its digits for small arguments; (1 - exp(-t s)) / s tends to t for s -> 0.
+        safe = np.where(speeds > 0, speeds, 1.0)
+        factors = np.where(speeds > 0, -np.expm1(-elapsed * safe) / safe, elapsed)
         return (vectors * factors) @ vectors.T
 
     def _blocks(self, inputs: list[Any]) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, np.ndarray]]:
@@ -258,9 +244,8 @@ def train(
     nugget = max(level, jitter)
     exact = prior.plan.exact and theta.plan.exact
     _check_time(time)
-    return Trained(
-        plain, inputs, sizes, table, flat, moving, rate, time, nugget, exact, prior.value, theta.value
-    )
+    values = prior.value, theta.value
+    return Trained(plain, inputs, sizes, table, flat, moving, rate, time, nugget, exact, *values)
 
 
 def _check_time(time: float) -> float:

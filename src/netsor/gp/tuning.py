@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,11 +14,10 @@ from netsor import arguments
 from netsor.build.joint_program import as_inputs
 from netsor.errors import DataError, warn
 from netsor.gp.factor import InferenceError, check_noise
-from netsor.gp.gradient import jax_runs
-from netsor.gp.objective import FAILED, NOISE, Objective, ValueAndGradient
+from netsor.gp.gradient import jax_runs, tied_groups
+from netsor.gp.objective import FAILED, NOISE, Objective
 from netsor.gp.regression import GP, fit
 from netsor.gp.targets import arrange, as_kernel, output_sizes
-from netsor.gp.tied import tied_groups
 from netsor.limits.inputs import InputSet
 from netsor.limits.kernel import KernelFn
 from netsor.progress import bar
@@ -96,13 +95,11 @@ def tune(
     bounds
         The smallest and the largest value of each variance.
     method
-        "jax": L-BFGS with compiled gradients. "differences": L-BFGS with differences of kernels on fixed
-        sample points. "nelder-mead": without derivatives. "auto": "jax" if it is installed, the kernel has
-        exact methods and it compiles in seconds, else "differences".
-    restarts
-        Number of additional searches from random points near the start. The best search counts.
-    seed
-        Seed of these points.
+        "jax" or "differences": L-BFGS with compiled gradients, or differences of kernels on fixed sample
+        points. "nelder-mead": without derivatives. "auto": "jax" if it is installed, the kernel has exact
+        methods and it compiles in seconds, else "differences".
+    restarts, seed
+        Number of additional searches from random points near the start, and their seed. The best counts.
     steps
         The most iterations of a search.
     progress
@@ -149,37 +146,40 @@ def tune(
     if method == "auto":
         runs = objective.exact and jax_runs(kernel, inputs, objective.network_part(values))
         method = "jax" if runs else "differences"
-    most = arguments.whole("steps", steps, 1)
-    with _shown(progress) as tell:
-        search = _Search(objective, method, limits, most, tell)
+    user = progress if callable(progress) else None
+    shown = False if user else arguments.flag("progress", progress, or_none=True)
+    with bar(shown, 0, "tuning") as advance:
+        most = arguments.whole("steps", steps, 1)
+        search = _Search(objective, method, limits, most, user, advance)
         best = search.best(arguments.whole("restarts", restarts, 0), arguments.seed(seed))
     variances = {name: float(value) for name, value in objective.unpack(best.x).items()}
     _warn_of_bounds(objective, best.x, limits)
     model = fit(kernel, inputs, y, noise=variances["noise"], params=objective.network_part(variances))
     return Tuned(
-        model,
-        model.params,
-        variances["noise"],
-        model.log_marginal_likelihood(),
-        -search.first,
-        method,
-        search.evaluations,
-        bool(best.success),
-        str(best.message),
+        model=model,
+        params=model.params,
+        noise=variances["noise"],
+        value=model.log_marginal_likelihood(),
+        start=search.values[0],
+        method=method,
+        evaluations=search.evaluations,
+        converged=bool(best.success),
+        message=str(best.message),
     )
 
 
 @dataclass(eq=False)
 class _Search:
-    """Runs SciPy's optimisers, and counts kernel matrices."""
+    """Runs SciPy's optimisers, counts kernel matrices, and reports to a user's function or a progress bar."""
 
     objective: Objective
     method: str
     limits: tuple[float, float]
     steps: int
-    tell: Progress
+    user: Progress | None
+    advance: Callable[[str], None]
     evaluations: int = 0
-    first: float = np.nan
+    values: list[float] = field(default_factory=list)  # log likelihoods
 
     def best(self, restarts: int, seed: int) -> OptimizeResult:
         """Run the searches from the start and from random points near it, and return the best."""
@@ -195,28 +195,29 @@ class _Search:
         return best
 
     def run(self, theta: np.ndarray) -> OptimizeResult:
+        """Search from theta (k,)."""
         if not len(theta):
-            self.first = self.objective.value(theta)
-            return OptimizeResult(x=theta, fun=self.first, success=True, message="nothing is free")
-        if self.method == "nelder-mead":
-            return self._without_gradient(theta)
-        if self.method == "jax":
-            return self._with_gradient(self.objective.with_jax(), theta, np.ones(len(theta)), 1)
-        kernels = self.objective.kernels_per_gradient
-        units = self.objective.uncertainties(theta)
-        self.evaluations += kernels
-        return self._with_gradient(self.objective.with_differences, theta, units, kernels)
+            self.values.append(-self.objective.value(theta))
+            return OptimizeResult(x=theta, fun=-self.values[0], success=True, message="nothing is free")
+        return self._without_gradient(theta) if self.method == "nelder-mead" else self._with_gradient(theta)
 
     def count(self, kernels: int, value: float) -> None:
         """Count the kernels of an evaluation, and report its value."""
         self.evaluations += kernels
-        self.first = value if np.isnan(self.first) else self.first
-        self.tell(self.evaluations, -value)
+        self.values.append(-value)
+        if self.user:
+            self.user(self.evaluations, -value)
+        else:
+            self.advance(f"log marginal likelihood {max(self.values):.6g}")
 
-    def _with_gradient(
-        self, function: ValueAndGradient, theta: np.ndarray, units: np.ndarray, kernels: int
-    ) -> OptimizeResult:
-        """Run L-BFGS from theta (k,), in units (k,) that make all directions about equally steep."""
+    def _with_gradient(self, theta: np.ndarray) -> OptimizeResult:
+        """Run L-BFGS, in units that make all directions about equally steep."""
+        if self.method == "jax":
+            function, units, kernels = self.objective.with_jax(), np.ones(len(theta)), 1
+        else:
+            function, units = self.objective.with_differences, self.objective.uncertainties(theta)
+            kernels = self.objective.kernels_per_gradient
+            self.evaluations += kernels  # those of the uncertainties
 
         def scaled(u: np.ndarray) -> tuple[float, np.ndarray]:
             value, slope = function(theta + units * u)
@@ -224,22 +225,22 @@ class _Search:
             return value, units * slope
 
         low, high = self.limits
-        # The likelihood of a sampled kernel varies with its points, typically by more than this tolerance.
-        patience = _Patience(3, 1e-6 if self.objective.exact else 1e-2)
-        result = minimize(
+        result = _minimize(
             scaled,
             np.zeros(len(theta)),
+            3,
+            # The likelihood of a sampled kernel varies with its points, typically by more than this.
+            1e-6 if self.objective.exact else 1e-2,
             jac=True,
             method="L-BFGS-B",
-            bounds=[((low - t) / unit, (high - t) / unit) for t, unit in zip(theta, units, strict=True)],
+            bounds=list(zip((low - theta) / units, (high - theta) / units, strict=True)),
             options={"maxiter": self.steps, "ftol": 1e-12, "gtol": 1e-6, "maxls": 10},
-            callback=patience,
         )
         result.x = np.clip(theta + units * result.x, *self.limits)
-        return patience.judge(result)
+        return result
 
     def _without_gradient(self, theta: np.ndarray) -> OptimizeResult:
-        """Run Nelder and Mead's search from theta (k,)."""
+        """Run Nelder and Mead's search."""
 
         def value(theta: np.ndarray) -> float:
             result = self.objective.value(theta)
@@ -249,7 +250,6 @@ class _Search:
         size, enough = len(theta), 1e-4  # in units of log likelihood: a simplex resolves no smaller gains
         corners = np.vstack([theta, theta + np.eye(size)])  # one unit of log variance along each axis
         corners[1:][corners[1:] > self.limits[1]] -= 2.0
-        patience = _Patience(20 * (size + 1), enough)
         options = {
             "maxiter": self.steps * size,
             "maxfev": 2 * self.steps * size,
@@ -258,33 +258,26 @@ class _Search:
             "initial_simplex": corners,
             "adaptive": size > 4,
         }
-        box = [self.limits] * size
-        return patience.judge(
-            minimize(value, theta, method="Nelder-Mead", bounds=box, options=options, callback=patience)
-        )
+        search = {"method": "Nelder-Mead", "bounds": [self.limits] * size, "options": options}
+        return _minimize(value, theta, 20 * (size + 1), enough, **search)
 
 
-@dataclass(eq=False)
-class _Patience:
-    """Ends a search by SciPy when `iterations` iterations together gain less than `enough`."""
+def _minimize(function: Any, start: np.ndarray, window: int, enough: float, **options: Any) -> OptimizeResult:
+    """SciPy's `minimize`, converged also when `window` iterations together gain less than `enough`."""
+    values: list[float] = []
 
-    iterations: int
-    enough: float
-    values: list[float] = field(default_factory=list)
-    ended: bool = False
+    def converged() -> bool:
+        return len(values) > window and values[-1 - window] - values[-1] < enough
 
-    def __call__(self, intermediate_result: OptimizeResult) -> None:
-        self.values.append(float(intermediate_result.fun))
-        recent = self.values[-1 - self.iterations :]
-        self.ended = len(recent) > self.iterations and recent[0] - recent[-1] < self.enough
-        if self.ended:
+    def watch(intermediate_result: OptimizeResult) -> None:
+        values.append(float(intermediate_result.fun))
+        if converged():
             raise StopIteration  # SciPy's way to end a search
 
-    def judge(self, result: OptimizeResult) -> OptimizeResult:
-        """Mark a search that this object ended as converged."""
-        if self.ended:
-            result.success, result.message = True, "converged"
-        return result
+    result = minimize(function, start, callback=watch, **options)
+    if converged():
+        result.success, result.message = True, "converged"
+    return result
 
 
 def _warn_of_bounds(objective: Objective, theta: np.ndarray, limits: tuple[float, float]) -> None:
@@ -329,20 +322,3 @@ def _bounds(bounds: tuple[float, float]) -> tuple[float, float]:
     low = arguments.number("bounds=(low, high): low", bounds[0], above=0, remedy=remedy)
     high = arguments.number("bounds=(low, high): high", bounds[1], above=low, remedy=remedy)
     return float(np.log(low)), float(np.log(high))
-
-
-@contextmanager
-def _shown(progress: bool | Progress | None) -> Iterator[Progress]:
-    """Yield the function that reports each evaluation: the user's, or a progress bar."""
-    if callable(progress):
-        yield progress
-        return
-    best = -np.inf
-    with bar(arguments.flag("progress", progress, or_none=True), 0, "tuning") as advance:
-
-        def tell(_: int, value: float) -> None:
-            nonlocal best
-            best = max(best, value)
-            advance(f"log marginal likelihood {best:.6g}")
-
-        yield tell

@@ -27,7 +27,7 @@ from netsor.arguments import shown
 from netsor.build.joint_program import joint
 from netsor.build.network import Network
 from netsor.errors import DataError
-from netsor.gp.tied import tied_groups
+from netsor.gp.gradient import tied_groups
 from netsor.lang.program import MatrixLaw, Normal
 from netsor.lang.types import A
 from netsor.limits import kernel

@@ -58,10 +58,9 @@ def plan(program: Program, fuse: bool = True) -> list[tuple[Step, list[str]]]:
 
     fuse  whether to fuse matrix products that only a window reads with their windows
     """
-    steps = _fuse_convolutions(program) if fuse else list(program.definitions.values())
     needed = {t.operand for s in program.outputs for t in s.terms}
     out: list[tuple[Step, list[str]]] = []
-    for step in reversed(steps):
+    for step in reversed(_fuse_convolutions(program) if fuse else list(program.definitions.values())):
         used = [step.matrix, *refs(step.operand)] if isinstance(step, Convolve) else used_by(step)
         out.append((step, [name for name in used if name not in needed]))
         needed.update(used)
@@ -81,13 +80,12 @@ def _fuse_convolutions(program: Program) -> list[Step]:
                 if product and len(program.types[product[0]].index) == dict(attrs)["dims"]:
                     fused[name] = Convolve(name, *product, attrs)
                     windows[node] = source
-    steps: list[Step] = []
-    for s in program.definitions.values():
-        if windows and isinstance(s, LinComb):
-            steps.append(replace(s, expr=transform(s.expr, lambda ref: ref, windows)))
-        else:
-            steps.append(fused.get(s.name, s))
-    return steps
+    return [
+        replace(s, expr=transform(s.expr, lambda ref: ref, windows))
+        if windows and isinstance(s, LinComb)
+        else fused.get(s.name, s)
+        for s in program.definitions.values()
+    ]
 
 
 def _readings(s: Statement) -> list[str]:
@@ -123,10 +121,8 @@ def forward(
     keep     whether to return all variables
     """
     dtype = next((w.dtype for w in weights.values()), np.dtype(float))
-    values: Values = {}
-    for name, array in program.data.items():
-        given = (data or program.data)[name]
-        values[name] = Block(np.asarray(given, dtype), array.ndim)
+    given = data or program.data
+    values = {name: Block(np.asarray(given[name], dtype), a.ndim) for name, a in program.data.items()}
     types = program.types
     for step, done in steps or plan(program, fuse=not keep):
         block = _step(step, values, weights, types)
@@ -200,20 +196,10 @@ def _convolve(w: np.ndarray, x: Block, *, dims: int, **options: Any) -> Block:
         part, target = x.array, [slice(None)] * out.ndim
         for d, (where, exists) in enumerate(spots):
             alive = np.flatnonzero(exists[j[d]])
-            part = _take_range(part, where[j[d]][alive], first + d)
+            part = np.take(part, where[j[d]][alive], axis=first + d)
             target[first + d] = slice(alive[0], alive[-1] + 1) if len(alive) else slice(0, 0)
         out[tuple(target)] += np.tensordot(part, w[j], (-1, -1))
     return Block(out, x.rank, True)
-
-
-def _take_range(x: np.ndarray, where: np.ndarray, axis: int) -> np.ndarray:
-    """Take members along an axis: a view if they are evenly spaced, else a copy."""
-    steps = np.unique(np.diff(where))
-    if len(where) > 0 and len(steps) <= 1 and (len(steps) == 0 or steps[0] > 0):
-        key = [slice(None)] * x.ndim
-        key[axis] = slice(where[0], where[-1] + 1, int(steps[0]) if len(steps) else 1)
-        return x[tuple(key)]
-    return np.take(x, where, axis=axis)
 
 
 def _average(expr: Expr, values: Values) -> Block:
@@ -221,17 +207,12 @@ def _average(expr: Expr, values: Values) -> Block:
     if isinstance(expr, Apply) and expr.op is mul:
         factors = [evaluate(a, values) for a in expr.args]
         if all(f.vector for f in factors):
-            arrays, rank, _ = align(factors)
-            return Block(_inner(*arrays) / arrays[0].shape[-1], rank)
+            (a, b), rank, _ = align(factors)
+            if min(a.ndim, b.ndim) > 2 and a.shape[-2] == 1 and b.shape[-3] == 1:  # q_i . k_j
+                return Block(a[..., 0, :] @ b[..., 0, :, :].swapaxes(-1, -2) / a.shape[-1], rank)
+            return Block(np.vecdot(a, b) / a.shape[-1], rank)
     x = evaluate(expr, values)
     return Block(x.array.mean(axis=-1), x.rank)
-
-
-def _inner(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """sum_n a[..., n] b[..., n] with broadcasting."""
-    if min(a.ndim, b.ndim) > 2 and a.shape[-2] == 1 and b.shape[-3] == 1:  # q_i . k_j is a matrix product
-        return a[..., 0, :] @ b[..., 0, :, :].swapaxes(-1, -2)
-    return np.vecdot(a, b)
 
 
 def check_finite(values: np.ndarray) -> None:

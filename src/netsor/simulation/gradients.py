@@ -22,18 +22,18 @@ from netsor.errors import SimulationError
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, Ref, subtrees
-from netsor.lang.functions import MIXINGS, d_batchnorm
+from netsor.lang.functions import MIXINGS
 from netsor.lang.index_maps import contract
 from netsor.lang.input_laws import input_covariance
 from netsor.lang.learning_rates import GivenRates, Rates
 from netsor.lang.numerical_derivatives import directional, partial_of
-from netsor.lang.ops import Function, IndexMap, Mixing, Op, axes_of
+from netsor.lang.ops import Function, Mixing, Op, axes_of
 from netsor.lang.program import Embedding, Input, MatMul, MatrixLaw, Moment, Output
 from netsor.lang.symbolic_derivatives import partial_derivatives
 from netsor.lang.types import A
 from netsor.simulation.forward import Values, forward
 from netsor.simulation.simulate import SimulationRun
-from netsor.simulation.weights import Weights, refuse_memory
+from netsor.simulation.weights import Weights, matrix_shape, refuse_memory
 
 Adjoints = dict[Any, np.ndarray]
 
@@ -73,8 +73,7 @@ def empirical_ntk(
     """
     wrapped = net if isinstance(net, TangentNetwork) else tangent_of(net, rates)
     run = SimulationRun(wrapped.net, x, width, dtype)
-    directions = wrapped.rates_of(run.joint.parameters)
-    shape = run.rows, run.rows
+    directions, shape = wrapped.rates_of(run.joint.parameters), (run.rows, run.rows)
     return run.sample(samples, seed, progress, shape, lambda rng: _ntk(run, run.draw(rng), directions))
 
 
@@ -95,8 +94,7 @@ def _ntk(run: SimulationRun, weights: Weights, rates: Rates) -> np.ndarray:
         table = _rows(run, name, gradients)
         if isinstance(s.law, MatrixLaw):
             assert isinstance(s.type, A)
-            cols = run.widths[s.type.cols] if isinstance(s.type.cols, str) else s.type.cols
-            total += s.law.var / cols * (table @ table.T)
+            total += s.law.var / matrix_shape(s.type, run.widths)[1] * (table @ table.T)
         else:
             cov = input_covariance(run.program, s, s)
             assert cov is not None
@@ -143,14 +141,10 @@ class _Gradients:
                     self.of[s.name] = adjoint
                 case MatMul(matrix=matrix, operand=operand, aligned=aligned):
                     self.add_outer(matrix, adjoint, values[operand], aligned)
-                    self.add(Ref(operand), self.back(matrix, adjoint, values[operand], aligned))
+                    self.add(operand, self.back(matrix, adjoint, values[operand], aligned))
                 case Moment():
-                    vector = evaluate(s.expr, values).array
-                    self.expression(
-                        s.expr,
-                        np.broadcast_to(adjoint[..., None], (*adjoint.shape, vector.shape[-1]))
-                        / vector.shape[-1],
-                    )
+                    n = evaluate(s.expr, values).array.shape[-1]
+                    self.expression(s.expr, np.repeat(adjoint[..., None] / n, n, axis=-1))
                 case _:
                     self.expression(s.expr, adjoint)
 
@@ -166,12 +160,11 @@ class _Gradients:
             adjoint = np.zeros((len(readout), vectors, self.members, shared, vectors, n), v.dtype)
             for j in range(vectors):
                 adjoint[:, j, :, :, j] = readout[:, None]
-            self.add(Ref(t.operand), adjoint.reshape(self.scalars, self.members, *y.index, n))
+            self.add(t.operand, adjoint.reshape(self.scalars, self.members, *y.index, n))
 
-    def add(self, node: Expr, adjoint: np.ndarray) -> None:
+    def add(self, name: str, adjoint: np.ndarray) -> None:
         """Add to the adjoint of a variable."""
-        assert isinstance(node, Ref)
-        self.adjoints[node.name] = self.adjoints.get(node.name, 0) + adjoint
+        self.adjoints[name] = self.adjoints.get(name, 0) + adjoint
 
     def add_outer(self, matrix: str, delta: np.ndarray, h: Block, aligned: int) -> None:
         """Add df/dW = sum of delta h^T over the vectors h that W multiplies."""
@@ -207,95 +200,40 @@ class _Gradients:
             node_adjoint = adjoints.pop(node)
             if isinstance(node, Ref):
                 if node.name not in self.program.data:
-                    self.add(node, node_adjoint)
+                    self.add(node.name, node_adjoint)
                 continue
-            for arg, part in zip(node.args, self.arguments(node, node_adjoint), strict=True):
-                if part is not None:
+            blocks = [evaluate(a, self.values) for a in node.args]
+            for k, arg in enumerate(node.args):
+                if any(isinstance(n, Ref) and n.name not in self.program.data for n in subtrees(arg)):
+                    part = self.argument(node_adjoint, node, blocks, k)
                     adjoints[arg] = adjoints.get(arg, 0) + part
 
-    def arguments(self, e: Apply, adjoint: np.ndarray) -> list[np.ndarray | None]:
-        """Propagate an adjoint to the arguments of an operation; None for constants."""
-        blocks = [evaluate(a, self.values) for a in e.args]
-        moves = [self.moves(a) for a in e.args]
+    def argument(self, adjoint: np.ndarray, e: Apply, blocks: list[Block], k: int) -> np.ndarray:
+        """Propagate the adjoint of an operation to its argument k."""
         if isinstance(e.op, Function):
-            return [
-                self.reduced(adjoint, e, slope, block) if move else None
-                for slope, block, move in zip(self.slopes(e, e.op), blocks, moves, strict=True)
-            ]
+            slope = (
+                partial_derivatives(e.op, e.args, e.options)[k]
+                if e.op.about(e.options).derivative is not None
+                else Apply(partial_of(e.op, k), e.args, e.attrs)
+            )
+            whole = evaluate(e, self.values)
+            array = adjoint * evaluate(slope, self.values).lift(whole.rank, whole.vector)
+            return _summed(array, whole.rank, whole.vector, blocks[k])
         if e.op is contract:
-            return self.contracted(adjoint, blocks, moves)
-        if isinstance(e.op, IndexMap):
-            return [self.mapped(adjoint, e, blocks, k) if move else None for k, move in enumerate(moves)]
-        assert isinstance(e.op, Mixing)
-        return [self.mixed(adjoint, e, e.op, blocks), *[None] * (len(blocks) - 1)]
+            return _contracted(adjoint, blocks[0], blocks[1], k)
+        if isinstance(e.op, Mixing):
+            return self.mixed(adjoint, e, e.op, blocks[0])
+        # Apply the transpose of a linear map on index axes.
+        matrix, arg = _matrix(e.op, e.attrs, tuple(b.index for b in blocks), k), blocks[k]
+        width = adjoint.shape[-1:] if arg.vector else ()
+        flat = adjoint.reshape(self.scalars, self.members, matrix.shape[1], prod(width))
+        return np.matmul(matrix, flat).reshape(self.scalars, self.members, *arg.index, *width)
 
-    def moves(self, e: Expr) -> bool:
-        """Whether an expression depends on parameters."""
-        return any(isinstance(n, Ref) and n.name not in self.program.data for n in subtrees(e))
-
-    @staticmethod
-    def slopes(e: Apply, op: Function) -> list[Expr]:
-        if op.about(e.options).derivative is not None:
-            return list(partial_derivatives(op, e.args, e.options))
-        return [Apply(partial_of(op, k), e.args, e.attrs) for k in range(op.arity)]
-
-    def reduced(self, adjoint: np.ndarray, e: Apply, slope: Expr, arg: Block) -> np.ndarray:
-        """adjoint * slope, summed over the axes along which the argument was broadcast."""
-        factor = evaluate(slope, self.values)
-        whole = evaluate(e, self.values)
-        array = adjoint * (
-            factor.array if isinstance(factor.array, float) else factor.lift(whole.rank, whole.vector)
-        )
-        return _summed(array, whole, arg)
-
-    def contracted(self, adjoint: np.ndarray, blocks: list[Block], moves: list[bool]) -> list[Any]:
-        """For y_i = sum_j M_ij x_j: df/dx = M^T df/dy, and df/dM = df/dy x^T."""
-        m, x = blocks
-        vector = x.vector
-        a = adjoint if vector else adjoint[..., None]  # (scalars, members, index..., i, n)
-        xs = x.array if vector else x.array[..., None]
-        to_x = to_m = None
-        if moves[1]:
-            rank = max(m.rank - 1, x.rank)
-            lifted = np.swapaxes(m.lift(rank + 1, False), -1, -2)
-            part = np.matmul(lifted, a)
-            to_x = _summed(part if vector else part[..., 0], Block(part, rank, vector), x)
-        if moves[0]:
-            rank = max(m.rank - 1, x.rank)
-            full = Block(xs, x.rank, True).lift(rank, True)
-            part = np.matmul(a, np.swapaxes(full, -1, -2))
-            to_m = _summed(part, Block(part, rank + 1, False), m)
-        return [to_m, to_x]
-
-    def mapped(self, adjoint: np.ndarray, e: Apply, blocks: list[Block], k: int) -> np.ndarray:
-        """Apply the transpose of a linear map on index axes."""
-        matrix = _matrix(e.op, e.attrs, tuple(b.index for b in blocks), k)
-        arg = blocks[k]
-        tail = adjoint.shape[-1:] if arg.vector else (1,)
-        flat = adjoint.reshape(self.scalars, self.members, matrix.shape[1], *tail)
-        return np.matmul(matrix, flat).reshape(
-            self.scalars, self.members, *arg.index, *(tail if arg.vector else ())
-        )
-
-    def mixed(self, adjoint: np.ndarray, e: Apply, op: Mixing, blocks: list[Block]) -> np.ndarray:
+    def mixed(self, adjoint: np.ndarray, e: Apply, op: Mixing, x: Block) -> np.ndarray:
         """Apply the transposed Jacobian of a function that mixes members.
 
         The Jacobians of softmax and batchnorm are symmetric, so the formulas are those of their tangents.
         """
-        x = blocks[0]
-        if "axis" not in e.options:
-            raise fail(
-                f"`{op.name}` of several arguments in a program",
-                "ns.empirical_ntk takes networks, whose functions of members run along an axis.",
-                SimulationError,
-            )
-        if op is d_batchnorm:
-            raise fail(
-                "the gradient of a derivative of batchnorm",
-                "ns.empirical_ntk takes networks, and not their tangents, with batchnorm.",
-                SimulationError,
-            )
-        options = {name: value for name, value in e.options.items() if name != "axis"}
         axes = tuple(x.axis(a) for a in axes_of(e.options["axis"], x.rank))
         if op.user:
             return self.directions(adjoint, e, op, x, axes)
@@ -309,9 +247,8 @@ class _Gradients:
         along = np.sum(y * adjoint, axis=axes, keepdims=True)
         if op.name == "softmax":
             return y * (adjoint - along)
-        size = prod(x.array.shape[a] for a in axes)
-        centred = x.array - x.array.mean(axis=axes, keepdims=True)
-        deviation = np.sqrt((centred**2).mean(axis=axes, keepdims=True) + options.get("eps", 0.0))
+        size, eps = prod(x.array.shape[a] for a in axes), e.options.get("eps", 0.0)
+        deviation = np.sqrt(x.array.var(axis=axes, keepdims=True) + eps)
         return (adjoint - adjoint.mean(axis=axes, keepdims=True) - y * along / size) / deviation
 
     def directions(
@@ -325,19 +262,28 @@ class _Gradients:
                 key[a] = i
             one = np.zeros_like(x.array)
             one[tuple(key)] = 1.0
-            moved = slope.run(x, Block(one, x.rank, x.vector), axis=e.options["axis"]).array
-            part = adjoint * moved
+            part = adjoint * slope.run(x, Block(one, x.rank, x.vector), axis=e.options["axis"]).array
             full[(..., *key[-(x.rank + 1) :])] = part if op.reduces else part.sum(axis=axes)
         return full
 
 
-def _summed(array: np.ndarray, whole: Block, arg: Block) -> np.ndarray:
-    """Sum an adjoint of the shape of `whole` over the axes along which `arg` was broadcast."""
-    if whole.vector and not arg.vector:
+def _contracted(adjoint: np.ndarray, m: Block, x: Block, k: int) -> np.ndarray:
+    """For y_i = sum_j M_ij x_j: df/dM = df/dy x^T (k = 0), and df/dx = M^T df/dy (k = 1)."""
+    column = x if x.vector else Block(x.array[..., None], x.rank, True)
+    a = adjoint if x.vector else adjoint[..., None]  # (scalars, members, index..., i, n)
+    rank = max(m.rank - 1, x.rank)
+    if k == 0:
+        return _summed(a @ np.swapaxes(column.lift(rank, True), -1, -2), rank + 1, False, m)
+    part = _summed(np.swapaxes(m.lift(rank + 1, False), -1, -2) @ a, rank, True, column)
+    return part if x.vector else part[..., 0]
+
+
+def _summed(array: np.ndarray, rank: int, vector: bool, arg: Block) -> np.ndarray:
+    """Sum an adjoint with `rank` index axes over the axes along which `arg` was broadcast."""
+    if vector and not arg.vector:
         array = array.sum(axis=-1)
-    first = array.ndim - whole.rank - (1 if arg.vector else 0)
-    extra = whole.rank - arg.rank
-    array = array.sum(axis=tuple(range(first, first + extra)))
+    first = array.ndim - rank - arg.vector
+    array = array.sum(axis=tuple(range(first, first + rank - arg.rank)))
     index = array.shape[first : first + arg.rank]
     narrow = tuple(first + k for k, (n, m) in enumerate(zip(index, arg.index, strict=True)) if n != m)
     return array.sum(axis=narrow, keepdims=True)

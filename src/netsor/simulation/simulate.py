@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import product
+from itertools import count, islice, product
 from math import prod
 from typing import Any
 
@@ -16,8 +16,7 @@ from netsor.build.network import Network
 from netsor.build.source_lines import fail
 from netsor.errors import SimulationError
 from netsor.lang.input_laws import input_covariance
-from netsor.lang.program import Input, Output, Program, used_by
-from netsor.lang.types import G
+from netsor.lang.program import Input, Program, used_by
 from netsor.progress import bar
 from netsor.simulation.forward import Values, check_finite, forward, plan
 from netsor.simulation.weights import Weights, check_memory, draw, refuse_memory, resolve_widths
@@ -50,8 +49,7 @@ def simulate(
     dtype
         `np.float32` halves memory and time.
     progress
-        Whether to show a progress bar; in a log file, a line every ten seconds. By default, bars appear after
-        two seconds.
+        Whether to show a progress bar; by default after two seconds. In a log file, a line every ten seconds.
 
     Returns
     -------
@@ -119,7 +117,7 @@ def _floating(dtype: Any) -> np.dtype:
         floating = np.dtype(dtype)
     except TypeError:
         floating = np.dtype(object)
-    if dtype is None or floating not in (np.dtype(np.float32), np.dtype(np.float64)):
+    if dtype is None or floating not in (np.float32, np.float64):
         raise fail(f"dtype={dtype!r:.60}", "Simulations run in np.float32 or np.float64.", SimulationError)
     return floating
 
@@ -163,16 +161,16 @@ class SimulationRun:
 
     def _rows(self) -> list[np.ndarray]:
         """For each Output statement, the rows of its scalars in the result, (members, index...)."""
-        # Rows are in the order of the inputs, which groups by shape do not keep.
-        shapes = [_output_index(self.program, s) for s in self.program.outputs]
+        types, firsts = self.program.types, [s.terms[0] for s in self.program.outputs]
+        # Axes of members of the readout, then of members of the operand.
+        shapes = [types[t.readout].index[t.aligned :] + types[t.operand].index[t.aligned :] for t in firsts]
         groups = self.joint.groups
         blocks = {o: np.zeros((len(g.members), *shapes[o]), int) for g in groups for o in g.outputs}
-        row = 0
+        rows = count()
+        # Rows are in the order of the inputs, which groups by shape do not keep.
         for _, k, outputs in sorted((i, k, g.outputs) for g in groups for k, i in enumerate(g.members)):
             for o in outputs:
-                size = prod(shapes[o])
-                blocks[o][k] = np.arange(row, row + size).reshape(shapes[o])
-                row += size
+                blocks[o][k] = np.reshape(list(islice(rows, prod(shapes[o]))), shapes[o])
         return [blocks[o] for o in range(len(shapes))]
 
     def sample(
@@ -186,14 +184,14 @@ class SimulationRun:
         """Compute the result, of the given shape, of each of the random networks: (samples, shape...)."""
         error = partial(fail, kind=SimulationError)
         remedy = "The number of networks is an integer >= 1."
-        count = arguments.whole("samples", samples, 1, remedy=remedy, error=error)
-        size = count * prod(shape)
+        networks = arguments.whole("samples", samples, 1, remedy=remedy, error=error)
+        size = networks * prod(shape)
         remedy = "Ask for fewer samples or outputs."
         refuse_memory(size * self.dtype.itemsize, f"{size:,} results", remedy)
-        out = np.empty((count, *shape), self.dtype)
+        out = np.empty((networks, *shape), self.dtype)
         seeds = seed_sequence(seed)
-        with bar(progress, count, f"simulating, width {max(self.widths.values())}") as advance:
-            for i in range(count):
+        with bar(progress, networks, f"simulating, width {max(self.widths.values())}") as advance:
+            for i in range(networks):
                 # The child with number i, without the state that `seeds.spawn` would change.
                 child = np.random.SeedSequence(seeds.entropy, spawn_key=(*seeds.spawn_key, i))
                 out[i] = result(np.random.default_rng(child))
@@ -209,13 +207,10 @@ class SimulationRun:
         """For each noise input, the number of members of the group that reads it."""
         members: dict[str, int] = {}
         for group in self.joint.groups if self.program.noise else ():
-            stack, seen = [name for o in group.outputs for name in used_by(self.program.outputs[o])], set()
-            while stack:
-                name = stack.pop()
-                if name not in seen and name in self.program.definitions:
-                    seen.add(name)
-                    stack += used_by(self.program.definitions[name])
-            members |= dict.fromkeys(seen & self.program.noise, len(group.members))
+            read = {name for o in group.outputs for name in used_by(self.program.outputs[o])}
+            for s in reversed(self.program.definitions.values()):
+                read.update(used_by(s) if s.name in read else ())
+            members |= dict.fromkeys(read & self.program.noise, len(group.members))
         return members
 
     @np.errstate(all="ignore")  # `check_finite` refuses NaN and infinity in the end
@@ -226,13 +221,10 @@ class SimulationRun:
     @np.errstate(all="ignore")
     def outputs(self, weights: Weights) -> np.ndarray:
         """sum over terms v.y / sqrt(n), plus the shift; (rows,)."""
-        values = self.values(weights)
         out = np.zeros(self.rows, self.dtype)
+        for (v, k), (rows, h) in self.features(self.values(weights)).items():
+            out[rows] += h @ weights[v].reshape(-1, h.shape[1])[k] / np.sqrt(h.shape[1])
         for s, rows in zip(self.program.outputs, self.row_of, strict=True):
-            for t in s.terms:
-                y = values[t.operand]
-                scalars = _readout(weights[t.readout], y.array, y.rank, t.aligned)
-                out[rows] += scalars / np.sqrt(y.array.shape[-1])
             out[rows] += s.shift
         return out
 
@@ -257,59 +249,25 @@ class SimulationRun:
 
     def features(self, values: Values) -> dict[tuple[str, int], tuple[np.ndarray, np.ndarray]]:
         """For each member k of each readout v, the rows (r,) that it contributes to, and vectors (r, n)."""
-        rows_and_vectors: dict[tuple[str, int], tuple[list, list]] = {}
+        parts: dict[tuple[str, int], list[tuple[np.ndarray, np.ndarray]]] = {}
         for s, rows in zip(self.program.outputs, self.row_of, strict=True):
             for t in s.terms:
-                for k, which, vectors in _members(self.program, t, rows, values[t.operand]):
-                    lists = rows_and_vectors.setdefault((t.readout, k), ([], []))
-                    lists[0].append(which)
-                    lists[1].append(vectors)
-        return {
-            key: _add_up(np.concatenate(rows), np.concatenate(vectors))
-            for key, (rows, vectors) in rows_and_vectors.items()
-        }
+                index, y = self.program.types[t.readout].index, values[t.operand]
+                shared, single, n = prod(index[: t.aligned]), prod(index[t.aligned :]), y.array.shape[-1]
+                block = np.broadcast_to(y.array, (len(rows), *y.index, n)).reshape(len(rows), shared, -1, n)
+                table = rows.reshape(len(rows), single, -1)
+                for k, q in np.ndindex(shared, single):
+                    part = table[:, q].ravel(), block[:, k].reshape(-1, n)
+                    parts.setdefault((t.readout, k * single + q), []).append(part)
+        return {key: _add_up(pieces) for key, pieces in parts.items()}
 
 
-def _add_up(rows: np.ndarray, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Add the vectors (r, n) of equal rows (r,): an output may contain a readout in several terms."""
-    once, where = np.unique(rows, return_inverse=True)
-    if len(once) == len(rows):
-        return rows, vectors
-    total = np.zeros((len(once), vectors.shape[1]), vectors.dtype)
-    np.add.at(total, where, vectors)
-    return once, total
-
-
-def _output_index(program: Program, s: Output) -> tuple[int, ...]:
-    """The index shape of an output: members of the readout, then members of the operand."""
-    t = s.terms[0]
-    v, y = program.types[t.readout], program.types[t.operand]
-    return v.index[t.aligned :] + y.index[t.aligned :]
-
-
-def _readout(v: np.ndarray, y: np.ndarray, rank: int, aligned: int) -> np.ndarray:
-    """sum_m v[m, i] . y[..., m, j] over aligned axes m: scalars (batch..., i, j).
-
-    v  (aligned..., i..., n)
-    y  (batch..., aligned..., j..., n) with `rank` index axes
-    """
-    n, v_index = v.shape[-1], v.shape[aligned:-1]
-    batch, y_index = y.shape[: y.ndim - 1 - rank], y.shape[y.ndim - 1 - rank + aligned : -1]
-    shared = prod(v.shape[:aligned])
-    left = v.reshape(shared, prod(v_index), n).transpose(1, 0, 2).reshape(prod(v_index), shared * n)
-    right = y.reshape(*batch, shared, prod(y_index), n)
-    right = np.moveaxis(right, -3, -2).reshape(*batch, prod(y_index), shared * n)
-    return np.swapaxes(right @ left.T, -1, -2).reshape((*batch, *v_index, *y_index))
-
-
-def _members(program: Program, t, rows: np.ndarray, y) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yield for each member of a readout its number, its rows (r,), and the vectors (r, n) it multiplies."""
-    type_ = program.types[t.readout]
-    assert isinstance(type_, G)
-    shared, v_index = type_.index[: t.aligned], type_.index[t.aligned :]
-    n = y.array.shape[-1]
-    block = np.broadcast_to(y.array, (len(rows), *y.index, n)).reshape(len(rows), prod(shared), -1, n)
-    table = rows.reshape(len(rows), prod(v_index), -1)
-    for k in range(prod(shared)):
-        for q in range(prod(v_index)):
-            yield k * prod(v_index) + q, table[:, q].ravel(), block[:, k].reshape(-1, n)
+def _add_up(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """The union of rows (r,), and the sums of their vectors (r, n): several terms may have equal rows."""
+    if len(parts) == 1:
+        return parts[0]
+    union = np.unique(np.concatenate([rows for rows, _ in parts]))
+    total = np.zeros((len(union), parts[0][1].shape[1]), parts[0][1].dtype)
+    for rows, vectors in parts:
+        total[np.searchsorted(union, rows)] += vectors
+    return union, total

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from functools import cache
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -22,8 +23,8 @@ Weights = dict[str, np.ndarray]
 def resolve_widths(program: Program, width: int | Mapping[str, int]) -> dict[str, int]:
     """Return the width of each Common Dimension Class, from one number for all or a number per name."""
     classes = list(program.widths)
-    chosen = dict.fromkeys(classes, width) if not isinstance(width, Mapping) else dict(width)
-    chosen = {str(name): n for name, n in chosen.items()}
+    given = width if isinstance(width, Mapping) else dict.fromkeys(classes, width)
+    chosen = {str(name): n for name, n in given.items()}
     missing, unknown = set(classes) - set(chosen), set(chosen) - set(classes)
     if missing or unknown:
         what = f"no width is given for {min(missing)}" if missing else f"there is no width {min(unknown)}"
@@ -49,12 +50,10 @@ def check_memory(program: Program, widths: Mapping[str, int], members: int, item
 
     members  size of the batch
     """
-    matrices = 0
+    matrices, remedy = 0, "Choose a smaller width, fewer inputs at a time, or smaller blocks."
     for name, type_ in program.types.items():
-        remedy = "Choose a smaller width, fewer inputs at a time, or smaller blocks."
         if isinstance(type_, A):
-            rows, cols = (widths[d] if isinstance(d, str) else d for d in (type_.rows, type_.cols))
-            matrices += prod(type_.index) * rows * cols * itemsize
+            matrices += prod(type_.index) * prod(matrix_shape(type_, widths)) * itemsize
             refuse_memory(matrices, f"matrices up to `{name}`", remedy)
         elif isinstance(type_, H):
             size = prod(type_.index) * widths[type_.width] * members * itemsize
@@ -83,7 +82,7 @@ def draw(
     program: Program,
     widths: Mapping[str, int],
     rng: np.random.Generator,
-    dtype: object = np.float64,
+    dtype: Any = np.float64,
     skip: frozenset[str] = frozenset(),
     members: Mapping[str, int] | None = None,
 ) -> Weights:
@@ -98,46 +97,40 @@ def draw(
         if s.name in skip:
             continue
         if isinstance(s.law, MatrixLaw):
-            weights[s.name] = _draw_matrix(s, s.law, widths, rng, dtype)
+            assert isinstance(s.type, A)
+            rows, cols = matrix_shape(s.type, widths)
+            weights[s.name] = rng.standard_normal((*s.type.index, rows, cols), dtype)
+            weights[s.name] *= np.sqrt(s.law.var / cols)
         elif s.name in groups:
-            drawn = [
-                _draw_vectors(program, groups[s.name], widths, rng, dtype)
-                for _ in range((members or {}).get(s.name, 1))
-            ]
-            noise = s.name in (members or {})
-            weights |= {s.name: np.stack([one[s.name] for one in drawn])} if noise else drawn[0]
+            count = (members or {}).get(s.name)
+            weights |= _draw_vectors(program, groups[s.name], widths, rng, dtype, count)
     return weights
 
 
-def _draw_matrix(s: Input, law: MatrixLaw, widths: Mapping[str, int], rng, dtype) -> np.ndarray:
-    """Entries N(0, var / columns)."""
-    assert isinstance(s.type, A)
-    rows, cols = (widths[d] if isinstance(d, str) else d for d in (s.type.rows, s.type.cols))
-    matrix = rng.standard_normal((*s.type.index, rows, cols), dtype)
-    matrix *= np.sqrt(law.var / cols)
-    return matrix
+def matrix_shape(type_: A, widths: Mapping[str, int]) -> tuple[int, int]:
+    """The rows and columns of a matrix."""
+    rows, cols = (widths[d] if isinstance(d, str) else d for d in (type_.rows, type_.cols))
+    return rows, cols
 
 
-def _draw_vectors(program: Program, group: list[Input], widths: Mapping[str, int], rng, dtype) -> Weights:
-    """Draw jointly Gaussian inputs: each coordinate ~ N(mean, Sigma_in), independently."""
-    first = group[0]
-    assert isinstance(first.type, G)
-    n = widths[first.type.width]
+def _draw_vectors(
+    program: Program, group: list[Input], widths: Mapping[str, int], rng, dtype, count: int | None
+) -> Weights:
+    """Draw jointly Gaussian inputs: each coordinate ~ N(mean, Sigma_in), independently.
+
+    count  size of the batch axis of noise; None for parameters, which have no such axis
+    """
+    types = [s.type for s in group if isinstance(s.type, G)]
+    n = widths[types[0].width]
     mean = np.concatenate([input_mean(s) for s in group])
-    noise = rng.standard_normal((len(mean), n), dtype)
-    if len(group) == 1 and isinstance(var := getattr(first.law, "cov", None), float):
-        values = noise * np.sqrt(var)
+    values = rng.standard_normal((count or 1, len(mean), n), dtype)
+    if len(group) == 1 and isinstance(var := getattr(group[0].law, "cov", None), float):
+        values = values * np.sqrt(var)
     else:
         # An eigendecomposition, because Cholesky fails for singular covariances.
         eigenvalues, vectors = np.linalg.eigh(joint_covariance(program, group))
-        factor = vectors * np.sqrt(np.clip(eigenvalues, 0, None))
-        values = factor.astype(dtype) @ noise
+        values = (vectors * np.sqrt(np.clip(eigenvalues, 0, None))).astype(dtype) @ values
     values = (values + mean[:, None]).astype(dtype, copy=False)
-    weights: Weights = {}
-    start = 0
-    for s in group:
-        assert isinstance(s.type, G)
-        size = prod(s.type.index)
-        weights[s.name] = values[start : start + size].reshape(*s.type.index, n)
-        start += size
-    return weights
+    parts = np.split(values, np.cumsum([prod(t.index) for t in types])[:-1], axis=1)
+    tables = [part.reshape(-1, *t.index, n) for part, t in zip(parts, types, strict=True)]
+    return {s.name: t[0] if count is None else t for s, t in zip(group, tables, strict=True)}

@@ -77,8 +77,12 @@ class Architecture:
                     remedy=f"Choose one of {', '.join(sorted(zoo.__all__))}, or give a function.",
                 )
             factory = getattr(zoo, factory)
+
+        def named(value: Any) -> Any:  # the nonlinearity of this name; other values, such as padding="same"
+            return FUNCTIONS.get(value.removesuffix("_"), value) if isinstance(value, str) else value
+
         try:
-            network = factory(**{name: _function(value) for name, value in self.options.items()})
+            network = factory(**{name: named(value) for name, value in self.options.items()})
         except TypeError as error:
             raise DataError(f"{self!r} cannot be built: {error}", remedy="Check its options.") from None
         if not isinstance(network, Network):
@@ -87,11 +91,6 @@ class Architecture:
 
 
 NetworkLike = Network | Architecture | str | Callable[..., Network] | None  # None: two hidden layers
-
-
-def _function(value: Any) -> Any:
-    """Look up a nonlinearity by name; return other values, such as padding="same", unchanged."""
-    return FUNCTIONS.get(value.removesuffix("_"), value) if isinstance(value, str) else value
 
 
 def _not_a_network(what: str) -> DataError:
@@ -129,13 +128,6 @@ def checked_by_sklearn() -> Iterator[None]:
     except (TypeError, ValueError, OverflowError) as error:
         kind = TableTypeError if isinstance(error, TypeError) else TableError
         raise kind(str(error), remedy="These are scikit-learn's rules for X and y.") from None
-
-
-def as_sequences(X: Any) -> list[np.ndarray] | None:
-    """Return X if it is a list of arrays with two or more axes, such as sequences, else None."""
-    if isinstance(X, list) and X and all(isinstance(x, np.ndarray) and x.ndim > 1 for x in X):
-        return X
-    return None
 
 
 def reshaped(X: np.ndarray, shape: tuple[int, ...] | None) -> np.ndarray:

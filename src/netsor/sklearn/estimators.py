@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,16 +20,21 @@ from netsor.build.network import Network
 from netsor.gp.classification import calibrated_slope, one_hot
 from netsor.limits import ntk
 from netsor.limits.inputs import InputSet
+from netsor.limits.kernel import KernelFn
 from netsor.sklearn.architecture import (
     NetworkLike,
     TableError,
-    as_sequences,
     check_pairwise,
     checked_by_sklearn,
     kernel_of,
     reshaped,
     resolve,
 )
+
+
+def _are_sequences(X: Any) -> bool:
+    """Whether X is a list of arrays with two or more axes."""
+    return isinstance(X, list) and bool(X) and all(isinstance(x, np.ndarray) and x.ndim > 1 for x in X)
 
 
 class NNGPEstimator(BaseEstimator):
@@ -44,17 +49,17 @@ class NNGPEstimator(BaseEstimator):
     normalize_y: bool
     network_: Any
     model_: Any
+    kernels: ClassVar[tuple[str, ...]] = ("kernel",)  # attributes of `model_` that contain code
 
     def _inputs(self, X: Any, reset: bool, y: Any = "no_validation", **checks: Any) -> Any:
         """Check X (and y) by scikit-learn's rules, and reshape X for the network; sequences are passed on."""
-        sequences = as_sequences(X)
-        if sequences is not None:
-            return sequences if isinstance(y, str) else (sequences, np.asarray(y))
+        without = isinstance(y, str)
+        if _are_sequences(X):
+            return X if without else (X, np.asarray(y))
         with checked_by_sklearn():
-            checked = validate_data(self, X, y, reset=reset, allow_nd=True, dtype="numeric", **checks)
-        table, targets = checked if isinstance(checked, tuple) else (checked, None)
-        shaped = reshaped(np.asarray(table, np.float64), self.input_shape)
-        return shaped if targets is None else (shaped, targets)
+            checked: Any = validate_data(self, X, y, reset=reset, allow_nd=True, dtype="numeric", **checks)
+        shaped = reshaped(np.asarray(checked if without else checked[0], np.float64), self.input_shape)
+        return shaped if without else (shaped, checked[1])
 
     def _fit(self, x: Any, y: np.ndarray) -> gp.GP:
         # A later change of the parameter `network` must not change the fitted model.
@@ -79,13 +84,17 @@ class NNGPEstimator(BaseEstimator):
                 "builds the network"
             )
         if "model_" in state:  # a kernel contains code; `__setstate__` rebuilds it from the parameters
-            state["model_"] = replace(state["model_"], kernel=None)
+            state["model_"] = replace(state["model_"], **dict.fromkeys(self.kernels))
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if hasattr(self, "model_"):
-            self.model_ = replace(self.model_, kernel=kernel_of(self.network_, self.kernel_options))
+            self.model_ = replace(self.model_, **self._rebuilt())
+
+    def _rebuilt(self) -> dict[str, KernelFn]:
+        """The kernels of the fitted model by attribute."""
+        return {"kernel": kernel_of(self.network_, self.kernel_options)}
 
 
 class WideRegressor(RegressorMixin, NNGPEstimator):
@@ -182,7 +191,7 @@ class NTKRegressor(WideRegressor):
 
     Parameters
     ----------
-    network
+    network, normalize_y, input_shape, kernel_options
         As for `NNGPRegressor`.
     rate, time
         Learning rate and time of training; by default infinite time.
@@ -190,20 +199,13 @@ class NTKRegressor(WideRegressor):
         The ridge, in units of the (normalised) targets.
     rates
         Learning rates by parameter name, or a convention, as for `ns.tangent`.
-    normalize_y
-        Whether to subtract the mean of the targets and divide by their standard deviation.
-    input_shape
-        The shape of one input, e.g. (8, 8, 1), if the rows of X are flattened.
-    kernel_options
-        Options of `ns.kernel`.
 
     Examples
     --------
     >>> import numpy as np
     >>> X = np.linspace(-2, 2, 20)[:, None]
-    >>> model = NTKRegressor(noise=1e-4).fit(X, np.sin(X[:, 0]))
-    >>> bool(abs(model.predict([[0.5]])[0] - np.sin(0.5)) < 0.02)
-    True
+    >>> NTKRegressor(noise=1e-4).fit(X, np.sin(X[:, 0])).predict([[0.5]]).round(2)
+    array([0.48])
     """
 
     network: NetworkLike = None
@@ -214,6 +216,7 @@ class NTKRegressor(WideRegressor):
     normalize_y: bool = True
     input_shape: tuple[int, ...] | None = None
     kernel_options: dict[str, Any] | None = None
+    kernels: ClassVar[tuple[str, ...]] = ("kernel", "tangent")
 
     def fit(self, X: InputSet, y: ArrayLike) -> NTKRegressor:
         """Train the ensemble."""
@@ -226,17 +229,9 @@ class NTKRegressor(WideRegressor):
         self.model_ = gp.train(net, x, targets, **training, **options)
         return self
 
-    def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
-        if "model_" in state:
-            state["model_"] = replace(state["model_"], tangent=None)
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if hasattr(self, "model_"):
-            moving = ntk(self.model_.kernel.net, self.rates, **(self.kernel_options or {}))
-            self.model_ = replace(self.model_, tangent=moving)
+    def _rebuilt(self) -> dict[str, KernelFn]:
+        plain = super()._rebuilt()
+        return {**plain, "tangent": ntk(plain["kernel"].net, self.rates, **(self.kernel_options or {}))}
 
     def predict(self, X: InputSet, return_std: bool = False) -> Any:
         """Return the mean of the ensemble, and on request its standard deviation."""

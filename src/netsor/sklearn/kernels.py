@@ -12,12 +12,13 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
+from netsor.build.joint_program import as_inputs
 from netsor.errors import DataError
-from netsor.gp.gradient import kernel_gradient
+from netsor.gp.gradient import central_differences, tied_groups
 from netsor.gp.targets import reals
-from netsor.gp.tied import tied_groups
 from netsor.limits.inputs import InputSet
 from netsor.limits.kernel import KernelFn
+from netsor.limits.kernel_tiles import of_params
 from netsor.sklearn.architecture import (
     NetworkLike,
     check_pairwise,
@@ -76,11 +77,13 @@ class NNGPKernel(Kernel):
     @property
     def params(self) -> dict[str, float]:
         """All variances of the network by name, as `ns.kernel(net)(x, params=...)` takes them."""
+        return self._params(self._values())
+
+    def _params(self, values: np.ndarray) -> dict[str, float]:
+        """All variances of the network, given one per group."""
         start = self._kernel().params
-        params = dict(start)
-        for group, value in zip(self.names, self._values().tolist(), strict=True):
-            params |= {name: start[name] * (value / start[group[0]]) for name in group}
-        return params
+        groups = zip(self.names, values.tolist(), strict=True)
+        return start | {name: start[name] * (v / start[group[0]]) for group, v in groups for name in group}
 
     @property
     def hyperparameter_variances(self) -> Hyperparameter:
@@ -108,11 +111,9 @@ class NNGPKernel(Kernel):
             raise ValueError("Gradient can only be evaluated when Y is None.")
         if self.hyperparameter_variances.fixed:
             return kernel(x, params=params), np.zeros((len(x), len(x), 0))
-        single = [name for group in self.names for name in group]
-        # Tied variances change by a common factor, so the derivative of a group is the sum of its members'.
-        value, slopes = kernel_gradient(kernel, x, single, params=params)
-        stops = np.cumsum([len(group) for group in self.names])
-        return value, np.stack([part.sum(axis=2) for part in np.split(slopes, stops[:-1], axis=2)], axis=2)
+        matrix_of = of_params(kernel, as_inputs(x))
+        value = matrix_of(params)
+        return value, central_differences(lambda theta: matrix_of(self._params(np.exp(theta))), self.theta)
 
     def diag(self, X: InputSet) -> Any:
         """Return the diagonal of K(X, X), (rows,)."""

@@ -16,7 +16,7 @@ import netsor as ns
 from limit_cases import SEQUENCES
 from netsor import zoo
 from netsor.errors import DataError, NetsorError
-from netsor.gp.stores import compute, engines, tiles
+from netsor.gp.stores import engines, tiles
 from netsor.gp.stores import store as store_module
 from netsor.gp.stores.grid import Axis, Grid
 from netsor.limits import inputs
@@ -181,7 +181,7 @@ def test_a_run_with_other_memory_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(recording, "FEWEST_ENTRIES", 0)
     with monkeypatch.context() as patched:
         compiled = ns.gp.store(ns.kernel(zoo.mlp(2)), VECTORS, tmp_path / "C.zarr", tile=8, part=(1, 2))
-        patched.setattr(compute, "is_available", lambda: False)
+        patched.setattr(engines, "is_available", lambda: False)
         if compiled.cut.compiled:
             with pytest.raises(DataError, match="there is no Numba here"):
                 ns.gp.store(ns.kernel(zoo.mlp(2)), VECTORS, compiled.path, tile=8)
@@ -403,9 +403,9 @@ def test_grids_cover_every_row_once(chunk: int) -> None:
     rows = np.repeat(np.arange(len(sizes)), sizes)
     covered = []
     for i in range(axis.count):
-        (first, last), (start, stop) = axis.inputs(i)
+        (first, last), part = axis.inputs(i)
         assert last - first >= min(2, last)
-        covered += list(np.flatnonzero((rows >= first) & (rows < last))[start:stop])
+        covered += list(np.flatnonzero((rows >= first) & (rows < last))[part])
     assert covered == list(range(len(rows)))
     grid = Grid(axis, axis, True)
     assert sorted(t for k in (1, 2, 3) for t in grid.part(k, 3)) == sorted(grid.tiles())

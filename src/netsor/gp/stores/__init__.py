@@ -3,8 +3,7 @@
 | file | what it holds |
 | --- | --- |
 | tiles | `ns.gp.store`: divide the matrix into tiles, compute the missing ones |
-| engines | run tiles in this process, in several, or on a Dask cluster |
-| compute | compute one tile: inputs, numbers, error; of sampled kernels given common landmarks |
+| engines | compute tiles in this process, in several, or on a Dask cluster; sampled ones given landmarks |
 | store | `Store`: the matrix as Zarr arrays; read and write tiles |
 | grid | rows and inputs of each tile |
 | input_sets | inputs of any shapes in a Zarr group |

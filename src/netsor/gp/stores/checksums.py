@@ -12,7 +12,7 @@ from pathlib import Path
 
 from netsor.errors import DataError
 
-SUM, DIGITS = ".sum", 8
+SUM = ".sum"
 CRC = 4  # bytes at the end of a chunk
 
 

@@ -4,16 +4,16 @@
     L_ij = (A_ij - sum_m L_im L_jm^T) L_jj^-T,    m < j < i.
 
 The algorithm is left-looking: it completes one column of blocks after the other. So it writes each block
-once, and an interrupted run resumes at the first missing block. Memory holds three blocks, and as many blocks
-of row j as fit.
+once, and an interrupted run resumes at the first missing block. Memory holds three blocks.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import groupby
-from typing import TYPE_CHECKING
+from operator import itemgetter
 
 import numpy as np
 from scipy.linalg import solve_triangular
@@ -22,19 +22,17 @@ from netsor.errors import DataError
 from netsor.gp.factor import cholesky
 from netsor.gp.stores.conjugate_gradients import Estimate, relative_residual
 from netsor.gp.stores.engines import Engine, completed, connected
+from netsor.gp.stores.grid import Tile
 from netsor.gp.stores.lock import writing
 from netsor.gp.stores.store import Store
 from netsor.progress import bar
-
-if TYPE_CHECKING:
-    from distributed import Client
 
 
 class StoredFactor:
     """The lower Cholesky factor of K + diag(nugget), stored as another array of K's store.
 
     nugget  a number or (rows,)
-    memory  bytes for blocks
+    memory  bytes for blocks: four of them must fit
     """
 
     name = "cholesky"
@@ -50,19 +48,15 @@ class StoredFactor:
                 f"fit into {memory / 2**20:.3g} MB",
                 remedy="Allow more with memory=, or store the kernel with smaller tiles.",
             )
-        self.kept = memory // block - 3  # number of blocks of row j that stay in memory
         # The array's name contains a hash of the nugget, so factors of several noises can coexist.
         self.array = f"cholesky_{store.name}_" + hashlib.sha256(self.nugget.tobytes()).hexdigest()[:16]
         store.require_factor(self.array)
-
-    def span(self, i: int) -> slice:
-        return slice(*self.axis.span(i))
 
     def block(self, i: int, j: int) -> np.ndarray:
         """Read block L_ij, i >= j."""
         return self.store.stored(self.array, i, j)
 
-    def missing(self) -> list[tuple[int, int]]:
+    def missing(self) -> list[Tile]:
         """List the missing blocks, column by column."""
         blocks = [(i, j) for j in range(self.steps) for i in range(j, self.steps)]
         return [block for block in blocks if self.store.written(self.array, *block) is None]
@@ -72,45 +66,34 @@ class StoredFactor:
 
         On a cluster (`engine`) the blocks of a column below the diagonal are computed in parallel.
         """
-        if not self.missing():
+        missing = self.missing()
+        if not missing:
             return
         with (
             writing(self.store.path, shared=False),
-            bar(progress, len(self.missing()), "factoring") as advance,
+            bar(progress, len(missing), "factoring") as advance,
+            nullcontext() if engine is None else connected(engine) as client,
         ):
-            if engine is None:
-                self._compute_all(advance)
-            else:
-                with connected(engine) as client:
-                    self._compute_on(client, advance)
+            for _, column in groupby(missing, key=itemgetter(1)):
+                blocks = list(column)
+                # The blocks below the diagonal need the diagonal block, so that is computed here and first.
+                local = [(i, j) for i, j in blocks if client is None or i == j]
+                for block in local:
+                    self._compute(*block)
+                    advance()
+                if len(local) < len(blocks):
+                    remote = StoredFactor(self.store.without_kernel(), self.nugget, self.memory)
+                    for _ in completed(client, remote._compute, (b for b in blocks if b not in local)):
+                        advance()
 
-    def _compute_all(self, advance: Callable[[], None]) -> None:
-        row: dict[int, np.ndarray] = {}  # m -> L_jm for the current column j
-        now = -1
-        for i, j in self.missing():
-            if j != now:
-                now, row = j, {m: self.block(j, m) for m in range(min(j, self.kept))}
-            self._compute(i, j, row)
-            advance()
-
-    def _compute_on(self, client: Client, advance: Callable[[], None]) -> None:
-        for _, column in groupby(self.missing(), key=lambda block: block[1]):
-            blocks = list(column)
-            if blocks[0][0] == blocks[0][1]:  # the others need the diagonal block
-                self._compute(*blocks.pop(0), {})
-                advance()
-            remote = StoredFactor(self.store.without_kernel(), self.nugget, self.memory)
-            for _ in completed(client, remote._compute, ((i, j, {}) for i, j in blocks)):
-                advance()
-
-    def _compute(self, i: int, j: int, row: dict[int, np.ndarray]) -> None:
-        """Compute L_ij; `row` holds some of the blocks L_jm."""
+    def _compute(self, i: int, j: int) -> None:
+        """Compute L_ij."""
         left = np.array(self.store.tile(i, j), np.float64)
         for m in range(j):
-            across = row[m] if m in row else self.block(j, m)
+            across = self.block(j, m)
             left -= (across if i == j else self.block(i, m)) @ across.T
         if i == j:
-            block = cholesky(left, self.nugget[self.span(j)], overwrite=True)
+            block = cholesky(left, self.nugget[self.axis.span(j)], overwrite=True)
         else:
             block = solve_triangular(self.block(j, j), left.T, lower=True, check_finite=False).T
         self.store.put(self.array, i, j, block)
@@ -119,9 +102,9 @@ class StoredFactor:
         """L^-1 b for b (rows, k), by forward substitution."""
         z = np.array(right, np.float64)
         for i in range(self.steps):
-            rows = self.span(i)
+            rows = self.axis.span(i)
             for m in range(i):
-                z[rows] -= self.block(i, m) @ z[self.span(m)]
+                z[rows] -= self.block(i, m) @ z[self.axis.span(m)]
             z[rows] = solve_triangular(self.block(i, i), z[rows], lower=True, check_finite=False)
         return z
 
@@ -129,9 +112,9 @@ class StoredFactor:
         """x = (K + diag(nugget))^-1 b = L^-T L^-1 b for b (rows, k), and the largest relative residual."""
         z = self.forward(right)  # then back substitution, from the last block row up
         for i in reversed(range(self.steps)):
-            rows = self.span(i)
+            rows = self.axis.span(i)
             for m in range(i + 1, self.steps):
-                z[rows] -= self.block(m, i).T @ z[self.span(m)]
+                z[rows] -= self.block(m, i).T @ z[self.axis.span(m)]
             z[rows] = solve_triangular(self.block(i, i), z[rows], lower=True, trans=1, check_finite=False)
         return z, relative_residual(self.store.times(z) + self.nugget[:, None] * z, right)
 

@@ -30,7 +30,6 @@ from netsor.gp.stores.engines import Engine, completed, connected
 from netsor.gp.stores.store import Store
 
 MOST = 1000  # steps of conjugate gradients
-STEPS = 40  # most steps of a Lanczos run
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class Gradients:
                 "conjugate gradients need a noise > 0", remedy='Give one, or solver="cholesky".'
             )
         self.rank = min(rows, rank or 1000, max(1, memory // (3 * 8 * rows)))
-        self.seed, self.engine, self.steps = seed, engine, min(STEPS, rows)
+        self.seed, self.engine, self.steps = seed, engine, min(40, rows)  # of a Lanczos run
         chosen = np.sort(np.random.default_rng(seed).permutation(rows)[: self.rank])
         half = store.columns(chosen)
         corner = half[chosen]
@@ -85,17 +84,14 @@ class Gradients:
     def times(self, v: np.ndarray) -> np.ndarray:
         """A v, for vectors (rows, k)."""
         scaled = v / self.root
-        product = self.store.times(scaled) if self.engine is None else self._times_on(scaled)
-        return product / self.root + v
-
-    def _times_on(self, v: np.ndarray) -> np.ndarray:
-        """K v on a cluster, one task per row of tiles."""
-        out, matrix, axis = np.empty_like(v), self.store.without_kernel(), self.store.grid.rows
-        with connected(self.engine) as client:
-            right = client.scatter(v, broadcast=True)
+        if self.engine is None:
+            return self.store.times(scaled) / self.root + v
+        product, matrix, axis = np.empty_like(v), self.store.without_kernel(), self.store.grid.rows
+        with connected(self.engine) as client:  # one task per row of tiles
+            right = client.scatter(scaled, broadcast=True)
             for i, part in completed(client, matrix.row_times, ((i, right) for i in range(axis.count))):
-                out[slice(*axis.span(i))] = part
-        return out
+                product[axis.span(i)] = part
+        return product / self.root + v
 
     def power(self, v: np.ndarray, p: float) -> np.ndarray:
         """P^p v, for vectors (rows, k)."""

@@ -1,4 +1,4 @@
-"""Engines that compute the tiles of a store: this process, several processes, or a Dask cluster.
+"""Computation of the tiles of a store by engines: this process, several processes, or a Dask cluster.
 
 The store is the only state. An engine distributes the missing tiles. Any of its processes may be killed at
 any time; only the tiles in progress are lost.
@@ -16,14 +16,19 @@ from contextlib import contextmanager
 from functools import lru_cache
 from itertools import islice
 from multiprocessing import get_context, parent_process
-from threading import Thread
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
 
 from netsor import arguments
 from netsor.errors import DataError
-from netsor.gp.stores.compute import compute_tile, read_networks
+from netsor.expect.points.landmark_loadings import Landmarks
 from netsor.gp.stores.grid import Tile
-from netsor.gp.stores.store import Store, require_extra
+from netsor.gp.stores.store import NNGP, Store, require_extra
+from netsor.limits import kernel_tiles
+from netsor.limits.on_numpy.compiled_loops import is_available
+from netsor.limits.result import Result
 from netsor.threads import THREADS, cores
 
 if TYPE_CHECKING:
@@ -38,27 +43,24 @@ Engine: TypeAlias = "int | str | Client | None"
 def compute_all(store: Store, tiles: list[Tile], engine: Engine, advance: Advance) -> None:
     """Compute the given tiles, and call `advance` after each."""
     if engine is None:
-        _in_this_process(store, tiles, advance)
-    elif isinstance(engine, int) and not isinstance(engine, bool) and engine >= 1:
+        with ThreadPoolExecutor(2) as pool:  # a tile is written while the next one is computed
+            try:
+                for _ in pool.map(lambda tile: compute_tile(store, *tile), tiles):
+                    advance()
+            finally:
+                pool.shutdown(cancel_futures=True)
+    elif arguments.is_integer(engine, 1):
         _in_processes(store, tiles, engine, advance)
-    elif (isinstance(engine, str) and ":" in engine) or (
-        hasattr(engine, "submit") and not isinstance(engine, type)
-    ):
-        _on_cluster(store, tiles, engine, advance)
+    elif ":" in engine if isinstance(engine, str) else hasattr(type(engine), "submit"):
+        packed_store = packed(store)
+        with connected(engine) as client:
+            for _ in completed(client, _compute_on_worker, ((packed_store, *tile) for tile in tiles)):
+                advance()
     else:
         raise DataError(
             f"engine={arguments.shown(engine)}",
             remedy="Give None (this process), a number of processes, a Dask client or a scheduler's address.",
         )
-
-
-def _in_this_process(store: Store, tiles: list[Tile], advance: Advance) -> None:
-    pool = ThreadPoolExecutor(2)  # a tile is written while the next one is computed
-    try:
-        for _ in pool.map(lambda tile: compute_tile(store, *tile), tiles):
-            advance()
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def _in_processes(store: Store, tiles: list[Tile], count: int, advance: Advance) -> None:
@@ -91,30 +93,25 @@ def _in_processes(store: Store, tiles: list[Tile], count: int, advance: Advance)
 def _begin(threads: int) -> None:
     """Prepare a worker process, which exits with its parent, even if that is killed."""
     os.environ[THREADS] = str(threads)
-    Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
     parent = parent_process()
     assert parent is not None
-    parent.join()
-    os._exit(2)
-
-
-def _on_cluster(store: Store, tiles: list[Tile], engine: Engine, advance: Advance) -> None:
-    """Compute tiles on Dask workers, which read inputs from the store and write tiles to it."""
-    packed_store = packed(store)
-    with connected(engine) as client:
-        for _ in completed(client, _compute_on_worker, ((packed_store, *tile) for tile in tiles)):
-            advance()
+    Thread(target=lambda: (parent.join(), os._exit(2)), daemon=True).start()
 
 
 def _compute_on_worker(packed_store: bytes, i: int, j: int) -> None:
-    """Compute a tile with as many threads as the Dask worker has."""
+    """Compute a tile with as many threads as the Dask worker has.
+
+    Dask sets MALLOC_TRIM_THRESHOLD_ for its workers. With any value of it, glibc stops adapting its
+    thresholds and maps every larger array anew, page by page, which makes tiles several times slower.
+    """
     from distributed import get_worker
 
     os.environ[THREADS] = str(get_worker().state.nthreads)
-    _keep_memory()
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc only
+    if mallopt is not None:  # the values that glibc's own adaptation reaches
+        mmap_threshold, trim_threshold = -3, -1
+        mallopt(mmap_threshold, 2**25)
+        mallopt(trim_threshold, 2**26)
     _compute(packed_store, i, j)
 
 
@@ -138,6 +135,84 @@ def opened(packed_store: bytes) -> Store:
     import cloudpickle
 
     return Store(*cloudpickle.loads(packed_store))
+
+
+# Tiles
+
+
+_ONE_AT_A_TIME = Lock()  # a tile uses all threads of the process, while another tile may be written
+
+
+def compute_tile(store: Store, i: int, j: int) -> None:
+    """Compute tile (i, j) and write it. Its numbers depend only on the store's identity, i and j."""
+    if store.cut.compiled and not is_available():
+        raise DataError(
+            f"{store.path} is computed by compiled loops, and there is no Numba here",
+            remedy="Other loops have other roundings. Install netsor[fast].",
+        )
+    for member in _kernels(store):
+        with _ONE_AT_A_TIME:
+            value, error = _tile(member, i, j)
+        member.write(i, j, value, error)
+
+
+def read_networks(store: Store) -> None:
+    """Trace the network for the first two tiles, one on and one off the diagonal."""
+    for i, j in store.grid.tiles()[: 0 if store.landmarks else 2]:
+        x, y, _ = _inputs(store, i, j)
+        for member in _kernels(store):
+            kernel_tiles.read_network(member.kernel, x, y, member.cut, member.params)
+
+
+def _kernels(store: Store) -> list[Store]:
+    """The kernels of a store. K comes last, so a tile with K is complete."""
+    return [store.nngp, store] if NNGP in store.identity["kernels"] else [store]
+
+
+def _tile(store: Store, i: int, j: int) -> tuple[np.ndarray, float]:
+    """The numbers of a tile, and its largest error."""
+    if not store.landmarks:
+        x, y, block = _inputs(store, i, j)
+        result = kernel_tiles.tile(store.kernel, x, y, store.cut, store.params)
+        return result.value[block], result.bound.largest
+    ((a, b), at), ((c, d), to) = store.grid.rows.inputs(i), store.grid.rows.inputs(j)
+    result, rows, cols = with_landmarks(store, np.arange(a, b), np.arange(c, d))
+    entries = np.ix_(rows[at], cols[to])
+    return result.value[entries], float(result.error[entries].max())
+
+
+def _inputs(store: Store, i: int, j: int) -> tuple[Any, Any, tuple[slice, slice]]:
+    """The inputs x, y of a tile (y is None on the diagonal), and the tile's slices in their kernel matrix."""
+    grid = store.grid
+    (rows, at), (cols, to) = grid.rows.inputs(i), grid.cols.inputs(j)
+    y = None if grid.symmetric and i == j else store.inputs(1, *cols)
+    return store.inputs(0, *rows), y, (at, to)
+
+
+def with_landmarks(
+    store: Store, left: np.ndarray, right: np.ndarray, new: np.ndarray | None = None
+) -> tuple[Result, np.ndarray, np.ndarray]:
+    """Compute the kernel of the landmarks and of some inputs; return it with the rows of `left` and `right`.
+
+    left, right  numbers of inputs; number count + k is `new[k]`, where the store has count inputs
+
+    The landmarks come first, and every other input is drawn given the landmarks alone. So a draw does not
+    depend on the other inputs, and blocks of different calls belong to one positive semi-definite matrix.
+    """
+    count = store.identity["inputs"]["x"]["count"]
+    marks = np.unique(np.linspace(0, count - 1, store.landmarks).round().astype(int))  # evenly spaced
+    drawn = np.setdiff1d(np.union1d(left, right), marks)
+    order = np.concatenate([marks, drawn]).tolist()
+    x = np.concatenate(
+        [store.inputs(0, k, k + 1) if new is None or k < count else new[k - count][None] for k in order]
+    )
+    result = kernel_tiles.landmark_tile(store.kernel, x, Landmarks(len(marks), drawn), store.params)
+    place = {k: n for n, k in enumerate(order)}
+    size = int(store.grid.rows.sizes[0])
+    rows, cols = (
+        np.concatenate([place[int(k)] * size + np.arange(size) for k in numbers]) for numbers in (left, right)
+    )
+    return result, rows, cols
 
 
 # Clusters of Dask
@@ -188,16 +263,3 @@ def completed(client: Any, task: Callable[..., Any], items: Iterable[tuple[Any, 
         if going.is_empty():
             return
         yield next(going).result()
-
-
-def _keep_memory() -> None:
-    """Let a worker reuse freed memory, as other processes do.
-
-    Dask sets MALLOC_TRIM_THRESHOLD_ for its workers. With any value of it, glibc stops adapting its
-    thresholds and maps every larger array anew, page by page, which makes tiles several times slower.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc only
-    if mallopt is not None:  # the values that glibc's own adaptation reaches
-        mmap_threshold, trim_threshold = -3, -1
-        mallopt(mmap_threshold, 2**25)
-        mallopt(trim_threshold, 2**26)

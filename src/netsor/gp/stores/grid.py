@@ -8,7 +8,6 @@ import numpy as np
 
 from netsor.errors import DataError
 
-Span = tuple[int, int]
 Tile = tuple[int, int]  # numbers of a tile along the rows and along the columns
 
 
@@ -34,19 +33,19 @@ class Axis:
     def count(self) -> int:
         return -(-self.length // self.chunk)
 
-    def span(self, i: int) -> Span:
+    def span(self, i: int) -> slice:
         """The rows of part i."""
-        return i * self.chunk, min((i + 1) * self.chunk, self.length)
+        return slice(i * self.chunk, min((i + 1) * self.chunk, self.length))
 
-    def inputs(self, i: int) -> tuple[Span, Span]:
-        """The inputs of part i, and the span of its rows among the rows of these inputs."""
+    def inputs(self, i: int) -> tuple[tuple[int, int], slice]:
+        """The first input of part i and the one after its last; its rows among those of these inputs."""
         # The borders of parts may cut the rows of an input in two.
         stops = np.cumsum(self.sizes)
-        start, stop = self.span(i)
-        first, last = (int(np.searchsorted(stops, row, "right")) for row in (start, stop - 1))
+        rows = self.span(i)
+        first, last = (int(np.searchsorted(stops, row, "right")) for row in (rows.start, rows.stop - 1))
         first = max(0, min(first, last + 1 - self.step))
         begin = int(stops[first] - self.sizes[first])
-        return (first, last + 1), (start - begin, stop - begin)
+        return (first, last + 1), slice(rows.start - begin, rows.stop - begin)
 
 
 @dataclass(frozen=True)

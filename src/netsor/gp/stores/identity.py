@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
@@ -64,17 +64,14 @@ def of_kernel(kernel: KernelFn, inputs: list[Any]) -> dict[str, Any]:
     return {**kind, **_programs(kernel.net, inputs), "options": options}
 
 
-def of_each_shape(inputs: Any) -> Iterator[Any]:
-    """Yield the first input of each shape."""
+def of_each_shape(inputs: Any) -> list[Any]:
+    """Return the first input of each shape."""
     if isinstance(inputs, np.ndarray):
-        yield inputs[0]
-        return
-    seen = set()
+        return [inputs[0]]
+    firsts: dict[Any, Any] = {}
     for x in inputs:
-        shape = repr(_shape(x))
-        if shape not in seen:
-            seen.add(shape)
-            yield x
+        firsts.setdefault(_shape(x), x)
+    return list(firsts.values())
 
 
 def _shape(x: Any) -> Any:

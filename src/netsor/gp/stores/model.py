@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import log, pi
 from pathlib import Path
@@ -18,9 +18,8 @@ from netsor.files import read_sealed_npz, write_npz
 from netsor.gp.factor import check_noise, needed_jitter, warn_of_jitter
 from netsor.gp.regression import Prediction, checked_variance, scalar_noise
 from netsor.gp.stores.cholesky import StoredFactor
-from netsor.gp.stores.compute import with_landmarks
 from netsor.gp.stores.conjugate_gradients import Estimate, Gradients
-from netsor.gp.stores.engines import Engine
+from netsor.gp.stores.engines import Engine, with_landmarks
 from netsor.gp.stores.input_sets import stacked
 from netsor.gp.stores.store import Store
 from netsor.gp.targets import arrange, check_consistent, output_sizes
@@ -37,14 +36,8 @@ class StoredGP:
 
     Attributes
     ----------
-    y
-        (rows, d) the targets.
-    flat
-        Whether the user's targets had one axis.
-    noise, jitter
-        Variance of the noise; the least that is added to the diagonal.
-    alpha
-        (rows, d) (K + nugget)^-1 (y - prior mean).
+    y, flat, noise, jitter, alpha
+        As for `GP`.
     residual
         The largest relative residual |y - (K + nugget) alpha| / |y| of a column.
     solver
@@ -77,17 +70,7 @@ class StoredGP:
         """Return log p(y | x), summed over the columns of y.
 
         With conjugate gradients it is an estimate, and takes 40 passes over the tiles, often more than the
-        fit.
-
-        Parameters
-        ----------
-        progress
-            As for `ns.kernel`.
-
-        Returns
-        -------
-        Estimate
-            `value` and `error`; with a Cholesky factor the error is 0.
+        fit; with a Cholesky factor its `error` is 0. `progress` is as for `ns.kernel`.
         """
         rows, targets = self.y.shape
         centred = self.y - self.mean_before[:, None]
@@ -97,24 +80,12 @@ class StoredGP:
         return Estimate(fit - targets / 2 * determinant.value, targets / 2 * determinant.error)
 
     def mean(self, x: InputSet) -> np.ndarray:
-        """Return the posterior mean k(x, data) alpha alone, which needs no solve.
-
-        Parameters
-        ----------
-        x
-            New inputs, as for `ns.gp.fit`.
-
-        Returns
-        -------
-        np.ndarray
-            (rows,), or (rows, d) if the targets have d columns.
-        """
-        kernel = self.store.kernel
-        inputs = as_inputs(x)
-        means = []
-        for batch in self._batches(inputs):
-            change = sum((k @ self.alpha[rows] for rows, k in self._cross(batch)), np.zeros(()))
-            means.append(kernel.mean(batch)[:, None] + change)
+        """Return the posterior mean k(x, data) alpha alone, which needs no solve: (rows,) or (rows, d)."""
+        means = [
+            self.store.kernel.mean(batch)[:, None]
+            + sum(k @ self.alpha[rows] for rows, k in self._cross(batch))
+            for batch in self._batches(as_inputs(x))
+        ]
         return self._shaped(np.concatenate(means))
 
     def predict(self, x: InputSet, *, observed: bool = False, progress: bool | None = None) -> Prediction:
@@ -124,10 +95,8 @@ class StoredGP:
 
         Parameters
         ----------
-        x
-            New inputs, as for `ns.gp.fit`.
-        observed
-            Whether the noise is part of the prediction.
+        x, observed
+            As for `GP.predict`.
         progress
             As for `ns.kernel`.
 
@@ -136,17 +105,18 @@ class StoredGP:
         Prediction
             `mean` and `std`.
         """
-        kernel = self.store.kernel
-        inputs = as_inputs(x)
+        kernel, inputs = self.store.kernel, as_inputs(x)
         means, variances = [], []
         with bar(progress, 0, "predicting") as advance:
             for batch in self._batches(inputs):
                 cross = np.concatenate([k.T for _, k in self._cross(batch)])
                 means.append(kernel.mean(batch)[:, None] + cross.T @ self.alpha)
                 prior = self._prior(batch)
-                variances.append(
-                    checked_variance(prior - self._explained(cross, advance), prior, self.jitter)
-                )
+                if isinstance(self.solver, StoredFactor):
+                    explained = np.sum(self.solver.forward(cross) ** 2, axis=0)
+                else:
+                    explained = np.sum(cross * self.solver.solve(cross, self.tol, advance)[0], axis=0)
+                variances.append(checked_variance(prior - explained, prior, self.jitter))
         variance = np.concatenate(variances)
         if observed:
             variance = variance + scalar_noise(self.noise)
@@ -159,19 +129,12 @@ class StoredGP:
         facts |= {"solver": self.solver.name, "store": self.store.digest}
         write_npz(arguments.file("path", path), facts, sealed=True)
 
-    def _explained(self, cross: np.ndarray, advance: Callable[[], None]) -> np.ndarray:
-        """k^T (K + nugget)^-1 k for each column k of `cross` (rows, new rows)."""
-        if isinstance(self.solver, StoredFactor):
-            return np.sum(self.solver.forward(cross) ** 2, axis=0)
-        solved, _ = self.solver.solve(cross, self.tol, advance)
-        return np.sum(cross * solved, axis=0)
-
     def _batches(self, inputs: list[Any]) -> Iterator[list[Any]]:
         """Split new inputs into batches that fit into memory."""
-        rows = max(output_sizes(self.store.kernel.net, inputs))
-        step = max(1, self.memory // (4 * 8 * len(self.y) * rows))
+        most = self.memory // (4 * 8 * len(self.y))  # rows
         if self.store.landmarks:  # sampled inputs are drawn jointly, at most as many as in a tile
-            step = min(step, max(1, self.store.grid.rows.chunk // rows))
+            most = min(most, self.store.grid.rows.chunk)
+        step = max(1, most // max(output_sizes(self.store.kernel.net, inputs)))
         return (inputs[a : a + step] for a in range(0, len(inputs), step))
 
     def _cross(self, inputs: list[Any]) -> Iterator[tuple[slice, np.ndarray]]:
@@ -223,13 +186,11 @@ def load_stored(path: str | Path, store: Store, memory: int = MEMORY) -> StoredG
         )
     # Numbers come back as arrays without axes.
     saved: dict[str, Any] = {name: facts[name] if facts[name].ndim else facts[name].item() for name in SAVED}
-    saved["noise"] = facts["noise"]
-    nugget = np.maximum(facts["noise"], facts["jitter"])
-    if str(facts["solver"]) == StoredFactor.name:
-        solver: StoredFactor | Gradients = StoredFactor(store, nugget, memory)
+    saved["noise"], nugget = facts["noise"], np.maximum(facts["noise"], facts["jitter"])
+    kind = StoredFactor if str(facts["solver"]) == StoredFactor.name else Gradients
+    solver = kind(store, nugget, memory)
+    if isinstance(solver, StoredFactor):
         solver.complete()
-    else:
-        solver = Gradients(store, nugget, memory)
     return StoredGP(store=store, solver=solver, memory=memory, mean_before=store.mean(), **saved)
 
 
@@ -278,7 +239,7 @@ def fit_store(
 def _jitter(store: Store, noise: np.ndarray) -> float:
     """The jitter that covers the errors of the tiles; warn if it is large."""
     # With the largest error of each tile for all its entries, this bounds the root mean square from above.
-    rows = np.array([b - a for a, b in map(store.grid.rows.span, range(store.grid.rows.count))])
+    rows = np.diff([*range(0, store.shape[0], store.grid.rows.chunk), store.shape[0]])
     squares = store.errors() ** 2 * rows[:, None] * rows
     diagonal = store.diagonal()
     jitter = needed_jitter(diagonal, float(np.sqrt(squares.sum())) / store.shape[0])

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from hashlib import sha256
 from importlib.util import find_spec
+from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -38,10 +39,10 @@ from netsor.build.joint_program import as_inputs
 from netsor.errors import DataError
 from netsor.files import read_regular
 from netsor.gp.stores import input_sets as sets
-from netsor.gp.stores.checksums import CRC, DIGITS, SUM, damage
-from netsor.gp.stores.grid import Axis, Grid, Span
+from netsor.gp.stores.checksums import CRC, SUM, damage
+from netsor.gp.stores.grid import Axis, Grid, Tile
 from netsor.gp.stores.identity import check_format, check_same_store, of_kernel
-from netsor.gp.unchanged import Unchanged
+from netsor.gp.targets import Unchanged
 from netsor.limits import KernelFn
 from netsor.limits.kernel import TangentKernelFn
 from netsor.limits.tiling import Cut
@@ -108,8 +109,6 @@ class Store:
 
     Attributes
     ----------
-    nngp
-        The NNGP kernel of a store of a tangent kernel, as a store.
     identity
         The facts that determine the numbers, see `stores.identity`.
     """
@@ -163,7 +162,7 @@ class Store:
 
     @cached_property
     def nngp(self) -> Store:
-        """The NNGP kernel of a store of a tangent kernel."""
+        """The NNGP kernel of a store of a tangent kernel, as a store."""
         return Store(self.path, self._kernel, nngp=True)
 
     @property
@@ -200,7 +199,13 @@ class Store:
         try:
             _check_room(path, len(grid.tiles()) * grid.rows.chunk * grid.cols.chunk * dtype.itemsize)
             group: Any = zarr.create_group(CheckedStore(new), attributes={"netsor": identity})
-            _write_arrays(group, identity, grid, {"mean": mean, "x": x} | ({} if y is None else {"y": y}))
+            arrays = {"row_sizes": grid.rows.sizes, "column_sizes": grid.cols.sizes, "mean": mean, "x": x}
+            for name, array in (arrays if y is None else {**arrays, "y": y}).items():
+                sets.write(group, name, array)
+            chunks, tiles = (grid.rows.chunk, grid.cols.chunk), (grid.rows.count, grid.cols.count)
+            for name in identity["kernels"]:
+                _new_matrix(group, name, grid.shape, chunks, dtype)
+                _new_matrix(group, f"{name}_error", tiles, (1, 1), np.float64)
             try:
                 new.rename(path)  # atomic: no process sees an incomplete store
             except OSError:  # another process was first
@@ -250,9 +255,9 @@ class Store:
 
     @cached_property
     def grid(self) -> Grid:
-        chunks, cut = self.array("K").chunks, self.cut
-        sizes = [self.whole(name) for name in ("row_sizes", "column_sizes")]
-        return Grid(Axis(sizes[0], chunks[0], cut.rows), Axis(sizes[1], chunks[1], cut.cols), self.symmetric)
+        (height, width), cut = self.array("K").chunks, self.cut
+        rows = Axis(self.whole("row_sizes"), height, cut.rows)
+        return Grid(rows, Axis(self.whole("column_sizes"), width, cut.cols), self.symmetric)
 
     @property
     def symmetric(self) -> bool:
@@ -266,12 +271,6 @@ class Store:
     def landmarks(self) -> int:
         """The number of landmarks: inputs that all tiles of a sampled kernel share. 0 for exact kernels."""
         return self.identity["landmarks"]
-
-    @cached_property
-    def landmark_numbers(self) -> np.ndarray:
-        """The positions of the landmarks, evenly spaced among all inputs."""
-        count = self.identity["inputs"]["x"]["count"]
-        return np.unique(np.linspace(0, count - 1, self.landmarks).round().astype(int))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -294,7 +293,7 @@ class Store:
 
     # Which tiles exist
 
-    def done(self, name: str | None = None) -> dict[tuple[int, int], float]:
+    def done(self, name: str | None = None) -> dict[Tile, float]:
         """Return the tiles that an array contains, with the times at which they were written."""
         times = {tile: self.written(name or self.name, *tile) for tile in self.grid.tiles()}
         return {tile: time for tile, time in times.items() if time is not None}
@@ -302,8 +301,8 @@ class Store:
     def written(self, name: str, i: int, j: int) -> float | None:
         """When a block of an array was written; None unless its file is complete and has a checksum."""
         array = self.array(name)
-        # Chunks are not compressed, so all of an array have one size.
-        sizes = [prod(array.chunks) * array.dtype.itemsize + CRC, DIGITS]
+        # Chunks are not compressed, so all of an array have one size; a checksum has eight digits.
+        sizes = [prod(array.chunks) * array.dtype.itemsize + CRC, 8]
         try:
             states = [file.stat() for file in self._files(name, i, j)]
         except OSError:
@@ -319,18 +318,12 @@ class Store:
         """The arrays that contain a block for each tile."""
         return [name for kernel in self.identity["kernels"] for name in (kernel, f"{kernel}_error")]
 
-    def missing(self) -> list[tuple[int, int]]:
+    def missing(self) -> list[Tile]:
         """List the tiles that lack a number or an error."""
         return [tile for tile in self.grid.tiles() if not self.has(*tile)]
 
     def status(self) -> Status:
-        """Return the progress of the store; any process may ask, because it reads the files only.
-
-        Returns
-        -------
-        Status
-            Printed as one line of text.
-        """
+        """Return the progress of the store; any process may ask, because it reads the files only."""
         missing, total = len(self.missing()), len(self.grid.tiles())
         # The last tiles give the present rate; an average over all would ignore processes that joined later.
         recent = sorted(self.done().values())[-50:]
@@ -367,18 +360,17 @@ class Store:
                 remedy="Run ns.gp.store (or `netsor kernel`) again: it goes on with them.",
             )
 
-    def damaged(self) -> list[tuple[int, int]]:
+    def damaged(self) -> list[Tile]:
         """Read all tiles, and list those with wrong checksums."""
         for name in self._of_tiles():
             self.array(name)  # an array that cannot be opened is no fault of its tiles
-        damaged = []
-        for i, j in self.done():
+        damaged: dict[Tile, None] = {}
+        for tile, name in product(self.done(), self._of_tiles()):
             try:
-                for name in self._of_tiles():
-                    self.stored(name, i, j)
+                self.stored(name, *tile)
             except DataError:
-                damaged.append((i, j))
-        return damaged
+                damaged[tile] = None
+        return list(damaged)
 
     def remove(self, i: int, j: int) -> None:
         """Remove a tile, so that the next run computes it again."""
@@ -389,16 +381,13 @@ class Store:
 
     def _files(self, name: str, i: int, j: int) -> list[Path]:
         """The files of a block and of its checksum."""
-        key = _key(name, i, j)
-        return [self.path / key, self.path / (key + SUM)]
+        return [self.path / (_key(name, i, j) + end) for end in ("", SUM)]
 
     # Reading and writing
 
     def tile(self, i: int, j: int) -> np.ndarray:
         """Read tile (i, j); below the diagonal of a symmetric matrix, transpose tile (j, i)."""
-        if self.symmetric and i > j:
-            return self.tile(j, i).T
-        return self.stored(self.name, i, j)
+        return self.stored(self.name, j, i).T if self.symmetric and i > j else self.stored(self.name, i, j)
 
     def stored(self, name: str, i: int, j: int) -> np.ndarray:
         """Read a block of an array; raise a DataError if it is missing or damaged."""
@@ -427,31 +416,20 @@ class Store:
     # The whole matrix, block by block
 
     def read(self, rows: slice = slice(None), columns: slice = slice(None)) -> np.ndarray:
-        """Read a block of the matrix, on either side of the diagonal.
-
-        Parameters
-        ----------
-        rows, columns
-            Slices without a step.
-
-        Returns
-        -------
-        np.ndarray
-            (rows, columns), in the dtype of the kernel.
-        """
-        a, b, _ = rows.indices(self.shape[0])
-        c, d, _ = columns.indices(self.shape[1])
-        out = np.empty((b - a, d - c), self.dtype)
-        for i, inside, at in _overlaps(self.grid.rows, a, b):
-            for j, across, to in _overlaps(self.grid.cols, c, d):
-                out[at, to] = self.tile(i, j)[inside, across]
+        """Read a block of the matrix, on either side of the diagonal; slices are without a step."""
+        (a, b, _), (c, d, _) = rows.indices(self.shape[0]), columns.indices(self.shape[1])
+        height, width = self.grid.rows.chunk, self.grid.cols.chunk
+        out = np.empty((max(b - a, 0), max(d - c, 0)), self.dtype)
+        for i, j in product(range(a // height, -(-b // height)), range(c // width, -(-d // width))):
+            r, s = i * height - a, j * width - c  # where the tile begins in the block
+            part = self.tile(i, j)[max(-r, 0) : b - a - r, max(-s, 0) : d - c - s]
+            out[max(r, 0) : r + height, max(s, 0) : s + width] = part
         return out
 
     def diagonal(self) -> np.ndarray:
         """Read the diagonal, (rows,), as float64."""
-        return np.concatenate(
-            [np.diagonal(self.tile(i, i)).astype(np.float64) for i in range(self.grid.rows.count)]
-        )
+        parts = [np.diagonal(self.tile(i, i)) for i in range(self.grid.rows.count)]
+        return np.concatenate(parts).astype(np.float64)
 
     def columns(self, chosen: np.ndarray) -> np.ndarray:
         """Read the columns with the given numbers, (rows, chosen), as float64, in one pass over the tiles."""
@@ -471,7 +449,7 @@ class Store:
     def row_times(self, i: int, vectors: np.ndarray) -> tuple[int, np.ndarray]:
         """Return i, and row i of tiles times vectors (columns, k)."""
         axis = self.grid.cols
-        products = (self.tile(i, j) @ vectors[slice(*axis.span(j))] for j in range(axis.count))
+        products = (self.tile(i, j) @ vectors[axis.span(j)] for j in range(axis.count))
         return i, sum(products, np.zeros(()))
 
     def blocks(self) -> Iterator[tuple[slice, slice, np.ndarray]]:
@@ -487,41 +465,18 @@ class Store:
                 tile = ahead.result().astype(np.float64, copy=False)
                 if k + 1 < len(tiles):
                     ahead = reader.submit(self.tile, *tiles[k + 1])
-                rows, cols = slice(*self.grid.rows.span(i)), slice(*self.grid.cols.span(j))
+                rows, cols = self.grid.rows.span(i), self.grid.cols.span(j)
                 yield rows, cols, tile
                 if self.symmetric and i != j:
                     yield cols, rows, tile.T
 
 
-def _write_arrays(group: Any, identity: dict[str, Any], grid: Grid, given: dict[str, Any]) -> None:
-    """Write the arrays of a new store; those of the kernels have no chunks yet."""
-    for name, array in {"row_sizes": grid.rows.sizes, "column_sizes": grid.cols.sizes, **given}.items():
-        sets.write(group, name, array)
-    chunks, tiles = (grid.rows.chunk, grid.cols.chunk), (grid.rows.count, grid.cols.count)
-    for name in identity["kernels"]:
-        _new_matrix(group, name, grid.shape, chunks, identity["options"]["dtype"])
-        _new_matrix(group, f"{name}_error", tiles, (1, 1), np.float64)
-
-
-def _new_matrix(group: Any, name: str, shape: Span, chunks: Span, dtype: Any) -> None:
+def _new_matrix(group: Any, name: str, shape: Tile, chunks: Tile, dtype: Any) -> None:
     """Create a matrix without blocks."""
+    axes, options = ("row", "column"), {"fill_value": np.nan, **sets.checked()}
     group.create_array(
-        name,
-        shape=shape,
-        chunks=chunks,
-        dtype=np.dtype(dtype),
-        fill_value=np.nan,
-        dimension_names=("row", "column"),
-        **sets.checked(),
+        name, shape=shape, chunks=chunks, dtype=np.dtype(dtype), dimension_names=axes, **options
     )
-
-
-def _overlaps(axis: Axis, start: int, stop: int) -> Iterator[tuple[int, slice, slice]]:
-    """Yield tiles that overlap rows `start` to `stop`, with these rows within the tile and the result."""
-    for i in range(start // axis.chunk, -(-stop // axis.chunk) if stop > start else 0):
-        begin, end = axis.span(i)
-        first, last = max(begin, start), min(end, stop)
-        yield i, slice(first - begin, last - begin), slice(first - start, last - start)
 
 
 def _key(name: str, i: int, j: int) -> str:

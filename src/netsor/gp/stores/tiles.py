@@ -85,7 +85,11 @@ def store(
     require_extra("zarr", "cloudpickle")
     kernel = as_kernel(kernel)
     path, used = arguments.file("path", path), arguments.mapping("params", params, '{"W1": 2.0}')
-    part, verify = _part(part), arguments.flag("verify", verify)
+    verify = arguments.flag("verify", verify)
+    if part is not None and not (isinstance(part, tuple) and [type(k) for k in part] == [int, int]):
+        raise DataError(
+            f"part={arguments.shown(part)}", remedy="Give (k, N): the k-th of N parts, as in part=(1, 8)."
+        )
     rows, columns = _as_set(x), None if y is None else _as_set(y)
     cut, marks = kernel_tiles.tile_sizes(kernel, rows, columns, used), 0
     if cut is None:
@@ -98,7 +102,8 @@ def store(
     grid = _grid(kernel, rows, columns, cut, tile)
     facts = identity(kernel, rows, columns, cut, (grid.rows.chunk, grid.cols.chunk), used, marks)
     if not exists:
-        Store.create(path, facts, grid, _means(kernel, rows), rows, columns)
+        means = np.tile(kernel.mean(_first(rows)), len(rows) // len(_first(rows)))
+        Store.create(path, facts, grid, means, rows, columns)
     check_same_store(facts, Store(path).identity, path)
     target = Store(path, kernel)
     with writing(path, shared=part is not None):
@@ -108,8 +113,7 @@ def store(
             for i, j in target.damaged():
                 target.remove(i, j)
         missing = set(target.missing())
-        tiles = target.grid.tiles() if part is None else target.grid.part(*part)
-        tiles = [t for t in tiles if t in missing]
+        tiles = [t for t in target.grid.part(*(part or (1, 1))) if t in missing]
         with bar(progress, len(tiles), f"computing {path.name}") as advance:
             compute_all(target, tiles, engine, advance)
     return target
@@ -128,15 +132,6 @@ def _require_landmarks(kernel: KernelFn, x: Any, y: Any) -> None:
         )
 
 
-def _part(part: Any) -> tuple[int, int] | None:
-    """Check `part`: (k, N), or None for the whole."""
-    if part is None or (isinstance(part, tuple) and len(part) == 2 and all(type(k) is int for k in part)):
-        return part
-    raise DataError(
-        f"part={arguments.shown(part)}", remedy="Give (k, N): the k-th of N parts, as in part=(1, 8)."
-    )
-
-
 def _as_set(inputs: Any) -> Any:
     """Convert a set of inputs: of one shape to an array, otherwise to a list."""
     if isinstance(inputs, np.ndarray) and inputs.ndim and len(inputs):
@@ -150,10 +145,12 @@ def _as_set(inputs: Any) -> Any:
 
 def _grid(kernel: KernelFn, x: Any, y: Any, cut: Cut, tile: int | None) -> Grid:
     """Choose tiles that are multiples of the tiles in memory (`cut`), so that their numbers are equal."""
-    tile = None if tile is None else arguments.whole("tile", tile, 1)
-    rows = _sizes(kernel, x)
-    cols = rows if y is None else _sizes(kernel, y)
-    side = tile or default_side(kernel, x, max(rows.mean(), cols.mean()))
+    rows, cols = (
+        np.tile(output_sizes(kernel.net, list(_first(z))), len(z) // len(_first(z)))
+        for z in (x, x if y is None else y)
+    )
+    most = max(rows.mean(), cols.mean())
+    side = default_side(kernel, x, most) if tile is None else arguments.whole("tile", tile, 1)
     axes = []
     for sizes, step in ((rows, cut.rows), (cols, cut.cols)):
         inputs = min(len(sizes), max(1, side // step) * step)
@@ -161,18 +158,9 @@ def _grid(kernel: KernelFn, x: Any, y: Any, cut: Cut, tile: int | None) -> Grid:
     return Grid(axes[0], axes[1], y is None)
 
 
-def _sizes(kernel: KernelFn, inputs: Any) -> np.ndarray:
-    """Number of rows of each input, (inputs,)."""
-    if isinstance(inputs, np.ndarray):
-        return np.full(len(inputs), output_sizes(kernel.net, [inputs[0]])[0])
-    return np.array(output_sizes(kernel.net, inputs))
-
-
-def _means(kernel: KernelFn, inputs: Any) -> np.ndarray:
-    """The prior mean, (rows,)."""
-    if isinstance(inputs, np.ndarray):
-        return np.tile(kernel.mean(inputs[:1]), len(inputs))
-    return kernel.mean(inputs)
+def _first(inputs: Any) -> Any:
+    """Inputs that stand for all: one of an array, whose inputs have one shape."""
+    return inputs[:1] if isinstance(inputs, np.ndarray) else inputs
 
 
 def default_side(kernel: KernelFn, x: Any, rows: float, most_rows: int = 2048, most_work: int = 2**36) -> int:
