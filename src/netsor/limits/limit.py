@@ -13,7 +13,7 @@ from netsor.lang.expr import Ref
 from netsor.lang.program import Program
 from netsor.lang.types import C, G, H
 from netsor.limits.computation import Computation
-from netsor.limits.options import Options, refuse_unknown
+from netsor.limits.options import Options
 from netsor.limits.plan import Plan
 from netsor.limits.result import Result
 from netsor.limits.rules.lincomb import cov, mean
@@ -105,21 +105,7 @@ class Limit:
         return float(value) if not shape else value
 
 
-def limit(
-    net: Network | Program,
-    *inputs: Any,
-    method: str = "auto",
-    tol: float | None = None,
-    seed: int = 0,
-    dtype: Any = np.float64,
-    points: int | None = None,
-    repeats: int = 16,
-    max_points: int = 2**18,
-    progress: bool | None = None,
-    memory: int | None = None,
-    confirm: bool = False,
-    **unknown: Any,
-) -> Limit:
+def limit(net: Network | Program, *inputs: Any, **options: Any) -> Limit:
     """Return the limit of a network on one or several inputs, or of a program, with these `Options`.
 
     >>> import netsor as ns
@@ -132,8 +118,7 @@ def limit(
     >>> L.sigma("h")     # 2 E[relu(g)^2] = 2 * 4 / 2
     4.0
     """
-    refuse_unknown(unknown)
-    options = Options(method, tol, seed, dtype, points, repeats, max_points, progress, memory, confirm)
+    how = Options.of(**options)
     traced = net if isinstance(net, Program) else program(net, *inputs)
     traced.check()
-    return Limit(traced, options)
+    return Limit(traced, how)
