@@ -19,7 +19,7 @@ from netsor.lang.array_api import is_traced
 from netsor.lang.program import MatrixLaw, Normal, Program
 from netsor.limits.computation import Computation
 from netsor.limits.inputs import Inputs, InputSet
-from netsor.limits.options import Options, refuse_unknown
+from netsor.limits.options import Options
 from netsor.limits.plan import Plan
 from netsor.limits.result import Result
 from netsor.limits.tiling import Cut
@@ -369,17 +369,18 @@ def kernel(
     dtype
         Type of the kernel: float64 or float32.
     points
-        Sample points per repeat, a power of two.
+        Sample points per repeat to begin with, a power of two. Without a tolerance 4096, and up to four times
+        as many in a second try if the error is above 5e-4 of the scale.
     repeats
-        Number of independent randomisations; their spread is the error.
+        Number of independent randomisations; their spread is the error. `tol` may take four times as many.
     max_points
         Largest number of sample points per repeat that `tol` may lead to.
     progress
-        Whether to show a bar; by default for runs longer than two seconds.
+        Whether to show a bar, or in a log a line every ten seconds; by default after two seconds.
     memory
-        Bytes of workspace beyond inputs and kernel.
+        Bytes of workspace beyond inputs and kernel; by default 256 MB, or what one pair of inputs needs.
     confirm
-        Allow a run that takes more than an hour by its plan.
+        Allow a run that takes more than an hour by its plan; otherwise it is refused.
 
     Returns
     -------
@@ -400,7 +401,7 @@ def kernel(
            [0.1592, 1.    ]])
     """
     require_network(net)
-    refuse_unknown(unknown)
+    Options.of(**unknown)  # refuses them
     options = Options(method, tol, seed, dtype, points, repeats, max_points, progress, memory, confirm)
     return TangentKernelFn(net, options) if isinstance(net, TangentNetwork) else KernelFn(net, options)
 
