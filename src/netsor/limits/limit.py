@@ -105,7 +105,21 @@ class Limit:
         return float(value) if not shape else value
 
 
-def limit(net: Network | Program, *inputs: Any, **options: Any) -> Limit:
+def limit(
+    net: Network | Program,
+    *inputs: Any,
+    method: str = "auto",
+    tol: float | None = None,
+    seed: int = 0,
+    dtype: Any = np.float64,
+    points: int | None = None,
+    repeats: int = 16,
+    max_points: int = 2**18,
+    progress: bool | None = None,
+    memory: int | None = None,
+    confirm: bool = False,
+    **unknown: Any,
+) -> Limit:
     """Return the limit of a network on one or several inputs, or of a program, with these `Options`.
 
     >>> import netsor as ns
@@ -118,7 +132,8 @@ def limit(net: Network | Program, *inputs: Any, **options: Any) -> Limit:
     >>> L.sigma("h")     # 2 E[relu(g)^2] = 2 * 4 / 2
     4.0
     """
-    how = Options.of(**options)
+    Options.of(**unknown)  # refuses them
+    options = Options(method, tol, seed, dtype, points, repeats, max_points, progress, memory, confirm)
     traced = net if isinstance(net, Program) else program(net, *inputs)
     traced.check()
-    return Limit(traced, how)
+    return Limit(traced, options)

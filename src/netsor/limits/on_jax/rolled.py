@@ -215,8 +215,8 @@ class _Scan:
     def _reader(self, slot: Slot) -> Callable[..., tuple[Any, int | None]]:
         """Return a function that reads an argument and its axis of members; a width of 1 has no such axis."""
         values, steps, axis = self.values, self.loop.steps, 0 if slot.width > 1 else None
-        if slot.shared is not None:
-            return lambda *_: (values.one(slot.shared), None)
+        if (shared := slot.shared) is not None:
+            return lambda *_: (values.one(shared), None)
         given = None if slot.given is None else self._source("given", slot.given, self._nodes)
         index = None
         if slot.index is not None:

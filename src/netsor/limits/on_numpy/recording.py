@@ -127,6 +127,11 @@ def _pays(betweens: list[Between], fewest: int) -> bool:
     return is_available() and work > fewest
 
 
+def _pays_for_singles(betweens: list[Between], rows: Rows) -> bool:
+    """Return whether there are so few pairs for each input that NumPy would be slow for single inputs."""
+    return sum(between.pairs for between in betweens) < 500 * rows.count
+
+
 @search_put_off()
 def record(
     make: Maker,
@@ -144,8 +149,7 @@ def record(
     """
     betweens = _betweens(make, program, rows)
     compiled = cut.compiled if cut else _pays(betweens, FEWEST_AGAIN if again else FEWEST_ENTRIES)
-    # With more pairs for each input, NumPy is fast enough for single inputs.
-    singles = compiled and (cut.singles if cut else sum(b.pairs for b in betweens) < 500 * rows.count)
+    singles = compiled and (cut.singles if cut else _pays_for_singles(betweens, rows))
     allowed, size, most, larger = MEMORY if memory is None else memory, TILE, None, cut is None
     # The sizes of arrays are only known after recording. So record, and again with other sizes if needed.
     while True:
