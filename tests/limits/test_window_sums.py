@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import netsor as ns
 from netsor.lang.index_maps import window_positions
 from netsor.limits.on_numpy import compiled_loops as loops
+from netsor.limits.on_numpy import fused, recording
 from netsor.limits.on_numpy.prepared import Prepared
 from netsor.limits.tape.tape import Tape
 from netsor.limits.window_sums import Window, sum_over_window, sum_over_windows
@@ -136,3 +138,24 @@ def test_one_pass_where_lines_are_long_and_keep_their_length() -> None:
     assert not is_one_pass((1, 9, 4, 9, 1), 3)
     assert not is_one_pass((1, 9, 4, 9, 2), 3, 2)
     assert not is_one_pass((1, 9, 4, 9, 2), 3, 1, 1, "circular")
+
+
+def test_a_run_may_have_fewer_repeats_than_were_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors of exact steps come from one repeat of a kernel that is sampled with two repeats at a time."""
+    pytest.importorskip("numba")
+    U, V, v = ns.Conv2d(3), ns.Conv2d(3), ns.Matrix(rows=1)
+
+    @ns.network
+    def net(image):
+        h = U(image)
+        return v @ ns.mean(ns.relu(V(ns.relu(h) - ns.sigmoid(h))), axis=(0, 1))
+
+    x = RNG.standard_normal((2, 8, 8, 1))
+    options: dict[str, Any] = {"method": "sample", "points": 2**4, "repeats": 2}
+    by_slices = ns.kernel(net, **options).evaluate(x)
+    monkeypatch.setattr(recording, "FEWEST_ENTRIES", -1)
+    monkeypatch.setattr(fused, "LEAST_ELEMENTS", 10**9)  # other loops would take seconds to compile
+    in_one_pass = ns.kernel(net, **options).evaluate(x)
+    assert in_one_pass.plan.compiled > by_slices.plan.compiled
+    np.testing.assert_allclose(in_one_pass.value, by_slices.value, rtol=1e-12)
+    np.testing.assert_allclose(in_one_pass.error, by_slices.error, rtol=1e-6)

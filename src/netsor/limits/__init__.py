@@ -9,7 +9,7 @@
 | the expectations in them: the ladder of methods | methods/ |
 | which families of variables are sampled, decided before anything is recorded | sampled_families |
 | expectations that no method has: samples | sampling/ |
-| errors: probes perturb the steps of a computation by their error bounds | error_probes, bounds, result |
+| errors: probes perturb the steps of a computation by their error bounds | error_probes, result |
 | what is recorded: steps of arrays without values | tape/ |
 | where it runs | on_numpy/ (and Numba), on_jax/, on_arrays (any other library) |
 | a matrix from its blocks, in tiles | assembly, tiling, blocks |

@@ -66,10 +66,8 @@ def _number(
 ) -> tuple[list[Any], int]:
     """Return row numbers (members, index...) of each Output, and their count; -1 outside [start, stop)."""
     tables: list[np.ndarray] = [np.zeros(0, int)] * len(shapes)
-    owner: dict[int, tuple[InputGroup, int]] = {}
+    owner = {member: (group, k) for group in groups for k, member in enumerate(group.members)}
     for group in groups:
-        for k, member in enumerate(group.members):
-            owner[member] = (group, k)
         for o in group.outputs:
             tables[o] = np.full((len(group.members), *shapes[o]), -1)
     row = 0
@@ -223,10 +221,6 @@ class _Kind:
     index: tuple[int, ...]
     numbers: np.ndarray
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.numbers.shape[1], self.numbers.shape[2]
-
 
 def gathered(
     xp: Any,
@@ -256,23 +250,21 @@ def gathered(
 
 def _kinds(outputs: list[int], tables: list[np.ndarray]) -> list[_Kind]:
     members_of: dict[Any, list[int]] = {}
+    numbers: dict[int, np.ndarray] = {}  # of the inputs that have rows
     for o in dict.fromkeys(outputs):
-        members_of.setdefault((tables[o].shape[1:], int((tables[o] >= 0).sum())), []).append(o)
+        flat = tables[o].reshape(len(tables[o]), prod(tables[o].shape[1:]))
+        numbers[o] = flat[(flat >= 0).any(axis=1)]
+        members_of.setdefault((tables[o].shape[1:], len(numbers[o])), []).append(o)
     return [
-        _Kind(members, index, np.stack([_rows_of(tables[o]) for o in members]))
+        _Kind(members, index, np.stack([numbers[o] for o in members]))
         for (index, _), members in members_of.items()
     ]
-
-
-def _rows_of(table: np.ndarray) -> np.ndarray:
-    """Return the row numbers (inputs, entries) of the inputs that have rows."""
-    flat = table.reshape(len(table), int(np.prod(table.shape[1:], dtype=int)))
-    return flat[(flat >= 0).any(axis=1)]
 
 
 def _grid(xp: Any, shapes: Mapping[Any, Any], stack: Any, left: _Kind, right: _Kind) -> Array:
     """Return the blocks of equal outputs, input by input; those below the diagonal are mirror images."""
     sides = [(o, p) for o in left.outputs for p in right.outputs]
+    rows, columns = left.numbers.shape[1:], right.numbers.shape[1:]  # (inputs, entries)
     alike: dict[Any, list[tuple[int, int]]] = {}  # axes of length 1 broadcast, so shapes may differ
     for pair in sides:
         is_mirrored = pair not in shapes
@@ -282,13 +274,13 @@ def _grid(xp: Any, shapes: Mapping[Any, Any], stack: Any, left: _Kind, right: _K
         block = stack([pair[::-1] for pair in pairs] if is_mirrored else pairs)[:, 0, ...]
         if is_mirrored:
             block = xp.permute_dims(block, (0, 2, 1, *range(3 + j, 3 + j + i), *range(3, 3 + j)))
-        shape = (len(pairs), left.shape[0], right.shape[0], *left.index, *right.index)
+        shape = (len(pairs), rows[0], columns[0], *left.index, *right.index)
         full = xp.moveaxis(xp.broadcast_to(block, shape), 2, 2 + i)
-        stacks.append(xp.reshape(full, (len(pairs), *left.shape, *right.shape)))
+        stacks.append(xp.reshape(full, (len(pairs), *rows, *columns)))
     grid = xp.concat(stacks, axis=0) if len(stacks) > 1 else stacks[0]
     place = {pair: k for k, pair in enumerate(chain(*alike.values()))}
     order = [place[pair] for pair in sides]
     if order != list(range(len(order))):
         grid = xp.take(grid, xp.asarray(np.asarray(order)), axis=0)
-    grid = xp.reshape(grid, (len(left.outputs), len(right.outputs), *left.shape, *right.shape))
+    grid = xp.reshape(grid, (len(left.outputs), len(right.outputs), *rows, *columns))
     return xp.reshape(xp.permute_dims(grid, (2, 0, 3, 4, 1, 5)), (left.numbers.size, right.numbers.size))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,15 +12,6 @@ from netsor.limits.rules.pairs import Pair, PerInput, PerPair
 from netsor.limits.rules.recorder import Recorder
 from netsor.limits.tape.graph import Graph
 from netsor.limits.tape.tape import Tape
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """The graph of a kernel, the pairs of Outputs of its blocks, and the size of its largest array."""
-
-    graph: Graph
-    pairs: list[tuple[int, int]]
-    largest: int
 
 
 def _with_noise(r: Recorder, block: PerPair, o: int, p: int) -> PerPair:
@@ -34,8 +24,11 @@ def _with_noise(r: Recorder, block: PerPair, o: int, p: int) -> PerPair:
     return PerPair(block.array + same * (spread - block.array), pair, block.left, block.right)
 
 
-def recorded_blocks(make: Callable[[Tape], Recorder], rows: Rows) -> Recorded:
-    """Record the blocks of all pairs of outputs; of a symmetric kernel, those on and above the diagonal."""
+def recorded_blocks(make: Callable[[Tape], Recorder], rows: Rows) -> tuple[Graph, dict[tuple[int, int], int]]:
+    """Record the blocks of all pairs of outputs; return their graph, and the node of each pair.
+
+    Of a symmetric kernel, these are the blocks on and above the diagonal.
+    """
     single, tape, blocks = Tape(), Tape(), {}
     recorder = make(single)
     group_of = {o: r for r, group in enumerate(rows.groups) for o in group.outputs}
@@ -47,4 +40,5 @@ def recorded_blocks(make: Callable[[Tape], Recorder], rows: Rows) -> Recorded:
                 if rows.symmetric and group_of[o] == group_of[p] and recorder.program.noise:
                     block = _with_noise(recorder, block, o, p)
                 blocks[o, p] = block.array
-    return Recorded(Graph(single, tape, blocks.values()), list(blocks), tape.largest)
+    graph = Graph(single, tape, blocks.values())
+    return graph, dict(zip(blocks, graph.outputs, strict=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,6 @@ import numpy as np
 
 from netsor.build.joint_program import Joint
 from netsor.errors import LimitError
-from netsor.expect.points.landmark_loadings import Landmarks
 from netsor.limits.assembly import Rows
 from netsor.limits.error_probes import Probe, error_of, probes
 from netsor.limits.finite import finite, in_range
@@ -49,9 +48,8 @@ Values = Mapping[str, Any]
 class Computation:
     """The kernel of a joint program; with `split`, between the inputs before it and the inputs from it on.
 
-    Only the shapes of the data matter. `params` names the variances that are given with the data. `varied`
-    names variances with `versions` values each, for as many kernels in one pass. A part of a larger kernel
-    uses the `cut` of the whole, so that it has the same numbers.
+    Only the shapes of the data matter. `params` names the variances that are given with the data. A part of
+    a larger kernel uses the `cut` of the whole, so that it has the same numbers.
     """
 
     def __init__(
@@ -61,11 +59,8 @@ class Computation:
         params: tuple[str, ...],
         split: int | None,
         cut: Cut | None = None,
-        varied: tuple[str, ...] = (),
-        versions: int = 1,
     ) -> None:
         self.options, self.params, self.cut = options, params, cut
-        self.varied, self.versions = varied, versions
         self.program, self.rows = made.program, Rows(made, split)
         self.forms = Forms(self.program)
         self.batched = frozenset(
@@ -158,8 +153,6 @@ class Computation:
             array, rank = tape.input(name, shape, dtype), self.program.data[name].ndim
             data[name] = PerInput(array[None, ...] if batched else array[None, None, ...], rank)
         params: dict[str, Any] = {name: tape.input(name, (), dtype) for name in self.params}
-        for name in self.varied:
-            params[name] = PerInput(tape.input(name, (self.versions, 1), dtype), 0)
         notes = Notes(remarks=dict.fromkeys(self.made.tangent.remarks if self.made.tangent else ()))
         return Recorder(setting, tape, data, params, RULES, notes, self.is_padded, samples)
 
@@ -170,8 +163,7 @@ class Computation:
         if padding is None:
             return None
         joint = replace(padding.joint, data=padding.data(self.made.data))
-        split, varied = self.rows.split, (self.varied, self.versions)
-        whole = Computation(joint, self.options, self.params, split, self.cut, *varied)
+        whole = Computation(joint, self.options, self.params, self.rows.split, self.cut)
         whole.is_padded = True
         return padding, whole
 
@@ -253,20 +245,6 @@ class Computation:
         given = self.given(data, params)
         return self._run(recording, prepare(given), None, "computing the kernel")
 
-    def several(self, data: Values, params: Values, varied: Sequence[Values]) -> np.ndarray | None:
-        """Return kernels (versions, rows, columns) for the varied variances, or None if something is sampled.
-
-        Everything that does not depend on these variances is computed once.
-        """
-        exact = self.exact(errors=False)
-        if exact is None:
-            return None
-        prepare, recording = exact
-        given, dtype = self.given(data, params), self.options.dtype
-        table = {name: np.array([[v[name]] for v in varied], dtype) for name in self.varied}
-        recording.ran = True
-        return on_numpy.run(recording, {**prepare(given), **table}, dtype, self.versions, lambda: None)
-
     def _run(self, recording: Recording, given: Values, probe: Probe | None, what: str) -> np.ndarray:
         """Run a recording, with its steps perturbed by a probe if one is given: (rows, columns)."""
         if not recording.ran:
@@ -302,22 +280,6 @@ class Computation:
         remedy = "The exact methods have an error of {:.2g} here. Use a larger tol."
         scale.require(bound, self.options.tol, remedy)
         return Result.of(value, bound, plan)
-
-    def landmark_part(self, data: Values, params: Values, landmarks: Landmarks) -> Result:
-        """Return a sampled kernel of landmarks and other inputs, which are drawn as in any other block."""
-        return self.sampled.part(self.given(data, params), landmarks)
-
-    @property
-    def has_landmarks(self) -> bool:
-        """Whether the kernel is sampled, and its inputs can be drawn given landmarks."""
-        return self.exact_setting() is None and self.sampled.has_landmarks
-
-    def means(self) -> np.ndarray:
-        """Return the mean of every row, (rows,): the constant that an Output adds."""
-        means = np.zeros(self.rows.left_size)
-        for output, rows in zip(self.program.outputs, self.rows.left, strict=True):
-            means[rows[rows >= 0]] = output.shift
-        return means
 
     def diagonal(self, data: Values, params: Values) -> np.ndarray | None:
         """Return the variances of all outputs, (rows,), from self blocks; None if it must be sampled."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -220,12 +219,7 @@ def _named(name: str, inputs: list[Any], xp: Any, data: Mapping[str, Array]) -> 
 
 
 def _gathered(rows: list[_Row], xp: Any) -> Array:
-    """Return rows of arrays as one array; consecutive rows are one slice, and a single row has no axis."""
-    runs = []
-    for _, numbered in groupby(enumerate(rows), key=lambda x: (id(x[1].array), x[1].place - x[0])):
-        run = [row for _, row in numbered]
-        array, first = run[0].array, run[0].place
-        whole = first == 0 and len(run) == array.shape[0]
-        runs.append(array if whole else array[first : first + len(run), ...])
-    gathered = runs[0] if len(runs) == 1 else xp.concat(runs, axis=0)
+    """Return all rows of one or two arrays as one array; a single row has no axis."""
+    arrays = [row.array for row in rows if row.place == 0]
+    gathered = arrays[0] if len(arrays) == 1 else xp.concat(arrays, axis=0)
     return gathered[0, ...] if len(rows) == 1 else gathered

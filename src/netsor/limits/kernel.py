@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -18,10 +17,9 @@ from netsor.build.tangent_network import TangentNetwork, tangent
 from netsor.errors import LimitError
 from netsor.lang.array_api import is_traced
 from netsor.lang.program import MatrixLaw, Normal, Program
-from netsor.lang.tangent import Tangent
 from netsor.limits.computation import Computation
 from netsor.limits.inputs import Inputs, InputSet
-from netsor.limits.options import Options, refuse_unknown
+from netsor.limits.options import Options
 from netsor.limits.plan import Plan
 from netsor.limits.result import Result
 from netsor.limits.tiling import Cut
@@ -46,18 +44,18 @@ class KernelFn:
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the network as it was read, without recordings and compiled code."""
-        now, computations = self.net.state(), {}
-        for (shapes, state), computation in self._computations.items():
-            if state == now and not computation.made.requirements:  # requirements are functions: no pickle
-                computations[shapes] = computation
+        now = self.net.state()
+        computations = {
+            shapes: computation
+            for (shapes, state), computation in self._computations.items()
+            if state == now and not computation.made.requirements  # requirements are functions: no pickle
+        }
         return {"net": self.net, "options": self.options, "computations": computations}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.net, self.options = state["net"], state["options"]
         now = self.net.state()
-        self._computations = {
-            (shapes, now): computation for shapes, computation in state["computations"].items()
-        }
+        self._computations = {(shapes, now): kept for shapes, kept in state["computations"].items()}
 
     def __call__(
         self, x: InputSet, y: InputSet | None = None, *, params: Mapping[str, Any] | None = None
@@ -157,7 +155,10 @@ class KernelFn:
             (rows,)
         """
         computation, _, _ = self._computation(Inputs(x).in_numpy())
-        return computation.means()
+        means = np.zeros(computation.rows.left_size)
+        for output, rows in zip(computation.program.outputs, computation.rows.left, strict=True):
+            means[rows[rows >= 0]] = output.shift
+        return means
 
     def diag(self, x: InputSet, *, params: Mapping[str, Any] | None = None) -> np.ndarray:
         """Return the variances of all outputs; if the kernel is sampled, sample each input by itself.
@@ -199,21 +200,19 @@ class KernelFn:
         self, inputs: Inputs, cut: Cut | None = None
     ) -> tuple[Computation, dict[str, Any], dict[str, Any]]:
         """Return the computation for inputs of these shapes, with their data and variances."""
-        key, computation = None, None
-        if inputs.shapes is not None:
-            # The network may read state besides its input, which can change between calls.
-            key = ((inputs.shapes, cut), self.net.state())
-            computation = self._computations.pop(key, None)
+        # The network may read state besides its input, which can change between calls.
+        key = None if inputs.shapes is None else ((inputs.shapes, cut), self.net.state())
+        computation = self._computations.pop(key, None)
         if computation is None or computation.program.changed:
             joint = inputs.joint(self.net)
-            used = self._used_params(inputs.params, joint)
+            used, data = self._used_params(inputs.params, joint), joint.data
             computation = Computation(joint, self.options, tuple(used), inputs.split, cut)
-            data = joint.data
         else:
-            used = self._used_params(inputs.params, computation.made)
-            data = inputs.data(computation.made)
+            used, data = self._used_params(inputs.params, computation.made), inputs.data(computation.made)
         if key is not None and not computation.made.concrete:
-            self._keep(key, computation)
+            self._computations[key] = computation
+            if len(self._computations) > 8:  # calls often alternate between a few shapes
+                del self._computations[next(iter(self._computations))]
         return computation, data, used
 
     def _result(
@@ -230,26 +229,18 @@ class KernelFn:
             return result
         return result.moved(coarser._result(inputs, run, cut).value, inputs.y is None, tol)
 
-    def _keep(self, key: Any, computation: Computation) -> None:
-        """Keep a computation, and drop the oldest ones."""
-        most = 8  # calls often alternate between a few shapes, such as those of training and new inputs
-        self._computations[key] = computation
-        while len(self._computations) > most:
-            self._computations.pop(next(iter(self._computations)))
-
     def _used_params(self, given: Mapping[str, Any], joint: Joint) -> dict[str, Any]:
         """Return those given variances that the program uses; short sequences may not use all matrices."""
         if not given:
             return {}
         tangent = joint.tangent
-        in_program = program_params(tangent.source if tangent else joint.program)
+        in_program = _variances(tangent.source if tangent else joint.program)
         if tangent:
-            in_program |= {f"{name}.rate": tangent.rates.rate(name) for name in tangent.directions}
-        names = self.params.keys() | in_program.keys()
+            in_program |= dict.fromkeys(f"{name}.rate" for name in tangent.directions)
+        names = dict.fromkeys([*self.params, *in_program])
         for name, value in given.items():
             if name not in names:
-                listed = ", ".join({**self.params, **in_program})
-                raise LimitError(f"there is no variance `{name}`", remedy=f"Known: {listed}.")
+                raise LimitError(f"there is no variance `{name}`", remedy=f"Known: {', '.join(names)}.")
             _require_variance(name, value)
         used = {name: value for name, value in given.items() if name in in_program}
         return tangent.variances(used) if tangent else used
@@ -271,13 +262,6 @@ class TangentKernelFn(KernelFn):
     def nngp(self) -> KernelFn:
         """The kernel of the network itself."""
         return KernelFn(self.net.net, self.options)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "nngp": self.nngp}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self.nngp = state["nngp"]
 
     @cached_property
     def _coarser(self) -> KernelFn:
@@ -309,26 +293,22 @@ class TangentKernelFn(KernelFn):
         >>> {name: part.round(3).tolist() for name, part in parts.items()}
         {'W1': [[0.25, 0.0], [0.0, 0.25]], 'v': [[0.25, 0.08], [0.08, 0.25]]}
         """
-        inputs = Inputs(x, y, params).in_numpy()
-        tangent = self._tangent(inputs)
-        # The kernel is linear in the rates, so all other rates at 0 leave one contribution.
+        inputs = Inputs(x, y, params)
+        tangent = self._computation(inputs.in_numpy())[0].made.tangent
+        assert tangent is not None
         rates = {name: tangent.rates.rate(name) for name in tangent.directions}
-        alone = [{f"{p}.rate": rate if p == name else 0.0 for p, rate in rates.items()} for name in rates]
-        kernels = self._versions(inputs, [tangent.variances({**inputs.params, **part}) for part in alone])
-        if kernels is None:
-            return {
-                name: self(x, y, params={**inputs.params, **part})
-                for name, part in zip(rates, alone, strict=True)
-            }
-        return dict(zip(rates, map(inputs.in_its_library, kernels), strict=True))
+        # The kernel is linear in the rates, so all other rates at 0 leave one contribution.
+        return {
+            name: self(
+                x, y, params={**inputs.params, **{f"{p}.rate": r * (p == name) for p, r in rates.items()}}
+            )
+            for name in rates
+        }
 
     def both(
         self, x: InputSet, y: InputSet | None = None, *, params: Mapping[str, Any] | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the kernel of the network itself (NNGP) and its tangent kernel, from one pass.
-
-        The NNGP is the contribution of the readouts if their rates equal their variances and all other rates
-        are 0.
+        """Return the kernel of the network itself (NNGP) and its tangent kernel.
 
         Parameters
         ----------
@@ -340,42 +320,7 @@ class TangentKernelFn(KernelFn):
         tuple
             Two kernel matrices (rows, columns).
         """
-        inputs = Inputs(x, y, params).in_numpy()
-        tangent = self._tangent(inputs)
-        readouts = {t.readout for s in tangent.source.outputs for t in s.terms}
-        variances = {**program_params(tangent.source), **inputs.params}
-        if readouts <= tangent.directions.keys() and readouts <= variances.keys():
-            still = {d: variances[p] if p in readouts else 0.0 for p, d in tangent.directions.items()}
-            moving = tangent.variances(variances)
-            kernels = self._versions(inputs, [{**moving, **still}, moving])
-            if kernels is not None:
-                return inputs.in_its_library(kernels[0]), inputs.in_its_library(kernels[1])
         return self.nngp(x, y, params=params), self(x, y, params=params)
-
-    def _tangent(self, inputs: Inputs) -> Tangent:
-        tangent = self._computation(inputs)[0].made.tangent
-        assert tangent is not None
-        return tangent
-
-    def _versions(self, inputs: Inputs, variances: list[dict[str, Any]]) -> np.ndarray | None:
-        """Return kernels for several variances of the directions, from one pass; None if impossible."""
-        plain, data, used = self._computation(inputs)
-        names = set(self._tangent(inputs).directions.values())
-        varied = tuple(name for name in variances[0] if name in names)
-        numbers = names <= program_params(plain.program).keys()  # false for covariance matrices
-        if not numbers or len(varied) < len(names) or self.options.tol is not None or inputs.shapes is None:
-            return None
-        scalars = {name: value for name, value in used.items() if name not in names}
-        key = (inputs.shapes, self.net.state(), varied, len(variances))
-        several = self._computations.pop(key, None)
-        if several is None or several.program.changed:
-            joint = replace(plain.made, data=data)
-            several = Computation(
-                joint, self.options, tuple(scalars), inputs.split, varied=varied, versions=len(variances)
-            )
-        if not plain.made.concrete:
-            self._keep(key, several)
-        return several.several(data, scalars, variances)
 
 
 def _require_variance(name: str, value: Any) -> None:
@@ -424,17 +369,18 @@ def kernel(
     dtype
         Type of the kernel: float64 or float32.
     points
-        Sample points per repeat, a power of two.
+        Sample points per repeat to begin with, a power of two. Without a tolerance 4096, and up to four times
+        as many in a second try if the error is above 5e-4 of the scale.
     repeats
-        Number of independent randomisations; their spread is the error.
+        Number of independent randomisations; their spread is the error. `tol` may take four times as many.
     max_points
         Largest number of sample points per repeat that `tol` may lead to.
     progress
-        Whether to show a bar; by default for runs longer than two seconds.
+        Whether to show a bar, or in a log a line every ten seconds; by default after two seconds.
     memory
-        Bytes of workspace beyond inputs and kernel.
+        Bytes of workspace beyond inputs and kernel; by default 256 MB, or what one pair of inputs needs.
     confirm
-        Allow a run that takes more than an hour by its plan.
+        Allow a run that takes more than an hour by its plan; otherwise it is refused.
 
     Returns
     -------
@@ -455,7 +401,7 @@ def kernel(
            [0.1592, 1.    ]])
     """
     require_network(net)
-    refuse_unknown(unknown)
+    Options.of(**unknown)  # refuses them
     options = Options(method, tol, seed, dtype, points, repeats, max_points, progress, memory, confirm)
     return TangentKernelFn(net, options) if isinstance(net, TangentNetwork) else KernelFn(net, options)
 
@@ -489,12 +435,11 @@ def ntk(net: Network, rates: Any = None, **options: Any) -> TangentKernelFn:
     return theta
 
 
-def program_params(program: Program) -> dict[str, float]:
-    """Return the variances of a program, by name of the input."""
-    variances: dict[str, float] = {}
-    for s in program.inputs:
-        if isinstance(s.law, MatrixLaw):
-            variances[s.name] = s.law.var
-        elif isinstance(s.law, Normal) and isinstance(s.law.cov, float):
-            variances[s.name] = s.law.cov
-    return variances
+def _variances(program: Program) -> dict[str, None]:
+    """Return the names of the variances of a program, in order."""
+    laws = {s.name: s.law for s in program.inputs}
+    return dict.fromkeys(
+        name
+        for name, law in laws.items()
+        if isinstance(law, MatrixLaw) or (isinstance(law, Normal) and isinstance(law.cov, float))
+    )

@@ -51,14 +51,17 @@ def tile(kernel: KernelFn, x: InputSet, y: InputSet | None, cut: Cut, params: Pa
 
 def can_have_landmarks(kernel: KernelFn, x: InputSet) -> bool:
     """Return whether the kernel is sampled, and inputs like these can be drawn given landmarks."""
-    return kernel._computation(Inputs(x).in_numpy())[0].has_landmarks
+    computation, _, _ = kernel._computation(Inputs(x).in_numpy())
+    return computation.exact_setting() is None and computation.sampled.has_landmarks
 
 
 def landmark_tile(kernel: KernelFn, x: InputSet, landmarks: Landmarks, params: Params) -> Result:
     """Return the sampled kernel of landmarks and other inputs; each is drawn as in any other block."""
-    return kernel._result(
-        Inputs(x, params=params), lambda c, data, used: c.landmark_part(data, used, landmarks)
-    )
+
+    def run(computation: Computation, data: Params, used: Params) -> Result:
+        return computation.sampled.part(computation.given(data, used), landmarks)
+
+    return kernel._result(Inputs(x, params=params), run)
 
 
 def of_params(kernel: KernelFn, x: InputSet) -> Callable[[Mapping[str, Any]], np.ndarray]:

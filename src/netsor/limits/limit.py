@@ -13,7 +13,7 @@ from netsor.lang.expr import Ref
 from netsor.lang.program import Program
 from netsor.lang.types import C, G, H
 from netsor.limits.computation import Computation
-from netsor.limits.options import Options, refuse_unknown
+from netsor.limits.options import Options
 from netsor.limits.plan import Plan
 from netsor.limits.result import Result
 from netsor.limits.rules.lincomb import cov, mean
@@ -132,7 +132,7 @@ def limit(
     >>> L.sigma("h")     # 2 E[relu(g)^2] = 2 * 4 / 2
     4.0
     """
-    refuse_unknown(unknown)
+    Options.of(**unknown)  # refuses them
     options = Options(method, tol, seed, dtype, points, repeats, max_points, progress, memory, confirm)
     traced = net if isinstance(net, Program) else program(net, *inputs)
     traced.check()

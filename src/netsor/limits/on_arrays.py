@@ -22,9 +22,9 @@ def kernel_on(xp: Any, c: Computation, data: Mapping[str, Array], params: Mappin
     if c.options.tol or setting is None:
         numbers = {name: float(value) for name, value in params.items()}
         return xp.asarray(c.value({name: np.asarray(a) for name, a in data.items()}, numbers))
-    recorded = recorded_blocks(partial(c.recorder, setting), c.rows)
-    values = _values(xp, recorded.graph, {**data, **params})
-    blocks = {pair: values[node] for pair, node in zip(recorded.pairs, recorded.graph.outputs, strict=True)}
+    graph, nodes = recorded_blocks(partial(c.recorder, setting), c.rows)
+    values = _values(xp, graph, {**data, **params})
+    blocks = {pair: values[node] for pair, node in nodes.items()}
     shapes = {pair: tuple(block.shape) for pair, block in blocks.items()}
     return gathered(xp, c.rows, shapes, lambda pairs: xp.stack([blocks[pair] for pair in pairs]))
 

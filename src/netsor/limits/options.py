@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from math import ceil, sqrt
@@ -13,30 +12,13 @@ import numpy as np
 from netsor import arguments
 from netsor.errors import LimitError
 
-SIGMAS = 2.0  # standard errors that a tolerance covers
 DEFAULT_POINTS = 2**12  # sample points of a repeat without a tolerance
 MOST_GROWTH = 4  # largest factor for the points of a second try
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a limit is computed.
-
-    method   "auto" samples only what has no exact method, "exact" raises LimitError there, "sample" samples
-             every family
-    tol      sampling continues until twice the error is below tol * sqrt(K_ii K_jj), or raises LimitError
-    seed     seed of the sample points
-    dtype    type of the kernel: float64 or float32
-    points   sample points per repeat to begin with, a power of two; without a tolerance 4096, and up to
-             four times as many in a second try if the error is above 5e-4 of the scale
-    repeats  number of independent randomisations, whose spread is the error; a tolerance may lead to four
-             times as many
-    max_points  largest number of sample points per repeat that a tolerance may lead to
-    progress  shows a bar, or in a log a line every ten seconds; by default for runs longer than two seconds
-    confirm  allows a run that takes more than an hour by its plan; otherwise such a run is refused
-    memory   bytes of workspace beyond inputs and kernel; by default 256 MB, or more if one pair of inputs
-             or one repeat needs more
-    """
+    """How a limit is computed: the options of `ns.kernel`, which explains them."""
 
     method: str = "auto"
     tol: float | None = None
@@ -52,16 +34,21 @@ class Options:
     @classmethod
     def of(cls, **options: Any) -> Options:
         """Make options by name; an unknown name raises LimitError, which suggests a similar one."""
-        refuse_unknown(options)
+        names = [f.name for f in fields(cls)]
+        for name in (name for name in options if name not in names):
+            close = get_close_matches(name, names, n=1, cutoff=0.5)
+            meant = f"Did you mean `{close[0]}`? " if close else ""
+            raise LimitError(f"there is no option `{name}`", remedy=f"{meant}Options: {', '.join(names)}.")
         return cls(**options)
 
     def __post_init__(self) -> None:
         arguments.choice("method", self.method, ("auto", "exact", "sample"), error=LimitError)
         object.__setattr__(self, "seed", arguments.seed(self.seed, error=LimitError))
-        self._require_whole("repeats", 2)
-        self._require_whole("max_points", 1)
+        for name, least in {"repeats": 2, "max_points": 1, "points": 1}.items():
+            if name != "points" or self.points is not None:
+                number = arguments.whole(name, getattr(self, name), least, error=LimitError)
+                object.__setattr__(self, name, number)
         if self.points is not None:
-            self._require_whole("points", 1)
             if self.points & (self.points - 1):
                 below = 2 ** (self.points.bit_length() - 1)
                 raise LimitError(
@@ -80,20 +67,6 @@ class Options:
             arguments.number("tol", self.tol, above=0, error=LimitError)
         arguments.flag("progress", self.progress, or_none=True, error=LimitError)
         arguments.flag("confirm", self.confirm, error=LimitError)
-        self._require_real_type()
-        for name in ("points", "repeats", "max_points") if self.method == "exact" else ():
-            if getattr(self, name) != getattr(Options, name):
-                raise LimitError(
-                    f'method="exact" and {name}={getattr(self, name)} contradict each other',
-                    remedy="An exact limit has no sample points. Leave out one of them, or use "
-                    'method="sample".',
-                )
-
-    def _require_whole(self, name: str, least: int) -> None:
-        number = arguments.whole(name, getattr(self, name), least, error=LimitError)
-        object.__setattr__(self, name, number)
-
-    def _require_real_type(self) -> None:
         real = [np.dtype(np.float64), np.dtype(np.float32)]
         plain = isinstance(self.dtype, type | np.dtype) or self.dtype in [d.name for d in real]
         if not plain or np.dtype(self.dtype) not in real:
@@ -101,6 +74,13 @@ class Options:
                 f"dtype={self.dtype!r}",
                 remedy="The numbers of a kernel are real: dtype=np.float64 or np.float32.",
             )
+        for name in ("points", "repeats", "max_points") if self.method == "exact" else ():
+            if getattr(self, name) != getattr(Options, name):
+                raise LimitError(
+                    f'method="exact" and {name}={getattr(self, name)} contradict each other',
+                    remedy="An exact limit has no sample points. Leave out one of them, or use "
+                    'method="sample".',
+                )
 
     @property
     def first_points(self) -> int:
@@ -119,10 +99,15 @@ class Options:
         Further repeats join those so far, so they are cheaper if little is missing. More points start again.
         """
         if self.tol is None:
-            return self._second_try(points, reached)
-        if SIGMAS * reached <= self.tol:
+            # Take more points once if the error is above 5e-4 of the scale.
+            good, is_second = 5e-4, self.points is not None or points > DEFAULT_POINTS
+            if is_second or reached <= good or 2 * points > self.max_points:
+                return None
+            growth = 2 if reached <= 2 * good else MOST_GROWTH
+            return min(growth * points, self.max_points), self.repeats
+        if 2 * reached <= self.tol:  # a tolerance covers two standard errors
             return None
-        missing = SIGMAS * reached / (0.8 * self.tol)  # aim below the tolerance: an error is an estimate
+        missing = 2 * reached / (0.8 * self.tol)  # aim below the tolerance: an error is an estimate
         needed, fresh = ceil(repeats * missing**2), self.repeats
         overhead = 2**11  # cost of a repeat besides its points, as a number of points
         costs: dict[tuple[int, int], float] = {}
@@ -141,20 +126,3 @@ class Options:
                 "Allow more with max_points=..., or a larger tol.",
             )
         return min(costs, key=lambda key: costs[key])
-
-    def _second_try(self, points: int, reached: float) -> tuple[int, int] | None:
-        """Without a tolerance, take more points once if the error is above 5e-4 of the scale."""
-        good, chosen = 5e-4, self.points is not None
-        if chosen or reached <= good or points > DEFAULT_POINTS or 2 * points > self.max_points:
-            return None
-        growth = 2 if reached <= 2 * good else MOST_GROWTH
-        return min(growth * points, self.max_points), self.repeats
-
-
-def refuse_unknown(options: Iterable[str]) -> None:
-    """Raise LimitError if any option has been given that does not exist; suggest one with a similar name."""
-    names = [f.name for f in fields(Options)]
-    for name in (name for name in options if name not in names):
-        close = get_close_matches(name, names, n=1, cutoff=0.5)
-        meant = f"Did you mean `{close[0]}`? " if close else ""
-        raise LimitError(f"there is no option `{name}`", remedy=f"{meant}Options: {', '.join(names)}.")

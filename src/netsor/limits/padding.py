@@ -130,7 +130,14 @@ class _Shared:
         seen: Counter[Any] = Counter()
         for s in joint.program.statements:
             if isinstance(s, Output):
-                self._add_output(s, group_of[len(self.number)], seen)
+                # Merge equal Outputs of different groups; equal Outputs of one group stay apart.
+                group, terms = group_of[len(self.number)], rename_statement(s, self.names, {}).terms  # type: ignore
+                seen[group, terms] += 1
+                key = (terms, seen[group, terms])
+                if key not in self.outputs:
+                    self.outputs[key] = len(self.outputs)
+                    self.statements.append(replace(s, terms=terms))
+                self.number.append(self.outputs[key])
             else:
                 self._add(s)
 
@@ -156,7 +163,12 @@ class _Shared:
         if owner is not None:
             self.owner[s.name] = owner
         product = isinstance(s, MatMul) or (isinstance(s, Input) and isinstance(s.law, Embedding))
-        s = self._rewritten(s)
+        match s:
+            case Input(law=Embedding(data=data) as law):
+                s = replace(s, law=replace(law, data=self._front(data)))
+            case LinComb() | Nonlin() | Moment() | Scalar():
+                s = replace(s, expr=self._front(s.expr))
+        s = rename_statement(s, self.names, {})
         key = replace(s, name="")
         # Random inputs with equal laws are still different vectors, so they never merge.
         random = isinstance(s, Input) and not isinstance(s.law, Embedding)
@@ -168,34 +180,16 @@ class _Shared:
         if product and owner is not None:
             self.products[owner].add(self.name_of[key])
 
-    def _add_output(self, s: Output, group: int, seen: Counter[Any]) -> None:
-        """Merge equal Outputs of different groups; equal Outputs of one group stay apart."""
-        s = rename_statement(s, self.names, {})  # type: ignore[assignment]
-        seen[group, s.terms] += 1
-        key = (s.terms, seen[group, s.terms])
-        if key not in self.outputs:
-            self.outputs[key] = len(self.outputs)
-            self.statements.append(s)
-        self.number.append(self.outputs[key])
-
-    def _rewritten(self, s: Statement) -> Any:
-        match s:
-            case Input(law=Embedding(data=data) as law):
-                s = replace(s, law=replace(law, data=self._front(data)))
-            case LinComb() | Nonlin() | Moment() | Scalar():
-                s = replace(s, expr=self._front(s.expr))
-        return rename_statement(s, self.names, {})
-
     def _front(self, expr: Expr) -> Expr:
         """Return the expression in terms of padded arrays, with indices that count from the front."""
         match expr:
             case Ref(name) if name in self.front:
                 padded, size = self.front[name]
-                return Ref(padded) if size is None else Apply(at, (Ref(padded),), _index(Slice(0, size, 1)))
+                return Ref(padded) if size is None else _at(padded, Slice(0, size, 1))
             case Apply(op, (Ref(name),), (("index", (first, *rest)),)) if op is at and name in self.front:
                 item = _counted(first, len(self.joint.program.data[name]))
                 if item is not None:
-                    return Apply(at, (Ref(self.front[name][0]),), _index(item, *rest))
+                    return _at(self.front[name][0], item, *rest)
         if isinstance(expr, Apply) and any(name in self.front for name in expr.names):
             return replace(expr, args=tuple(map(self._front, expr.args)))
         return expr
@@ -253,5 +247,5 @@ def _counted(item: Any, size: int) -> Any:
     return item % size if isinstance(item, int) else None
 
 
-def _index(*items: Any) -> tuple[tuple[str, Any], ...]:
-    return (("index", items),)
+def _at(name: str, *items: Any) -> Expr:
+    return Apply(at, (Ref(name),), (("index", items),))

@@ -2,16 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import sqrt
 from typing import Any
 
 import numpy as np
 
 from netsor.errors import LimitError
-from netsor.limits.bounds import Bound
 from netsor.limits.on_numpy.recording import Recording
 from netsor.limits.plan import Plan, largest_entry
+
+
+@dataclass(frozen=True)
+class Bound:
+    """An error for each entry without a second matrix: rounding, `left_i right_j`, and `more_ij` if any."""
+
+    left: np.ndarray  # (rows,)
+    right: np.ndarray  # (columns,)
+    more: np.ndarray | None = None  # (rows, columns)
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Return the errors of the rows from start to stop."""
+        rounding = self.left[start:stop, None] * self.right
+        return rounding if self.more is None else rounding + self.more[start:stop]
+
+    def full(self) -> np.ndarray:
+        """Return the matrix of errors, (rows, columns)."""
+        return self.rows(0, len(self.left))
+
+    @property
+    def largest(self) -> float:
+        """The largest error of an entry."""
+        if self.more is None:
+            return float(self.left.max(initial=0.0)) * float(self.right.max(initial=0.0))
+        return max((float(rows.max(initial=0.0)) for rows in self._row_blocks()), default=0.0)
+
+    @property
+    def rms(self) -> float:
+        """The root mean square error."""
+        if self.more is None:
+            return sqrt(float(np.mean(self.left**2)) * float(np.mean(self.right**2)))
+        return sqrt(sum(float(np.sum(rows**2)) for rows in self._row_blocks()) / self.more.size)
+
+    def relative(self, scale_left: np.ndarray, scale_right: np.ndarray) -> float:
+        """Return the largest error relative to the scale `left_i right_j`, or absolute where that is 0."""
+        scales = Bound(scale_left, scale_right)._row_blocks()
+        worst = 0.0
+        for rows, scale in zip(self._row_blocks(), scales, strict=True):
+            worst = max(worst, float(np.max(rows / np.where(scale > 0, scale, 1.0), initial=0.0)))
+        return worst
+
+    def _row_blocks(self) -> Iterator[np.ndarray]:
+        size = 64  # a few megabytes for a kernel of 10,000 inputs
+        return (self.rows(a, a + size) for a in range(0, len(self.left), size))
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,7 +85,7 @@ class Result:
         scale, change = Scale.of(self.value, symmetric), np.abs(other - self.value)
         largest = Bound(0 * scale.left, 0 * scale.right, change).relative(scale.left, scale.right)
         more = np.maximum(largest * scale.products(), change)  # entries of scale 0 keep their own change
-        bound = replace(self.bound, more=more if self.bound.more is None else more + self.bound.more)
+        bound = replace(self.bound, more=more + (0.0 if self.bound.more is None else self.bound.more))
         scale.require(
             bound,
             tol,

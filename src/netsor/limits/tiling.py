@@ -40,12 +40,6 @@ def side_of(elements: int, size: int = TILE) -> int:
     return max(1, isqrt(size // elements))
 
 
-def equal_chunks(span: Span, step: int) -> list[tuple[Span, int]]:
-    """Return (span, overlap with the span before) of equally long chunks of at most `step`."""
-    count = span[1] - span[0]
-    return chunks(span, -(-count // -(-count // step)))
-
-
 def chunks(span: Span, step: int) -> list[tuple[Span, int]]:
     """Return (span, overlap with the span before) of chunks of length `step`; only the last one overlaps."""
     start, stop = span
@@ -55,8 +49,10 @@ def chunks(span: Span, step: int) -> list[tuple[Span, int]]:
 
 
 def tiles(left: Span, right: Span, step: int, symmetric: bool) -> list[Tile]:
-    """Return the tiles of all pairs, or of the pairs on and above the diagonal."""
-    return _grid(equal_chunks(left, step), equal_chunks(right, step), symmetric)
+    """Return equal tiles, with sides up to `step`, of all pairs or of those on and above the diagonal."""
+    counts = left[1] - left[0], right[1] - right[0]
+    rows, columns = (-(-count // -(-count // step)) for count in counts)
+    return _grid(chunks(left, rows), chunks(right, columns), symmetric)
 
 
 def _grid(rows: list[tuple[Span, int]], cols: list[tuple[Span, int]], symmetric: bool) -> list[Tile]:

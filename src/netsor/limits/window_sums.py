@@ -88,7 +88,12 @@ def sum_over_windows(block: Array, windows: list[list[Window]]) -> Array:
 def sum_over_window(block: Array, windows: list[Window]) -> Array:
     """Return the sum over kernel positions of the block, read at that position on the axes of all windows."""
     if isinstance(block, Traced):
-        return _recorded(block, windows)
+        shape = _summed(block.shape, windows)
+        one_pass = _in_one_pass(block, windows) if block.tape.compiled else None
+        if one_pass is not None:
+            return block.tape.call(one_pass, (block,), shape)
+        kind = ("sum over window", tuple(windows))
+        return block.tape.call(lambda block: sum_over_window(block, windows), (block,), shape, kind=kind)
     for w in windows:
         block = w.padded(block)
     if is_jax_array(block):  # otherwise XLA recomputes everything before the block for each kernel position
@@ -105,15 +110,10 @@ def sum_over_window(block: Array, windows: list[Window]) -> Array:
     return total
 
 
-def _recorded(block: Traced, windows: list[Window]) -> Traced:
-    shape = list(block.shape)
-    for w in windows:
-        shape[w.axis] = w.count
-    one_pass = _in_one_pass(block, windows) if block.tape.compiled else None
-    if one_pass is not None:
-        return block.tape.call(one_pass, (block,), shape)
-    kind = ("sum over window", tuple(windows))
-    return block.tape.call(lambda block: sum_over_window(block, windows), (block,), shape, kind=kind)
+def _summed(shape: tuple[int, ...], windows: list[Window]) -> list[int]:
+    """Return the shape of the sums of a block."""
+    counts = {w.axis: w.count for w in windows}
+    return [counts.get(axis, size) for axis, size in enumerate(shape)]
 
 
 # In one pass
@@ -153,10 +153,7 @@ def _in_one_pass(block: Traced, windows: list[Window]) -> Callable[[np.ndarray],
         source = np.ascontiguousarray(block).reshape(-1, sizes[0], *behind_axes)
         out = np.empty((len(source), sizes[1], *behind_axes), block.dtype)
         loop(source, rows, shifts, flat, out)
-        shape = list(block.shape)
-        for w in windows:
-            shape[w.axis] = w.count
-        return out.reshape(shape)
+        return out.reshape(_summed(block.shape, windows))
 
     return run
 

@@ -17,11 +17,12 @@ import numpy as np
 
 from netsor.build.joint_program import InputGroup
 from netsor.limits.assembly import Rows, gathered
-from netsor.limits.blocks import Recorded, recorded_blocks
+from netsor.limits.blocks import recorded_blocks
 from netsor.limits.computation import Computation
 from netsor.limits.on_jax.differences import differenced_kernel
 from netsor.limits.on_jax.rolled import Values
 from netsor.limits.tape.batches import schedule
+from netsor.limits.tape.graph import Graph
 from netsor.limits.tiling import side_of, tiles
 
 Array = Any
@@ -33,28 +34,25 @@ def traced_kernel(computation: Computation, data: Mapping[str, Any], params: Map
     setting = computation.exact_setting(traced=True)
     if setting is None:
         return differenced_kernel(computation, data, params)
-    blocks = recorded_blocks(partial(computation.recorder, setting), computation.rows)
-    counts = _counts(computation)
+    rows = computation.rows
+    graph, nodes = recorded_blocks(partial(computation.recorder, setting), rows)
     noise = computation.program.noise  # tiles have two sets of inputs, so an input could not share its noise
-    if blocks.largest >= LARGE and len(computation.made.groups) == 1 and not noise:
-        side = side_of(max(1, blocks.largest // (counts[0] * counts[1])))
+    largest = max((operation.size for operation in graph.operations if operation), default=1)
+    if largest >= LARGE and len(rows.groups) == 1 and not noise:
+        counts = [stop - start for start, stop in rows.spans(0)]
+        side = side_of(max(1, largest // (counts[0] * counts[1])))
         if side < max(counts):
             return _in_tiles(computation, data, params, side)
-    return _whole(blocks, computation.rows, {**data, **params})
+    return _whole(graph, nodes, rows, {**data, **params})
 
 
-def _counts(computation: Computation) -> tuple[int, int]:
-    """Return the number of inputs that are rows, and of those that are columns."""
-    inputs, split = sum(len(group.members) for group in computation.made.groups), computation.rows.split
-    return (inputs, inputs) if split is None else (split, inputs - split)
-
-
-def _whole(blocks: Recorded, rows: Rows, given: Mapping[str, Array]) -> Array:
+def _whole(
+    graph: Graph, nodes: Mapping[tuple[int, int], int], rows: Rows, given: Mapping[str, Array]
+) -> Array:
     """Return the kernel from all blocks at once."""
-    values = Values(blocks.graph, given)
-    for part in schedule(blocks.graph):
+    values = Values(graph, given)
+    for part in schedule(graph):
         values.run(part)
-    nodes = dict(zip(blocks.pairs, blocks.graph.outputs, strict=True))
     shapes = {}
     for pair, node in nodes.items():
         array, at = values.computed[node]
@@ -70,7 +68,8 @@ def _in_tiles(c: Computation, data: Mapping[str, Any], params: Mapping[str, Any]
     import jax  # type: ignore[import-not-found]
     from jax import lax
 
-    counts, start, rows = _counts(c), c.rows.split or 0, c.rows
+    rows = c.rows
+    counts, start = [stop - start for start, stop in rows.spans(0)], rows.split or 0
     places = tiles((0, counts[0]), (0, counts[1]), side, rows.symmetric)
     tile = places[0].counts
     sizes = rows.left_size // counts[0], rows.right_size // counts[1]
@@ -87,8 +86,8 @@ def _in_tiles(c: Computation, data: Mapping[str, Any], params: Mapping[str, Any]
         part = Computation(replace(c.made, data=inputs, groups=groups), c.options, c.params, tile[0])
         setting = part.exact_setting(traced=True)
         assert setting is not None
-        blocks = recorded_blocks(partial(part.recorder, setting), part.rows)
-        return _whole(blocks, part.rows, {**inputs, **params})
+        graph, nodes = recorded_blocks(partial(part.recorder, setting), part.rows)
+        return _whole(graph, nodes, part.rows, {**inputs, **params})
 
     def step(matrix: Array, place: Array) -> tuple[Array, None]:
         values = block(*place)

@@ -166,25 +166,25 @@ class _Scan:
         self.rows: dict[Any, Any] = {}
         self.fixed: dict[Any, Any] = {}
         self.state = [g for g, step in enumerate(loop.steps) if g in loop.first or step.kept == "last"]
-        for step in loop.steps:
-            for slot in step.slots:
-                self._add("index", slot.index, lambda table: table.astype(np.int32))
-                self._add("given", slot.given, self._nodes)
-            for table in self._numbers(step):
-                alike = (table == table[:, :1]).all()
-                key = _key("number", table)
-                if (table == table[:1]).all():
-                    self.fixed[key] = values.numbers(table[0])
-                else:
-                    self.rows[key] = values.number_array(table[:, 0] if alike else table)
+        self.reads = [[self._reader(slot) for slot in step.slots] for step in loop.steps]
+        self.numbers = [
+            [self._source("number", t, self._number) for t in self._tables(s)] for s in loop.steps
+        ]
 
-    def _add(self, kind: str, table: Table | None, read: Callable[[Table], Any]) -> None:
-        if table is None:
-            return
-        if (table == table[:1]).all():
-            self.fixed[_key(kind, table)] = read(table[0])
-        else:
-            self.rows[_key(kind, table)] = read(table)
+    def _source(self, kind: str, table: Table, read: Callable[[Table], Any]) -> Callable[[Any], Any]:
+        """Return the value of a table as a function of what differs between rounds."""
+        same = bool((table == table[:1]).all())
+        # Equal tables share a value.
+        values, key = self.fixed if same else self.rows, (kind, table.shape, table.tobytes())
+        if key not in values:
+            values[key] = read(table[0] if same else table)
+        return lambda row: (self.fixed if same else row)[key]
+
+    def _number(self, table: Table) -> Any:
+        """Return numbers (members,) of all rounds, or (rounds, members); members may share them."""
+        if table.ndim == 1:
+            return self.values.numbers(table)
+        return self.values.number_array(table[:, 0] if (table == table[:, :1]).all() else table)
 
     def _nodes(self, table: np.ndarray) -> Any:
         """Return the values of nodes in the shape of their table; a width of 1 has no leading axis."""
@@ -195,7 +195,7 @@ class _Scan:
             return flat
         return self.values.map(lambda x: x.reshape((*table.shape, *x.shape[1:])), flat)
 
-    def _numbers(self, step: BodyStep) -> Iterator[Table]:
+    def _tables(self, step: BodyStep) -> Iterator[Table]:
         """Yield the numbers of a step, each in all rounds and members."""
         numbers = self.values.graph.numbers
         table = np.array([[numbers[v] for v in row] for row in step.nodes.tolist()])
@@ -203,40 +203,41 @@ class _Scan:
 
     # One round
 
-    def _at(self, kind: str, table: Table, row: Mapping[Any, Any]) -> Any:
-        key = _key(kind, table)
-        return row[key] if key in row else self.fixed[key]
-
     def body(self, state: dict[int, Any], row: Mapping[Any, Any]) -> tuple[dict[int, Any], dict[int, Any]]:
         results: list[Any] = []  # values of the steps so far
-        for step in self.loop.steps:
-            reads = [self._read(slot, results, state, row) for slot in step.slots]
-            numbers = [self._at("number", table, row) for table in self._numbers(step)]
+        for step, readers, sources in zip(self.loop.steps, self.reads, self.numbers, strict=True):
+            reads = [read(results, state, row) for read in readers]
+            numbers = [source(row) for source in sources]
             results.append(self.values.call(int(step.nodes[0, 0]), reads, numbers, step.width))
         kept = {g: results[g] for g, step in enumerate(self.loop.steps) if step.kept == "all"}
         return {g: results[g] for g in self.state}, kept
 
-    def _read(
-        self, slot: Slot, results: list[Any], state: Mapping[int, Any], row: Mapping[Any, Any]
-    ) -> tuple[Any, int | None]:
-        """Return an argument and its axis of members; a width of 1 has no such axis."""
-        if slot.shared is not None:
-            return self.values.one(slot.shared), None
-        steps = self.loop.steps
-        pieces = [(results[g], steps[g].width) for g in slot.now]
-        pieces += [(state[g], steps[g].width) for g in slot.before]
-        if slot.given is not None:
-            pieces.append((self._at("given", slot.given, row), slot.width))
-        axis = 0 if slot.width > 1 else None
-        if slot.index is None and len(pieces) == 1:
-            return pieces[0][0], axis
-        entries = self.values.joined([x if width > 1 else self.values.with_axis(x) for x, width in pieces])
-        if slot.index is None:
-            return entries, axis
-        index = self._at("index", slot.index, row)
-        if slot.width == 1:
-            return self.values.map(lambda x: x[index[0]], entries), axis
-        return self.values.map(lambda x: self.jnp.take(x, index, axis=0), entries), axis
+    def _reader(self, slot: Slot) -> Callable[..., tuple[Any, int | None]]:
+        """Return a function that reads an argument and its axis of members; a width of 1 has no such axis."""
+        values, steps, axis = self.values, self.loop.steps, 0 if slot.width > 1 else None
+        if (shared := slot.shared) is not None:
+            return lambda *_: (values.one(shared), None)
+        given = None if slot.given is None else self._source("given", slot.given, self._nodes)
+        index = None
+        if slot.index is not None:
+            index = self._source("index", slot.index, lambda table: table.astype(np.int32))
+
+        def read(results: list[Any], state: Mapping[int, Any], row: Any) -> tuple[Any, int | None]:
+            pieces = [(results[g], steps[g].width) for g in slot.now]
+            pieces += [(state[g], steps[g].width) for g in slot.before]
+            if given is not None:
+                pieces.append((given(row), slot.width))
+            if index is None and len(pieces) == 1:
+                return pieces[0][0], axis
+            entries = values.joined([x if width > 1 else values.with_axis(x) for x, width in pieces])
+            if index is None:
+                return entries, axis
+            at = index(row)
+            if slot.width == 1:
+                return values.map(lambda x: x[at[0]], entries), axis
+            return values.map(lambda x: self.jnp.take(x, at, axis=0), entries), axis
+
+        return read
 
     # All rounds
 
@@ -272,11 +273,6 @@ class _Scan:
             return
         for at, node in reversed(list(enumerate(nodes.reshape(-1).tolist()))):
             self.values.computed[node] = (value, at)
-
-
-def _key(kind: str, table: Table) -> tuple[str, tuple[int, ...], bytes]:
-    """Return a key that equal tables share."""
-    return kind, table.shape, table.tobytes()
 
 
 @cache

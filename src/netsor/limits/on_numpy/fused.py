@@ -66,8 +66,8 @@ class Fused:
     inputs: list[int] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
 
-    def write(self, tape: Tape) -> None:
-        """Write the source. Merge adjacent axes if every input either has or broadcasts all of them."""
+    def compile(self, tape: Tape) -> None:
+        """Write and compile the loop. Merge adjacent axes that every input either has or broadcasts."""
         shapes = [tape.shapes[k] for k in self.inputs]
         padded = [(1,) * (len(self.shape) - len(shape)) + shape for shape in shapes]
         patterns = [tuple(s[d] > 1 for s in padded) for d in range(len(self.shape))]
@@ -79,8 +79,6 @@ class Fused:
         self.scalars: list[Any] = []
         self.dtype = next(d for d in (tape.dtypes[k] for k in (*self.inputs, *self.members)) if d.kind == "f")
         self.source = self._source(tape)
-
-    def compile(self) -> None:
         self.loop = compiled_loop(self.source, self.dtype)
 
     def _source(self, tape: Tape) -> str:
@@ -184,24 +182,9 @@ def _text(formula: Formula) -> str:
 def fuse(tape: Tape, order: list[int], wanted: set[int]) -> list[int | Fused]:
     """Return the steps of a tape, with the large elementwise steps gathered into loops.
 
-    Loops of equal layers should be equal, to be compiled once. If no two loops are equal, gather as much as
-    possible into each loop instead.
-    """
-    parts = _gathered(tape, order, wanted, alike=True)
-    loops = [part for part in parts if isinstance(part, Fused)]
-    if len({part.source for part in loops}) == len(loops):
-        parts = _gathered(tape, order, wanted, alike=False)
-    for part in parts:
-        if isinstance(part, Fused):
-            part.compile()
-    return parts
-
-
-def _gathered(tape: Tape, order: list[int], wanted: set[int], alike: bool) -> list[int | Fused]:
-    """Return steps and loops. A step that does not fit closes the open loop, unless it is independent of it.
-
-    A loop has the rules of one layer, and what is computed from their results. With `alike`, no loop begins
-    with a multiple of data or ends with the bias of the next layer, so that loops of equal layers are equal.
+    A loop has the rules of one layer, and what is computed from their results. No loop begins with a multiple
+    of data or ends with the bias of the next layer, so that loops of equal layers are equal: these are
+    compiled once. A step that does not fit closes the open loop, unless it is independent of it.
     """
     parts: list[int | Fused] = []
     group, data = Fused(()), set(tape.leaves)
@@ -215,9 +198,9 @@ def _gathered(tape: Tape, order: list[int], wanted: set[int], alike: bool) -> li
 
     for k in order:
         is_multiple = _takes_number(tape, k, operator.mul, operator.truediv)
-        of_data = alike and is_multiple and not _reads(tape, k).isdisjoint(data)
+        of_data = is_multiple and not _reads(tape, k).isdisjoint(data)
         joins = _is_fusable(tape, k)
-        stays = _fits(tape, k, group, alike) if joins else _reads(tape, k).isdisjoint(group.members)
+        stays = _fits(tape, k, group) if joins else _reads(tape, k).isdisjoint(group.members)
         if group.members and not stays:
             close()
         if of_data:
@@ -231,7 +214,7 @@ def _gathered(tape: Tape, order: list[int], wanted: set[int], alike: bool) -> li
     _connect(tape, parts, wanted)
     for part in parts:
         if isinstance(part, Fused):
-            part.write(tape)
+            part.compile(tape)
     return parts
 
 
@@ -239,11 +222,11 @@ def _reads(tape: Tape, k: int) -> set[int]:
     return {a.step for a in tape.steps[k].reads()}
 
 
-def _fits(tape: Tape, k: int, group: Fused, alike: bool) -> bool:
+def _fits(tape: Tape, k: int, group: Fused) -> bool:
     """Return whether a step belongs to the layer of an open loop.
 
     After the first rule of a loop, the layer has rules of the same arrays and steps that read their results;
-    with `alike`, it ends before the bias of the next layer.
+    it ends before the bias of the next layer.
     """
     if tape.shapes[k] != group.shape:
         return False
@@ -252,7 +235,7 @@ def _fits(tape: Tape, k: int, group: Fused, alike: bool) -> bool:
         return True
     before, reads = group.members[: group.members.index(rules[0])], _reads(tape, k)
     if k not in tape.rules:
-        return not reads.isdisjoint(group.members) and not (alike and _takes_number(tape, k, operator.add))
+        return not reads.isdisjoint(group.members) and not _takes_number(tape, k, operator.add)
     full = {a for m in rules for a in _reads(tape, m) if tape.shapes[a] == group.shape}
     return not reads.isdisjoint(full) and reads.isdisjoint(set(group.members) - set(before))
 
@@ -265,15 +248,13 @@ def _takes_number(tape: Tape, k: int, *functions: Any) -> bool:
 
 def _connect(tape: Tape, parts: list[int | Fused], wanted: set[int]) -> None:
     """Determine which values each loop reads, and which of its values are read outside."""
-    owner = {k: part for part in parts if isinstance(part, Fused) for k in part.members}
     read: set[int] = set(wanted)
     for part in parts:
-        for k in part.members if isinstance(part, Fused) else [part]:
-            for a in tape.steps[k].reads():
-                if owner.get(a.step) is not owner.get(k) or not isinstance(part, Fused):
-                    read.add(a.step)
-                if isinstance(part, Fused) and owner.get(a.step) is not part and a.step not in part.inputs:
-                    part.inputs.append(a.step)
+        members = part.members if isinstance(part, Fused) else [part]
+        outside = [a.step for k in members for a in tape.steps[k].reads() if a.step not in members]
+        read.update(outside)
+        if isinstance(part, Fused):
+            part.inputs = list(dict.fromkeys(outside))
     for part in parts:
         if isinstance(part, Fused):
             part.outputs = [k for k in part.members if k in read]

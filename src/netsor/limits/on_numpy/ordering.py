@@ -65,7 +65,7 @@ class _Order:
         return sorted((u for u in rules if self.tape.shapes[u] == shape), reverse=True)
 
     def can_run(self, k: int) -> bool:
-        return all(a in self.done or self.tape.is_side(a) for a in self.reads[k])
+        return all(a in self.done or a in self.tape.sides for a in self.reads[k])
 
     def pays(self, k: int) -> bool:
         """Return whether a step takes no more memory than it frees."""
@@ -73,4 +73,4 @@ class _Order:
         return self.size(k) <= sum(map(self.size, alone))
 
     def size(self, k: int) -> int:
-        return 0 if self.tape.is_side(k) else self.tape.bytes(k)
+        return 0 if k in self.tape.sides else self.tape.bytes(k)

@@ -101,7 +101,7 @@ class Prepared:
         """Average size of the results of steps, without steps that only read single inputs."""
         shapes = [part.shape for part in self.order if isinstance(part, Fused)]
         steps = (part for part in self.order if isinstance(part, int))
-        shapes += [self.tape.shapes[k] for k in steps if not self.tape.is_side(k)]
+        shapes += [self.tape.shapes[k] for k in steps if k not in self.tape.sides]
         return sum(map(prod, shapes)) / max(1, len(shapes))
 
     def peak(self) -> int:

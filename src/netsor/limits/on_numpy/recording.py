@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from threading import Lock
@@ -52,7 +52,7 @@ class Between:
     @property
     def pairs(self) -> int:
         """Approximate number of pairs of inputs."""
-        return (self.left[1] - self.left[0]) * (self.right[1] - self.right[0]) // (2 if self.symmetric else 1)
+        return self.size // self.elements // (2 if self.symmetric else 1)
 
     @property
     def size(self) -> int:
@@ -150,8 +150,7 @@ def record(
     betweens = _betweens(make, program, rows)
     compiled = cut.compiled if cut else _pays(betweens, FEWEST_AGAIN if again else FEWEST_ENTRIES)
     singles = compiled and (cut.singles if cut else _pays_for_singles(betweens, rows))
-    allowed, size, most = MEMORY if memory is None else memory, TILE, None
-    larger = cut is None
+    allowed, size, most, larger = MEMORY if memory is None else memory, TILE, None, cut is None
     # The sizes of arrays are only known after recording. So record, and again with other sizes if needed.
     while True:
         single = Tape(singles, dtype, rows.count / cut.inputs if cut else 1.0)
@@ -175,7 +174,7 @@ def record(
             most = most or recording.recorder.most_inputs
             most = max(2, min(most // 2, most * allowed // inputs_peak))
         else:
-            total = sum(b.size / (2 if b.symmetric else 1) for b in betweens)
+            total = sum(b.pairs * b.elements for b in betweens)
             threads = cores() if total >= FEWEST_FOR_THREADS else 1
             recording.workers, recording.allowed = max(1, min(threads, allowed // max(1, peak))), allowed
             return recording
@@ -197,21 +196,17 @@ def _betweens(make: Maker, program: Program, rows: Rows) -> list[Between]:
     recorder, betweens = None if flat else make(Tape(), None), []
     for r in range(len(rows.groups)):
         for s in range(r if rows.symmetric else 0, len(rows.groups)):
-            left, right = rows.spans(r)[0], rows.spans(s)[1]
+            left, right, tape = rows.spans(r)[0], rows.spans(s)[1], Tape()
             if left[0] < left[1] and right[0] < right[1]:
                 outputs = rows.outputs(r, 0), rows.outputs(s, 1)
-                elements = 1 if recorder is None else _elements(recorder, outputs)
+                if recorder is not None:
+                    pair = Pair(False, False, (0, 1), (1, 2), tape)
+                    recorder.ask(output_second, outputs[0][-1], outputs[1][-1], pair)
+                    recorder.forget_tile()
                 writer = Writer(rows, outputs, left, right)
-                betweens.append(Between(outputs, left, right, rows.symmetric and r == s, writer, elements))
+                symmetric = rows.symmetric and r == s
+                betweens.append(Between(outputs, left, right, symmetric, writer, tape.largest))
     return betweens
-
-
-def _elements(recorder: Recorder, outputs: tuple[tuple[int, ...], tuple[int, ...]]) -> int:
-    """Return the size of the largest array for one pair of inputs."""
-    tape = Tape()
-    recorder.ask(output_second, outputs[0][-1], outputs[1][-1], Pair(False, False, (0, 1), (1, 2), tape))
-    recorder.forget_tile()
-    return tape.largest
 
 
 def _recorded(
@@ -230,44 +225,34 @@ def _recorded(
         for pair, places in _cut(between, size, cut):
             tiles.append(_record_tiles(recorder, between, pair, places, compiled))
     sources = {k: x for t in tiles for k, x in t.prepared.tape.sources.items()}
-    variances = _variances(recorder) if rows.symmetric and recorder.notes.diagonal else {}
-    noisy = _noisy(recorder, rows) if rows.symmetric and recorder.program.noise else {}
+    variances, noisy = {}, {}
+    if rows.symmetric and recorder.notes.diagonal:
+        # Variances from single inputs, where nothing is nearly parallel to anything.
+        blocks = {o: recorder.ask(output_own, o) for o in range(len(recorder.program.outputs))}
+        variances = {o: block.array for o, block in blocks.items() if block is not None}
+    if rows.symmetric and recorder.program.noise:
+        # In blocks of an input with itself, both sides share noise that different inputs do not.
+        pairs = [(o, p) for group in rows.groups for o in group.outputs for p in group.outputs]
+        noisy = {(o, p): recorder.ask(output_second, o, p, Pair(True)).array for o, p in pairs}
     prepared = Prepared(single, [*sources.values(), *variances.values(), *noisy.values()])
     return Recording(rows, prepared, tiles, recorder, betweens, compiled, variances, noisy)
 
 
-def _noisy(recorder: Recorder, rows: Rows) -> dict[tuple[int, int], Traced]:
-    """Record the blocks of inputs with themselves: both sides share noise that different inputs do not."""
-    pairs = [(o, p) for group in rows.groups for o in group.outputs for p in group.outputs]
-    return {(o, p): recorder.ask(output_second, o, p, Pair(True)).array for o, p in pairs}
-
-
-def _variances(recorder: Recorder) -> dict[int, Traced]:
-    """Record the variances of outputs from single inputs, where nothing is nearly parallel to anything."""
-    blocks = {o: recorder.ask(output_own, o) for o in range(len(recorder.program.outputs))}
-    return {o: block.array for o, block in blocks.items() if block is not None}
-
-
 def _cut(between: Between, size: int, cut: Cut | None) -> list[tuple[Pair, list[Tile]]]:
-    """Return the tiles, with a pair to record each kind of tile.
-
-    Tiles on the diagonal need half of the pairs of Outputs. A recording of their own pays if there are
-    several.
-    """
+    """Return the tiles, with a pair to record each kind of tile."""
     if cut is None and between.symmetric and between.writer.corner and between.size < FEWEST_FOR_THREADS:
         places = strips(between.left, between.size)
         if between.size <= size * len(places):
             return [(Pair(False, False, place.rows, place.cols), [place]) for place in places]
     spans = between.left, between.right
-    if cut is None:
-        places = tiles(*spans, side_of(between.elements, size), between.symmetric)
-    else:
-        places = cut.tiles(*spans, between.symmetric)
+    step = side_of(between.elements, size)
+    places = cut.tiles(*spans, between.symmetric) if cut else tiles(*spans, step, between.symmetric)
     first = places[0]
     # Off the diagonal, rows and columns are different spans, so that their steps do not merge.
     apart = (first.cols[0] + between.left[1], first.cols[1] + between.left[1])
     if not between.symmetric or all(len(outputs) == 1 for outputs in between.outputs):
         return [(Pair(False, False, first.rows, apart), places)]
+    # Tiles on the diagonal need half of the pairs of Outputs: a recording of their own.
     diagonal = [place for place in places if place.rows == place.cols]
     above = [place for place in places if place.rows != place.cols]
     kinds = [(Pair(False, False, first.rows, first.rows), diagonal)]
@@ -278,7 +263,7 @@ def _record_tiles(
     recorder: Recorder, between: Between, pair: Pair, places: list[Tile], compiled: bool
 ) -> Tiles:
     tape = Tape(compiled, recorder.tape.dtype)
-    pair = Pair(pair.same, pair.tied, pair.rows, pair.cols, tape)
+    pair = replace(pair, tape=tape)
     blocks, results = [], {}
     for o in between.outputs[0]:
         for p in between.outputs[1]:

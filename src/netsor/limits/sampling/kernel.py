@@ -17,7 +17,6 @@ from netsor.errors import LimitError
 from netsor.expect.points.landmark_loadings import Landmarks
 from netsor.lang.program import Program
 from netsor.limits.assembly import Rows
-from netsor.limits.bounds import Bound
 from netsor.limits.error_probes import Probe, error_of, probes
 from netsor.limits.finite import finite, in_range
 from netsor.limits.on_numpy import kernel as on_numpy
@@ -25,7 +24,7 @@ from netsor.limits.on_numpy.prepared import Prepared
 from netsor.limits.on_numpy.recording import MEMORY, Recording, record
 from netsor.limits.options import Options
 from netsor.limits.plan import Plan, Sampling, require_patience
-from netsor.limits.result import Result, Scale, plan_of
+from netsor.limits.result import Bound, Result, Scale, plan_of
 from netsor.limits.rules.recorder import Recorder
 from netsor.limits.sampling.chunks import AT_ONCE
 from netsor.limits.sampling.drawing import DRAWING, Drawing, HeavyPoints, Samples, SharedState

@@ -30,7 +30,7 @@ class Formula:
     """
 
     def __init__(self, rule: Callable[..., Any], kinds: tuple[Any, ...], dtype: str, tapes: Any) -> None:
-        self.single, tile = tapes(dtype), tapes(dtype)
+        self.single, tile = tapes(True, dtype), tapes(True, dtype)
         # Tiny arrays of the right kind record the operations; their lengths do not matter.
         args: list[Any] = []
         self.places: dict[int, int] = {}  # by argument of one side, its step of `single`
@@ -52,7 +52,10 @@ class Formula:
                 words[k] = float(tile.constants[k].item())
             elif k in tile.leaves:
                 words[k] = ("read", len(self.reads))
-                self.reads.append(tile.origin(k))
+                side = tile.sides.get(k)
+                self.reads.append(
+                    (side.axis, side.array.step) if side else (FULL, int(tile.leaves[k].arrays[0]))
+                )
             else:
                 step = tile.steps[k]
                 operands = tuple(words[a.step] if isinstance(a, Traced) else a for a in step.args)
@@ -68,11 +71,8 @@ class Formula:
     def __call__(self, *values: Any) -> Any:
         results: list[Any] = []
         for fn, words in self.lines:
-            args = [
-                w if not isinstance(w, tuple) else (results if w[0] == "value" else values)[w[1]]
-                for w in words
-            ]
-            results.append(fn(*args))
+            operands = {"value": results, "read": values}
+            results.append(fn(*(operands[w[0]][w[1]] if isinstance(w, tuple) else w for w in words)))
         return results[-1]
 
     def arguments(self, tape: Tape, args: list[Any]) -> list[Traced]:
@@ -85,7 +85,7 @@ class Formula:
     def _hoisted(self, tape: Tape, kind: int, step: int, args: list[Any]) -> Traced:
         """Return a function of the arguments of one side, as a quantity of that side."""
         used = self.used[step]
-        sides = [tape.side_of(args[k]) for k in used]
+        sides = [tape.sides[args[k].step] for k in used]
         values = {self.places[k]: side.array for k, side in zip(used, sides, strict=True)}
         key = (self, step, *(side.array.step for side in sides))
         array = tape.once(key, lambda: self._replayed(step, values))

@@ -46,6 +46,13 @@ class TapeStep(NamedTuple):
         return _traced(self.args)
 
 
+def _not_computed() -> None:
+    raise AssertionError("leaves, constants and error bounds are not computed")
+
+
+NOTHING = TapeStep(_not_computed, (), {})
+
+
 class Leaf(NamedTuple):
     """A value that differs between runs: a function of the spans of a tile and of what it reads.
 
@@ -90,8 +97,7 @@ class Tape:
         self.opaque = False  # whether some values are not arrays, so that inputs cannot run in batches
         self.largest = 1
         self._recorded: dict[Hashable, Any] = {}
-        self._kept: list[np.ndarray] = []
-        self._sides: dict[int, TileSide] = {}
+        self.sides: dict[int, TileSide] = {}  # by step that reads a quantity of one side
         self._permuted: dict[int, tuple[Traced, Shape]] = {}
         self._exact: dict[int, Traced] = {}  # by step that only adds an error bound, the value without it
 
@@ -129,12 +135,14 @@ class Tape:
         kind: Any = None,
     ) -> Traced:
         """Record a function of the spans of a tile and of arrays; equal keys give the same leaf."""
-        if key not in self._recorded:
-            arrays = tuple(map(_constant_or_traced, arrays))
-            self.sources |= {a.step: a for a in _traced(arrays)}
-            self.leaves[len(self.steps)] = Leaf(fn, arrays, kind)
-            self._recorded[key] = self._add(shape, dtype, _nothing, (), {})
-        return self._recorded[key]
+
+        def make() -> Traced:
+            leaf = Leaf(fn, tuple(map(_constant_or_traced, arrays)), kind)
+            self.sources |= {a.step: a for a in _traced(leaf.arrays)}
+            self.leaves[len(self.steps)] = leaf
+            return self._add(NOTHING, shape, dtype)
+
+        return self.once(key, make)
 
     def shared(self, array: Array) -> Traced:
         """Return an array of another tape, or with values, that is the same for all tiles."""
@@ -157,9 +165,9 @@ class Tape:
             values = values[:, slice(*spans[span]), ...]
             return values[:, :, None, ...] if axis == 1 else values[:, None, ...]
 
-        key, kind = ("side", self._name(array), span, axis), ("side", span, axis)
+        key, kind = ("side", hashable(array), span, axis), ("side", span, axis)
         leaf = self.leaf(key, shape, array.dtype, (array,), tile, kind)
-        self._sides[leaf.step] = TileSide(array, span, axis)
+        self.sides[leaf.step] = TileSide(array, span, axis)
         return leaf
 
     def constant(self, value: ArrayLike) -> Traced:
@@ -168,14 +176,7 @@ class Tape:
         if array.dtype.kind == "f":
             array = array.astype(self.dtype, copy=False)
         self.constants[len(self.steps)] = array
-        return self._add(array.shape, array.dtype, _nothing, (), {})
-
-    def _name(self, array: Array) -> Hashable:
-        """Return a key for an array; keep an array that has only an id, so that the id stays unique."""
-        if isinstance(array, Traced):
-            return array.step
-        self._kept.append(array)
-        return ("id", id(array))
+        return self._add(NOTHING, array.shape, array.dtype)
 
     # Recording
 
@@ -190,21 +191,22 @@ class Tape:
     ) -> Traced:
         """Record a function of arrays whose result has a known shape; `TapeStep` explains kind and bound."""
         dtype = dtype or np.result_type(*(a.dtype for a in _traced(args)))
-        return self._add(shape, dtype, fn, args, {}, kind, bound)
+        return self._add(TapeStep(fn, args, {}, kind, bound), shape, dtype)
 
     def bounded(self, x: Traced, bound: Callable[..., Any], *reads: Any) -> Traced:
         """Attach an error bound to an array; the bound may read further arrays. Plain runs skip the step."""
         if x.step in self.constants:
             return x
-        side = self._sides.get(x.step)
+        side = self.sides.get(x.step)
         # A function of one side stays on its side, so that its bound is applied once per input.
         if side and not reads and isinstance(side.array, Traced):
             return self.side(side.array.tape.bounded(side.array, bound), side.span, side.axis)
-        key = ("bounded", x.step, bound, hashable(reads))
-        if key not in self._recorded:
-            self._recorded[key] = self._add(x.shape, x.dtype, _nothing, (x, *reads), {}, None, bound)
-            self._exact[self._recorded[key].step] = x
-        return self._recorded[key]
+        step = NOTHING._replace(args=(x, *reads), bound=bound)
+        bounded = self.once(
+            ("bounded", x.step, bound, hashable(reads)), lambda: self._add(step, x.shape, x.dtype)
+        )
+        self._exact[bounded.step] = x
+        return bounded
 
     def exact(self, x: Traced) -> Traced:
         """Return the array without the error bounds that it carries."""
@@ -250,7 +252,7 @@ class Tape:
         if not self.compiled or not getattr(fn, "elementary", False):
             return self.elementwise(fn, *args)
         kinds = self._kinds(args)
-        formula = None if FULL not in kinds else formula_of(fn, kinds, self.dtype.name, _blank)
+        formula = None if FULL not in kinds else formula_of(fn, kinds, self.dtype.name, Tape)
         if formula is None:
             return fn(*args)
         shape = _broadcast([a.shape for a in args if hasattr(a, "shape")])
@@ -264,7 +266,7 @@ class Tape:
         kinds: list[Any] = []
         placed: dict[int, set[Any]] = {LEFT: set(), RIGHT: set()}
         for a in args:
-            side = self._sides.get(a.step) if isinstance(a, Traced) else None
+            side = self.sides.get(a.step) if isinstance(a, Traced) else None
             if side is not None:
                 kinds.append(side.axis)
                 placed[side.axis].add((side.span, len(side.array.shape)))
@@ -279,20 +281,6 @@ class Tape:
     def bytes(self, k: int) -> int:
         """Return the size of the value of a step."""
         return prod(self.shapes[k]) * self.dtypes[k].itemsize
-
-    def side_of(self, x: Traced) -> TileSide:
-        return self._sides[x.step]
-
-    def is_side(self, k: int) -> bool:
-        """Return whether a step reads a quantity of one side."""
-        return k in self._sides
-
-    def origin(self, k: int) -> tuple[int, int]:
-        """Return where a leaf reads: (side, step of the array there), or (FULL, its name as a number)."""
-        side = self._sides.get(k)
-        if side is not None:
-            return side.axis, side.array.step
-        return FULL, int(self.leaves[k].arrays[0])
 
     def structural(
         self, fn: Callable[..., Any], *args: Any, result_shape: Shape | None = None, **options: Any
@@ -310,7 +298,7 @@ class Tape:
         """Return the array in another shape; an array of one side stays on its side."""
         if shape == x.shape:
             return x
-        side = self._sides.get(x.step)
+        side = self.sides.get(x.step)
         if side and shape[:3] == x.shape[:3]:
             array = side.array
             new = (*array.shape[:2], *shape[3:])
@@ -328,7 +316,7 @@ class Tape:
         if x.step in self._permuted:
             inner, before = self._permuted[x.step]
             return self.permuted(inner, tuple(before[a] for a in axes))
-        side = self._sides.get(x.step)
+        side = self.sides.get(x.step)
         if side and axes[0] == 0 and sorted(axes[1:3]) == [1, 2]:
             order = (0, 1, *(a - 1 for a in axes[3:]))
             array = array_namespace(side.array).permute_dims(side.array, order)
@@ -346,21 +334,19 @@ class Tape:
     def _with_numbers(self, args: tuple[Any, ...], shape: Shape, dtype: np.dtype) -> tuple[Any, ...]:
         """Replace constants of one element by numbers if the other arguments give the result's shape."""
         single = [type(a) is Traced and a.step in self.constants and a.size == 1 for a in args]
-        if dtype.kind != "f" or not any(single):
-            return args
         shapes = [a.shape for a, one in zip(args, single, strict=True) if hasattr(a, "shape") and not one]
-        if _broadcast(shapes) != shape:
+        if dtype.kind != "f" or not any(single) or _broadcast(shapes) != shape:
             return args
-        plain = [one and a.dtype == dtype for a, one in zip(args, single, strict=True)]
         return tuple(
-            float(self.constants[a.step].item()) if one else a for a, one in zip(args, plain, strict=True)
+            float(self.constants[a.step].item()) if one and a.dtype == dtype else a
+            for a, one in zip(args, single, strict=True)
         )
 
     def _on_one_side(
         self, fn: Callable[..., Any], args: tuple[Any, ...], dtype: np.dtype, options: dict
     ) -> Traced | None:
         """Record a function of one side on the tape of single inputs; None if it depends on both sides."""
-        sides = [self._sides.get(a.step) if type(a) is Traced else None for a in args]
+        sides = [self.sides.get(a.step) if type(a) is Traced else None for a in args]
         if not any(sides):
             return None
         placed = {(s.span, s.axis) for s in sides if s}
@@ -382,28 +368,14 @@ class Tape:
     ) -> Traced:
         """Return the step, which is new only if no equal step exists."""
         key = (fn, *map(hashable, args), hashable(options) if options else None, shape, dtype)
-        return self.once(key, lambda: self._add(shape, dtype, fn, args, options, fn))
+        return self.once(key, lambda: self._add(TapeStep(fn, args, options, fn), shape, dtype))
 
-    def _add(
-        self,
-        shape: Sequence[int],
-        dtype: DTypeLike,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        options: dict,
-        kind: Any = None,
-        bound: Callable[..., Any] | None = None,
-    ) -> Traced:
-        shape, dtype = tuple(shape), np.dtype(dtype)
-        self.steps.append(TapeStep(fn, args, options, kind, bound))
-        self.shapes.append(shape)
-        self.dtypes.append(dtype)
+    def _add(self, step: TapeStep, shape: Sequence[int], dtype: DTypeLike) -> Traced:
+        self.steps.append(step)
+        self.shapes.append(tuple(shape))
+        self.dtypes.append(np.dtype(dtype))
         self.largest = max(self.largest, prod(shape))
-        return Traced(self, len(self.steps) - 1, shape, dtype)
-
-
-def _blank(dtype: str) -> Tape:
-    return Tape(True, dtype)
+        return Traced(self, len(self.steps) - 1, self.shapes[-1], self.dtypes[-1])
 
 
 def _broadcast(shapes: list[Shape]) -> Shape:
@@ -455,7 +427,3 @@ def hashable(x: Any) -> Hashable:
     if isinstance(x, int):
         return (type(x), x)
     return tuple((k, hashable(v)) for k, v in x.items()) if isinstance(x, dict) else x
-
-
-def _nothing() -> None:
-    raise AssertionError("leaves, constants and error bounds are not computed")
