@@ -58,10 +58,12 @@ class Loadings:
     def extend(self, family: Family, cov_with_old: np.ndarray, cov_new: np.ndarray) -> np.ndarray:
         """Return rows (new, dimensions of the family so far), from covariances (new, old) and (new, new)."""
         old = cov_with_old.shape[1]
-        S = self.common.get(family, np.zeros((old + len(cov_new), 0)))[old : old + len(cov_new)]
+        common = self.common.get(family)
+        S = np.zeros((len(cov_new), 0)) if common is None else common[old : old + len(cov_new)]
         directions = S.shape[1]
         if family not in self.factors:
-            self.factors[family], self.blocks[family] = GrowingFactor(threads=self.threads), []
+            most = None if common is None else len(common) + directions
+            self.factors[family], self.blocks[family] = GrowingFactor(most, self.threads), []
             self.dimensions.setdefault(family, np.zeros(0, int))
             # The directions are variables that precede all others: S is the covariance with them.
             self.factors[family].extend(np.zeros((directions, 0)), np.eye(directions))

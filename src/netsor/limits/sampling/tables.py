@@ -232,10 +232,13 @@ class Moments:
         """
         F, components = self.numbers.features[family], self.drawing.shared.components
         if family not in components:
-            left, deviations, _ = np.linalg.svd(F, full_matrices=False)
+            # Numbers that are not finite are refused when they are drawn.
+            left, deviations, _ = np.linalg.svd(F if np.isfinite(F).all() else F[:, :0], full_matrices=False)
             # A fifth of the variance, hence at most five: Sobol points are even in few dimensions at a time.
             components[family] = left[:, deviations**2 > 0.2 * np.sum(deviations**2)]
-        return F @ np.linalg.qr(F.T @ components[family])[0]
+        Q, R = np.linalg.qr(F.T @ components[family])
+        # With this sign, F Q is a smooth function of F F^T.
+        return F @ (Q * np.where(np.diagonal(R) < 0, -1.0, 1.0))
 
     def _advance(
         self,
