@@ -14,7 +14,7 @@ from typing import Any
 from netsor.lang.expr import Apply, Expr, Ref, refs
 from netsor.lang.index_maps import contract
 from netsor.lang.ops import IndexMap
-from netsor.lang.program import Input, LinComb, MatMul, Moment, Scalar
+from netsor.lang.program import LinComb, MatMul, Moment, Scalar
 from netsor.lang.rewrite import ONE
 from netsor.lang.show import shown_short
 from netsor.lang.types import C
@@ -97,7 +97,6 @@ class _Walk:
     def __post_init__(self) -> None:
         self.forms, self.program = self.x.forms, self.x.program
         self.scalars = {name for name, type_ in self.program.types.items() if isinstance(type_, C)}
-        self.inputs = {Ref(s.name) for s in self.program.statements if isinstance(s, Input)}
 
     def unsolved(self, tiles: Iterable[Iterable[Question]]) -> _UnsolvedError | None:
         """Return the first expectation without a method, or None."""
@@ -268,17 +267,9 @@ class _Walk:
         if self._is_seen_flipped(lincomb.cov, e, f, pair):
             return
         e, f = lincomb.written_out(forms, e), lincomb.written_out(forms, f)
-        side = lincomb.long_side(forms, e, f)
+        side = lincomb.sum_side(forms, e, f)
         if side is not None:
             yield from self._combined(lincomb.cov, (e, f), side, pair)
-            return
-        terms = lincomb.pairs_of_terms(forms, e, f)
-        if terms is not None:
-            for t, u in terms:
-                if not (t.form in self.inputs and u.form in self.inputs):
-                    yield lincomb.cov, t.form, u.form, pair
-                if t.factors or u.factors:
-                    yield from ((moment.constant, factor) for factor, _ in (*t.factors, *u.factors))
             return
         yield from self._cov_of_maps(e, f, pair)
 

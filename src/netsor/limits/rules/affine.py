@@ -18,11 +18,9 @@ from netsor.lang.program import Embedding, Input, LinComb, MatMul, Moment, Norma
 from netsor.lang.rewrite import rewritten
 from netsor.lang.type_checker import Inferred, as_inferred, infer
 from netsor.lang.types import C, G, Index
-from netsor.limits.rules.atoms import ENDLESS, LinearTerm, replace_exprs
-from netsor.limits.rules.questions import Answering, args_of, of_parts, remembered
+from netsor.limits.rules.atoms import LinearTerm, replace_exprs
+from netsor.limits.rules.questions import Answering, args_of, of_parts
 from netsor.limits.rules.rewriting import definition, mask_outside, masks_of
-
-FEW_TERMS = 16  # a form with so few terms is always written out
 
 
 @dataclass
@@ -199,43 +197,6 @@ class AffineForms:
                 vector, factor = (b, a) if op is mul and self.is_constant(a) else (a, b)
                 return tuple(t.times(1, (factor, op is div)) for t in (yield vector))
         return () if self.is_constant(expr) else (LinearTerm(expr),)
-
-    @remembered
-    def is_long(self, form: Expr) -> bool:
-        """Return whether the terms of a form name the same forms many times."""
-        count = self._count_linear(form)
-        # With few terms, or terms that mostly occur once, expanding part by part gains nothing.
-        return count > FEW_TERMS and count > 2 * len(self._linear_leaves(form))
-
-    def is_longer(self, form: Expr, other: Expr) -> bool:
-        """Return whether a form has at least as many terms as another."""
-        return self._count_linear(form) >= self._count_linear(other)
-
-    @of_parts
-    def _count_linear(self, expr: Expr) -> Answering:
-        """Return the number of terms of a form."""
-        parts, total = self._summands(expr), 0
-        for a in parts:
-            total += yield a
-        return min(total, ENDLESS) if parts else 1
-
-    def _linear_leaves(self, expr: Expr) -> set[Expr]:
-        """Return the different forms among its terms."""
-        seen, todo = {expr}, [expr]
-        leaves: set[Expr] = set()
-        while todo:
-            e = todo.pop()
-            parts = self._summands(e)
-            todo += [a for a in parts if a not in seen]
-            seen.update(parts)
-            leaves.update(() if parts else (e,))
-        return leaves
-
-    def _summands(self, expr: Expr) -> tuple[Expr, ...]:
-        """Return the vectors of a sum or a multiple, without constants; empty for other forms."""
-        if not isinstance(expr, Apply) or expr.op not in (add, sub, neg, mul, div):
-            return ()
-        return tuple(a for a in expr.args if not self.is_constant(a))
 
 
 def _ill_typed(what: str, *_: Any) -> NetsorError:

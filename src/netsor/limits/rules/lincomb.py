@@ -22,14 +22,13 @@ from netsor.errors import LimitError
 from netsor.lang.array_api import is_traced
 from netsor.lang.blocks import Block
 from netsor.lang.expr import Apply, Expr, Ref
-from netsor.lang.functions import add, div, neg, sub
+from netsor.lang.functions import add, div, mul, neg, sub
 from netsor.lang.index_maps import SELECTIONS, concat, contract, stack, windows
 from netsor.lang.input_laws import input_mean
 from netsor.lang.program import Input, LinComb, Normal
 from netsor.lang.show import shown_short
 from netsor.limits.error_probes import non_negative
 from netsor.limits.finite import sound_range
-from netsor.limits.rules.atoms import LinearTerm
 from netsor.limits.rules.forms import Forms
 from netsor.limits.rules.matmul import fused, fusion, leaf
 from netsor.limits.rules.moment import OWN, constant
@@ -53,13 +52,9 @@ def cov(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
     if back is not None:
         return back.swapped
     e, f = written_out(forms, e), written_out(forms, f)
-    # A long sum would give too many pairs of terms, of which many are equal: expand one side at a time.
-    side = long_side(forms, e, f)
+    side = sum_side(forms, e, f)
     if side is not None:
         return (yield from combined(r, side, e, f, pair, cov))
-    terms = pairs_of_terms(forms, e, f)
-    if terms is not None:
-        return (yield from _of_sums(r, e, f, terms, pair))
     both = fusion(forms, e, f)
     # Sums over independent matrices: without fusion, each map would expand to all pairs of matrices.
     if both is not None:
@@ -74,56 +69,16 @@ def cov(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
     return (yield from leaf(r, e, f, pair))
 
 
-def long_side(forms: Forms, e: Expr, f: Expr) -> int | None:
-    """Return the side to expand term by term, so that shared terms are computed once; None if neither is."""
-    if not (forms.is_long(e) or forms.is_long(f)):
-        return None
-    return 0 if forms.is_long(e) and (not forms.is_long(f) or forms.is_longer(e, f)) else 1
+def sum_side(forms: Forms, e: Expr, f: Expr) -> int | None:
+    """Return the side to take apart first: 0 or 1, a sum or a multiple; None if neither is one.
 
-
-def pairs_of_terms(forms: Forms, e: Expr, f: Expr) -> list[tuple[LinearTerm, LinearTerm]] | None:
-    """The terms of two sums that have something in common; None if neither is a sum.
-
-    If one side has more independent parts than the other, only that one is taken apart: a long sum then meets
-    parts of itself only. So a state that grows by a term per layer takes a few new covariances per layer.
+    Of two sums, that is the one with more independent parts. A long sum then meets parts of itself only, so a
+    state that grows by a term per layer takes a few new covariances per layer.
     """
-    left, right = forms.terms(e), forms.terms(f)
-    sums = _is_sum(e, left), _is_sum(f, right)
-    if not any(sums):
-        return None
-    sizes = len(forms.sources(e)), len(forms.sources(f))
-    if all(sums) and sizes[0] != sizes[1]:
-        left = left if sizes[0] > sizes[1] else (LinearTerm(e),)
-        right = right if sizes[1] > sizes[0] else (LinearTerm(f),)
-    # Terms without a common source are independent, and contribute nothing.
-    return [(t, u) for t in left for u in right if forms.sources(t.form) & forms.sources(u.form)]
-
-
-def _of_sums(r: Recorder, e: Expr, f: Expr, terms: list[tuple[LinearTerm, LinearTerm]], pair: Pair) -> Asking:
-    """sum_ij a_i b_j Cov(g_i, k_j)."""
-    total: PerPair | None = None
-    for t, u in terms:
-        block = yield cov, t.form, u.form, pair
-        if block is not None:
-            block = yield from _scaled(r, block, (t, u))
-            if total is None:
-                total = block if t.sign == u.sign else -block
-            else:
-                total = total + block if t.sign == u.sign else total - block
-    return None if total is None else total.widened(r.rank(e), r.rank(f))
-
-
-def _is_sum(e: Expr, terms: tuple[LinearTerm, ...]) -> bool:
-    """Return whether an expression is a sum or a multiple: more than one term that equals itself."""
-    return len(terms) != 1 or terms[0].form is not e
-
-
-def _scaled(r: Recorder, block: PerPair, terms: tuple[LinearTerm, LinearTerm]) -> Asking:
-    for side, term in enumerate(terms):
-        for factor, divides in term.factors:
-            by = block.pair.side(side, (yield constant, factor))
-            block = block / by if divides else block * by
-    return block
+    is_sum = [isinstance(x, Apply) and x.op in (add, sub, neg, mul, div) for x in (e, f)]
+    if all(is_sum):
+        return int(len(forms.sources(f)) > len(forms.sources(e)))
+    return is_sum.index(True) if any(is_sum) else None
 
 
 def written_out(forms: Forms, e: Expr) -> Expr:
