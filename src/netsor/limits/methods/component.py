@@ -73,9 +73,7 @@ class Component:
         if e == f:
             return self.pair.side(side, (yield variance, e))
         block = yield cov, e, f, OWN
-        if block is None:
-            return None
-        return self.pair.side(side, PerInput(block.array, max(block.left, block.right)))
+        return None if block is None else self.pair.side(side, block.per_input)
 
 
 class Method(ABC):

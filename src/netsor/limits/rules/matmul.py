@@ -8,7 +8,7 @@ window, so its covariance is the same sum of E[h h'].
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -110,6 +110,7 @@ def leaf(r: Recorder, e: Ref, f: Ref, pair: Pair) -> Asking:
     g, k = e.name, f.name
     matrix = r.forms.matrix_of(g)
     if matrix is None:
+        yield []
         return normal_covariance(r, g, k, pair)
     # Different matrices are independent: no covariance.
     if matrix != r.forms.matrix_of(k):
@@ -130,6 +131,7 @@ def _second(r: Recorder, g: str, k: str, pair: Pair) -> Asking:
     asked = operand_pair(r.forms, g, k, pair)
     match r.program.definitions[g], r.program.definitions[k]:
         case Input() as s, Input() as t:
+            yield []
             block = _with_rounding(r, embedded_second(r, s, t, asked), s, t)
         case MatMul(operand=h), MatMul(operand=other):
             block = yield r.rules.second, Ref(h), Ref(other), asked
@@ -158,7 +160,7 @@ def operand_pair(forms: Forms, g: str, k: str, pair: Pair) -> Pair:
     if pair.tied or not aligned or aligned != _aligned(forms, k):
         return pair
     left, right = _indices(forms, g, k)
-    return replace(pair, tied=True) if aligned == len(left) == len(right) else pair
+    return pair._replace(tied=True) if aligned == len(left) == len(right) else pair
 
 
 def _with_rounding(r: Recorder, block: PerPair, s: Input, t: Input) -> PerPair:
