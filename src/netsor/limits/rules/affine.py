@@ -14,7 +14,7 @@ from netsor.lang.functions import add, div, mul, neg, sub
 from netsor.lang.index_maps import contract
 from netsor.lang.input_laws import input_mean
 from netsor.lang.ops import Function, IndexMap
-from netsor.lang.program import Embedding, Input, LinComb, MatMul, Moment, Normal, Program, Scalar
+from netsor.lang.program import Input, LinComb, MatMul, Moment, Normal, Program, Scalar
 from netsor.lang.rewrite import rewritten
 from netsor.lang.type_checker import Inferred, as_inferred, infer
 from netsor.lang.types import C, G, Index
@@ -155,13 +155,6 @@ class AffineForms:
         """Return a named vector as a function of G-vars, and anything else unchanged."""
         defined = definition(self.program, e)
         return e if defined is None else self.unwound(defined)
-
-    def matrix_of(self, name: str) -> str | None:
-        """Return the matrix that multiplies to give this variable, or None."""
-        match self.program.definitions.get(name):
-            case MatMul(matrix=matrix) | Input(law=Embedding(matrix=matrix)):
-                return matrix
-        return None
 
     @of_parts
     def has_uniform_mean(self, form: Expr) -> Answering:

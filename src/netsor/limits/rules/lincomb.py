@@ -56,8 +56,8 @@ def cov(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
         return (yield from linear(r, side, e, f, pair, cov))
     both = fusion(forms, e, f)
     # Sums over independent matrices: without fusion, each map would expand to all pairs of matrices.
-    if both is not None:
-        return (yield from fused(r, e, f, both, pair))
+    if both is not None and isinstance(e, Apply):
+        return (yield from fused(r, e, *both, pair))
     if isinstance(e, Ref) and isinstance(f, Ref):
         return (yield from leaf(r, e, f, pair))
     return (yield from linear(r, 0 if isinstance(e, Apply) else 1, e, f, pair, cov))

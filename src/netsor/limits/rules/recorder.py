@@ -18,12 +18,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from types import GeneratorType
 from typing import Any
 
 import numpy as np
 
-from netsor.errors import NetsorError
 from netsor.lang.program import Input, MatrixLaw
 from netsor.lang.types import A
 from netsor.limits.error_probes import MethodError, Rounding
@@ -83,7 +81,6 @@ class Recorder:
     kept: dict[Any, Any] = field(default_factory=dict)
     tiled: dict[Any, Any] = field(default_factory=dict)
     facts: dict[Any, Any] = field(default_factory=dict)  # what methods remember about functions
-    asked: set[Any] = field(default_factory=set)  # the quantities whose rules have not returned yet
 
     def __post_init__(self) -> None:
         self.xp, self.program, self.forms = self.tape.namespace, self.setting.program, self.setting.forms
@@ -99,30 +96,22 @@ class Recorder:
         value = self._recorded(wanted)
         while stack or value is NOTHING:
             if value is NOTHING:
-                answer = wanted[0](self, *wanted[1:])
-                # A rule that asks for nothing returns its value at once and is no generator.
-                if not isinstance(answer, GeneratorType):
-                    value = self._keep(wanted, answer)
-                    continue
-                stack.append((wanted, answer))
-                self.asked.add(wanted)
+                stack.append((wanted, wanted[0](self, *wanted[1:])))
                 value = None
             key, steps = stack[-1]
             try:
                 question = steps.send(value)
             except StopIteration as done:
                 stack.pop()
-                self.asked.discard(key)
-                value = self._keep(key, done.value) if key else done.value
+                value = done.value
+                if key:
+                    self._memo(key)[key] = value
                 continue
             if isinstance(question, list):
                 stack.append(((), _each(question)))
                 value = None
                 continue
             wanted, value = question, self._recorded(question)
-            # A checked program has no cycles, so this is a defect of a rule.
-            if value is NOTHING and wanted in self.asked:
-                raise NetsorError(f"a rule of the limit asks for itself: {wanted[0].__name__}")
         return value
 
     def _recorded(self, key: Question) -> Any:
@@ -136,10 +125,6 @@ class Recorder:
         block = memo[turned]
         memo[key] = None if block is None else block.swapped
         return memo[key]
-
-    def _keep(self, key: tuple[Any, ...], value: Any) -> Any:
-        self._memo(key)[key] = value
-        return value
 
     def _memo(self, key: tuple[Any, ...]) -> dict[Any, Any]:
         # Every rule takes its pair last. Blocks of tiles are forgotten with the tile.
