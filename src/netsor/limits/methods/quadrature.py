@@ -7,7 +7,7 @@ entries are integrated once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import mul
@@ -103,7 +103,7 @@ class Product:
                 f, g, means[:, places], covs[:, places][:, :, places], tol=1e-8
             )
         by_samples = 3e-5 * size  # the typical error of samples: below it, sampling gains nothing
-        return _sampled_where_unsettled(self, mean, cov, value, error, by_samples)
+        return _sampled_where_unsettled(self.what, self, mean, cov, value, error, by_samples)
 
 
 def _once(product: Product, mean: Array, cov: Array, cache: dict[bytes, Any]) -> Any:
@@ -207,7 +207,13 @@ def _variables(forms: Forms, c: Component) -> dict[Variable, Variable]:
 
 
 def _sampled_where_unsettled(
-    product: Product, mean: Array, cov: Array, value: Array, error: Array, least: Array
+    what: str,
+    product: Callable[[Array], Array],
+    mean: Array,
+    cov: Array,
+    value: Array,
+    error: Array,
+    least: Array | float = 0.0,
 ) -> tuple[Array, Array]:
     """Replace entries whose error is large, and above `least`, by averages over Sobol points.
 
@@ -245,7 +251,7 @@ def _sampled_where_unsettled(
     value[rough] = np.where(better, sampled, value[rough])
     if np.any(~trusted & (error[rough] > np.abs(value).max())):
         raise LimitError(
-            f"too few points carry {product.what}: a rare event, or a heavy tail",
+            f"too few points carry {what}: a rare event, or a heavy tail",
             remedy="Make the event more frequent, or the function grow more slowly: where E[f^2] is infinite "
             "there is no limit.",
         )

@@ -14,12 +14,12 @@ from netsor.lang.functions import add, div, mul, neg, sub
 from netsor.lang.index_maps import contract
 from netsor.lang.input_laws import input_mean
 from netsor.lang.ops import Function, IndexMap
-from netsor.lang.program import Input, LinComb, MatMul, Moment, Normal, Program, Scalar
+from netsor.lang.program import Input, LinComb, MatMul, Moment, Nonlin, Normal, Program, Scalar
 from netsor.lang.rewrite import rewritten
 from netsor.lang.type_checker import Inferred, as_inferred, infer
 from netsor.lang.types import C, G, Index
 from netsor.limits.rules.atoms import LinearTerm, replace_exprs
-from netsor.limits.rules.questions import Answering, args_of, of_parts
+from netsor.limits.rules.questions import Answering, all_of, args_of, of_parts, remembered
 from netsor.limits.rules.rewriting import definition, mask_outside, masks_of
 
 
@@ -46,15 +46,11 @@ class AffineForms:
         data = self.program.data.get(name)
         return as_inferred(self.program.types[name]) if data is None else Inferred("K", data.shape)
 
-    @of_parts
-    def is_constant(self, expr: Expr) -> Answering:
+    @remembered
+    def is_constant(self, expr: Expr) -> bool:
         """Return whether an expression has no vectors: only numbers, data and C-vars."""
-        if isinstance(expr, Ref):
-            return expr.name in self.program.data or isinstance(self.program.types[expr.name], C)
-        for a in args_of(expr):
-            if not (yield a):
-                return False
-        return True
+        data, types = self.program.data, self.program.types
+        return all(name in data or isinstance(types[name], C) for name in refs(expr))
 
     @of_parts
     def is_affine(self, expr: Expr) -> Answering:
@@ -63,12 +59,7 @@ class AffineForms:
             return True
         if isinstance(expr, Ref):
             return isinstance(self.program.types[expr.name], G)
-        if not self.is_linear_head(expr):
-            return False
-        for a in args_of(expr):
-            if not (yield a):
-                return False
-        return True
+        return self.is_linear_head(expr) and (yield from all_of(expr.args))
 
     def is_linear_head(self, expr: Expr) -> bool:
         """Return whether the outermost operation is linear in its vector arguments."""
@@ -116,35 +107,19 @@ class AffineForms:
             return (yield args[0]) or (yield args[1])
         if op is div:
             return (yield args[0])
-        if op not in (add, sub, neg) and not isinstance(op, IndexMap):
-            return False
-        for a in args[1:] if op is contract else args:
-            if not (yield a):
-                return False
-        return True
+        is_linear = op in (add, sub, neg) or isinstance(op, IndexMap)
+        return is_linear and (yield from all_of(args[1:] if op is contract else args))
 
     @of_parts
     def unwound(self, expr: Expr) -> Answering:
         """Return the expression as a function of G-vars and constants, with masks in front of functions."""
-        if self._is_unwound(expr) and not self.masks:
-            return expr
         inlined: dict[Expr, Expr] = {}
         for name in refs(expr):
-            defined = definition(self.program, Ref(name))
-            if defined is not None:
-                inlined[Ref(name)] = yield defined
-        whole = replace_exprs(expr, inlined)
+            source = self.program.definitions.get(name)
+            if isinstance(source, Nonlin):
+                inlined[Ref(name)] = yield source.expr
+        whole = replace_exprs(expr, inlined) if inlined else expr
         return rewritten(whole, [partial(mask_outside, self.masks)]) if self.masks else whole
-
-    @of_parts
-    def _is_unwound(self, expr: Expr) -> Answering:
-        """Return whether it names no Nonlin."""
-        if isinstance(expr, Ref):
-            return definition(self.program, expr) is None
-        for a in args_of(expr):
-            if not (yield a):
-                return False
-        return True
 
     @cached_property
     def masks(self) -> frozenset[Expr]:
@@ -171,10 +146,7 @@ class AffineForms:
             return set(self.program.types[form.name].index if data is None else data.shape) <= {1}
         if isinstance(form, Apply) and not isinstance(form.op, Function):
             return False
-        for a in args_of(form):
-            if not (yield a):
-                return False
-        return True
+        return (yield from all_of(args_of(form)))
 
     @of_parts
     def terms(self, expr: Expr) -> Answering:

@@ -58,3 +58,11 @@ def remembered(rule: Callable[[Any, Expr], Any]) -> Callable[[Any, Expr], Any]:
 
 def args_of(expr: Expr) -> tuple[Expr, ...]:
     return expr.args if isinstance(expr, Apply) else ()
+
+
+def all_of(exprs: tuple[Expr, ...]) -> Answering:
+    """Ask for all expressions until one answer is no."""
+    for expr in exprs:
+        if not (yield expr):
+            return False
+    return True

@@ -103,9 +103,7 @@ class Recorder:
                 question = steps.send(value)
             except StopIteration as done:
                 stack.pop()
-                value = done.value
-                if key:
-                    self._memo(key)[key] = value
+                value = self._keep(key, done.value) if key else done.value
                 continue
             if isinstance(question, list):
                 stack.append(((), _each(question)))
@@ -123,8 +121,11 @@ class Recorder:
         if turned not in memo:
             return NOTHING
         block = memo[turned]
-        memo[key] = None if block is None else block.swapped
-        return memo[key]
+        return self._keep(key, None if block is None else block.swapped)
+
+    def _keep(self, key: Question, value: Any) -> Any:
+        self._memo(key)[key] = value
+        return value
 
     def _memo(self, key: tuple[Any, ...]) -> dict[Any, Any]:
         # Every rule takes its pair last. Blocks of tiles are forgotten with the tile.
