@@ -34,15 +34,16 @@ TILE = Pair(False, False, (0, 1), (0, 1))  # any tile; with equal spans, E[e f] 
 
 @dataclass(frozen=True)
 class Decision:
-    """Which families are sampled (in `setting`), the reasons, and the tables of second moments.
+    """Which families are sampled (in `setting`), the reasons, and the tables of second moments."""
 
-    exact   whether nothing is sampled
-    """
-
-    exact: bool
     setting: Setting
     reasons: tuple[str, ...] = ()
     tables: Any = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether nothing has to be sampled."""
+        return not (self.setting.sampled or self.reasons)
 
 
 def decide(
@@ -59,10 +60,10 @@ def decide(
         x.tabled = {} if tables is None else tables.schedule.vectors
         unsolved = _Walk(x).unsolved(questions)
         if unsolved is None:
-            return Decision(not x.sampled, x, tuple(reasons), tables)
+            return Decision(x, tuple(reasons), tables)
         reasons[unsolved.reason] = None
         if tables_of is None:
-            return Decision(False, x, tuple(reasons))
+            return Decision(x, tuple(reasons))
         # Each walk needs tables of its own, which take time: after six walks, sample everything.
         walks += 1
         families = unsolved.families if walks <= 6 else frozenset(x.forms.families.values())

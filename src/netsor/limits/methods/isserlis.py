@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from functools import reduce
 from itertools import combinations
 from operator import add, mul
+from typing import Any
 
 from netsor.limits.methods.component import Component, Method
-from netsor.limits.rules.pairs import PerPair
 from netsor.limits.rules.recorder import Asking, Recorder, zero
 from netsor.limits.rules.setting import Setting
 
@@ -27,8 +27,8 @@ class Isserlis(Method):
 
     def value(self, r: Recorder, c: Component) -> Asking:
         sides = [(0, a.forms[0]) for a in c.left] + [(1, a.forms[0]) for a in c.right]
-        # Factors by the variables that they pair, or leave alone; None is 0.
-        factors: dict[tuple[int, ...], PerPair | None] = {}
+        # Blocks by the variables that they pair, or leave alone; None is 0.
+        factors: dict[tuple[int, ...], Any] = {}
         for i, (side, form) in enumerate(sides):
             factors[i,] = None if r.forms.is_centred(form) else (yield from c.mean(side, form))
         for i, j in combinations(range(len(sides)), 2):
@@ -45,5 +45,5 @@ class Isserlis(Method):
                 yield from ([(i, j), *groups] for groups in pairings([k for k in later if k != j]))
 
         products = [[factors[group] for group in groups] for groups in pairings([*range(len(sides))])]
-        parts = [reduce(mul, blocks) for blocks in products if all(x is not None for x in blocks)]
+        parts = [reduce(mul, blocks) for blocks in products if not any(x is None for x in blocks)]
         return reduce(add, parts) if parts else zero(r, c.pair, 0, 0)

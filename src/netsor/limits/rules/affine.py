@@ -49,8 +49,10 @@ class AffineForms:
     @remembered
     def is_constant(self, expr: Expr) -> bool:
         """Return whether an expression has no vectors: only numbers, data and C-vars."""
-        data, types = self.program.data, self.program.types
-        return all(name in data or isinstance(types[name], C) for name in refs(expr))
+        return all(map(self.is_constant_name, refs(expr)))
+
+    def is_constant_name(self, name: str) -> bool:
+        return name in self.program.data or isinstance(self.program.types[name], C)
 
     @of_parts
     def is_affine(self, expr: Expr) -> Answering:
@@ -59,7 +61,7 @@ class AffineForms:
             return True
         if isinstance(expr, Ref):
             return isinstance(self.program.types[expr.name], G)
-        return self.is_linear_head(expr) and (yield from all_of(expr.args))
+        return self.is_linear_head(expr) and (yield from all_of(args_of(expr)))
 
     def is_linear_head(self, expr: Expr) -> bool:
         """Return whether the outermost operation is linear in its vector arguments."""

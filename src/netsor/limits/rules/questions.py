@@ -43,11 +43,11 @@ def of_parts(rule: Callable[..., Generator[Expr, Any, Any]]) -> Callable[[Any, E
     return ask
 
 
-def remembered(rule: Callable[[Any, Expr], Any]) -> Callable[[Any, Expr], Any]:
-    """Make a method of a question about an expression that asks no other question of its kind."""
+def remembered(rule: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Make a method of a question about an expression or an atom that asks no other question of its kind."""
 
     @wraps(rule)
-    def ask(self: Any, expr: Expr) -> Any:
+    def ask(self: Any, expr: Any) -> Any:
         answers = self.answers.setdefault(rule.__name__, {})
         if expr not in answers:
             answers[expr] = rule(self, expr)
