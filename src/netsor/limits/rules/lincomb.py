@@ -37,8 +37,6 @@ from netsor.limits.rules.pairs import Pair, PerInput, PerPair, mapped_left
 from netsor.limits.rules.recorder import Asking, Recorder, zero
 from netsor.limits.tape.traced import array_namespace
 
-SUMS = (add, sub, neg, mul, div)  # of forms, if one factor is constant
-
 
 def cov(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
     """Return Cov(e, f) of two affine expressions; None is a structural zero.
@@ -69,7 +67,8 @@ def sum_side(forms: Forms, e: Expr, f: Expr) -> int | None:
     Of two sums, that is the one with more independent parts. A long sum then meets parts of itself only, so a
     state that grows by a term per layer takes a few new covariances per layer.
     """
-    left, right = (isinstance(x, Apply) and x.op in SUMS for x in (e, f))
+    operations = (add, sub, neg, mul, div)  # of forms: one factor of a product is constant
+    left, right = (isinstance(x, Apply) and x.op in operations for x in (e, f))
     if left and right:
         return int(len(forms.sources(f)) > len(forms.sources(e)))
     return 0 if left else 1 if right else None
