@@ -28,9 +28,9 @@ from netsor.limits.rules.lincomb import cov, mean
 from netsor.limits.rules.nonlin import first, second
 from netsor.limits.rules.output import output_own, output_second
 from netsor.limits.rules.pairs import Pair, PerInput
-from netsor.limits.rules.recorder import Recorder, Rules
+from netsor.limits.rules.recorder import Question, Recorder, Rules
 from netsor.limits.rules.setting import Setting
-from netsor.limits.sampled_families import TILE, Decision, Question, decide
+from netsor.limits.sampled_families import TILE, Decision, decide
 from netsor.limits.sampling.drawing import Samples, SharedState, sampled_mean
 from netsor.limits.tape.tape import Tape
 from netsor.limits.tiling import Cut

@@ -11,47 +11,39 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from netsor.lang.expr import Apply, Expr, Ref, refs
-from netsor.lang.index_maps import contract
-from netsor.lang.ops import IndexMap
-from netsor.lang.program import Input, LinComb, MatMul, Moment, Scalar
+from netsor.lang.expr import Expr, refs
 from netsor.lang.rewrite import ONE
 from netsor.lang.show import shown_short
 from netsor.lang.types import C
 from netsor.limits.methods import ladder
 from netsor.limits.methods.component import Component
-from netsor.limits.rules import lincomb, matmul, moment, nonlin, output
-from netsor.limits.rules.atoms import Atom, Product
-from netsor.limits.rules.decomposition import (
-    Independent,
-    Linear,
-    Multiple,
-    Plain,
-    Slope,
-    decomposition,
-    independent_atoms,
-    split_sampled,
-)
+from netsor.limits.notes import Notes
+from netsor.limits.rules import lincomb, moment, nonlin
+from netsor.limits.rules.atoms import Atom
+from netsor.limits.rules.decomposition import Atoms, Plain, decomposition
+from netsor.limits.rules.lincomb import cov
 from netsor.limits.rules.moment import OWN
 from netsor.limits.rules.pairs import Pair
+from netsor.limits.rules.recorder import Question, Recorder, Rules, mirrored
 from netsor.limits.rules.setting import Setting
+from netsor.limits.tape.tape import Tape
 
-Question = tuple[Any, ...]  # a rule with its arguments, as for `Recorder.ask`
 ALL, SELF = Pair(False), Pair(True)
 TILE = Pair(False, False, (0, 1), (0, 1))  # any tile; with equal spans, E[e f] and E[f e] are one question
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Which families are sampled (in `setting`), the reasons, and the tables of second moments.
+    """Which families are sampled (in `setting`), the reasons, and the tables of second moments."""
 
-    exact   whether nothing is sampled
-    """
-
-    exact: bool
     setting: Setting
     reasons: tuple[str, ...] = ()
     tables: Any = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether nothing has to be sampled."""
+        return not (self.setting.sampled or self.reasons)
 
 
 def decide(
@@ -68,10 +60,10 @@ def decide(
         x.tabled = {} if tables is None else tables.schedule.vectors
         unsolved = _Walk(x).unsolved(questions)
         if unsolved is None:
-            return Decision(not x.sampled, x, tuple(reasons), tables)
+            return Decision(x, tuple(reasons), tables)
         reasons[unsolved.reason] = None
         if tables_of is None:
-            return Decision(False, x, tuple(reasons))
+            return Decision(x, tuple(reasons))
         # Each walk needs tables of its own, which take time: after six walks, sample everything.
         walks += 1
         families = unsolved.families if walks <= 6 else frozenset(x.forms.families.values())
@@ -87,7 +79,11 @@ class _UnsolvedError(Exception):
 
 @dataclass
 class _Walk:
-    """The questions of a recording, each followed once, by the method with the name of its rule."""
+    """The questions of a recording, each followed once.
+
+    A rule asks for all that it needs before it records a step, so its first question is enough. In place of
+    rules that ask a method or samples, the methods of this class with their names say what will be asked.
+    """
 
     x: Setting
     seen: set[Question] = field(default_factory=set)
@@ -95,9 +91,8 @@ class _Walk:
     products: int = 0  # number of products multiplied out for a tile
 
     def __post_init__(self) -> None:
-        self.forms, self.program = self.x.forms, self.x.program
-        self.scalars = {name for name, type_ in self.program.types.items() if isinstance(type_, C)}
-        self.inputs = {Ref(s.name) for s in self.program.statements if isinstance(s, Input)}
+        rules = Rules(lincomb.mean, cov, nonlin.first, nonlin.second, ladder.expectation, _Walk.sampled_mean)
+        self.forms, self.r = self.x.forms, Recorder(self.x, Tape(), {}, {}, rules, Notes())
 
     def unsolved(self, tiles: Iterable[Iterable[Question]]) -> _UnsolvedError | None:
         """Return the first expectation without a method, or None."""
@@ -114,89 +109,29 @@ class _Walk:
         todo = questions[::-1]
         while todo:
             question = todo.pop()
-            if question not in self.seen:
+            if question not in self.seen and mirrored(question) not in self.seen:
                 self.seen.add(question)
-                step = getattr(self, question[0].__name__)  # the method of this class with the rule's name
-                todo.extend([*step(*question[1:])][::-1])
+                todo.extend([*self._asked(*question)][::-1])
 
-    def _is_seen_flipped(self, rule: Any, e: Expr, f: Expr, pair: Pair) -> bool:
-        flipped = rule, f, e, pair.flipped
-        return flipped in self.seen and flipped != (rule, e, f, pair)
+    def _asked(self, rule: Callable[..., Any], *args: Any) -> Iterable[Question]:
+        """Return the questions that a rule asks first."""
+        special = getattr(self, rule.__name__, None)
+        return special(*args) if special else self._first_of(rule, *args)
 
-    # Outputs and moments of expressions
+    def _first_of(self, rule: Callable[..., Any], *args: Any) -> Iterable[Question]:
+        questions = next(rule(self.r, *args), [])
+        return questions if isinstance(questions, list) else [questions]
 
-    def output_second(self, o: int, p: int, pair: Pair) -> Iterator[Question]:
-        outputs = self.program.outputs
-        for t in outputs[o].terms:
-            for u in outputs[p].terms:
-                asked = output.operands(self.program, t, u, pair)
-                if asked is not None:
-                    yield (nonlin.second, *asked)
+    def second(self, e: Expr, f: Expr, pair: Pair) -> Iterable[Question]:
+        x = self.x
+        if x.in_tables(e, f):
+            return []
+        is_resolved = x.forms.resolved(e) is e and x.forms.resolved(f) is f
+        if is_resolved and decomposition(x, e, f, pair) is Plain.PRODUCTS:
+            self._require_few_products(e, f)
+        return self._first_of(nonlin.second, e, f, pair)
 
-    def output_own(self, o: int) -> Iterator[Question]:
-        for t in self.program.outputs[o].terms:
-            yield nonlin.second, Ref(t.operand), Ref(t.operand), OWN
-
-    def first(self, e: Expr) -> Iterator[Question]:
-        yield nonlin.second, e, ONE, OWN
-
-    def second(self, e: Expr, f: Expr, pair: Pair) -> Iterator[Question]:
-        x, y = self.forms.resolved(e), self.forms.resolved(f)
-        if x is not e or y is not f:
-            yield nonlin.second, x, y, pair
-            return
-        # Moments in tables need no questions.
-        left, right = self.x.tabled.get(e), self.x.tabled.get(f)
-        if left is not None and right is not None and left.cluster == right.cluster:
-            return
-        if self._is_seen_flipped(nonlin.second, e, f, pair):
-            return
-        match decomposition(self.x, e, f, pair):
-            case Plain.GAUSSIAN:
-                yield lincomb.cov, e, f, pair
-                yield from self._means(e, f)
-            case Plain.SEPARATE:
-                yield from ((nonlin.first, y) for y in (e, f))
-            case Plain.SAMPLED:
-                yield from self._sampled(self.forms.as_atom(y) for y in (e, f) if y is not ONE)
-            case Plain.PRODUCTS:
-                yield from self._products(e, f, pair)
-            case Multiple(_, x, y):
-                yield nonlin.second, x, y, pair
-            case Independent(parts):
-                yield from ((nonlin.second, x, y, pair) for x, y in parts)
-            case Linear(side):
-                yield from self._linear((e, f), side, pair)
-            case Slope(x, y, slopes):
-                yield nonlin.second, x, y, pair
-                yield from ((lincomb.cov, s.batch, s.batch, SELF) for s in slopes if s is not None)
-
-    def _linear(self, sides: tuple[Expr, Expr], side: int, pair: Pair) -> Iterator[Question]:
-        head, other = sides[side], sides[1 - side]
-        assert isinstance(head, Apply)
-        if other is ONE:
-            yield from ((nonlin.first, a) for a in head.args)
-        elif isinstance(head.op, IndexMap):
-            yield from self._mapped(nonlin.second, head, other, pair if side == 0 else pair.flipped)
-        else:
-            yield from self._combined(nonlin.second, sides, side, pair)
-
-    def _combined(self, rule: Any, sides: tuple[Expr, Expr], side: int, pair: Pair) -> Iterator[Question]:
-        head = sides[side]
-        assert isinstance(head, Apply)
-        parts, factor = lincomb.summands(self.forms, head)
-        for part in parts:
-            yield (rule, part, sides[1], pair) if side == 0 else (rule, sides[0], part, pair)
-        if factor is not None:
-            yield moment.constant, factor
-
-    def _mapped(self, rule: Any, e: Apply, f: Expr, pair: Pair) -> Iterator[Question]:
-        for a, b, inner in lincomb.mapped_arguments(self.forms, e, f, pair):
-            yield rule, a, b, inner
-        if e.op is contract:
-            yield moment.constant, e.args[0]
-
-    def _products(self, e: Expr, f: Expr, pair: Pair) -> Iterator[Question]:
+    def _require_few_products(self, e: Expr, f: Expr) -> None:
         size = self.forms.size(e) * self.forms.size(f)
         self.products += size.products
         # Even small sums add up. After 2^14 products in a recording, sample the larger of them as well.
@@ -204,32 +139,14 @@ class _Walk:
             what = " ".join(shown_short(side) for side in (e, f) if side is not ONE)
             families = self.forms.families_in(e) | self.forms.families_in(f)
             raise _UnsolvedError(families, f"E[{what}] is not multiplied out: that takes {size}")
-        for p in self.forms.products(e):
-            for q in (Product(),) if f is ONE else self.forms.products(f):
-                yield from self._product(p, q, pair)
-
-    def _product(self, p: Product, q: Product, pair: Pair) -> Iterator[Question]:
-        for c in (*p.constants, *q.constants):
-            yield moment.constant, c
-        self._require_unmixed(p, q)
-        (ours, left), (theirs, right) = split_sampled(self.x, p.atoms), split_sampled(self.x, q.atoms)
-        yield from self._sampled((*ours, *theirs))
-        for ours, theirs in independent_atoms(self.x, left, right, pair):
-            both = ours and theirs
-            yield ladder.expectation, ours or theirs, theirs if both else (), pair if both else OWN
-
-    def _require_unmixed(self, p: Product, q: Product) -> None:
         if self.x.sampled:
-            for atom in (*p.atoms, *q.atoms):
-                families = self.forms.families_of(atom)
-                # A function of sampled and exact families has neither samples nor a method, so sample all
-                # its families.
+            products = (*self.forms.products(e), *self.forms.products(f))
+            for families in (self.forms.families_of(atom) for product in products for atom in product.atoms):
+                # A function of sampled and exact families has neither samples nor a method: sample them all.
                 if families & self.x.sampled and not families <= self.x.sampled:
                     raise _UnsolvedError(families, "a function mixes sampled and unsampled families")
 
-    # Expectations of atoms
-
-    def expectation(self, left: tuple[Atom, ...], right: tuple[Atom, ...], pair: Pair) -> Iterator[Question]:
+    def expectation(self, left: Atoms, right: Atoms, pair: Pair) -> Iterator[Question]:
         c = Component(left, right, pair)
         method = ladder.method_of(self.x, c)
         if method is None:
@@ -240,15 +157,15 @@ class _Walk:
         one_side, pair = (SELF, pair.free) if method.all_members else (OWN, pair)
         for k, (side, e) in enumerate(c.variables):
             for other, f in c.variables[:k]:
-                yield lincomb.cov, f, e, pair if side != other else one_side
-            yield lincomb.cov, e, e, one_side
-        yield from self._means(*(form for _, form in c.variables))
-        yield from self._scalars(atom.body for atom in c.atoms)
+                yield cov, f, e, pair if side != other else one_side
+            yield cov, e, e, one_side
+            yield lincomb.mean, e
+        yield from self._scalars(c.atoms)
 
-    def _sampled(self, atoms: Iterable[Atom]) -> Iterator[Question]:
-        for atom in atoms:
+    def sampled_mean(self, left: Atoms, right: Atoms, pair: Pair) -> Iterator[Question]:
+        for atom in (*left, *right):
             yield from ((_Walk.samples, form) for form in atom.forms)
-            yield from self._scalars([atom.body])
+        yield from self._scalars((*left, *right))
 
     def samples(self, form: Expr) -> Iterator[Question]:
         """Follow the draw of a form: it needs covariances with all forms of its family drawn before."""
@@ -256,80 +173,11 @@ class _Walk:
         drawn = self.drawn.setdefault(family, [])
         drawn.append(form)
         for other in drawn:
-            yield lincomb.cov, form, other, ALL
-        yield from self._means(form)
+            yield cov, form, other, ALL
+        yield lincomb.mean, form
 
-    # Forms
-
-    def cov(self, e: Expr, f: Expr, pair: Pair) -> Iterator[Question]:
-        forms = self.forms
-        if not forms.sources(e) & forms.sources(f):
-            return
-        if self._is_seen_flipped(lincomb.cov, e, f, pair):
-            return
-        e, f = lincomb.written_out(forms, e), lincomb.written_out(forms, f)
-        side = lincomb.long_side(forms, e, f)
-        if side is not None:
-            yield from self._combined(lincomb.cov, (e, f), side, pair)
-            return
-        terms = lincomb.pairs_of_terms(forms, e, f)
-        if terms is not None:
-            for t, u in terms:
-                if not (t.form in self.inputs and u.form in self.inputs):
-                    yield lincomb.cov, t.form, u.form, pair
-                if t.factors or u.factors:
-                    yield from ((moment.constant, factor) for factor, _ in (*t.factors, *u.factors))
-            return
-        yield from self._cov_of_maps(e, f, pair)
-
-    def _cov_of_maps(self, e: Expr, f: Expr, pair: Pair) -> Iterator[Question]:
-        """Follow the covariance of two forms that are not sums."""
-        forms, both = self.forms, matmul.fusion(self.forms, e, f)
-        if both is not None:
-            yield from self._operands(both.g, both.k, pair)
-        elif isinstance(e, Apply):
-            yield from self._mapped(lincomb.cov, e, f, pair)
-        elif isinstance(f, Apply):
-            # Not the question for Cov(f, e): that counts as seen, as this one is its mirror image.
-            yield from self._mapped(lincomb.cov, f, e, pair.flipped)
-        elif isinstance(e, Ref) and isinstance(f, Ref) and forms.matrix_of(e.name) == forms.matrix_of(f.name):
-            if matmul.needs_diagonal(forms, e.name, f.name, pair):
-                yield lincomb.cov, e, f, pair.free
-            else:
-                yield from self._operands(e.name, f.name, pair)
-
-    def _operands(self, g: str, k: str, pair: Pair) -> Iterator[Question]:
-        """Follow E[h h'] of g = W h and k = W h'."""
-        s, t = self.program.definitions[g], self.program.definitions[k]
-        if isinstance(s, MatMul) and isinstance(t, MatMul):
-            yield nonlin.second, Ref(s.operand), Ref(t.operand), matmul.operand_pair(self.forms, g, k, pair)
-
-    # Means, constants and C-vars
-
-    def _means(self, *forms: Expr) -> Iterator[Question]:
-        if self.scalars:
-            yield from ((lincomb.mean, form) for form in forms)
-
-    def mean(self, form: Expr) -> Iterator[Question]:
-        if self.forms.is_centred(form) and not isinstance(form, Ref):
-            return
-        if not isinstance(form, Ref) or self.forms.is_constant(form):
-            yield moment.constant, form
-        elif isinstance(source := self.program.definitions[form.name], LinComb):
-            yield lincomb.mean, source.expr
-
-    def constant(self, e: Expr) -> Iterator[Question]:
-        yield from self._scalars([e])
-        if self.scalars:
-            names = (name for name in refs(e) if name not in self.scalars and name not in self.program.data)
-            yield from self._means(*map(Ref, names))
-
-    def _scalars(self, exprs: Iterable[Expr]) -> Iterator[Question]:
-        """Follow the C-vars that expressions name."""
-        if self.scalars:
-            yield from ((moment.scalar, name) for e in exprs for name in refs(e) if name in self.scalars)
-
-    def scalar(self, name: str) -> Iterator[Question]:
-        source = self.program.definitions[name]
-        assert isinstance(source, Moment | Scalar)
-        yield nonlin.first if isinstance(source, Moment) else moment.constant, source.expr
+    def _scalars(self, atoms: Iterable[Atom]) -> Iterator[Question]:
+        """Follow the C-vars that functions name."""
+        types = self.x.program.types
+        names = (name for atom in atoms for name in refs(atom.body))
+        yield from ((moment.scalar, name) for name in names if isinstance(types.get(name), C))

@@ -10,5 +10,5 @@
 | `series` | Hermite series of any function of one variable |
 | `batchnorm` | the paper's integrals for batchnorm, and their derivatives |
 | `orthants` | orthant probabilities for products of erf gates |
-| `quadrature`, `few_variables` | functions of up to four variables |
+| `quadrature` | functions of up to four variables |
 """

@@ -8,6 +8,7 @@ each entry is an integral over one variable per batch (`netsor.expect.batchnorm`
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -52,9 +53,7 @@ class BatchnormIntegral(Method):
         slopes, (e, f) = _slopes_of(r.forms, c.atoms[0]), (atom.forms[0] for atom in c.atoms)
         assert slopes is not None
 
-        def integral(left: Array, right: Array, cross: Array) -> tuple[Array, Array]:
-            return second_moments(left, right, cross, slopes)
-
+        integral = partial(second_moments, slopes=slopes)
         return (yield from _integrated(r, c, self.name, integral, (e, e), (f, f), (e, f)))
 
 
@@ -84,9 +83,7 @@ class BatchnormSlopes(Method):
         assert two is not None
         (e, t, slopes), (f, u, other_slopes) = one, two
 
-        def integral(left: Array, right: Array, cross: Array, theta: Array) -> tuple[Array, Array]:
-            return slope_moments(left, right, cross, theta, (slopes, other_slopes))
-
+        integral = partial(slope_moments, slopes=(slopes, other_slopes))
         return (yield from _integrated(r, c, self.name, integral, (e, e), (f, f), (e, f), (t, u)))
 
 
@@ -124,7 +121,10 @@ def _integrated(r: Recorder, c: Component, name: str, integral: Integral, *of: t
 
 def _slopes_of(forms: Forms, atom: Atom) -> Slopes | None:
     """Return the slopes of phi left and right of 0 if the atom is phi(batchnorm(form)) over all axes."""
-    inner, slopes = _activation(atom.body)
+    inner, slopes = atom.body, (1.0, 1.0)
+    match inner:
+        case Apply(Function() as op, (argument,), _, None) if of_phi := op.about(inner.options).slopes:
+            inner, slopes = argument, of_phi
     match inner:
         case Apply(op, (form,), _, None) if op is MIXINGS["batchnorm"] and _is_whole(forms, inner, form):
             return slopes
@@ -141,13 +141,6 @@ def _is_whole(forms: Forms, e: Apply, form: Expr) -> bool:
         return False
     axes = axes_of(e.options["axis"], forms.rank(form))
     return len(set(axes)) == forms.rank(form) and forms.has_uniform_mean(form)
-
-
-def _activation(body: Expr) -> tuple[Expr, Slopes | None]:
-    match body:
-        case Apply(Function() as op, (inner,), _, None) if slopes := op.about(body.options).slopes:
-            return inner, slopes
-    return body, (1.0, 1.0)
 
 
 def _moved(forms: Forms, atoms: tuple[Atom, ...]) -> tuple[Expr, Expr, Slopes] | None:

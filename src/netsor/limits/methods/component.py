@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
+
+import numpy as np
 
 from netsor.expect.closed.recognition import recognised
 from netsor.expect.quadrature.kinks import find_kinks
@@ -20,11 +22,13 @@ from netsor.lang.show import shown_short
 from netsor.limits.rules.atoms import HOLE, Atom
 from netsor.limits.rules.lincomb import cov, mean, variance
 from netsor.limits.rules.moment import OWN
-from netsor.limits.rules.pairs import Pair, PerInput
+from netsor.limits.rules.pairs import Pair, PerInput, PerPair
 from netsor.limits.rules.recorder import Asking, Recorder
 from netsor.limits.rules.setting import Setting
 
 Array = Any
+Variable = tuple[int, Expr]  # the side (0 or 1) and the form
+Integral = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ class Component:
         return f"E[{shown}{' ...' if len(self.atoms) > 3 else ''}]"
 
     @cached_property
-    def variables(self) -> tuple[tuple[int, Expr], ...]:
+    def variables(self) -> tuple[Variable, ...]:
         """The distinct forms of the left (0) and of the right (1) input."""
         sides = ((0, self.left), (1, self.right))
         return tuple(dict.fromkeys((side, form) for side, atoms in sides for a in atoms for form in a.forms))
@@ -62,7 +66,7 @@ class Component:
         """Return E[form] as a block over the pair."""
         return self.pair.side(side, (yield mean, form))
 
-    def cov(self, one: tuple[int, Expr], two: tuple[int, Expr]) -> Asking:
+    def cov(self, one: Variable, two: Variable) -> Asking:
         """Return the covariance of two forms of either side as a block; None is a structural zero."""
         (side, e), (other, f) = one, two
         # `Pair` has its left input first; the covariance is symmetric.
@@ -73,9 +77,7 @@ class Component:
         if e == f:
             return self.pair.side(side, (yield variance, e))
         block = yield cov, e, f, OWN
-        if block is None:
-            return None
-        return self.pair.side(side, PerInput(block.array, max(block.left, block.right)))
+        return None if block is None else self.pair.side(side, block.per_input)
 
 
 class Method(ABC):
@@ -141,3 +143,37 @@ def statistics(r: Recorder, atom: Atom) -> Asking:
     m: PerInput = yield mean, form
     q: PerInput = yield variance, form
     return m.widened(rank), q.widened(rank)
+
+
+def over_entries(
+    r: Recorder, c: Component, variables: Sequence[Variable], method: str, integral: Integral
+) -> Asking:
+    """Record `integral(mean, cov) -> (value, error)` at the means and covariances of the variables.
+
+    The integral receives mean `(entries..., d)` and cov `(entries..., d, d)` for d variables.
+    """
+    blocks: list[PerPair] = []
+    places: list[tuple[int, ...]] = []
+    for i, (side, form) in enumerate(variables):
+        blocks.append((yield from c.mean(side, form)))
+        places.append((i,))
+        for j in range(i + 1):
+            covariance = yield from c.cov(variables[i], variables[j])
+            if covariance is not None:
+                blocks.append(covariance)
+                places.append((i, j))
+    ranks = max(b.left for b in blocks), max(b.right for b in blocks)
+    arrays = tuple(b.ranked(*ranks) for b in blocks)
+    shape, d = np.broadcast_shapes(*(a.shape for a in arrays)), len(variables)
+
+    def total(*values: Any) -> tuple[np.ndarray, np.ndarray]:
+        # Covariances that are zero by structure have no block: their entries stay 0.
+        entries = np.broadcast_shapes(*(np.shape(value) for value in values))
+        mean, cov = np.zeros((*entries, d)), np.zeros((*entries, d, d))
+        for place, value in zip(places, values, strict=True):
+            (mean if len(place) == 1 else cov)[(..., *place)] = np.asarray(value)
+            if len(place) == 2:
+                cov[(..., *place[::-1])] = np.asarray(value)
+        return integral(mean, cov)
+
+    return PerPair(r.inexact(c.what, method, total, arrays, shape), c.pair, *ranks)

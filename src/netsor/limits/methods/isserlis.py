@@ -5,11 +5,13 @@ Variables with a mean may also stay unpaired; each of these contributes its mean
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import reduce
 from itertools import combinations
+from operator import add, mul
 from typing import Any
 
 from netsor.limits.methods.component import Component, Method
-from netsor.limits.rules.pairs import PerPair
 from netsor.limits.rules.recorder import Asking, Recorder, zero
 from netsor.limits.rules.setting import Setting
 
@@ -25,31 +27,23 @@ class Isserlis(Method):
 
     def value(self, r: Recorder, c: Component) -> Asking:
         sides = [(0, a.forms[0]) for a in c.left] + [(1, a.forms[0]) for a in c.right]
-        means: list[Any] = []
-        for side, form in sides:
-            centred = r.forms.is_centred(form)
-            means.append(None if centred else (yield from c.mean(side, form)))
-        covs: dict[tuple[int, int], Any] = {}
+        # Blocks by the variables that they pair, or leave alone; None is 0.
+        factors: dict[tuple[int, ...], Any] = {}
+        for i, (side, form) in enumerate(sides):
+            factors[i,] = None if r.forms.is_centred(form) else (yield from c.mean(side, form))
         for i, j in combinations(range(len(sides)), 2):
-            covs[i, j] = yield from c.cov(sides[i], sides[j])
+            factors[i, j] = yield from c.cov(sides[i], sides[j])
 
-        def moment(variables: tuple[int, ...]) -> Any:
-            """Return E of the product of these variables; None is 0. Pair the first one with each other."""
+        def pairings(variables: list[int]) -> Iterator[list[tuple[int, ...]]]:
+            """Yield all ways to pair variables, or to leave them alone."""
             if not variables:
-                return 1.0
-            i, later = variables[0], variables[1:]
-            total = _times(means[i], moment(later)) if means[i] is not None else None
+                yield []
+                return
+            i, *later = variables
+            yield from ([(i,), *groups] for groups in pairings(later))
             for j in later:
-                if covs[i, j] is not None:
-                    paired = _times(covs[i, j], moment(tuple(k for k in later if k != j)))
-                    total = paired if total is None else total if paired is None else total + paired
-            return total
+                yield from ([(i, j), *groups] for groups in pairings([k for k in later if k != j]))
 
-        block = moment(tuple(range(len(sides))))
-        return zero(r, c.pair, 0, 0) if block is None else block
-
-
-def _times(block: PerPair, factor: Any) -> Any:
-    if factor is None:
-        return None
-    return block if isinstance(factor, float) else block * factor
+        products = [[factors[group] for group in groups] for groups in pairings([*range(len(sides))])]
+        parts = [reduce(mul, blocks) for blocks in products if not any(x is None for x in blocks)]
+        return reduce(add, parts) if parts else zero(r, c.pair, 0, 0)

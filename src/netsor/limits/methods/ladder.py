@@ -28,7 +28,7 @@ from netsor.limits.methods.quadrature import Quadrature
 from netsor.limits.methods.series import HermiteSeries
 from netsor.limits.rules.atoms import Atom
 from netsor.limits.rules.moment import OWN
-from netsor.limits.rules.pairs import Pair, PerInput
+from netsor.limits.rules.pairs import Pair
 from netsor.limits.rules.recorder import Asking, Recorder
 from netsor.limits.rules.setting import Setting
 
@@ -54,10 +54,6 @@ def method_of(x: Setting, c: Component) -> Method | None:
 
 def expectation(r: Recorder, left: tuple[Atom, ...], right: tuple[Atom, ...], pair: Pair) -> Asking:
     """Return the block of E of a product of atoms that share families."""
-    # E[f g] of (x, x') is E[g f] of (x', x): reuse a block that the recorder has.
-    back = r.known(expectation, right, left, pair.flipped)
-    if back is not None:
-        return back.swapped
     c = Component(left, right, pair)
     method = method_of(r.setting, c)
     if method is None:
@@ -69,8 +65,5 @@ def expectation(r: Recorder, left: tuple[Atom, ...], right: tuple[Atom, ...], pa
         value.array.tape.costs.setdefault(value.array.step, method.cost)
         return r.rounded(value)
     # The covariance is zero by structure, so the two sides are independent: E[f g] = E[f] E[g].
-    sides = []
-    for atom in c.atoms:
-        alone = yield expectation, (atom,), (), OWN
-        sides.append(PerInput(alone.array, alone.left))
-    return pair.left(sides[0]) * pair.right(sides[1])
+    one, two = yield [(expectation, (atom,), (), OWN) for atom in c.atoms]
+    return pair.left(one.per_input) * pair.right(two.per_input)

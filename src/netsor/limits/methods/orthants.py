@@ -13,8 +13,7 @@ import numpy as np
 
 from netsor.lang import functions as fn
 from netsor.lang.expr import Apply, Const
-from netsor.limits.methods.component import Component, Method
-from netsor.limits.methods.few_variables import over_entries
+from netsor.limits.methods.component import Component, Method, over_entries
 from netsor.limits.rules.atoms import HOLE, Atom
 from netsor.limits.rules.recorder import Asking, Recorder
 from netsor.limits.rules.setting import Setting

@@ -7,9 +7,10 @@ entries are integrated once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
+from math import prod
 from operator import mul
 from typing import Any
 
@@ -26,9 +27,8 @@ from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Expr, Ref, refs, subtrees
 from netsor.lang.ops import Function
-from netsor.limits.methods.component import Component, Method
-from netsor.limits.methods.few_variables import Variable, entries, is_plain, over_entries
-from netsor.limits.rules.atoms import Atom, replace_exprs
+from netsor.limits.methods.component import Component, Method, Variable, over_entries
+from netsor.limits.rules.atoms import HOLE, Atom, replace_exprs
 from netsor.limits.rules.forms import Forms
 from netsor.limits.rules.recorder import Asking, Recorder
 from netsor.limits.rules.setting import Setting
@@ -48,11 +48,11 @@ class Quadrature(Method):
         variables = _variables(x.forms, c)
         if x.traced or any(len({y for (s, _), y in variables.items() if s == side}) > 2 for side in (0, 1)):
             return False
-        if not all(is_plain(x.forms, atom) and not _has_curved_kinks(atom) for atom in c.atoms):
+        if not all(_is_plain(x.forms, atom) and not _has_curved_kinks(atom) for atom in c.atoms):
             return False
         # By the number of variables: with more entries than this, it is faster to sample all of them jointly.
         most = {1: 2**20, 2: 2**16, 3: 2**12, 4: 2**6}
-        return entries(x, c) <= most[len(set(variables.values()))]
+        return _entries(x, c) <= most[len(set(variables.values()))]
 
     def value(self, r: Recorder, c: Component) -> Asking:
         # An input with itself has fewer variables than a pair, so its integral is more exact.
@@ -74,6 +74,21 @@ class Quadrature(Method):
             return value.reshape(mean.shape[:-1]), error.reshape(mean.shape[:-1])
 
         return (yield from over_entries(r, c, variables, self.name, integral))
+
+
+def _is_plain(forms: Forms, atom: Atom) -> bool:
+    """Return whether an atom is a function of its forms alone that acts entry by entry."""
+    body = replace_exprs(atom.expr, dict.fromkeys(atom.forms, HOLE))
+    return set(refs(body)) == {HOLE.name} and not forms.mixes(atom.expr, atom.forms)
+
+
+def _entries(x: Setting, c: Component) -> int:
+    """Return the number of entries of the block of this product over all inputs."""
+    inputs, index = [], []
+    for side in (c.left, c.right):
+        inputs.append(max((x.inputs_of(atom.expr) for atom in side), default=1))
+        index.append(max((prod(x.forms.index(atom.expr)) for atom in side), default=1))
+    return (max(inputs) if c.pair.same else prod(inputs)) * (max(index) if c.pair.tied else prod(index))
 
 
 @dataclass(frozen=True)
@@ -103,7 +118,7 @@ class Product:
                 f, g, means[:, places], covs[:, places][:, :, places], tol=1e-8
             )
         by_samples = 3e-5 * size  # the typical error of samples: below it, sampling gains nothing
-        return _sampled_where_unsettled(self, mean, cov, value, error, by_samples)
+        return _sampled_where_unsettled(self.what, self, mean, cov, value, error, by_samples)
 
 
 def _once(product: Product, mean: Array, cov: Array, cache: dict[bytes, Any]) -> Any:
@@ -207,7 +222,13 @@ def _variables(forms: Forms, c: Component) -> dict[Variable, Variable]:
 
 
 def _sampled_where_unsettled(
-    product: Product, mean: Array, cov: Array, value: Array, error: Array, least: Array
+    what: str,
+    product: Callable[[Array], Array],
+    mean: Array,
+    cov: Array,
+    value: Array,
+    error: Array,
+    least: Array | float = 0.0,
 ) -> tuple[Array, Array]:
     """Replace entries whose error is large, and above `least`, by averages over Sobol points.
 
@@ -245,7 +266,7 @@ def _sampled_where_unsettled(
     value[rough] = np.where(better, sampled, value[rough])
     if np.any(~trusted & (error[rough] > np.abs(value).max())):
         raise LimitError(
-            f"too few points carry {product.what}: a rare event, or a heavy tail",
+            f"too few points carry {what}: a rare event, or a heavy tail",
             remedy="Make the event more frequent, or the function grow more slowly: where E[f^2] is infinite "
             "there is no limit.",
         )

@@ -14,15 +14,13 @@ from netsor.lang.functions import add, div, mul, neg, sub
 from netsor.lang.index_maps import contract
 from netsor.lang.input_laws import input_mean
 from netsor.lang.ops import Function, IndexMap
-from netsor.lang.program import Embedding, Input, LinComb, MatMul, Moment, Normal, Program, Scalar
+from netsor.lang.program import Input, LinComb, MatMul, Moment, Nonlin, Normal, Program, Scalar
 from netsor.lang.rewrite import rewritten
 from netsor.lang.type_checker import Inferred, as_inferred, infer
 from netsor.lang.types import C, G, Index
-from netsor.limits.rules.atoms import ENDLESS, LinearTerm, replace_exprs
-from netsor.limits.rules.questions import Answering, args_of, of_parts, remembered
+from netsor.limits.rules.atoms import LinearTerm, replace_exprs
+from netsor.limits.rules.questions import Answering, all_of, args_of, of_parts, remembered
 from netsor.limits.rules.rewriting import definition, mask_outside, masks_of
-
-FEW_TERMS = 16  # a form with so few terms is always written out
 
 
 @dataclass
@@ -48,15 +46,13 @@ class AffineForms:
         data = self.program.data.get(name)
         return as_inferred(self.program.types[name]) if data is None else Inferred("K", data.shape)
 
-    @of_parts
-    def is_constant(self, expr: Expr) -> Answering:
+    @remembered
+    def is_constant(self, expr: Expr) -> bool:
         """Return whether an expression has no vectors: only numbers, data and C-vars."""
-        if isinstance(expr, Ref):
-            return expr.name in self.program.data or isinstance(self.program.types[expr.name], C)
-        for a in args_of(expr):
-            if not (yield a):
-                return False
-        return True
+        return all(map(self.is_constant_name, refs(expr)))
+
+    def is_constant_name(self, name: str) -> bool:
+        return name in self.program.data or isinstance(self.program.types[name], C)
 
     @of_parts
     def is_affine(self, expr: Expr) -> Answering:
@@ -65,12 +61,7 @@ class AffineForms:
             return True
         if isinstance(expr, Ref):
             return isinstance(self.program.types[expr.name], G)
-        if not self.is_linear_head(expr):
-            return False
-        for a in args_of(expr):
-            if not (yield a):
-                return False
-        return True
+        return self.is_linear_head(expr) and (yield from all_of(args_of(expr)))
 
     def is_linear_head(self, expr: Expr) -> bool:
         """Return whether the outermost operation is linear in its vector arguments."""
@@ -118,35 +109,19 @@ class AffineForms:
             return (yield args[0]) or (yield args[1])
         if op is div:
             return (yield args[0])
-        if op not in (add, sub, neg) and not isinstance(op, IndexMap):
-            return False
-        for a in args[1:] if op is contract else args:
-            if not (yield a):
-                return False
-        return True
+        is_linear = op in (add, sub, neg) or isinstance(op, IndexMap)
+        return is_linear and (yield from all_of(args[1:] if op is contract else args))
 
     @of_parts
     def unwound(self, expr: Expr) -> Answering:
         """Return the expression as a function of G-vars and constants, with masks in front of functions."""
-        if self._is_unwound(expr) and not self.masks:
-            return expr
         inlined: dict[Expr, Expr] = {}
         for name in refs(expr):
-            defined = definition(self.program, Ref(name))
-            if defined is not None:
-                inlined[Ref(name)] = yield defined
-        whole = replace_exprs(expr, inlined)
+            source = self.program.definitions.get(name)
+            if isinstance(source, Nonlin):
+                inlined[Ref(name)] = yield source.expr
+        whole = replace_exprs(expr, inlined) if inlined else expr
         return rewritten(whole, [partial(mask_outside, self.masks)]) if self.masks else whole
-
-    @of_parts
-    def _is_unwound(self, expr: Expr) -> Answering:
-        """Return whether it names no Nonlin."""
-        if isinstance(expr, Ref):
-            return definition(self.program, expr) is None
-        for a in args_of(expr):
-            if not (yield a):
-                return False
-        return True
 
     @cached_property
     def masks(self) -> frozenset[Expr]:
@@ -157,13 +132,6 @@ class AffineForms:
         """Return a named vector as a function of G-vars, and anything else unchanged."""
         defined = definition(self.program, e)
         return e if defined is None else self.unwound(defined)
-
-    def matrix_of(self, name: str) -> str | None:
-        """Return the matrix that multiplies to give this variable, or None."""
-        match self.program.definitions.get(name):
-            case MatMul(matrix=matrix) | Input(law=Embedding(matrix=matrix)):
-                return matrix
-        return None
 
     @of_parts
     def has_uniform_mean(self, form: Expr) -> Answering:
@@ -180,10 +148,7 @@ class AffineForms:
             return set(self.program.types[form.name].index if data is None else data.shape) <= {1}
         if isinstance(form, Apply) and not isinstance(form.op, Function):
             return False
-        for a in args_of(form):
-            if not (yield a):
-                return False
-        return True
+        return (yield from all_of(args_of(form)))
 
     @of_parts
     def terms(self, expr: Expr) -> Answering:
@@ -199,43 +164,6 @@ class AffineForms:
                 vector, factor = (b, a) if op is mul and self.is_constant(a) else (a, b)
                 return tuple(t.times(1, (factor, op is div)) for t in (yield vector))
         return () if self.is_constant(expr) else (LinearTerm(expr),)
-
-    @remembered
-    def is_long(self, form: Expr) -> bool:
-        """Return whether the terms of a form name the same forms many times."""
-        count = self._count_linear(form)
-        # With few terms, or terms that mostly occur once, expanding part by part gains nothing.
-        return count > FEW_TERMS and count > 2 * len(self._linear_leaves(form))
-
-    def is_longer(self, form: Expr, other: Expr) -> bool:
-        """Return whether a form has at least as many terms as another."""
-        return self._count_linear(form) >= self._count_linear(other)
-
-    @of_parts
-    def _count_linear(self, expr: Expr) -> Answering:
-        """Return the number of terms of a form."""
-        parts, total = self._summands(expr), 0
-        for a in parts:
-            total += yield a
-        return min(total, ENDLESS) if parts else 1
-
-    def _linear_leaves(self, expr: Expr) -> set[Expr]:
-        """Return the different forms among its terms."""
-        seen, todo = {expr}, [expr]
-        leaves: set[Expr] = set()
-        while todo:
-            e = todo.pop()
-            parts = self._summands(e)
-            todo += [a for a in parts if a not in seen]
-            seen.update(parts)
-            leaves.update(() if parts else (e,))
-        return leaves
-
-    def _summands(self, expr: Expr) -> tuple[Expr, ...]:
-        """Return the vectors of a sum or a multiple, without constants; empty for other forms."""
-        if not isinstance(expr, Apply) or expr.op not in (add, sub, neg, mul, div):
-            return ()
-        return tuple(a for a in expr.args if not self.is_constant(a))
 
 
 def _ill_typed(what: str, *_: Any) -> NetsorError:

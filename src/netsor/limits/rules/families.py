@@ -7,7 +7,7 @@ independent in the limit, so expectations of products over different families fa
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -20,14 +20,12 @@ from netsor.lang.program import Embedding, Input, LinComb, MatMul, Nonlin, Norma
 from netsor.lang.types import G
 from netsor.limits.rules.affine import AffineForms
 from netsor.limits.rules.atoms import Atom
-from netsor.limits.rules.questions import Answering, args_of, of_parts
+from netsor.limits.rules.questions import Answering, args_of, of_parts, remembered
 
 
 @dataclass
 class Families(AffineForms):
     """The families of a program, and the families that occur in its expressions."""
-
-    _families_of: dict[Atom, frozenset[str]] = field(default_factory=dict)
 
     @cached_property
     def families(self) -> dict[str, str]:
@@ -117,12 +115,11 @@ class Families(AffineForms):
         lasting = {family for name, family in self.families.items() if name not in drawn}
         return frozenset(self.families[name] for name in drawn if name in self.families) - lasting
 
+    @remembered
     def families_of(self, atom: Atom) -> frozenset[str]:
         """Return the families that an atom depends on."""
-        if atom not in self._families_of:
-            names = (name for form in atom.forms for name in refs(form))
-            self._families_of[atom] = frozenset(self.families[n] for n in names if n in self.families)
-        return self._families_of[atom]
+        names = (name for form in atom.forms for name in refs(form))
+        return frozenset(self.families[name] for name in names if name in self.families)
 
     def sampled_families(self, atom: Atom) -> frozenset[str]:
         """Return the families that the expectation of an atom needs samples of.

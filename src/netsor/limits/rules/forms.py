@@ -146,13 +146,8 @@ class Forms(Families):
 
     def _only_vector(self, forms: tuple[Expr, ...]) -> Ref | None:
         """Return the vector that is the only one named in these forms, or None."""
-        only: Ref | None = None
-        for name in (name for form in forms for name in refs(form)):
-            if not self.is_constant(Ref(name)) and Ref(name) is not only:
-                if only is not None:
-                    return None
-                only = Ref(name)
-        return only
+        vectors = {name for form in forms for name in refs(form) if not self.is_constant_name(name)}
+        return Ref(vectors.pop()) if len(vectors) == 1 else None
 
     def is_mapped(self, expr: Expr) -> bool:
         """Return whether it is an index map, such as a sum over an index, of something that is no form."""

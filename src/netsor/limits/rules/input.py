@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from netsor.lang.evaluate import evaluate
-from netsor.lang.expr import Expr, Ref, refs
+from netsor.lang.expr import Ref, refs
 from netsor.lang.input_laws import input_covariance
-from netsor.lang.program import Embedding, Input, Normal
+from netsor.lang.program import Embedding, Input, Law, Normal
 from netsor.limits.rules.pairs import Pair, PerInput, PerPair, padded
 from netsor.limits.rules.recorder import Recorder
 from netsor.limits.tape.tape import Span
@@ -45,10 +45,7 @@ def normal_covariance(r: Recorder, g: str, k: str, pair: Pair) -> PerPair | None
             full = r.xp.ones((*ones, *(1,) * len(left)))
         else:
             full = r.xp.asarray(np.eye(prod(left)).reshape((*ones, *left, *right)))
-        var = r.variance(g)
-        if isinstance(var, PerInput):
-            return PerPair(pair.shared(full), pair, len(left), len(right)) * pair.left(var)
-        return PerPair(pair.shared(var * full), pair, len(left), len(right))
+        return PerPair(pair.shared(full), pair, len(left), len(right)) * r.factor(g, pair)
     sigma = input_covariance(r.program, s, t)
     if sigma is None:
         return None
@@ -78,24 +75,20 @@ def embedded_second(r: Recorder, s: Input, t: Input, pair: Pair) -> PerPair:
     if pair.same:
         dots = _dots(x[0, ...], y[0, ...], pair.tied)
     elif pair.is_tile:
-        return PerPair(_recorded_dots(pair, _data(s), _data(t), x, y) / m, pair, left, right)
+        return PerPair(_recorded_dots(pair, s.law, t.law, x, y) / m, pair, left, right)
     else:
         dots = _cross_dots(x[0, ...], y[0, ...], pair.tied)
     return PerPair(dots[None, ...] / m, pair, left, right)
 
 
-def _data(s: Input) -> Expr:
-    """Return the embedded data as the key of a step.
+def _recorded_dots(pair: Pair, s: Law, t: Law, x: Array, y: Array) -> Array:
+    """Record the products of a tile, read from the data of all inputs.
 
     The directions of a tangent program embed the same data as their matrices, so they share the step.
     """
-    assert isinstance(s.law, Embedding)
-    return s.law.data
-
-
-def _recorded_dots(pair: Pair, e: Expr, f: Expr, x: Array, y: Array) -> Array:
-    """Record the products of a tile, read from the data of all inputs."""
     rows, cols, tape, tied = pair.rows, pair.cols, pair.tape, pair.tied
+    assert isinstance(s, Embedding)
+    assert isinstance(t, Embedding)
     assert rows is not None
     assert cols is not None
     assert tape is not None
@@ -105,7 +98,7 @@ def _recorded_dots(pair: Pair, e: Expr, f: Expr, x: Array, y: Array) -> Array:
     def dots(spans: Mapping[Span, Span], x: Array, y: Array) -> Array:
         return _cross_dots(_part(x, spans[rows]), _part(y, spans[cols]), tied)[None, ...]
 
-    key, kind = ("dots", e, f, rows, cols, tied), ("dots", rows, cols, tied)
+    key, kind = ("dots", s.data, t.data, rows, cols, tied), ("dots", rows, cols, tied)
     products = tape.leaf(key, (*batch, *index), x.dtype, (x, y), dots, kind)
     tape.costs[products.step] = x.shape[-1]
     return products

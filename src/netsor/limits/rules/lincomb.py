@@ -7,13 +7,13 @@
     variance(e)   Sigma(e, e) for every input
     mean(e)       mu of an affine expression
 
-Index maps are linear too. `combined` and `mapped` hold for any bilinear quantity, so E[e f] uses them as
-well.
+Index maps are linear too. `linear` holds for any bilinear quantity, so E[e f] uses it as well.
 """
 
 from __future__ import annotations
 
-from functools import partial
+import operator
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -22,14 +22,14 @@ from netsor.errors import LimitError
 from netsor.lang.array_api import is_traced
 from netsor.lang.blocks import Block
 from netsor.lang.expr import Apply, Expr, Ref
-from netsor.lang.functions import add, div, neg, sub
+from netsor.lang.functions import add, div, mul, neg, sub
 from netsor.lang.index_maps import SELECTIONS, concat, contract, stack, windows
 from netsor.lang.input_laws import input_mean
+from netsor.lang.ops import IndexMap
 from netsor.lang.program import Input, LinComb, Normal
 from netsor.lang.show import shown_short
 from netsor.limits.error_probes import non_negative
 from netsor.limits.finite import sound_range
-from netsor.limits.rules.atoms import LinearTerm
 from netsor.limits.rules.forms import Forms
 from netsor.limits.rules.matmul import fused, fusion, leaf
 from netsor.limits.rules.moment import OWN, constant
@@ -48,88 +48,47 @@ def cov(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
     # Forms without a common matrix or input are independent.
     if not forms.sources(e) & forms.sources(f):
         return None
-    # Cov(e, f) of (x, x') is Cov(f, e) of (x', x): reuse a block that the recorder has.
-    back = r.known(cov, f, e, pair.flipped)
-    if back is not None:
-        return back.swapped
     e, f = written_out(forms, e), written_out(forms, f)
-    # A long sum would give too many pairs of terms, of which many are equal: expand one side at a time.
-    side = long_side(forms, e, f)
+    side = sum_side(forms, e, f)
     if side is not None:
-        return (yield from combined(r, side, e, f, pair, cov))
-    terms = pairs_of_terms(forms, e, f)
-    if terms is not None:
-        return (yield from _of_sums(r, e, f, terms, pair))
+        return (yield from linear(r, side, e, f, pair, cov))
     both = fusion(forms, e, f)
     # Sums over independent matrices: without fusion, each map would expand to all pairs of matrices.
-    if both is not None:
-        return (yield from fused(r, e, f, both, pair))
-    if isinstance(e, Apply):
-        return (yield from mapped(r, e, f, pair, cov))
-    if isinstance(f, Apply):
-        turned = yield cov, f, e, pair.flipped
-        return None if turned is None else turned.swapped
-    assert isinstance(e, Ref)
-    assert isinstance(f, Ref)
-    return (yield from leaf(r, e, f, pair))
+    if both is not None and isinstance(e, Apply):
+        return (yield from fused(r, e, *both, pair))
+    if isinstance(e, Ref) and isinstance(f, Ref):
+        return (yield from leaf(r, e, f, pair))
+    return (yield from linear(r, 0 if isinstance(e, Apply) else 1, e, f, pair, cov))
 
 
-def long_side(forms: Forms, e: Expr, f: Expr) -> int | None:
-    """Return the side to expand term by term, so that shared terms are computed once; None if neither is."""
-    if not (forms.is_long(e) or forms.is_long(f)):
-        return None
-    return 0 if forms.is_long(e) and (not forms.is_long(f) or forms.is_longer(e, f)) else 1
+def sum_side(forms: Forms, e: Expr, f: Expr) -> int | None:
+    """Return the side to take apart first: 0 or 1, a sum or a multiple; None if neither is one.
 
-
-def pairs_of_terms(forms: Forms, e: Expr, f: Expr) -> list[tuple[LinearTerm, LinearTerm]] | None:
-    """The terms of two sums that have something in common; None if neither is a sum.
-
-    If one side has more independent parts than the other, only that one is taken apart: a long sum then meets
-    parts of itself only. So a state that grows by a term per layer takes a few new covariances per layer.
+    Of two sums, that is the one with more independent parts. A long sum then meets parts of itself only, so a
+    state that grows by a term per layer takes a few new covariances per layer.
     """
-    left, right = forms.terms(e), forms.terms(f)
-    sums = _is_sum(e, left), _is_sum(f, right)
-    if not any(sums):
-        return None
-    sizes = len(forms.sources(e)), len(forms.sources(f))
-    if all(sums) and sizes[0] != sizes[1]:
-        left = left if sizes[0] > sizes[1] else (LinearTerm(e),)
-        right = right if sizes[1] > sizes[0] else (LinearTerm(f),)
-    # Terms without a common source are independent, and contribute nothing.
-    return [(t, u) for t in left for u in right if forms.sources(t.form) & forms.sources(u.form)]
-
-
-def _of_sums(r: Recorder, e: Expr, f: Expr, terms: list[tuple[LinearTerm, LinearTerm]], pair: Pair) -> Asking:
-    """sum_ij a_i b_j Cov(g_i, k_j)."""
-    total: PerPair | None = None
-    for t, u in terms:
-        block = yield cov, t.form, u.form, pair
-        if block is not None:
-            block = yield from _scaled(r, block, (t, u))
-            if total is None:
-                total = block if t.sign == u.sign else -block
-            else:
-                total = total + block if t.sign == u.sign else total - block
-    return None if total is None else total.widened(r.rank(e), r.rank(f))
-
-
-def _is_sum(e: Expr, terms: tuple[LinearTerm, ...]) -> bool:
-    """Return whether an expression is a sum or a multiple: more than one term that equals itself."""
-    return len(terms) != 1 or terms[0].form is not e
-
-
-def _scaled(r: Recorder, block: PerPair, terms: tuple[LinearTerm, LinearTerm]) -> Asking:
-    for side, term in enumerate(terms):
-        for factor, divides in term.factors:
-            by = block.pair.side(side, (yield constant, factor))
-            block = block / by if divides else block * by
-    return block
+    operations = (add, sub, neg, mul, div)  # of forms: one factor of a product is constant
+    left, right = (isinstance(x, Apply) and x.op in operations for x in (e, f))
+    if left and right:
+        return int(len(forms.sources(f)) > len(forms.sources(e)))
+    return 0 if left else 1 if right else None
 
 
 def written_out(forms: Forms, e: Expr) -> Expr:
     """Return the expression of a LinComb, through all LinCombs that it names."""
     while isinstance(e, Ref) and isinstance(source := forms.program.definitions.get(e.name), LinComb):
         e = source.expr
+    return e
+
+
+def _dependent(forms: Forms, e: Expr, f: Expr) -> Expr:
+    """Return the only part of a sum that depends on f, or the sum if there are several."""
+    e = written_out(forms, e)
+    while isinstance(e, Apply) and e.op is add:
+        parts = [a for a in e.args if forms.sources(a) & forms.sources(f)]
+        if len(parts) != 1:
+            break
+        e = written_out(forms, parts[0])
     return e
 
 
@@ -180,71 +139,71 @@ def mean(r: Recorder, form: Expr) -> Asking:
     return PerInput(r.xp.zeros((1, 1, *index)), len(index))
 
 
-def combined(r: Recorder, side: int, e: Expr, f: Expr, pair: Pair, rule: Any) -> Asking:
-    """Apply a bilinear `rule` to (e, f) where e (side 0) or f (side 1) is a sum or a multiple."""
+def linear(r: Recorder, side: int, e: Expr, f: Expr, pair: Pair, rule: Any) -> Asking:
+    """Apply a bilinear `rule` to (e, f) where e (side 0) or f (side 1) is a linear operation."""
     head = (e, f)[side]
     assert isinstance(head, Apply)
-    parts, factor = summands(r.forms, head)
-    blocks = []
-    for part in parts:
-        blocks.append((yield (rule, part, f, pair) if side == 0 else (rule, e, part, pair)))
-    if factor is not None and blocks[0] is not None:
-        scale = yield constant, factor
-        by = pair.side(side, scale)
+    if not isinstance(head.op, IndexMap):
+        return (yield from _combined(r, side, e, f, pair, rule))
+    if side == 0:
+        return (yield from _mapped(r, head, f, pair, rule))
+    # An index map acts on the left index; swap the sides to apply it to the right one.
+    turned = yield from _mapped(r, head, e, pair.flipped, rule)
+    return None if turned is None else turned.swapped
+
+
+def _combined(r: Recorder, side: int, e: Expr, f: Expr, pair: Pair, rule: Any) -> Asking:
+    """Apply a bilinear `rule` to (e, f) where e (side 0) or f (side 1) is a sum or a multiple."""
+    forms, head, other = r.forms, (e, f)[side], (e, f)[1 - side]
+    assert isinstance(head, Apply)
+    parts, factors = [], []
+    for a in head.args:
+        if head.op in (mul, div) and forms.is_constant(a):
+            factors.append(a)
+        elif rule is not cov or forms.sources(a) & forms.sources(other):  # else their covariance is 0
+            parts.append(a)
+    sides = [(part, other) for part in parts]
+    if rule is cov:
+        sides = [(_dependent(forms, part, other), _dependent(forms, other, part)) for part, _ in sides]
+    asked = [(rule, *(two if side == 0 else two[::-1]), pair) for two in sides]
+    answers = yield [*asked, *((constant, factor) for factor in factors)]
+    blocks = answers[: len(parts)]
+    if factors and blocks[0] is not None:
+        by = pair.side(side, answers[-1])
         blocks = [blocks[0] / by if head.op is div else blocks[0] * by]
-    if head.op is neg or (head.op is sub and None in blocks):
-        blocks[-1] = None if blocks[-1] is None else -blocks[-1]
+    is_negative = head.op in (neg, sub) and head.args[-1] in parts
+    if is_negative and blocks[-1] is not None and (len(parts) == 1 or blocks[0] is None):
+        blocks[-1] = -blocks[-1]
     there = [block for block in blocks if block is not None]
-    if not there:
-        return None
-    if len(there) == 1:
-        return there[0].widened(r.rank(e), r.rank(f))
-    one, two = there
-    return (one - two if head.op is sub else one + two).widened(r.rank(e), r.rank(f))
+    combine = operator.sub if head.op is sub else operator.add
+    return reduce(combine, there).widened(r.rank(e), r.rank(f)) if there else None
 
 
-def summands(forms: Forms, e: Apply) -> tuple[tuple[Expr, ...], Expr | None]:
-    """Return the vectors of a sum or a multiple, and the constant that scales a single one."""
-    if e.op in (add, sub, neg):
-        return e.args, None
-    a, b = e.args
-    return ((b,), a) if forms.is_constant(a) else ((a,), b)
-
-
-def mapped(r: Recorder, e: Apply, f: Expr, pair: Pair, rule: Any) -> Asking:
+def _mapped(r: Recorder, e: Apply, f: Expr, pair: Pair, rule: Any) -> Asking:
     """Apply a bilinear `rule` to (map(args), f), by mapping the blocks of (args, f).
 
     If a tied pair selects the same entries on both sides, select these entries of the tied blocks.
     """
-    arguments, blocks = mapped_arguments(r.forms, e, f, pair), []
-    for argument in arguments:
-        blocks.append((yield rule, *argument))
+    alike, split = _selects_alike(r.forms, e, f, pair), int(e.op is contract)
+    matrix, args = e.args[:split], e.args[split:]
+    inner = pair if alike or not r.rank(f) else pair.free
+    others = f.args if alike and isinstance(f, Apply) else (f,) * len(args)
+    asked = [(rule, a, b, inner) for a, b in zip(args, others, strict=True)]
+    answers = yield [*asked, *((constant, a) for a in matrix)]
+    blocks, matrices = answers[: len(args)], [Block(pair.left(x).array, x.rank) for x in answers[len(args) :]]
     if all(block is None for block in blocks):
         return None
     # A map such as concat keeps zeros, so they need a shape.
-    for k, (a, b, inner) in enumerate(arguments):
+    for k, (a, b) in enumerate(zip(args, others, strict=True)):
         if blocks[k] is None:
             blocks[k] = zero(r, inner, r.rank(a), r.rank(b))
-    lefts = [r.index(a) for a, _, _ in arguments]
-    if _selects_alike(r.forms, e, f, pair):
+    lefts = [r.index(a) for a in args]
+    if alike:
         tied = zip(blocks, lefts, strict=True)
-        parts = [Block(block.spread(index, index), len(index)) for block, index in tied]
-        image = e.op.run(*parts, **e.options)
+        image = e.op.run(*(Block(block.spread(x, x), len(x)) for block, x in tied), **e.options)
         return PerPair(image.array, pair, image.rank, image.rank)
-    matrix = None
-    if e.op is contract:
-        value: PerInput = yield constant, e.args[0]
-        matrix = Block(pair.left(value).array, value.rank)
-    image = mapped_left(e.op, blocks, lefts, r.index(f), e.options, matrix)
-    return image.diagonal if pair.tied else image
-
-
-def mapped_arguments(forms: Forms, e: Apply, f: Expr, pair: Pair) -> list[tuple[Expr, Expr, Pair]]:
-    """Return the arguments of the map e, each with the expression and the pair for its block."""
-    if _selects_alike(forms, e, f, pair):
-        assert isinstance(f, Apply)
-        return [(a, b, pair) for a, b in zip(e.args, f.args, strict=True)]
-    return [(a, f, pair.free) for a in (e.args[1:] if e.op is contract else e.args)]
+    image = mapped_left(e.op, matrices, blocks, lefts, r.index(f), e.options)
+    return image.diagonal if pair is not inner else image
 
 
 def _selects_alike(forms: Forms, e: Apply, f: Expr, pair: Pair) -> bool:

@@ -8,7 +8,7 @@ window, so its covariance is the same sum of E[h h'].
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -28,137 +28,107 @@ from netsor.limits.window_sums import Window, sum_over_windows
 
 
 @dataclass(frozen=True)
-class Fusion:
-    """Two sums over the matrices of one block, of its products g and k.
+class MatrixProduct:
+    """A G-var W h with a block of matrices W.
+
+    index    of the block; h shares its first `aligned` axes
+    free     the index of h without these axes
+    """
+
+    source: MatMul | Input
+    matrix: str
+    index: Index
+    aligned: int
+    free: Index
+
+    @property
+    def operand_index(self) -> Index:
+        return (*self.index[: self.aligned], *self.free)
+
+
+def matrix_product(forms: Forms, e: Expr) -> MatrixProduct | None:
+    """Return what a G-var is a product of; None if it is none."""
+    source = forms.program.definitions.get(e.name) if isinstance(e, Ref) else None
+    match source:
+        case MatMul(matrix=matrix, aligned=aligned) | Input(law=Embedding(matrix=matrix, aligned=aligned)):
+            index = forms.program.types[matrix].index
+            return MatrixProduct(source, matrix, index, aligned, forms.index(e)[len(index) :])
+    return None
+
+
+def fusion(forms: Forms, e: Expr, f: Expr) -> tuple[MatrixProduct, MatrixProduct, int] | None:
+    """Return the products of two convolutions or sums over heads, over the matrices of one block; else None.
 
         Cov(sum_i W_i h_i, sum_j W_j h'_j) = sum_i Cov(W_i h_i, W_i h'_i)
 
-    The matrices are independent, so one sum of the two remains. It runs over the `axes` of the block, or over
-    the window of a convolution if `axes` is 0.
+    The matrices are independent, so one sum of the two remains. The third value is the number of axes of the
+    block that it runs over, or 0 for the window of a convolution.
     """
-
-    g: str
-    k: str
-    matrix: str
-    axes: int = 0
-
-
-def fusion(forms: Forms, e: Expr, f: Expr) -> Fusion | None:
-    """Return the fusion of two forms that are convolutions or sums over heads, or None if they are not."""
     match e, f:
-        case Apply(op, (Ref(g),), attrs), Apply(op2, (Ref(k),), attrs2) if op is op2 and attrs == attrs2:
-            matrix = forms.matrix_of(g)
+        case Apply(op, (x,), attrs), Apply(op2, (y,), attrs2) if op is op2 and attrs == attrs2:
+            g, k, options = matrix_product(forms, x), matrix_product(forms, y), dict(attrs)
         case _:
             return None
-    if matrix is None or matrix != forms.matrix_of(k):
+    if g is None or k is None or g.matrix != k.matrix:
         return None
-    options, aligned = dict(attrs), (_aligned(forms, g), _aligned(forms, k))
-    if op is window and len(forms.program.types[matrix].index) == options.get("dims") and aligned == (0, 0):
-        return Fusion(g, k, matrix)
-    axes = axes_of(options["axis"], forms.rank(Ref(g))) if op is sum_ else ()
-    if not axes or axes != tuple(range(len(axes))) or not len(axes) <= aligned[0] == aligned[1]:
-        return None
-    return Fusion(g, k, matrix, len(axes))
+    if op is window and len(g.index) == options.get("dims") and g.aligned == k.aligned == 0:
+        return g, k, 0
+    axes = axes_of(options["axis"], forms.rank(x)) if op is sum_ else ()
+    is_shared = axes == tuple(range(len(axes))) and len(axes) <= g.aligned == k.aligned
+    return (g, k, len(axes)) if axes and is_shared else None
 
 
-def fused(r: Recorder, e: Expr, f: Expr, both: Fusion, pair: Pair) -> Asking:
-    """Return sum_i Cov(W_i h_i, W_i h'_i) for two sums over a block of matrices."""
-    assert isinstance(e, Apply)
-    g, k, n, aligned = both.g, both.k, both.axes, _aligned(r.forms, both.g)
-    matrices, (left, right) = r.program.types[both.matrix].index, (_operand_index(r.forms, x) for x in (g, k))
+def fused(r: Recorder, e: Apply, g: MatrixProduct, k: MatrixProduct, n: int, pair: Pair) -> Asking:
+    """Return sum_i Cov(W_i h_i, W_i h'_i) for two sums like `e` over n axes of a block, or over a window."""
     inner = yield from _second(r, g, k, pair)
     if not n:
         # Multiply by the variance last: in a tangent program, a matrix and its direction then share the sum.
-        kernel = r.index(Ref(g))[: e.options["dims"]]
-        return window_both_sides(inner, left, right, kernel, e.options) * r.factor(both.matrix, pair)
-    inner = inner * r.factor(both.matrix, pair)
-    shared = matrices[:aligned]
-    array = inner.spread((*shared, *left), (*shared, *right) if pair.tied else right)
+        return window_both_sides(inner, g.free, k.free, g.index, e.options) * r.factor(g.matrix, pair)
+    inner = inner * r.factor(g.matrix, pair)
+    array = inner.spread(g.operand_index, k.operand_index if pair.tied else k.free)
     array = array_namespace(array).sum(array, axis=tuple(a + pair.batch for a in range(n)))
-    kept = aligned - n
-    block = PerPair(array, pair, kept + len(left), kept * pair.tied + len(right))
-    return independent_matrices(block, matrices[n:], kept, left, right)
-
-
-def _aligned(forms: Forms, name: str) -> int:
-    """Return how many index axes the operand shares with the block of matrices."""
-    source = forms.program.definitions[name]
-    if isinstance(source, Input) and isinstance(source.law, Embedding):
-        return source.law.aligned
-    return source.aligned if isinstance(source, MatMul) else 0
-
-
-def _block_index(forms: Forms, name: str) -> Index:
-    """Return the index of the block of matrices of a product."""
-    matrix = forms.matrix_of(name)
-    assert matrix is not None
-    return forms.program.types[matrix].index
-
-
-def _operand_index(forms: Forms, name: str) -> Index:
-    """Return the index of the vectors that a matrix multiplies, without the aligned axes."""
-    return forms.index(Ref(name))[len(_block_index(forms, name)) :]
-
-
-def needs_diagonal(forms: Forms, g: str, k: str, pair: Pair) -> bool:
-    """Return whether a tied block of two products has to be the diagonal of the free block."""
-    return pair.tied and _aligned(forms, g) != _aligned(forms, k)
+    kept = g.aligned - n
+    block = PerPair(array, pair, kept + len(g.free), kept * pair.tied + len(k.free))
+    return independent_matrices(block, g.index[n:], kept, g.free, k.free)
 
 
 def leaf(r: Recorder, e: Ref, f: Ref, pair: Pair) -> Asking:
     """Return the covariance of two inputs or products with matrices; None is a structural zero."""
-    g, k = e.name, f.name
-    matrix = r.forms.matrix_of(g)
-    if matrix is None:
-        return normal_covariance(r, g, k, pair)
+    g, k = matrix_product(r.forms, e), matrix_product(r.forms, f)
+    if g is None:
+        yield []
+        return normal_covariance(r, e.name, f.name, pair)
     # Different matrices are independent: no covariance.
-    if matrix != r.forms.matrix_of(k):
+    if k is None or g.matrix != k.matrix:
         return None
-    if needs_diagonal(r.forms, g, k, pair):
+    if pair.tied and g.aligned != k.aligned:
         full = yield r.rules.cov, e, f, pair.free
         return None if full is None else full.diagonal
-    index, aligned = r.program.types[matrix].index, max(_aligned(r.forms, x) for x in (g, k))
-    inner = (yield from _second(r, g, k, pair)) * r.factor(matrix, pair)
-    if not index:
+    inner = (yield from _second(r, g, k, pair)) * r.factor(g.matrix, pair)
+    if not g.index:
         return inner
-    return independent_matrices(inner, index, aligned, _operand_index(r.forms, g), _operand_index(r.forms, k))
+    return independent_matrices(inner, g.index, max(g.aligned, k.aligned), g.free, k.free)
 
 
-def _second(r: Recorder, g: str, k: str, pair: Pair) -> Asking:
+def _second(r: Recorder, g: MatrixProduct, k: MatrixProduct, pair: Pair) -> Asking:
     """Return E[h h'] for g = W h and k = W h': axes (batch, aligned, left, right)."""
-    aligned, (left, right) = (_aligned(r.forms, g), _aligned(r.forms, k)), _indices(r.forms, g, k)
-    asked = operand_pair(r.forms, g, k, pair)
-    match r.program.definitions[g], r.program.definitions[k]:
+    left, right = g.operand_index, k.operand_index
+    # Different matrices of a block are independent: if each entry has its own, only equal indices count.
+    ties = not pair.tied and 0 < g.aligned == k.aligned == len(left) == len(right)
+    asked = pair._replace(tied=True) if ties else pair
+    match g.source, k.source:
         case Input() as s, Input() as t:
+            yield []
             block = _with_rounding(r, embedded_second(r, s, t, asked), s, t)
         case MatMul(operand=h), MatMul(operand=other):
             block = yield r.rules.second, Ref(h), Ref(other), asked
         case s, t:
             raise AssertionError(f"{s} and {t} cannot share a matrix")
-    if asked is not pair:
-        block = PerPair(block.ranked(len(left), len(left)), pair, len(left), 0)
-    elif any(aligned) and not pair.tied:
-        block = _diagonal_of(block, left, right, aligned)
+    if ties:
+        return PerPair(block.ranked(len(left), len(left)), pair, len(left), 0)
+    if (g.aligned or k.aligned) and not pair.tied:
+        return _diagonal_of(block, left, right, (g.aligned, k.aligned))
     return block
-
-
-def _indices(forms: Forms, g: str, k: str) -> tuple[Index, Index]:
-    """Return the index shapes of the operands of g and k."""
-    index = _block_index(forms, g)
-    left, right = ((*index[: _aligned(forms, x)], *_operand_index(forms, x)) for x in (g, k))
-    return left, right
-
-
-def operand_pair(forms: Forms, g: str, k: str, pair: Pair) -> Pair:
-    """Return the pair of E[h h'] for g = W h and k = W h': tied if each entry has a matrix of its own.
-
-    Different matrices of a block are independent, so only equal indices count.
-    """
-    aligned = _aligned(forms, g)
-    if pair.tied or not aligned or aligned != _aligned(forms, k):
-        return pair
-    left, right = _indices(forms, g, k)
-    return replace(pair, tied=True) if aligned == len(left) == len(right) else pair
 
 
 def _with_rounding(r: Recorder, block: PerPair, s: Input, t: Input) -> PerPair:

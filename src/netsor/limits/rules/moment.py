@@ -50,16 +50,13 @@ def constant(r: Recorder, expr: Expr) -> Asking:
 
 def values_of(r: Recorder, names: list[str]) -> Asking:
     """Return data, limits of C-vars and means of G-vars, as blocks by name."""
-    blocks = {}
-    for name in names:
-        if name in r.data:
-            value = r.data[name]
-        elif isinstance(r.program.types[name], C):
-            value = yield scalar, name
-        else:
-            value = yield r.rules.mean, Ref(name)
-        blocks[name] = value.block
-    return blocks
+    asked = {
+        name: (scalar, name) if isinstance(r.program.types[name], C) else (r.rules.mean, Ref(name))
+        for name in names
+        if name not in r.program.data
+    }
+    limits = dict(zip(asked, (yield [*asked.values()]), strict=True))
+    return {name: (limits[name] if name in limits else r.data[name]).block for name in names}
 
 
 def _as_one_step(r: Recorder, expr: Expr, blocks: Mapping[str, Block]) -> Any:

@@ -17,9 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from netsor.lang.blocks import Block
-from netsor.lang.expr import Apply, Expr
-from netsor.lang.ops import IndexMap
+from netsor.lang.expr import Expr
 from netsor.lang.rewrite import ONE
 from netsor.limits.rules.atoms import Product
 from netsor.limits.rules.decomposition import (
@@ -32,10 +30,10 @@ from netsor.limits.rules.decomposition import (
     independent_atoms,
     split_sampled,
 )
-from netsor.limits.rules.lincomb import combined, cov, mapped, mean
+from netsor.limits.rules.lincomb import cov, linear, mean
 from netsor.limits.rules.moment import OWN, constant
 from netsor.limits.rules.pairs import Pair, PerInput, PerPair
-from netsor.limits.rules.recorder import Asking, Recorder, zero
+from netsor.limits.rules.recorder import Asking, Question, Recorder, zero
 from netsor.limits.rules.rewriting import require_spanned
 
 
@@ -44,144 +42,88 @@ def second(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
     x, y = r.forms.resolved(e), r.forms.resolved(f)
     if x is not e or y is not f:
         return (yield second, x, y, pair)
-    # E[e f] of (x, x') is E[f e] of (x', x).
-    back = r.known(second, f, e, pair.flipped)
-    if back is not None:
-        return back.swapped
     # A schedule has computed the moments of its vectors already.
-    if r.samples is not None and r.samples.tables is not None:
-        block = r.samples.tables.block(e, f, pair)
-        if block is not None:
-            return block
+    if r.setting.in_tables(e, f):
+        return r.samples.tables.block(e, f, pair)
     match decomposition(r.setting, e, f, pair):
         case Plain.ZERO:
             return zero(r, pair, r.rank(e), r.rank(f))
         case Plain.GAUSSIAN:
             return (yield from _of_forms(r, e, f, pair))
         case Plain.SEPARATE:
-            return (yield from _separate(r, e, f, pair, first))
+            left, right = yield [(first, e), (first, f)]
+            return (pair.left(left) * pair.right(right)).widened(r.rank(e), r.rank(f))
         case Multiple(number, x, y):
             block = yield second, x, y, pair
             return block if number == 1 else block * number
         case Independent(parts):
-            return (yield from _product_of_parts(r, e, f, parts, pair))
+            blocks = yield [(second, x, y, pair) for x, y in parts]
+            return reduce(mul, blocks).widened(r.rank(e), r.rank(f))
         case Linear(side):
             # E is linear, so a linear operation can be applied to expectations.
-            return (yield from _linear(r, side, e, f, pair))
+            return (yield from linear(r, side, e, f, pair, second))
         case Slope(x, y, slopes):
-            block = yield second, x, y, pair
-            for side, slope in enumerate(slopes):
-                if slope is not None:
-                    block = block * pair.side(side, (yield spanned, slope.batch, slope.axes))
-            return block
+            sides = [(side, slope) for side, slope in enumerate(slopes) if slope is not None]
+            block, *checks = yield [(second, x, y, pair), *((spanned, s.batch, s.axes) for _, s in sides)]
+            return reduce(mul, (pair.side(k, one) for (k, _), one in zip(sides, checks, strict=True)), block)
         case Plain.SAMPLED:
-            return (yield r.rules.sampled_mean, (r.forms.as_atom(e),), (r.forms.as_atom(f),), pair)
+            left, right = (() if y is ONE else (r.forms.as_atom(y),) for y in (e, f))
+            return (yield r.rules.sampled_mean, left, right, pair)
         case Plain.PRODUCTS:
             return (yield from _multiplied_out(r, e, f, pair))
 
 
 def first(r: Recorder, e: Expr) -> Asking:
-    """Return E[e] for every input."""
-    x = r.forms.resolved(e)
-    if x is not e:
-        return (yield first, x)
-    match decomposition(r.setting, e, ONE, OWN):
-        case Plain.ZERO:
-            return PerInput(r.zero, 0).widened(r.rank(e))
-        case Plain.GAUSSIAN:
-            return (yield constant if r.forms.is_constant(e) else mean, e)
-        case Linear():
-            return (yield from _first_of_linear(r, e))
-        case Multiple(_, x, _):
-            return (yield first, x)
-        case Independent(parts):
-            total = yield from _product_of_parts(r, e, ONE, parts, OWN)
-        case Plain.SAMPLED:
-            total = yield r.rules.sampled_mean, (r.forms.as_atom(e),), (), OWN
-        case _:
-            total = yield from _multiplied_out(r, e, ONE, OWN)
-    return PerInput(total.ranked(r.rank(e), 0), r.rank(e))
+    """Return E[e] for every input: E[e 1]."""
+    block = yield second, e, ONE, OWN
+    return PerInput(block.ranked(r.rank(e), 0), r.rank(e))
 
 
 def _of_forms(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
-    """Cov(e, f) + E[e] E[f]; means that are known to be 0 are left out."""
-    covariance = yield cov, e, f, pair
-    # A Gaussian vector has E[e f] = Cov + E[e] E[f]; with one mean 0 the product of means drops out.
-    if covariance is not None and (r.forms.is_centred(e) or r.forms.is_centred(f)):
-        return covariance
-    means = yield from _separate(r, e, f, pair, mean)
-    return means if covariance is None else (covariance + means).widened(r.rank(e), r.rank(f))
-
-
-def _separate(r: Recorder, e: Expr, f: Expr, pair: Pair, moment: Any) -> Asking:
-    """E[e] E[f]."""
-    left: PerInput = yield moment, e
-    right: PerInput = yield moment, f
-    return (pair.left(left) * pair.right(right)).widened(r.rank(e), r.rank(f))
-
-
-def _product_of_parts(
-    r: Recorder, e: Expr, f: Expr, parts: tuple[tuple[Expr, Expr], ...], pair: Pair
-) -> Asking:
-    """Return E[e f] = E[a a'] E[b b'] ... for e = a b ... and f = a' b' ..., independent parts."""
-    moments = []
-    for x, y in parts:
-        moments.append((yield second, x, y, pair))
-    return reduce(mul, moments).widened(r.rank(e), r.rank(f))
-
-
-def _linear(r: Recorder, side: int, e: Expr, f: Expr, pair: Pair) -> Asking:
-    """Return E[e f] where e (side 0) or f (side 1) is a linear operation on vectors that are not affine."""
-    head = (e, f)[side]
-    assert isinstance(head, Apply)
-    if not isinstance(head.op, IndexMap):
-        return (yield from combined(r, side, e, f, pair, second))
-    if side == 0:
-        return (yield from mapped(r, head, f, pair, second))
-    # An index map acts on the left index; swap the sides to apply it to the right one.
-    turned = yield second, f, e, pair.flipped
-    return turned.swapped
-
-
-def _first_of_linear(r: Recorder, e: Expr) -> Asking:
-    """Apply a linear operation to expectations; constants keep their values."""
-    assert isinstance(e, Apply)
-    args = []
-    for a in e.args:
-        value = yield first, a
-        args.append(Block(value.array, value.rank))
-    image = e.op.run(*args, **e.options)
-    return PerInput(image.array, image.rank)
+    """Cov(e, f) + E[e] E[f]; the product of means is left out if one of them is known to be 0."""
+    centred, forms = r.forms.is_centred(e) or r.forms.is_centred(f), [e] if f is ONE else [e, f]
+    covariance, *means = yield [(cov, e, f, pair), *((mean, y) for y in ([] if centred else forms))]
+    terms = [] if covariance is None else [covariance]
+    if means:
+        terms.append(reduce(mul, (pair.side(side, m) for side, m in enumerate(means))))
+    return reduce(add, terms).widened(r.rank(e), r.rank(f)) if terms else zero(r, pair, r.rank(e), r.rank(f))
 
 
 def _multiplied_out(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
     """Return E[e f] of two sums of products of atoms, product by product."""
-    values = []
+    right = (Product(),) if f is ONE else r.forms.products(f)
     # Each pair of products factors by itself: E[p q] is a product over independent families.
-    for p in r.forms.products(e):
-        for q in (Product(),) if f is ONE else r.forms.products(f):
-            values.append((yield from _product(r, p, q, pair)))
+    products = [_factors(r, p, q, pair) for p in r.forms.products(e) for q in right]
+    answers = iter((yield [question for factors in products for _, question in factors]))
+    values = []
+    for factors in products:
+        values.append(reduce(mul, (_on_side(pair, side, next(answers)) for side, _ in factors)))
     return reduce(add, values).widened(r.rank(e), r.rank(f))
 
 
-def _product(r: Recorder, p: Product, q: Product, pair: Pair) -> Asking:
-    """Return E of a product of constants and atoms on each side."""
-    factors: list[PerPair] = []
-    for side, constants in enumerate((p.constants, q.constants)):
-        for c in constants:
-            factors.append(pair.side(side, (yield constant, c)))
+def _on_side(pair: Pair, side: int | None, answer: PerInput | PerPair) -> PerPair:
+    """Return what a product has of one side, or of both (None), as a block of the pair."""
+    single = answer if isinstance(answer, PerInput) else answer.per_input
+    return answer if side is None else pair.side(side, single)  # type: ignore[return-value]
+
+
+def _factors(r: Recorder, p: Product, q: Product, pair: Pair) -> list[tuple[int | None, Question]]:
+    """Return the questions for E of a product of constants and atoms on each side.
+
+    What one side has alone is a quantity of single inputs and comes with its side, anything else with None.
+    """
+    constants = enumerate((p.constants, q.constants))
+    factors: list[tuple[int | None, Question]] = [(side, (constant, c)) for side, cs in constants for c in cs]
     (ours, left), (theirs, right) = split_sampled(r.setting, p.atoms), split_sampled(r.setting, q.atoms)
     # The average takes all sampled atoms at once: these may depend on each other.
     if ours or theirs:
-        factors.append((yield r.rules.sampled_mean, ours, theirs, pair))
+        factors.append((None, (r.rules.sampled_mean, ours, theirs, pair)))
     for ours, theirs in independent_atoms(r.setting, left, right, pair):
         if ours and theirs:
-            factors.append((yield r.rules.expectation, ours, theirs, pair))
-        else:  # atoms of one side only have an expectation per input, not per pair
-            alone: PerPair = yield r.rules.expectation, ours or theirs, (), OWN
-            value = PerInput(alone.array, max(alone.left, alone.right))
-            factors.append(pair.side(0 if ours else 1, value))
-    return reduce(mul, factors) if factors else PerPair(pair.shared(r.xp.ones((1,) * pair.batch)), pair, 0, 0)
+            factors.append((None, (r.rules.expectation, ours, theirs, pair)))
+        else:
+            factors.append((0 if ours else 1, (r.rules.expectation, ours or theirs, (), OWN)))
+    return factors
 
 
 def spanned(r: Recorder, batch: Expr, axes: tuple[int, ...]) -> Asking:

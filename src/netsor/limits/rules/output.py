@@ -5,8 +5,9 @@ E[(v^T y)(v'^T y')] / n  converges to  Cov(v, v') E[y y']
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import reduce
 from math import prod
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -31,12 +32,11 @@ def output_second(r: Recorder, o: int, p: int, pair: Pair) -> Asking:
     """Return E of the product of two outputs, by their numbers."""
     outputs = r.program.outputs
     ranks = [len(output_index(r.program, outputs[k])) for k in (o, p)]
-    total: PerPair | None = None
-    for t in outputs[o].terms:
-        for u in outputs[p].terms:
-            part = yield from _terms(r, t, u, pair)
-            total = part if total is None else total if part is None else total + part
-    return zero(r, pair, *ranks) if total is None else total.widened(*ranks)
+    terms = [(t, u) for t in outputs[o].terms for u in outputs[p].terms]
+    dependent = [(t, u, asked) for t, u in terms if (asked := operands(r.program, t, u, pair))]
+    blocks = yield [(r.rules.second, *asked) for *_, asked in dependent]
+    parts = [_read_out(r, t, u, block, pair) for (t, u, _), block in zip(dependent, blocks, strict=True)]
+    return reduce(add, parts).widened(*ranks) if parts else zero(r, pair, *ranks)
 
 
 def output_own(r: Recorder, o: int) -> Asking:
@@ -47,24 +47,23 @@ def output_own(r: Recorder, o: int) -> Asking:
     output, rank = r.program.outputs[o], len(output_index(r.program, r.program.outputs[o]))
     if len({t.readout for t in output.terms}) < len(output.terms):
         return None
-    total = zero(r, OWN, rank, rank)
-    for t in output.terms:
-        v = _readout(r.program, t)
-        if not isinstance(v.law, Normal) or not isinstance(v.law.cov, float) or v.law.cross:
-            return None
-        block: PerPair = yield r.rules.second, Ref(t.operand), Ref(t.operand), OWN
-        total = total + _read_out(r, t, block) * r.factor(v.name, OWN)
-    return total
+    laws = [_readout(r.program, t).law for t in output.terms]
+    if not all(isinstance(law, Normal) and isinstance(law.cov, float) and not law.cross for law in laws):
+        return None
+    blocks = yield [(r.rules.second, Ref(t.operand), Ref(t.operand), OWN) for t in output.terms]
+    parts = [_own_part(r, t, block) for t, block in zip(output.terms, blocks, strict=True)]
+    return reduce(add, parts, zero(r, OWN, rank, rank))
 
 
-def _read_out(r: Recorder, t: Term, block: PerPair) -> PerPair:
+def _own_part(r: Recorder, t: Term, block: PerPair) -> PerPair:
     """Sum over the aligned axes; add axes of length 1 for the free axes of the readout."""
     index, free = r.index(Ref(t.operand)), len(r.index(Ref(t.readout))) - t.aligned
     array = block.spread(index, index)
     xp = array_namespace(array)
     array = xp.sum(array, axis=tuple(range(2, 2 + t.aligned))) if t.aligned else array
+    array = xp.reshape(array, (*array.shape[:2], *(1,) * free, *array.shape[2:]))
     rank = free + len(index) - t.aligned
-    return PerPair(xp.reshape(array, (*array.shape[:2], *(1,) * free, *array.shape[2:])), OWN, rank, rank)
+    return PerPair(array, OWN, rank, rank) * r.factor(t.readout, OWN)
 
 
 def operands(program: Program, t: Term, u: Term, pair: Pair) -> tuple[Ref, Ref, Pair] | None:
@@ -77,7 +76,7 @@ def operands(program: Program, t: Term, u: Term, pair: Pair) -> tuple[Ref, Ref, 
     if t.width != u.width:
         return None
     if _is_single(program, t, u):
-        return y, z, replace(pair, tied=True) if program.types[y.name].index else pair
+        return y, z, pair._replace(tied=True) if program.types[y.name].index else pair
     cov = input_covariance(program, _readout(program, t), _readout(program, u))
     return None if cov is None else (y, z, pair)
 
@@ -100,13 +99,9 @@ def _has_one_variance(v: Input) -> bool:
     return isinstance(v.law, Normal) and isinstance(v.law.cov, float)
 
 
-def _terms(r: Recorder, t: Term, u: Term, pair: Pair) -> Asking:
-    """Return sum over aligned indices of Cov(v, v') E[y y'], or None if the readouts are independent."""
-    program, asked = r.program, operands(r.program, t, u, pair)
-    if asked is None:
-        return None
-    block: PerPair = yield (r.rules.second, *asked)
-    v, w = _readout(program, t), _readout(program, u)
+def _read_out(r: Recorder, t: Term, u: Term, block: PerPair, pair: Pair) -> PerPair:
+    """Return the sum over aligned indices of Cov(v, v') E[y y']."""
+    program, v, w = r.program, _readout(r.program, t), _readout(r.program, u)
     if _is_single(program, t, u):
         left, right = r.index(Ref(t.operand)), r.index(Ref(u.operand))
         if left:

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from netsor.lang.blocks import Block
 from netsor.lang.ops import Op
@@ -53,8 +53,7 @@ class PerInput:
         return Block(self.array, self.rank)
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     """One input as left and right (`same`), or all inputs of one group with all inputs of another.
 
     `rows` and `cols` select a tile of the inputs, as (start, stop). The steps on `tape` are recorded once for
@@ -65,7 +64,7 @@ class Pair:
     tied: bool = False
     rows: Span | None = None
     cols: Span | None = None
-    tape: Tape | None = field(default=None, compare=False)
+    tape: Tape | None = None
 
     @property
     def batch(self) -> int:
@@ -76,12 +75,12 @@ class Pair:
     def flipped(self) -> Pair:
         if self.rows == self.cols:
             return self
-        return Pair(self.same, self.tied, self.cols, self.rows, self.tape)
+        return self._replace(rows=self.cols, cols=self.rows)
 
     @property
     def free(self) -> Pair:
         """The same pair, with left and right index on axes of their own."""
-        return replace(self, tied=False) if self.tied else self
+        return self._replace(tied=False) if self.tied else self
 
     @property
     def is_tile(self) -> bool:
@@ -163,6 +162,11 @@ class PerPair:
         return replace(self, array=-self.array)
 
     @property
+    def per_input(self) -> PerInput:
+        """The quantity of single inputs that a tied self block, or one with axes on one side only, holds."""
+        return PerInput(self.array, max(self.left, self.right))
+
+    @property
     def swapped(self) -> PerPair:
         """The same block with left and right exchanged."""
         heads = [0, 2, 1] if self.pair.batch == 3 else [0, 1]
@@ -188,25 +192,20 @@ class PerPair:
                 array = xp.moveaxis(xp.squeeze(array, axis=left), right - 1, left)
             else:
                 array = xp.moveaxis(xp.linalg.diagonal(xp.moveaxis(array, (left, right), (-2, -1))), -1, left)
-        return PerPair(array, replace(self.pair, tied=True), self.left, self.right)
+        return PerPair(array, self.pair._replace(tied=True), self.left, self.right)
 
 
 def mapped_left(
-    op: Op,
-    blocks: list[PerPair],
-    lefts: list[Index],
-    right: Index,
-    options: dict,
-    matrix: Block | None = None,
+    op: Op, matrices: list[Block], blocks: list[PerPair], lefts: list[Index], right: Index, options: dict
 ) -> PerPair:
-    """Apply a linear map to the left index of free blocks; `matrix` is the matrix of a contraction.
+    """Apply a linear map to the left index of free blocks; a contraction has a matrix before them.
 
     The right index becomes one trailing axis, which the operations of the language treat as sample points.
     """
     pair, arrays = blocks[0].pair, [b.ranked(len(x), len(right)) for b, x in zip(blocks, lefts, strict=True)]
     xp, batch = array_namespace(*arrays), pair.batch
     inner = tuple(max(a.shape[a.ndim - len(right) + k] for a in arrays) for k in range(len(right)))
-    operands = [] if matrix is None else [matrix]
+    operands = [*matrices]
     for array, left in zip(arrays, lefts, strict=True):
         full = xp.broadcast_to(array, (*array.shape[:batch], *left, *inner))
         operands.append(Block(xp.reshape(full, (*array.shape[:batch], *left, prod(inner))), len(left), True))

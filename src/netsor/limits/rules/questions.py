@@ -43,11 +43,11 @@ def of_parts(rule: Callable[..., Generator[Expr, Any, Any]]) -> Callable[[Any, E
     return ask
 
 
-def remembered(rule: Callable[[Any, Expr], Any]) -> Callable[[Any, Expr], Any]:
-    """Make a method of a question about an expression that asks no other question of its kind."""
+def remembered(rule: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Make a method of a question about an expression or an atom that asks no other question of its kind."""
 
     @wraps(rule)
-    def ask(self: Any, expr: Expr) -> Any:
+    def ask(self: Any, expr: Any) -> Any:
         answers = self.answers.setdefault(rule.__name__, {})
         if expr not in answers:
             answers[expr] = rule(self, expr)
@@ -58,3 +58,11 @@ def remembered(rule: Callable[[Any, Expr], Any]) -> Callable[[Any, Expr], Any]:
 
 def args_of(expr: Expr) -> tuple[Expr, ...]:
     return expr.args if isinstance(expr, Apply) else ()
+
+
+def all_of(exprs: tuple[Expr, ...]) -> Answering:
+    """Ask for all expressions until one answer is no."""
+    for expr in exprs:
+        if not (yield expr):
+            return False
+    return True

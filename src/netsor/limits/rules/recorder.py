@@ -1,12 +1,16 @@
 """Rules that ask for each other, recorded on a tape.
 
-A rule is a function of a `Recorder` and of the arguments of a quantity. To ask for another quantity, it
-yields the rule for it with its arguments and receives the value:
+A rule is a function of a `Recorder` and of the arguments of a quantity. To ask for other quantities, it
+yields their rules with their arguments and receives the values:
 
     block = yield cov, e, f, pair
+    left, right = yield [(mean, e), (mean, f)]
 
 A program of any depth needs no deep Python stack, and every quantity is recorded once. A `Recorder` computes
 no numbers: it makes steps on tapes, of arrays that have shapes but no values.
+
+A rule of expressions asks once, for everything that it needs, before it records a step. So a walk over the
+questions (`sampled_families`) takes its first question and leaves it.
 """
 
 from __future__ import annotations
@@ -14,12 +18,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from types import GeneratorType
 from typing import Any
 
 import numpy as np
 
-from netsor.errors import NetsorError
 from netsor.lang.program import Input, MatrixLaw
 from netsor.lang.types import A
 from netsor.limits.error_probes import MethodError, Rounding
@@ -29,7 +31,8 @@ from netsor.limits.rules.setting import Setting
 from netsor.limits.tape.tape import Tape
 from netsor.limits.tape.traced import Traced
 
-Asking = Generator[tuple[Any, ...], Any, Any]  # a rule that asks for other quantities
+Question = tuple[Any, ...]  # a rule with its arguments
+Asking = Generator[Question | list[Question], Any, Any]  # a rule that asks for other quantities
 NOTHING = object()
 
 
@@ -78,7 +81,6 @@ class Recorder:
     kept: dict[Any, Any] = field(default_factory=dict)
     tiled: dict[Any, Any] = field(default_factory=dict)
     facts: dict[Any, Any] = field(default_factory=dict)  # what methods remember about functions
-    asked: set[Any] = field(default_factory=set)  # the quantities whose rules have not returned yet
 
     def __post_init__(self) -> None:
         self.xp, self.program, self.forms = self.tape.namespace, self.setting.program, self.setting.forms
@@ -89,38 +91,39 @@ class Recorder:
 
     def ask(self, rule: Callable[..., Any], *args: Any) -> Any:
         """Return the quantity of a rule and its arguments; record it if it is new."""
-        stack: list[tuple[tuple[Any, ...], Any]] = []  # the rules that have not returned yet
-        wanted: tuple[Any, ...] = (rule, *args)
-        value = self.known(*wanted, default=NOTHING)
+        stack: list[tuple[Question, Asking]] = []  # the rules that have not returned yet
+        wanted: Question = (rule, *args)
+        value = self._recorded(wanted)
         while stack or value is NOTHING:
             if value is NOTHING:
-                answer = wanted[0](self, *wanted[1:])
-                # A rule that asks for nothing returns its value at once and is no generator.
-                if not isinstance(answer, GeneratorType):
-                    value = self._keep(wanted, answer)
-                    continue
-                stack.append((wanted, answer))
-                self.asked.add(wanted)
+                stack.append((wanted, wanted[0](self, *wanted[1:])))
                 value = None
             key, steps = stack[-1]
             try:
-                wanted = steps.send(value)
+                question = steps.send(value)
             except StopIteration as done:
                 stack.pop()
-                self.asked.discard(key)
-                value = self._keep(key, done.value)
+                value = self._keep(key, done.value) if key else done.value
                 continue
-            value = self.known(*wanted, default=NOTHING)
-            # A checked program has no cycles, so this is a defect of a rule.
-            if value is NOTHING and wanted in self.asked:
-                raise NetsorError(f"a rule of the limit asks for itself: {wanted[0].__name__}")
+            if isinstance(question, list):
+                stack.append(((), _each(question)))
+                value = None
+                continue
+            wanted, value = question, self._recorded(question)
         return value
 
-    def known(self, *key: Any, default: Any = None) -> Any:
-        """Return a recorded quantity, or `default`."""
-        return self._memo(key).get(key, default)
+    def _recorded(self, key: Question) -> Any:
+        """Return a recorded quantity, also if its mirror image is recorded; else NOTHING."""
+        memo = self._memo(key)
+        if key in memo:
+            return memo[key]
+        turned = mirrored(key)
+        if turned not in memo:
+            return NOTHING
+        block = memo[turned]
+        return self._keep(key, None if block is None else block.swapped)
 
-    def _keep(self, key: tuple[Any, ...], value: Any) -> Any:
+    def _keep(self, key: Question, value: Any) -> Any:
         self._memo(key)[key] = value
         return value
 
@@ -185,6 +188,22 @@ class Recorder:
     def most_inputs(self) -> int:
         """Number of inputs of the largest group."""
         return max(self.setting.inputs.values(), default=1)
+
+
+def _each(questions: list[Question]) -> Asking:
+    """Ask for several quantities, one after the other; return their list."""
+    answers = []
+    for question in questions:
+        answers.append((yield question))
+    return answers
+
+
+def mirrored(question: Question) -> Question | None:
+    """Return the question for E[f e] of (x', x) if the one given is for E[e f] of (x, x'), else None."""
+    if len(question) == 4 and type(question[3]) is Pair:
+        rule, e, f, pair = question
+        return rule, f, e, pair.flipped
+    return None
 
 
 def zero(r: Recorder, pair: Pair, left: int, right: int) -> PerPair:

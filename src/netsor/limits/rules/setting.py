@@ -44,6 +44,11 @@ class Setting:
         """Return the families in which left and right are independent: noise of different inputs."""
         return self.forms.noise if pair.is_tile and not pair.same else frozenset()
 
+    def in_tables(self, e: Expr, f: Expr) -> bool:
+        """Return whether tables have E[e f]: both vectors share a matrix, directly or through others."""
+        left, right = self.tabled.get(e), self.tabled.get(f)
+        return left is not None and right is not None and left.cluster == right.cluster
+
     def inputs_of(self, e: Expr) -> int:
         """Return the number of inputs that an expression has values for, or 1 if all inputs share it."""
         return max((self.inputs[name] for name in refs(e)), default=1)
