@@ -50,7 +50,7 @@ class Findings:
 
 def find(
     net: Network,
-    x: Sequence[ArrayLike],
+    x: np.ndarray | Sequence[ArrayLike],
     labels: Sequence[str] = (),
     *,
     widths: Sequence[int] = (32, 64, 128, 256),

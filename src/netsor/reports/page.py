@@ -26,7 +26,12 @@ from netsor.reports.findings import Correlations, Findings, find
 
 
 def report(
-    net: Network, x: Sequence[ArrayLike], labels: Sequence[str] = (), *, command: str = "", **options: Any
+    net: Network,
+    x: np.ndarray | Sequence[ArrayLike],
+    labels: Sequence[str] = (),
+    *,
+    command: str = "",
+    **options: Any,
 ) -> str:
     """Make a page of HTML about a network on a set of inputs. It needs nothing but a browser.
 

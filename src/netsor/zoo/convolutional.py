@@ -16,7 +16,7 @@ from netsor.build import (
     relu,
 )
 from netsor.build.layers.dense import choice
-from netsor.build.layers.recurrent import check_functions
+from netsor.build.layers.recurrent import Activation, check_functions
 from netsor.build.source_lines import fail
 from netsor.errors import DataError
 from netsor.zoo.per_layer import Var, check_input, per_layer
@@ -25,7 +25,7 @@ from netsor.zoo.per_layer import Var, check_input, per_layer
 def cnn(
     depth: int = 2,
     kernel: int | tuple[int, int] = 3,
-    phi=relu,
+    phi: Activation = relu,
     padding: str | int = "same",
     readout: str = "gap",
     pool: str | None = None,
@@ -78,7 +78,12 @@ def _cnn(convolutions, v, phi, readout, pool, image):
 
 
 def graph_conv(
-    depth: int = 1, phi=relu, readout: str = "node", var_w: Var = 1.0, var_b: Var = 1.0, var_v: float = 1.0
+    depth: int = 1,
+    phi: Activation = relu,
+    readout: str = "node",
+    var_w: Var = 1.0,
+    var_b: Var = 1.0,
+    var_v: float = 1.0,
 ) -> Network:
     """x_l = phi(A (W_l x_{l-1}) + b_l).  (features (V, m), adjacency A (V, V)) -> V scalars or one.
 

@@ -6,11 +6,13 @@ from functools import partial
 
 from netsor.build import Matrix, Network, batchnorm, layernorm, relu
 from netsor.build.layers.dense import choice
-from netsor.build.layers.recurrent import check_functions
+from netsor.build.layers.recurrent import Activation, check_functions
 from netsor.zoo.per_layer import Var, biases, check_input, matrices, per_layer
 
 
-def mlp(depth: int = 1, phi=relu, var_w: Var = 1.0, var_b: Var = 1.0, var_v: float = 1.0) -> Network:
+def mlp(
+    depth: int = 1, phi: Activation = relu, var_w: Var = 1.0, var_b: Var = 1.0, var_v: float = 1.0
+) -> Network:
     """h_l = W_l x_{l-1} + b_l, x_l = phi(h_l), output v.x_depth.  (m,) -> 1 scalar.
 
     The paper's Programs "MLP Computation on Network Input x" and "on a Set of Inputs".
@@ -39,7 +41,12 @@ def _mlp(W, b, v, phi, x):
 
 
 def resnet(
-    depth: int = 1, phi=relu, var_w: Var = 1.0, var_b: Var = 1.0, var_v: float = 1.0, var_u: float = 1.0
+    depth: int = 1,
+    phi: Activation = relu,
+    var_w: Var = 1.0,
+    var_b: Var = 1.0,
+    var_v: float = 1.0,
+    var_u: float = 1.0,
 ) -> Network:
     """x_0 = U x, x_l = x_{l-1} + phi(W_l x_{l-1} + b_l), output v.x_depth.  (m,) -> 1 scalar.
 
@@ -66,7 +73,9 @@ def _resnet(U, W, b, v, phi, x):
     return v @ x
 
 
-def densenet(depth: int = 2, phi=relu, var_w: Var = 1.0, var_b: Var = 1.0, var_v: float = 1.0) -> Network:
+def densenet(
+    depth: int = 2, phi: Activation = relu, var_w: Var = 1.0, var_b: Var = 1.0, var_v: float = 1.0
+) -> Network:
     """x_1 = phi(W_1 x + b_1), x_l = phi(W_l [x_1, ..., x_{l-1}] + b_l), output v.x_depth.  (m,) -> 1 scalar.
 
     W_l is a block row of l - 1 matrices. Its fan-in is the total width of the layers that it reads.
@@ -95,7 +104,7 @@ def _densenet(first, W, b, v, phi, x):
     return v @ layers[-1]
 
 
-def batchnorm_mlp(depth: int = 1, phi=relu, var_w: Var = 1.0, var_v: float = 1.0) -> Network:
+def batchnorm_mlp(depth: int = 1, phi: Activation = relu, var_w: Var = 1.0, var_v: float = 1.0) -> Network:
     """x_l = phi(batchnorm(W_l x_{l-1})), output v.x_depth.  A batch (B, m) -> B scalars.
 
     The paper's Program "Batchnorm (with Fully Connected Layers) over Multiple Batches". Batchnorm couples
@@ -119,7 +128,12 @@ def _batchnorm_mlp(W, v, phi, x):
 
 
 def layernorm_mlp(
-    depth: int = 1, phi=relu, order: str = "norm-phi", var_w: Var = 1.0, var_b: Var = 1.0, var_v: float = 1.0
+    depth: int = 1,
+    phi: Activation = relu,
+    order: str = "norm-phi",
+    var_w: Var = 1.0,
+    var_b: Var = 1.0,
+    var_v: float = 1.0,
 ) -> Network:
     """x_l = phi(layernorm(W_l x_{l-1} + b_l)), output v.x_depth.  (m,) -> 1 scalar.
 

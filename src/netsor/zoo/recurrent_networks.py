@@ -18,12 +18,12 @@ from netsor.build import (
     tanh,
 )
 from netsor.build.layers.dense import scaled
-from netsor.build.layers.recurrent import PerGate
+from netsor.build.layers.recurrent import Activation, PerGate
 from netsor.zoo.per_layer import check_input
 
 
 def simple_rnn(
-    phi=erf, var_w: float = 1.0, var_u: float = 1.0, var_b: float = 1.0, var_v: float = 1.0
+    phi: Activation = erf, var_w: float = 1.0, var_u: float = 1.0, var_b: float = 1.0, var_v: float = 1.0
 ) -> Network:
     """s_t = phi(W s_{t-1} + U x_t + b) with s_0 = 0, output v.s_t.  (T, m) -> T scalars.
 
@@ -37,8 +37,8 @@ def simple_rnn(
 
 
 def gru(
-    phi=erf,
-    gate=erf_gate,
+    phi: Activation = erf,
+    gate: Activation = erf_gate,
     var_w: PerGate = 1.0,
     var_u: PerGate = 1.0,
     var_b: PerGate = 1.0,
@@ -68,8 +68,8 @@ def gru(
 
 
 def lstm(
-    phi=tanh,
-    gate=sigmoid,
+    phi: Activation = tanh,
+    gate: Activation = sigmoid,
     var_w: PerGate = 1.0,
     var_u: PerGate = 1.0,
     var_b: PerGate = 1.0,

@@ -6,7 +6,7 @@ from functools import partial
 
 from netsor.build import Attention, Matrix, Network, layernorm, relu
 from netsor.build.layers.dense import choice
-from netsor.build.layers.recurrent import check_functions
+from netsor.build.layers.recurrent import Activation, check_functions
 from netsor.zoo.per_layer import Var, biases, check_input, matrices, per_layer
 
 
@@ -20,7 +20,7 @@ def transformer(
     var_w: Var = 1.0,
     var_b: Var = 1.0,
     var_v: float = 1.0,
-    phi=relu,
+    phi: Activation = relu,
 ) -> Network:
     """Alternate self-attention and a two-layer perceptron, with layernorm.  (T, m) -> T scalars.
 

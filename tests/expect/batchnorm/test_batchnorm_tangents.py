@@ -54,7 +54,7 @@ def test_directions_that_are_equally_likely(size: int) -> None:
     """For sigma = I the direction is uniform, E[1/|y|^2] = 1/(r - 2), and fourth moments are known."""
     theta, r = centred(covariance(size, 5)), size - 1
     G = np.eye(size) - 1 / size
-    value, error = slope_moments(np.eye(size), np.eye(size), np.eye(size), theta, ((1.0, 1.0),) * 2)
+    value, error = slope_moments(np.eye(size), np.eye(size), np.eye(size), theta, ((1.0, 1.0), (1.0, 1.0)))
     wanted = theta * (1 - 2 / r) + (2 * theta + np.trace(theta) * G) / (r * (r + 2))
     np.testing.assert_allclose(value, size / (r - 2) * wanted, rtol=0, atol=1e-12 + error.max())
 
@@ -77,7 +77,7 @@ def test_monte_carlo_across_batches(sizes: tuple[int, int], slopes: Slopes) -> N
 
 def test_a_batch_and_a_nearly_equal_one() -> None:
     """Across tends to within, like a root of the distance, and its bound knows of the rounding."""
-    sigma, theta, relu = covariance(6, 9), covariance(6, 10), ((1.0, 0.0),) * 2
+    sigma, theta, relu = covariance(6, 9), covariance(6, 10), ((1.0, 0.0), (1.0, 0.0))
     within, _ = slope_moments(sigma, sigma, sigma, theta, relu)
     distances = []
     for gap in (1e-4, 1e-8, 1e-12):
@@ -92,7 +92,7 @@ def test_symmetry_and_scale() -> None:
     one, two, cross = joint[:5, :5], joint[5:, 5:], joint[:5, 5:]
     both = ((1.0, 0.0), (1.0, -0.3))
     value, error = slope_moments(one, two, cross, theta, both)
-    turned, _ = slope_moments(two, one, cross.T, theta.T, both[::-1])
+    turned, _ = slope_moments(two, one, cross.T, theta.T, (both[1], both[0]))
     np.testing.assert_allclose(turned.T, value, rtol=0, atol=error.max())
     scaled, _ = slope_moments(4.0 * one, 9.0 * two, 6.0 * cross, 12.0 * theta, both)
     np.testing.assert_allclose(scaled, 2 * value, rtol=1e-9, atol=1e-12)
@@ -101,10 +101,10 @@ def test_symmetry_and_scale() -> None:
 def test_ranks_without_a_second_moment() -> None:
     sigma, theta = covariance(5, 13, rank=2), covariance(5, 14)
     with pytest.raises(LimitError, match="span 2 dimensions"):
-        slope_moments(sigma, sigma, sigma, theta, ((1.0, 0.0),) * 2)
+        slope_moments(sigma, sigma, sigma, theta, ((1.0, 0.0), (1.0, 0.0)))
     line = np.arange(5.0)
     sigma = np.outer(line, line)
-    value, _ = slope_moments(sigma, sigma, sigma, 0.3 * sigma, ((1.0, 0.0),) * 2)
+    value, _ = slope_moments(sigma, sigma, sigma, 0.3 * sigma, ((1.0, 0.0), (1.0, 0.0)))
     assert not value.any()  # a sign does not move
 
 

@@ -66,7 +66,7 @@ def test_each_point_is_uniform_over_scrambles() -> None:
 def test_as_even_as_those_of_scipy() -> None:
     rng = np.random.default_rng(0)
     ours = np.mean([discrepancy(uniform_points(6, 128, rng).T) for _ in range(100)])
-    theirs = np.mean([discrepancy(Sobol(6, bits=BITS, seed=rng).random(128)) for _ in range(100)])
+    theirs = np.mean([discrepancy(Sobol(6, bits=BITS, rng=rng).random(128)) for _ in range(100)])
     assert ours == pytest.approx(theirs, rel=0.05)
 
 

@@ -15,11 +15,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import mpmath
 import numpy as np
-from mpmath import mp, mpf
 
-mp.dps = 60
 Real = Any  # mpmath's numbers, whose class is made at run time
+mp: Any = mpmath.mp
+mpf: Any = mpmath.mpf
+mp.dps = 60
 X = (0.7, -1.1, 0.4)
 Z = (0.3, 0.5, -0.8)
 SEPARATIONS = [float(f"1e-{k}") for k in range(2, 15)]

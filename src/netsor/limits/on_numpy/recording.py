@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from threading import Lock
@@ -263,7 +263,7 @@ def _record_tiles(
     recorder: Recorder, between: Between, pair: Pair, places: list[Tile], compiled: bool
 ) -> Tiles:
     tape = Tape(compiled, recorder.tape.dtype)
-    pair = replace(pair, tape=tape)
+    pair = pair._replace(tape=tape)
     blocks, results = [], {}
     for o in between.outputs[0]:
         for p in between.outputs[1]:

@@ -381,8 +381,9 @@ def _average(x: PerInput, y: PerInput, pair: Pair) -> Traced:
     else:
         # A pair of inputs of one tile: read the samples of its rows and of its columns only.
         def of_tile(spans: Mapping[Span, Span], left: np.ndarray, right: np.ndarray) -> np.ndarray:
-            sides = ((left, spans[rows]), (right, spans[cols]))
-            return means(*(x if x.shape[1] == 1 else x[:, slice(*span)] for x, span in sides))
+            a = left if left.shape[1] == 1 else left[:, slice(*spans[rows])]
+            b = right if right.shape[1] == 1 else right[:, slice(*spans[cols])]
+            return means(a, b)
 
         average = tape.leaf(("average", a.step, b.step, pair), shape, np.float64, (a, b), of_tile)
     tape.costs[average.step] = a.shape[-1]
