@@ -213,21 +213,3 @@ def test_any_dimensions_of_some_points(count):
         found = np.empty((90, places.stop - places.start))
         NormalPoints(count, 5, dimensions=40).at(dimensions, places, out=found)
         np.testing.assert_array_equal(found, whole[dimensions, places])
-
-
-@pytest.mark.parametrize("rank", [3, 30])
-def test_common_directions_come_first_and_change_no_covariance(rank):
-    """They take the first dimensions of all families."""
-    common = {"a": np.array([[0.1], [0.2], [0.1], [0.0]]), "b": RNG.standard_normal((4, 2))}
-    loadings = Loadings(common)
-    assert loadings.dimensions["a"].tolist() == [0]
-    assert loadings.dimensions["b"].tolist() == [1, 2]
-    for family, S in common.items():
-        root = RNG.standard_normal((4, rank))
-        cov, rows = S @ S.T + root @ root.T, []
-        for new in (slice(0, 1), slice(1, 3), slice(3, 4)):
-            rows.append(loadings.extend(family, cov[new, : new.start], cov[new, new]))
-        width = len(loadings.dimensions[family])
-        M = np.concatenate([np.pad(x, [(0, 0), (0, width - x.shape[1])]) for x in rows])
-        np.testing.assert_allclose(M[:, : S.shape[1]], S, atol=1e-12)
-        np.testing.assert_allclose(M @ M.T, cov, atol=1e-10)

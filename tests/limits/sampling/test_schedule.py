@@ -12,13 +12,14 @@ from computations import computation
 from limit_cases import assert_agree, largest_error, scale_of
 from netsor import zoo
 from netsor.expect.points import pivoted_cholesky
-from netsor.expect.points.loadings import Loadings
+from netsor.expect.points.principal_axes import PrincipalAxes, Trail
 from netsor.lang.expr import Ref
 from netsor.lang.program import MatMul
 from netsor.limits.computation import Computation
 from netsor.limits.sampling import chunks as chunks_module
 from netsor.limits.sampling import tables as tables_module
 from netsor.limits.sampling.chunks import Workspace
+from netsor.limits.sampling.tables import Tables
 from netsor.limits.sampling.vectors import Vectors
 from oracle_answers import oracle
 from sampled_networks import (
@@ -326,27 +327,33 @@ def test_memory_bounds_how_much_is_done_at_once() -> None:
     assert found.workspace(2**20).repeats == 1
 
 
-# Common directions
+# Axes
 
 
-@few
-def test_what_variables_share_comes_first(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a large bias, the first dimensions move all variables; whatever they are, the law is the same."""
-    common = []
+def test_axes_are_rotations(monkeypatch: pytest.MonkeyPatch) -> None:
+    pilot, found = Tables._pilot, []
 
-    class Noted(Loadings):
-        def __init__(self, directions: dict[int, np.ndarray], *args: Any) -> None:
-            super().__init__(directions, *args)
-            common.append((directions, self.dimensions))
+    def noted(self: Tables, *args: Any) -> PrincipalAxes:
+        found.append(pilot(self, *args))
+        return found[-1]
 
-    monkeypatch.setattr(tables_module, "Loadings", Noted)
-    found = ns.kernel(NETWORKS[name], points=2**9).evaluate(SETS)
-    directions, dimensions = common[0]
-    assert 0 < sum(S.shape[1] for S in directions.values()) <= 5 * len(directions)
-    used = np.sort(np.concatenate([dimensions[f][: S.shape[1]] for f, S in directions.items()]))
-    assert np.array_equal(used, np.arange(len(used)))
-    monkeypatch.setattr(
-        tables_module.Moments, "_common_directions", lambda self, f: np.zeros((len(self.numbers.means[f]), 0))
-    )
-    wanted = ns.kernel(NETWORKS[name], points=2**9, seed=3).evaluate(SETS)
-    assert_agree(found, wanted.value, wanted.error)
+    monkeypatch.setattr(Tables, "_pilot", noted)
+    ns.kernel(zoo.lstm(), points=2**8, repeats=2)([LONG, SHORT])
+    (axes,) = found
+    places = np.concatenate([places for _, places in axes.rotations.values()])
+    assert np.array_equal(np.sort(places), np.arange(axes.dimensions))
+    for turn, _ in axes.rotations.values():
+        np.testing.assert_allclose(turn @ turn.T, np.eye(len(turn)), atol=1e-12)
+
+
+def test_what_variables_share_comes_first() -> None:
+    """With a large bias, the first dimension moves all variables of a family together."""
+
+    rows = [np.array([[3.0]]), np.array([[2.9, 0.8]]), np.array([[3.0, 0.1, 0.9]])]
+    axes = PrincipalAxes.of({0: Trail(), 1: Trail(rows, [np.eye(1)] * 3, [0, 1, 2])})
+    ((turn, places),) = axes.rotations.values()
+    loadings = np.array([[3.0, 0, 0], [2.9, 0.8, 0], [3.0, 0.1, 0.9]]) @ turn
+    first = loadings[:, list(places).index(0)]
+    assert np.all(first**2 > 0.9 * np.sum(loadings**2, axis=1))
+    rest = np.delete(loadings, list(places).index(0), axis=1)
+    assert abs(rest[0, 1]) < 1e-12  # the first variable depends on one more dimension only

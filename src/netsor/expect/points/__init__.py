@@ -5,9 +5,10 @@
 | `sobol.py`             | scrambled Sobol points in the unit cube; any dimensions of any points         |
 | `normal.py`            | standard normal points, made from Sobol points in blocks of dimensions        |
 | `pivoted_cholesky.py`  | the factor of a covariance matrix that grows by rows                          |
+| `principal_axes.py`    | which directions of the noise use the first, most even dimensions             |
 | `loadings.py`          | variables as linear combinations of the coordinates of points                 |
 | `landmark_loadings.py` | the same for inputs drawn given a few landmarks, whatever the other inputs    |
 
 Variables of covariance C are z = M u, where u are the coordinates (*dimensions*) of the points, and the
-loadings M, with M M^T = C, are a pivoted Cholesky factor, after what all variables have in common.
+loadings M, with M M^T = C, are a pivoted Cholesky factor times a rotation to principal axes.
 """

@@ -1,11 +1,8 @@
 """Joint Gaussian variables at sample points: z = M u, where u are the coordinates of the points.
 
-Variables come in independent families, and their covariances C become known one after the other. The rows of
-M = [S L Q] have common directions S, which are known from the start, and continue a Cholesky factor L of
-C - S S^T. The orthogonal Q holds the principal axes of the new variables of each step.
-
-Sobol points are most even in their first dimensions, and in few of them at a time (Caflisch, Morokoff and
-Owen 1997). So what all variables of a family have in common, such as a bias, takes the first dimensions.
+Variables come in independent families, and their covariances become known one after the other. M = L Q with
+C = L L^T; the orthogonal Q holds the principal axes of a pilot run, if there was one, and in further
+dimensions the principal axes of the new variables of each step.
 """
 
 from __future__ import annotations
@@ -19,6 +16,7 @@ import numpy as np
 
 from netsor.expect.points.normal import NormalPoints
 from netsor.expect.points.pivoted_cholesky import GrowingFactor, Pivoting
+from netsor.expect.points.principal_axes import PrincipalAxes, Trail
 
 Family = Hashable
 FixedChoices = dict[int, Pivoting]  # by step; with the same choices, runs are smooth in the covariances
@@ -28,10 +26,12 @@ Dimensions = dict[Family, np.ndarray]  # by family, the dimensions of the points
 class Loadings:
     """The rows of M for the variables of one repeat, which become known step by step.
 
-    common   by family, S of its variables: (variables, directions)
+    axes     the principal axes of a pilot run
     used     number of dimensions of the points that are in use
     fixed    pivots and axes of an earlier, similar run; the first run fills them in
+    sizes    by family, its final number of variables, if known
     threads  threads for the linear algebra of one repeat
+    trails   by family, how its variables were drawn, if this run has to `learn` the principal axes
 
     >>> loadings = Loadings()
     >>> x = loadings.extend("a", np.zeros((1, 0)), np.eye(1))
@@ -41,54 +41,65 @@ class Loadings:
 
     def __init__(
         self,
-        common: Mapping[Any, np.ndarray] = MappingProxyType({}),
+        axes: PrincipalAxes | None = None,
         used: int = 0,
+        learn: bool = False,
         fixed: FixedChoices | None = None,
+        sizes: Mapping[Any, int] = MappingProxyType({}),
         threads: Executor | None = None,
     ) -> None:
-        self.common, self.used, self.fixed, self.threads = common, used, fixed, threads
+        axes = axes or PrincipalAxes({})
+        self.rotations: dict[Family, np.ndarray] = {
+            f: rotation for f, (rotation, _) in axes.rotations.items()
+        }
+        self.dimensions: Dimensions = {f: dimensions for f, (_, dimensions) in axes.rotations.items()}
+        self.widths: dict[Family, np.ndarray] = {**axes.widths}
         self.factors: dict[Family, GrowingFactor] = {}
-        self.blocks: dict[Family, list[np.ndarray]] = {}  # diagonal blocks of Q
-        self.steps = 0
-        self.dimensions: Dimensions = {}
-        for family, S in common.items():
-            self.dimensions[family] = np.arange(self.used, self.used + S.shape[1])
-            self.used += S.shape[1]
+        self.blocks: dict[Family, list[np.ndarray]] = {}  # diagonal blocks of Q, after the rotation
+        self.used = axes.dimensions or used
+        self.trails: dict[Any, Trail] | None = {} if learn else None
+        self.steps, self.fixed, self.sizes, self.threads = 0, fixed, sizes, threads
 
     def extend(self, family: Family, cov_with_old: np.ndarray, cov_new: np.ndarray) -> np.ndarray:
         """Return rows (new, dimensions of the family so far), from covariances (new, old) and (new, new)."""
-        old = cov_with_old.shape[1]
-        common = self.common.get(family)
-        S = np.zeros((len(cov_new), 0)) if common is None else common[old : old + len(cov_new)]
-        directions = S.shape[1]
         if family not in self.factors:
-            most = None if common is None else len(common) + directions
-            self.factors[family], self.blocks[family] = GrowingFactor(most, self.threads), []
-            self.dimensions.setdefault(family, np.zeros(0, int))
-            # The directions are variables that precede all others: S is the covariance with them.
-            self.factors[family].extend(np.zeros((directions, 0)), np.eye(directions))
+            self.factors[family] = GrowingFactor(most=self.sizes.get(family), threads=self.threads)
+            self.blocks[family] = []
         factor = self.factors[family]
-        before = factor.rank
-        cov_with_old = np.concatenate([S, cov_with_old], axis=1)
+        rotated = len(self.rotations.get(family, ()))
+        old = max(factor.rank, rotated)
         rows, chosen = factor.extend(cov_with_old, cov_new, (self.fixed or {}).get(self.steps))
         if self.fixed is not None:
             self.fixed.setdefault(self.steps, chosen)
+        fresh = max(factor.rank - old, 0)
+        self.dimensions.setdefault(family, np.zeros(0, int))
+        if fresh:
+            self.blocks[family].append(chosen.axes if len(chosen.axes) == fresh else np.eye(fresh))
+            new = np.arange(self.used, self.used + fresh)
+            self.dimensions[family] = np.append(self.dimensions[family], new)
+            self.used += fresh
+        # Pilot runs record how variables were drawn, for the axes of the runs after them.
+        if self.trails is not None:
+            trail = self.trails.setdefault(family, Trail())
+            trail.rows.append(rows)
+            trail.axes.append(chosen.axes)
+            trail.steps += [self.steps] * len(chosen.axes)
         self.steps += 1
-        fresh = factor.rank - before
-        self.blocks[family].append(chosen.axes)
-        new = np.arange(self.used, self.used + fresh)
-        self.dimensions[family] = np.append(self.dimensions[family], new)
-        self.used += fresh
-        return self.rotate(family, rows)
+        return self.rotate(family, rows, rotated)
 
-    def rotate(self, family: Family, rows: np.ndarray) -> np.ndarray:
-        """Return [S L Q] from the rows [S L]."""
-        loadings = rows.copy()
-        stop = rows.shape[1]
-        for block in reversed(self.blocks[family]):
-            start = stop - len(block)
+    def rotate(self, family: Family, rows: np.ndarray, rotated: int) -> np.ndarray:
+        """Return L Q up to its last nonzero column; the first `rotated` rows of Q are the rotation."""
+        width = min(rotated, rows.shape[1])
+        if rotated and not self.blocks[family]:
+            return rows @ self.rotations[family][:width, : self.widths[family][width]]
+        loadings = np.empty((len(rows), len(self.dimensions[family])))
+        if rotated:
+            np.matmul(rows[:, :width], self.rotations[family][:width], out=loadings[:, :rotated])
+        start = rotated
+        for block in self.blocks[family]:
+            stop = start + len(block)
             np.matmul(rows[:, start:stop], block, out=loadings[:, start:stop])
-            stop = start
+            start = stop
         return loadings
 
 

@@ -48,7 +48,7 @@ recursion       cores that are each a sampled factor times the core before, plus
                 sequence of these, and *states* are the numbers that its loop keeps at each point
 repeat, chunk   an independent randomisation of the points; repeats, or points of one, for one thread
 loadings        M in z = M u, where u are the coordinates of the points and z the variables
-directions      what all variables of a family have in common; they get the first, most even dimensions
+pilot run       a small run that finds the principal axes, which get the most even dimensions
 heavy point     a point that contributes much of a second moment: a rare event, or a heavy tail
 
 A GRU from program to number
@@ -62,7 +62,7 @@ A GRU from program to number
 3. `schedule` takes r_t off as a factor, so both vectors have the core h. It finds that the cores are a
    recursion (`recursions.find_recursions`): each has new parts and z_t times the core before it.
 4. `tables.Tables.recorded` puts one step on the tape. When it runs, `variables.Numbers` gives means and data,
-   and common directions of the update gates, and `tables.Moments` goes through the stages. For t:
+   a pilot run the principal axes of the update gates, and `tables.Moments` goes through the stages. For t:
    a. The covariances of the variables in z_t, r_t and e_t with all before them: var_W E[h h'] of cores that
       are known, times E[r r'], plus those of data and biases.
    b. E[e_t e'] and E[r_t r'] in closed form or by Hermite series.

@@ -18,6 +18,7 @@ from netsor.errors import LimitError
 from netsor.expect.points.landmark_loadings import LandmarkLoadings
 from netsor.expect.points.loadings import Loadings, Noise
 from netsor.expect.points.normal import BLOCK_DIMENSIONS
+from netsor.expect.points.principal_axes import LARGEST_ROTATION
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, subtrees
@@ -65,6 +66,7 @@ class Needs:
         largest = max(max(f.size, f.atoms) for f in families)
         moments = sum(f.atoms**2 for f in families) + sum(g.size**2 for g in groups)
         covariances = sum(f.size**2 for f in families if not f.drawn)
+        rotations = [n**2 for n in drawn if n <= LARGEST_ROTATION]
         series = 256 * sum(f.atoms for f in families)
         new_cores = [step.core for step in schedule.steps if step.core]
         rows = [core.parts_of_input * core.parts.stop for core in new_cores]
@@ -74,10 +76,11 @@ class Needs:
         values = sum(schedule.pools) + states + schedule.alive + 4 * inputs + sum(drawn)
         tables = moments + covariances + 2 * sum(n**2 for n in drawn) + series + 12 * inputs * largest
         tables += 2 * weights
+        rotating = 2 * sum(rotations) + 8 * max(rotations, default=0)
         # Objects of Python: the program, expressions, and points while they are made.
         objects = 2**20 + 2**16 * len(schedule.steps)
         return cls(
-            fixed=objects + schedule.bytes + 2 * result,
+            fixed=objects + schedule.bytes + FLOAT * rotating + 2 * result,
             repeat=FLOAT * tables,
             assembly=FLOAT * (moments + covariances) + 6 * result,
             point=FLOAT * values + 4 * -(-sum(drawn) // BLOCK_DIMENSIONS),
@@ -137,6 +140,17 @@ class Workspace:
         size = min(points, max(LEAST_CHUNK, -(-points // 4)))
         return cls(1, size, table, -(-points // size))
 
+    @classmethod
+    def of_pilot(cls, points: int, needs: Needs) -> Workspace:
+        """Return small chunks whose size does not depend on memory or repeats.
+
+        The pilot run determines the axes of all other runs, so its sums must always be the same.
+        """
+        fewest, chunk_bytes, least_table = 64, 2**19, 2**13
+        size = min(points, chunk_bytes // needs.point)
+        size = max(size - size % fewest, min(points, fewest))
+        return cls(1, size, max(needs.least, least_table), -(-points // size))
+
 
 # Values
 
@@ -159,7 +173,7 @@ class PointChunk:
         points: slice,
         table: int,
     ) -> None:
-        self.schedule, self.numbers, self.heavy, self.table = schedule, numbers, drawing.shared.heavy, table
+        self.schedule, self.numbers, self.heavy, self.table = schedule, numbers, drawing.heavy, table
         self.repeats, self.products = repeats, [table[repeats] for table in products]
         members, count = repeats.stop - repeats.start, points.stop - points.start
         self.noise = Noise(drawing.points[repeats], [x.dimensions for x in loadings[repeats]], points)
@@ -208,7 +222,7 @@ class PointChunk:
         """Compute a row of sampled values in a pool, and note its heavy points."""
         pool = self.pools[number]
         pool[:, row.rows] = self._product(row, pool)
-        if row.exprs:
+        if self.heavy is not None and row.exprs:
             key = self.schedule.together[number], (number, row.rows.start)
             self.heavy.add(key, row.exprs, pool[:, row.rows], lambda: self._further(row, pool))
 

@@ -25,6 +25,7 @@ from netsor.errors import LimitError
 from netsor.expect.points.landmark_loadings import Landmarks
 from netsor.expect.points.loadings import FixedChoices, Loadings, Noise
 from netsor.expect.points.normal import NormalPoints
+from netsor.expect.points.principal_axes import PrincipalAxes
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Expr, Ref, refs
@@ -177,8 +178,8 @@ class SharedState:
     fixed      pivots and axes of the first call, by seed and number of points; None if each call chooses
     landmarks  which inputs are landmarks, if the others are drawn given these
     dropped    for each pair of inputs, the covariance that landmarks leave out
-    components by family, the principal components of what its variables have in common
-    models     by function, |mean| and variance, a Hermite series for many variables, or None
+    axes       the principal axes that the pilot run finds
+    models     by function, a Hermite series for many variables, and the largest |mean| and variance of these
     arrays     large arrays that one run passes to the next
     heavy      the weights of the heaviest points
     """
@@ -186,8 +187,8 @@ class SharedState:
     fixed: dict[tuple[Any, int], FixedChoices] | None = None
     landmarks: Landmarks | None = None
     dropped: Any = 0.0
-    components: dict[int, np.ndarray] = field(default_factory=dict)
-    models: dict[Any, Any] = field(default_factory=dict)
+    axes: PrincipalAxes | None = None
+    models: dict[Expr, Any] = field(default_factory=dict)
     arrays: dict[Any, np.ndarray] = field(default_factory=dict)
     heavy: HeavyPoints = field(default_factory=HeavyPoints)
 
@@ -209,8 +210,8 @@ class SharedState:
 class Drawing:
     """The points of some repeats in a run, and the samples of each family as they grow.
 
-    dimensions   the expected number of dimensions of the points, or 0
-    advance      called after each stage, with the work of that stage
+    advance  called after each stage, with the work of that stage
+    heavy    the weights of the heaviest points; None in a pilot run, which has too few points to judge
     """
 
     def __init__(
@@ -219,13 +220,18 @@ class Drawing:
         count: int,
         repeats: range,
         shared: SharedState,
-        dimensions: int,
-        advance: Callable[..., None],
+        advance: Callable[..., None] = lambda work: None,
+        is_pilot: bool = False,
     ) -> None:
-        self.count, self.shared, self.advance = count, shared, advance
+        self.seed, self.count, self.repeats, self.shared, self.advance = seed, count, repeats, shared, advance
+        self.heavy = None if is_pilot else shared.heavy
         self.loadings: list[Loadings] = []
         self.noise: Noise | None = None
-        self.points = [NormalPoints(count, (seed, k), dimensions=dimensions) for k in repeats]
+        self.begin(0)
+
+    def begin(self, dimensions: int) -> None:
+        """Make points; `dimensions` is the expected number of them."""
+        self.points = [NormalPoints(self.count, (self.seed, k), dimensions=dimensions) for k in self.repeats]
 
     @property
     def dimensions(self) -> int:
@@ -352,7 +358,8 @@ def values(r: Recorder, atoms: Atoms) -> Asking:
             return product(reaching(a) if moved else a for a, moved in zip(given, is_sampled, strict=True))
 
         value, exprs = product(given), [atom.expr for atom in atoms]
-        drawing.shared.heavy.add((atoms, 0), exprs, value, further, atoms in plan.squared)
+        assert drawing.heavy is not None
+        drawing.heavy.add((atoms, 0), exprs, value, further, atoms in plan.squared)
         return value
 
     step = r.tape.call(run, (drawing_leaf(r), *arrays.values()), shape, np.float64)

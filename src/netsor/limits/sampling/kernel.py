@@ -203,19 +203,9 @@ class Repeats:
         """Return the kernel of the first repeat, with exact steps perturbed by their error bounds."""
         # Repeat 0 has the same points as in the run to compare with: the difference is not sampling noise.
         recording = self.recording(points)
-        values = {**given, DRAWING: self._drawing(points, range(1), shared)}
+        drawing = Drawing(self.options.seed, points, range(1), shared)
+        values = {**given, DRAWING: drawing}
         return on_numpy.run(recording, values, self.options.dtype, 1, lambda: None, probe)[0]
-
-    def _drawing(
-        self,
-        points: int,
-        numbers: range,
-        shared: SharedState,
-        advance: Callable[..., None] = lambda work: None,
-    ) -> Drawing:
-        # With landmarks, points must not depend on how many other inputs there are.
-        dimensions = self.tables.rows if self.tables is not None and shared.landmarks is None else 0
-        return Drawing(self.options.seed, points, numbers, shared, dimensions, advance)
 
     def runs(self, given: Values, points: int, numbers: range, shared: SharedState) -> Iterator[np.ndarray]:
         """Yield results `(repeats, ...)` of equal chunks of repeats; drop the surplus of the last chunk.
@@ -233,7 +223,7 @@ class Repeats:
             for first in range(0, len(numbers), size):
                 # All chunks have the recorded number of repeats, so the last one may compute too many.
                 chunk = range(numbers.start + first, numbers.start + first + size)
-                drawing = self._drawing(points, chunk, shared, advance)
+                drawing = Drawing(self.options.seed, points, chunk, shared, advance)
                 value = recording.run({**given, DRAWING: drawing}, self.options)
                 self.dimensions = drawing.dimensions
                 advance(work=reading)

@@ -21,6 +21,7 @@ from netsor.expect.hermite import expansion as hermite
 from netsor.expect.hermite.mehler import pair_sum
 from netsor.expect.points.landmark_loadings import LandmarkLoadings
 from netsor.expect.points.loadings import Loadings
+from netsor.expect.points.principal_axes import PrincipalAxes
 from netsor.lang.analysis import has_user_function
 from netsor.lang.expr import Expr
 from netsor.limits.error_probes import Probe
@@ -101,12 +102,32 @@ class Tables:
                     r.notes.inexact |= kind.is_inexact
 
         def run(probe: Probe | None, drawing: Drawing, numbers: Numbers) -> Moments:
-            return Moments(r, self.schedule, numbers, drawing, self.workspace(drawing.count), probe)
+            shared = drawing.shared
+            if shared.axes is None and shared.landmarks is None:
+                shared.axes = self._pilot(r, drawing, numbers)
+            # With landmarks there are no axes: they would depend on the other inputs of the call.
+            axes = shared.axes if shared.landmarks is None else None
+            drawing.begin(axes.dimensions if axes else 0)
+            workspace = self.workspace(drawing.count)
+            return Moments(r, self.schedule, numbers, drawing, axes, workspace, probe)
 
         arrays = (drawing_leaf(r), numbers_of(r, self.schedule.families, self.schedule.groups))
         step = r.tape.call(partial(run, None), arrays, (), np.float64, bound=run)
         r.tape.costs[step.step] = r.samples.repeats * r.samples.points * self.schedule.work
         return RecordedTables(r, self.schedule, step)
+
+    def _pilot(self, r: Recorder, drawing: Drawing, numbers: Numbers) -> PrincipalAxes:
+        """Return the principal axes of the sampled variables, from a small run.
+
+        The pilot run has points that no repeat uses. Its result determines all other samples, so it must not
+        depend on memory or threads: it always adds up the same chunks.
+        """
+        points, repeat = min(drawing.count, 2**9), 2**31  # no repeat of a call has this number
+        pilot = Drawing(drawing.seed, points, range(repeat, repeat + 1), drawing.shared, is_pilot=True)
+        workspace = Workspace.of_pilot(points, self.needs)
+        trails = Moments(r, self.schedule, numbers, pilot, None, workspace).trails
+        assert trails is not None
+        return PrincipalAxes.of(trails)
 
 
 @dataclass(frozen=True)
@@ -155,9 +176,11 @@ def _threads(workers: int) -> Iterator[Executor]:
 class Moments:
     """E[h h'] for the vectors of a schedule: `block(h, h', ...)`.
 
+    axes          the principal axes from the pilot run; None in that run, and with landmarks
     covariances   by family that is not drawn, of its variables: (repeats, variables, variables)
     products      by family, E of products of two exact atoms: (repeats, atoms, atoms)
     cores         by group, the second moments of its cores: (repeats, cores, cores)
+    trails        by family, how its variables were drawn; a pilot run only
     """
 
     def __init__(
@@ -166,10 +189,12 @@ class Moments:
         schedule: Schedule,
         numbers: Numbers,
         drawing: Drawing,
+        axes: PrincipalAxes | None,
         workspace: Workspace,
         probe: Probe | None = None,
     ) -> None:
         self.r, self.schedule, self.numbers, self.drawing = r, schedule, numbers, drawing
+        self.may_learn = axes is None  # without a pilot run before, this run finds the series that serve many
         self.probe = probe
         repeats, zeros = len(drawing.points), drawing.shared.zeros
 
@@ -185,19 +210,22 @@ class Moments:
         self.cores = square_tables("cores", [g.size for g in schedule.groups])
         self.series: dict[Kind, hermite.Series] = {}
         with _threads(workspace.threads) as self.threads:
-            loadings = self._fill(workspace)
+            loadings = self._fill(workspace, axes)
         for points, used in zip(drawing.points, loadings, strict=True):
             points.used = used.used
+        self.trails = loadings[0].trails
         for kept in loadings:
             if isinstance(kept, LandmarkLoadings):
                 drawing.shared.dropped = np.maximum(drawing.shared.dropped, kept.dropped)
         # The tables of second moments stay, because blocks are read from them; everything else can go.
         self.covariances, self.series = [], {}
 
-    def _fill(self, workspace: Workspace) -> list[Loadings] | list[LandmarkLoadings]:
+    def _fill(
+        self, workspace: Workspace, axes: PrincipalAxes | None
+    ) -> list[Loadings] | list[LandmarkLoadings]:
         """Go through the stages of the schedule; return the loadings of the sampled variables."""
         schedule, drawing = self.schedule, self.drawing
-        loadings = self._loadings()
+        loadings = self._loadings(axes)
         # Equal ranges of repeats for the threads; with one repeat, its chunks of points are the jobs.
         repeats, size = len(drawing.points), workspace.points
         bounds = np.linspace(0, repeats, min(workspace.threads, repeats) + 1, dtype=int)
@@ -213,32 +241,17 @@ class Moments:
             drawing.advance(work=sum(map(schedule.work_of, steps)))
         return loadings
 
-    def _loadings(self) -> list[Loadings] | list[LandmarkLoadings]:
-        shared, points, features = self.drawing.shared, self.drawing.points, self.numbers.features
-        drawn = [k for k, family in enumerate(self.schedule.families) if family.drawn]
+    def _loadings(self, axes: PrincipalAxes | None) -> list[Loadings] | list[LandmarkLoadings]:
+        shared, families = self.drawing.shared, self.schedule.families
         if shared.landmarks is not None:
-            needed = [F if k in drawn else F[:, :0] for k, F in enumerate(features)]
-            return [LandmarkLoadings(shared.landmarks, needed) for _ in points]
-        common = {family: self._common_directions(family) for family in drawn}
+            return [LandmarkLoadings(shared.landmarks, self.numbers.features) for _ in self.drawing.points]
+        sizes = dict(enumerate(f.size for f in families))
         # Several repeats run on threads of their own; a single one divides its linear algebra instead.
-        threads = self.threads if len(points) == 1 else None
-        return [Loadings(common, 0, shared.fixed_choices(p), threads) for p in points]
-
-    def _common_directions(self, family: int) -> np.ndarray:
-        """Return what the variables of a family have in common through the inputs: (variables, directions).
-
-        These are loadings F Q of the principal components of F, where F F^T is the covariance from the
-        inputs. An orthogonal Q leaves C - F Q Q^T F^T positive, whatever the components are.
-        """
-        F, components = self.numbers.features[family], self.drawing.shared.components
-        if family not in components:
-            # Numbers that are not finite are refused when they are drawn.
-            left, deviations, _ = np.linalg.svd(F if np.isfinite(F).all() else F[:, :0], full_matrices=False)
-            # A fifth of the variance, hence at most five: Sobol points are even in few dimensions at a time.
-            components[family] = left[:, deviations**2 > 0.2 * np.sum(deviations**2)]
-        Q, R = np.linalg.qr(F.T @ components[family])
-        # With this sign, F Q is a smooth function of F F^T.
-        return F @ (Q * np.where(np.diagonal(R) < 0, -1.0, 1.0))
+        threads = self.threads if len(self.drawing.points) == 1 else None
+        return [
+            Loadings(axes, 0, axes is None, shared.fixed_choices(points), sizes, threads)
+            for points in self.drawing.points
+        ]
 
     def _advance(
         self,
@@ -417,15 +430,24 @@ class Moments:
         return hermite.concat([settled(atom, series) for series in repeats], axis=0)
 
     def _model(self, atom: Atom, mean: np.ndarray, variance: np.ndarray) -> hermite.Series | None:
-        """Return a series at larger means and variances, whose quadrature rule serves many variables."""
-        # Powers of 2 serve later variables too, and rarely depend on which repeats are computed together.
-        m, q = (2.0 ** np.ceil(np.log2(x)) if x > 0 else 0.0 for x in (np.abs(mean).max(), variance.max()))
-        models, key = self.drawing.shared.models, (atom.body, m, q)
-        if key not in models:
-            law = np.array([-m, 0.0, m]), np.full(3, q)
-            trusted, fn = self._is_trusted(atom, *law), callable_of(atom, {}, 0)
-            models[key] = settled(atom, _long_enough(fn, *law, (), True)) if trusted else None
-        return models[key]
+        """Return a series at larger means and variances, whose quadrature rule serves many variables.
+
+        The pilot run finds it, at means and variances half as large again: later ones may be larger.
+        """
+        models = self.drawing.shared.models
+        largest = float(np.abs(mean).max()), float(variance.max())
+        model, bounds = models.get(atom.body, (None, (-1.0, -1.0)))
+        if model is not None and largest[0] <= bounds[0] and largest[1] <= bounds[1]:
+            return model
+        if not self.may_learn:
+            return None
+        m, q = (1.5 * max(a, b, 0.0) for a, b in zip(largest, bounds, strict=True))
+        law = np.array([-m, 0.0, m]), np.full(3, q)
+        if not self._is_trusted(atom, *law):
+            return None
+        model = _long_enough(callable_of(atom, {}, 0), *law, (), True)
+        models[atom.body] = settled(atom, model), (m, q)
+        return model
 
     def _is_trusted(self, atom: Atom, mean: np.ndarray, variance: np.ndarray) -> bool:
         """Return whether equal steps see all of f; a user's function must agree with a search, once."""

@@ -415,8 +415,11 @@ class Numbers:
         variances, vectors = np.linalg.eigh(self._covariance(columns, count))
         root = vectors * np.sqrt(np.clip(variances, 0.0, None))
         scaled = [np.sqrt(self._values["var", m] / x.shape[1]) * x for m, x in data.items()]
-        # No rotation to fewer columns: with landmarks, a row must not depend on the inputs of other rows.
-        return np.concatenate([*scaled, coefs @ root], axis=1)
+        features = np.concatenate([*scaled, coefs @ root], axis=1)
+        # F F^T = R^T R for F^T = Q R, so R^T has the same inner products with at most `family.size` columns.
+        if features.shape[1] > family.size:
+            features = np.asarray(np.linalg.qr(features.T, mode="r")).T
+        return features
 
     def _covariance(self, columns: dict[str, np.ndarray], count: int) -> np.ndarray:
         """Return the covariance of the random vectors of a family, `(count, count)`."""
