@@ -61,6 +61,14 @@ def test_any_tiling_gives_one_positive_matrix(name: str, tmp_path: Path) -> None
     assert np.linalg.eigvalsh(made[3])[0] > -1e-12 * scale
 
 
+def test_any_tiling_with_more_dimensions_than_variables(tmp_path: Path) -> None:
+    x, made = np.random.default_rng(5).standard_normal((8, 3, 60)), []
+    for tile in (2, 8):
+        K = ns.kernel(NETWORKS["gru"], points=2**6, repeats=2)
+        made.append(ns.gp.store(K, x, tmp_path / f"{tile}.zarr", tile=tile, landmarks=3).read())
+    np.testing.assert_allclose(made[0], made[1], rtol=0, atol=1e-9 * np.abs(made[1]).max())
+
+
 @pytest.mark.parametrize("landmarks", [2, 6])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_errors_cover(name: str, landmarks: int, tmp_path: Path) -> None:

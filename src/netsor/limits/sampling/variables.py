@@ -415,11 +415,9 @@ class Numbers:
         variances, vectors = np.linalg.eigh(self._covariance(columns, count))
         root = vectors * np.sqrt(np.clip(variances, 0.0, None))
         scaled = [np.sqrt(self._values["var", m] / x.shape[1]) * x for m, x in data.items()]
-        features = np.concatenate([*scaled, coefs @ root], axis=1)
-        # F F^T = R^T R for F^T = Q R, so R^T has the same inner products with at most `family.size` columns.
-        if features.shape[1] > family.size:
-            features = np.asarray(np.linalg.qr(features.T, mode="r")).T
-        return features
+        # Features stay as they are: a rotation to fewer columns would mix rows, and tiles of a store with
+        # landmarks would no longer belong to one matrix.
+        return np.concatenate([*scaled, coefs @ root], axis=1)
 
     def _covariance(self, columns: dict[str, np.ndarray], count: int) -> np.ndarray:
         """Return the covariance of the random vectors of a family, `(count, count)`."""
