@@ -115,11 +115,22 @@ class SteepRounding:
     units: float
 
     def __call__(self, probe: Probe, cov: Array, distinct: Array, q1: Array, q2: Array) -> Array:
+        count, perturbed = cov.shape[1], np.empty_like(cov)
+        step = max(1, 2**15 * count // max(1, cov.size))  # rows whose temporary arrays fit into the cache
+        for start in range(0, count, step):
+            rows = slice(start, start + step)
+            # An array without this axis is the same for all rows.
+            arrays = (
+                x[:, rows] if np.ndim(x) > 1 and x.shape[1] == count else x for x in (cov, distinct, q1, q2)
+            )
+            perturbed[:, rows] = self._perturbed(probe, *arrays)
+        return perturbed
+
+    def _perturbed(self, probe: Probe, cov: Array, distinct: Array, q1: Array, q2: Array) -> Array:
         cov = self.parallel(cov, q1, q2)
         noise = probe.noise(cov)
         noise = np.abs(noise) if probe.is_random else noise
-        cov *= 1.0 - noise * distinct * (self.units * float(np.finfo(cov.dtype).eps))
-        return cov
+        return cov * (1.0 - noise * distinct * (self.units * float(np.finfo(cov.dtype).eps)))
 
 
 def _with_rounding(r: Recorder, c: Component, law: tuple[Any, ...]) -> tuple[Any, ...]:
