@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
@@ -165,8 +164,8 @@ class Truth:
         gap = 2 * REACH / cells * np.arange(-cells, cells + 1)
         k = np.exp(-c * gap**2 / (2 * (1 - c * c))) / (2 * np.pi * np.sqrt(1 - c * c))
         size = next_fast_len(2 * cells + 1, real=True)  # what it wraps around is not read
-        spectra: Any = rfft(np.stack([right, k]), size)
-        convolved: Any = irfft(spectra[0] * spectra[1], size)
+        masses, kernel = (np.asarray(rfft(x, size)) for x in (right, k))
+        convolved = np.asarray(irfft(masses * kernel, size))
 
         return float(left @ convolved[cells : 2 * cells + 1])
 

@@ -91,6 +91,7 @@ def test_rows_have_the_names_and_targets_of_both_sizes(harness: Any) -> None:
     assert all(c.peer in (*harness("sides").SIDES, None) for c in full)
 
 
+@pytest.mark.slow
 def test_two_processes_agree_on_the_same_inputs(harness: Any) -> None:
     case = harness("cases").transformer(2, 3, 1)
     pythons = dict.fromkeys(("plain", "netsor"), Path(sys.executable))
@@ -135,6 +136,7 @@ def test_targets(harness: Any) -> None:
     assert run.met(case, 6.0, 150.0) is False
 
 
+@pytest.mark.slow
 def test_the_command(harness: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     run = harness("run")

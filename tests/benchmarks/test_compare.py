@@ -18,6 +18,7 @@ def compare(monkeypatch: pytest.MonkeyPatch) -> Any:
     return import_module("compare")
 
 
+@pytest.mark.slow
 def test_the_command(compare: Any, tmp_path: Path) -> None:
     """This checkout beside itself: the same values, and three ratios for each row."""
     out = tmp_path / "table.md"

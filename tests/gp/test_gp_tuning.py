@@ -222,6 +222,7 @@ def test_inputs_of_zeros_are_tuned() -> None:
     assert found.value > found.start
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::netsor.errors.NetsorWarning")
 def test_searches_of_sampled_kernels_repeat() -> None:
     K, x = SAMPLED["gru"]

@@ -42,9 +42,11 @@ def every_reading(program: ns.Program) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        nested(5000),
+        pytest.param(nested(5000), marks=pytest.mark.slow),
         HEAD + "y := " + " + ".join(["tanh(x0)"] * 5000) + "\nOutput v^T y / sqrt(n)\n",
-        HEAD + "y := tanh(" + "-" * 5000 + "x0)\nOutput v^T y / sqrt(n)\n",
+        pytest.param(
+            HEAD + "y := tanh(" + "-" * 5000 + "x0)\nOutput v^T y / sqrt(n)\n", marks=pytest.mark.slow
+        ),
         HEAD + "y := tanh(" + "(" * 5000 + "x0" + ")" * 5000 + ")\nOutput v^T y / sqrt(n)\n",
         lines("tanh(x)", 2000),
         lines("x + tanh(x)", 500).replace("Output", "# a skip connection in every line\nOutput"),
@@ -55,6 +57,7 @@ def test_depth_is_no_limit(text: str) -> None:
     every_reading(ns.parse(text))
 
 
+@pytest.mark.slow
 def test_a_long_rnn_is_read_and_simulated() -> None:
     x = np.random.default_rng(0).standard_normal((3000, 2))
     program = ns.program(ns.zoo.simple_rnn(), x)

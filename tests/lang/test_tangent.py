@@ -253,7 +253,10 @@ def test_a_derivative_of_ones_own_is_used_and_checked() -> None:
         ns.ntk(ns.zoo.mlp(1, lambda h: ns.nonlin(swish, h, derivative=(swish, swish))))(x)
 
 
-@pytest.mark.parametrize("frequency", [1.0, 10.0, pytest.param(150.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "frequency",
+    [1.0, pytest.param(10.0, marks=pytest.mark.slow), pytest.param(150.0, marks=pytest.mark.slow)],
+)
 def test_the_error_of_differences_counts(frequency: float) -> None:
     """The slope of a wave that differences follow well, hardly, and not at all."""
     x = np.random.default_rng(1).standard_normal((4, 3))
@@ -275,9 +278,11 @@ def spike(width: float) -> Callable[[np.ndarray], np.ndarray]:
     "fn",
     [
         lambda t: np.sqrt(np.abs(np.asarray(t))),  # E[f'^2] is infinite
-        lambda t: np.abs(np.asarray(t)) ** 0.9,  # half of the step leaves more than half of the error
-        spike(1e-3),
-        spike(1e-4),
+        pytest.param(  # half of the step leaves more than half of the error
+            lambda t: np.abs(np.asarray(t)) ** 0.9, marks=pytest.mark.slow
+        ),
+        pytest.param(spike(1e-3), marks=pytest.mark.slow),
+        pytest.param(spike(1e-4), marks=pytest.mark.slow),
     ],
 )
 def test_differences_that_do_not_settle_are_refused(fn: Callable[[np.ndarray], np.ndarray]) -> None:
@@ -287,6 +292,7 @@ def test_differences_that_do_not_settle_are_refused(fn: Callable[[np.ndarray], n
             ns.ntk(net)(inputs)
 
 
+@pytest.mark.slow
 def test_differences_of_a_spike_that_is_wide_enough() -> None:
     """E[f'^2] of a Gaussian of width w in front of a line, by quadrature on its own scale."""
     w, q = 3e-3, 0.625

@@ -152,7 +152,7 @@ def own_sign(h: Any) -> Any:
         pytest.param(1, ns.sign, np.float64, id="1-sign"),
         pytest.param(3, ns.sign, np.float64, id="3-sign"),
         pytest.param(3, ns.sign, np.float32, id="3-sign-float32"),
-        pytest.param(1, own_sign, np.float64, id="1-own"),
+        pytest.param(1, own_sign, np.float64, id="1-own", marks=slow),
         pytest.param(1, own_sign, np.float32, id="1-own-float32", marks=slow),
         pytest.param(3, own_sign, np.float64, id="3-own", marks=slow),
         pytest.param(3, own_sign, np.float32, id="3-own-float32", marks=slow),

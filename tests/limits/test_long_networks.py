@@ -38,7 +38,7 @@ def by_hand(x: np.ndarray, y: np.ndarray) -> float:
     return float(c)
 
 
-@pytest.mark.parametrize("length", [1, 100, 2000])
+@pytest.mark.parametrize("length", [1, 100, pytest.param(2000, marks=pytest.mark.slow)])
 def test_the_last_state_of_a_long_sentence(length: int) -> None:
     x, y = rng.standard_normal((2, length, 3))
     limit = sys.getrecursionlimit()
@@ -48,7 +48,11 @@ def test_the_last_state_of_a_long_sentence(length: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "net", [ns.zoo.mlp(depth=1500), ns.zoo.resnet(depth=1500, var_w=1e-3)], ids=["mlp", "resnet"]
+    "net",
+    [
+        pytest.param(ns.zoo.mlp(depth=1500), id="mlp"),
+        pytest.param(ns.zoo.resnet(depth=1500, var_w=1e-3), id="resnet", marks=pytest.mark.slow),
+    ],
 )
 def test_deep_networks(net: ns.Network) -> None:
     K = ns.kernel(net)(rng.standard_normal((2, 3)))

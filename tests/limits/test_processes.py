@@ -77,7 +77,9 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(
+    "name", ["tiles", *(pytest.param(n, marks=pytest.mark.slow) for n in CALLS if n != "tiles")]
+)
 def test_an_interrupt_stops_it(name: str) -> None:
     code = LONG.format(call=CALLS[name])
     run = subprocess.Popen(

@@ -426,6 +426,7 @@ def test_strict_arrays():
         np.testing.assert_allclose(np.asarray(value), truth, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_jit_and_gradient():
     jax = pytest.importorskip("jax")
     jax.config.update("jax_enable_x64", True)

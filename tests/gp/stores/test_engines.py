@@ -129,6 +129,7 @@ def test_a_killed_worker_is_replaced(tmp_path: Path, wanted: np.ndarray) -> None
     np.testing.assert_array_equal(ns.gp.Store(path).read(), wanted)
 
 
+@pytest.mark.slow
 def test_workers_end_with_the_run(tmp_path: Path) -> None:
     path = tmp_path / "K.zarr"
     with storing(path, "2") as run:
@@ -146,7 +147,8 @@ PLANTED = (
 HIDDEN = ("cloudpickle", "json", "netsor", "numpy", "pickle", "zarr", "zlib")
 
 
-@pytest.mark.parametrize("flag", ["-P", pytest.param("-I", marks=slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("flag", ["-P", "-I"])
 def test_workers_import_nothing_that_hides_a_package(flag: str, tmp_path: Path) -> None:
     """Flags go on to workers: the current folder is for the network alone, whose own modules are there."""
     (tmp_path / "own.py").write_text("import numpy as np\n\n\ndef act(x):\n    return np.minimum(x, 1.0)\n")
@@ -166,6 +168,7 @@ def test_workers_import_nothing_that_hides_a_package(flag: str, tmp_path: Path) 
     assert not list(tmp_path.glob("*.ran"))
 
 
+@pytest.mark.slow
 def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
     """Its processes would run the script again."""
     script = tmp_path / "script.py"
@@ -210,6 +213,7 @@ def cluster(folder: Path, workers: int = 2) -> Iterator[tuple[str, subprocess.Po
             yield json.loads(file.read_text())["address"], scheduler, running
 
 
+@pytest.mark.slow
 def test_dask(tmp_path: Path, wanted: np.ndarray) -> None:
     """On a cluster; a worker is killed, the others go on."""
     path = tmp_path / "K.zarr"
@@ -242,6 +246,7 @@ def test_a_killed_scheduler(tmp_path: Path, wanted: np.ndarray) -> None:
     np.testing.assert_array_equal(ns.gp.Store(path).read(), wanted)
 
 
+@pytest.mark.slow
 def test_no_scheduler(tmp_path: Path) -> None:
     pytest.importorskip("distributed")
     with pytest.raises(DataError, match="Dask scheduler"):

@@ -81,6 +81,7 @@ def test_degenerate_kernels(case: str, options: dict[str, Any], tmp_path: Path) 
     assert abs(evidence.value - wanted) <= evidence.error + 1e-9 * abs(wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of Dask
 def test_solves_on_a_cluster(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed")

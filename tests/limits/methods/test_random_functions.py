@@ -45,12 +45,12 @@ def check(seed: int) -> None:
         assert "because" in found.explain(), rough.name
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0])
 def test_the_error_is_not_below_the_true_one(seed: int) -> None:
     check(seed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4, 200))
+@pytest.mark.parametrize("seed", range(1, 200))
 def test_the_error_is_not_below_the_true_one_in_any_case(seed: int) -> None:
     check(seed)

@@ -104,7 +104,7 @@ def test_two_sets_of_inputs(name: str) -> None:
     assert_close(jax.jit(kernel)(jax.numpy.asarray(x), jax.numpy.asarray(y)), kernel(x, y))
 
 
-@pytest.mark.parametrize("equal", [False, True])
+@pytest.mark.parametrize("equal", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_sequences_of_several_lengths(equal: bool) -> None:
     """Also with repeated tokens and a sequence of zeros."""
     kernel = ns.kernel(zoo.simple_rnn(var_b=0.3))
@@ -221,6 +221,7 @@ def test_tiles_of_large_kernels(name: str) -> None:
     assert_close(jax.jit(kernel)(array[:3], array[1:]), kernel(x[:3], x[1:]))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_tiles")
 def test_slopes_and_batches_of_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     net, x = TILED["cnn"]
