@@ -31,20 +31,21 @@ HOMES = {
     "from_torch": "pytorch",
     "report_laws": "report",
 }
-_EXTRAS = {"torch": "PyTorch", "jax": "JAX"}
 
 
 def __getattr__(name: str) -> Any:
     """Load each function at its first use, so that only the library in use is imported."""
     from importlib import import_module
 
+    libraries = {"torch": "PyTorch", "jax": "JAX"}
     if name in HOMES:
         try:
             return getattr(import_module(f"netsor.models.{HOMES[name]}"), name)
         except ModuleNotFoundError as error:
-            if error.name not in _EXTRAS:
+            if error.name not in libraries:
                 raise
             raise ModuleNotFoundError(
-                f"ns.{name} needs {_EXTRAS[error.name]}: pip install 'netsor[{error.name}]'", name=error.name
+                f"ns.{name} needs {libraries[error.name]}: pip install 'netsor[{error.name}]'",
+                name=error.name,
             ) from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,12 +23,6 @@ from netsor.models.values import Constant, OutputValue, Parameter, Traced, Value
 from netsor.progress import bar
 
 Parameters = dict[str, Parameter | Constant]
-SCALES = ("strict", "shrinking", "width")
-LEFT_OUT = (
-    "The tangent kernel leaves out {names}: trained parameters that begin as constants (gains of 1, biases "
-    "of 0) are constants of the limit."
-)
-MOVED = "The tangent kernel trains {names}, frozen in the model: a rate of 0 freezes a parameter."
 
 
 class Front(ABC):
@@ -76,7 +70,7 @@ class ModelNetwork(Network):
         output: int | None,
         check: bool = True,
     ) -> None:
-        if scales not in SCALES:
+        if scales not in ("strict", "shrinking", "width"):
             raise BuildError(
                 f"scales={scales!r}",
                 remedy='"shrinking": a power of the width that vanishes is kept as it is at the model\'s '
@@ -105,8 +99,18 @@ class ModelNetwork(Network):
         """Remark on parameters that the tangent kernel trains differently from the model's library."""
         constant = [row.name for row in self.rows if row.trained and row.law.is_constant]
         frozen = [row.name for row in self.rows if not row.trained and not row.law.is_constant]
-        texts = ((constant, LEFT_OUT), (frozen, MOVED))
-        return tuple(text.format(names=_listed(names)) for names, text in texts if names)
+        remarks = []
+        if constant:
+            remarks.append(
+                f"The tangent kernel leaves out {_listed(constant)}: trained parameters that begin as "
+                "constants (gains of 1, biases of 0) are constants of the limit."
+            )
+        if frozen:
+            remarks.append(
+                f"The tangent kernel trains {_listed(frozen)}, frozen in the model: a rate of 0 freezes a "
+                "parameter."
+            )
+        return tuple(remarks)
 
     def read(self, x: Any) -> list[Any]:
         """Read the model on one input; return its readouts."""

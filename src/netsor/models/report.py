@@ -9,16 +9,6 @@ from netsor.models.laws import MIXED, VALUES, Law, ParameterRow, shape_text
 from netsor.models.network import ModelNetwork
 from netsor.models.scalars import Size
 
-HEADER = ("parameter", "shape", "law", "became")
-SAME_LIMIT = (
-    "Hidden matrices and readouts that are not Gaussian (uniform, truncated) have the limit of Gaussian ones."
-)
-OWN_LAW = (
-    "{names}: not Gaussian, and taken for Gaussian of the same variance, an approximation: what meets "
-    "few inputs, or is added to a vector, keeps its own law at any width. Normal initialisers are exact."
-)
-NORMAL = ("normal", "given", "constant")  # laws that the program represents exactly
-
 
 @dataclass(frozen=True)
 class LawReport:
@@ -28,8 +18,8 @@ class LawReport:
     notes: tuple[str, ...]
 
     def __str__(self) -> str:
-        table = [HEADER, *self.rows]
-        sizes = [max(len(row[k]) for row in table) for k in range(len(HEADER))]
+        table = [("parameter", "shape", "law", "became"), *self.rows]
+        sizes = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = [
             "  ".join(cell.ljust(n) for cell, n in zip(row, sizes, strict=True)).rstrip() for row in table
         ]
@@ -54,15 +44,28 @@ def report_laws(net: ModelNetwork) -> LawReport:
         for row in net.rows
     )
     own_laws = [row.name for row in net.rows if _has_own_law(net, row)]
-    notes = (SAME_LIMIT, *([OWN_LAW.format(names=", ".join(own_laws))] if own_laws else []), *net.notes)
-    notes = (*notes, *net.tangent_remarks())
-    return LawReport(rows, (f"n = {widths[0]} is the model's own width.", *notes))
+    notes = [
+        f"n = {widths[0]} is the model's own width.",
+        "Hidden matrices and readouts that are not Gaussian (uniform, truncated) have the limit of Gaussian "
+        "ones.",
+    ]
+    if own_laws:
+        notes.append(
+            f"{', '.join(own_laws)}: not Gaussian, and taken for Gaussian of the same variance, an "
+            "approximation: what meets few inputs, or is added to a vector, keeps its own law at any width. "
+            "Normal initialisers are exact."
+        )
+    return LawReport(rows, (*notes, *net.notes, *net.tangent_remarks()))
 
 
 def _has_own_law(net: ModelNetwork, row: ParameterRow) -> bool:
     """Whether a non-Gaussian law affects the limit: it has order 1, and is of a vector or multiplies data."""
     law, widths = row.law, net.front.widths
-    if law.is_constant or law.source in (*NORMAL, MIXED, VALUES) or abs(law.exponent(widths)) > 0.02:
+    if (
+        law.is_constant
+        or law.source in ("normal", "given", MIXED, VALUES)
+        or abs(law.exponent(widths)) > 0.02
+    ):
         return False
     roles = {use.role for use in net.registry.uses.values() if use.parameter.name == row.name}
     return bool(roles & {"embedding", "vector"})

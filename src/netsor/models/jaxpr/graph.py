@@ -15,6 +15,7 @@ from jax.extend import core as jex
 
 from netsor.errors import BuildError, Place
 from netsor.models.axes import AxisFactor, WidthClass, finite
+from netsor.models.jaxpr.laws import CALLS
 from netsor.models.operations.elementwise import as_value, unary
 from netsor.models.operations.masks import NO_WIDTH, mask
 from netsor.models.operations.shapes import concatenate, reshape, slice_axis
@@ -23,20 +24,7 @@ from netsor.models.values import Constant, OutputValue, Value
 
 Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}
-CALLS = {
-    *(
-        "jit",
-        "pjit",
-        "closed_call",
-        "core_call",
-        "custom_jvp_call",
-        "custom_vjp_call",
-        "custom_vjp_call_jaxpr",
-    ),
-    *("remat", "remat2", "checkpoint"),
-}
 NAMED = {"relu": "relu", "silu": "silu", "swish": "silu", "softplus": "softplus"}
-NOT_THE_USERS = ("site-packages", "netsor/models/")
 UNROLLED = 10_000  # the most steps of an unrolled loop
 
 
@@ -104,7 +92,8 @@ def where(eqn: Any, outer: Where) -> Where:
     """The place of an equation: its name stack, its primitive, and the user's line."""
     info = eqn.source_info
     frames = info.traceback.frames if info.traceback else []  # the innermost first
-    mine = [f for f in frames if not any(part in f.file_name for part in NOT_THE_USERS)]
+    libraries = ("site-packages", "netsor/models/")
+    mine = [f for f in frames if not any(part in f.file_name for part in libraries)]
     place = outer.place
     if mine:
         file, line = mine[0].file_name, mine[0].line_num

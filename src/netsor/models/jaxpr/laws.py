@@ -16,18 +16,10 @@ from scipy.stats import truncnorm
 
 from netsor.models.laws import Law, measured_law
 
-MEASURED_MODELS = 4
-CALLS = {
-    "jit",
-    "pjit",
-    "closed_call",
-    "core_call",
-    "custom_jvp_call",
-    "custom_vjp_call",
-    "remat",
-    "checkpoint",
+CALLS = {  # primitives that call an inner jaxpr
+    *("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"),
+    *("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"),
 }
-UNCHANGED = {"reshape", "transpose", "convert_element_type", "broadcast_in_dim", "copy", "squeeze", "rev"}
 
 
 @dataclass(frozen=True)
@@ -62,7 +54,7 @@ def read_laws(init: Callable[[Any], Any]) -> tuple[dict[str, Law], Any]:
     values = run(closed.jaxpr, closed.consts, [UNKNOWN] * len(closed.jaxpr.invars))
     laws = {label(path): _law(value) for (path, _), value in zip(leaves, values, strict=True)}
     if any(law is None for law in laws.values()):
-        draws = [jax.tree_util.tree_leaves(init(jax.random.key(seed))) for seed in range(MEASURED_MODELS)]
+        draws = [jax.tree_util.tree_leaves(init(jax.random.key(seed))) for seed in range(4)]
         for k, (path, _) in enumerate(leaves):
             if laws[label(path)] is None:
                 laws[label(path)] = measured_law(
@@ -125,7 +117,7 @@ def _drawn(name: str, ins: list[Any]) -> Draw | None:
 
 def _affine(name: str, ins: list[Any]) -> Draw | Unknown:
     """Multiply a draw by numbers, or add numbers to it."""
-    if name in UNCHANGED:
+    if name in ("reshape", "transpose", "convert_element_type", "broadcast_in_dim", "copy", "squeeze", "rev"):
         return ins[0]
     if name == "neg":
         return ins[0].affine(-1.0)

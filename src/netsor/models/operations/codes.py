@@ -18,8 +18,6 @@ from netsor.models.operations.nodes import reshape_node
 from netsor.models.reader import Reader
 from netsor.models.values import Constant, Value
 
-MOST_CHANGE = 0.5  # of average products between the two widths; larger changes mean that there is no limit
-
 
 def width_of_code(c: Constant) -> int | None:
     """The axis along which the numbers vary, if it is the only width."""
@@ -41,7 +39,7 @@ def code(reader: Reader, c: Constant, axis: int) -> Value:
     n, shape = one.shape[-1], one.shape[:-1]
     products = [a.reshape(-1, a.shape[-1]) @ a.reshape(-1, a.shape[-1]).T / a.shape[-1] for a in (one, two)]
     change = float(np.abs(products[1] - products[0]).max() / np.abs(products[0]).max())
-    if change > MOST_CHANGE:
+    if change > 0.5:  # averages that change so much between two widths have no limit
         raise reader.refuse(
             f"numbers of shape {c.one.shape} differ along a width, and their average products change by "
             f"{change:.0%} from width {n} to {two.shape[-1]}",

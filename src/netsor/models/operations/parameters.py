@@ -43,18 +43,15 @@ def parameter_value(reader: Reader, p: Parameter) -> Value:
             f"the random parameter `{p.name}` of shape {tuple(s[0] for s in p.shape)} is used as a "
             "vector, but it "
             + (f"has {len(p.widths)} width dimensions" if not p.law.fan_in else "has the law of a matrix"),
-            _NO_VECTOR if len(p.widths) != 1 else f'Give laws={{"{p.name}": ns.Vector(var, mean)}}.',
+            "A random parameter without a width stays random in the limit, and the network is then no "
+            "Gaussian process. Make it a constant (a gain of 1, a bias of 0), let it grow with the width, or "
+            'condition on the numbers that the model itself has: laws={name: "values"}.'
+            if len(p.widths) != 1
+            else f'Give laws={{"{p.name}": ns.Vector(var, mean)}}.',
         )
     vector = _vector(reader, p)
     v = Value(p.stored, current_trace("a model").leaf(vector))
     return replace(_repeat_steps(v, p), scale=p.scale * law_scale(p, ONE))
-
-
-_NO_VECTOR = (
-    "A random parameter without a width stays random in the limit, and the network is then no Gaussian "
-    "process. Make it a constant (a gain of 1, a bias of 0), let it grow with the width, or condition on "
-    'the numbers that the model itself has: laws={name: "values"}.'
-)
 
 
 def check_law(reader: Reader, p: Parameter) -> None:

@@ -24,8 +24,6 @@ Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}
 NOT_THE_USERS = (os.path.dirname(str(torch.__file__)), "netsor/models/")
 EMPTY = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
-NORMALISING = {"aten.batch_norm.default", "aten.instance_norm.default"}
-RECURRENT = {"aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.rnn_relu.input"}
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
@@ -54,7 +52,8 @@ def export(model: Any, inputs: tuple[Any, ...]) -> Any:
 
 def _functional(exported: Any) -> Any:
     """Replace writes by new tensors: a write through a view changes all tensors that share the memory."""
-    recurrent = [n for n in exported.graph.nodes if str(n.target) in RECURRENT]
+    cells = {"aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.rnn_relu.input"}
+    recurrent = [n for n in exported.graph.nodes if str(n.target) in cells]
     for node in recurrent:
         _check_recurrent(node)
     if recurrent:
@@ -80,7 +79,7 @@ def _writes(exported: Any) -> list[Any]:
 
 def _is_write(node: Any) -> bool:
     """Whether an operation writes into a tensor; normalisations hide their updates of running statistics."""
-    if str(node.target) in NORMALISING:
+    if str(node.target) in ("aten.batch_norm.default", "aten.instance_norm.default"):
         running, training = node.args[3], node.args[5]
         return running is not None and bool(training)
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable

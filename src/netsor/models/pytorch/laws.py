@@ -21,8 +21,6 @@ from netsor.errors import BuildError
 from netsor.models.laws import MIXED, Law, ParameterRow, at_two_widths, measured_law
 from netsor.models.scalars import Size
 
-MEASURED_MODELS = 4
-
 
 @dataclass(frozen=True)
 class Fill:
@@ -43,8 +41,6 @@ class Fill:
 
 UNKNOWN = Fill(math.nan, math.nan, "unknown")
 IN_PARTS = Fill(math.nan, math.nan, MIXED)
-KEEPING = {"clamp_", "detach_", "requires_grad_", "set_", "data"}
-COPIES = {"_to_copy", "clone", "to", "detach", "alias", "contiguous"}
 
 
 def uniform(low: float, high: float) -> Fill:
@@ -88,7 +84,7 @@ class Recorder(TorchDispatchMode):
     def in_place(self, name: str, t: torch.Tensor, values: dict[str, Any]) -> Fill | None:
         """The law after an in-place operation."""
         old = self.of(t)
-        if name in KEEPING:
+        if name in ("clamp_", "detach_", "requires_grad_", "set_", "data"):
             return old
         fill = _filled(name, values)
         if fill is not None:
@@ -109,9 +105,15 @@ class Recorder(TorchDispatchMode):
 
     def functional(self, name: str, out: torch.Tensor, values: dict[str, Any]) -> Fill | None:
         """The law of a new tensor, such as torch.randn(...) * 0.02."""
-        fill = _NEW.get(name)
-        if fill is not None:
-            return fill
+        match name.removesuffix("_like"):
+            case "randn":
+                return Fill(0.0, 1.0, "normal")
+            case "rand":
+                return uniform(0.0, 1.0)
+            case "zeros":
+                return Fill(0.0, 0.0, "constant")
+            case "ones":
+                return Fill(1.0, 0.0, "constant")
         if name in ("full", "full_like", "new_full"):
             return Fill(float(values["fill_value"]), 0.0, "constant")
         source: Any = values.get("self")
@@ -119,7 +121,7 @@ class Recorder(TorchDispatchMode):
         old = self.of(source)
         if old is None or source is None:
             return None
-        if name in COPIES:
+        if name in ("_to_copy", "clone", "to", "detach", "alias", "contiguous"):
             return old
         if isinstance(number, torch.Tensor) and number.dim() == 0:
             number = float(number)
@@ -152,16 +154,6 @@ def _filled(name: str, values: dict[str, Any]) -> Fill | None:
     return None
 
 
-_NEW = {
-    "randn": Fill(0.0, 1.0, "normal"),
-    "randn_like": Fill(0.0, 1.0, "normal"),
-    "rand": uniform(0.0, 1.0),
-    "rand_like": uniform(0.0, 1.0),
-    "zeros": Fill(0.0, 0.0, "constant"),
-    "zeros_like": Fill(0.0, 0.0, "constant"),
-    "ones": Fill(1.0, 0.0, "constant"),
-    "ones_like": Fill(1.0, 0.0, "constant"),
-}
 _AFFINE: dict[str, Callable[[Fill, float], Fill]] = {
     "mul": lambda f, c: f.affine(c),
     "div": lambda f, c: f.affine(1 / c),
@@ -204,7 +196,7 @@ def built(make: Callable[[int], Any], width: int) -> tuple[Any, dict[str, Law]]:
             )
         laws = {name: _law(p, recorder.of(p)) for name, p in model.named_parameters()}
         if any(law is None for law in laws.values()):
-            models = [dict(make(width).named_parameters()) for _ in range(MEASURED_MODELS)]
+            models = [dict(make(width).named_parameters()) for _ in range(4)]
             for name in [name for name, law in laws.items() if law is None]:
                 values = np.concatenate([m[name].detach().double().numpy().ravel() for m in models])
                 laws[name] = measured_law(values)
