@@ -14,8 +14,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from netsor.build.source_lines import fail
-from netsor.errors import SimulationError
 from netsor.lang.blocks import Block, align
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Expr, Ref, refs, subtrees, transform
@@ -213,15 +211,3 @@ def _average(expr: Expr, values: Values) -> Block:
             return Block(np.vecdot(a, b) / a.shape[-1], rank)
     x = evaluate(expr, values)
     return Block(x.array.mean(axis=-1), x.rank)
-
-
-def check_finite(values: np.ndarray) -> None:
-    """Raise a SimulationError for NaN or infinity, with the usual causes."""
-    if not np.isfinite(values).all():
-        bad = np.argwhere(~np.isfinite(values))[0]
-        raise fail(
-            f"the simulation is not finite: sample {bad[0]}, output {bad[1]} is {values[tuple(bad)]}",
-            "A normalisation divides by zero (layernorm of a zero input, batchnorm of a batch whose members "
-            "are all equal), or a function overflows. Leave such inputs out, or normalise with an eps > 0.",
-            SimulationError,
-        )

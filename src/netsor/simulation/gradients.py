@@ -15,10 +15,8 @@ from typing import Any
 import numpy as np
 
 from netsor.build.network import Network
-from netsor.build.source_lines import fail
 from netsor.build.tangent_network import TangentNetwork
 from netsor.build.tangent_network import tangent as tangent_of
-from netsor.errors import SimulationError
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, Ref, subtrees
@@ -33,7 +31,7 @@ from netsor.lang.symbolic_derivatives import partial_derivatives
 from netsor.lang.types import A
 from netsor.simulation.forward import Values, forward
 from netsor.simulation.simulate import SimulationRun
-from netsor.simulation.weights import Weights, matrix_shape, refuse_memory
+from netsor.simulation.weights import Weights, failure, matrix_shape, refuse_memory
 
 Adjoints = dict[Any, np.ndarray]
 
@@ -136,12 +134,11 @@ class _Gradients:
             match s:
                 case Input(law=Embedding(matrix, data, aligned)):
                     x = evaluate(data, values)
-                    self.add_outer(matrix, adjoint, Block(x.array, x.rank - 1, True), aligned)
+                    self.multiply(matrix, adjoint, Block(x.array, x.rank - 1, True), aligned)
                 case Input():
                     self.of[s.name] = adjoint
                 case MatMul(matrix=matrix, operand=operand, aligned=aligned):
-                    self.add_outer(matrix, adjoint, values[operand], aligned)
-                    self.add(operand, self.back(matrix, adjoint, values[operand], aligned))
+                    self.multiply(matrix, adjoint, values[operand], aligned, operand)
                 case Moment():
                     n = evaluate(s.expr, values).array.shape[-1]
                     self.expression(s.expr, np.repeat(adjoint[..., None] / n, n, axis=-1))
@@ -166,28 +163,19 @@ class _Gradients:
         """Add to the adjoint of a variable."""
         self.adjoints[name] = self.adjoints.get(name, 0) + adjoint
 
-    def add_outer(self, matrix: str, delta: np.ndarray, h: Block, aligned: int) -> None:
-        """Add df/dW = sum of delta h^T over the vectors h that W multiplies."""
+    def multiply(self, matrix: str, delta: np.ndarray, h: Block, aligned: int, operand: str = "") -> None:
+        """Add df/dW = sum of delta h^T over the vectors h that W multiplies, and df/dh = sum of W^T delta."""
         # o: scalars, m: members, a: aligned axes, e: other axes of W, j: other axes of h, r: rows, c: columns
-        index = self.program.types[matrix].index
-        extra, shared = index[aligned:], index[:aligned]
-        vectors, n = h.index[aligned:], h.array.shape[-1]
-        array = np.broadcast_to(h.array, (self.members, *h.index, n)).reshape(
-            self.members, prod(shared), prod(vectors), n
-        )
-        delta = delta.reshape(self.scalars, self.members, prod(shared), prod(extra), prod(vectors), -1)
-        outer = np.einsum("omaejr,majc->omaerc", delta, array, optimize=True)
-        outer = outer.reshape(self.scalars, self.members, *index, *outer.shape[-2:])
+        weight, axes = self.weights[matrix], (self.scalars, self.members)
+        w = weight.reshape(prod(weight.shape[:aligned]), -1, *weight.shape[-2:])
+        array = np.broadcast_to(h.array, (self.members, *h.index, w.shape[3]))
+        array = array.reshape(self.members, len(w), -1, w.shape[3])
+        delta = delta.reshape(*axes, *w.shape[:2], array.shape[2], w.shape[2])
+        outer = np.einsum("omaejr,majc->omaerc", delta, array, optimize=True).reshape(*axes, *weight.shape)
         self.of[matrix] = self.of.get(matrix, 0) + outer
-
-    def back(self, matrix: str, delta: np.ndarray, h: Block, aligned: int) -> np.ndarray:
-        """df/dh = sum of W^T delta over the matrices W that multiply h; letters as in `add_outer`."""
-        index = self.program.types[matrix].index
-        shared, vectors = prod(index[:aligned]), prod(h.index[aligned:])
-        w = self.weights[matrix].reshape(shared, prod(index[aligned:]), *self.weights[matrix].shape[-2:])
-        delta = delta.reshape(self.scalars, self.members, shared, w.shape[1], vectors, w.shape[2])
-        out = np.einsum("omaejr,aerc->omajc", delta, w, optimize=True)
-        return out.reshape(self.scalars, self.members, *h.index, w.shape[3])
+        if operand:  # data take no gradient
+            inner = np.einsum("omaejr,aerc->omajc", delta, w, optimize=True)
+            self.add(operand, inner.reshape(*axes, *h.index, w.shape[3]))
 
     # Expressions
 
@@ -294,10 +282,9 @@ def _matrix(op: Op, attrs: Any, shapes: tuple[tuple[int, ...], ...], k: int) -> 
     """The matrix (members of argument k, members of the result) of a linear map on index axes."""
     size = prod(shapes[k])
     if size > 2**14:  # the matrix would take 2 GB
-        raise fail(
+        raise failure(
             f"the derivative of `{op.name}` of {size:,} members is too large for an empirical tangent kernel",
             "Its matrix has a row for each member. Take smaller inputs, or smaller kernels of convolutions.",
-            SimulationError,
         )
     blocks = [Block(np.zeros((1, *shape)), len(shape)) for shape in shapes]
     # Map all unit vectors at once, as a batch.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from math import prod
 from typing import Any
 
@@ -18,6 +18,7 @@ from netsor.lang.program import Input, MatrixLaw, Program
 from netsor.lang.types import A, G, H
 
 Weights = dict[str, np.ndarray]
+failure = partial(fail, kind=SimulationError)
 
 
 def resolve_widths(program: Program, width: int | Mapping[str, int]) -> dict[str, int]:
@@ -29,19 +30,15 @@ def resolve_widths(program: Program, width: int | Mapping[str, int]) -> dict[str
     if missing or unknown:
         what = f"no width is given for {min(missing)}" if missing else f"there is no width {min(unknown)}"
         each = ", ".join(f"{name!r}: 1000" for name in classes)
-        raise fail(
+        raise failure(
             what,
             f"The widths (Common Dimension Classes) of this program are: {', '.join(classes)}. Give one for "
             f"all, width=1000, or each by name, width={{{each}}}.",
-            SimulationError,
         )
     for name, n in chosen.items():
         if not is_integer(n, 1, 2**62 - 1):
-            raise fail(
-                f"the width {name} is {n!r:.60}",
-                "A width is an integer >= 1; limits become visible from about 100 on.",
-                SimulationError,
-            )
+            remedy = "A width is an integer >= 1; limits become visible from about 100 on."
+            raise failure(f"the width {name} is {n!r:.60}", remedy)
     return {name: int(n) for name, n in chosen.items()}
 
 
@@ -63,11 +60,8 @@ def check_memory(program: Program, widths: Mapping[str, int], members: int, item
 def refuse_memory(size: int, what: str, remedy: str) -> None:
     """Raise a SimulationError for an array of `size` bytes that exceeds the memory of this machine."""
     if size > _memory():
-        raise fail(
-            f"{what} of {size / 2**30:,.0f} GiB, in a memory of {_memory() / 2**30:,.0f} GiB",
-            remedy,
-            SimulationError,
-        )
+        sizes = f"{size / 2**30:,.0f} GiB, in a memory of {_memory() / 2**30:,.0f} GiB"
+        raise failure(f"{what} of {sizes}", remedy)
 
 
 @cache
