@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from netsor.errors import DataError
 from netsor.limits import Result
-from netsor.plots.style import INK, Picture, colour_bar, picture
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from netsor.plots.style import INK, Axes, Picture, colour_bar, picture
 
 
 def kernel_map(

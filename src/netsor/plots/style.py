@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.cm import ScalarMappable
     from matplotlib.figure import Figure
+else:
+    Axes = Any  # modules that draw take the type from here, because matplotlib is an extra
 
 INK, RED = "#1f2430", "#e4003a"
 # Okabe & Ito (2008), which colour-blind readers tell apart; then darker versions.

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from netsor.plots.curves import distance_lines
 from netsor.plots.maps import as_correlation, heat_map
-from netsor.plots.style import RED, picture
+from netsor.plots.style import RED, Axes, picture
 from netsor.reproduce.convergence import measured
 from netsor.reproduce.experiment import Experiment
 from netsor.reproduce.studies import Study, paper_studies, tangent_studies, zoo_studies
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 def kernels_figure(
