@@ -43,12 +43,8 @@ def in_parts(threads: Executor | None, count: int, size: int, work: Callable[[sl
     slice(4, 5, None)
     """
     parts = [slice(k, min(k + size, count)) for k in range(0, count, size)]
-    if threads is None or len(parts) == 1:
-        for part in parts:
-            work(part)
-    else:
-        for job in [threads.submit(work, part) for part in parts]:
-            job.result()
+    run = map if threads is None or len(parts) == 1 else threads.map
+    list(run(work, parts))
 
 
 def one_blas_thread() -> AbstractContextManager[object]:

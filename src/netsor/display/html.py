@@ -48,6 +48,10 @@ def fold(summary: str, body: str) -> str:
     return f"<details><summary>{escape(summary)}</summary>{body}</details>"
 
 
+def svg_text(x: float, y: float, text: str, anchor: str = "start", looks: str = 'font-size="10"') -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {looks}>{escape(text)}</text>'
+
+
 def error_bar(error: float) -> str:
     """Draw an error as a bar on a logarithmic scale from 1e-17 to 1, with its number."""
     if not error > 0:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from netsor.data import sentences
 from netsor.files import write_csv
 from netsor.limits import kernel
 from netsor.plots.maps import as_correlation, heat_map
-from netsor.plots.style import INK, colour_bar, picture
+from netsor.plots.style import INK, Axes, colour_bar, picture
 from netsor.reproduce.experiment import Experiment, fingerprint
 from netsor.reproduce.studies import Study, paper_studies
 from netsor.simulation import empirical_kernel, simulate
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 NETWORKS = 100  # in panel D, as in the paper
 
@@ -71,7 +67,7 @@ def rnn_numbers(experiment: Experiment, *, samples: int, width: int) -> RnnNumbe
     """The limit, 100 simulated covariances, and the final outputs of `samples` networks."""
     study = paper_studies()[0]
     net, inputs = study.net, study.inputs
-    vectors = np.concatenate([s.vectors for s in sentences()])
+    vectors = np.concatenate(inputs)
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     covariance = kernel(net)(inputs)
     mark, last = fingerprint(net, inputs), [study.breaks[0] - 1, len(study.labels) - 1]

@@ -213,26 +213,22 @@ class SimulationRun:
         return members
 
     @np.errstate(all="ignore")  # `sample` refuses NaN and infinity in the end
-    def values(self, weights: Weights) -> Values:
-        """Evaluate the variables that outputs read."""
-        return forward(self.program, weights, self.data, self.steps)
-
-    @np.errstate(all="ignore")
     def outputs(self, weights: Weights) -> np.ndarray:
         """sum over terms v.y / sqrt(n), plus the shift; (rows,)."""
         out = np.zeros(self.rows, self.dtype)
-        for (v, k), (rows, h) in self.features(self.values(weights)).items():
+        values = forward(self.program, weights, self.data, self.steps)
+        for (v, k), (rows, h) in self.features(values).items():
             out[rows] += h @ weights[v].reshape(-1, h.shape[1])[k] / np.sqrt(h.shape[1])
         for s, rows in zip(self.program.outputs, self.row_of, strict=True):
             out[rows] += s.shift
         return out
 
+    @np.errstate(all="ignore")
     def kernel(self, weights: Weights) -> np.ndarray:
         """The covariance of the outputs given all weights but the readouts', (rows, rows)."""
         laws = {name: s for name in self.readouts if isinstance(s := self.program.definitions[name], Input)}
-        return self.kernel_of(self.values(weights), laws)
+        return self.kernel_of(forward(self.program, weights, self.data, self.steps), laws)
 
-    @np.errstate(all="ignore")
     def kernel_of(self, values: Values, laws: Mapping[str, Input]) -> np.ndarray:
         """sum over pairs of readout members v, v' of Cov(v, v') h.h' / n; (rows, rows)."""
         features = self.features(values)
