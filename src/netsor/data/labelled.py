@@ -128,10 +128,9 @@ class _ArraysOnly(pickle.Unpickler):
     """Read the arrays of the Python version of CIFAR-10 and refuse everything else: a pickle can run code."""
 
     def find_class(self, module: str, name: str) -> object:
-        arrays = module in ("numpy.core.multiarray", "numpy._core.multiarray", "numpy")
-        if arrays and name in ("_reconstruct", "ndarray", "dtype"):
-            return super().find_class(module.replace("numpy.core", "numpy._core"), name)
-        if (module, name) == ("_codecs", "encode"):
+        module = module.replace("numpy.core", "numpy._core")  # its name before NumPy 2
+        allowed = ("numpy._core.multiarray._reconstruct", "numpy.ndarray", "numpy.dtype", "_codecs.encode")
+        if f"{module}.{name}" in allowed:
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"{module}.{name} is not an array")
 

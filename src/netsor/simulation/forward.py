@@ -89,9 +89,7 @@ def _fuse_convolutions(program: Program) -> list[Step]:
 def _readings(s: Statement) -> list[str]:
     """The names that a statement reads, once for each operation of a sum that reads them."""
     operations = [n for n in subtrees(s.expr) if isinstance(n, Apply)] if isinstance(s, LinComb) else []
-    if not operations:
-        return used_by(s)
-    return [a.name for n in operations for a in n.args if isinstance(a, Ref)]
+    return [a.name for n in operations for a in n.args if isinstance(a, Ref)] or used_by(s)
 
 
 def _product_of(source: Statement | None) -> tuple[str, Expr] | None:
