@@ -120,8 +120,8 @@ def labelled_cifar10(folder: str | Path, part: str = "train") -> Labelled:
             batches.append(_read_batch(path))
         except (OSError, ValueError, EOFError) as error:
             raise DataError(f"{path} is not a batch of CIFAR-10 ({error})", remedy="Get it again.") from None
-    images, labels = ([getattr(batch, part) for batch in batches] for part in ("images", "labels"))
-    return Labelled(np.concatenate(images) / 255, np.concatenate(labels))
+    images = np.concatenate([batch.images for batch in batches])
+    return Labelled(images / 255, np.concatenate([batch.labels for batch in batches]))
 
 
 class _ArraysOnly(pickle.Unpickler):
