@@ -165,16 +165,16 @@ def curves(
 
 def _grid(across: _Axis, up: _Axis, columns: Sequence[float]) -> str:
     """Draw grid lines and their numbers."""
-    marks = []
+    marks = ""
     for tick in columns:
         x = across.pixel(tick)
-        marks.append(_segment(x, x, up.stop, up.start, "#80868f40"))
-        marks.append(svg_text(x, up.start + 14, f"{tick:g}", "middle"))
+        marks += _segment(x, x, up.stop, up.start, "#80868f40")
+        marks += svg_text(x, up.start + 14, f"{tick:g}", "middle")
     for tick in up.ticks():
         y = up.pixel(tick)
-        marks.append(_segment(across.start, across.stop, y, y, "#80868f40"))
-        marks.append(svg_text(across.start - 5, y + 3, f"{tick:.6g}", "end"))
-    return "".join(marks)
+        marks += _segment(across.start, across.stop, y, y, "#80868f40")
+        marks += svg_text(across.start - 5, y + 3, f"{tick:.6g}", "end")
+    return marks
 
 
 def _marks_of(c: Curve, ink: str, across: _Axis, up: _Axis) -> str:
