@@ -17,9 +17,9 @@ import numpy as np
 from netsor.build.network import Network
 from netsor.build.tangent_network import TangentNetwork
 from netsor.build.tangent_network import tangent as tangent_of
-from netsor.lang.blocks import Block
+from netsor.lang.blocks import Block, align
 from netsor.lang.evaluate import evaluate
-from netsor.lang.expr import Apply, Const, Expr, Ref, subtrees
+from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees
 from netsor.lang.functions import MIXINGS
 from netsor.lang.index_maps import contract
 from netsor.lang.input_laws import input_covariance
@@ -192,7 +192,7 @@ class _Gradients:
                 continue
             blocks = [evaluate(a, self.values) for a in node.args]
             for k, arg in enumerate(node.args):
-                if any(isinstance(n, Ref) and n.name not in self.program.data for n in subtrees(arg)):
+                if not self.program.data.keys() >= set(refs(arg)):
                     part = self.argument(node_adjoint, node, blocks, k)
                     adjoints[arg] = adjoints.get(arg, 0) + part
 
@@ -204,9 +204,8 @@ class _Gradients:
                 if e.op.about(e.options).derivative is not None
                 else Apply(partial_of(e.op, k), e.args, e.attrs)
             )
-            whole = evaluate(e, self.values)
-            array = adjoint * evaluate(slope, self.values).lift(whole.rank, whole.vector)
-            return _summed(array, whole.rank, whole.vector, blocks[k])
+            _, rank, vector = align(blocks)
+            return _summed(adjoint * evaluate(slope, self.values).lift(rank, vector), rank, vector, blocks[k])
         if e.op is contract:
             return _contracted(adjoint, blocks[0], blocks[1], k)
         if isinstance(e.op, Mixing):
