@@ -17,8 +17,8 @@ from netsor.errors import DataError
 from netsor.files import replacing, write_npz
 from netsor.plots.style import picture
 from netsor.reproduce import Experiment, kernels_figure, rnn_figure
-from netsor.reproduce.convergence import fit_slope, measure
 from netsor.reproduce.experiment import fingerprint
+from netsor.reproduce.kernel_figures import fit_slope, measure
 from netsor.reproduce.rnn import rnn_numbers
 from netsor.reproduce.studies import paper_studies, tangent_studies, zoo_studies
 

@@ -4,8 +4,8 @@
 | --- | --- |
 | `studies` | the networks of the figures with their inputs |
 | `experiment` | `Experiment`: simulations that survive an interruption, and the files of a figure |
-| `convergence` | distances of random networks to their limit, and the fit of their slope |
-| `rnn`, `kernel_figures` | the figures |
+| `rnn` | the figure of the simple RNN |
+| `kernel_figures` | distances of random networks to their limit, the fit of their slope, and the figures |
 """
 
 from netsor.reproduce.experiment import Experiment
