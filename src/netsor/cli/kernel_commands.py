@@ -53,9 +53,8 @@ def kernel(
     options: dict[str, Any] = {"method": method, "tol": tol, "seed": seed, "confirm": confirm}
     if output is not None and output.suffix == ".zarr":
         if rates != "ntk":
-            raise DataError(
-                "--rates for a store", remedy="Give rates to the network: ns.Matrix(var, rate=0.5)."
-            )
+            remedy = "Give rates to the network: ns.Matrix(var, rate=0.5)."
+            raise DataError("--rates for a store", remedy=remedy)
         if workers is not None and scheduler is not None:
             raise DataError("--workers and --scheduler", remedy="Give one of them: who computes the tiles?")
         if output.exists() and not (resume or part is not None):

@@ -75,9 +75,8 @@ def _value_of(target: str, fits: Callable[[object], bool], why: str, remedy: str
     """The value of FILE.py:name, if it fits."""
     file, _, name = target.rpartition(":")
     if not file.endswith(".py"):
-        raise BuildError(
-            f"`{target}` names no network", remedy="Write FILE.py:network, e.g. examples/my_network.py:rnn."
-        )
+        example = "Write FILE.py:network, e.g. examples/my_network.py:rnn."
+        raise BuildError(f"`{target}` names no network", remedy=example)
     path = Path(file)
     if not path.is_file():
         raise BuildError(f"there is no file {path}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -61,14 +61,8 @@ def fit(
     files = [file for file in (data, labels) if file is not None]
     if len(files) != 1:
         raise DataError(f"{len(files)} files of targets", remedy="Give one .npy file after the store.")
-    model = fit_store(
-        ns.gp.Store(path, nngp=nngp),
-        load_array(files[0]),
-        noise=noise,
-        solver=solver,
-        memory=bytes_of(memory),
-        tol=tol,
-    )
+    options: dict[str, Any] = {"noise": noise, "solver": solver, "memory": bytes_of(memory), "tol": tol}
+    model = fit_store(ns.gp.Store(path, nngp=nngp), load_array(files[0]), **options)
     model.save(output)
     typer.echo(f"wrote {output}: {model.solver.name}, relative residual {model.residual:.1e}")
     if likelihood or model.solver.name != "pcg":

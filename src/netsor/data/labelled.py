@@ -111,9 +111,8 @@ def labelled_cifar10(folder: str | Path, part: str = "train") -> Labelled:
     names = training if choice("part", part, ("train", "test")) == "train" else ["test_batch"]
     paths = [path for name in names if (path := _find_batch(Path(folder), name))]
     if not paths:
-        raise DataError(
-            f"there is no CIFAR-10 batch in {folder}", remedy=f"Give the folder that holds {names[0]}."
-        )
+        remedy = f"Give the folder that holds {names[0]}."
+        raise DataError(f"there is no CIFAR-10 batch in {folder}", remedy=remedy)
     batches = []
     for path in paths:
         try:

@@ -107,9 +107,8 @@ def values_of(kernel: Result | ArrayLike) -> np.ndarray:
     """The numbers of a kernel matrix."""
     K = kernel.value if isinstance(kernel, Result) else np.asarray(kernel, float)
     if K.ndim != 2 or not K.size or not np.isfinite(K).all():
-        raise DataError(
-            f"a kernel of shape {K.shape}", remedy="Give a matrix of finite numbers, or a Result."
-        )
+        remedy = "Give a matrix of finite numbers, or a Result."
+        raise DataError(f"a kernel of shape {K.shape}", remedy=remedy)
     return K
 
 

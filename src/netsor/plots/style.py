@@ -99,9 +99,8 @@ def picture(draw: Callable[..., str], size: tuple[float, float], mosaic: str = "
         from matplotlib.figure import Figure
         from matplotlib.style import context
     except ImportError:
-        raise NetsorError(
-            "pictures need matplotlib", remedy="Install it with: pip install 'netsor[plots]'"
-        ) from None
+        remedy = "Install it with: pip install 'netsor[plots]'"
+        raise NetsorError("pictures need matplotlib", remedy=remedy) from None
     with context(SETTINGS):
         figure = Figure(figsize=size, layout="constrained")
         caption = minus(draw(*figure.subplot_mosaic(mosaic).values()))

@@ -190,9 +190,8 @@ def render(findings: Findings, command: str = "") -> str:
     try:
         from jinja2 import Environment
     except ImportError:
-        raise NetsorError(
-            "a report needs Jinja2", remedy="Install it with: pip install 'netsor[report]'"
-        ) from None
+        remedy = "Install it with: pip install 'netsor[report]'"
+        raise NetsorError("a report needs Jinja2", remedy=remedy) from None
     text = files("netsor.reports").joinpath("page.html").read_text(encoding="utf-8")
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(text)
     kernels = [("nngp", "NNGP kernel: the covariance of the outputs", findings.nngp)]

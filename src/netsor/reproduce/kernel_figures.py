@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -74,10 +75,7 @@ def measure(
     simulated = empirical_ntk if tangent else empirical_kernel
     distances = []
     for width in widths:
-
-        def draw(count: int, seeds: np.random.SeedSequence, width: int = width) -> np.ndarray:
-            return simulated(study.net, study.inputs, width, count, seeds, dtype=np.float32, progress=False)
-
+        draw = partial(simulated, study.net, study.inputs, width, dtype=np.float32, progress=False)
         kernels = experiment.samples(name, mark, width, samples, draw, chunk=25)
         # Samples are kept in single precision, but the limit is not rounded to it.
         distances.append(np.linalg.norm(kernels.astype(float) - result.value, axis=(1, 2)))

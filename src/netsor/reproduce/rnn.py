@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -71,20 +72,13 @@ def rnn_numbers(experiment: Experiment, *, samples: int, width: int) -> RnnNumbe
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     covariance = kernel(net)(inputs)
     mark, last = fingerprint(net, inputs), [study.breaks[0] - 1, len(study.labels) - 1]
-
-    def kernels(count: int, seeds: np.random.SeedSequence) -> np.ndarray:
-        return empirical_kernel(net, inputs, width, count, seeds, progress=False)
-
-    def outputs(count: int, seeds: np.random.SeedSequence) -> np.ndarray:
-        return simulate(net, inputs, width, count, seeds, dtype=np.float32, progress=False)[:, last]
-
-    simulated = experiment.samples("rnn_kernels", f"kernel {mark}", width, NETWORKS, kernels, chunk=10)
-    final = experiment.samples("rnn_outputs", f"outputs {mark}", width, samples, outputs, chunk=50)
-    deviation = np.sqrt(((simulated - covariance) ** 2).mean(0))
-    correlation = as_correlation(covariance)
-    return RnnNumbers(
-        study, width, last, unit @ unit.T, correlation, covariance, deviation, final.astype(float)
-    )
+    draw = partial(empirical_kernel, net, inputs, width, progress=False)
+    kernels = experiment.samples("rnn_kernels", f"kernel {mark}", width, NETWORKS, draw, chunk=10)
+    draw = partial(simulate, net, inputs, width, dtype=np.float32, progress=False)
+    outputs = experiment.samples("rnn_outputs", f"outputs {mark}", width, samples, draw, chunk=50)
+    deviation, correlation = np.sqrt(((kernels - covariance) ** 2).mean(0)), as_correlation(covariance)
+    final = outputs[:, last].astype(float)
+    return RnnNumbers(study, width, last, unit @ unit.T, correlation, covariance, deviation, final)
 
 
 def rnn_figure(experiment: Experiment, *, samples: int, width: int) -> Iterator[str]:

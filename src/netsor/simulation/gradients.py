@@ -222,8 +222,17 @@ class _Gradients:
         The Jacobians of softmax and batchnorm are symmetric, so the formulas are those of their tangents.
         """
         axes = tuple(x.axis(a) for a in axes_of(e.options["axis"], x.rank))
-        if op.user:
-            return self.directions(adjoint, e, op, x, axes)
+        if op.user:  # column by column: one direction per member
+            slope, full = directional(op), np.zeros((self.scalars, self.members, *x.index, x.array.shape[-1]))
+            for place in np.ndindex(*(x.array.shape[a] for a in axes)):
+                key: list[Any] = [slice(None)] * x.array.ndim
+                for a, i in zip(axes, place, strict=True):
+                    key[a] = i
+                one = np.zeros_like(x.array)
+                one[tuple(key)] = 1.0
+                part = adjoint * slope.run(x, Block(one, x.rank, x.vector), axis=e.options["axis"]).array
+                full[(..., *key[-(x.rank + 1) :])] = part if op.reduces else part.sum(axis=axes)
+            return full
         if op.name in ("max", "min"):
             sign = 1.0 if op.name == "max" else -1.0
             chosen = MIXINGS["argmax"].run(Block(sign * x.array, x.rank, x.vector), axis=e.options["axis"])
@@ -237,21 +246,6 @@ class _Gradients:
         size, eps = prod(x.array.shape[a] for a in axes), e.options.get("eps", 0.0)
         deviation = np.sqrt(x.array.var(axis=axes, keepdims=True) + eps)
         return (adjoint - adjoint.mean(axis=axes, keepdims=True) - y * along / size) / deviation
-
-    def directions(
-        self, adjoint: np.ndarray, e: Apply, op: Mixing, x: Block, axes: tuple[int, ...]
-    ) -> np.ndarray:
-        """Apply the transposed Jacobian of a user's function, column by column: one direction per member."""
-        slope, full = directional(op), np.zeros((self.scalars, self.members, *x.index, x.array.shape[-1]))
-        for place in np.ndindex(*(x.array.shape[a] for a in axes)):
-            key: list[Any] = [slice(None)] * x.array.ndim
-            for a, i in zip(axes, place, strict=True):
-                key[a] = i
-            one = np.zeros_like(x.array)
-            one[tuple(key)] = 1.0
-            part = adjoint * slope.run(x, Block(one, x.rank, x.vector), axis=e.options["axis"]).array
-            full[(..., *key[-(x.rank + 1) :])] = part if op.reduces else part.sum(axis=axes)
-        return full
 
 
 def _contracted(adjoint: np.ndarray, m: Block, x: Block, k: int) -> np.ndarray:
