@@ -9,7 +9,7 @@
 """
 
 from netsor.reproduce.experiment import Experiment
-from netsor.reproduce.kernel_figures import kernels_figure, ntk_figure, zoo_figure
+from netsor.reproduce.kernel_figures import kernels_figure, zoo_figure
 from netsor.reproduce.rnn import rnn_figure
 
-__all__ = ["Experiment", "kernels_figure", "ntk_figure", "rnn_figure", "zoo_figure"]
+__all__ = ["Experiment", "kernels_figure", "rnn_figure", "zoo_figure"]

@@ -166,22 +166,20 @@ def kernels_figure(
 
 
 def zoo_figure(
-    experiment: Experiment, widths: Sequence[int], samples: int, images: np.ndarray | None = None
+    experiment: Experiment,
+    widths: Sequence[int],
+    samples: int,
+    images: np.ndarray | None = None,
+    *,
+    tangent: bool = False,
 ) -> Iterator[str]:
-    """Draw the distances of the kernels of every network of the zoo; arguments as for `kernels_figure`."""
-    return _distances_figure(experiment, "zoo", zoo_studies(images), widths, samples)
+    """Draw the distances of the kernels of every network of the zoo; arguments as for `kernels_figure`.
 
-
-def ntk_figure(experiment: Experiment, widths: Sequence[int], samples: int) -> Iterator[str]:
-    """Draw the distances of the tangent kernels: the figure of Tensor Programs II, with the whole zoo."""
-    return _distances_figure(experiment, "ntk", tangent_studies(), widths, samples)
-
-
-def _distances_figure(
-    experiment: Experiment, stem: str, studies: Sequence[Study], widths: Sequence[int], samples: int
-) -> Iterator[str]:
+    With `tangent`, those of the tangent kernels: the figure of Tensor Programs II, with the whole zoo.
+    """
+    studies, stem = (tangent_studies(), "ntk") if tangent else (zoo_studies(images), "zoo")
     results = yield from measured(experiment, stem, studies, widths, samples)
-    networks = f"the {'tangent ' if stem == 'ntk' else ''}kernels of {samples} random networks"
+    networks = f"the {'tangent ' if tangent else ''}kernels of {samples} random networks"
 
     def draw(ax: Axes) -> str:
         ordered = sorted(results, key=lambda c: -np.log(c.distances[-1]).mean())

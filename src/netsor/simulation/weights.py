@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from functools import cache, partial
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -59,17 +59,12 @@ def check_memory(program: Program, widths: Mapping[str, int], members: int, item
 
 def refuse_memory(size: int, what: str, remedy: str) -> None:
     """Raise a SimulationError for an array of `size` bytes that exceeds the memory of this machine."""
-    if size > _memory():
-        sizes = f"{size / 2**30:,.0f} GiB, in a memory of {_memory() / 2**30:,.0f} GiB"
-        raise failure(f"{what} of {sizes}", remedy)
-
-
-@cache
-def _memory() -> int:
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):  # unknown on this system: allow anything plausible
-        return 2**40
+        memory = 2**40
+    if size > memory:
+        raise failure(f"{what} of {size / 2**30:,.0f} GiB, in a memory of {memory / 2**30:,.0f} GiB", remedy)
 
 
 def draw(
