@@ -72,7 +72,7 @@ def empirical_ntk(
     wrapped = net if isinstance(net, TangentNetwork) else tangent_of(net, rates)
     run = SimulationRun(wrapped.net, x, width, dtype)
     directions, shape = wrapped.rates_of(run.joint.parameters), (run.rows, run.rows)
-    return run.sample(samples, seed, progress, shape, lambda rng: _ntk(run, run.draw(rng), directions))
+    return run.sample(samples, seed, progress, shape, lambda weights: _ntk(run, weights, directions))
 
 
 @np.errstate(all="ignore")  # what is not finite is refused in the end

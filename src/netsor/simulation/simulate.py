@@ -67,7 +67,7 @@ def simulate(
     (5, 2)
     """
     run = SimulationRun(net, x, width, dtype)
-    return run.sample(samples, seed, progress, (run.rows,), lambda rng: run.outputs(run.draw(rng)))
+    return run.sample(samples, seed, progress, (run.rows,), run.outputs)
 
 
 def empirical_kernel(
@@ -95,8 +95,7 @@ def empirical_kernel(
         (samples, outputs, outputs).
     """
     run = SimulationRun(net, x, width, dtype)
-    shape = run.rows, run.rows
-    return run.sample(samples, seed, progress, shape, lambda rng: run.kernel(run.draw(rng, run.readouts)))
+    return run.sample(samples, seed, progress, (run.rows, run.rows), run.kernel, run.readouts)
 
 
 def seed_sequence(seed: object) -> np.random.SeedSequence:
@@ -172,9 +171,10 @@ class SimulationRun:
         seed: object,
         progress: bool | None,
         shape: tuple[int, ...],
-        result: Callable[[np.random.Generator], np.ndarray],
+        result: Callable[[Weights], np.ndarray],
+        skip: frozenset[str] = frozenset(),
     ) -> np.ndarray:
-        """Compute the result, of the given shape, of each of the random networks: (samples, shape...)."""
+        """Compute the result of each of the random networks, (samples, shape...); `skip` is not drawn."""
         remedy = "The number of networks is an integer >= 1."
         networks = arguments.whole("samples", samples, 1, remedy=remedy, error=failure)
         size = networks * prod(shape)
@@ -186,7 +186,8 @@ class SimulationRun:
             for i in range(networks):
                 # The child with number i, without the state that `seeds.spawn` would change.
                 child = np.random.SeedSequence(seeds.entropy, spawn_key=(*seeds.spawn_key, i))
-                out[i] = result(np.random.default_rng(child))
+                rng = np.random.default_rng(child)
+                out[i] = result(draw(self.program, self.widths, rng, self.dtype, skip, self.noise))
                 advance()
         if not np.isfinite(out).all():
             bad = np.argwhere(~np.isfinite(out))[0]
@@ -197,10 +198,6 @@ class SimulationRun:
                 "an eps > 0.",
             )
         return out
-
-    def draw(self, rng: np.random.Generator, skip: frozenset[str] = frozenset()) -> Weights:
-        """Draw the weights of one network, and noise for each input."""
-        return draw(self.program, self.widths, rng, self.dtype, skip, self.noise)
 
     def _noise(self) -> dict[str, int]:
         """For each noise input, the number of members of the group that reads it."""
