@@ -44,7 +44,8 @@ def in_parts(threads: Executor | None, count: int, size: int, work: Callable[[sl
     """
     parts = [slice(k, min(k + size, count)) for k in range(0, count, size)]
     run = map if threads is None or len(parts) == 1 else threads.map
-    list(run(work, parts))
+    for _ in run(work, parts):  # results are not kept
+        pass
 
 
 def one_blas_thread() -> AbstractContextManager[object]:

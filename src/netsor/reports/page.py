@@ -68,10 +68,7 @@ def find(
     seed: int = 0,
     progress: bool | None = None,
 ) -> Findings:
-    """Compute the numbers of a report, or a reason for each part that the network does not have.
-
-    The `labels` name the rows of the kernel. There are `samples` finite networks of each width.
-    """
+    """Compute the numbers of a report, or a reason for each part that the network does not have."""
     inputs, start = list(x), time.perf_counter()
     nngp = kernel(net, seed=seed, progress=progress).evaluate(inputs)
     seconds = {"kernel (NNGP)": time.perf_counter() - start}

@@ -65,10 +65,7 @@ class Convergence:
 def measure(
     experiment: Experiment, study: Study, widths: Sequence[int], samples: int, tangent: bool = False
 ) -> Convergence:
-    """Simulate a study at every width, in single precision, and compare with its limit.
-
-    With `tangent`, the tangent kernels of the networks are compared in place of their own.
-    """
+    """Simulate kernels, or tangent kernels, at every width in single precision; compare with their limit."""
     result = (ntk if tangent else kernel)(study.net).evaluate(study.inputs)
     mark = f"{'ntk' if tangent else 'kernel'} {fingerprint(study.net, study.inputs)}"
     name = f"{study.name}_ntk" if tangent else study.name

@@ -82,10 +82,7 @@ def rnn_numbers(experiment: Experiment, *, samples: int, width: int) -> RnnNumbe
 
 
 def rnn_figure(experiment: Experiment, *, samples: int, width: int) -> Iterator[str]:
-    """Draw panels A to E of the paper, and F, which shows E along its radius; yield the results.
-
-    Panel E has `samples` networks. All networks have one `width`.
-    """
+    """Draw panels A to E of the paper, and F, which shows the `samples` of E along the radius."""
     numbers = rnn_numbers(experiment, samples=samples, width=width)
     yield from _findings(numbers)
     for panel, name in zip("ABCD", ("cosines", "correlation", "covariance", "deviation"), strict=True):

@@ -52,10 +52,7 @@ Step = Input | MatMul | Assignment | Convolve
 
 
 def plan(program: Program, fuse: bool = True) -> list[tuple[Step, list[str]]]:
-    """List the steps of a run in order, each with the variables that no later step reads.
-
-    fuse  whether to fuse matrix products that only a window reads with their windows
-    """
+    """List the steps of a run, with convolutions fused, each with the variables that no later step reads."""
     needed = {t.operand for s in program.outputs for t in s.terms}
     out: list[tuple[Step, list[str]]] = []
     for step in reversed(_fuse_convolutions(program) if fuse else list(program.definitions.values())):

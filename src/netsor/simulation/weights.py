@@ -43,10 +43,7 @@ def resolve_widths(program: Program, width: int | Mapping[str, int]) -> dict[str
 
 
 def check_memory(program: Program, widths: Mapping[str, int], members: int, itemsize: int) -> None:
-    """Raise a SimulationError if all matrices together, or one variable, do not fit into memory.
-
-    members  size of the batch
-    """
+    """Raise a SimulationError if all matrices, or a variable of a batch of `members`, exceed the memory."""
     matrices, remedy = 0, "Choose a smaller width, fewer inputs at a time, or smaller blocks."
     for name, type_ in program.types.items():
         if isinstance(type_, A):
@@ -105,10 +102,7 @@ def matrix_shape(type_: A, widths: Mapping[str, int]) -> tuple[int, int]:
 def _draw_vectors(
     program: Program, group: list[Input], widths: Mapping[str, int], rng, dtype, count: int | None
 ) -> Weights:
-    """Draw jointly Gaussian inputs: each coordinate ~ N(mean, Sigma_in), independently.
-
-    count  size of the batch axis of noise; None for parameters, which have no such axis
-    """
+    """Draw joint inputs, coordinates ~ N(mean, Sigma_in); noise has a batch axis of size `count`."""
     types = [s.type for s in group if isinstance(s.type, G)]
     n = widths[types[0].width]
     mean = np.concatenate([input_mean(s) for s in group])
