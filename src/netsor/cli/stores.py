@@ -85,10 +85,8 @@ def predict(
     from netsor.gp.stores.model import load_stored
 
     net, facts = load_network(target), ns.gp.Store(path).identity
-    if facts["kind"] == TangentKernelFn.__name__:
-        kernel: KernelFn = TangentKernelFn(ns.tangent(net), options_of(facts))
-    else:
-        kernel = KernelFn(net, options_of(facts))
+    options, tangent = options_of(facts), facts["kind"] == TangentKernelFn.__name__
+    kernel = TangentKernelFn(ns.tangent(net), options) if tangent else KernelFn(net, options)
     fitted = load_stored(model, ns.gp.Store(path, kernel, nngp=nngp), bytes_of(memory))
     prediction = fitted.predict(load_inputs(data)[0])
     write_npz(output, {"mean": prediction.mean, "std": prediction.std})

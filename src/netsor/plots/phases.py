@@ -133,11 +133,7 @@ def sensitivity(
 def _moved(
     make: Callable[[int], Network], depth: int, inputs: list[np.ndarray], tied: Tied | None, *, biased: bool
 ) -> Callable[[int], Sequence[Names]]:
-    """The names that var_w and var_b move in the network of each depth up to `depth`.
-
-    `tied` has groups of names for var_w and for var_b, in this order or by axis; None takes them by their
-    roles. If var_b is ever above 0 (`biased`), it must move something.
-    """
+    """The names that var_w and var_b move at each depth up to `depth`: those `tied` to them, or by role."""
     roles = cache(lambda d: _roles(make(d), inputs))
     hidden, *further = roles(depth)
     names = [*hidden, *chain(*further)]
