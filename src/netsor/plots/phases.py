@@ -101,10 +101,8 @@ def sensitivity(
 
     def distances(d: int, *variances: float) -> tuple[np.ndarray, np.ndarray]:
         """Squared distances of the first input to the next ones, also by variance: means over outputs."""
-        pairs = zip(moved(d), variances, strict=True)
-        covariance = np.asarray(
-            kernels(d)(near, params={name: var for names, var in pairs for name in names})
-        )
+        params = {name: var for names, var in zip(moved(d), variances, strict=True) for name in names}
+        covariance = np.asarray(kernels(d)(near, params=params))
         rows = len(covariance) // len(near)
         variance = np.diagonal(covariance).reshape(len(near), rows)
         starts = range(rows, len(covariance), rows)
