@@ -17,14 +17,8 @@ from netsor.verify import verify
 
 if TYPE_CHECKING:
     from netsor import gp, plots
-    from netsor.models import check_import as check_import
-    from netsor.models import from_equinox as from_equinox
-    from netsor.models import from_flax as from_flax
-    from netsor.models import from_jax as from_jax
-    from netsor.models import from_keras as from_keras
-    from netsor.models import from_torch as from_torch
-    from netsor.models import report_laws as report_laws
-    from netsor.reports import report as report
+    from netsor.models import *  # noqa: F403
+    from netsor.reports import report
 
 __all__ = [
     "NetsorError",

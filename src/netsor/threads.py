@@ -43,12 +43,9 @@ def in_parts(threads: Executor | None, count: int, size: int, work: Callable[[sl
     slice(4, 5, None)
     """
     parts = [slice(k, min(k + size, count)) for k in range(0, count, size)]
-    if threads is None or len(parts) == 1:
-        for part in parts:
-            work(part)
-    else:
-        for job in [threads.submit(work, part) for part in parts]:
-            job.result()
+    run = map if threads is None or len(parts) == 1 else threads.map
+    for _ in run(work, parts):  # results are not kept
+        pass
 
 
 def one_blas_thread() -> AbstractContextManager[object]:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import netsor as ns
 from netsor.cli import app
-from netsor.reports.findings import find
+from netsor.reports import find
 
 X = np.random.default_rng(0).standard_normal((4, 3))
 FEW = {"widths": (8, 16), "samples": 4}

@@ -16,17 +16,11 @@ from netsor.data import cifar10, digits, sentences
 from netsor.errors import DataError
 from netsor.files import replacing, write_npz
 from netsor.plots.style import picture
-from netsor.reproduce import (
-    Experiment,
-    fit_slope,
-    kernels_figure,
-    measure,
-    paper_studies,
-    tangent_studies,
-    zoo_studies,
-)
+from netsor.reproduce import Experiment, kernels_figure, rnn_figure
 from netsor.reproduce.experiment import fingerprint
-from netsor.reproduce.rnn import rnn_figure, rnn_numbers
+from netsor.reproduce.kernel_figures import fit_slope, measure
+from netsor.reproduce.rnn import rnn_numbers
+from netsor.reproduce.studies import paper_studies, tangent_studies, zoo_studies
 
 WIDTHS = (32, 64, 128, 256)
 

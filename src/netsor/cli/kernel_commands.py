@@ -11,43 +11,30 @@ import typer
 
 import netsor as ns
 from netsor.build.tangent_network import TangentNetwork
+from netsor.cli import shared_options as shared
 from netsor.cli.app import app, complain
 from netsor.cli.loading import Inputs, inputs_of, load_network, load_npz, load_program
-from netsor.cli.shared_options import (
-    Data,
-    Method,
-    NetworkTarget,
-    Ntk,
-    Rates,
-    Seed,
-    Target,
-    Tol,
-    listed,
-    output_option,
-    rates_of,
-    widths_of,
-)
 from netsor.errors import DataError
 from netsor.files import write_npz
 
 T = TypeVar("T", ns.Network, ns.Program)
 KernelOutput = Annotated[
     Path | None,
-    output_option(help="Write values, errors and plan as .npz, or tile by tile into a store, .zarr."),
+    shared.output_option(help="Write values, errors and plan as .npz, or tile by tile into a store, .zarr."),
 ]
 
 
 @app.command()
 def kernel(
-    target: Target,
-    data: Data = None,
+    target: shared.Target,
+    data: shared.Data = None,
     output: KernelOutput = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Say which method computed what, with which error.")
     ] = False,
-    method: Method = "auto",
-    tol: Tol = None,
-    seed: Seed = 0,
+    method: shared.Method = "auto",
+    tol: shared.Tol = None,
+    seed: shared.Seed = 0,
     confirm: Annotated[
         bool, typer.Option("--confirm", help="Start even if the plan says that it takes more than an hour.")
     ] = False,
@@ -59,16 +46,15 @@ def kernel(
     part: Annotated[str | None, typer.Option(help="Compute the k-th of N parts of a store, k/N.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a store that exists.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Compute damaged tiles of a store again.")] = False,
-    ntk: Ntk = False,
-    rates: Rates = "ntk",
+    ntk: shared.Ntk = False,
+    rates: shared.Rates = "ntk",
 ) -> None:
     """Compute the infinite-width kernel of a network on a set of inputs, or between the sets x and y."""
     options: dict[str, Any] = {"method": method, "tol": tol, "seed": seed, "confirm": confirm}
     if output is not None and output.suffix == ".zarr":
         if rates != "ntk":
-            raise DataError(
-                "--rates for a store", remedy="Give rates to the network: ns.Matrix(var, rate=0.5)."
-            )
+            remedy = "Give rates to the network: ns.Matrix(var, rate=0.5)."
+            raise DataError("--rates for a store", remedy=remedy)
         if workers is not None and scheduler is not None:
             raise DataError("--workers and --scheduler", remedy="Give one of them: who computes the tiles?")
         if output.exists() and not (resume or part is not None):
@@ -108,12 +94,12 @@ def _part(text: str | None) -> tuple[int, ...] | None:
 
 @app.command()
 def plan(
-    target: Target,
-    data: Data = None,
-    method: Method = "auto",
-    tol: Tol = None,
-    ntk: Ntk = False,
-    rates: Rates = "ntk",
+    target: shared.Target,
+    data: shared.Data = None,
+    method: shared.Method = "auto",
+    tol: shared.Tol = None,
+    ntk: shared.Ntk = False,
+    rates: shared.Rates = "ntk",
 ) -> None:
     """Say what a kernel takes, without computing it: methods, samples, work and memory."""
     read, (x, y, _) = _load(target, data, ntk, rates)
@@ -125,12 +111,14 @@ def plan(
 
 @app.command()
 def simulate(
-    target: Target,
-    data: Data = None,
+    target: shared.Target,
+    data: shared.Data = None,
     width: Annotated[int, typer.Option(help="Width of all layers.", min=1)] = 1000,
     samples: Annotated[int, typer.Option(help="Number of random networks.", min=1)] = 100,
-    seed: Seed = 0,
-    output: Annotated[Path | None, output_option(help="Write the outputs of all networks as .npz.")] = None,
+    seed: shared.Seed = 0,
+    output: Annotated[
+        Path | None, shared.output_option(help="Write the outputs of all networks as .npz.")
+    ] = None,
 ) -> None:
     """Simulate random networks of finite width and print the second moments of their outputs."""
     read, (x, _, _) = _load(target, data)
@@ -145,17 +133,17 @@ def simulate(
 
 @app.command()
 def verify(
-    target: NetworkTarget,
+    target: shared.NetworkTarget,
     data: Annotated[Path, typer.Argument(help="The inputs, as for kernel.", metavar="DATA")],
     widths: Annotated[str, typer.Option(help="Widths, separated by commas.")] = "64,128,256,512,1024",
     samples: Annotated[int, typer.Option(help="Networks at each width.", min=2)] = 30,
-    seed: Seed = 0,
-    ntk: Ntk = False,
-    rates: Rates = "ntk",
+    seed: shared.Seed = 0,
+    ntk: shared.Ntk = False,
+    rates: shared.Rates = "ntk",
 ) -> None:
     """Compare a network with its limit at several widths. The exit code is 3 if they do not agree."""
     net = tangent_if(ntk, rates, load_network(target))
-    verification = ns.verify(net, inputs_of(data)[0], widths_of(widths), samples, seed)
+    verification = ns.verify(net, inputs_of(data)[0], shared.widths_of(widths), samples, seed)
     typer.echo(str(verification))
     if not verification.ok:
         complain("the network does not agree with its limit", 3)
@@ -163,13 +151,15 @@ def verify(
 
 @app.command()
 def train(
-    target: NetworkTarget,
+    target: shared.NetworkTarget,
     data: Annotated[Path, typer.Argument(help="Arrays x, y and new inputs `new`, as .npz.", metavar="DATA")],
-    output: Annotated[Path | None, output_option(help="Write everything as .npz, for `netsor plot`.")] = None,
+    output: Annotated[
+        Path | None, shared.output_option(help="Write everything as .npz, for `netsor plot`.")
+    ] = None,
     rate: Annotated[float, typer.Option(help="Rate of gradient flow.")] = 1.0,
     noise: Annotated[float, typer.Option(help="The ridge.", min=0)] = 0.0,
     times: Annotated[str, typer.Option(help="Times, separated by commas.")] = "0,1,10,100,1000,inf",
-    rates: Rates = "ntk",
+    rates: shared.Rates = "ntk",
 ) -> None:
     """Train an ensemble of infinitely wide networks; print its loss over time."""
     from netsor.plots.processes import training_numbers
@@ -179,10 +169,10 @@ def train(
         if name not in arrays:
             raise DataError(f"{data} has no array `{name}`", remedy="Training takes inputs x and targets y.")
     remedy = "Give numbers >= 0, and inf for the end: 0,10,inf."
-    moments = listed("--times", times, float, lambda t: all(moment >= 0 for moment in t), remedy)
+    moments = shared.listed("--times", times, float, lambda t: all(moment >= 0 for moment in t), remedy)
     new = arrays.get("new", arrays["x"])
     net = load_network(target)
-    model = ns.gp.train(net, arrays["x"], arrays["y"], rate=rate, noise=noise, rates=rates_of(rates))
+    model = ns.gp.train(net, arrays["x"], arrays["y"], rate=rate, noise=noise, rates=shared.rates_of(rates))
     for moment, loss in zip(moments, model.loss(moments), strict=True):
         typer.echo(f"time {moment:<10g} loss {loss:.6g}")
     typer.echo(f"gradient descent is stable for rates below {model.max_rate:.4g}")
@@ -208,9 +198,8 @@ def tangent_if(ntk: bool, rates: str, target: T) -> T | TangentNetwork:
         if rates != "ntk":
             raise DataError(f"--rates {rates}", remedy="Rates belong to tangent kernels: give --ntk, too.")
         return target
-    if isinstance(target, ns.Program):
-        return target.tangent(rates_of(rates))
-    return ns.tangent(target, rates_of(rates))
+    given = shared.rates_of(rates)
+    return target.tangent(given) if isinstance(target, ns.Program) else ns.tangent(target, given)
 
 
 def labels_of(net: ns.Network, x: list[Any], names: list[str], rows: int) -> tuple[list[str], list[int]]:

@@ -75,9 +75,8 @@ def _value_of(target: str, fits: Callable[[object], bool], why: str, remedy: str
     """The value of FILE.py:name, if it fits."""
     file, _, name = target.rpartition(":")
     if not file.endswith(".py"):
-        raise BuildError(
-            f"`{target}` names no network", remedy="Write FILE.py:network, e.g. examples/my_network.py:rnn."
-        )
+        example = "Write FILE.py:network, e.g. examples/my_network.py:rnn."
+        raise BuildError(f"`{target}` names no network", remedy=example)
     path = Path(file)
     if not path.is_file():
         raise BuildError(f"there is no file {path}")
@@ -153,14 +152,13 @@ def load_inputs(path: Path, *, one: bool = False) -> Inputs:
     inputs: dict[str, Any] = {}
     for key, array in arrays.items():
         part = re.fullmatch(r"(.+)\.(\d+)", key)
-        if part is None:
-            inputs[key] = array
-        else:
+        if part:
             inputs.setdefault(part[1], {})[int(part[2])] = array
-    for key, value in inputs.items():
-        if isinstance(value, dict):  # name.0, name.1, ... together are a tuple
-            inputs[key] = tuple(value[k] for k in sorted(value))
-    return list(inputs.values()), None, list(inputs)
+        else:
+            inputs[key] = array
+    # name.0, name.1, ... together are a tuple
+    values = [tuple(v[k] for k in sorted(v)) if isinstance(v, dict) else v for v in inputs.values()]
+    return values, None, list(inputs)
 
 
 def load_array(path: Path) -> np.ndarray:

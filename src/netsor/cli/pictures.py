@@ -16,7 +16,7 @@ from netsor.cli.loading import data_files, inputs_of, load_function, load_networ
 from netsor.cli.shared_options import NetworkTarget, Ntk, OldInput, Seed, listed, output_option, widths_of
 from netsor.errors import DataError
 from netsor.files import write_text
-from netsor.limits import KernelFn, Result
+from netsor.limits import Result
 
 if TYPE_CHECKING:
     from netsor.plots import Picture
@@ -122,8 +122,17 @@ def _of_network(
     net: ns.Network, kind: str, data: Path | None, title: str, noise: float, widths: str, seed: int
 ) -> Picture:
     match kind:
-        case "samples" | "training":
-            return _of_targets(ns.kernel(net, seed=seed), kind, data, title, noise, seed)
+        case "samples" | "training":  # on inputs x and targets y; without targets, samples of the prior
+            K = ns.kernel(net, seed=seed)
+            arrays = load_npz(data) if data is not None and data.suffix == ".npz" else {}
+            if {"x", "y"} <= set(arrays):
+                x, y, new = _column(arrays["x"]), arrays["y"], arrays.get("new", _around(arrays["x"]))
+                if kind == "samples":
+                    return ns.plots.samples(ns.gp.fit(K, x, y, noise=noise), new, title, seed=seed)
+                return ns.plots.training(ns.gp.train(K.net, x, y, noise=noise), _column(new), title)
+            if kind == "training":
+                raise DataError("training takes inputs x and targets y", remedy="Give a .npz file with both.")
+            return ns.plots.samples(K, np.asarray(inputs_of(data)[0]), title, seed=seed)
         case "convergence":
             verification = ns.verify(net, inputs_of(data)[0], widths_of(widths), seed=seed)
             return ns.plots.convergence(verification, title)
@@ -132,19 +141,6 @@ def _of_network(
         case "correlation":
             return ns.plots.correlation_map(net, title)
     raise DataError(f"--kind {kind}", remedy="See `netsor plot --help` for the kinds.")
-
-
-def _of_targets(K: KernelFn, kind: str, data: Path | None, title: str, noise: float, seed: int) -> Picture:
-    """Samples or training on inputs x and targets y; without targets, samples of the prior."""
-    arrays = load_npz(data) if data is not None and data.suffix == ".npz" else {}
-    if {"x", "y"} <= set(arrays):
-        x, y, new = _column(arrays["x"]), arrays["y"], arrays.get("new", _around(arrays["x"]))
-        if kind == "samples":
-            return ns.plots.samples(ns.gp.fit(K, x, y, noise=noise), new, title, seed=seed)
-        return ns.plots.training(ns.gp.train(K.net, x, y, noise=noise), _column(new), title)
-    if kind == "training":
-        raise DataError("training takes inputs x and targets y", remedy="Give a .npz file with both.")
-    return ns.plots.samples(K, np.asarray(inputs_of(data)[0]), title, seed=seed)
 
 
 def _column(x: np.ndarray) -> np.ndarray:

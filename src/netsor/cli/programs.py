@@ -11,18 +11,9 @@ import numpy as np
 import typer
 
 import netsor as ns
+from netsor.cli import shared_options as shared
 from netsor.cli.app import app
 from netsor.cli.loading import data_files, load_inputs, load_network, load_program, set_data
-from netsor.cli.shared_options import (
-    Method,
-    NetworkTarget,
-    OldInput,
-    ProgramFile,
-    ProgramOutput,
-    Rates,
-    output_option,
-    rates_of,
-)
 from netsor.files import write_npz, write_text
 from netsor.lang import Program
 from netsor.lang.types import C, G
@@ -31,7 +22,7 @@ from netsor.limits import Limit
 
 @app.command()
 def show(
-    target: NetworkTarget,
+    target: shared.NetworkTarget,
     data: Annotated[
         list[Path] | None,
         typer.Argument(
@@ -39,7 +30,7 @@ def show(
             metavar="DATA...",
         ),
     ] = None,
-    inputs: OldInput = None,
+    inputs: shared.OldInput = None,
     variant: Annotated[
         str, typer.Option(help="Rewrite it as netsor, netsor-minus, netsor-o or netsor+.")
     ] = "",
@@ -47,7 +38,7 @@ def show(
         bool, typer.Option("--expand", help="Write one variable of the paper per line.")
     ] = False,
     ntk: Annotated[bool, typer.Option("--ntk", help="Show the tangent, whose kernel is the NTK.")] = False,
-    output: ProgramOutput = None,
+    output: shared.ProgramOutput = None,
 ) -> None:
     """Show the type-checked program of a network on an input, in the notation of the paper."""
     net = load_network(target)
@@ -68,7 +59,7 @@ def _write(program: Program, output: Path | None) -> None:
 
 
 @app.command()
-def check(path: ProgramFile) -> None:
+def check(path: shared.ProgramFile) -> None:
     """Type check a program and list its variables."""
     program = load_program(path)
     for name, type_ in program.types.items():
@@ -79,24 +70,24 @@ def check(path: ProgramFile) -> None:
 
 @app.command()
 def tangent(
-    path: ProgramFile,
-    rates: Rates = "ntk",
+    path: shared.ProgramFile,
+    rates: shared.Rates = "ntk",
     finite: Annotated[bool, typer.Option("--finite", help="Write it as it is at finite width.")] = False,
-    output: ProgramOutput = None,
+    output: shared.ProgramOutput = None,
 ) -> None:
     """Differentiate a program along a random direction of its parameters; its kernel is the NTK."""
-    _write(load_program(path).tangent(rates_of(rates), tied=finite, scalars=finite), output)
+    _write(load_program(path).tangent(shared.rates_of(rates), tied=finite, scalars=finite), output)
 
 
 @app.command()
 def limit(
-    path: ProgramFile,
+    path: shared.ProgramFile,
     data: Annotated[
         list[str] | None,
         typer.Option("--data", "-d", help="Replace data: 'x=[1, 0.5]' or x=FILE.npy.", metavar="NAME=VALUE"),
     ] = None,
-    method: Method = "auto",
-    output: Annotated[Path | None, output_option(help="Write the values as .npz, too.")] = None,
+    method: shared.Method = "auto",
+    output: Annotated[Path | None, shared.output_option(help="Write the values as .npz, too.")] = None,
 ) -> None:
     """Print mu, Sigma, the limits of scalars and the kernel of a program."""
     program = set_data(load_program(path), data or [])

@@ -82,7 +82,7 @@ _add_command("zoo", "Draw how finite networks approach the limit, for every netw
 @reproduce_app.command()
 def ntk(out: Out = Path("out"), max_width: MaxWidth = 512, samples: Samples = 100, seed: Seed = 0) -> None:
     """Draw how tangent kernels approach the limit: the figure of Tensor Programs II."""
-    _report(out, seed, "ntk_figure", widths_up_to(max_width), samples)
+    _report(out, seed, "zoo_figure", widths_up_to(max_width), samples, tangent=True)
 
 
 def widths_up_to(largest: int) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -61,14 +61,8 @@ def fit(
     files = [file for file in (data, labels) if file is not None]
     if len(files) != 1:
         raise DataError(f"{len(files)} files of targets", remedy="Give one .npy file after the store.")
-    model = fit_store(
-        ns.gp.Store(path, nngp=nngp),
-        load_array(files[0]),
-        noise=noise,
-        solver=solver,
-        memory=bytes_of(memory),
-        tol=tol,
-    )
+    options: dict[str, Any] = {"noise": noise, "solver": solver, "memory": bytes_of(memory), "tol": tol}
+    model = fit_store(ns.gp.Store(path, nngp=nngp), load_array(files[0]), **options)
     model.save(output)
     typer.echo(f"wrote {output}: {model.solver.name}, relative residual {model.residual:.1e}")
     if likelihood or model.solver.name != "pcg":
@@ -91,10 +85,8 @@ def predict(
     from netsor.gp.stores.model import load_stored
 
     net, facts = load_network(target), ns.gp.Store(path).identity
-    if facts["kind"] == TangentKernelFn.__name__:
-        kernel: KernelFn = TangentKernelFn(ns.tangent(net), options_of(facts))
-    else:
-        kernel = KernelFn(net, options_of(facts))
+    options, tangent = options_of(facts), facts["kind"] == TangentKernelFn.__name__
+    kernel = TangentKernelFn(ns.tangent(net), options) if tangent else KernelFn(net, options)
     fitted = load_stored(model, ns.gp.Store(path, kernel, nngp=nngp), bytes_of(memory))
     prediction = fitted.predict(load_inputs(data)[0])
     write_npz(output, {"mean": prediction.mean, "std": prediction.std})

@@ -18,7 +18,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from netsor.data.labelled import cifar10
+from netsor.data.labelled import Labelled, cifar10
 
 __all__ = ["Digits", "Sentence", "cifar10", "digits", "sentences"]
 
@@ -32,11 +32,8 @@ class Sentence:
 
 
 @dataclass(frozen=True)
-class Digits:
+class Digits(Labelled):
     """Images of shape (64, 8, 8) with values in [0, 1], and the digits that they show."""
-
-    images: np.ndarray
-    labels: np.ndarray
 
 
 def sentences() -> list[Sentence]:

@@ -24,23 +24,7 @@ class Labelled:
 
 
 def read_idx(path: str | Path) -> np.ndarray:
-    """Read an idx file, which may be compressed by gzip.
-
-    Parameters
-    ----------
-    path
-        The file.
-
-    Returns
-    -------
-    np.ndarray
-        The array, in the byte order of this machine.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be read or is no complete idx file.
-    """
+    """Read an idx file, which may be compressed by gzip, as an array in the byte order of this machine."""
     # Two zeros, a byte for the type, a byte for the rank, the shape as big-endian integers of four bytes,
     # and the numbers.
     types = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -60,25 +44,7 @@ def read_idx(path: str | Path) -> np.ndarray:
 
 
 def mnist(folder: str | Path, part: str = "train") -> Labelled:
-    """Read MNIST, or other data in its format.
-
-    Parameters
-    ----------
-    folder
-        The folder with the four idx files.
-    part
-        "train" or "test".
-
-    Returns
-    -------
-    Labelled
-        The images, with one channel, and their labels.
-
-    Raises
-    ------
-    DataError
-        If a file is missing or damaged, or if images and labels do not belong together.
-    """
+    """Read part "train" or "test" of MNIST, or of data in its format, from a folder with four idx files."""
     prefix = {"train": "train", "test": "t10k"}[choice("part", part, ("train", "test"))]
     arrays = []
     for stem in (f"{prefix}-images", f"{prefix}-labels"):
@@ -137,50 +103,33 @@ def cifar10(path: str | Path, count: int = 64) -> np.ndarray:
 
 
 def labelled_cifar10(folder: str | Path, part: str = "train") -> Labelled:
-    """Read CIFAR-10, in its Python or its binary version.
+    """Read part "train" or "test" of CIFAR-10, in its Python or its binary version, from a folder of batches.
 
-    Parameters
-    ----------
-    folder
-        The folder with the batches. Missing batches are left out, but there must be one.
-    part
-        "train" or "test".
-
-    Returns
-    -------
-    Labelled
-        The images, with three channels, and their labels.
-
-    Raises
-    ------
-    DataError
-        If there is no batch, or if one is damaged.
+    Missing batches are left out, but there must be one.
     """
     training = [f"data_batch_{k}" for k in range(1, 6)]
     names = training if choice("part", part, ("train", "test")) == "train" else ["test_batch"]
     paths = [path for name in names if (path := _find_batch(Path(folder), name))]
     if not paths:
-        raise DataError(
-            f"there is no CIFAR-10 batch in {folder}", remedy=f"Give the folder that holds {names[0]}."
-        )
+        remedy = f"Give the folder that holds {names[0]}."
+        raise DataError(f"there is no CIFAR-10 batch in {folder}", remedy=remedy)
     batches = []
     for path in paths:
         try:
             batches.append(_read_batch(path))
         except (OSError, ValueError, EOFError) as error:
             raise DataError(f"{path} is not a batch of CIFAR-10 ({error})", remedy="Get it again.") from None
-    images, labels = ([getattr(batch, part) for batch in batches] for part in ("images", "labels"))
-    return Labelled(np.concatenate(images) / 255, np.concatenate(labels))
+    images = np.concatenate([batch.images for batch in batches])
+    return Labelled(images / 255, np.concatenate([batch.labels for batch in batches]))
 
 
 class _ArraysOnly(pickle.Unpickler):
     """Read the arrays of the Python version of CIFAR-10 and refuse everything else: a pickle can run code."""
 
     def find_class(self, module: str, name: str) -> object:
-        arrays = module in ("numpy.core.multiarray", "numpy._core.multiarray", "numpy")
-        if arrays and name in ("_reconstruct", "ndarray", "dtype"):
-            return super().find_class(module.replace("numpy.core", "numpy._core"), name)
-        if (module, name) == ("_codecs", "encode"):
+        module = module.replace("numpy.core", "numpy._core")  # its name before NumPy 2
+        allowed = ("numpy._core.multiarray._reconstruct", "numpy.ndarray", "numpy.dtype", "_codecs.encode")
+        if f"{module}.{name}" in allowed:
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"{module}.{name} is not an array")
 

@@ -2,7 +2,7 @@
 
 | file | what it holds |
 | --- | --- |
-| `html` | panels, tables, folded parts |
+| `html`, `style.css` | panels, tables, folded parts |
 | `charts` | heat maps and curves, with numbers under the pointer |
 | `graphs` | graphs in layers |
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from netsor.display.html import TIES
+from netsor.display.html import TIES, svg_text
 
 # viridis (Smith & van der Walt 2015) at twelve equally spaced values.
 VIRIDIS = [
@@ -21,11 +21,9 @@ VIRIDIS = [
 
 def colour(fraction: float) -> str:
     """Interpolate viridis at a fraction from 0 to 1."""
-    position = min(max(fraction, 0.0), 1.0) * (len(VIRIDIS) - 1)
-    low = min(int(position), len(VIRIDIS) - 2)
-    ends = [[int(VIRIDIS[k][c : c + 2], 16) for c in (0, 2, 4)] for k in (low, low + 1)]
-    mixed = [round((1 - position + low) * a + (position - low) * b) for a, b in zip(*ends, strict=True)]
-    return "#" + "".join(f"{channel:02x}" for channel in mixed)
+    low, part = divmod(fraction * (len(VIRIDIS) - 1), 1)
+    ends = (bytes.fromhex(VIRIDIS[min(int(low) + k, len(VIRIDIS) - 1)]) for k in (0, 1))
+    return "#" + bytes(round((1 - part) * a + part * b) for a, b in zip(*ends, strict=True)).hex()
 
 
 def heat_map(
@@ -60,7 +58,7 @@ def heat_map(
     width, height = columns * size, rows * size
     ends = [f"{10**v:.1e}" if logarithmic else f"{v:.4g}" for v in (low, high)]
     note = f"a cell is the mean of {side} x {side} entries" if side > 1 else ""
-    marks += [_colour_bar(width + 14, height, ends), _text(0, height + 16, note)]
+    marks += [_colour_bar(width + 14, height, ends), svg_text(0, height + 16, note)]
     return _figure(title, width + 90, height + 22, marks)
 
 
@@ -87,7 +85,7 @@ def _colour_bar(x: float, height: float, ends: Sequence[str]) -> str:
         f'fill="{colour(1 - k / (steps - 1))}"/>'
         for k in range(steps)
     )
-    return bar + _text(x + 15, 9, ends[1]) + _text(x + 15, height, ends[0])
+    return bar + svg_text(x + 15, 9, ends[1]) + svg_text(x + 15, height, ends[0])
 
 
 @dataclass(frozen=True)
@@ -156,27 +154,27 @@ def curves(
     marks = [_grid(across, up, points if len(points) <= 7 else across.ticks())]
     marks += [_marks_of(c, ink, across, up) for c, ink in zip(lines, inks, strict=True)]
     marks += [
-        _text(wide - 12, 9 + 15 * k, name, "end", f'font-size="11" style="fill:{ink}"')
+        svg_text(wide - 12, 9 + 15 * k, name, "end", f'font-size="11" style="fill:{ink}"')
         for k, (name, ink) in enumerate(named)
     ]
     turned = f'font-size="11" transform="translate(13 {(height - bottom + top) / 2:.0f}) rotate(-90)"'
-    marks.append(_text((left + wide) / 2, height - 6, xlabel, "middle", 'font-size="11"'))
-    marks.append(_text(0, 0, ylabel, "middle", turned))
+    marks.append(svg_text((left + wide) / 2, height - 6, xlabel, "middle", 'font-size="11"'))
+    marks.append(svg_text(0, 0, ylabel, "middle", turned))
     return _figure(title, wide, height, marks)
 
 
 def _grid(across: _Axis, up: _Axis, columns: Sequence[float]) -> str:
     """Draw grid lines and their numbers."""
-    marks = []
+    marks = ""
     for tick in columns:
         x = across.pixel(tick)
-        marks.append(_segment(x, x, up.stop, up.start, "#80868f40"))
-        marks.append(_text(x, up.start + 14, f"{tick:g}", "middle"))
+        marks += _segment(x, x, up.stop, up.start, "#80868f40")
+        marks += svg_text(x, up.start + 14, f"{tick:g}", "middle")
     for tick in up.ticks():
         y = up.pixel(tick)
-        marks.append(_segment(across.start, across.stop, y, y, "#80868f40"))
-        marks.append(_text(across.start - 5, y + 3, f"{tick:.6g}", "end"))
-    return "".join(marks)
+        marks += _segment(across.start, across.stop, y, y, "#80868f40")
+        marks += svg_text(across.start - 5, y + 3, f"{tick:.6g}", "end")
+    return marks
 
 
 def _marks_of(c: Curve, ink: str, across: _Axis, up: _Axis) -> str:
@@ -200,10 +198,6 @@ def _marks_of(c: Curve, ink: str, across: _Axis, up: _Axis) -> str:
 
 def _segment(x1: float, x2: float, y1: float, y2: float, ink: str) -> str:
     return f'<line x1="{x1:.1f}" x2="{x2:.1f}" y1="{y1:.1f}" y2="{y2:.1f}" stroke="{ink}"/>'
-
-
-def _text(x: float, y: float, text: str, anchor: str = "start", looks: str = 'font-size="10"') -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {looks}>{escape(text)}</text>'
 
 
 def _figure(title: str, width: float, height: float, marks: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import ClassVar
 
-from netsor.display.html import KINDS
+from netsor.display.html import KINDS, svg_text
 
 
 @dataclass(frozen=True)
@@ -163,12 +163,8 @@ def _line(edge: Edge, path: list[_Spot]) -> str:
         bend = (x1 - x0) / 2
         d += f" C{x0 + bend:.1f} {y0:.1f} {x1 - bend:.1f} {y1:.1f} {x1:.1f} {y1:.1f}"
     (x0, y0), (x1, y1) = points[-2], points[-1]  # the label stands where lines have parted
-    label = (
-        f'<text x="{(x0 + x1) / 2:.1f}" y="{(y0 + y1) / 2 - 4:.1f}" font-size="11" text-anchor="middle" '
-        f'style="fill:{ink}">{escape(edge.label)}</text>'
-        if edge.label
-        else ""
-    )
+    looks = f'font-size="11" style="fill:{ink}"'
+    label = svg_text((x0 + x1) / 2, (y0 + y1) / 2 - 4, edge.label, "middle", looks) if edge.label else ""
     end = f'<circle cx="{points[-1][0]:.1f}" cy="{points[-1][1]:.1f}" r="2.4" fill="{ink}"/>'
     return f'<path d="{d}" fill="none" stroke="{ink}" stroke-width="1.5"/>{end}{label}'
 
@@ -178,11 +174,10 @@ def _box(node: Box, spot: _Spot) -> str:
     x, top = spot.x, spot.y - node.height / 2
     rounded = {"C": 12, "K": 0}.get(node.kind, 5)
     first = top + Box.pad / 2 + 0.75 * Box.line
-    texts = "".join(
-        f'<text x="{x + node.width / 2:.1f}" y="{first + k * Box.line:.1f}" font-size="12" '
-        f'text-anchor="middle" font-weight="{400 if k else 600}">{escape(line)}</text>'
-        for k, line in enumerate(node.lines)
-    )
+    texts = ""
+    for k, line in enumerate(node.lines):
+        looks = f'font-size="12" font-weight="{400 if k else 600}"'
+        texts += svg_text(x + node.width / 2, first + k * Box.line, line, "middle", looks)
     return (
         f'<g><title>{escape(node.hint)}</title><rect x="{x:.1f}" y="{top:.1f}" '
         f'width="{node.width:.1f}" height="{node.height:.1f}" rx="{rounded}" fill="{ink}" '

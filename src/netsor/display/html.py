@@ -5,28 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from html import escape
+from importlib.resources import files
 
 # Colours of the kinds of variables; "K" are data, "O" outputs.
 KINDS = {"A": "#c2570c", "G": "#2a78d0", "H": "#178a4f", "C": "#9a5bd0", "K": "#7a7f8c", "O": "#c5438a"}
 TIES = ("#c2570c", "#178a4f", "#9a5bd0", "#2a78d0", "#c5438a", "#8a7a00", "#0f8a96", "#b5593d")
 
-STYLE = (
-    "".join(f".netsor .k{kind}{{color:{colour}}}\n" for kind, colour in KINDS.items())
-    + """
-.netsor{font:13px/1.45 system-ui,sans-serif;color:inherit;max-width:100%;overflow-x:auto}
-.netsor .title{font-weight:600;margin:.2em 0 .4em}
-.netsor .row{display:flex;flex-wrap:wrap;gap:1.2em;align-items:flex-start}
-.netsor table{border-collapse:collapse;margin:.3em 0;color:inherit;font-size:12px}
-.netsor th{text-align:left;font-weight:600;padding:.15em 1em .15em 0;border-bottom:1px solid #80868f80}
-.netsor td{text-align:left;padding:.15em 1em .15em 0;vertical-align:top}
-.netsor pre{font:12px/1.5 ui-monospace,monospace;margin:0;color:inherit;background:none;overflow-x:auto}
-.netsor summary{cursor:pointer;color:#2a78d0}
-.netsor svg{max-width:100%;height:auto}
-.netsor svg text{fill:currentColor;font-family:system-ui,sans-serif}
-.netsor .wide{overflow-x:auto}.netsor .wide svg{max-width:none}
-.netsor .soft{opacity:.75}
-"""
-)
+STYLE = "".join(f".netsor .k{kind}{{color:{colour}}}\n" for kind, colour in KINDS.items())
+STYLE += files("netsor.display").joinpath("style.css").read_text(encoding="utf-8")
 
 
 def panel(title: str, *parts: str) -> str:
@@ -46,6 +32,10 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def fold(summary: str, body: str) -> str:
     """A part that opens on a click."""
     return f"<details><summary>{escape(summary)}</summary>{body}</details>"
+
+
+def svg_text(x: float, y: float, text: str, anchor: str = "start", looks: str = 'font-size="10"') -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {looks}>{escape(text)}</text>'
 
 
 def error_bar(error: float) -> str:

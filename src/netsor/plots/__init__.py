@@ -6,7 +6,7 @@
 | `curves` | `spectrum`, `angle`, `correlation_map`, `convergence` |
 | `phases` | `phase_diagram`, `sensitivity` |
 | `processes` | `samples`, `training` |
-| `style` | colours, sizes and `Picture` |
+| `style`, `pictures.mplstyle` | colours, sizes and `Picture` |
 
 Each returns a `Picture`, which a notebook shows and `save` writes. Its caption says what is drawn, in which
 units; colours are told apart by colour-blind readers.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,11 +12,8 @@ from netsor.build.network import Network
 from netsor.errors import DataError
 from netsor.limits import Result, kernel
 from netsor.plots.maps import eigenvalue_fractions, values_of
-from netsor.plots.style import COLOURS, INK, Picture, minus, picture, plain_axes
+from netsor.plots.style import COLOURS, INK, Axes, Picture, minus, picture, plain_axes
 from netsor.verify import Verification, log_means
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 T = TypeVar("T")
 

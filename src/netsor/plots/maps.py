@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from netsor.errors import DataError
 from netsor.limits import Result
-from netsor.plots.style import INK, Picture, colour_bar, picture
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from netsor.plots.style import INK, Axes, Picture, colour_bar, picture
 
 
 def kernel_map(
@@ -111,9 +107,8 @@ def values_of(kernel: Result | ArrayLike) -> np.ndarray:
     """The numbers of a kernel matrix."""
     K = kernel.value if isinstance(kernel, Result) else np.asarray(kernel, float)
     if K.ndim != 2 or not K.size or not np.isfinite(K).all():
-        raise DataError(
-            f"a kernel of shape {K.shape}", remedy="Give a matrix of finite numbers, or a Result."
-        )
+        remedy = "Give a matrix of finite numbers, or a Result."
+        raise DataError(f"a kernel of shape {K.shape}", remedy=remedy)
     return K
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -31,11 +30,8 @@ from netsor.gp.gradient import tied_groups
 from netsor.lang.program import MatrixLaw, Normal
 from netsor.lang.types import A
 from netsor.limits import kernel
-from netsor.plots.style import INK, Picture, colour_bar, picture
+from netsor.plots.style import INK, Axes, Picture, colour_bar, picture
 from netsor.progress import bar
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 PAIR = ((1.0, -0.5, 0.5, 1.5), (1.5, 0.5, 2.0, 1.0))  # any two inputs will do
 Tied = Mapping[str, Sequence[str]] | Sequence[Sequence[str]]
@@ -104,14 +100,9 @@ def sensitivity(
     kernels = cache(lambda d: kernel(network(d)))
 
     def distances(d: int, *variances: float) -> tuple[np.ndarray, np.ndarray]:
-        """Squared distances of the first input to the next ones, and those relative to the variance.
-
-        They are means over the outputs of an input.
-        """
-        pairs = zip(moved(d), variances, strict=True)
-        covariance = np.asarray(
-            kernels(d)(near, params={name: var for names, var in pairs for name in names})
-        )
+        """Squared distances of the first input to the next ones, also by variance: means over outputs."""
+        params = {name: var for names, var in zip(moved(d), variances, strict=True) for name in names}
+        covariance = np.asarray(kernels(d)(near, params=params))
         rows = len(covariance) // len(near)
         variance = np.diagonal(covariance).reshape(len(near), rows)
         starts = range(rows, len(covariance), rows)
@@ -140,27 +131,21 @@ def sensitivity(
 def _moved(
     make: Callable[[int], Network], depth: int, inputs: list[np.ndarray], tied: Tied | None, *, biased: bool
 ) -> Callable[[int], Sequence[Names]]:
-    """The names that var_w and var_b move in the network of each depth up to `depth`.
-
-    `tied` has groups of names for var_w and for var_b, in this order or by axis; None takes them by their
-    roles. If var_b is ever above 0 (`biased`), it must move something.
-    """
+    """The names that var_w and var_b move at each depth up to `depth`: those `tied` to them, or by role."""
     roles = cache(lambda d: _roles(make(d), inputs))
     hidden, *further = roles(depth)
     names = [*hidden, *chain(*further)]
-    if tied is None:
-        added = len(hidden) - len(roles(depth - 1)[0])
-        first_on_data = len(hidden) < added * depth
+    patterns = [] if tied is None else _by_axis(tied)
+    tied_groups(patterns, names)  # refuses names that the deepest network lacks
+    added = len(hidden) - len(roles(depth - 1)[0])
+    first_on_data = len(hidden) < added * depth
 
-        def moved(d: int) -> Sequence[Names]:
-            matrices, on_data, biases, _ = roles(d)
-            return (*matrices, *on_data) if first_on_data else matrices, biases
-    else:
-        patterns = _by_axis(tied)
-        tied_groups(patterns, names)  # refuses names that the deepest network lacks
-
-        def moved(d: int) -> Sequence[Names]:
+    @cache
+    def moved(d: int) -> Sequence[Names]:
+        if patterns:
             return tied_groups(patterns, chain(*roles(d)), partial=True)
+        matrices, on_data, biases, _ = roles(d)
+        return (*matrices, *on_data) if first_on_data else matrices, biases
 
     matrices, biases = moved(depth)
     if not matrices or (biased and not biases):
@@ -170,7 +155,7 @@ def _moved(
             remedy=f"Name those that move, as in tied=[['W*'], ['b*']]; known: {', '.join(names)}."
             + (" Or leave var_b at 0." if axis == "var_b" else ""),
         )
-    return cache(moved)
+    return moved
 
 
 def _roles(net: Network, inputs: list[np.ndarray]) -> tuple[Names, Names, Names, Names]:
@@ -250,8 +235,19 @@ def phase_diagram(
     )
     what = "distance (relative to the variance)" if relative else "squared distance"
 
+    logs = np.log10(np.clip(chi, 1e-3, 1e3))
+    low, high = min(float(np.nanmin(logs)), -0.05), max(float(np.nanmax(logs)), 0.05)
+
     def draw(ax: Axes) -> str:
-        _draw_phases(ax, across, up, np.log10(np.clip(chi, 1e-3, 1e3)))
+        from matplotlib.colors import TwoSlopeNorm
+
+        norm = TwoSlopeNorm(0.0, low, high)  # both sides have their full colour
+        image = ax.pcolormesh(across, up, logs, cmap="PuOr_r", norm=norm, shading="gouraud")
+        if np.nanmin(logs) < 0 < np.nanmax(logs):
+            line = ax.contour(across, up, logs, levels=[0.0], colors=INK, linewidths=2.0)
+            ax.clabel(line, fmt={0.0: "critical"}, fontsize=8)
+        ticks = [low, low / 2, 0.0, high / 2, high]
+        colour_bar(image, ax, "chi").set_ticks(ticks, labels=[f"{10**tick:.2g}" for tick in ticks])
         ax.set(xlabel="var_w", ylabel="var_b", title=title)
         return (
             f"Factor by which one more layer scales the {what} between nearby inputs at depth {depth}: chi < "
@@ -259,17 +255,3 @@ def phase_diagram(
         )
 
     return picture(draw, (5.4, 4.2))
-
-
-def _draw_phases(ax: Axes, across: np.ndarray, up: np.ndarray, logs: np.ndarray) -> None:
-    """Draw log10 chi, white where it is 0, with the critical line."""
-    from matplotlib.colors import TwoSlopeNorm
-
-    low, high = min(float(np.nanmin(logs)), -0.05), max(float(np.nanmax(logs)), 0.05)
-    norm = TwoSlopeNorm(0.0, low, high)  # both sides have their full colour
-    image = ax.pcolormesh(across, up, logs, cmap="PuOr_r", norm=norm, shading="gouraud")
-    if np.nanmin(logs) < 0 < np.nanmax(logs):
-        line = ax.contour(across, up, logs, levels=[0.0], colors=INK, linewidths=2.0)
-        ax.clabel(line, fmt={0.0: "critical"}, fontsize=8)
-    ticks = [low, low / 2, 0.0, high / 2, high]
-    colour_bar(image, ax, "chi").set_ticks(ticks, labels=[f"{10**tick:.2g}" for tick in ticks])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,10 +12,7 @@ from netsor.errors import DataError
 from netsor.gp.regression import GP, sample
 from netsor.gp.training import Trained
 from netsor.limits import KernelFn
-from netsor.plots.style import COLOURS, INK, RED, Picture, colour_bar, picture, plain_axes
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from netsor.plots.style import COLOURS, INK, RED, Axes, Picture, colour_bar, picture, plain_axes
 
 
 def samples(model: KernelFn | GP, x: ArrayLike, title: str = "", *, count: int = 5, seed: int = 0) -> Picture:
@@ -75,7 +71,10 @@ def samples(model: KernelFn | GP, x: ArrayLike, title: str = "", *, count: int =
         return _images(functions.reshape(count, *points.shape[:2]), points, title, caption)
 
     def draw(ax: Axes) -> str:
-        _band(ax, inputs[:, 0], mean, std, color=COLOURS[4], alpha=0.25)
+        # Two deviations hold 95% of the functions at each input.
+        ax.fill_between(
+            inputs[:, 0], mean - 2 * std, mean + 2 * std, color=COLOURS[4], alpha=0.25, linewidth=0
+        )
         for k, values in enumerate(functions):
             ax.plot(inputs[:, 0], values, color=COLOURS[k % len(COLOURS)], linewidth=1.1, alpha=0.9)
         if isinstance(model, GP):
@@ -87,11 +86,6 @@ def samples(model: KernelFn | GP, x: ArrayLike, title: str = "", *, count: int =
         return f"{caption} Shade: two deviations."
 
     return picture(draw, (5.6, 3.9))
-
-
-def _band(ax: Axes, x: np.ndarray, mean: np.ndarray, std: np.ndarray, **looks: Any) -> None:
-    """Shade two deviations around the mean, which hold 95% of the functions at each input."""
-    ax.fill_between(x, mean - 2 * std, mean + 2 * std, linewidth=0, **looks)
 
 
 def _images(images: np.ndarray, grid: np.ndarray, title: str, caption: str) -> Picture:
@@ -200,7 +194,7 @@ def _draw_predictions(
         label = "t = ∞" if time == inf else f"t = {time:g}"
         ax.plot(x[order], mean, color=colour, linewidth=1.5, label=label)
         if k in (0, len(numbers["times"]) - 1):
-            _band(ax, x[order], mean, std, color=colour, alpha=0.15)
+            ax.fill_between(x[order], mean - 2 * std, mean + 2 * std, color=colour, alpha=0.15, linewidth=0)
     ax.plot(np.ravel(numbers["x"]), np.ravel(numbers["y"]), "o", color=RED, markersize=4.5, zorder=5)
     plain_axes(ax)
     ax.legend(fontsize=8, frameon=False)

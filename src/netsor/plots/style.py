@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.cm import ScalarMappable
     from matplotlib.figure import Figure
+else:
+    Axes = Any  # modules that draw take the type from here, because matplotlib is an extra
 
 INK, RED = "#1f2430", "#e4003a"
 # Okabe & Ito (2008), which colour-blind readers tell apart; then darker versions.
@@ -23,19 +25,7 @@ COLOURS = (
     *("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7"),
     *("#5b6270", "#a58b00", "#003f63", "#7f4a00", "#00543d", "#6d2f55"),
 )
-SETTINGS: dict[Any, Any] = {
-    **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "text.color"), INK),
-    "figure.facecolor": "white",
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.linewidth": 0.7,
-    "mathtext.fontset": "stix",
-    "pdf.fonttype": 42,  # TrueType, which editors and publishers can read
-    "svg.fonttype": "none",
-    "svg.hashsalt": "netsor",
-}
+SETTINGS = Path(__file__).with_name("pictures.mplstyle")
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,11 +72,11 @@ class Picture:
         return target
 
     def _draw(self, target: Path | IO[bytes], kind: str, dpi: int = 200) -> None:
-        import matplotlib
+        from matplotlib.style import context
 
         # Files with a date or a version would differ each time.
         stamp = {"png": "Software", "pdf": "CreationDate", "svg": "Date"}[kind]
-        with matplotlib.rc_context(SETTINGS):
+        with context(SETTINGS):
             self.figure.savefig(
                 target, format=kind, dpi=dpi, metadata={stamp: None}, bbox_inches="tight", pad_inches=0.12
             )
@@ -106,13 +96,12 @@ def picture(draw: Callable[..., str], size: tuple[float, float], mosaic: str = "
     The function takes one pair of axes for each letter of the mosaic (`Figure.subplot_mosaic`).
     """
     try:
-        import matplotlib
         from matplotlib.figure import Figure
+        from matplotlib.style import context
     except ImportError:
-        raise NetsorError(
-            "pictures need matplotlib", remedy="Install it with: pip install 'netsor[plots]'"
-        ) from None
-    with matplotlib.rc_context(SETTINGS):
+        remedy = "Install it with: pip install 'netsor[plots]'"
+        raise NetsorError("pictures need matplotlib", remedy=remedy) from None
+    with context(SETTINGS):
         figure = Figure(figsize=size, layout="constrained")
         caption = minus(draw(*figure.subplot_mosaic(mosaic).values()))
         lines = textwrap.fill(caption, int(16.5 * size[0]))  # letters of 8 points in the width of the figure

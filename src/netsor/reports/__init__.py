@@ -2,11 +2,9 @@
 
 | file | what it holds |
 | --- | --- |
-| `findings` | what is computed for a report, and how long it takes |
-| `page`, `page.html` | the page |
+| `page`, `page.html` | what is computed for a report, and the page |
 """
 
-from netsor.reports.findings import Findings, find
-from netsor.reports.page import render, report
+from netsor.reports.page import find, render, report
 
-__all__ = ["Findings", "find", "render", "report"]
+__all__ = ["find", "render", "report"]

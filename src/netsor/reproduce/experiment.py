@@ -7,21 +7,21 @@ more samples, resumes and gives the same numbers as one that ran through.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import numpy as np
 
-from netsor.build.joint_program import as_inputs, joint
 from netsor.build.network import Network
 from netsor.files import DAMAGED, write_csv, write_npz, write_text
-from netsor.gp.stores.identity import functions_of
+from netsor.gp.stores.identity import of_each_shape, of_kernel
+from netsor.gp.stores.input_sets import digest
+from netsor.limits import kernel
 from netsor.plots.style import Picture
 from netsor.progress import bar
 from netsor.threads import one_blas_thread
@@ -29,16 +29,9 @@ from netsor.threads import one_blas_thread
 Draw = Callable[[int, np.random.SeedSequence], np.ndarray]  # draws some samples from a seed
 
 
-def fingerprint(net: Network, inputs: object) -> str:
-    """A digest of the program of a network on its inputs: statements, variances, data, functions."""
-    read = joint(net, as_inputs(inputs))
-    digest = hashlib.sha256(read.program.show().encode())
-    if read.program.user_operations:
-        digest.update(json.dumps(functions_of(read.program)).encode())
-    for name in sorted(read.data):
-        digest.update(name.encode())
-        digest.update(np.ascontiguousarray(read.data[name], float).tobytes())
-    return digest.hexdigest()
+def fingerprint(net: Network, inputs: list[Any] | np.ndarray) -> str:
+    """Digests of the programs of a network (statements, variances, functions), and of its inputs."""
+    return f"{of_kernel(kernel(net), of_each_shape(inputs))['programs']} {digest(inputs)}"
 
 
 @dataclass

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from functools import partial
+from typing import ClassVar
 
 import numpy as np
 
-from netsor.data import sentences
 from netsor.files import write_csv
 from netsor.limits import kernel
 from netsor.plots.maps import as_correlation, heat_map
-from netsor.plots.style import INK, colour_bar, picture
+from netsor.plots.style import INK, Axes, colour_bar, picture
 from netsor.reproduce.experiment import Experiment, fingerprint
 from netsor.reproduce.studies import Study, paper_studies
 from netsor.simulation import empirical_kernel, simulate
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 NETWORKS = 100  # in panel D, as in the paper
 
@@ -71,31 +68,21 @@ def rnn_numbers(experiment: Experiment, *, samples: int, width: int) -> RnnNumbe
     """The limit, 100 simulated covariances, and the final outputs of `samples` networks."""
     study = paper_studies()[0]
     net, inputs = study.net, study.inputs
-    vectors = np.concatenate([s.vectors for s in sentences()])
+    vectors = np.concatenate(inputs)
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     covariance = kernel(net)(inputs)
     mark, last = fingerprint(net, inputs), [study.breaks[0] - 1, len(study.labels) - 1]
-
-    def kernels(count: int, seeds: np.random.SeedSequence) -> np.ndarray:
-        return empirical_kernel(net, inputs, width, count, seeds, progress=False)
-
-    def outputs(count: int, seeds: np.random.SeedSequence) -> np.ndarray:
-        return simulate(net, inputs, width, count, seeds, dtype=np.float32, progress=False)[:, last]
-
-    simulated = experiment.samples("rnn_kernels", f"kernel {mark}", width, NETWORKS, kernels, chunk=10)
-    final = experiment.samples("rnn_outputs", f"outputs {mark}", width, samples, outputs, chunk=50)
-    deviation = np.sqrt(((simulated - covariance) ** 2).mean(0))
-    correlation = as_correlation(covariance)
-    return RnnNumbers(
-        study, width, last, unit @ unit.T, correlation, covariance, deviation, final.astype(float)
-    )
+    draw = partial(empirical_kernel, net, inputs, width, progress=False)
+    kernels = experiment.samples("rnn_kernels", f"kernel {mark}", width, NETWORKS, draw, chunk=10)
+    draw = partial(simulate, net, inputs, width, dtype=np.float32, progress=False)
+    outputs = experiment.samples("rnn_outputs", f"outputs {mark}", width, samples, draw, chunk=50)
+    deviation, correlation = np.sqrt(((kernels - covariance) ** 2).mean(0)), as_correlation(covariance)
+    final = outputs[:, last].astype(float)
+    return RnnNumbers(study, width, last, unit @ unit.T, correlation, covariance, deviation, final)
 
 
 def rnn_figure(experiment: Experiment, *, samples: int, width: int) -> Iterator[str]:
-    """Draw panels A to E of the paper, and F, which shows E along its radius; yield the results.
-
-    Panel E has `samples` networks. All networks have one `width`.
-    """
+    """Draw panels A to E of the paper, and F, which shows the `samples` of E along the radius."""
     numbers = rnn_numbers(experiment, samples=samples, width=width)
     yield from _findings(numbers)
     for panel, name in zip("ABCD", ("cosines", "correlation", "covariance", "deviation"), strict=True):

@@ -26,11 +26,12 @@ class Study:
 
 def paper_studies(images: np.ndarray | None = None) -> list[Study]:
     """The four networks of the paper's figure, two batches being 64 `images`, by default digits."""
+    batches = list((digits().images if images is None else images)[:64].reshape(2, 32, -1))
     return [
         _sentences("simple_rnn", "simple RNN", zoo.simple_rnn()),
         _sentences("gru", "GRU", zoo.gru()),
         _sentences("transformer", "transformer", zoo.transformer()),
-        _batches(digits().images if images is None else images),
+        Study("batchnorm_mlp", "batchnorm + relu", zoo.batchnorm_mlp(2), batches, breaks=(32,)),
     ]
 
 
@@ -71,11 +72,6 @@ def _sentences(name: str, title: str, net: Network) -> Study:
     first, second = sentences()
     words = (*first.words, *second.words)
     return Study(name, title, net, [first.vectors, second.vectors], words, (len(first.words),))
-
-
-def _batches(images: np.ndarray) -> Study:
-    batches = list(images[:64].reshape(2, 32, -1))
-    return Study("batchnorm_mlp", "batchnorm + relu", zoo.batchnorm_mlp(2), batches, breaks=(32,))
 
 
 def _path_graph(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

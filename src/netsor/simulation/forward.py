@@ -14,8 +14,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from netsor.build.source_lines import fail
-from netsor.errors import SimulationError
 from netsor.lang.blocks import Block, align
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Expr, Ref, refs, subtrees, transform
@@ -54,10 +52,7 @@ Step = Input | MatMul | Assignment | Convolve
 
 
 def plan(program: Program, fuse: bool = True) -> list[tuple[Step, list[str]]]:
-    """List the steps of a run in order, each with the variables that no later step reads.
-
-    fuse  whether to fuse matrix products that only a window reads with their windows
-    """
+    """List the steps of a run, with convolutions fused, each with the variables that no later step reads."""
     needed = {t.operand for s in program.outputs for t in s.terms}
     out: list[tuple[Step, list[str]]] = []
     for step in reversed(_fuse_convolutions(program) if fuse else list(program.definitions.values())):
@@ -91,9 +86,7 @@ def _fuse_convolutions(program: Program) -> list[Step]:
 def _readings(s: Statement) -> list[str]:
     """The names that a statement reads, once for each operation of a sum that reads them."""
     operations = [n for n in subtrees(s.expr) if isinstance(n, Apply)] if isinstance(s, LinComb) else []
-    if not operations:
-        return used_by(s)
-    return [a.name for n in operations for a in n.args if isinstance(a, Ref)]
+    return [a.name for n in operations for a in n.args if isinstance(a, Ref)] or used_by(s)
 
 
 def _product_of(source: Statement | None) -> tuple[str, Expr] | None:
@@ -213,15 +206,3 @@ def _average(expr: Expr, values: Values) -> Block:
             return Block(np.vecdot(a, b) / a.shape[-1], rank)
     x = evaluate(expr, values)
     return Block(x.array.mean(axis=-1), x.rank)
-
-
-def check_finite(values: np.ndarray) -> None:
-    """Raise a SimulationError for NaN or infinity, with the usual causes."""
-    if not np.isfinite(values).all():
-        bad = np.argwhere(~np.isfinite(values))[0]
-        raise fail(
-            f"the simulation is not finite: sample {bad[0]}, output {bad[1]} is {values[tuple(bad)]}",
-            "A normalisation divides by zero (layernorm of a zero input, batchnorm of a batch whose members "
-            "are all equal), or a function overflows. Leave such inputs out, or normalise with an eps > 0.",
-            SimulationError,
-        )

@@ -15,13 +15,11 @@ from typing import Any
 import numpy as np
 
 from netsor.build.network import Network
-from netsor.build.source_lines import fail
 from netsor.build.tangent_network import TangentNetwork
 from netsor.build.tangent_network import tangent as tangent_of
-from netsor.errors import SimulationError
-from netsor.lang.blocks import Block
+from netsor.lang.blocks import Block, align
 from netsor.lang.evaluate import evaluate
-from netsor.lang.expr import Apply, Const, Expr, Ref, subtrees
+from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees
 from netsor.lang.functions import MIXINGS
 from netsor.lang.index_maps import contract
 from netsor.lang.input_laws import input_covariance
@@ -33,7 +31,7 @@ from netsor.lang.symbolic_derivatives import partial_derivatives
 from netsor.lang.types import A
 from netsor.simulation.forward import Values, forward
 from netsor.simulation.simulate import SimulationRun
-from netsor.simulation.weights import Weights, matrix_shape, refuse_memory
+from netsor.simulation.weights import Weights, failure, matrix_shape, refuse_memory
 
 Adjoints = dict[Any, np.ndarray]
 
@@ -74,7 +72,7 @@ def empirical_ntk(
     wrapped = net if isinstance(net, TangentNetwork) else tangent_of(net, rates)
     run = SimulationRun(wrapped.net, x, width, dtype)
     directions, shape = wrapped.rates_of(run.joint.parameters), (run.rows, run.rows)
-    return run.sample(samples, seed, progress, shape, lambda rng: _ntk(run, run.draw(rng), directions))
+    return run.sample(samples, seed, progress, shape, lambda weights: _ntk(run, weights, directions))
 
 
 @np.errstate(all="ignore")  # what is not finite is refused in the end
@@ -136,12 +134,11 @@ class _Gradients:
             match s:
                 case Input(law=Embedding(matrix, data, aligned)):
                     x = evaluate(data, values)
-                    self.add_outer(matrix, adjoint, Block(x.array, x.rank - 1, True), aligned)
+                    self.multiply(matrix, adjoint, Block(x.array, x.rank - 1, True), aligned)
                 case Input():
                     self.of[s.name] = adjoint
                 case MatMul(matrix=matrix, operand=operand, aligned=aligned):
-                    self.add_outer(matrix, adjoint, values[operand], aligned)
-                    self.add(operand, self.back(matrix, adjoint, values[operand], aligned))
+                    self.multiply(matrix, adjoint, values[operand], aligned, operand)
                 case Moment():
                     n = evaluate(s.expr, values).array.shape[-1]
                     self.expression(s.expr, np.repeat(adjoint[..., None] / n, n, axis=-1))
@@ -166,28 +163,19 @@ class _Gradients:
         """Add to the adjoint of a variable."""
         self.adjoints[name] = self.adjoints.get(name, 0) + adjoint
 
-    def add_outer(self, matrix: str, delta: np.ndarray, h: Block, aligned: int) -> None:
-        """Add df/dW = sum of delta h^T over the vectors h that W multiplies."""
+    def multiply(self, matrix: str, delta: np.ndarray, h: Block, aligned: int, operand: str = "") -> None:
+        """Add df/dW = sum of delta h^T over the vectors h that W multiplies, and df/dh = sum of W^T delta."""
         # o: scalars, m: members, a: aligned axes, e: other axes of W, j: other axes of h, r: rows, c: columns
-        index = self.program.types[matrix].index
-        extra, shared = index[aligned:], index[:aligned]
-        vectors, n = h.index[aligned:], h.array.shape[-1]
-        array = np.broadcast_to(h.array, (self.members, *h.index, n)).reshape(
-            self.members, prod(shared), prod(vectors), n
-        )
-        delta = delta.reshape(self.scalars, self.members, prod(shared), prod(extra), prod(vectors), -1)
-        outer = np.einsum("omaejr,majc->omaerc", delta, array, optimize=True)
-        outer = outer.reshape(self.scalars, self.members, *index, *outer.shape[-2:])
+        weight, axes = self.weights[matrix], (self.scalars, self.members)
+        w = weight.reshape(prod(weight.shape[:aligned]), -1, *weight.shape[-2:])
+        array = np.broadcast_to(h.array, (self.members, *h.index, w.shape[3]))
+        array = array.reshape(self.members, len(w), -1, w.shape[3])
+        delta = delta.reshape(*axes, *w.shape[:2], array.shape[2], w.shape[2])
+        outer = np.einsum("omaejr,majc->omaerc", delta, array, optimize=True).reshape(*axes, *weight.shape)
         self.of[matrix] = self.of.get(matrix, 0) + outer
-
-    def back(self, matrix: str, delta: np.ndarray, h: Block, aligned: int) -> np.ndarray:
-        """df/dh = sum of W^T delta over the matrices W that multiply h; letters as in `add_outer`."""
-        index = self.program.types[matrix].index
-        shared, vectors = prod(index[:aligned]), prod(h.index[aligned:])
-        w = self.weights[matrix].reshape(shared, prod(index[aligned:]), *self.weights[matrix].shape[-2:])
-        delta = delta.reshape(self.scalars, self.members, shared, w.shape[1], vectors, w.shape[2])
-        out = np.einsum("omaejr,aerc->omajc", delta, w, optimize=True)
-        return out.reshape(self.scalars, self.members, *h.index, w.shape[3])
+        if operand:  # data take no gradient
+            inner = np.einsum("omaejr,aerc->omajc", delta, w, optimize=True)
+            self.add(operand, inner.reshape(*axes, *h.index, w.shape[3]))
 
     # Expressions
 
@@ -204,7 +192,7 @@ class _Gradients:
                 continue
             blocks = [evaluate(a, self.values) for a in node.args]
             for k, arg in enumerate(node.args):
-                if any(isinstance(n, Ref) and n.name not in self.program.data for n in subtrees(arg)):
+                if not self.program.data.keys() >= set(refs(arg)):
                     part = self.argument(node_adjoint, node, blocks, k)
                     adjoints[arg] = adjoints.get(arg, 0) + part
 
@@ -216,9 +204,8 @@ class _Gradients:
                 if e.op.about(e.options).derivative is not None
                 else Apply(partial_of(e.op, k), e.args, e.attrs)
             )
-            whole = evaluate(e, self.values)
-            array = adjoint * evaluate(slope, self.values).lift(whole.rank, whole.vector)
-            return _summed(array, whole.rank, whole.vector, blocks[k])
+            _, rank, vector = align(blocks)
+            return _summed(adjoint * evaluate(slope, self.values).lift(rank, vector), rank, vector, blocks[k])
         if e.op is contract:
             return _contracted(adjoint, blocks[0], blocks[1], k)
         if isinstance(e.op, Mixing):
@@ -235,8 +222,17 @@ class _Gradients:
         The Jacobians of softmax and batchnorm are symmetric, so the formulas are those of their tangents.
         """
         axes = tuple(x.axis(a) for a in axes_of(e.options["axis"], x.rank))
-        if op.user:
-            return self.directions(adjoint, e, op, x, axes)
+        if op.user:  # column by column: one direction per member
+            slope, full = directional(op), np.zeros((self.scalars, self.members, *x.index, x.array.shape[-1]))
+            for place in np.ndindex(*(x.array.shape[a] for a in axes)):
+                key: list[Any] = [slice(None)] * x.array.ndim
+                for a, i in zip(axes, place, strict=True):
+                    key[a] = i
+                one = np.zeros_like(x.array)
+                one[tuple(key)] = 1.0
+                part = adjoint * slope.run(x, Block(one, x.rank, x.vector), axis=e.options["axis"]).array
+                full[(..., *key[-(x.rank + 1) :])] = part if op.reduces else part.sum(axis=axes)
+            return full
         if op.name in ("max", "min"):
             sign = 1.0 if op.name == "max" else -1.0
             chosen = MIXINGS["argmax"].run(Block(sign * x.array, x.rank, x.vector), axis=e.options["axis"])
@@ -250,21 +246,6 @@ class _Gradients:
         size, eps = prod(x.array.shape[a] for a in axes), e.options.get("eps", 0.0)
         deviation = np.sqrt(x.array.var(axis=axes, keepdims=True) + eps)
         return (adjoint - adjoint.mean(axis=axes, keepdims=True) - y * along / size) / deviation
-
-    def directions(
-        self, adjoint: np.ndarray, e: Apply, op: Mixing, x: Block, axes: tuple[int, ...]
-    ) -> np.ndarray:
-        """Apply the transposed Jacobian of a user's function, column by column: one direction per member."""
-        slope, full = directional(op), np.zeros((self.scalars, self.members, *x.index, x.array.shape[-1]))
-        for place in np.ndindex(*(x.array.shape[a] for a in axes)):
-            key: list[Any] = [slice(None)] * x.array.ndim
-            for a, i in zip(axes, place, strict=True):
-                key[a] = i
-            one = np.zeros_like(x.array)
-            one[tuple(key)] = 1.0
-            part = adjoint * slope.run(x, Block(one, x.rank, x.vector), axis=e.options["axis"]).array
-            full[(..., *key[-(x.rank + 1) :])] = part if op.reduces else part.sum(axis=axes)
-        return full
 
 
 def _contracted(adjoint: np.ndarray, m: Block, x: Block, k: int) -> np.ndarray:
@@ -294,10 +275,9 @@ def _matrix(op: Op, attrs: Any, shapes: tuple[tuple[int, ...], ...], k: int) -> 
     """The matrix (members of argument k, members of the result) of a linear map on index axes."""
     size = prod(shapes[k])
     if size > 2**14:  # the matrix would take 2 GB
-        raise fail(
+        raise failure(
             f"the derivative of `{op.name}` of {size:,} members is too large for an empirical tangent kernel",
             "Its matrix has a row for each member. Take smaller inputs, or smaller kernels of convolutions.",
-            SimulationError,
         )
     blocks = [Block(np.zeros((1, *shape)), len(shape)) for shape in shapes]
     # Map all unit vectors at once, as a batch.

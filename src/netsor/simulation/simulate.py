@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from itertools import count, islice, product
 from math import prod
 from typing import Any
@@ -13,13 +12,11 @@ import numpy as np
 from netsor import arguments
 from netsor.build.joint_program import InputGroup, Joint, as_inputs, joint
 from netsor.build.network import Network
-from netsor.build.source_lines import fail
-from netsor.errors import SimulationError
 from netsor.lang.input_laws import input_covariance
 from netsor.lang.program import Input, Program, used_by
 from netsor.progress import bar
-from netsor.simulation.forward import Values, check_finite, forward, plan
-from netsor.simulation.weights import Weights, check_memory, draw, refuse_memory, resolve_widths
+from netsor.simulation.forward import Values, forward, plan
+from netsor.simulation.weights import Weights, check_memory, draw, failure, refuse_memory, resolve_widths
 
 
 def simulate(
@@ -70,7 +67,7 @@ def simulate(
     (5, 2)
     """
     run = SimulationRun(net, x, width, dtype)
-    return run.sample(samples, seed, progress, (run.rows,), lambda rng: run.outputs(run.draw(rng)))
+    return run.sample(samples, seed, progress, (run.rows,), run.outputs)
 
 
 def empirical_kernel(
@@ -98,8 +95,7 @@ def empirical_kernel(
         (samples, outputs, outputs).
     """
     run = SimulationRun(net, x, width, dtype)
-    shape = run.rows, run.rows
-    return run.sample(samples, seed, progress, shape, lambda rng: run.kernel(run.draw(rng, run.readouts)))
+    return run.sample(samples, seed, progress, (run.rows, run.rows), run.kernel, run.readouts)
 
 
 def seed_sequence(seed: object) -> np.random.SeedSequence:
@@ -109,7 +105,7 @@ def seed_sequence(seed: object) -> np.random.SeedSequence:
     if seed is None or (isinstance(seed, int | np.integer) and not isinstance(seed, bool) and seed >= 0):
         return np.random.SeedSequence(seed)
     remedy = "A seed is an integer >= 0, a SeedSequence, or None for a new one each time."
-    raise fail(f"seed={seed!r:.60}", remedy, SimulationError)
+    raise failure(f"seed={seed!r:.60}", remedy)
 
 
 def _floating(dtype: Any) -> np.dtype:
@@ -118,7 +114,7 @@ def _floating(dtype: Any) -> np.dtype:
     except TypeError:
         floating = np.dtype(object)
     if dtype is None or floating not in (np.float32, np.float64):
-        raise fail(f"dtype={dtype!r:.60}", "Simulations run in np.float32 or np.float64.", SimulationError)
+        raise failure(f"dtype={dtype!r:.60}", "Simulations run in np.float32 or np.float64.")
     return floating
 
 
@@ -132,11 +128,10 @@ class SimulationRun:
             net.check()
             net.refuse_changed()
             if x is not None:
-                raise fail(
+                raise failure(
                     "a set of inputs is given with a Program, which has its own data",
                     "Call ns.simulate(program, width=1000), or give the network: "
                     "ns.simulate(net, [x], width=1000).",
-                    SimulationError,
                 )
             group = InputGroup((0,), tuple(range(len(net.outputs))))
             self.joint = Joint(net, dict(net.data), (group,))
@@ -144,11 +139,8 @@ class SimulationRun:
             self.joint = joint(net, as_inputs(x), finite=True)
         self.program = self.joint.program
         if not self.program.outputs:
-            raise fail(
-                "the program has no output",
-                "A simulation computes outputs: add a line `Output v^T x / sqrt(n)`.",
-                SimulationError,
-            )
+            remedy = "A simulation computes outputs: add a line `Output v^T x / sqrt(n)`."
+            raise failure("the program has no output", remedy)
         self.dtype = _floating(dtype)
         self.widths = resolve_widths(self.program, width)
         self.readouts = frozenset(t.readout for s in self.program.outputs for t in s.terms)
@@ -179,12 +171,12 @@ class SimulationRun:
         seed: object,
         progress: bool | None,
         shape: tuple[int, ...],
-        result: Callable[[np.random.Generator], np.ndarray],
+        result: Callable[[Weights], np.ndarray],
+        skip: frozenset[str] = frozenset(),
     ) -> np.ndarray:
-        """Compute the result, of the given shape, of each of the random networks: (samples, shape...)."""
-        error = partial(fail, kind=SimulationError)
+        """Compute the result of each of the random networks, (samples, shape...); `skip` is not drawn."""
         remedy = "The number of networks is an integer >= 1."
-        networks = arguments.whole("samples", samples, 1, remedy=remedy, error=error)
+        networks = arguments.whole("samples", samples, 1, remedy=remedy, error=failure)
         size = networks * prod(shape)
         remedy = "Ask for fewer samples or outputs."
         refuse_memory(size * self.dtype.itemsize, f"{size:,} results", remedy)
@@ -194,14 +186,18 @@ class SimulationRun:
             for i in range(networks):
                 # The child with number i, without the state that `seeds.spawn` would change.
                 child = np.random.SeedSequence(seeds.entropy, spawn_key=(*seeds.spawn_key, i))
-                out[i] = result(np.random.default_rng(child))
+                rng = np.random.default_rng(child)
+                out[i] = result(draw(self.program, self.widths, rng, self.dtype, skip, self.noise))
                 advance()
-        check_finite(out)
+        if not np.isfinite(out).all():
+            bad = np.argwhere(~np.isfinite(out))[0]
+            raise failure(
+                f"the simulation is not finite: sample {bad[0]}, output {bad[1]} is {out[tuple(bad)]}",
+                "A normalisation divides by zero (layernorm of a zero input, batchnorm of a batch whose "
+                "members are all equal), or a function overflows. Leave such inputs out, or normalise with "
+                "an eps > 0.",
+            )
         return out
-
-    def draw(self, rng: np.random.Generator, skip: frozenset[str] = frozenset()) -> Weights:
-        """Draw the weights of one network, and noise for each input."""
-        return draw(self.program, self.widths, rng, self.dtype, skip, self.noise)
 
     def _noise(self) -> dict[str, int]:
         """For each noise input, the number of members of the group that reads it."""
@@ -213,27 +209,23 @@ class SimulationRun:
             members |= dict.fromkeys(read & self.program.noise, len(group.members))
         return members
 
-    @np.errstate(all="ignore")  # `check_finite` refuses NaN and infinity in the end
-    def values(self, weights: Weights) -> Values:
-        """Evaluate the variables that outputs read."""
-        return forward(self.program, weights, self.data, self.steps)
-
-    @np.errstate(all="ignore")
+    @np.errstate(all="ignore")  # `sample` refuses NaN and infinity in the end
     def outputs(self, weights: Weights) -> np.ndarray:
         """sum over terms v.y / sqrt(n), plus the shift; (rows,)."""
         out = np.zeros(self.rows, self.dtype)
-        for (v, k), (rows, h) in self.features(self.values(weights)).items():
+        values = forward(self.program, weights, self.data, self.steps)
+        for (v, k), (rows, h) in self.features(values).items():
             out[rows] += h @ weights[v].reshape(-1, h.shape[1])[k] / np.sqrt(h.shape[1])
         for s, rows in zip(self.program.outputs, self.row_of, strict=True):
             out[rows] += s.shift
         return out
 
+    @np.errstate(all="ignore")
     def kernel(self, weights: Weights) -> np.ndarray:
         """The covariance of the outputs given all weights but the readouts', (rows, rows)."""
         laws = {name: s for name in self.readouts if isinstance(s := self.program.definitions[name], Input)}
-        return self.kernel_of(self.values(weights), laws)
+        return self.kernel_of(forward(self.program, weights, self.data, self.steps), laws)
 
-    @np.errstate(all="ignore")
     def kernel_of(self, values: Values, laws: Mapping[str, Input]) -> np.ndarray:
         """sum over pairs of readout members v, v' of Cov(v, v') h.h' / n; (rows, rows)."""
         features = self.features(values)

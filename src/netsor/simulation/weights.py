@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from functools import cache
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -18,6 +18,7 @@ from netsor.lang.program import Input, MatrixLaw, Program
 from netsor.lang.types import A, G, H
 
 Weights = dict[str, np.ndarray]
+failure = partial(fail, kind=SimulationError)
 
 
 def resolve_widths(program: Program, width: int | Mapping[str, int]) -> dict[str, int]:
@@ -29,27 +30,20 @@ def resolve_widths(program: Program, width: int | Mapping[str, int]) -> dict[str
     if missing or unknown:
         what = f"no width is given for {min(missing)}" if missing else f"there is no width {min(unknown)}"
         each = ", ".join(f"{name!r}: 1000" for name in classes)
-        raise fail(
+        raise failure(
             what,
             f"The widths (Common Dimension Classes) of this program are: {', '.join(classes)}. Give one for "
             f"all, width=1000, or each by name, width={{{each}}}.",
-            SimulationError,
         )
     for name, n in chosen.items():
         if not is_integer(n, 1, 2**62 - 1):
-            raise fail(
-                f"the width {name} is {n!r:.60}",
-                "A width is an integer >= 1; limits become visible from about 100 on.",
-                SimulationError,
-            )
+            remedy = "A width is an integer >= 1; limits become visible from about 100 on."
+            raise failure(f"the width {name} is {n!r:.60}", remedy)
     return {name: int(n) for name, n in chosen.items()}
 
 
 def check_memory(program: Program, widths: Mapping[str, int], members: int, itemsize: int) -> None:
-    """Raise a SimulationError if all matrices together, or one variable, do not fit into memory.
-
-    members  size of the batch
-    """
+    """Raise a SimulationError if all matrices, or a variable of a batch of `members`, exceed the memory."""
     matrices, remedy = 0, "Choose a smaller width, fewer inputs at a time, or smaller blocks."
     for name, type_ in program.types.items():
         if isinstance(type_, A):
@@ -62,20 +56,12 @@ def check_memory(program: Program, widths: Mapping[str, int], members: int, item
 
 def refuse_memory(size: int, what: str, remedy: str) -> None:
     """Raise a SimulationError for an array of `size` bytes that exceeds the memory of this machine."""
-    if size > _memory():
-        raise fail(
-            f"{what} of {size / 2**30:,.0f} GiB, in a memory of {_memory() / 2**30:,.0f} GiB",
-            remedy,
-            SimulationError,
-        )
-
-
-@cache
-def _memory() -> int:
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):  # unknown on this system: allow anything plausible
-        return 2**40
+        memory = 2**40
+    if size > memory:
+        raise failure(f"{what} of {size / 2**30:,.0f} GiB, in a memory of {memory / 2**30:,.0f} GiB", remedy)
 
 
 def draw(
@@ -116,10 +102,7 @@ def matrix_shape(type_: A, widths: Mapping[str, int]) -> tuple[int, int]:
 def _draw_vectors(
     program: Program, group: list[Input], widths: Mapping[str, int], rng, dtype, count: int | None
 ) -> Weights:
-    """Draw jointly Gaussian inputs: each coordinate ~ N(mean, Sigma_in), independently.
-
-    count  size of the batch axis of noise; None for parameters, which have no such axis
-    """
+    """Draw joint inputs, coordinates ~ N(mean, Sigma_in); noise has a batch axis of size `count`."""
     types = [s.type for s in group if isinstance(s.type, G)]
     n = widths[types[0].width]
     mean = np.concatenate([input_mean(s) for s in group])
