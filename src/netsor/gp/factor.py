@@ -17,6 +17,9 @@ jitter for rounding in double precision never warns if the noise is 0.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import cho_solve, solve_triangular
@@ -41,10 +44,7 @@ def needed_jitter(diagonal: np.ndarray, error: float) -> float:
 def warn_of_jitter(
     jitter: float, noise: np.ndarray | float, diagonal: np.ndarray, smaller: str = "a tolerance, tol=..."
 ) -> None:
-    """Warn if the jitter, not the noise, smooths predictions; the module docstring has the thresholds.
-
-    smaller  another remedy that reduces the kernel's errors, besides more points
-    """
+    """Warn if the jitter, not the noise, smooths predictions; `smaller` is a remedy besides more points."""
     least, variance = float(np.min(noise)), float(np.mean(diagonal))
     replaced = jitter > least and jitter > 1e-2 * variance
     if replaced or jitter > 10 * max(least, 1e-5 * variance):
@@ -61,17 +61,15 @@ def check_noise(noise: ArrayLike, rows: int | None = None) -> np.ndarray:
     """Convert the noise to an array: one variance, or (rows,)."""
     try:
         value = np.asarray(noise, np.float64)
+        if not (np.isfinite(value).all() and (value >= 0).all()):
+            problem = "the noise is negative, NaN or infinite"
+        elif value.ndim and (rows is None or value.shape != (rows,)):
+            problem = f"the noise has shape {value.shape}" + (f" for {rows} rows" if rows else "")
+        else:
+            return value
     except (TypeError, ValueError, OverflowError):
-        raise _bad_noise(f"noise={shown(noise)}") from None
-    if not (np.isfinite(value).all() and (value >= 0).all()):
-        raise _bad_noise("the noise is negative, NaN or infinite")
-    if value.ndim and (rows is None or value.shape != (rows,)):
-        raise _bad_noise(f"the noise has shape {value.shape}" + (f" for {rows} rows" if rows else ""))
-    return value
-
-
-def _bad_noise(what: str) -> DataError:
-    return DataError(what, remedy="The noise is a variance >= 0, or an array of them with one per target.")
+        problem = f"noise={shown(noise)}"
+    raise DataError(problem, remedy="The noise is a variance >= 0, or an array of them with one per target.")
 
 
 def cholesky(
@@ -81,8 +79,7 @@ def cholesky(
 
     overwrite  reuse the memory of K, if it is contiguous and in double precision
     """
-    kept = overwrite and matrix.dtype == np.float64 and matrix.flags.c_contiguous
-    raised = matrix if kept else np.array(matrix, np.float64, order="C")
+    raised = (np.asarray if overwrite else np.array)(matrix, np.float64, order="C")
     if not all(np.isfinite(row).all() for row in raised):  # by rows, to save memory
         raise InferenceError(
             "the kernel matrix has a NaN or an infinity", remedy="Are the variances or the inputs too large?"
@@ -146,16 +143,15 @@ def solve(lower: np.ndarray, right: np.ndarray) -> np.ndarray:
     return cho_solve((lower.T, False), right, check_finite=False)  # the transpose has LAPACK's order: no copy
 
 
-def solve_half(lower: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """L^-1 b for L (n, n) and b (n, k)."""
-    return solve_triangular(lower.T, right, trans=1, check_finite=False)
+def log_determinant(lower: Any, log: Callable[[Any], Any] = np.log) -> Any:
+    """log det(L L^T)."""
+    return 2 * log(lower.diagonal()).sum()
 
 
-def likelihood(lower: np.ndarray, alpha: np.ndarray, y: np.ndarray) -> float:
-    """log N(y; 0, L L^T), summed over the columns of y (n, k); alpha = (L L^T)^-1 y."""
+def likelihood(determinant: Any, alpha: Any, y: np.ndarray) -> Any:
+    """log N(y; 0, C), summed over the columns of y (n, k), from log det C and alpha = C^-1 y."""
     rows, targets = y.shape
-    constant = np.log(np.diagonal(lower)).sum() + rows / 2 * np.log(2 * np.pi)
-    return float(-0.5 * np.sum(y * alpha) - targets * constant)
+    return -0.5 * (y * alpha).sum() - targets / 2 * (determinant + rows * np.log(2 * np.pi))
 
 
 def root(covariance: np.ndarray, allowed: float) -> np.ndarray:

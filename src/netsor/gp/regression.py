@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.linalg import solve_triangular
 
 from netsor import arguments
 from netsor.build.joint_program import as_inputs
@@ -19,10 +20,10 @@ from netsor.gp.factor import (
     check_noise,
     cholesky,
     likelihood,
+    log_determinant,
     needed_jitter,
     root,
     solve,
-    solve_half,
     warn_of_jitter,
 )
 from netsor.gp.targets import OnData, arrange, as_kernel, check_consistent, output_sizes
@@ -119,7 +120,7 @@ class GP(OnData):
 
     def log_marginal_likelihood(self) -> float:
         """Return log p(y | x), summed over the columns of y."""
-        return likelihood(self.lower, self.alpha, self.centred)
+        return float(likelihood(log_determinant(self.lower), self.alpha, self.centred))
 
     def mean(self, x: InputSet) -> np.ndarray:
         """Return the posterior mean of `predict` alone, which is cheaper: (rows,) or (rows, d)."""
@@ -159,12 +160,11 @@ class GP(OnData):
         """
         inputs = as_inputs(x)
         cross, prior, lower, alpha = self._blocks(inputs, cov)
-        half = solve_half(lower, cross.T)  # L^-1 k: the sum of its squares is the explained variance
-        if cov:
-            posterior = prior - half.T @ half
-            variance, before = np.diagonal(posterior), np.diagonal(prior)
-        else:
-            posterior, variance, before = None, prior - np.sum(half**2, axis=0), prior
+        # L^-1 k: the sum of its squares is the explained variance.
+        half = solve_triangular(lower.T, cross.T, trans=1, check_finite=False)
+        posterior = prior - half.T @ half if cov else None
+        before = np.diagonal(prior) if cov else prior
+        variance = before - np.sum(half**2, axis=0) if posterior is None else np.diagonal(posterior)
         variance = checked_variance(variance, before, self.jitter)
         if observed:
             extra = scalar_noise(self.noise)

@@ -136,18 +136,15 @@ class Trained(OnData):
         inputs = self.x if x is None else as_inputs(x)
         wanted = self.y if y is None else arrange(y, output_sizes(self.kernel.net, inputs))[0]
         asked = [_check_time(float(time)) for time in reals(times, "the times").reshape(-1)]
-        losses = []
-        for prediction in self._predictions(inputs, asked):
-            bias = prediction.mean.reshape(wanted.shape) - wanted
-            losses.append(np.sum(bias**2 + prediction.std[:, None] ** 2) / (2 * wanted.size))
+        losses = [
+            np.sum((p.mean.reshape(wanted.shape) - wanted) ** 2 + p.std[:, None] ** 2) / (2 * wanted.size)
+            for p in self._predictions(inputs, asked)
+        ]
         return np.reshape(losses, np.shape(times))
 
     def _progress(self, spectrum: tuple[np.ndarray, np.ndarray], time: float) -> np.ndarray:
-        """(Theta + noise)^-1 (1 - exp(-rate t (Theta + noise) / size)), by the eigenvectors of Theta.
-
-        spectrum  eigenvalues (rows,) and eigenvectors (rows, rows) of Theta
-        """
-        values, vectors = spectrum
+        """(Theta + noise)^-1 (1 - exp(-rate t (Theta + noise) / size)), by the spectrum of Theta."""
+        values, vectors = spectrum  # (rows,), (rows, rows)
         speeds = np.clip(values, 0.0, None) + self.nugget  # negative eigenvalues are rounding
         elapsed = self.rate * time / self.y.size
         if elapsed == inf and not np.all(speeds > 0):
@@ -191,10 +188,9 @@ def train(
         A network of `ns.network` or of an importer.
     x, y
         As for `ns.gp.fit`.
-    rate
-        The rate of gradient flow, or the step of gradient descent if `time` counts steps.
-    time
-        The default time of predictions.
+    rate, time
+        The rate of gradient flow, or the step of gradient descent if `time` counts steps, and the default
+        time of predictions.
     noise
         The ridge.
     rates
