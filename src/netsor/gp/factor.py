@@ -30,6 +30,7 @@ from netsor.errors import DataError, NetsorError, warn
 from netsor.progress import bar
 
 EPS = float(np.finfo(np.float64).eps)
+ROUNDING = 1e-7  # by rounding a posterior variance may be negative by this fraction of the prior variance
 
 
 class InferenceError(NetsorError):
@@ -154,8 +155,25 @@ def likelihood(determinant: Any, alpha: Any, y: np.ndarray) -> Any:
     return -0.5 * (y * alpha).sum() - targets / 2 * (determinant + rows * np.log(2 * np.pi))
 
 
-def root(covariance: np.ndarray, allowed: float) -> np.ndarray:
-    """R (n, n) with R R^T = covariance, which may be singular; eigenvalues below -allowed are an error."""
+def checked_variance(
+    variance: np.ndarray,
+    prior: np.ndarray,
+    jitter: float,
+    what: str = "a posterior variance",
+    matrix: str = "kernel matrix",
+) -> np.ndarray:
+    """Clip variances (rows,) that are negative by rounding; raise an InferenceError for more than that."""
+    if np.any(variance < -(ROUNDING * prior + jitter)):
+        raise InferenceError(
+            f"{what} is {variance.min():.2g}, further below 0 than rounding explains",
+            remedy=f"The {matrix} is too near to singular. Give a larger noise.",
+        )
+    return np.clip(variance, 0.0, None)
+
+
+def root(covariance: np.ndarray, jitter: float) -> np.ndarray:
+    """R (n, n) with R R^T = covariance, which may be singular; more than rounding below 0 is an error."""
+    allowed = len(covariance) * ROUNDING * float(np.abs(covariance).max(initial=0.0)) + jitter
     values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
     if len(values) and values[0] < -allowed:
         raise InferenceError(

@@ -37,6 +37,11 @@ class OnData:
         """The targets minus the prior mean, (rows, d)."""
         return self.y - self.kernel.mean(self.x)[:, None]
 
+    def _joint(self, kernel: KernelFn, inputs: list[Any], **options: Any) -> tuple[np.ndarray, ...]:
+        """(K, K_*X, K_**) of data and new inputs from one evaluation, as sampled kernels need it."""
+        whole, rows = kernel(self.x + inputs, **options), len(self.y)
+        return whole[:rows, :rows], whole[rows:, :rows], whole[rows:, rows:]
+
     def _shaped(self, table: np.ndarray) -> np.ndarray:
         """A table (..., d) without its last axis, if the targets were given without it."""
         return table[..., 0] if self.flat else table

@@ -26,8 +26,8 @@ from netsor.build.joint_program import as_inputs
 from netsor.build.network import Network
 from netsor.build.tangent_network import TangentNetwork
 from netsor.errors import DataError
-from netsor.gp.factor import InferenceError, check_noise, needed_jitter, warn_of_jitter
-from netsor.gp.regression import Prediction, checked_variance
+from netsor.gp.factor import InferenceError, check_noise, checked_variance, needed_jitter, warn_of_jitter
+from netsor.gp.regression import Prediction
 from netsor.gp.targets import OnData, arrange, check_consistent, output_sizes, reals
 from netsor.limits.inputs import InputSet
 from netsor.limits.kernel import KernelFn, kernel, ntk
@@ -156,16 +156,13 @@ class Trained(OnData):
         factors = np.where(speeds > 0, -np.expm1(-elapsed * safe) / safe, elapsed)
         return (vectors * factors) @ vectors.T
 
-    def _blocks(self, inputs: list[Any]) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, np.ndarray]]:
+    def _blocks(self, inputs: list[Any]) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
         """(K, K_*X, K_**) and (Theta, Theta_*X); sampled kernels are evaluated jointly on all inputs."""
         self.unchanged.check()
-        if self.exact:
-            blocks = self.prior, self.kernel(inputs, self.x), self.kernel(inputs)
-            return blocks, (self.theta, self.tangent(inputs, self.x))
-        rows = len(self.y)
-        whole, slopes = self.kernel(self.x + inputs), self.tangent(self.x + inputs)
-        blocks = whole[:rows, :rows], whole[rows:, :rows], whole[rows:, rows:]
-        return blocks, (slopes[:rows, :rows], slopes[rows:, :rows])
+        if not self.exact:
+            return self._joint(self.kernel, inputs), self._joint(self.tangent, inputs)[:2]
+        blocks = self.prior, self.kernel(inputs, self.x), self.kernel(inputs)
+        return blocks, (self.theta, self.tangent(inputs, self.x))
 
 
 def train(

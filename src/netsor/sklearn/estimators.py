@@ -196,12 +196,10 @@ class NTKRegressor(WideRegressor):
     ----------
     network, normalize_y, input_shape, kernel_options
         As for `NNGPRegressor`.
-    rate, time
-        Learning rate and time of training; by default infinite time.
+    rate, time, rates
+        As for `ns.gp.train`; by default infinite time.
     noise
         The ridge, in units of the (normalised) targets.
-    rates
-        Learning rates by parameter name, or a convention, as for `ns.tangent`.
 
     Examples
     --------

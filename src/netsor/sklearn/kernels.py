@@ -37,7 +37,7 @@ class NNGPKernel(Kernel):
 
     Parameters
     ----------
-    network
+    network, input_shape, kernel_options
         As for `NNGPRegressor`.
     variances
         One per group, in the order of `names`; by default the network's own.
@@ -46,10 +46,6 @@ class NNGPKernel(Kernel):
     tied
         Groups of names, or of patterns such as `W*`, that change by a common factor. Each other name is a
         group.
-    input_shape
-        The shape of one input if the rows of X are flattened.
-    kernel_options
-        Options of `ns.kernel`.
 
     Examples
     --------

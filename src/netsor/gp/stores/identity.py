@@ -153,8 +153,8 @@ def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> str:
 def _rounding_hint(here: Mapping[str, Any], there: Mapping[str, Any]) -> str:
     """Explain rounding if functions of equal code differ in their values; "" otherwise."""
     mine, theirs = here["functions"], there.get("functions", {})
-    same = [name for name in mine.keys() & theirs.keys() if mine[name]["code"] == theirs[name]["code"]]
-    if all(mine[name] == theirs[name] for name in same):
+    common = mine.keys() & theirs.keys()
+    if not any(mine[k] != theirs[k] and mine[k]["code"] == theirs[k]["code"] for k in common):
         return ""
     return (
         " Values of functions are compared bit for bit: another machine or another version of NumPy may "

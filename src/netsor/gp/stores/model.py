@@ -14,8 +14,8 @@ from netsor import arguments
 from netsor.build.joint_program import as_inputs
 from netsor.errors import DataError
 from netsor.files import read_sealed_npz, write_npz
-from netsor.gp.factor import check_noise, likelihood, needed_jitter, warn_of_jitter
-from netsor.gp.regression import Prediction, checked_variance, scalar_noise
+from netsor.gp.factor import check_noise, checked_variance, likelihood, needed_jitter, warn_of_jitter
+from netsor.gp.regression import Prediction, scalar_noise
 from netsor.gp.stores.cholesky import StoredFactor
 from netsor.gp.stores.conjugate_gradients import Estimate, Gradients
 from netsor.gp.stores.engines import Engine, with_landmarks
@@ -92,10 +92,8 @@ class StoredGP:
 
         Parameters
         ----------
-        x, observed
-            As for `GP.predict`.
-        progress
-            As for `ns.kernel`.
+        x, observed, progress
+            As for `GP.predict` and `ns.kernel`.
 
         Returns
         -------

@@ -61,15 +61,13 @@ def store(
         `if __name__ == "__main__":`. A Dask client, or the address of a scheduler.
     part
         (k, N): compute the k-th of N equal parts, for independent processes.
-    params
-        Variances that replace the network's, by parameter name.
+    params, progress
+        As for `ns.gp.fit` and `ns.kernel`.
     landmarks
         Number of inputs that all tiles of a sampled kernel share: by default all up to 256, else 32. More
         landmarks give smaller errors.
     verify
         Whether to read all existing tiles, and compute damaged ones again.
-    progress
-        As for `ns.kernel`.
 
     Returns
     -------
