@@ -48,7 +48,18 @@ class Classifier:
     @cached_property
     def slope(self) -> float:
         """The slope of `probabilities`."""
-        return calibrated_slope(self.gp)
+        means = self.gp.leave_one_out().mean
+        rows, classes = means.shape
+        # Labels are softened by one pseudo-observation per class (Platt 1999): otherwise the slope would be
+        # infinite if the means separate the labels.
+        wanted = np.full(means.shape, 1 / (rows + classes))
+        wanted[np.arange(rows), np.argmax(self.gp.y, axis=1)] = (rows + 1) / (rows + classes)
+
+        def loss(log_slope: float) -> float:
+            return -float(np.mean(np.sum(wanted * log_softmax(np.exp(log_slope) * means, axis=1), axis=1)))
+
+        best = minimize_scalar(loss, bounds=(-10.0, 10.0), method="bounded", options={"xatol": 1e-6})
+        return float(np.exp(best.x))
 
     def save(self, path: str | Path) -> None:
         """Write the model to an .npz file; `ns.gp.load(path, net)` reads it."""
@@ -57,30 +68,11 @@ class Classifier:
         save(self, path)
 
 
-def calibrated_slope(gp: GP) -> float:
-    """Return the slope s for which softmax(s * leave-one-out mean) gives the labels the largest likelihood.
-
-    Labels are softened by one pseudo-observation per class, so the slope stays finite (Platt 1999).
-    """
-    means = gp.leave_one_out().mean
-    rows, classes = means.shape
-    # Without softening, the slope would be infinite if the means separate the labels.
-    wanted = np.full(means.shape, 1 / (rows + classes))
-    wanted[np.arange(rows), np.argmax(gp.y, axis=1)] = (rows + 1) / (rows + classes)
-
-    def loss(log_slope: float) -> float:
-        return -float(np.mean(np.sum(wanted * log_softmax(np.exp(log_slope) * means, axis=1), axis=1)))
-
-    best = minimize_scalar(loss, bounds=(-10.0, 10.0), method="bounded", options={"xatol": 1e-6})
-    return float(np.exp(best.x))
-
-
 def one_hot(labels: ArrayLike | Sequence[ArrayLike]) -> tuple[np.ndarray, np.ndarray]:
     """Return the sorted classes, and the centred one-hot labels (rows, classes)."""
     if isinstance(labels, list) and labels:
-        flat = np.concatenate([np.atleast_1d(part) for part in labels])
-    else:
-        flat = np.asarray(labels)
+        labels = np.concatenate([np.atleast_1d(part) for part in labels])
+    flat = np.asarray(labels)
     if flat.ndim != 1 or not len(flat) or flat.dtype.kind == "O":
         raise DataError(
             f"the labels have shape {flat.shape} and type {flat.dtype}",

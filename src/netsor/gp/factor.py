@@ -17,6 +17,9 @@ jitter for rounding in double precision never warns if the noise is 0.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import cho_solve, solve_triangular
@@ -27,6 +30,7 @@ from netsor.errors import DataError, NetsorError, warn
 from netsor.progress import bar
 
 EPS = float(np.finfo(np.float64).eps)
+ROUNDING = 1e-7  # by rounding a posterior variance may be negative by this fraction of the prior variance
 
 
 class InferenceError(NetsorError):
@@ -41,10 +45,7 @@ def needed_jitter(diagonal: np.ndarray, error: float) -> float:
 def warn_of_jitter(
     jitter: float, noise: np.ndarray | float, diagonal: np.ndarray, smaller: str = "a tolerance, tol=..."
 ) -> None:
-    """Warn if the jitter, not the noise, smooths predictions; the module docstring has the thresholds.
-
-    smaller  another remedy that reduces the kernel's errors, besides more points
-    """
+    """Warn if the jitter, not the noise, smooths predictions; `smaller` is a remedy besides more points."""
     least, variance = float(np.min(noise)), float(np.mean(diagonal))
     replaced = jitter > least and jitter > 1e-2 * variance
     if replaced or jitter > 10 * max(least, 1e-5 * variance):
@@ -61,17 +62,15 @@ def check_noise(noise: ArrayLike, rows: int | None = None) -> np.ndarray:
     """Convert the noise to an array: one variance, or (rows,)."""
     try:
         value = np.asarray(noise, np.float64)
+        if not (np.isfinite(value).all() and (value >= 0).all()):
+            problem = "the noise is negative, NaN or infinite"
+        elif value.ndim and (rows is None or value.shape != (rows,)):
+            problem = f"the noise has shape {value.shape}" + (f" for {rows} rows" if rows else "")
+        else:
+            return value
     except (TypeError, ValueError, OverflowError):
-        raise _bad_noise(f"noise={shown(noise)}") from None
-    if not (np.isfinite(value).all() and (value >= 0).all()):
-        raise _bad_noise("the noise is negative, NaN or infinite")
-    if value.ndim and (rows is None or value.shape != (rows,)):
-        raise _bad_noise(f"the noise has shape {value.shape}" + (f" for {rows} rows" if rows else ""))
-    return value
-
-
-def _bad_noise(what: str) -> DataError:
-    return DataError(what, remedy="The noise is a variance >= 0, or an array of them with one per target.")
+        problem = f"noise={shown(noise)}"
+    raise DataError(problem, remedy="The noise is a variance >= 0, or an array of them with one per target.")
 
 
 def cholesky(
@@ -81,8 +80,7 @@ def cholesky(
 
     overwrite  reuse the memory of K, if it is contiguous and in double precision
     """
-    kept = overwrite and matrix.dtype == np.float64 and matrix.flags.c_contiguous
-    raised = matrix if kept else np.array(matrix, np.float64, order="C")
+    raised = (np.asarray if overwrite else np.array)(matrix, np.float64, order="C")
     if not all(np.isfinite(row).all() for row in raised):  # by rows, to save memory
         raise InferenceError(
             "the kernel matrix has a NaN or an infinity", remedy="Are the variances or the inputs too large?"
@@ -146,20 +144,36 @@ def solve(lower: np.ndarray, right: np.ndarray) -> np.ndarray:
     return cho_solve((lower.T, False), right, check_finite=False)  # the transpose has LAPACK's order: no copy
 
 
-def solve_half(lower: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """L^-1 b for L (n, n) and b (n, k)."""
-    return solve_triangular(lower.T, right, trans=1, check_finite=False)
+def log_determinant(lower: Any, log: Callable[[Any], Any] = np.log) -> Any:
+    """log det(L L^T)."""
+    return 2 * log(lower.diagonal()).sum()
 
 
-def likelihood(lower: np.ndarray, alpha: np.ndarray, y: np.ndarray) -> float:
-    """log N(y; 0, L L^T), summed over the columns of y (n, k); alpha = (L L^T)^-1 y."""
+def likelihood(determinant: Any, alpha: Any, y: np.ndarray) -> Any:
+    """log N(y; 0, C), summed over the columns of y (n, k), from log det C and alpha = C^-1 y."""
     rows, targets = y.shape
-    constant = np.log(np.diagonal(lower)).sum() + rows / 2 * np.log(2 * np.pi)
-    return float(-0.5 * np.sum(y * alpha) - targets * constant)
+    return -0.5 * (y * alpha).sum() - targets / 2 * (determinant + rows * np.log(2 * np.pi))
 
 
-def root(covariance: np.ndarray, allowed: float) -> np.ndarray:
-    """R (n, n) with R R^T = covariance, which may be singular; eigenvalues below -allowed are an error."""
+def checked_variance(
+    variance: np.ndarray,
+    prior: np.ndarray,
+    jitter: float,
+    what: str = "a posterior variance",
+    matrix: str = "kernel matrix",
+) -> np.ndarray:
+    """Clip variances (rows,) that are negative by rounding; raise an InferenceError for more than that."""
+    if np.any(variance < -(ROUNDING * prior + jitter)):
+        raise InferenceError(
+            f"{what} is {variance.min():.2g}, further below 0 than rounding explains",
+            remedy=f"The {matrix} is too near to singular. Give a larger noise.",
+        )
+    return np.clip(variance, 0.0, None)
+
+
+def root(covariance: np.ndarray, jitter: float) -> np.ndarray:
+    """R (n, n) with R R^T = covariance, which may be singular; more than rounding below 0 is an error."""
+    allowed = len(covariance) * ROUNDING * float(np.abs(covariance).max(initial=0.0)) + jitter
     values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
     if len(values) and values[0] < -allowed:
         raise InferenceError(

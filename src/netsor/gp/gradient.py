@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -62,7 +62,7 @@ def kernel_gradient(
     chosen = list(kernel.params) if names is None else list(arguments.names("names", names))
     for name in chosen:
         if name not in values:
-            raise DataError(f"there is no variance `{name}`", remedy=f"Known: {', '.join(values)}.")
+            raise _no_variance(name, values)
     arguments.choice("method", method, ("jax", "differences"))
     inputs, start = as_inputs(x), np.zeros(len(chosen))
     matrix_of = of_params(kernel, inputs)
@@ -95,8 +95,8 @@ def central_differences(function: Callable[[np.ndarray], Any], at: np.ndarray) -
 def jax_runs(kernel: KernelFn, inputs: list[Any], params: Mapping[str, float], most: int = 5000) -> bool:
     """Whether JAX is installed, can trace this kernel, and compiles it in seconds rather than minutes.
 
-    The kernel is traced, not computed. A kernel that calls back to NumPy gains nothing from JAX. Inputs of
-    many different lengths have more than `most` operations, and compile for minutes.
+    A kernel that calls back to NumPy gains nothing from JAX. More than `most` operations, as for inputs of
+    many different lengths, compile for minutes.
     """
     if importlib.util.find_spec("jax") is None or not params:
         return False
@@ -107,15 +107,7 @@ def jax_runs(kernel: KernelFn, inputs: list[Any], params: Mapping[str, float], m
             traced = jax.make_jaxpr(lambda values: kernel(inputs, params=values))(dict(params))
     except (TypeError, AttributeError, NotImplementedError, NetsorError):  # NumPy functions on JAX's tracers
         return False
-    return len(traced.jaxpr.eqns) <= most and not _calls_back(traced.jaxpr)
-
-
-def _calls_back(jaxpr: Any) -> bool:
-    """Whether a traced function calls back to NumPy, at any depth."""
-    inner = (getattr(part, "jaxpr", part) for step in jaxpr.eqns for part in step.params.values())
-    return any(step.primitive.name == "pure_callback" for step in jaxpr.eqns) or any(
-        _calls_back(part) for part in inner if hasattr(part, "eqns")
-    )
+    return len(traced.jaxpr.eqns) <= most and "pure_callback" not in str(traced)
 
 
 def tied_groups(tied: object, names: Iterable[str], *, partial: bool = False) -> list[tuple[str, ...]]:
@@ -135,7 +127,35 @@ def tied_groups(tied: object, names: Iterable[str], *, partial: bool = False) ->
         for pattern in arguments.names("tied[...]", patterns):
             matched = [name for name in listed if fnmatchcase(name, pattern)]
             if not matched and not partial:
-                raise DataError(f"there is no variance `{pattern}`", remedy=f"Known: {', '.join(listed)}.")
+                raise _no_variance(pattern, listed)
             members |= dict.fromkeys(matched)
         groups.append(tuple(members))
     return groups
+
+
+def free_groups(
+    values: Mapping[str, float], tied: Sequence[Sequence[str]], fixed: Sequence[str] = ()
+) -> list[tuple[str, ...]]:
+    """Group the free variances: tied ones together, others alone. Variances of 0 are not free."""
+    groups = tied_groups(tied, values)
+    named = [name for group in groups for name in group]
+    for name in fixed:
+        if name not in values:
+            raise _no_variance(name, values)
+    if len(set(named)) < len(named) or set(named) & set(fixed):
+        raise DataError("a variance is tied twice, or tied and fixed", remedy="Name each variance once.")
+    free = [name for name, value in values.items() if value > 0 and name not in fixed]
+    groups = [tuple(name for name in group if name in free) for group in groups]
+    return [g for g in groups if g] + [(name,) for name in free if name not in named]
+
+
+def scaled(
+    values: Mapping[str, float], groups: Sequence[tuple[str, ...]], leaders: Iterable[Any]
+) -> dict[str, Any]:
+    """The variances with those of each group in proportion to its first, which becomes one of `leaders`."""
+    pairs = zip(groups, leaders, strict=True)
+    return {**values, **{n: first * (values[n] / values[g[0]]) for g, first in pairs for n in g}}
+
+
+def _no_variance(name: str, names: Iterable[str]) -> DataError:
+    return DataError(f"there is no variance `{name}`", remedy=f"Known: {', '.join(names)}.")

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from netsor.errors import LimitError
-from netsor.gp.factor import InferenceError, cholesky, likelihood, needed_jitter, solve
+from netsor.gp.factor import InferenceError, cholesky, likelihood, log_determinant, needed_jitter, solve
+from netsor.gp.gradient import scaled
 from netsor.lang.array_api import double_precision
 from netsor.limits.kernel import KernelFn
 from netsor.limits.kernel_tiles import of_params
@@ -31,10 +32,11 @@ class _Point:
 
     theta: np.ndarray  # (k,)
     matrix: np.ndarray  # K (rows, rows)
+    noise: float
+    raised: bool  # whether the nugget is the jitter, not the noise
     lower: np.ndarray  # the Cholesky factor of C (rows, rows)
     alpha: np.ndarray  # C^-1 y (rows, columns)
     value: float  # minus the log likelihood
-    raised: bool  # whether the nugget is the jitter, not the noise
 
 
 @dataclass(eq=False)
@@ -52,6 +54,7 @@ class Objective:
     values: dict[str, float]
     groups: list[tuple[str, ...]]
     jitter: float = field(init=False)
+    evaluations: int = 0  # number of kernel matrices computed; JAX counts one with its gradient as one
 
     def __post_init__(self) -> None:
         self.y = self.y - self.kernel.mean(self.inputs)[:, None]
@@ -69,11 +72,7 @@ class Objective:
 
     def unpack(self, theta: Any, exp: Callable[[Any], Any] = np.exp) -> dict[str, Any]:
         """All variances and the noise at theta, by name."""
-        moved: dict[str, Any] = dict(self.values)
-        for k, group in enumerate(self.groups):
-            for name in group:
-                moved[name] = exp(theta[k]) * (self.values[name] / self.values[group[0]])
-        return moved
+        return scaled(self.values, self.groups, exp(theta))
 
     def network_part(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The variances without the noise."""
@@ -95,10 +94,9 @@ class Objective:
         return point.value, np.array([np.sum(by_matrix * dC) for dC in self._slopes(point)])
 
     def uncertainties(self, theta: np.ndarray) -> np.ndarray:
-        """(1 + m/2 tr(C^-1 dC C^-1 dC))^-1/2 for each theta and m columns of targets.
+        """The standard error of each theta, (1 + m/2 tr(C^-1 dC C^-1 dC))^-1/2 for m columns of targets.
 
-        This estimates the standard error of theta: the trace is its Fisher information, the 1 that of a unit
-        normal prior.
+        The trace is the Fisher information, the 1 that of a unit normal prior.
         """
         point = self._at(theta)
         if point is None:
@@ -106,32 +104,28 @@ class Objective:
         inside = (solve(point.lower, dC) for dC in self._slopes(point))  # C^-1 dC
         return np.array([(1 + self.y.shape[1] / 2 * np.sum(part * part.T)) ** -0.5 for part in inside])
 
-    @property
-    def kernels_per_gradient(self) -> int:
-        """Number of kernels for a gradient: one at theta, and one for each group except the noise."""
-        return 1 + sum(group != NOISE for group in self.groups)
-
     def _at(self, theta: np.ndarray) -> _Point | None:
         """Factorise the covariance at theta; None if the likelihood does not exist there."""
         try:
-            matrix = self._matrix(theta)
-            noise = float(self.unpack(theta)["noise"])
+            matrix, noise = self._matrix(theta), float(self.unpack(theta)["noise"])
             nugget = max(noise, self.jitter * float(np.trace(matrix)))
             lower = cholesky(matrix, nugget)
         except (LimitError, InferenceError):
             return None
         alpha = solve(lower, self.y)
-        return _Point(theta, matrix, lower, alpha, -likelihood(lower, alpha, self.y), nugget > noise)
+        value = -float(likelihood(log_determinant(lower), alpha, self.y))
+        return _Point(theta, matrix, noise, nugget > noise, lower, alpha, value)
 
     def _matrix(self, theta: np.ndarray) -> np.ndarray:
         """K at theta, (rows, rows)."""
+        self.evaluations += 1
         values = {name: float(value) for name, value in self.unpack(theta).items()}
         return np.asarray(self.of_params(self.network_part(values)), np.float64)
 
     def _slopes(self, point: _Point) -> Iterator[np.ndarray]:
         """Yield dC / d theta_k (rows, rows) for each k."""
         step = 2.0**-24  # near eps^(1/2): truncation and rounding are both about 1e-7
-        rows, noise = np.eye(len(self.y)), float(self.unpack(point.theta)["noise"])
+        rows = np.eye(len(self.y))
         for k, group in enumerate(self.groups):
             slope = np.zeros_like(rows)
             if group != NOISE:
@@ -142,7 +136,7 @@ class Objective:
             if point.raised:
                 slope += self.jitter * np.trace(slope) * rows
             elif "noise" in group:
-                slope += noise * rows
+                slope += point.noise * rows
             yield slope
 
     def with_jax(self) -> ValueAndGradient:
@@ -156,13 +150,13 @@ class Objective:
             matrix = jnp.asarray(self.kernel(self.inputs, params=self.network_part(values)))
             nugget = jnp.maximum(values["noise"], self.jitter * jnp.trace(matrix))
             lower = jnp.linalg.cholesky(matrix + nugget * jnp.eye(len(self.y)))
-            rows, targets = self.y.shape
-            constant = jnp.sum(jnp.log(jnp.diagonal(lower))) + rows / 2 * np.log(2 * np.pi)
-            return 0.5 * jnp.sum(self.y * cho_solve((lower, True), self.y)) + targets * constant
+            alpha = cho_solve((lower, True), self.y)
+            return -likelihood(log_determinant(lower, jnp.log), alpha, self.y)
 
         compiled = jax.jit(jax.value_and_grad(negative))
 
         def run(theta: np.ndarray) -> tuple[float, np.ndarray]:
+            self.evaluations += 1
             with double_precision():
                 value, slope = compiled(jnp.asarray(theta, jnp.float64))
             if not (np.isfinite(value) and np.isfinite(slope).all()):

@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.linalg import solve_triangular
 
 from netsor import arguments
 from netsor.build.joint_program import as_inputs
 from netsor.errors import DataError
 from netsor.gp.factor import (
-    InferenceError,
     check_noise,
+    checked_variance,
     cholesky,
     likelihood,
+    log_determinant,
     needed_jitter,
     root,
     solve,
-    solve_half,
     warn_of_jitter,
 )
 from netsor.gp.targets import OnData, arrange, as_kernel, check_consistent, output_sizes
@@ -32,8 +33,6 @@ from netsor.limits.inputs import InputSet
 if TYPE_CHECKING:
     from netsor.gp.stores.model import StoredGP
     from netsor.gp.stores.store import Store
-
-ROUNDING = 1e-7  # by rounding a posterior variance may be negative by this fraction of the prior variance
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,7 @@ class GP(OnData):
 
     def log_marginal_likelihood(self) -> float:
         """Return log p(y | x), summed over the columns of y."""
-        return likelihood(self.lower, self.alpha, self.centred)
+        return float(likelihood(log_determinant(self.lower), self.alpha, self.centred))
 
     def mean(self, x: InputSet) -> np.ndarray:
         """Return the posterior mean of `predict` alone, which is cheaper: (rows,) or (rows, d)."""
@@ -159,12 +158,11 @@ class GP(OnData):
         """
         inputs = as_inputs(x)
         cross, prior, lower, alpha = self._blocks(inputs, cov)
-        half = solve_half(lower, cross.T)  # L^-1 k: the sum of its squares is the explained variance
-        if cov:
-            posterior = prior - half.T @ half
-            variance, before = np.diagonal(posterior), np.diagonal(prior)
-        else:
-            posterior, variance, before = None, prior - np.sum(half**2, axis=0), prior
+        # L^-1 k: the sum of its squares is the explained variance.
+        half = solve_triangular(lower.T, cross.T, trans=1, check_finite=False)
+        posterior = prior - half.T @ half if cov else None
+        before = np.diagonal(prior) if cov else prior
+        variance = before - np.sum(half**2, axis=0) if posterior is None else np.diagonal(posterior)
         variance = checked_variance(variance, before, self.jitter)
         if observed:
             extra = scalar_noise(self.noise)
@@ -194,9 +192,8 @@ class GP(OnData):
         posterior = self.predict(x, cov=True, observed=observed)
         assert posterior.cov is not None
         mean = posterior.mean.reshape(len(posterior.mean), -1)
-        allowed = len(mean) * (ROUNDING * float(np.abs(posterior.cov).max(initial=0.0)) + self.jitter)
-        drawn = mean + root(posterior.cov, allowed) @ _normal(seed, samples, mean.shape)
-        return self._shaped(drawn)
+        half = root(posterior.cov, len(mean) * self.jitter)
+        return self._shaped(mean + half @ _normal(seed, samples, mean.shape))
 
     def leave_one_out(self) -> Prediction:
         """Predict the targets of each input from all others, without another fit.
@@ -226,12 +223,10 @@ class GP(OnData):
             cross = self.kernel(inputs, self.x, params=self.params)
             prior = (self.kernel if cov else self.kernel.diag)(inputs, params=self.params)
             return cross, prior, self.lower, self.alpha
-        joint = self.kernel(self.x + inputs, params=self.params)
-        rows = len(self.y)
+        matrix, cross, prior = self._joint(self.kernel, inputs, params=self.params)
         # A joint evaluation draws new sample points, so the factor of `fit` belongs to another matrix.
-        lower = cholesky(joint[:rows, :rows], self.nugget)
-        prior = joint[rows:, rows:]
-        return joint[rows:, :rows], prior if cov else np.diagonal(prior), lower, solve(lower, self.centred)
+        lower = cholesky(matrix, self.nugget)
+        return cross, prior if cov else np.diagonal(prior), lower, solve(lower, self.centred)
 
 
 def scalar_noise(noise: np.ndarray) -> float:
@@ -242,22 +237,6 @@ def scalar_noise(noise: np.ndarray) -> float:
             remedy="Predict with observed=False and add the variance of your observations.",
         )
     return float(noise)
-
-
-def checked_variance(
-    variance: np.ndarray,
-    prior: np.ndarray,
-    jitter: float,
-    what: str = "a posterior variance",
-    matrix: str = "kernel matrix",
-) -> np.ndarray:
-    """Clip variances (rows,) that are negative by rounding; raise an InferenceError for more than that."""
-    if np.any(variance < -(ROUNDING * prior + jitter)):
-        raise InferenceError(
-            f"{what} is {variance.min():.2g}, further below 0 than rounding explains",
-            remedy=f"The {matrix} is too near to singular. Give a larger noise.",
-        )
-    return np.clip(variance, 0.0, None)
 
 
 @overload
@@ -395,9 +374,8 @@ def sample(
     kernel, inputs = as_kernel(kernel), as_inputs(x)
     result = kernel.evaluate(inputs, params=params)
     value = np.asarray(result.value, np.float64)
-    jitter = needed_jitter(np.diagonal(value), result.bound.rms)
-    allowed = len(value) * ROUNDING * float(np.abs(value).max(initial=0.0)) + jitter
-    return kernel.mean(inputs) + _normal(seed, samples, (len(value),)) @ root(value, allowed).T
+    half = root(value, needed_jitter(np.diagonal(value), result.bound.rms))
+    return kernel.mean(inputs) + _normal(seed, samples, (len(value),)) @ half.T
 
 
 def _normal(seed: int | None, samples: int, shape: tuple[int, ...]) -> np.ndarray:

@@ -13,6 +13,7 @@ from netsor.arguments import shown
 from netsor.build.joint_program import joint
 from netsor.build.network import Network
 from netsor.errors import DataError
+from netsor.gp.stores.input_sets import leaves
 from netsor.limits.kernel import KernelFn
 from netsor.limits.rules.output import output_index
 
@@ -35,6 +36,11 @@ class OnData:
     def centred(self) -> np.ndarray:
         """The targets minus the prior mean, (rows, d)."""
         return self.y - self.kernel.mean(self.x)[:, None]
+
+    def _joint(self, kernel: KernelFn, inputs: list[Any], **options: Any) -> tuple[np.ndarray, ...]:
+        """(K, K_*X, K_**) of data and new inputs from one evaluation, as sampled kernels need it."""
+        whole, rows = kernel(self.x + inputs, **options), len(self.y)
+        return whole[:rows, :rows], whole[rows:, :rows], whole[rows:, rows:]
 
     def _shaped(self, table: np.ndarray) -> np.ndarray:
         """A table (..., d) without its last axis, if the targets were given without it."""
@@ -90,7 +96,13 @@ def arrange(y: object, sizes: tuple[int, ...]) -> tuple[np.ndarray, bool]:
     """
     # With one output per input, a list of numbers needs no special treatment.
     if isinstance(y, list) and len(y) == len(sizes) and max(sizes) > 1:
-        parts = [_part(part, size, i) for i, (part, size) in enumerate(zip(y, sizes, strict=True))]
+        parts = [np.atleast_1d(reals(part, f"the targets of input {i}")) for i, part in enumerate(y)]
+        for i, (part, size) in enumerate(zip(parts, sizes, strict=True)):
+            if part.ndim > 2 or len(part) != size:
+                raise DataError(
+                    f"the targets of input {i} have shape {part.shape}",
+                    remedy=f"The network's outputs there are {size}: give ({size},) or ({size}, d).",
+                )
         if len({part.shape[1:] for part in parts}) > 1:
             raise DataError(
                 "the targets of different inputs have different numbers of columns",
@@ -118,18 +130,6 @@ def arrange(y: object, sizes: tuple[int, ...]) -> tuple[np.ndarray, bool]:
     return (table[:, None], True) if table.ndim == 1 else (table, False)
 
 
-def _part(y: object, size: int, position: int) -> np.ndarray:
-    """The targets of one input, (size,) or (size, d); a single target may be a number."""
-    part = reals(y, f"the targets of input {position}")
-    part = part[None] if part.ndim == 0 else part
-    if part.ndim > 2 or len(part) != size:
-        raise DataError(
-            f"the targets of input {position} have shape {part.shape}",
-            remedy=f"The network's outputs there are {size}: give ({size},) or ({size}, d).",
-        )
-    return part
-
-
 def reals(y: object, what: str) -> np.ndarray:
     """Convert to a float64 array; `what` names the argument in errors."""
     try:
@@ -149,18 +149,11 @@ def check_consistent(inputs: list[Any], sizes: tuple[int, ...], y: np.ndarray) -
     stops = np.cumsum(sizes)
     seen: dict[Any, int] = {}
     for i, x in enumerate(inputs):
-        first = seen.setdefault(_key(x), i)
+        numbers = (np.asarray(array, np.float64) + 0.0 for array in leaves(x))  # -0.0 and 0.0 are equal
+        first = seen.setdefault(tuple((array.shape, array.tobytes()) for array in numbers), i)
         here, there = (y[stops[k] - sizes[k] : stops[k]] for k in (i, first))
         if not np.array_equal(here, there):
             raise DataError(
                 f"inputs {first} and {i} are equal and have different targets, but the noise is 0",
                 remedy="A function has one value there. Give the variance of the noise: noise=0.01.",
             )
-
-
-def _key(x: Any) -> Any:
-    """A hashable value that is equal for equal inputs."""
-    if isinstance(x, tuple):
-        return tuple(_key(part) for part in x)
-    array = np.asarray(x, np.float64) + 0.0  # -0.0 and 0.0 are equal
-    return array.shape, array.tobytes()

@@ -26,8 +26,8 @@ from netsor.build.joint_program import as_inputs
 from netsor.build.network import Network
 from netsor.build.tangent_network import TangentNetwork
 from netsor.errors import DataError
-from netsor.gp.factor import InferenceError, check_noise, needed_jitter, warn_of_jitter
-from netsor.gp.regression import Prediction, checked_variance
+from netsor.gp.factor import InferenceError, check_noise, checked_variance, needed_jitter, warn_of_jitter
+from netsor.gp.regression import Prediction
 from netsor.gp.targets import OnData, arrange, check_consistent, output_sizes, reals
 from netsor.limits.inputs import InputSet
 from netsor.limits.kernel import KernelFn, kernel, ntk
@@ -136,18 +136,15 @@ class Trained(OnData):
         inputs = self.x if x is None else as_inputs(x)
         wanted = self.y if y is None else arrange(y, output_sizes(self.kernel.net, inputs))[0]
         asked = [_check_time(float(time)) for time in reals(times, "the times").reshape(-1)]
-        losses = []
-        for prediction in self._predictions(inputs, asked):
-            bias = prediction.mean.reshape(wanted.shape) - wanted
-            losses.append(np.sum(bias**2 + prediction.std[:, None] ** 2) / (2 * wanted.size))
+        losses = [
+            np.sum((p.mean.reshape(wanted.shape) - wanted) ** 2 + p.std[:, None] ** 2) / (2 * wanted.size)
+            for p in self._predictions(inputs, asked)
+        ]
         return np.reshape(losses, np.shape(times))
 
     def _progress(self, spectrum: tuple[np.ndarray, np.ndarray], time: float) -> np.ndarray:
-        """(Theta + noise)^-1 (1 - exp(-rate t (Theta + noise) / size)), by the eigenvectors of Theta.
-
-        spectrum  eigenvalues (rows,) and eigenvectors (rows, rows) of Theta
-        """
-        values, vectors = spectrum
+        """(Theta + noise)^-1 (1 - exp(-rate t (Theta + noise) / size)), by the spectrum of Theta."""
+        values, vectors = spectrum  # (rows,), (rows, rows)
         speeds = np.clip(values, 0.0, None) + self.nugget  # negative eigenvalues are rounding
         elapsed = self.rate * time / self.y.size
         if elapsed == inf and not np.all(speeds > 0):
@@ -159,16 +156,13 @@ class Trained(OnData):
         factors = np.where(speeds > 0, -np.expm1(-elapsed * safe) / safe, elapsed)
         return (vectors * factors) @ vectors.T
 
-    def _blocks(self, inputs: list[Any]) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, np.ndarray]]:
+    def _blocks(self, inputs: list[Any]) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
         """(K, K_*X, K_**) and (Theta, Theta_*X); sampled kernels are evaluated jointly on all inputs."""
         self.unchanged.check()
-        if self.exact:
-            blocks = self.prior, self.kernel(inputs, self.x), self.kernel(inputs)
-            return blocks, (self.theta, self.tangent(inputs, self.x))
-        rows = len(self.y)
-        whole, slopes = self.kernel(self.x + inputs), self.tangent(self.x + inputs)
-        blocks = whole[:rows, :rows], whole[rows:, :rows], whole[rows:, rows:]
-        return blocks, (slopes[:rows, :rows], slopes[rows:, :rows])
+        if not self.exact:
+            return self._joint(self.kernel, inputs), self._joint(self.tangent, inputs)[:2]
+        blocks = self.prior, self.kernel(inputs, self.x), self.kernel(inputs)
+        return blocks, (self.theta, self.tangent(inputs, self.x))
 
 
 def train(
@@ -191,10 +185,9 @@ def train(
         A network of `ns.network` or of an importer.
     x, y
         As for `ns.gp.fit`.
-    rate
-        The rate of gradient flow, or the step of gradient descent if `time` counts steps.
-    time
-        The default time of predictions.
+    rate, time
+        The rate of gradient flow, or the step of gradient descent if `time` counts steps, and the default
+        time of predictions.
     noise
         The ridge.
     rates

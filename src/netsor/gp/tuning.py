@@ -14,7 +14,7 @@ from netsor import arguments
 from netsor.build.joint_program import as_inputs
 from netsor.errors import DataError, warn
 from netsor.gp.factor import InferenceError, check_noise
-from netsor.gp.gradient import jax_runs, tied_groups
+from netsor.gp.gradient import free_groups, jax_runs
 from netsor.gp.objective import FAILED, NOISE, Objective
 from netsor.gp.regression import GP, fit
 from netsor.gp.targets import arrange, as_kernel, output_sizes
@@ -33,10 +33,8 @@ class Tuned:
     ----------
     model : GP
         The Gaussian process with the best variances and noise.
-    params : dict
-        The variances by name.
-    noise : float
-        The variance of the noise.
+    params, noise : dict, float
+        The variances by name, and that of the noise.
     value, start : float
         The log marginal likelihood of the model, and at the start of the search.
     method : str
@@ -44,10 +42,8 @@ class Tuned:
     evaluations : int
         Number of kernel matrices computed, including those for differences. JAX counts a matrix with its
         gradient as one.
-    converged : bool
-        Whether the optimiser reports convergence.
-    message : str
-        The optimiser's reason to stop.
+    converged, message : bool, str
+        Whether the optimiser reports convergence, and its reason to stop.
     """
 
     model: GP
@@ -88,10 +84,9 @@ def tune(
         As for `ns.gp.fit`.
     noise, params
         The start of the search. Variances of 0 stay 0.
-    fixed
-        Names of variances to keep; "noise" may be among them.
-    tied
-        Groups of names that change by a common factor, e.g. [["W1", "W2"], ["b*"]].
+    fixed, tied
+        Names of variances to keep, "noise" may be among them, and groups of names that change by a common
+        factor, e.g. [["W1", "W2"], ["b*"]].
     bounds
         The smallest and the largest value of each variance.
     method
@@ -141,7 +136,7 @@ def tune(
             remedy='The search for a noise starts at a number > 0; fixed=["noise"] keeps 0.',
         )
     values["noise"] = float(start)
-    objective = Objective(kernel, inputs, table, values, _groups(values, fixed, tied))
+    objective = Objective(kernel, inputs, table, values, free_groups(values, tied, fixed))
     limits = _bounds(bounds)
     if method == "auto":
         runs = objective.exact and jax_runs(kernel, inputs, objective.network_part(values))
@@ -162,7 +157,7 @@ def tune(
         value=model.log_marginal_likelihood(),
         start=search.values[0],
         method=method,
-        evaluations=search.evaluations,
+        evaluations=objective.evaluations,
         converged=bool(best.success),
         message=str(best.message),
     )
@@ -170,7 +165,7 @@ def tune(
 
 @dataclass(eq=False)
 class _Search:
-    """Runs SciPy's optimisers, counts kernel matrices, and reports to a user's function or a progress bar."""
+    """Runs SciPy's optimisers, and reports to a user's function or a progress bar."""
 
     objective: Objective
     method: str
@@ -178,7 +173,6 @@ class _Search:
     steps: int
     user: Progress | None
     advance: Callable[[str], None]
-    evaluations: int = 0
     values: list[float] = field(default_factory=list)  # log likelihoods
 
     def best(self, restarts: int, seed: int) -> OptimizeResult:
@@ -201,28 +195,24 @@ class _Search:
             return OptimizeResult(x=theta, fun=-self.values[0], success=True, message="nothing is free")
         return self._without_gradient(theta) if self.method == "nelder-mead" else self._with_gradient(theta)
 
-    def count(self, kernels: int, value: float) -> None:
-        """Count the kernels of an evaluation, and report its value."""
-        self.evaluations += kernels
+    def report(self, value: float) -> float:
+        """Report a value of the objective, and return it."""
         self.values.append(-value)
+        self.advance(f"log marginal likelihood {max(self.values):.6g}")
         if self.user:
-            self.user(self.evaluations, -value)
-        else:
-            self.advance(f"log marginal likelihood {max(self.values):.6g}")
+            self.user(self.objective.evaluations, -value)
+        return value
 
     def _with_gradient(self, theta: np.ndarray) -> OptimizeResult:
         """Run L-BFGS, in units that make all directions about equally steep."""
         if self.method == "jax":
-            function, units, kernels = self.objective.with_jax(), np.ones(len(theta)), 1
+            function, units = self.objective.with_jax(), np.ones(len(theta))
         else:
             function, units = self.objective.with_differences, self.objective.uncertainties(theta)
-            kernels = self.objective.kernels_per_gradient
-            self.evaluations += kernels  # those of the uncertainties
 
         def scaled(u: np.ndarray) -> tuple[float, np.ndarray]:
             value, slope = function(theta + units * u)
-            self.count(kernels, value)
-            return value, units * slope
+            return self.report(value), units * slope
 
         low, high = self.limits
         result = _minimize(
@@ -241,12 +231,6 @@ class _Search:
 
     def _without_gradient(self, theta: np.ndarray) -> OptimizeResult:
         """Run Nelder and Mead's search."""
-
-        def value(theta: np.ndarray) -> float:
-            result = self.objective.value(theta)
-            self.count(1, result)
-            return result
-
         size, enough = len(theta), 1e-4  # in units of log likelihood: a simplex resolves no smaller gains
         corners = np.vstack([theta, theta + np.eye(size)])  # one unit of log variance along each axis
         corners[1:][corners[1:] > self.limits[1]] -= 2.0
@@ -259,7 +243,9 @@ class _Search:
             "adaptive": size > 4,
         }
         search = {"method": "Nelder-Mead", "bounds": [self.limits] * size, "options": options}
-        return _minimize(value, theta, 20 * (size + 1), enough, **search)
+        return _minimize(
+            lambda theta: self.report(self.objective.value(theta)), theta, 20 * (size + 1), enough, **search
+        )
 
 
 def _minimize(function: Any, start: np.ndarray, window: int, enough: float, **options: Any) -> OptimizeResult:
@@ -297,22 +283,6 @@ def _warn_of_bounds(objective: Objective, theta: np.ndarray, limits: tuple[float
             '(fixed=["b1"]), tie them (tied=[["W*"], ["b*"]]), give other bounds=(low, high), or scale the '
             "targets to a variance near 1.",
         )
-
-
-def _groups(
-    values: Mapping[str, float], fixed: Sequence[str], tied: Sequence[Sequence[str]]
-) -> list[tuple[str, ...]]:
-    """Group the free variances: tied ones together, others alone."""
-    groups = tied_groups(tied, values)
-    named = [name for group in groups for name in group]
-    for name in fixed:
-        if name not in values:
-            raise DataError(f"there is no variance `{name}`", remedy=f"Known: {', '.join(values)}.")
-    if len(set(named)) < len(named) or set(named) & set(fixed):
-        raise DataError("a variance is tied twice, or tied and fixed", remedy="Name each variance once.")
-    free = [name for name, value in values.items() if value > 0 and name not in fixed]
-    groups = [tuple(name for name in group if name in free) for group in groups]
-    return [g for g in groups if g] + [(name,) for name in free if name not in named]
 
 
 def _bounds(bounds: tuple[float, float]) -> tuple[float, float]:

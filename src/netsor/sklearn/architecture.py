@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from netsor import arguments, zoo
 from netsor.build.network import Network, program
@@ -100,22 +102,16 @@ def _not_a_network(what: str) -> DataError:
     )
 
 
-def resolve(network: NetworkLike) -> Network:
-    """Build the network that a parameter specifies; None is an MLP with two hidden layers."""
-    if network is None:
-        return zoo.mlp(depth=2)
-    if isinstance(network, Network):
-        return network
-    if isinstance(network, Architecture):
-        return network.build()
-    if isinstance(network, str) or callable(network):
-        return Architecture(network).build()
-    raise _not_a_network(arguments.shown(network))
-
-
 def kernel_of(network: NetworkLike, options: Mapping[str, Any] | None) -> KernelFn:
     """Return the kernel of the network that a parameter specifies."""
-    return kernel(resolve(network), **arguments.mapping("kernel_options", options, '{"points": 2**10}'))
+    if network is None:
+        network = Architecture(depth=2)
+    elif isinstance(network, str) or (callable(network) and not isinstance(network, Network)):
+        network = Architecture(network)
+    net = network.build() if isinstance(network, Architecture) else network
+    if not isinstance(net, Network):
+        raise _not_a_network(arguments.shown(network))
+    return kernel(net, **arguments.mapping("kernel_options", options, '{"points": 2**10}'))
 
 
 @contextmanager
@@ -130,17 +126,18 @@ def checked_by_sklearn() -> Iterator[None]:
         raise kind(str(error), remedy="These are scikit-learn's rules for X and y.") from None
 
 
-def reshaped(X: np.ndarray, shape: tuple[int, ...] | None) -> np.ndarray:
+def reshaped(table: ArrayLike, shape: tuple[int, ...] | None) -> np.ndarray:
     """Reshape the rows of a table (rows, features) to the shape that the network reads, (rows, *shape)."""
+    X = np.asarray(table, np.float64)
     if shape is None:
         return X
     if not isinstance(shape, tuple | list) or not all(isinstance(n, int | np.integer) for n in shape):
         raise DataError(
             f"input_shape={arguments.shown(shape)}", remedy="Give the shape of one input, as in (8, 8, 1)."
         )
-    if int(np.prod(shape)) != int(np.prod(X.shape[1:])):
+    if prod(shape) != prod(X.shape[1:]):
         raise DataError(
-            f"input_shape={tuple(shape)} does not fit rows of {int(np.prod(X.shape[1:]))} features",
+            f"input_shape={tuple(shape)} does not fit rows of {prod(X.shape[1:])} features",
             remedy="The product of the shape is the number of features.",
         )
     return X.reshape(len(X), *shape)

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from netsor import arguments, gp
 from netsor.build.network import Network
-from netsor.gp.classification import calibrated_slope, one_hot
+from netsor.gp.classification import one_hot
 from netsor.limits import ntk
 from netsor.limits.inputs import InputSet
 from netsor.limits.kernel import KernelFn
@@ -28,7 +28,6 @@ from netsor.sklearn.architecture import (
     checked_by_sklearn,
     kernel_of,
     reshaped,
-    resolve,
 )
 
 
@@ -58,14 +57,19 @@ class NNGPEstimator(BaseEstimator):
             return X if without else (X, np.asarray(y))
         with checked_by_sklearn():
             checked: Any = validate_data(self, X, y, reset=reset, allow_nd=True, dtype="numeric", **checks)
-        shaped = reshaped(np.asarray(checked if without else checked[0], np.float64), self.input_shape)
+        shaped = reshaped(checked if without else checked[0], self.input_shape)
         return shaped if without else (shaped, checked[1])
 
-    def _fit(self, x: Any, y: np.ndarray) -> gp.GP:
+    def _kernel_for(self, x: Any) -> KernelFn:
+        """The kernel of the network, which must have one output at each of the inputs x."""
         # A later change of the parameter `network` must not change the fitted model.
         self.network_ = clone(self.network, safe=False)
         kernel = kernel_of(self.network_, self.kernel_options)
         check_pairwise(kernel.net, np.asarray(x[0]))
+        return kernel
+
+    def _fit(self, x: Any, y: np.ndarray) -> gp.GP:
+        kernel = self._kernel_for(x)
         if not arguments.flag("tune", self.tune):
             model = gp.fit(kernel, x, y, noise=self.noise)
         else:
@@ -76,8 +80,7 @@ class NNGPEstimator(BaseEstimator):
         return model
 
     def __getstate__(self) -> dict[str, Any]:
-        stored: Any = super().__getstate__()
-        state: dict[str, Any] = dict(stored)
+        state: dict[str, Any] = {**super().__getstate__()}  # type: ignore[dict-item]
         if isinstance(state.get("network"), Network) or isinstance(state.get("network_"), Network):
             raise pickle.PicklingError(
                 "a network is code and is not pickled: give network=Architecture(...) or the function that "
@@ -193,12 +196,10 @@ class NTKRegressor(WideRegressor):
     ----------
     network, normalize_y, input_shape, kernel_options
         As for `NNGPRegressor`.
-    rate, time
-        Learning rate and time of training; by default infinite time.
+    rate, time, rates
+        As for `ns.gp.train`; by default infinite time.
     noise
         The ridge, in units of the (normalised) targets.
-    rates
-        Learning rates by parameter name, or a convention, as for `ns.tangent`.
 
     Examples
     --------
@@ -221,10 +222,7 @@ class NTKRegressor(WideRegressor):
     def fit(self, X: InputSet, y: ArrayLike) -> NTKRegressor:
         """Train the ensemble."""
         x, targets = self._standardised(X, y)
-        self.network_ = clone(self.network, safe=False)
-        net = resolve(self.network_)
-        check_pairwise(net, np.asarray(x[0]))
-        options = arguments.mapping("kernel_options", self.kernel_options, '{"points": 2**10}')
+        net, options = self._kernel_for(x).net, self.kernel_options or {}
         training = {"rate": self.rate, "time": self.time, "noise": self.noise, "rates": self.rates}
         self.model_ = gp.train(net, x, targets, **training, **options)
         return self
@@ -265,7 +263,7 @@ class NNGPClassifier(ClassifierMixin, NNGPEstimator):
             raise TableError(f"the labels are of one class, {self.classes_[0]!r}", remedy="Give two or more.")
         _, table = one_hot(np.searchsorted(self.classes_, y))
         self.model_ = self._fit(x, table)
-        self.slope_ = calibrated_slope(self.model_)
+        self.slope_ = gp.Classifier(self.model_, self.classes_).slope
         return self
 
     def decision_function(self, X: InputSet) -> np.ndarray:

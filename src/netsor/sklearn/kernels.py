@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from netsor.build.joint_program import as_inputs
 from netsor.errors import DataError
-from netsor.gp.gradient import central_differences, tied_groups
+from netsor.gp.gradient import central_differences, free_groups, scaled
 from netsor.gp.targets import reals
 from netsor.limits.inputs import InputSet
 from netsor.limits.kernel import KernelFn
@@ -25,7 +25,6 @@ from netsor.sklearn.architecture import (
     checked_by_sklearn,
     kernel_of,
     reshaped,
-    resolve,
 )
 
 
@@ -38,7 +37,7 @@ class NNGPKernel(Kernel):
 
     Parameters
     ----------
-    network
+    network, input_shape, kernel_options
         As for `NNGPRegressor`.
     variances
         One per group, in the order of `names`; by default the network's own.
@@ -47,10 +46,6 @@ class NNGPKernel(Kernel):
     tied
         Groups of names, or of patterns such as `W*`, that change by a common factor. Each other name is a
         group.
-    input_shape
-        The shape of one input if the rows of X are flattened.
-    kernel_options
-        Options of `ns.kernel`.
 
     Examples
     --------
@@ -69,21 +64,12 @@ class NNGPKernel(Kernel):
     @property
     def names(self) -> list[tuple[str, ...]]:
         """The groups of variances, one per hyperparameter; variances of 0 stay 0."""
-        variances = self._kernel().params
-        groups = tied_groups(self.tied, variances)
-        taken = {name for group in groups for name in group}
-        return groups + [(name,) for name, value in variances.items() if value > 0 and name not in taken]
+        return free_groups(self._kernel().params, self.tied)
 
     @property
     def params(self) -> dict[str, float]:
         """All variances of the network by name, as `ns.kernel(net)(x, params=...)` takes them."""
-        return self._params(self._values())
-
-    def _params(self, values: np.ndarray) -> dict[str, float]:
-        """All variances of the network, given one per group."""
-        start = self._kernel().params
-        groups = zip(self.names, values.tolist(), strict=True)
-        return start | {name: start[name] * (v / start[group[0]]) for group, v in groups for name in group}
+        return scaled(self._kernel().params, self.names, self._values().tolist())
 
     @property
     def hyperparameter_variances(self) -> Hyperparameter:
@@ -111,9 +97,11 @@ class NNGPKernel(Kernel):
             raise ValueError("Gradient can only be evaluated when Y is None.")
         if self.hyperparameter_variances.fixed:
             return kernel(x, params=params), np.zeros((len(x), len(x), 0))
-        matrix_of = of_params(kernel, as_inputs(x))
+        matrix_of, groups = of_params(kernel, as_inputs(x)), self.names
         value = matrix_of(params)
-        return value, central_differences(lambda theta: matrix_of(self._params(np.exp(theta))), self.theta)
+        return value, central_differences(
+            lambda theta: matrix_of(scaled(params, groups, np.exp(theta))), self.theta
+        )
 
     def diag(self, X: InputSet) -> Any:
         """Return the diagonal of K(X, X), (rows,)."""
@@ -139,8 +127,7 @@ class NNGPKernel(Kernel):
 
     def _inputs(self, X: Any) -> np.ndarray:
         with checked_by_sklearn():
-            table = np.asarray(check_array(np.atleast_2d(X), allow_nd=True), np.float64)
-        return reshaped(table, self.input_shape)
+            return reshaped(check_array(np.atleast_2d(X), allow_nd=True), self.input_shape)
 
 
 @dataclass(eq=False, repr=False)
@@ -156,18 +143,17 @@ class NNGPGram(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
 
     def fit(self, X: InputSet, y: ArrayLike | None = None) -> NNGPGram:
         """Store the training inputs."""
-        self.X_fit_ = self._table(X, True)
-        check_pairwise(resolve(self.network), reshaped(self.X_fit_[:1], self.input_shape)[0])
+        self.X_fit_ = self._inputs(X, True)
+        check_pairwise(kernel_of(self.network, self.kernel_options).net, self.X_fit_[0])
         self._n_features_out = len(self.X_fit_)
         return self
 
     def transform(self, X: InputSet) -> np.ndarray:
         """Compute the kernel between X and the training inputs, (rows, training rows)."""
         check_is_fitted(self, "X_fit_")
-        x, trained = (reshaped(table, self.input_shape) for table in (self._table(X, False), self.X_fit_))
-        kernel = kernel_of(self.network, self.kernel_options)
-        return kernel(x) if np.array_equal(x, trained) else kernel(x, trained)
+        x, kernel = self._inputs(X, False), kernel_of(self.network, self.kernel_options)
+        return kernel(x) if np.array_equal(x, self.X_fit_) else kernel(x, self.X_fit_)
 
-    def _table(self, X: Any, reset: bool) -> np.ndarray:
+    def _inputs(self, X: Any, reset: bool) -> np.ndarray:
         with checked_by_sklearn():
-            return np.asarray(validate_data(self, X, reset=reset, allow_nd=True), np.float64)
+            return reshaped(validate_data(self, X, reset=reset, allow_nd=True), self.input_shape)

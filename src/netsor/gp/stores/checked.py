@@ -1,19 +1,31 @@
-"""A Zarr store that verifies the checksum of every file it reads."""
+"""A Zarr store that writes a checksum for each file, and verifies it on reading.
+
+The checksum is in a second file with the suffix `.sum`: eight hexadecimal digits, the CRC-32 of the file's
+key and bytes. The key is included so that swapped files are noticed. A chunk ends with a CRC-32C, which Zarr
+compares whenever it reads the chunk; so for chunks our checksum covers only these four bytes.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import zlib
 from typing import Any
 
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.storage import LocalStore
 
 from netsor.files import read_regular
-from netsor.gp.stores.checksums import SUM, checksum, damage, is_chunk
+from netsor.gp.stores.store import CRC, SUM, damage, is_chunk
+
+
+def checksum(key: str, content: bytes | memoryview) -> bytes:
+    """The checksum of a file's key and bytes."""
+    whole = memoryview(content)
+    return b"%08x" % zlib.crc32(whole[-CRC:] if is_chunk(key) else whole, zlib.crc32(key.encode()))
 
 
 class CheckedStore(LocalStore):
-    """Writes a checksum for each file, and verifies it on reading."""
+    """The store that the module docstring describes."""
 
     async def get(
         self, key: str, prototype: BufferPrototype | None = None, byte_range: Any = None

@@ -11,19 +11,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from contextlib import nullcontext
 from itertools import groupby
-from operator import itemgetter
 
 import numpy as np
 from scipy.linalg import solve_triangular
 
 from netsor.errors import DataError
-from netsor.gp.factor import cholesky
+from netsor.gp.factor import cholesky, log_determinant
 from netsor.gp.stores.conjugate_gradients import Estimate, relative_residual
 from netsor.gp.stores.engines import Engine, completed, connected
-from netsor.gp.stores.grid import Tile
-from netsor.gp.stores.lock import writing
 from netsor.gp.stores.store import Store
 from netsor.progress import bar
 
@@ -31,8 +27,7 @@ from netsor.progress import bar
 class StoredFactor:
     """The lower Cholesky factor of K + diag(nugget), stored as another array of K's store.
 
-    nugget  a number or (rows,)
-    memory  bytes for blocks: four of them must fit
+    `nugget` is a number or (rows,); `memory`, in bytes, must hold four blocks.
     """
 
     name = "cholesky"
@@ -56,35 +51,23 @@ class StoredFactor:
         """Read block L_ij, i >= j."""
         return self.store.stored(self.array, i, j)
 
-    def missing(self) -> list[Tile]:
-        """List the missing blocks, column by column."""
-        blocks = [(i, j) for j in range(self.steps) for i in range(j, self.steps)]
-        return [block for block in blocks if self.store.written(self.array, *block) is None]
-
     def complete(self, progress: bool | None = None, engine: Engine = None) -> None:
-        """Compute the missing blocks, under the exclusive lock of the store.
-
-        On a cluster (`engine`) the blocks of a column below the diagonal are computed in parallel.
-        """
-        missing = self.missing()
+        """Compute the missing blocks, those of a column in parallel on a cluster, and lock the store."""
+        blocks = [(i, j) for j in range(self.steps) for i in range(j, self.steps)]  # column by column
+        missing = [block for block in blocks if self.store.written(self.array, *block) is None]
         if not missing:
             return
         with (
-            writing(self.store.path, shared=False),
+            self.store.writing(),
             bar(progress, len(missing), "factoring") as advance,
-            nullcontext() if engine is None else connected(engine) as client,
+            connected(engine) as client,
         ):
-            for _, column in groupby(missing, key=itemgetter(1)):
-                blocks = list(column)
-                # The blocks below the diagonal need the diagonal block, so that is computed here and first.
-                local = [(i, j) for i, j in blocks if client is None or i == j]
-                for block in local:
-                    self._compute(*block)
+            store = self.store if client is None else self.store.without_kernel()
+            factor = StoredFactor(store, self.nugget, self.memory)
+            # The blocks below the diagonal need the diagonal block, so that is computed here and first.
+            for (_, diagonal), blocks in groupby(missing, lambda block: (block[1], block[0] == block[1])):
+                for _ in completed(None if diagonal else client, factor._compute, blocks):
                     advance()
-                if len(local) < len(blocks):
-                    remote = StoredFactor(self.store.without_kernel(), self.nugget, self.memory)
-                    for _ in completed(client, remote._compute, (b for b in blocks if b not in local)):
-                        advance()
 
     def _compute(self, i: int, j: int) -> None:
         """Compute L_ij."""
@@ -122,6 +105,6 @@ class StoredFactor:
         """log det(K + diag(nugget)) = 2 sum_i log L_ii, without error."""
         total = 0.0
         for i in range(self.steps):
-            total += 2 * float(np.log(np.diagonal(self.block(i, i))).sum())
+            total += float(log_determinant(self.block(i, i)))
             step()
         return Estimate(total, 0.0)

@@ -1,20 +1,20 @@
 """Computation of the tiles of a store by engines: this process, several processes, or a Dask cluster.
 
-The store is the only state. An engine distributes the missing tiles. Any of its processes may be killed at
-any time; only the tiles in progress are lost.
+The store is the only state. If a process is killed, only its tiles in progress are lost.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, starmap
 from multiprocessing import get_context, parent_process
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -125,19 +125,17 @@ def packed(store: Store) -> bytes:
     """Pickle a store with its kernel for another process; trace the network first, so workers need not."""
     import cloudpickle
 
-    read_networks(store)
+    for i, j in store.grid.tiles()[: 0 if store.landmarks else 2]:  # one on and one off the diagonal
+        x, y, _ = _inputs(store, i, j)
+        for member in _kernels(store):
+            kernel_tiles.read_network(member.kernel, x, y, member.cut, member.params)
     return cloudpickle.dumps((store.path.resolve(), store.kernel))
 
 
 @lru_cache(maxsize=4)
 def opened(packed_store: bytes) -> Store:
     """Open a pickled store once per process."""
-    import cloudpickle
-
-    return Store(*cloudpickle.loads(packed_store))
-
-
-# Tiles
+    return Store(*pickle.loads(packed_store))
 
 
 _ONE_AT_A_TIME = Lock()  # a tile uses all threads of the process, while another tile may be written
@@ -154,14 +152,6 @@ def compute_tile(store: Store, i: int, j: int) -> None:
         with _ONE_AT_A_TIME:
             value, error = _tile(member, i, j)
         member.write(i, j, value, error)
-
-
-def read_networks(store: Store) -> None:
-    """Trace the network for the first two tiles, one on and one off the diagonal."""
-    for i, j in store.grid.tiles()[: 0 if store.landmarks else 2]:
-        x, y, _ = _inputs(store, i, j)
-        for member in _kernels(store):
-            kernel_tiles.read_network(member.kernel, x, y, member.cut, member.params)
 
 
 def _kernels(store: Store) -> list[Store]:
@@ -215,12 +205,12 @@ def with_landmarks(
     return result, rows, cols
 
 
-# Clusters of Dask
-
-
 @contextmanager
 def connected(engine: Engine) -> Iterator[Any]:
-    """Connect to a cluster, and translate its failures to errors with remedies."""
+    """Connect to a cluster, and translate its failures to errors with remedies; yield None for no engine."""
+    if engine is None:
+        yield None
+        return
     require_extra("distributed")
     from distributed import Client, KilledWorker
 
@@ -246,11 +236,14 @@ def connected(engine: Engine) -> Iterator[Any]:
 
 
 def completed(client: Any, task: Callable[..., Any], items: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
-    """Yield the results of task(*item) in the order in which they finish.
+    """Yield the results of task(*item) in the order in which they finish; compute them here without a client.
 
     Only a few tasks per worker are submitted at a time, so the scheduler's memory does not grow with the
     number of items, and workers may join and leave.
     """
+    if client is None:
+        yield from starmap(task, items)
+        return
     from distributed import as_completed as as_finished
 
     ahead, interval = 3, 5.0  # tasks for each thread of a worker; seconds until workers are counted again

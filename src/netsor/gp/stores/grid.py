@@ -13,16 +13,12 @@ Tile = tuple[int, int]  # numbers of a tile along the rows and along the columns
 
 @dataclass(frozen=True)
 class Axis:
-    """The rows (or columns) of a kernel in parts of equal length; the last one may be shorter.
+    """The rows (or columns) of a kernel in parts of equal length; the last one may be shorter."""
 
-    sizes  (inputs,) number of rows of each input
-    chunk  number of rows of a part
-    step   number of inputs of a tile of the kernel in memory: a part is computed with at least as many,
-           so that its numbers equal those of the matrix in memory
-    """
-
-    sizes: np.ndarray
-    chunk: int
+    sizes: np.ndarray  # (inputs,) number of rows of each input
+    chunk: int  # number of rows of a part
+    # Number of inputs of a tile of the kernel in memory: a part is computed with at least as many, so that
+    # its numbers equal those of the matrix in memory.
     step: int
 
     @property
@@ -55,10 +51,6 @@ class Grid:
     rows: Axis
     cols: Axis
     symmetric: bool
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.rows.length, self.cols.length
 
     def tiles(self) -> list[Tile]:
         """All tiles, column by column, so that leading submatrices are complete first."""

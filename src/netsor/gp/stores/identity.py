@@ -1,7 +1,6 @@
 """The identity of a store: program, options, inputs and tiles, which determine all its numbers, as JSON.
 
-A store contains no code and no pickles. A store of another kernel is refused, and the error names the
-differences.
+A store contains no code and no pickles. The error about a store of another kernel names the differences.
 """
 
 from __future__ import annotations
@@ -18,9 +17,10 @@ from typing import Any
 import numpy as np
 
 import netsor
-from netsor.build.network import Network, program
+from netsor.build.network import program
 from netsor.build.user_functions import UserFunction
 from netsor.errors import DataError
+from netsor.files import read_regular
 from netsor.gp.stores import input_sets as sets
 from netsor.lang.program import Program
 from netsor.limits import KernelFn, Options
@@ -60,8 +60,19 @@ def of_kernel(kernel: KernelFn, inputs: list[Any]) -> dict[str, Any]:
     for name in ("progress", "memory", "confirm"):  # these do not affect any number
         del options[name]
     options["dtype"] = np.dtype(kernel.options.dtype).str
-    kind = {"kind": type(kernel).__name__, "network": kernel.net.name}
-    return {**kind, **_programs(kernel.net, inputs), "options": options}
+    programs = [program(kernel.net, x) for x in inputs]
+    # The digest of the inputs is separate, so that an error can tell a changed network from changed inputs.
+    texts = [re.sub(r"^Data x(_\d+)* = .*\n", "", p.show(), flags=re.MULTILINE) for p in programs]
+    functions = [functions_of(p) for p in programs]
+    distinct = sorted({text + json.dumps(f) for text, f in zip(texts, functions, strict=True)})
+    return {
+        "kind": type(kernel).__name__,
+        "network": kernel.net.name,
+        "program": texts[0],  # without inputs
+        "programs": hashlib.sha256("\n".join(distinct).encode()).hexdigest(),  # for all shapes
+        "functions": functions[0],
+        "options": options,
+    }
 
 
 def of_each_shape(inputs: Any) -> list[Any]:
@@ -76,17 +87,6 @@ def of_each_shape(inputs: Any) -> list[Any]:
 
 def _shape(x: Any) -> Any:
     return tuple(map(_shape, x)) if isinstance(x, tuple) else np.shape(x)
-
-
-def _programs(net: Network, inputs: list[Any]) -> dict[str, Any]:
-    """The program's text without inputs, a hash of the programs for all shapes, and the user's functions."""
-    programs = [program(net, x) for x in inputs]
-    # The digest of the inputs is separate, so that an error can tell a changed network from changed inputs.
-    texts = [re.sub(r"^Data x(_\d+)* = .*\n", "", p.show(), flags=re.MULTILINE) for p in programs]
-    functions = [functions_of(p) for p in programs]
-    distinct = sorted({text + json.dumps(f) for text, f in zip(texts, functions, strict=True)})
-    whole = hashlib.sha256("\n".join(distinct).encode()).hexdigest()
-    return {"program": texts[0], "programs": whole, "functions": functions[0]}
 
 
 def functions_of(program: Program) -> dict[str, Any]:
@@ -104,8 +104,21 @@ def options_of(facts: Mapping[str, Any]) -> Options:
     return Options(**{**facts["options"], "dtype": np.dtype(facts["options"]["dtype"]).type})
 
 
-def check_format(facts: Any, path: Path) -> None:
-    """Raise a DataError for a folder that is no store, or a store of another format."""
+def check_format(path: Path) -> None:
+    """Raise a DataError for a folder that is no store, or a store of another format.
+
+    The checksum of the file is not compared, because it depends on the format.
+    """
+    try:
+        facts = json.loads(read_regular(path / "zarr.json"))["attributes"]["netsor"]
+    except (FileNotFoundError, NotADirectoryError):
+        raise DataError(
+            f"there is no store {path}", remedy="Stores are made by ns.gp.store(K, x, path)."
+        ) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not a store, or is damaged: {error}", remedy="Make it again.") from None
+    except (LookupError, TypeError):
+        facts = None
     if not isinstance(facts, dict) or "format" not in facts:
         raise DataError(f"{path} is not a store of netsor", remedy="Stores are made by ns.gp.store.")
     if facts["format"] != FORMAT:
@@ -123,11 +136,7 @@ def check_same_store(here: Mapping[str, Any], there: Mapping[str, Any], path: Pa
 
 
 def check_same(here: Mapping[str, Any], there: Mapping[str, Any], what: str, remedy: str) -> None:
-    """Raise a DataError that names the differences between a kernel and the one on disk, if there are any.
-
-    here, there   the facts of the kernel and of the one on disk
-    what, remedy  the message of the error, without the differences
-    """
+    """Raise a DataError that names the differences between a kernel (`here`) and the one on disk, if any."""
     different = differences(here, there)
     if different:
         raise DataError(f"{what}: it differs in {different}", remedy=remedy + _rounding_hint(here, there))
@@ -144,8 +153,8 @@ def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> str:
 def _rounding_hint(here: Mapping[str, Any], there: Mapping[str, Any]) -> str:
     """Explain rounding if functions of equal code differ in their values; "" otherwise."""
     mine, theirs = here["functions"], there.get("functions", {})
-    same = [name for name in mine.keys() & theirs.keys() if mine[name]["code"] == theirs[name]["code"]]
-    if all(mine[name] == theirs[name] for name in same):
+    common = mine.keys() & theirs.keys()
+    if not any(mine[k] != theirs[k] and mine[k]["code"] == theirs[k]["code"] for k in common):
         return ""
     return (
         " Values of functions are compared bit for bit: another machine or another version of NumPy may "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import sha256
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -24,24 +25,24 @@ def digest(inputs: Any) -> str:
     hashed = sha256()
     if isinstance(inputs, np.ndarray):
         hashed.update(repr(inputs.shape[1:]).encode())
-        for start, stop in _parts(inputs):
-            hashed.update(np.ascontiguousarray(inputs[start:stop], np.float64).tobytes())
+        for part in _parts(inputs):
+            hashed.update(np.ascontiguousarray(inputs[part], np.float64).tobytes())
         return hashed.hexdigest()
     for x in inputs:
-        for array in _leaves(x):
+        for array in leaves(x):
             hashed.update(repr(array.shape).encode() + np.ascontiguousarray(array, np.float64).tobytes())
     return hashed.hexdigest()
 
 
-def _parts(array: np.ndarray) -> list[tuple[int, int]]:
-    """Spans of rows of about BYTES bytes."""
+def _parts(array: np.ndarray) -> list[slice]:
+    """Rows of about BYTES bytes."""
     step = max(1, BYTES // max(1, array[:1].nbytes))
-    return [(start, min(start + step, len(array))) for start in range(0, len(array), step)]
+    return [slice(start, min(start + step, len(array))) for start in range(0, len(array), step)]
 
 
-def _leaves(x: Any) -> list[np.ndarray]:
+def leaves(x: Any) -> list[np.ndarray]:
     """The arrays of an input, which may be a nested tuple."""
-    return [a for part in x for a in _leaves(part)] if isinstance(x, tuple) else [np.asarray(x)]
+    return [a for part in x for a in leaves(part)] if isinstance(x, tuple) else [np.asarray(x)]
 
 
 def _tree(x: Any) -> Any:
@@ -52,27 +53,25 @@ def _tree(x: Any) -> Any:
 def write(group: Any, name: str, inputs: Any) -> None:
     """Write a set of inputs under a name."""
     if isinstance(inputs, np.ndarray):
-        chunks = (_parts(inputs)[0][1], *inputs.shape[1:])
+        chunks = (_parts(inputs)[0].stop, *inputs.shape[1:])
         array = group.create_array(name, shape=inputs.shape, chunks=chunks, dtype=inputs.dtype, **checked())
-        for start, stop in _parts(inputs):
-            array[start:stop] = inputs[start:stop]
+        for part in _parts(inputs):
+            array[part] = inputs[part]
         return
     tree = _tree(inputs[0])
     if any(_tree(x) != tree for x in inputs):
         raise DataError("some inputs are tuples and some are not", remedy="Give inputs of one kind.")
     arrays = {}
-    for k, leaves in enumerate(zip(*map(_leaves, inputs), strict=True)):
-        if len({a.ndim for a in leaves}) > 1:
+    for k, parts in enumerate(zip(*map(leaves, inputs), strict=True)):
+        if len({a.ndim for a in parts}) > 1:
             raise DataError("inputs have different numbers of axes", remedy="Give inputs of one kind.")
-        arrays[f"values{k}"] = np.concatenate([np.asarray(a, np.float64).reshape(-1) for a in leaves])
-        arrays[f"shapes{k}"] = np.array([a.shape for a in leaves], np.int64).reshape(len(leaves), -1)
+        arrays[f"values{k}"] = np.concatenate([np.asarray(a, np.float64).reshape(-1) for a in parts])
+        arrays[f"shapes{k}"] = np.array([a.shape for a in parts], np.int64).reshape(len(parts), -1)
     # Zarr has no empty chunks, so empty arrays are left out; `read` restores them.
     arrays = {part: array for part, array in arrays.items() if array.size}
     values = group.create_group(name, attributes={"tree": tree, "count": len(inputs), "arrays": list(arrays)})
     for part, array in arrays.items():
-        chunks = (min(len(array), BYTES // 8), *array.shape[1:])
-        written = values.create_array(part, shape=array.shape, chunks=chunks, dtype=array.dtype, **checked())
-        written[...] = array
+        write(values, part, array)
 
 
 def checked() -> dict[str, Any]:
@@ -87,23 +86,19 @@ def read(group: Any, name: str, start: int, stop: int) -> Any:
     stored = group[name]
     if "tree" not in stored.attrs:
         return stored[start:stop]
-    tree, there, parts = stored.attrs["tree"], stored.attrs["arrays"], []
-    for k in range(_width(tree)):
+    tree, there, counter = stored.attrs["tree"], stored.attrs["arrays"], count()
+
+    def inputs_of(tree: Any) -> list[Any]:
+        """The inputs, or parts of them, that have this nesting."""
+        if tree is not None:
+            return list(zip(*map(inputs_of, tree), strict=True))
+        k = next(counter)
         none = np.zeros((stored.attrs["count"], 0), int)  # of numbers
         shapes = stored[f"shapes{k}"][:] if f"shapes{k}" in there else none
         stops = np.cumsum(np.prod(shapes, axis=1, dtype=np.int64))
         first = int(stops[start - 1]) if start else 0
         values = stored[f"values{k}"][first : int(stops[stop - 1])] if f"values{k}" in there else np.zeros(0)
         cuts = np.split(values, stops[start : stop - 1] - first)
-        parts.append([cut.reshape(shape) for cut, shape in zip(cuts, shapes[start:stop], strict=True)])
-    return [_grown(tree, iter(arrays)) for arrays in zip(*parts, strict=True)]
+        return [cut.reshape(shape) for cut, shape in zip(cuts, shapes[start:stop], strict=True)]
 
-
-def _width(tree: Any) -> int:
-    """The number of arrays of an input."""
-    return 1 if tree is None else sum(map(_width, tree))
-
-
-def _grown(tree: Any, arrays: Any) -> Any:
-    """Arrange arrays from an iterator in the nesting of an input."""
-    return next(arrays) if tree is None else tuple(_grown(part, arrays) for part in tree)
+    return inputs_of(tree)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from math import log, pi
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,8 @@ from netsor import arguments
 from netsor.build.joint_program import as_inputs
 from netsor.errors import DataError
 from netsor.files import read_sealed_npz, write_npz
-from netsor.gp.factor import check_noise, needed_jitter, warn_of_jitter
-from netsor.gp.regression import Prediction, checked_variance, scalar_noise
+from netsor.gp.factor import check_noise, checked_variance, likelihood, needed_jitter, warn_of_jitter
+from netsor.gp.regression import Prediction, scalar_noise
 from netsor.gp.stores.cholesky import StoredFactor
 from netsor.gp.stores.conjugate_gradients import Estimate, Gradients
 from netsor.gp.stores.engines import Engine, with_landmarks
@@ -72,12 +71,10 @@ class StoredGP:
         With conjugate gradients it is an estimate, and takes 40 passes over the tiles, often more than the
         fit; with a Cholesky factor its `error` is 0. `progress` is as for `ns.kernel`.
         """
-        rows, targets = self.y.shape
-        centred = self.y - self.mean_before[:, None]
-        fit = -0.5 * float(np.sum(centred * self.alpha)) - targets * rows / 2 * log(2 * pi)
         with bar(progress, self.solver.steps, "estimating the log marginal likelihood") as advance:
             determinant = self.solver.log_determinant(step=advance)
-        return Estimate(fit - targets / 2 * determinant.value, targets / 2 * determinant.error)
+        value = likelihood(determinant.value, self.alpha, self.y - self.mean_before[:, None])
+        return Estimate(float(value), self.y.shape[1] / 2 * determinant.error)
 
     def mean(self, x: InputSet) -> np.ndarray:
         """Return the posterior mean k(x, data) alpha alone, which needs no solve: (rows,) or (rows, d)."""
@@ -95,10 +92,8 @@ class StoredGP:
 
         Parameters
         ----------
-        x, observed
-            As for `GP.predict`.
-        progress
-            As for `ns.kernel`.
+        x, observed, progress
+            As for `GP.predict` and `ns.kernel`.
 
         Returns
         -------
@@ -111,7 +106,10 @@ class StoredGP:
             for batch in self._batches(inputs):
                 cross = np.concatenate([k.T for _, k in self._cross(batch)])
                 means.append(kernel.mean(batch)[:, None] + cross.T @ self.alpha)
-                prior = self._prior(batch)
+                if self.store.landmarks:
+                    prior = np.diagonal(self._sampled(batch, None))
+                else:
+                    prior = np.asarray(kernel.diag(batch, params=self.store.params), np.float64)
                 if isinstance(self.solver, StoredFactor):
                     explained = np.sum(self.solver.forward(cross) ** 2, axis=0)
                 else:
@@ -150,12 +148,6 @@ class StoredGP:
             else:
                 data = self.store.inputs(0, a, b)
                 yield rows, np.asarray(kernel(stacked(inputs), data, params=params), np.float64)
-
-    def _prior(self, inputs: list[Any]) -> np.ndarray:
-        """The prior variances of new inputs, (new rows,)."""
-        if self.store.landmarks:
-            return np.diagonal(self._sampled(inputs, None))
-        return np.asarray(self.store.kernel.diag(inputs, params=self.store.params), np.float64)
 
     def _sampled(self, inputs: list[Any], data: np.ndarray | None) -> np.ndarray:
         """Sampled covariances of new inputs with the data of these numbers, or (None) with each other."""

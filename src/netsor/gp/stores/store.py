@@ -10,12 +10,13 @@ The store is a Zarr group (version 3 of the format) with the arrays
     mean                     (rows,) the prior mean
 
 A tile is written to a temporary file that is then renamed, so it exists as a whole or not at all. The files
-are the only record of progress. Every file has a checksum (`checksums`); a changed file is refused.
+are the only record of progress. Every file has a checksum (`checked`); a changed file is refused.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import stat
 import time
@@ -23,6 +24,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from errno import ENOLCK, ENOSYS, EOPNOTSUPP
 from functools import cached_property, partial
 from hashlib import sha256
 from importlib.util import find_spec
@@ -37,9 +39,7 @@ import numpy as np
 from netsor import arguments
 from netsor.build.joint_program import as_inputs
 from netsor.errors import DataError
-from netsor.files import read_regular
 from netsor.gp.stores import input_sets as sets
-from netsor.gp.stores.checksums import CRC, SUM, damage
 from netsor.gp.stores.grid import Axis, Grid, Tile
 from netsor.gp.stores.identity import check_format, check_same_store, of_kernel
 from netsor.gp.targets import Unchanged
@@ -48,29 +48,19 @@ from netsor.limits.kernel import TangentKernelFn
 from netsor.limits.tiling import Cut
 
 NNGP = "NNGP"  # the array of the NNGP kernel in a store of a tangent kernel
+SUM = ".sum"  # the suffix of files with checksums
+CRC = 4  # bytes at the end of a chunk
 
 
 @dataclass(frozen=True)
 class Status:
-    """The progress of a store.
+    """The progress of a store."""
 
-    Attributes
-    ----------
-    done, total
-        Number of finished tiles, and of all tiles.
-    left
-        Estimated remaining seconds, at the rate of the last tiles; None with fewer than two tiles.
-    quiet
-        Seconds since the last tile was written; None without tiles.
-    largest_error
-        The largest error of an entry; None while tiles are missing.
-    """
-
-    done: int
-    total: int
-    left: float | None
-    quiet: float | None
-    largest_error: float | None
+    done: int  # number of finished tiles
+    total: int  # ... and of all tiles
+    left: float | None  # estimated remaining seconds, at the rate of the last tiles; None with fewer than two
+    quiet: float | None  # seconds since the last tile was written; None without tiles
+    largest_error: float | None  # of an entry; None while tiles are missing
 
     def __str__(self) -> str:
         text = f"{self.done} of {self.total} tiles"
@@ -82,10 +72,9 @@ class Status:
 
 
 def _duration(seconds: float) -> str:
-    for size, word in ((86400, "days"), (3600, "hours"), (60, "minutes")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {word}"
-    return f"{seconds:.0f} seconds"
+    units = (86400, "days"), (3600, "hours"), (60, "minutes")
+    texts = (f"{seconds / size:.1f} {word}" for size, word in units if seconds >= 2 * size)
+    return next(texts, f"{seconds:.0f} seconds")
 
 
 def require_extra(*libraries: str) -> None:
@@ -111,6 +100,8 @@ class Store:
     ----------
     identity
         The facts that determine the numbers, see `stores.identity`.
+    landmarks
+        Number of inputs that all tiles of a sampled kernel share; 0 for exact kernels.
     """
 
     def __init__(self, path: str | Path, kernel: KernelFn | None = None, *, nngp: bool = False) -> None:
@@ -120,7 +111,7 @@ class Store:
 
         from netsor.gp.stores.checked import CheckedStore
 
-        check_format(_facts(self.path), self.path)
+        check_format(self.path)
         try:
             self.group: Any = zarr.open_group(
                 CheckedStore(self.path), mode="r+", zarr_format=3, use_consolidated=False
@@ -130,6 +121,8 @@ class Store:
                 f"{path} cannot be opened: {error}", remedy="Check the permissions of its files."
             ) from None
         self.identity: dict[str, Any] = self.group.attrs["netsor"]
+        self.cut, self.symmetric = Cut(**self.identity["cut"]), "y" not in self.identity["inputs"]
+        self.landmarks: int = self.identity["landmarks"]
         self._arrays: dict[str, Any] = {}
         self._kernel, self._unchanged = kernel, Unchanged(kernel)
         if self.name not in self.identity["kernels"]:
@@ -185,26 +178,30 @@ class Store:
 
     @staticmethod
     def create(path: Path, identity: dict[str, Any], grid: Grid, mean: np.ndarray, x: Any, y: Any) -> None:
-        """Create a store without tiles, atomically.
-
-        mean  (rows,) the prior mean
-        x, y  the inputs; y is None for a symmetric kernel
-        """
+        """Create a store without tiles, atomically; y is None for a symmetric kernel."""
         import zarr
 
         from netsor.gp.stores.checked import CheckedStore
 
         dtype = np.dtype(identity["options"]["dtype"])
+        chunks, tiles = (grid.rows.chunk, grid.cols.chunk), (grid.rows.count, grid.cols.count)
         new = path.with_name(f".{path.name[:40]}.new-{uuid4().hex}")
         try:
-            _check_room(path, len(grid.tiles()) * grid.rows.chunk * grid.cols.chunk * dtype.itemsize)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            needed = len(grid.tiles()) * prod(chunks) * dtype.itemsize
+            free = shutil.disk_usage(path.parent).free
+            if needed > free:
+                raise DataError(
+                    f"the kernel takes {needed / 2**30:.3g} GB, and {free / 2**30:.3g} GB are free at "
+                    f"{path.parent}",
+                    remedy="Make room, store it elsewhere, or use dtype=np.float32 (half as much).",
+                )
             group: Any = zarr.create_group(CheckedStore(new), attributes={"netsor": identity})
             arrays = {"row_sizes": grid.rows.sizes, "column_sizes": grid.cols.sizes, "mean": mean, "x": x}
             for name, array in (arrays if y is None else {**arrays, "y": y}).items():
                 sets.write(group, name, array)
-            chunks, tiles = (grid.rows.chunk, grid.cols.chunk), (grid.rows.count, grid.cols.count)
             for name in identity["kernels"]:
-                _new_matrix(group, name, grid.shape, chunks, dtype)
+                _new_matrix(group, name, (grid.rows.length, grid.cols.length), chunks, dtype)
                 _new_matrix(group, f"{name}_error", tiles, (1, 1), np.float64)
             try:
                 new.rename(path)  # atomic: no process sees an incomplete store
@@ -255,22 +252,9 @@ class Store:
 
     @cached_property
     def grid(self) -> Grid:
-        (height, width), cut = self.array("K").chunks, self.cut
-        rows = Axis(self.whole("row_sizes"), height, cut.rows)
-        return Grid(rows, Axis(self.whole("column_sizes"), width, cut.cols), self.symmetric)
-
-    @property
-    def symmetric(self) -> bool:
-        return "y" not in self.identity["inputs"]
-
-    @property
-    def cut(self) -> Cut:
-        return Cut(**self.identity["cut"])
-
-    @property
-    def landmarks(self) -> int:
-        """The number of landmarks: inputs that all tiles of a sampled kernel share. 0 for exact kernels."""
-        return self.identity["landmarks"]
+        height, width = self.array("K").chunks
+        rows = Axis(self.whole("row_sizes"), height, self.cut.rows)
+        return Grid(rows, Axis(self.whole("column_sizes"), width, self.cut.cols), self.symmetric)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -291,10 +275,44 @@ class Store:
         with self._reading(name):
             return sets.read(self.group, name, start, end)
 
+    @contextmanager
+    def writing(self, shared: bool = False) -> Iterator[None]:
+        """Hold the lock of the store: alone, or (`shared`) with other runs that have divided the tiles.
+
+        The operating system holds the lock, so it ends with the process. On a file system without locks two
+        runs may compute the same tiles twice, which is harmless because each tile is written as a whole.
+        """
+        try:
+            import fcntl
+        except ImportError:  # not on Windows
+            yield
+            return
+        lock = self.path / "writers.lock"
+        try:  # O_NONBLOCK matters if a named pipe has taken its place: opening it would hang
+            handle = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o666)
+        except OSError as error:
+            raise DataError(
+                f"the lock {lock} cannot be opened: {error.strerror or error}",
+                remedy="A store is written by those who may write its folder. If it is no file, remove it.",
+            ) from None
+        with open(handle, "a") as file:
+            try:
+                fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise DataError(
+                    f"another process is writing {self.path}",
+                    remedy="Wait for it (`netsor status` shows how far it is), or let several share the "
+                    "work: part=(1, 2) and part=(2, 2), on the command line --part 1/2 and --part 2/2.",
+                ) from None
+            except OSError as error:
+                if error.errno not in (ENOLCK, ENOSYS, EOPNOTSUPP):  # no locks on this file system
+                    raise
+            yield
+
     # Which tiles exist
 
     def done(self, name: str | None = None) -> dict[Tile, float]:
-        """Return the tiles that an array contains, with the times at which they were written."""
+        """Return the tiles of an array that exist, with the times at which they were written."""
         times = {tile: self.written(name or self.name, *tile) for tile in self.grid.tiles()}
         return {tile: time for tile, time in times.items() if time is not None}
 
@@ -337,11 +355,7 @@ class Store:
         return float(np.fmax.reduce(self.errors(), axis=None))
 
     def errors(self) -> np.ndarray:
-        """Return the largest error of each tile, (row tiles, column tiles); NaN for missing tiles.
-
-        Rounding of entry (i, j) scales with sqrt(K_ii K_jj), which only tiles on the diagonal know. So the
-        errors of those two tiles are added to a tile off the diagonal, as a geometric mean.
-        """
+        """Return the largest error of each tile, (row tiles, column tiles); NaN for missing tiles."""
         name = f"{self.name}_error"
         lost = self.done().keys() - self.done(name).keys()
         if lost:
@@ -349,6 +363,8 @@ class Store:
         errors = self.whole(name)
         if not self.symmetric:
             return errors
+        # Rounding of entry (i, j) scales with sqrt(K_ii K_jj), which only tiles on the diagonal know. So the
+        # errors of those two tiles are added to a tile off the diagonal, as a geometric mean.
         both, deviations = np.fmax(errors, errors.T), np.sqrt(np.diagonal(errors))
         return both + np.where(np.eye(len(deviations)), 0.0, deviations[:, None] * deviations)
 
@@ -453,10 +469,9 @@ class Store:
         return i, sum(products, np.zeros(()))
 
     def blocks(self) -> Iterator[tuple[slice, slice, np.ndarray]]:
-        """Yield all blocks of the matrix as float64, with their rows and columns.
+        """Yield all blocks of the matrix as float64, with their rows and columns; a thread reads ahead.
 
-        A tile of a symmetric matrix is read once and yielded twice, the second time transposed. Meanwhile a
-        thread reads the next tile.
+        A tile of a symmetric matrix is read once and yielded twice, the second time transposed.
         """
         tiles = self.grid.tiles()
         with ThreadPoolExecutor(1) as reader:
@@ -483,31 +498,23 @@ def _key(name: str, i: int, j: int) -> str:
     return f"{name}/c/{i}/{j}"
 
 
-def _facts(path: Path) -> Any:
-    """Read the identity of a store without checking checksums, which depend on the format of the store."""
-    try:
-        whole = json.loads(read_regular(path / "zarr.json"))
-    except (FileNotFoundError, NotADirectoryError):
-        raise DataError(
-            f"there is no store {path}", remedy="Stores are made by ns.gp.store(K, x, path)."
-        ) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not a store, or is damaged: {error}", remedy="Make it again.") from None
-    try:
-        return whole["attributes"]["netsor"]
-    except (LookupError, TypeError):
-        return None
+def is_chunk(key: str) -> bool:
+    """Whether a key names a chunk: array/c/0/1."""
+    return "/c/" in key
 
 
-def _check_room(path: Path, needed: int) -> None:
-    """Raise a DataError if the store does not fit on the disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(path.parent).free
-    if needed > free:
-        raise DataError(
-            f"the kernel takes {needed / 2**30:.3g} GB, and {free / 2**30:.3g} GB are free at {path.parent}",
-            remedy="Make room, store it elsewhere, or use dtype=np.float32 (half as much).",
+def damage(store: Path, key: str, what: str) -> DataError:
+    """Return the error about a changed file; its remedy depends on the array."""
+    array = key.split("/")[0]
+    if is_chunk(key) and array.removesuffix("_error") in ("K", NNGP):
+        remedy = (
+            "Run ns.gp.store(..., verify=True), on the command line --verify: it computes such tiles again."
         )
+    elif array.startswith("cholesky_"):
+        remedy = f"Remove the folder {store / array}, and fit again."
+    else:
+        remedy = f"Remove the folder {store}, and store the kernel again."
+    return DataError(f"{store / key} {what}", remedy=remedy)
 
 
 @contextmanager

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from math import isqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from netsor import arguments
 from netsor.errors import DataError, LimitError
@@ -15,7 +17,6 @@ from netsor.gp.stores.engines import Engine, compute_all
 from netsor.gp.stores.grid import Axis, Grid
 from netsor.gp.stores.identity import check_same_store, identity
 from netsor.gp.stores.input_sets import stacked
-from netsor.gp.stores.lock import writing
 from netsor.gp.stores.store import Store, require_extra
 from netsor.gp.targets import as_kernel, output_sizes
 from netsor.limits import KernelFn, kernel_tiles
@@ -60,15 +61,13 @@ def store(
         `if __name__ == "__main__":`. A Dask client, or the address of a scheduler.
     part
         (k, N): compute the k-th of N equal parts, for independent processes.
-    params
-        Variances that replace the network's, by parameter name.
+    params, progress
+        As for `ns.gp.fit` and `ns.kernel`.
     landmarks
         Number of inputs that all tiles of a sampled kernel share: by default all up to 256, else 32. More
         landmarks give smaller errors.
     verify
         Whether to read all existing tiles, and compute damaged ones again.
-    progress
-        As for `ns.kernel`.
 
     Returns
     -------
@@ -102,11 +101,10 @@ def store(
     grid = _grid(kernel, rows, columns, cut, tile)
     facts = identity(kernel, rows, columns, cut, (grid.rows.chunk, grid.cols.chunk), used, marks)
     if not exists:
-        means = np.tile(kernel.mean(_first(rows)), len(rows) // len(_first(rows)))
-        Store.create(path, facts, grid, means, rows, columns)
+        Store.create(path, facts, grid, _of_all(kernel.mean, rows), rows, columns)
     check_same_store(facts, Store(path).identity, path)
     target = Store(path, kernel)
-    with writing(path, shared=part is not None):
+    with target.writing(shared=part is not None):
         if part is None:
             target.clean()
         if verify:
@@ -145,10 +143,8 @@ def _as_set(inputs: Any) -> Any:
 
 def _grid(kernel: KernelFn, x: Any, y: Any, cut: Cut, tile: int | None) -> Grid:
     """Choose tiles that are multiples of the tiles in memory (`cut`), so that their numbers are equal."""
-    rows, cols = (
-        np.tile(output_sizes(kernel.net, list(_first(z))), len(z) // len(_first(z)))
-        for z in (x, x if y is None else y)
-    )
+    sizes_of = partial(output_sizes, kernel.net)
+    rows, cols = (_of_all(sizes_of, z) for z in (x, x if y is None else y))
     most = max(rows.mean(), cols.mean())
     side = default_side(kernel, x, most) if tile is None else arguments.whole("tile", tile, 1)
     axes = []
@@ -158,16 +154,14 @@ def _grid(kernel: KernelFn, x: Any, y: Any, cut: Cut, tile: int | None) -> Grid:
     return Grid(axes[0], axes[1], y is None)
 
 
-def _first(inputs: Any) -> Any:
-    """Inputs that stand for all: one of an array, whose inputs have one shape."""
-    return inputs[:1] if isinstance(inputs, np.ndarray) else inputs
+def _of_all(function: Callable[[list[Any]], ArrayLike], inputs: Any) -> np.ndarray:
+    """The values of a function of shapes for all inputs; those of an array have one shape."""
+    first = list(inputs[:1]) if isinstance(inputs, np.ndarray) else inputs
+    return np.tile(function(first), len(inputs) // len(first))
 
 
 def default_side(kernel: KernelFn, x: Any, rows: float, most_rows: int = 2048, most_work: int = 2**36) -> int:
-    """The default number of inputs per side of a tile: at most 32 MB and a few minutes of work.
-
-    rows  average number of rows of an input
-    """
+    """The default inputs, with `rows` rows each, per side of a tile: at most 32 MB and minutes of work."""
     plan = kernel.plan(x[:2])
     if plan.sampling:
         return len(x) if len(x) <= JOINT else 64
