@@ -33,8 +33,10 @@ class Tuned:
     ----------
     model : GP
         The Gaussian process with the best variances and noise.
-    params, noise : dict, float
-        The variances by name, and that of the noise.
+    params : dict
+        The variances by name.
+    noise : float
+        The variance of the noise.
     value, start : float
         The log marginal likelihood of the model, and at the start of the search.
     method : str
@@ -42,8 +44,10 @@ class Tuned:
     evaluations : int
         Number of kernel matrices computed, including those for differences. JAX counts a matrix with its
         gradient as one.
-    converged, message : bool, str
-        Whether the optimiser reports convergence, and its reason to stop.
+    converged : bool
+        Whether the optimiser reports convergence.
+    message : str
+        The optimiser's reason to stop.
     """
 
     model: GP
