@@ -118,6 +118,11 @@ class Node(Operators):
         """Number of channel axes: 1 for data, 0 for a block, whose channels are its infinite width."""
         return int(self.kind == "K" and len(self.index) > 0)
 
+    @property
+    def positions(self) -> Index:
+        """The index shape without the channels of data."""
+        return self.index[: len(self.index) - self.channels]
+
     def __len__(self) -> int:
         if not self.index:
             raise fail(
