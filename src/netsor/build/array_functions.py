@@ -12,7 +12,6 @@ import numpy as np
 
 from netsor.arguments import a_type, is_integer
 from netsor.build.graph_nodes import Average, Flat, Node, apply
-from netsor.build.indexing import index_axes
 from netsor.build.readouts import Outputs, Readout
 from netsor.build.source_lines import fail
 from netsor.build.trace import current_trace, numbers
@@ -53,11 +52,6 @@ def stack(items: Sequence[Any], axis: int = 0) -> Any:
         Values of one index shape, or outputs: a network may return a stack of outputs.
     axis
         The position of the new axis.
-
-    Returns
-    -------
-    Node or Outputs
-        A block with the new index axis, or the outputs in order.
     """
     members = _items(items, "stack")
     if any(isinstance(item, Readout) for item in members):
@@ -88,11 +82,6 @@ def concat(items: Sequence[Any], axis: int | str = 0, shares: Sequence[float] | 
         An index axis, or "width" for the channels.
     shares
         For the channels: relative numbers of channels of the blocks, by default equal.
-
-    Returns
-    -------
-    Node or Flat
-        The block; for joined channels, a value that only a Matrix reads.
 
     Examples
     --------
@@ -138,11 +127,6 @@ def pad(x: object, widths: Any) -> Node:
         Data, or a block.
     widths
         A pair (before, after) for each of these axes.
-
-    Returns
-    -------
-    Node
-        The larger block.
     """
     node = as_node(x)
     try:
@@ -154,8 +138,7 @@ def pad(x: object, widths: Any) -> Node:
             f"widths={widths!r}",
             "Give a pair of integers >= 0 (before, after) for each of the last index axes: ((1, 1), (1, 1)).",
         )
-    space = node.space
-    first = len(node.index) - node.channels - len(pairs)
+    space, first = node.space, len(node.positions) - len(pairs)
     if first < 0:
         raise fail(
             f"{len(pairs)} axes of a block of index shape {node.index} are padded",
@@ -216,18 +199,16 @@ def sum(x: object, axis: int | tuple[int, ...] | None = None) -> Node:
 
 def max(x: object, axis: int | tuple[int, ...] | None = None) -> Node:
     """Take the maximum over index axes, coordinate by coordinate; arguments as for `sum`."""
-    node = as_node(x)
-    return apply(MIXINGS["max"], node, axis=index_axes(axis, node, "max"))
+    return as_node(x).over(MIXINGS["max"], axis)
 
 
 def min(x: object, axis: int | tuple[int, ...] | None = None) -> Node:
     """Take the minimum over index axes, coordinate by coordinate; arguments as for `sum`."""
-    node = as_node(x)
-    return apply(MIXINGS["min"], node, axis=index_axes(axis, node, "min"))
+    return as_node(x).over(MIXINGS["min"], axis)
 
 
 def contract(matrix: object, x: object) -> Node:
-    """Compute `sum_j matrix[i, j] x[j]` over the last index axis.
+    """Compute `sum_j matrix[i, j] x[j]` over the last index axis: a block of index shape (..., i).
 
     Parameters
     ----------
@@ -235,11 +216,6 @@ def contract(matrix: object, x: object) -> Node:
         Numbers or C-vars (..., i, j), such as attention weights.
     x
         A block of index shape (..., j).
-
-    Returns
-    -------
-    Node
-        A block of index shape (..., i).
     """
     if isinstance(matrix, Node) and matrix.kind in ("G", "H"):
         raise fail(
@@ -261,14 +237,9 @@ def flatten(x: object, dims: int | None = None) -> Flat:
         Data, or a block.
     dims
         Number of last index axes that are features, by default all; the others are batch axes.
-
-    Returns
-    -------
-    Flat
-        A value that only a Matrix reads.
     """
     node = as_node(x)
-    rank = len(node.index) - node.channels
+    rank = len(node.positions)
     if dims is None and node.space is not None and rank > node.space:
         raise fail(
             f"a block of index shape {node.index} is flattened, of which {node.space} axes are space",
@@ -284,7 +255,7 @@ def flatten(x: object, dims: int | None = None) -> Flat:
 
 
 def mean(x: object, axis: int | tuple[int, ...] | None = None) -> Node:
-    """Average over the width (a Moment), or over index axes.
+    """Average each vector over its width (a Moment), to a C-var; or average over index axes, to a block.
 
     Parameters
     ----------
@@ -292,11 +263,6 @@ def mean(x: object, axis: int | tuple[int, ...] | None = None) -> Node:
         A vector or a block.
     axis
         Index axes over which to average, instead of the width.
-
-    Returns
-    -------
-    Node
-        A C-var: the average of each vector over its width. With `axis`, a block.
     """
     node = as_node(x)
     if axis is not None:
@@ -317,17 +283,12 @@ def dot(x: object, y: object) -> Node:
     ----------
     x, y
         Vectors or blocks of one width, with index shapes that broadcast.
-
-    Returns
-    -------
-    Node
-        C-vars of the common index shape.
     """
     return mean(as_node(x) * as_node(y))
 
 
 def softmax(x: object, axis: int = -1, mask: object = None) -> Node:
-    """Apply softmax to C-vars along an index axis.
+    """Apply softmax to C-vars along an index axis: weights of the same index shape, with sums 1 along it.
 
     Parameters
     ----------
@@ -337,11 +298,6 @@ def softmax(x: object, axis: int = -1, mask: object = None) -> Node:
         The index axis of the members.
     mask
         Zeros and ones, an array or data, with at least one 1 along the axis. Members with 0 get weight 0.
-
-    Returns
-    -------
-    Node
-        Weights of the same index shape, with sums 1 along the axis.
     """
     node = as_node(x)
     if node.kind not in ("C", "K"):
@@ -439,10 +395,11 @@ def nonlin(
     a1 := swish(Ux; c1) :: H(n)
     """
     nodes = [as_node(a) for a in args]
-    listed = derivative if isinstance(derivative, tuple | list) else (derivative,)
-    derivatives: tuple[Any, ...] = () if derivative is None else tuple(listed)
     _check_nonlin(fn, nodes, params, axes, name)
-    if derivative is not None and (len(derivatives) != len(nodes) or not all(map(callable, derivatives))):
+    derivatives = tuple(derivative) if isinstance(derivative, tuple | list) else (derivative,)
+    if derivative is None:
+        derivatives = ()
+    elif len(derivatives) != len(nodes) or not all(map(callable, derivatives)):
         raise fail(
             f"derivative={derivative!r:.60}",
             f"Give a function, or a tuple of functions, one for each of the {len(nodes)} vectors.",
@@ -457,7 +414,7 @@ def nonlin(
     removes_axis = probe(function, text)
     if axes is not None:
         mixing = Mixing(label, function, removes_axis, user=True)
-        return apply(mixing, nodes[0], axis=index_axes(axes, nodes[0], "nonlin"))
+        return nodes[0].over(mixing, axes, "nonlin")
     op = Function(label, function, len(nodes) + len(params), len(params), user=True)
     return apply(op, *nodes, *params)
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from netsor.build.indexing import index_axes, index_items, listed_members, resolve_shape
+from netsor.arguments import is_integer
+from netsor.build.indexing import index_items, listed_members, resolve_shape
 from netsor.build.source_lines import Spot, fail, here
 from netsor.errors import BuildError, NetsorError
 from netsor.lang import index_maps as maps
@@ -165,16 +166,38 @@ class Node(Operators):
     def transpose(self, *axes: int) -> Node:
         """Permute the index axes; without arguments, reverse them."""
         given = axes[0] if len(axes) == 1 and isinstance(axes[0], tuple | list) else axes
-        order = index_axes(tuple(given), self, "transpose") if given else tuple(range(len(self.index)))[::-1]
-        return apply(maps.transpose, self, axes=tuple(a % len(self.index) for a in order))
+        rank = len(self.index)
+        order = self.axes(tuple(given), "transpose") if given else range(rank)[::-1]
+        return apply(maps.transpose, self, axes=tuple(a % rank for a in order))
 
     def sum(self, axis: int | tuple[int, ...] | None = None) -> Node:
         """Sum over index axes (all by default)."""
-        return apply(maps.sum_, self, axis=index_axes(axis, self, "sum"))
+        return self.over(maps.sum_, axis)
 
     def mean(self, axis: int | tuple[int, ...] | None = None) -> Node:
         """Mean over index axes (all by default); for the average over the width see `ns.mean`."""
-        return apply(maps.mean, self, axis=index_axes(axis, self, "mean"))
+        return self.over(maps.mean, axis)
+
+    def over(self, op: Op, axis: Any, name: str | None = None, **options: Attr) -> Node:
+        """Apply an operation over index axes, all by default; errors call it `name`."""
+        return apply(op, self, axis=self.axes(axis, name or op.name), **options)
+
+    def axes(self, axis: Any, name: str) -> tuple[int, ...]:
+        """Check the index axes on which a function acts: the given ones, or all."""
+        rank = len(self.index)
+        if axis is None and not rank and self.width:
+            raise fail(
+                f"ns.{name} of a single vector",
+                "It acts on index axes, and this vector has only its width, which is infinite. The average "
+                "over the width is ns.mean(h); several vectors are one block, ns.stack([h1, h2]).",
+            )
+        axes = range(rank) if axis is None else axis if isinstance(axis, tuple | list) else (axis,)
+        if not all(map(is_integer, axes)):
+            raise fail(f"axis={axis!r}", "Index axes are integers, counted from 0: axis=0, or axis=(0, 1).")
+        inside = [a % rank for a in axes if -rank <= a < rank]
+        if len(set(inside)) < len(inside):
+            raise fail(f"axis={axis!r} names an axis twice", "Each index axis is named once: axis=(0, 1).")
+        return tuple(map(int, axes))
 
     def operate(self, op: Op, *operands: Any) -> Any:
         """Apply an arithmetic operation; simplify 0 + x, 0 * x and 0 / x, so 0 can be an initial state."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from netsor.build.array_functions import as_node, mean
-from netsor.build.graph_nodes import Node, apply
-from netsor.build.indexing import index_axes
+from netsor.build.graph_nodes import Node
 from netsor.build.layers.dense import scaled
 from netsor.build.source_lines import fail
 from netsor.lang.functions import MIXINGS, sqrt
@@ -31,7 +30,7 @@ def batchnorm(h: Node, axis: int | tuple[int, ...] = 0, eps: float = 0.0) -> Nod
             "(B, H, W, C) with axis=(0, 1, 2).",
         )
     options = {"eps": number} if (number := scaled(eps, 1, "eps")) else {}
-    return apply(MIXINGS["batchnorm"], h, axis=index_axes(axis, h, "batchnorm"), **options)
+    return h.over(MIXINGS["batchnorm"], axis, **options)
 
 
 def layernorm(h: Node, eps: float = 0.0, *, axis: int | tuple[int, ...] = ()) -> Node:
@@ -73,7 +72,7 @@ def rmsnorm(h: Node, eps: float = 0.0, *, axis: int | tuple[int, ...] = ()) -> N
 
 def _over(moment: Node, axis: int | tuple[int, ...], h: Node) -> Node:
     """Average a moment over index axes, which remain as axes of length 1."""
-    axes = {a % len(h.index) for a in index_axes(axis, h, "layernorm")}
+    axes = {a % len(h.index) for a in h.axes(axis, "layernorm")}
     if not axes:
         return moment
     return moment.mean(tuple(axes))[tuple(None if a in axes else slice(None) for a in range(len(h.index)))]
