@@ -17,10 +17,10 @@ from netsor.build.dependencies import content_of, reachable, state_of
 from netsor.build.graph_to_program import emit
 from netsor.build.network_reading import read_network
 from netsor.build.parameters import Matrix, Vector
-from netsor.build.pickling import portable
 from netsor.build.readouts import Readout
 from netsor.build.source_lines import fail
 from netsor.build.trace import Trace, tracing, unused_name
+from netsor.build.user_functions import portable
 from netsor.errors import NetsorError
 from netsor.lang.program import Program
 from netsor.lang.tangent import Tangent

@@ -9,8 +9,11 @@ that are invisible from Python.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
+import pickle
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -18,9 +21,8 @@ import numpy as np
 
 from netsor.arguments import a_type
 from netsor.build.dependencies import content_of, state_of
-from netsor.build.pickling import portable
 from netsor.build.source_lines import fail
-from netsor.errors import FunctionError
+from netsor.errors import BuildError, FunctionError
 from netsor.lang.numerical_derivatives import DirectionalDerivative, PartialDerivative
 
 REMEDY = (
@@ -137,6 +139,35 @@ def _unpickled(
             "cloudpickle.register_pickle_by_value(module).",
         )
     return function
+
+
+def portable(value: object) -> Any:
+    """Wrap functions and their parameters so that pickle can store them, by name where it can, else by value.
+
+    Objects that functions stored by value share stay shared among themselves.
+    """
+    try:
+        pickle.dumps(value)
+    except (AttributeError, TypeError, pickle.PicklingError):
+        return _ByValue(value)
+    return value
+
+
+@dataclass(frozen=True)
+class _ByValue:
+    """A value that cloudpickle stores; loading returns the value itself."""
+
+    value: Any
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if not importlib.util.find_spec("cloudpickle"):
+            raise BuildError(
+                "a lambda or a function inside another one cannot be pickled by name",
+                remedy='Define it in a module, or install cloudpickle: pip install "netsor[scale]".',
+            )
+        import cloudpickle
+
+        return pickle.loads, (cloudpickle.dumps(self.value),)
 
 
 @cache
