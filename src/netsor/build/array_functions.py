@@ -396,7 +396,7 @@ def nonlin(
     """
     nodes = [as_node(a) for a in args]
     _check_nonlin(fn, nodes, params, axes, name)
-    derivatives = tuple(derivative) if isinstance(derivative, tuple | list) else (derivative,)
+    derivatives: Any = tuple(derivative) if isinstance(derivative, tuple | list) else (derivative,)
     if derivative is None:
         derivatives = ()
     elif len(derivatives) != len(nodes) or not all(map(callable, derivatives)):

@@ -178,9 +178,9 @@ class Node(Operators):
         """Mean over index axes (all by default); for the average over the width see `ns.mean`."""
         return self.over(maps.mean, axis)
 
-    def over(self, op: Op, axis: Any, name: str | None = None, **options: Attr) -> Node:
+    def over(self, op: Op, axis: Any, name: str | None = None) -> Node:
         """Apply an operation over index axes, all by default; errors call it `name`."""
-        return apply(op, self, axis=self.axes(axis, name or op.name), **options)
+        return apply(op, self, axis=self.axes(axis, name or op.name))
 
     def axes(self, axis: Any, name: str) -> tuple[int, ...]:
         """Check the index axes on which a function acts: the given ones, or all."""

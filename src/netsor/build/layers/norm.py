@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from netsor.build.array_functions import as_node, mean
-from netsor.build.graph_nodes import Node
+from netsor.build.graph_nodes import Node, apply
 from netsor.build.layers.dense import scaled
 from netsor.build.source_lines import fail
 from netsor.lang.functions import MIXINGS, sqrt
@@ -30,7 +30,7 @@ def batchnorm(h: Node, axis: int | tuple[int, ...] = 0, eps: float = 0.0) -> Nod
             "(B, H, W, C) with axis=(0, 1, 2).",
         )
     options = {"eps": number} if (number := scaled(eps, 1, "eps")) else {}
-    return h.over(MIXINGS["batchnorm"], axis, **options)
+    return apply(MIXINGS["batchnorm"], h, axis=h.axes(axis, "batchnorm"), **options)
 
 
 def layernorm(h: Node, eps: float = 0.0, *, axis: int | tuple[int, ...] = ()) -> Node:
