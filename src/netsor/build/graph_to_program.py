@@ -47,9 +47,7 @@ from netsor.lang.types import A, C, G, H, Type
 def emit(
     trace: Trace, outputs: list[Readout], names: dict[Any, str]
 ) -> tuple[Program, list[int], dict[str, Matrix | Vector]]:
-    """Write the program that computes `outputs`.
-
-    names   the network's own names of its parameters
+    """Write the program that computes `outputs`; `names` are the network's own names of its parameters.
 
     Returns the program, the number of Output statements of each output, and the parameters by name.
     """

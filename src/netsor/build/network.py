@@ -84,18 +84,10 @@ class Network:
         return self.fn(*args)
 
     def parameters(self, *inputs: ArrayLike | tuple[ArrayLike, ...]) -> dict[Matrix | Vector, str]:
-        """Return the matrices and vectors of the network, with their names in its programs.
+        """Return the names in its programs of the matrices and vectors that the network uses on inputs.
 
-        Parameters
-        ----------
-        *inputs
-            Inputs on which to read the network, for the parameters that it uses on them. Without inputs: all
-            that the code reaches, through functions, closures and objects, and that earlier readings used.
-
-        Returns
-        -------
-        dict
-            Names by parameter.
+        Without inputs: of all that the code reaches, through functions, closures and objects, and that
+        earlier readings used.
         """
         if inputs:
             trace = Trace()
@@ -122,14 +114,11 @@ class Network:
                 taken.add(self.traced_only[parameter])
 
     def state(self) -> tuple[Any, ...]:
-        """Return a value that stays equal until an object that the function reaches changes.
-
-        Such an object is a global, a closure variable, an attribute or a parameter.
-        """
+        """Return a value that stays equal until an object that the function reaches changes."""
         return state_of(self.fn)
 
     def tangent_of(self, program: Program, parameters: Mapping[str, Any], finite: bool) -> Tangent | None:
-        """Return the tangent of a program if this is a tangent network, else None."""
+        """The tangent of a program if this is a tangent network, else None."""
         return None
 
     def tangent_remarks(self) -> tuple[str, ...]:
@@ -138,18 +127,13 @@ class Network:
 
 
 def network(fn: Callable[..., Any]) -> Network:
-    """Turn a function of one input into a network (a decorator).
+    """Turn a function of one input into a network, for `ns.program`, `ns.kernel` and others (a decorator).
 
     Parameters
     ----------
     fn
         A function of one input that returns readouts `v @ h`, alone or in a tuple or list. It runs on traced
         values, and multiplies by `ns.Matrix` objects that are made outside.
-
-    Returns
-    -------
-    Network
-        For `ns.program`, `ns.kernel` and `ns.simulate`.
 
     Raises
     ------
@@ -184,7 +168,7 @@ def network(fn: Callable[..., Any]) -> Network:
 
 
 def program(net: Network, *inputs: object) -> Program:
-    """Read a network as a Netsor program.
+    """Read a network as a Netsor program, type checked.
 
     Parameters
     ----------
@@ -192,11 +176,6 @@ def program(net: Network, *inputs: object) -> Program:
         A network.
     *inputs
         One input, or several for a joint program: arrays, or tuples of arrays.
-
-    Returns
-    -------
-    Program
-        The program, type checked.
 
     Raises
     ------
@@ -218,13 +197,9 @@ def program(net: Network, *inputs: object) -> Program:
 def write_program(
     net: Network, trace: Trace, outputs: list[Readout], x: object, finite: bool = False
 ) -> tuple[Program, list[int], dict[str, Matrix | Vector], Tangent | None]:
-    """Write the program of a network that has been read.
+    """Write the program of a network that has been read, with first input x; its tangent may be a finite one.
 
-    x       the first input
-    finite  whether the tangent of the program is that at finite width
-
-    Returns the program, the number of Output statements of each output, the parameters by name, and for a
-    tangent network the relation to its network's program.
+    Returns what `emit` does, and for a tangent network the relation to its network's program.
     """
     # Names must be fixed before the program is written: traces may use parameters that the code hides.
     net.remember(trace)
