@@ -17,6 +17,8 @@ from itertools import count
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from netsor.build.graph_nodes import Average, Data, Embedded, Expression, Leaf, MatrixProduct, Node, Width
 from netsor.build.parameters import Matrix, Vector
 from netsor.build.readouts import Readout
@@ -110,42 +112,29 @@ class _Emitter:
     """Names nodes and writes statements. Inputs come first, then the body in order of creation."""
 
     def __init__(self, trace: Trace, names: dict[Any, str]) -> None:
-        self.trace, self.given = trace, names
+        self.trace, self.given, self.given_names = trace, names, set(names.values())
         self.taken: set[str] = set(trace.data)
         self.counts: Counter[str] = Counter()
         self.names: dict[Any, str] = {}
-        self.given_names = set(names.values())
         self.exprs: dict[Node, Expr] = {}
-        self.widths: dict[Width, str] = {}
         self.inputs: list[Statement] = []
         self.body: list[Statement] = []
 
     def live(self, outputs: list[Readout]) -> list[Node]:
         """The nodes that the outputs depend on, in order of creation."""
-        seen: set[Node] = set()
-        todo: list[Node] = list(outputs)
-        while todo:
-            node = todo.pop()
-            if node not in seen:
-                seen.add(node)
-                todo += _children(node)
-        return [node for node in self.trace.nodes if node in seen]
+        live: set[Node] = set(outputs)
+        for node in reversed(self.trace.nodes):  # a node is younger than those that it reads
+            if node in live:
+                live.update(_children(node))
+        return [node for node in self.trace.nodes if node in live]
 
     def name_widths(self, live: list[Node]) -> None:
         """Name the dimensions in order of appearance: n, or n1, n2, ... if there are several."""
-        roots: dict[Width, None] = {}
-        for node in live:
-            widths = [node.width] if node.width else []
-            if isinstance(node, MatrixProduct):
-                cols = self.trace.uses[node.matrix].cols
-                widths += [cols] if isinstance(cols, Width) else []
-            roots.update((w.root(), None) for w in widths)
-        free = [w for w in roots if not w.name]
-        given = {w.name for w in roots if w.name}
-        several = len(free) > 1 or "n" in given
+        roots = dict.fromkeys(node.width.root() for node in live if node.width)
+        given = [w.name for w in roots if w.name]
+        several = len(roots) > len(given) + 1 or "n" in given
         fresh = (name for name in (f"n{i}" for i in count(1)) if name not in given)
-        for width in roots:
-            self.widths[width] = width.name or (next(fresh) if several else "n")
+        self.widths = {w: w.name or (next(fresh) if several else "n") for w in roots}
 
     def width(self, width: Width | int | None) -> Any:
         return self.widths[width.root()] if isinstance(width, Width) else width
@@ -221,22 +210,16 @@ class _Emitter:
         return self.names[matrix]
 
     def type(self, node: Node) -> Type:
-        match node.kind:
-            case "G":
-                return G(self.width(node.width), node.index)
-            case "H":
-                return H(self.width(node.width), node.index)
-        return C(node.index)
+        if node.kind == "C":
+            return C(node.index)
+        return (G if node.kind == "G" else H)(self.width(node.width), node.index)
 
     # Expressions
 
     def expr(self, node: Node | float) -> Expr:
-        match node:
-            case Data(expr=expr):
-                return expr
-            case Node():
-                return self.exprs[node]
-        return Const(node)
+        if isinstance(node, Data):
+            return node.expr
+        return self.exprs[node] if isinstance(node, Node) else Const(node)
 
     def body_of(self, node: Expression) -> Expr:
         return Apply(node.op, tuple(self.expr(a) for a in node.args), node.attrs)
@@ -245,9 +228,8 @@ class _Emitter:
 
     def parameter(self, parameter: Matrix | Vector, prefix: str) -> str:
         given = self.given.get(parameter) or parameter.name
-        name = self.fresh(given) if given else self.count(prefix)
-        self.names[parameter] = name
-        return name
+        self.names[parameter] = self.fresh(given) if given else self.count(prefix)
+        return self.names[parameter]
 
     def count(self, prefix: str) -> str:
         while True:
@@ -272,14 +254,12 @@ def _read(x: Node, out: Readout) -> list[Node]:
 
 
 def _vector_law(vector: Vector) -> Normal:
-    """The law of a Vector, with tuples in place of arrays, because statements are hashable."""
-    cov = vector.var if isinstance(vector.var, float) else _nested(vector.var)
-    mean = float(vector.mean) if vector.mean.ndim == 0 else _nested(vector.mean)
-    return Normal(mean, cov, each=vector.each)
+    return Normal(_nested(vector.mean), _nested(vector.var), each=vector.each)
 
 
-def _nested(array: Any) -> Any:
-    return tuple(_nested(a) for a in array) if array.ndim else float(array)
+def _nested(numbers: Any) -> Any:
+    """Tuples in place of arrays, because statements are hashable."""
+    return tuple(map(_nested, numbers)) if np.ndim(numbers) else float(numbers)
 
 
 def _data_name(data: Expr) -> str:
