@@ -422,18 +422,14 @@ def apply(op: Op, *operands: object, **attrs: Attr) -> Any:
         exprs = (a.expr if isinstance(a, Data) else Const(float(a)) for a in args)
         out: Node = Data(trace, "K", index, None, Apply(op, tuple(exprs), options))
     else:
-        out = Expression(trace, op.kind(kinds), index, _common_width(nodes, op), op, args, options)
+        widths = [node.width for node in nodes if node.width]
+        for width in widths[1:]:
+            widths[0].meet(width, spelled(op))
+        width = widths[0] if widths else None
+        out = Expression(trace, op.kind(kinds), index, width, op, args, options)
     if not isinstance(op, IndexMap):  # coordinatewise functions keep spatial axes, index maps may move them
         out.space = next((n.space for n in nodes if n.space and n.index == index), None)
     return out
-
-
-def _common_width(nodes: list[Node], op: Op) -> Width | None:
-    """Merge the widths of all vectors among the nodes into one."""
-    widths = [node.width for node in nodes if node.width is not None]
-    for width in widths[1:]:
-        widths[0].meet(width, spelled(op))
-    return widths[0] if widths else None
 
 
 def spelled(op: Op) -> str:

@@ -61,15 +61,8 @@ def _shape(traced: Any) -> Any:
 
 def _random_states(net: Network) -> list[bytes]:
     """The states of all random number generators that a network can reach, the global ones included."""
-    states = [random.getstate(), np.random.get_state(legacy=False)]
-    for _, value in reachable(net.fn, GENERATORS):
-        match value:
-            case random.Random():
-                states.append(value.getstate())
-            case np.random.Generator():
-                states.append(value.bit_generator.state)
-            case np.random.RandomState():
-                states.append(value.get_state(legacy=False))
+    states: list[Any] = [random.getstate(), np.random.get_state(legacy=False)]
+    states += [value for _, value in reachable(net.fn, GENERATORS) if isinstance(value, GENERATORS)]
     return [pickle.dumps(state) for state in states]
 
 

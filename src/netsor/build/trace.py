@@ -355,11 +355,9 @@ def numbers(x: object, what: str) -> np.ndarray:
     """Convert data to a read-only float64 array of finite numbers."""
     try:
         array = arguments.array(what, x) if hasattr(x, "requires_grad") else np.asarray(x)
-        if array.dtype.kind == "O":
-            real = all(isinstance(v, Real | np.bool_) for v in array.ravel())
-        else:
-            real = array.dtype.kind in "biuf"
-        if x is None or not real or isinstance(x, Matrix | Vector) or _is_masked(x):
+        objects = array.ravel() if array.dtype.kind == "O" else ()
+        real = array.dtype.kind in "biufO" and all(isinstance(v, Real | np.bool_) for v in objects)
+        if not real or _is_masked(x):
             raise TypeError
         values = np.array(array, float)
     except (TypeError, ValueError, OverflowError, RuntimeError):
