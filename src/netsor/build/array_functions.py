@@ -18,7 +18,7 @@ from netsor.build.trace import current_trace, numbers
 from netsor.build.user_functions import probe
 from netsor.errors import DataError, FunctionError
 from netsor.lang import index_maps as maps
-from netsor.lang.functions import MIXINGS, mul, named
+from netsor.lang.functions import MIXINGS, mul
 from netsor.lang.ops import Function, Mixing
 
 __all__ = ["concat", "contract", "dot", "flatten", "mean", "nonlin", "pad", "reshape", "softmax", "stack"]
@@ -410,7 +410,7 @@ def nonlin(
     text = name or getattr(fn, "__name__", "fn")
     if name is None and (not isinstance(text, str) or not text.isidentifier() or keyword.iskeyword(text)):
         text = "fn"
-    label = nodes[0].trace.function_name(function, text if _NAME.fullmatch(text) else "fn", set(named()))
+    label = nodes[0].trace.function_name(function, text if _NAME.fullmatch(text) else "fn")
     removes_axis = probe(function, text)
     if axes is not None:
         mixing = Mixing(label, function, removes_axis, user=True)

@@ -17,7 +17,7 @@ import numpy as np
 from netsor.arguments import is_integer
 from netsor.build.indexing import index_items, listed_members, resolve_shape
 from netsor.build.source_lines import Spot, fail, here
-from netsor.errors import BuildError, NetsorError
+from netsor.errors import BuildError, NetsorError, Place
 from netsor.lang import index_maps as maps
 from netsor.lang.expr import Apply, Attr, Const, Expr
 from netsor.lang.functions import abs_, add, div, mul, sub
@@ -97,12 +97,17 @@ class Node(Operators):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        raise NoAttributeError(
+        raise fail(
             f"a traced value has no attribute `{name}`",
-            place=getattr(here(), "place", lambda: None)(),
-            remedy="It has `shape`, `ndim`, `reshape`, `transpose`, `sum`, `mean`, operators and brackets; "
-            "the functions of netsor act on it, and the numbers of data are `np.asarray(x)`.",
+            "It has `shape`, `ndim`, `reshape`, `transpose`, `sum`, `mean`, operators and brackets; the "
+            "functions of netsor act on it, and the numbers of data are `np.asarray(x)`.",
+            NoAttributeError,
         )
+
+    @property
+    def place(self) -> Place | None:
+        """The user's line that made it."""
+        return self.spot.place() if self.spot else None
 
     @property
     def shape(self) -> Index:
@@ -331,17 +336,8 @@ class Leaf(Node):
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class Embedded(Node):
-    """U x for a matrix U with finitely many columns and data x."""
-
-    matrix: Any
-    data: Expr
-    aligned: int = 0
-
-
-@dataclass(eq=False, repr=False, slots=True)
 class MatrixProduct(Node):
-    """W h for a matrix W and a vector h; the first `aligned` index axes of both are shared."""
+    """W h for a matrix W and a vector or data h; the first `aligned` index axes of both are shared."""
 
     matrix: Any
     operand: Node

@@ -19,30 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from netsor.build.graph_nodes import Average, Data, Embedded, Expression, Leaf, MatrixProduct, Node, Width
+from netsor.build.graph_nodes import Average, Data, Expression, Leaf, MatrixProduct, Node, Width
 from netsor.build.parameters import Matrix, Vector
 from netsor.build.readouts import Readout
 from netsor.build.source_lines import fail
 from netsor.build.trace import Trace, unused_name
+from netsor.lang import program as rules
 from netsor.lang.expr import Apply, Const, Expr, Ref
 from netsor.lang.index_maps import at, reshape, stack, take, transpose
 from netsor.lang.ops import Function
-from netsor.lang.program import (
-    Embedding,
-    Input,
-    LinComb,
-    MatMul,
-    MatrixLaw,
-    Moment,
-    Nonlin,
-    Normal,
-    Output,
-    Program,
-    Scalar,
-    Statement,
-    Term,
-    used_by,
-)
+from netsor.lang.program import Embedding, MatrixLaw, Normal, Program, Statement, Term, used_by
 from netsor.lang.types import A, C, G, H, Type
 
 
@@ -143,25 +129,25 @@ class _Emitter:
 
     def write(self, node: Node) -> None:
         """Write the statement that defines a variable."""
-        place = node.spot.place() if node.spot else None
+        place = node.place
         match node:
             case Leaf(vector=vector):
                 name = self.parameter(vector, "b")
-                self.inputs.append(Input(name, self.type(node), _vector_law(vector), place=place))
-            case Embedded(matrix=matrix, data=data, aligned=aligned):
+                self.inputs.append(rules.Input(name, self.type(node), _vector_law(vector), place=place))
+            case MatrixProduct(matrix=matrix, operand=Data(expr=data), aligned=aligned):
                 name = self.fresh(self.matrix(matrix, node) + _data_name(data))
                 law = Embedding(self.names[matrix], data, aligned)
-                self.inputs.append(Input(name, self.type(node), law, place=place))
+                self.inputs.append(rules.Input(name, self.type(node), law, place=place))
             case MatrixProduct(matrix=matrix, operand=x, aligned=aligned):
-                source = self.matrix(matrix, node)
+                product = self.matrix(matrix, node), self.names[x], aligned, self.type(node)
                 name = self.count("g")
-                self.body.append(MatMul(name, source, self.names[x], aligned, self.type(node), place=place))
+                self.body.append(rules.MatMul(name, *product, place=place))
             case Average(operand=x):
                 name = self.count("c")
-                self.body.append(Moment(name, self.expr(x), C(node.index), place=place))
+                self.body.append(rules.Moment(name, self.expr(x), C(node.index), place=place))
             case Expression():
-                rule, prefix = {"G": (LinComb, "h"), "H": (Nonlin, "a"), "C": (Scalar, "c")}[node.kind]
-                name = self.count(prefix)
+                rule = {"G": rules.LinComb, "H": rules.Nonlin, "C": rules.Scalar}[node.kind]
+                name = self.count({"G": "h", "H": "a", "C": "c"}[node.kind])
                 self.body.append(rule(name, self.body_of(node), self.type(node), place=place))
             case _:
                 raise TypeError(f"no statement for {node}")
@@ -170,12 +156,11 @@ class _Emitter:
 
     def write_output(self, out: Readout) -> int:
         """Write the Output statements of one output, and return their number."""
-        place = out.spot.place() if out.spot else None
         columns = []  # for each term of the output, those of the vectors that it reads one by one
         for matrix, x, aligned in out.terms:
             readout, vectors = self.readout(matrix, x), _read(x, out)
             columns.append([Term(readout, self.names[y], self.width(y.width), aligned) for y in vectors])
-        self.body += [Output(terms, out.shift, place=place) for terms in zip(*columns, strict=True)]
+        self.body += [rules.Output(terms, out.shift, place=out.place) for terms in zip(*columns, strict=True)]
         return len(columns[0])
 
     def readout(self, matrix: Matrix | Vector, x: Node) -> str:
@@ -188,17 +173,17 @@ class _Emitter:
         if matrix in self.names:
             return self.names[matrix]
         if isinstance(matrix, Vector):
-            name, law = self.parameter(matrix, "b"), _vector_law(matrix)
-            self.inputs.append(Input(name, G(self.width(x.width), matrix.index), replace(law, mean=0.0)))
+            prefix, index, law = "b", matrix.index, replace(_vector_law(matrix), mean=0.0)
         else:
             assert isinstance(matrix.rows, int)
             flat = self.trace.uses[matrix].flat
             index = flat + matrix.index + ((matrix.rows,) if matrix.rows > 1 else ())
             # A flattened block has fan-in n prod(flat), and Output divides by sqrt(n) only.
             law = Normal(0.0, matrix.var / prod(flat))
-            name = self.parameter(matrix, "v")
-            self.inputs.append(Input(name, G(self.width(x.width), index), law))
-        return self.names[matrix]
+            prefix = "v"
+        name = self.parameter(matrix, prefix)
+        self.inputs.append(rules.Input(name, G(self.width(x.width), index), law))
+        return name
 
     def matrix(self, matrix: Matrix, node: Node) -> str:
         """The name of a matrix, declared at its first use."""
@@ -206,7 +191,7 @@ class _Emitter:
             use = self.trace.uses[matrix]
             name = self.parameter(matrix, "W")
             type_ = A(self.width(use.rows), self.width(use.cols), use.flat + matrix.index)
-            self.inputs.append(Input(name, type_, MatrixLaw(matrix.var / prod(use.flat))))
+            self.inputs.append(rules.Input(name, type_, MatrixLaw(matrix.var / prod(use.flat))))
         return self.names[matrix]
 
     def type(self, node: Node) -> Type:

@@ -66,11 +66,12 @@ def _random_states(net: Network) -> list[bytes]:
     return [pickle.dumps(state) for state in states]
 
 
-def _changing(net: Network) -> NetsorError:
+def _changing(net: Network, place: Place | None = None) -> NetsorError:
     return fail(
         f"the network `{net.name}` computes something else when it is read again",
         "It draws random numbers, or depends on a global that it changes itself. A program is straight-line, "
         "and all that is random in it are its ns.Matrix and ns.Vector: make everything else before, once.",
+        place=place,
     )
 
 
@@ -86,15 +87,14 @@ def _check_same(net: Network, trace: Trace, again: Trace, first: int, *, draws: 
     nodes = [node for node in trace.nodes[first:] if not isinstance(node, Leaf)]
     node = nodes[min(len(here), len(there)) - 1 if different is None else different]
     temporary = [] if draws else [p for p in trace.parameters if p not in again.parameters]
-    error = _changing(net)
-    if temporary:
-        error = fail(
-            f"a {type(temporary[0]).__name__} is made inside the network `{net.name}`",
-            "Sharing is object identity: a network that makes its parameters anew whenever it is read has "
-            "other weights for each input. Make matrices, vectors and layers outside the function, once.",
-        )
-    error.place = node.spot.place() if node.spot else error.place
-    raise error
+    if not temporary:
+        raise _changing(net, node.place)
+    raise fail(
+        f"a {type(temporary[0]).__name__} is made inside the network `{net.name}`",
+        "Sharing is object identity: a network that makes its parameters anew whenever it is read has other "
+        "weights for each input. Make matrices, vectors and layers outside the function, once.",
+        place=node.place,
+    )
 
 
 def _readouts(net: Network, returned: object) -> list[Readout]:
@@ -115,14 +115,13 @@ def _no_output(net: Network, returned: object) -> NetsorError:
         what = f"{what} of {len(returned)}" if returned else "nothing"
     elif isinstance(returned, Node):
         what = {"K": "data", "C": "a C-var", "G": "a G-var", "H": "an H-var"}[returned.kind]
-        place = returned.spot.place() if returned.spot and returned.kind != "K" else place
-    error = fail(
+        place = place if returned.kind == "K" else returned.place or place
+    return fail(
         f"the network `{net.name}` returns {what}, not an output",
         "Rule Output: an output is a readout of a vector, `return v @ h` with `v = ns.Matrix(1.0, rows=1)`. "
         "Several are returned as a tuple or a list.",
+        place=place,
     )
-    error.place = place or error.place
-    return error
 
 
 def _last_line(fn: Callable[..., Any]) -> Place | None:

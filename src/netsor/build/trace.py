@@ -20,7 +20,7 @@ import numpy as np
 from netsor import arguments
 from netsor.arguments import a_type
 from netsor.build.dependencies import state_of
-from netsor.build.graph_nodes import Data, Embedded, Flat, Leaf, MatrixProduct, Node, Width
+from netsor.build.graph_nodes import Data, Flat, Leaf, MatrixProduct, Node, Width
 from netsor.build.parameters import Matrix, Vector
 from netsor.build.readouts import Readout
 from netsor.build.source_lines import fail
@@ -29,6 +29,7 @@ from netsor.errors import DataError
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, Ref, refs
+from netsor.lang.functions import named
 from netsor.lang.ops import Op
 from netsor.lang.types import Index
 
@@ -190,10 +191,10 @@ class Trace:
             self.users[key] = UserFunction(fn, tuple(UserFunction(d, (), along) for d in derivatives), takes)
         return self.users[key]
 
-    def function_name(self, fn: Callable, label: str, reserved: set[str]) -> str:
+    def function_name(self, fn: Callable, label: str) -> str:
         """Choose a name for a user's function that is unique in the program."""
         if fn not in self.functions:
-            self.functions[fn] = unused_name(label, {*reserved, *self.functions.values()})
+            self.functions[fn] = unused_name(label, {*named(), *self.functions.values()})
         return self.functions[fn]
 
     def require(self, node: Node, check: Callable[[np.ndarray], None]) -> None:
@@ -309,7 +310,7 @@ class Trace:
         use = self.use(matrix, x.index[-1])
         self.check_aligned(aligned, matrix.index, x.index[:-1])
         index = matrix.index + x.index[aligned:-1]
-        return Embedded(self, "G", index, use.rows, matrix, x.expr, aligned)
+        return MatrixProduct(self, "G", index, use.rows, matrix, x, aligned)
 
     def check_aligned(self, aligned: int, index: Index, other: Index) -> None:
         """Check that the first `aligned` axes of two index shapes exist and have equal lengths."""

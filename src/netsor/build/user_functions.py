@@ -1,7 +1,6 @@
 """Functions of the user: wrap them, test that they act coordinatewise, and recognise equal ones.
 
-A function acts coordinatewise if it returns the same numbers for a part of an array, for arrays of other
-shapes and sizes, and in repeated calls. Two functions are equal if all objects that they reach are equal
+Two functions are equal if all objects that they reach are equal
 (`build.dependencies`), and their values at fixed points are equal bit for bit. The values catch dependencies
 that are invisible from Python.
 """
@@ -40,7 +39,6 @@ class UserFunction:
 
     derivatives  the user's derivatives by each argument, if given
     takes        (number of vectors, number of parameters, number of blocks whose members it mixes)
-    values       a digest of its values at fixed points, at creation
     """
 
     def __init__(
@@ -51,7 +49,7 @@ class UserFunction:
     ) -> None:
         self.fn, self.derivatives, self.takes = fn, derivatives, takes
         self.__name__ = getattr(fn, "__name__", type(fn).__name__)
-        self.values = self._values()
+        self.values = self._values()  # a digest of those at fixed points, at creation
         self.key = state_of(fn), self.values, takes, tuple(d.key for d in derivatives)
         self._hash = hash(self.key)
 
@@ -79,8 +77,20 @@ class UserFunction:
     def __hash__(self) -> int:
         return self._hash
 
-    def __reduce__(self):
-        return _unpickled, (portable(self.fn), self.derivatives, self.takes, self.values)
+    def __getstate__(self):
+        return portable(self.fn), self.derivatives, self.takes, self.values
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        """Restore a function from another process, and check that it returns the same values here."""
+        *arguments, values = state
+        self.__init__(*arguments)
+        if self.values != values:
+            raise FunctionError(
+                f"`{self.__name__}` gives other values here than where it was pickled",
+                remedy="A global or an object that it reads differs, or its library rounds otherwise. Pass "
+                "such values as arguments (functools.partial), or let its module travel, too: "
+                "cloudpickle.register_pickle_by_value(module).",
+            )
 
     def __repr__(self) -> str:
         return f"<function {self.__name__}>"
@@ -124,21 +134,6 @@ class UserFunction:
         """A key that other processes can compare: digests of code and of values."""
         code = content_of(self.fn, *(d.fn for d in self.derivatives))
         return {"code": code, "values": [self.values, *(d.values for d in self.derivatives)]}
-
-
-def _unpickled(
-    fn: Callable[..., Any], derivatives: tuple[UserFunction, ...], takes: tuple[int, int, int], values: str
-) -> UserFunction:
-    """Restore a function from another process, and check that it returns the same values here."""
-    function = UserFunction(fn, derivatives, takes)
-    if function.values != values:
-        raise FunctionError(
-            f"`{function.__name__}` gives other values here than where it was pickled",
-            remedy="A global or an object that it reads differs, or its library rounds otherwise. Pass such "
-            "values as arguments (functools.partial), or let its module travel, too: "
-            "cloudpickle.register_pickle_by_value(module).",
-        )
-    return function
 
 
 def portable(value: object) -> Any:

@@ -20,6 +20,7 @@ from netsor.build.source_lines import fail
 from netsor.lang.functions import mul
 from netsor.lang.index_maps import AROUND, avgpool, patches, take, window_extent
 
+__all__ = ["global_max_pool", "global_mean_pool", "max_pool", "mean_pool", "resize", "sum_pool", "upsample"]
 Sizes = int | tuple[int, ...]
 
 
