@@ -100,7 +100,11 @@ class Network:
         for name, value in reachable(self.fn, (Matrix, Vector)):
             if isinstance(value, Matrix | Vector):
                 names[value] = value.name or re.sub(r"\W", "_", name, flags=re.ASCII)
-        return _unique({**names, **{p: name for p, name in self.traced_only.items() if p not in names}})
+        taken: set[str] = set()
+        for parameter, name in {**names, **self.traced_only, **names}.items():
+            names[parameter] = unused_name(name, taken)  # equal names become W, W_2, ...
+            taken.add(names[parameter])
+        return names
 
     def remember(self, trace: Trace) -> None:
         """Name the parameters that the trace used but the code does not mention, in order of use."""
@@ -239,12 +243,3 @@ def check_network(net: Any) -> None:
             "A network is a function of one input; several arrays of one input go in a tuple: "
             "`def net(x): a, b = x`.",
         ) from None
-
-
-def _unique(names: dict[Any, str]) -> dict[Any, str]:
-    """Rename parameters with equal names to `W`, `W_2`, ..."""
-    taken: set[str] = set()
-    for parameter, name in names.items():
-        names[parameter] = unused_name(name, taken)
-        taken.add(names[parameter])
-    return names

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import operator
 import re
+from collections.abc import Iterable
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from netsor import arguments
+from netsor.arguments import is_integer
 from netsor.build.graph_nodes import Node
 from netsor.build.readouts import Outputs, Readout
 from netsor.build.source_lines import fail
@@ -53,30 +54,25 @@ def _name(name: object, what: str) -> Any:
 
 def _index(index: Any) -> tuple[int, ...]:
     """Check the index shape of a block: positive integers."""
-    try:
-        sizes = tuple(operator.index(size) for size in index)
-    except TypeError:
-        sizes = (0,)
-    if any(size < 1 for size in sizes) or isinstance(index, str | bytes):
+    sizes = tuple(index) if isinstance(index, Iterable) and not isinstance(index, str | bytes) else (0,)
+    if not all(is_integer(size, 1) for size in sizes):
         raise fail(f"index={index!r:.60}", "The shape of a block is a tuple of integers >= 1: index=(3, 3).")
     if prod(sizes) > MOST_MEMBERS:
         raise fail(f"index={index!r:.60}", TOO_LARGE)
-    return sizes
+    return tuple(map(int, sizes))
 
 
 def _rows(rows: Any) -> int | str | None:
     if rows is None or isinstance(rows, str):
         return _name(rows, "rows")
-    whole = hasattr(rows, "__index__") and not isinstance(rows, bool | np.ndarray)
-    count = operator.index(rows) if whole else 0
-    if count < 1:
-        raise fail(
-            f"a Matrix with rows={rows!r:.60}",
-            "A readout has an integer number >= 1 of rows; a hidden layer has rows=None, or a string that "
-            "names its width.",
-            DataError,
-        )
-    return count
+    if is_integer(rows, 1):
+        return int(rows)
+    raise fail(
+        f"a Matrix with rows={rows!r:.60}",
+        "A readout has an integer number >= 1 of rows; a hidden layer has rows=None, or a string that names "
+        "its width.",
+        DataError,
+    )
 
 
 def _law(value: object) -> np.ndarray:
@@ -204,10 +200,8 @@ class Vector(Operators):
         The shape of a block of vectors, which are independent if `var` is a number.
     width
         The name of its width; by default it is inferred.
-    name
-        Its name in programs; by default that of the variable.
-    rate
-        The learning rate, for the tangent kernel; 0 is frozen.
+    name, rate
+        As for `Matrix`.
     each
         Whether to draw it anew for each input, as noise, which is not trained.
 

@@ -188,7 +188,7 @@ def probe(fn: UserFunction, label: str) -> bool:
     Returns whether a function that mixes members (the first axis) removes their axis.
     """
     code = content_of(fn.fn, *(d.fn for d in fn.derivatives), texts=True)
-    key = code, fn.likeness, fn.takes, label
+    key = code, fn.likeness, fn.takes
     if key not in _OUTCOMES:
         removes = _check_coordinatewise(fn, label)
         _check_derivatives(fn, label)

@@ -41,10 +41,8 @@ def gru(
 
     Parameters
     ----------
-    phi, gate
-        The nonlinearities of the candidate state and of the gates.
-    var_w, var_u, var_b, mean_b
-        n Var(W_ij), m Var(U_ij), variances and means of b: one number, or one per gate in the order z, r, h.
+    phi, gate, var_w, var_u, var_b, mean_b
+        As for `ns.GRUCell`, with the gates in the order z, r, h.
     var_v
         n Var(v_i) of the readout.
     var_h0
@@ -71,10 +69,8 @@ def lstm(
 
     Parameters
     ----------
-    phi, gate
-        The nonlinearities of g_t and c_t, and of the gates i_t, f_t and o_t.
-    var_w, var_u, var_b, var_v, mean_b
-        As for `gru`; the gates are in the order i, f, g, o.
+    phi, gate, var_w, var_u, var_b, var_v, mean_b
+        As for `gru`, with phi for g_t and c_t, and the gates in the order i, f, g, o.
     """
     cell = ns.LSTMCell(phi, gate, var_w, var_u, var_b, mean_b)
     return Network(partial(_over_tokens, cell, (0, 0), Matrix(var_v, rows=1, name="v")), "lstm")
