@@ -172,28 +172,12 @@ def _axis(axis: object) -> int:
 
 
 def reshape(x: object, shape: tuple[int, ...]) -> Node:
-    """Give the same vectors another index shape.
-
-    Parameters
-    ----------
-    x
-        Data, or a block.
-    shape
-        The new index shape, with at most one -1, which is inferred.
-    """
+    """Give the same data or vectors another index shape, with at most one -1, which is inferred."""
     return as_node(x).reshape(shape)
 
 
 def sum(x: object, axis: int | tuple[int, ...] | None = None) -> Node:
-    """Sum over index axes.
-
-    Parameters
-    ----------
-    x
-        Data, or a block.
-    axis
-        One or several index axes; None for all.
-    """
+    """Sum data or a block over one or several index axes, by default all."""
     return as_node(x).sum(axis)
 
 
@@ -255,15 +239,7 @@ def flatten(x: object, dims: int | None = None) -> Flat:
 
 
 def mean(x: object, axis: int | tuple[int, ...] | None = None) -> Node:
-    """Average each vector over its width (a Moment), to a C-var; or average over index axes, to a block.
-
-    Parameters
-    ----------
-    x
-        A vector or a block.
-    axis
-        Index axes over which to average, instead of the width.
-    """
+    """Average each vector over its width (a Moment), to a C-var; with `axis`, average over index axes."""
     node = as_node(x)
     if axis is not None:
         return node.mean(axis)
@@ -279,10 +255,7 @@ def mean(x: object, axis: int | tuple[int, ...] | None = None) -> Node:
 def dot(x: object, y: object) -> Node:
     """Average x*y over the width (a Moment), as in the attention logits `dot(q[:, None], k[None, :])`.
 
-    Parameters
-    ----------
-    x, y
-        Vectors or blocks of one width, with index shapes that broadcast.
+    Vectors or blocks x and y have one width, and index shapes that broadcast.
     """
     return mean(as_node(x) * as_node(y))
 

@@ -101,7 +101,7 @@ class Network:
             if isinstance(value, Matrix | Vector):
                 names[value] = value.name or re.sub(r"\W", "_", name, flags=re.ASCII)
         taken: set[str] = set()
-        for parameter, name in {**names, **self.traced_only, **names}.items():
+        for parameter, name in {**names, **self.traced_only, **names}.items():  # the code's names count
             names[parameter] = unused_name(name, taken)  # equal names become W, W_2, ...
             taken.add(names[parameter])
         return names

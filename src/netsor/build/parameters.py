@@ -96,7 +96,7 @@ def _law(value: object) -> np.ndarray:
     return array
 
 
-class Matrix:
+class Matrix(Operators):
     """An A-var: iid entries N(0, var / fan_in), used as `W @ h`.
 
     Sharing is object identity: a Matrix that is used twice is one matrix.
@@ -166,17 +166,11 @@ class Matrix:
             "Rule MatMul: a matrix acts on a vector, `W @ h`; functions act on vectors, `ns.relu(W @ h)`.",
         )
 
-    def __add__(self, other: object) -> Any:
+    def operate(self, op: Op, *operands: object) -> Any:
         raise fail(
             "a Matrix cannot be added or scaled",
             "Rule MatMul: a matrix acts on a vector, `W @ h`. Its scale is its variance, `ns.Matrix(var)`.",
         )
-
-    __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __add__
-    __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __add__
-
-    def __neg__(self) -> Any:
-        return self + 0
 
     @property
     def T(self) -> Any:

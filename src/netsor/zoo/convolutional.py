@@ -35,16 +35,12 @@ def cnn(
     ----------
     depth, phi, var_w, var_b, var_v
         As for `mlp`, with filters for weights.
-    kernel
-        Height and width of the filters; one number for squares.
-    padding
-        "same", "valid" or a number of pixels.
+    kernel, padding, stride, dilation
+        As for `ns.Conv2d`, for all convolutions.
     readout
         "gap": global average pooling. "flatten": a readout vector for each pixel.
     pool
         A 2 x 2 pooling between layers: "max", "mean" or None.
-    stride, dilation
-        Of all convolutions.
     """
     check_functions(phi=phi)
     choice(readout, ("gap", "flatten"), "readout")
