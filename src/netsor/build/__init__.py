@@ -2,8 +2,7 @@
 
 | file | what it holds |
 | --- | --- |
-| `network` | `Network`, `ns.network` and `ns.program` |
-| `network_reading` | run a network on traced values; check that repeated runs agree |
+| `network` | `Network`, `ns.network` and `ns.program`; repeated runs on traced values must agree |
 | `joint_program` | one program for a set of inputs; inputs of one shape share its statements |
 | `trace` | the nodes of one run, in order, and matrix products |
 | `graph_nodes` | traced values: `Node`, its operators, and its behaviour in NumPy |

@@ -1,8 +1,4 @@
-"""Nodes of the graph that tracing records: the values with which a traced network computes.
-
-A `Node` is a block of data (K), vectors (G or H) or scalars (C). Operators act coordinatewise; brackets and
-`reshape` act on index axes.
-"""
+"""Nodes of the graph that tracing records: blocks of data (K), vectors (G or H) or scalars (C)."""
 
 from __future__ import annotations
 
@@ -65,7 +61,7 @@ class NoAttributeError(BuildError, AttributeError):
 
 @dataclass(eq=False, repr=False, slots=True)
 class Node(Operators):
-    """A traced value: its kind (K, C, G or H), index shape and width."""
+    """A traced value. Operators act coordinatewise; brackets and `reshape` act on index axes."""
 
     is_output: ClassVar[bool] = False
     trace: Trace

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from netsor.arguments import a_type
-from netsor.build.network import Network, check_network, write_program
-from netsor.build.network_reading import read_network
+from netsor.build.network import Network, check_network, read_network, write_program
 from netsor.build.parameters import Matrix, Vector
 from netsor.build.source_lines import fail
 from netsor.build.trace import Requirement, Trace, numbers

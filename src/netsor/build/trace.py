@@ -1,7 +1,4 @@
-"""Tracing: run a Python network on symbolic values and record a graph of nodes.
-
-`graph_to_program` turns the graph into a program.
-"""
+"""Tracing: run a Python network on symbolic values and record a graph of nodes."""
 
 from __future__ import annotations
 
@@ -99,10 +96,7 @@ class Trace:
         vars(self).update(vars(before.copy()))
 
     def signature(self, first: int = 0) -> list[tuple[Any, ...]]:
-        """Describe what each node from number `first` on computes, without names.
-
-        Two readings of one network on one input have equal signatures.
-        """
+        """Describe, without names, what each node from number `first` on computes: equal in every reading."""
         # A Leaf appears at the first use of its Vector in any reading, so it must not count.
         numbers: dict[Any, Any] = {leaf: leaf.vector for leaf in self.leaves.values()}
         constants = ((name, array) for name, array in self.data.items() if name.startswith("k"))
@@ -181,10 +175,7 @@ class Trace:
     def user_function(
         self, fn: Callable[..., Any], derivatives: tuple[Callable[..., Any], ...], takes: tuple[int, int, int]
     ) -> UserFunction:
-        """Return one object for all equal functions of the user.
-
-        A lambda inside a network is a new object at every reading; its state (see `dependencies`) is not.
-        """
+        """Return one object for all equal functions: a lambda inside a network is anew at every reading."""
         key = state_of(fn, *derivatives), len(derivatives), takes
         if key not in self.users:
             along = (0, 0, 2) if takes[2] else takes

@@ -183,9 +183,9 @@ _OUTCOMES: dict[Any, bool] = {}  # of the last 1024 tests; equal functions are t
 
 
 def probe(fn: UserFunction, label: str) -> bool:
-    """Raise a FunctionError unless a function acts coordinatewise and its derivatives are its derivatives.
+    """Test that a function acts coordinatewise, and its derivatives.
 
-    Returns whether a function that mixes members (the first axis) removes their axis.
+    Return whether a function that mixes members (the first axis) removes their axis.
     """
     code = content_of(fn.fn, *(d.fn for d in fn.derivatives), texts=True)
     key = code, fn.likeness, fn.takes

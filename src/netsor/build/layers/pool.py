@@ -1,7 +1,4 @@
-"""Pooling over windows of the last index axes; leading axes are batch axes.
-
-Means of G-vars are LinComb statements; means of H-vars and maxima are Nonlin statements.
-"""
+"""Pooling over windows of the last index axes, and resizing; leading axes are batch axes."""
 
 from __future__ import annotations
 

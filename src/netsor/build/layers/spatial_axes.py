@@ -33,11 +33,7 @@ def per_axis(value: object, dims: int, what: str) -> tuple[int, ...]:
 
 
 def space_of(h: Node, what: str, dims: int | None = None) -> int:
-    """Return the number of spatial axes of h.
-
-    It is `dims` if given, else that of the convolution that produced h, else 2 (height and width), or 1 if h
-    has one axis.
-    """
+    """Return the number of spatial axes: `dims`, else that of an earlier convolution, else 2 or the only one."""
     rank = len(h.positions)
     if dims is not None and not is_integer(dims, 1, rank):
         raise fail(f"dims={dims!r}", f"Give the number of last index axes to act on, 1 to {rank}.")
