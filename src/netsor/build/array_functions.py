@@ -379,11 +379,11 @@ def nonlin(
             FunctionError,
         )
     takes = (len(nodes), len(params), 0) if axes is None else (0, 0, 1)
-    function = nodes[0].trace.user_function(fn, derivatives, takes)
     text = name or getattr(fn, "__name__", "fn")
     if name is None and (not isinstance(text, str) or not text.isidentifier() or keyword.iskeyword(text)):
         text = "fn"
-    label = nodes[0].trace.function_name(function, text if _NAME.fullmatch(text) else "fn")
+    label = text if _NAME.fullmatch(text) else "fn"
+    function, label = nodes[0].trace.user_function(fn, derivatives, takes, label)
     removes_axis = probe(function, text)
     if axes is not None:
         mixing = Mixing(label, function, removes_axis, user=True)

@@ -12,7 +12,6 @@ All other nodes are expressions inside the statements that use them.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from itertools import count
 from math import prod
 from typing import Any
@@ -133,7 +132,8 @@ class _Emitter:
         match node:
             case Leaf(vector=vector):
                 name = self.parameter(vector, "b")
-                self.inputs.append(rules.Input(name, self.type(node), _vector_law(vector), place=place))
+                law = Normal(_nested(vector.mean), _nested(vector.var), each=vector.each)
+                self.inputs.append(rules.Input(name, self.type(node), law, place=place))
             case MatrixProduct(matrix=matrix, operand=Data(expr=data), aligned=aligned):
                 name = self.fresh(self.matrix(matrix, node) + _data_name(data))
                 law = Embedding(self.names[matrix], data, aligned)
@@ -173,7 +173,7 @@ class _Emitter:
         if matrix in self.names:
             return self.names[matrix]
         if isinstance(matrix, Vector):
-            prefix, index, law = "b", matrix.index, replace(_vector_law(matrix), mean=0.0)
+            prefix, index, law = "b", matrix.index, Normal(0.0, _nested(matrix.var), each=matrix.each)
         else:
             assert isinstance(matrix.rows, int)
             flat = self.trace.uses[matrix].flat
@@ -236,10 +236,6 @@ def _read(x: Node, out: Readout) -> list[Node]:
     if alone and isinstance(x, Expression) and x.op is stack and dict(x.attrs).get("axis", 0) == 0:
         return [a for a in x.args if isinstance(a, Node)]
     return [x]
-
-
-def _vector_law(vector: Vector) -> Normal:
-    return Normal(_nested(vector.mean), _nested(vector.var), each=vector.each)
 
 
 def _nested(numbers: Any) -> Any:

@@ -173,20 +173,21 @@ class Trace:
         return Data(self, "K", self.data[name].shape, None, Ref(name))
 
     def user_function(
-        self, fn: Callable[..., Any], derivatives: tuple[Callable[..., Any], ...], takes: tuple[int, int, int]
-    ) -> UserFunction:
-        """Return one object for all equal functions: a lambda inside a network is anew at every reading."""
+        self,
+        fn: Callable[..., Any],
+        derivatives: tuple[Callable[..., Any], ...],
+        takes: tuple[int, int, int],
+        label: str,
+    ) -> tuple[UserFunction, str]:
+        """Return one object and name for all equal functions: a lambda is anew at every reading."""
         key = state_of(fn, *derivatives), len(derivatives), takes
         if key not in self.users:
             along = (0, 0, 2) if takes[2] else takes
             self.users[key] = UserFunction(fn, tuple(UserFunction(d, (), along) for d in derivatives), takes)
-        return self.users[key]
-
-    def function_name(self, fn: Callable, label: str) -> str:
-        """Choose a name for a user's function that is unique in the program."""
-        if fn not in self.functions:
-            self.functions[fn] = unused_name(label, {*named(), *self.functions.values()})
-        return self.functions[fn]
+        function = self.users[key]
+        if function not in self.functions:
+            self.functions[function] = unused_name(label, {*named(), *self.functions.values()})
+        return function, self.functions[function]
 
     def require(self, node: Node, check: Callable[[np.ndarray], None]) -> None:
         """Check data now, and record the check for the other inputs that will share these statements."""

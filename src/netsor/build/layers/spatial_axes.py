@@ -33,7 +33,7 @@ def per_axis(value: object, dims: int, what: str) -> tuple[int, ...]:
 
 
 def space_of(h: Node, what: str, dims: int | None = None) -> int:
-    """Return the number of spatial axes: `dims`, else that of an earlier convolution, else 2 or the only one."""
+    """Return the number of spatial axes: `dims`, else as after a convolution, else 2 or the only one."""
     rank = len(h.positions)
     if dims is not None and not is_integer(dims, 1, rank):
         raise fail(f"dims={dims!r}", f"Give the number of last index axes to act on, 1 to {rank}.")
