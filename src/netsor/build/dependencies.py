@@ -27,16 +27,17 @@ CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 Parts = list[tuple[Any, Any]]  # labels and objects; a label is a plain value
 
 
-def reachable(root: object, leaves: tuple[type, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Yield every object that a function depends on once, with a name; do not search inside `leaves`."""
+def reachable(root: object, kinds: tuple[type, ...]) -> Iterator[tuple[str, Any]]:
+    """Yield every object of these kinds that a function depends on, once and with a name."""
     seen: dict[int, Any] = {}  # keeps objects alive, so that their ids stay unique
     todo = [("", root)]
     while todo and len(seen) < MOST:
         name, value = todo.pop()
         if type(value) not in EXACT and id(value) not in seen:
             seen[id(value)] = value
-            yield name, value
-            if not isinstance(value, leaves):
+            if isinstance(value, kinds):
+                yield name, value
+            else:
                 todo += [(_name(name, label), part) for label, part in reversed(_parts(value))]
 
 

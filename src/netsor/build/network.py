@@ -99,10 +99,10 @@ class Network:
             self.remember(trace)
             used = trace.parameters
             return {p: name for p, name in self.parameters().items() if p in used}
-        names: dict[Matrix | Vector, str] = {}
-        for name, value in reachable(self.fn, (Matrix, Vector)):
-            if isinstance(value, Matrix | Vector):
-                names[value] = value.name or re.sub(r"\W", "_", name, flags=re.ASCII)
+        names: dict[Matrix | Vector, str] = {
+            parameter: parameter.name or re.sub(r"\W", "_", name, flags=re.ASCII)
+            for name, parameter in reachable(self.fn, (Matrix, Vector))
+        }
         taken: set[str] = set()
         for parameter, name in {**names, **self.traced_only, **names}.items():  # the code's names count
             names[parameter] = unused_name(name, taken)  # equal names become W, W_2, ...
@@ -290,9 +290,8 @@ def _shape(traced: Any) -> Any:
 
 def _random_states(net: Network) -> list[bytes]:
     """The states of all random number generators that a network can reach, the global ones included."""
-    states: list[Any] = [random.getstate(), np.random.get_state(legacy=False)]
-    states += [value for _, value in reachable(net.fn, GENERATORS) if isinstance(value, GENERATORS)]
-    return [pickle.dumps(state) for state in states]
+    generators = [generator for _, generator in reachable(net.fn, GENERATORS)]
+    return [*map(pickle.dumps, (random.getstate(), np.random.get_state(legacy=False), *generators))]
 
 
 def _changing(net: Network, place: Place | None = None) -> NetsorError:

@@ -220,19 +220,16 @@ class Vector(Operators):
     ) -> None:
         self.each = bool(each)
         cov, self.mean, self.rate = _law(var), _law(mean), check_rate(rate, "a Vector")
-        if cov.ndim == 0:
-            self.var: Any = _variance(var, "Vector")
-            self.index = _index(index) if index is not None else self.mean.shape
-        else:
-            if cov.ndim != 2 or cov.shape[0] != cov.shape[1]:
-                raise fail(
-                    f"a covariance of shape {cov.shape}",
-                    "Rule Input: a covariance matrix is square, with a row for each member of the block. "
-                    "Independent members with variances a and b have covariance [[a, 0], [0, b]].",
-                    DataError,
-                )
-            self.var = cov
-            self.index = _index(index) if index is not None else (len(cov),)
+        if cov.ndim and (cov.ndim != 2 or cov.shape[0] != cov.shape[1]):
+            raise fail(
+                f"a covariance of shape {cov.shape}",
+                "Rule Input: a covariance matrix is square, with a row for each member of the block. "
+                "Independent members with variances a and b have covariance [[a, 0], [0, b]].",
+                DataError,
+            )
+        self.var: Any = cov if cov.ndim else _variance(var, "Vector")
+        shape = cov.shape[:1] if cov.ndim else self.mean.shape
+        self.index = shape if index is None else _index(index)
         self.width, self.name = _name(width, "width"), _name(name, "name")
 
     def __repr__(self) -> str:
