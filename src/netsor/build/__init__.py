@@ -2,13 +2,12 @@
 
 | file | what it holds |
 | --- | --- |
-| `network` | `Network`, `ns.network` and `ns.program` |
-| `network_reading` | run a network on traced values; check that repeated runs agree |
+| `network` | `Network`, `ns.network` and `ns.program`; repeated runs on traced values must agree |
 | `joint_program` | one program for a set of inputs; inputs of one shape share its statements |
 | `trace` | the nodes of one run, in order, and matrix products |
 | `graph_nodes` | traced values: `Node`, its operators, and its behaviour in NumPy |
 | `readouts` | outputs `v @ h` and their linear combinations |
-| `indexing` | checks of `h[...]`, axes and shapes |
+| `indexing` | checks of `h[...]` and shapes |
 | `graph_to_program` | from traced values to statements of the language |
 | `parameters` | `ns.Matrix` and `ns.Vector` |
 | `array_functions` | `ns.stack`, `ns.mean`, `ns.softmax`, `ns.nonlin` and other functions of blocks |
@@ -16,7 +15,6 @@
 | `layers` | layers, each with its parameters |
 | `user_functions` | functions of the user, and tests that they must pass |
 | `dependencies` | all objects that a function depends on, to detect changes |
-| `pickling` | functions in pickles |
 | `source_lines` | errors that point at the user's line |
 | `tangent_network` | `ns.tangent`, the derivative of a network |
 | `network_html` | a network in a notebook |
@@ -32,39 +30,13 @@ from netsor.build.layers import *  # noqa: F403
 from netsor.build.network import Network, network, program
 from netsor.build.parameters import Matrix, Vector
 from netsor.build.tangent_network import tangent
+from netsor.lang import functions
+from netsor.lang.functions import *  # noqa: F403
 from netsor.lang.functions import abs_ as abs  # noqa: F401
-from netsor.lang.functions import (
-    cos,
-    elu,
-    erf,
-    erf_gate,
-    exp,
-    gaussian,
-    gelu,
-    hard_tanh,
-    identity,
-    leaky_relu,
-    log,
-    maximum,
-    minimum,
-    piecewise,
-    polynomial,
-    relu,
-    sigmoid,
-    sign,
-    silu,
-    sin,
-    softplus,
-    sqrt,
-    step,
-    tanh,
-)
 
 # Without abs, max, min and sum: `from netsor import *` must not replace those of Python.
 __all__ = ["Matrix", "Network", "Vector", "network", "program", "tangent"]
-__all__ += ["cos", "elu", "erf", "erf_gate", "exp", "gaussian", "gelu", "hard_tanh", "identity", "leaky_relu"]
-__all__ += ["log", "maximum", "minimum", "piecewise", "polynomial", "relu", "sigmoid", "sign", "silu", "sin"]
-__all__ += ["softplus", "sqrt", "step", "tanh"]
+__all__ += functions.__all__
 __all__ += activations.__all__
 __all__ += array_functions.__all__
 __all__ += layers.__all__

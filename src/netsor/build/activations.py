@@ -1,4 +1,7 @@
-"""Activations that are short expressions in the language's functions, with the names of neural-tangents."""
+"""Activations that are short expressions in the language's functions, with the names of neural-tangents.
+
+All act on a vector or a block h.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +26,7 @@ def _degree(degree: object) -> int:
 
 
 def abrelu(h: object, low: float, high: float) -> Any:
-    """Compute low h where h < 0, else high h.
-
-    Parameters
-    ----------
-    h
-        A vector or a block.
-    low, high
-        The slopes below and above 0.
-    """
+    """Compute low h where h < 0, else high h."""
     return piecewise(h, knots=(0.0,), pieces=((0.0, number("low", low)), (0.0, number("high", high))))
 
 
@@ -42,8 +37,6 @@ def exp_normalized(h: object, gamma: float = 1.0, shift: float = -1.0) -> Any:
 
     Parameters
     ----------
-    h
-        A vector or a block.
     gamma
         Rate at which the kernel decays with the angle, >= 0.
     shift
@@ -80,16 +73,9 @@ def gelu_tanh(h: Any) -> Any:
 
 
 def hermite(h: object, degree: int) -> Any:
-    """Compute the normalised Hermite polynomial He_degree(h) / sqrt(degree!).
+    """Compute the normalised Hermite polynomial He_degree(h) / sqrt(degree!), for a degree from 0 to 24.
 
     E[f f'] = c^degree where h has variance 1.
-
-    Parameters
-    ----------
-    h
-        A vector or a block.
-    degree
-        An integer from 0 to 24.
 
     Examples
     --------
@@ -116,8 +102,6 @@ def rbf(h: Any, gamma: float = 1.0) -> Any:
 
     Parameters
     ----------
-    h
-        A vector or a block.
     gamma
         The inverse of twice the squared length scale, > 0.
 
@@ -135,12 +119,7 @@ def rbf(h: Any, gamma: float = 1.0) -> Any:
 
 
 def rectified_monomial(h: object, degree: int) -> Any:
-    """Compute h^degree where h > 0, else 0, whose kernels are the arc-cosine kernels.
-
-    Parameters
-    ----------
-    h, degree
-        As for `hermite`.
+    """Compute h^degree where h > 0, else 0, for a degree from 0 to 24: the arc-cosine kernels.
 
     References
     ----------

@@ -12,14 +12,13 @@ import numpy as np
 
 from netsor.arguments import a_type, is_integer
 from netsor.build.graph_nodes import Average, Flat, Node, apply
-from netsor.build.indexing import index_axes
 from netsor.build.readouts import Outputs, Readout
 from netsor.build.source_lines import fail
 from netsor.build.trace import current_trace, numbers
 from netsor.build.user_functions import probe
 from netsor.errors import DataError, FunctionError
 from netsor.lang import index_maps as maps
-from netsor.lang.functions import MIXINGS, mul, named
+from netsor.lang.functions import MIXINGS, mul
 from netsor.lang.ops import Function, Mixing
 
 __all__ = ["concat", "contract", "dot", "flatten", "mean", "nonlin", "pad", "reshape", "softmax", "stack"]
@@ -53,11 +52,6 @@ def stack(items: Sequence[Any], axis: int = 0) -> Any:
         Values of one index shape, or outputs: a network may return a stack of outputs.
     axis
         The position of the new axis.
-
-    Returns
-    -------
-    Node or Outputs
-        A block with the new index axis, or the outputs in order.
     """
     members = _items(items, "stack")
     if any(isinstance(item, Readout) for item in members):
@@ -88,11 +82,6 @@ def concat(items: Sequence[Any], axis: int | str = 0, shares: Sequence[float] | 
         An index axis, or "width" for the channels.
     shares
         For the channels: relative numbers of channels of the blocks, by default equal.
-
-    Returns
-    -------
-    Node or Flat
-        The block; for joined channels, a value that only a Matrix reads.
 
     Examples
     --------
@@ -138,11 +127,6 @@ def pad(x: object, widths: Any) -> Node:
         Data, or a block.
     widths
         A pair (before, after) for each of these axes.
-
-    Returns
-    -------
-    Node
-        The larger block.
     """
     node = as_node(x)
     try:
@@ -154,8 +138,7 @@ def pad(x: object, widths: Any) -> Node:
             f"widths={widths!r}",
             "Give a pair of integers >= 0 (before, after) for each of the last index axes: ((1, 1), (1, 1)).",
         )
-    space = node.space
-    first = len(node.index) - node.channels - len(pairs)
+    space, first = node.space, len(node.positions) - len(pairs)
     if first < 0:
         raise fail(
             f"{len(pairs)} axes of a block of index shape {node.index} are padded",
@@ -189,45 +172,27 @@ def _axis(axis: object) -> int:
 
 
 def reshape(x: object, shape: tuple[int, ...]) -> Node:
-    """Give the same vectors another index shape.
-
-    Parameters
-    ----------
-    x
-        Data, or a block.
-    shape
-        The new index shape, with at most one -1, which is inferred.
-    """
+    """Give the same data or vectors another index shape, with at most one -1, which is inferred."""
     return as_node(x).reshape(shape)
 
 
 def sum(x: object, axis: int | tuple[int, ...] | None = None) -> Node:
-    """Sum over index axes.
-
-    Parameters
-    ----------
-    x
-        Data, or a block.
-    axis
-        One or several index axes; None for all.
-    """
+    """Sum data or a block over one or several index axes, by default all."""
     return as_node(x).sum(axis)
 
 
 def max(x: object, axis: int | tuple[int, ...] | None = None) -> Node:
     """Take the maximum over index axes, coordinate by coordinate; arguments as for `sum`."""
-    node = as_node(x)
-    return apply(MIXINGS["max"], node, axis=index_axes(axis, node, "max"))
+    return as_node(x).over(MIXINGS["max"], axis)
 
 
 def min(x: object, axis: int | tuple[int, ...] | None = None) -> Node:
     """Take the minimum over index axes, coordinate by coordinate; arguments as for `sum`."""
-    node = as_node(x)
-    return apply(MIXINGS["min"], node, axis=index_axes(axis, node, "min"))
+    return as_node(x).over(MIXINGS["min"], axis)
 
 
 def contract(matrix: object, x: object) -> Node:
-    """Compute `sum_j matrix[i, j] x[j]` over the last index axis.
+    """Compute `sum_j matrix[i, j] x[j]` over the last index axis: a block of index shape (..., i).
 
     Parameters
     ----------
@@ -235,11 +200,6 @@ def contract(matrix: object, x: object) -> Node:
         Numbers or C-vars (..., i, j), such as attention weights.
     x
         A block of index shape (..., j).
-
-    Returns
-    -------
-    Node
-        A block of index shape (..., i).
     """
     if isinstance(matrix, Node) and matrix.kind in ("G", "H"):
         raise fail(
@@ -261,14 +221,9 @@ def flatten(x: object, dims: int | None = None) -> Flat:
         Data, or a block.
     dims
         Number of last index axes that are features, by default all; the others are batch axes.
-
-    Returns
-    -------
-    Flat
-        A value that only a Matrix reads.
     """
     node = as_node(x)
-    rank = len(node.index) - node.channels
+    rank = len(node.positions)
     if dims is None and node.space is not None and rank > node.space:
         raise fail(
             f"a block of index shape {node.index} is flattened, of which {node.space} axes are space",
@@ -284,20 +239,7 @@ def flatten(x: object, dims: int | None = None) -> Flat:
 
 
 def mean(x: object, axis: int | tuple[int, ...] | None = None) -> Node:
-    """Average over the width (a Moment), or over index axes.
-
-    Parameters
-    ----------
-    x
-        A vector or a block.
-    axis
-        Index axes over which to average, instead of the width.
-
-    Returns
-    -------
-    Node
-        A C-var: the average of each vector over its width. With `axis`, a block.
-    """
+    """Average each vector over its width (a Moment), to a C-var; with `axis`, average over index axes."""
     node = as_node(x)
     if axis is not None:
         return node.mean(axis)
@@ -313,21 +255,13 @@ def mean(x: object, axis: int | tuple[int, ...] | None = None) -> Node:
 def dot(x: object, y: object) -> Node:
     """Average x*y over the width (a Moment), as in the attention logits `dot(q[:, None], k[None, :])`.
 
-    Parameters
-    ----------
-    x, y
-        Vectors or blocks of one width, with index shapes that broadcast.
-
-    Returns
-    -------
-    Node
-        C-vars of the common index shape.
+    Vectors or blocks x and y have one width, and index shapes that broadcast.
     """
     return mean(as_node(x) * as_node(y))
 
 
 def softmax(x: object, axis: int = -1, mask: object = None) -> Node:
-    """Apply softmax to C-vars along an index axis.
+    """Apply softmax to C-vars along an index axis: weights of the same index shape, with sums 1 along it.
 
     Parameters
     ----------
@@ -337,11 +271,6 @@ def softmax(x: object, axis: int = -1, mask: object = None) -> Node:
         The index axis of the members.
     mask
         Zeros and ones, an array or data, with at least one 1 along the axis. Members with 0 get weight 0.
-
-    Returns
-    -------
-    Node
-        Weights of the same index shape, with sums 1 along the axis.
     """
     node = as_node(x)
     if node.kind not in ("C", "K"):
@@ -439,25 +368,26 @@ def nonlin(
     a1 := swish(Ux; c1) :: H(n)
     """
     nodes = [as_node(a) for a in args]
-    listed = derivative if isinstance(derivative, tuple | list) else (derivative,)
-    derivatives: tuple[Any, ...] = () if derivative is None else tuple(listed)
     _check_nonlin(fn, nodes, params, axes, name)
-    if derivative is not None and (len(derivatives) != len(nodes) or not all(map(callable, derivatives))):
+    derivatives: Any = tuple(derivative) if isinstance(derivative, tuple | list) else (derivative,)
+    if derivative is None:
+        derivatives = ()
+    elif len(derivatives) != len(nodes) or not all(map(callable, derivatives)):
         raise fail(
             f"derivative={derivative!r:.60}",
             f"Give a function, or a tuple of functions, one for each of the {len(nodes)} vectors.",
             FunctionError,
         )
     takes = (len(nodes), len(params), 0) if axes is None else (0, 0, 1)
-    function = nodes[0].trace.user_function(fn, derivatives, takes)
     text = name or getattr(fn, "__name__", "fn")
     if name is None and (not isinstance(text, str) or not text.isidentifier() or keyword.iskeyword(text)):
         text = "fn"
-    label = nodes[0].trace.function_name(function, text if _NAME.fullmatch(text) else "fn", set(named()))
+    label = text if _NAME.fullmatch(text) else "fn"
+    function, label = nodes[0].trace.user_function(fn, derivatives, takes, label)
     removes_axis = probe(function, text)
     if axes is not None:
         mixing = Mixing(label, function, removes_axis, user=True)
-        return apply(mixing, nodes[0], axis=index_axes(axes, nodes[0], "nonlin"))
+        return nodes[0].over(mixing, axes, "nonlin")
     op = Function(label, function, len(nodes) + len(params), len(params), user=True)
     return apply(op, *nodes, *params)
 

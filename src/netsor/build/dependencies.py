@@ -1,9 +1,7 @@
 """Dependencies of a function: all objects that its code, variables and attributes reach.
 
-`reachable` lists them by name. `state_of` returns a value that changes when any of them changes. `content_of`
-returns a digest that is the same in every process. Code, numbers, texts, arrays and Python's containers are
-compared by content. Any other object is compared by identity, and by its attributes. A state keeps its
-objects alive, so no id is ever reused.
+Code, numbers, texts, arrays and Python's containers are compared by content. Any other object is compared by
+identity, and by its attributes.
 """
 
 from __future__ import annotations
@@ -29,25 +27,22 @@ CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 Parts = list[tuple[Any, Any]]  # labels and objects; a label is a plain value
 
 
-def reachable(root: object, leaves: tuple[type, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Yield every object that a function depends on once, with a name; do not search inside `leaves`.
-
-    A variable keeps its name. Members of a list W are named W_0, W_1; attributes are named after their object
-    and themselves.
-    """
+def reachable(root: object, kinds: tuple[type, ...]) -> Iterator[tuple[str, Any]]:
+    """Yield every object of these kinds that a function depends on, once and with a name."""
     seen: dict[int, Any] = {}  # keeps objects alive, so that their ids stay unique
     todo = [("", root)]
     while todo and len(seen) < MOST:
         name, value = todo.pop()
         if type(value) not in EXACT and id(value) not in seen:
             seen[id(value)] = value
-            yield name, value
-            if not isinstance(value, leaves):
+            if isinstance(value, kinds):
+                yield name, value
+            else:
                 todo += [(_name(name, label), part) for label, part in reversed(_parts(value))]
 
 
 def _name(parent: str, label: Any) -> str:
-    """Name a part after its object and its label."""
+    """Name a part: a variable keeps its name; members of a list W are W_0 and W_1, and so are attributes."""
     if isinstance(label, str):
         return "self" if label == "self" else parent
     prefix = "" if parent in ("", "self") else f"{parent}_"
@@ -68,7 +63,7 @@ class _Identity:
 
 
 def state_of(*roots: object) -> tuple[Any, ...]:
-    """Return a value that stays equal until an object that `roots` reach changes."""
+    """Return a value that stays equal until an object that `roots` reach changes; it keeps them alive."""
     return tuple(_steps(roots, _exact, lambda code: code, _Identity))
 
 

@@ -1,8 +1,4 @@
-"""Nodes of the graph that tracing records: the values with which a traced network computes.
-
-A `Node` is a block of data (K), vectors (G or H) or scalars (C). Operators act coordinatewise; brackets and
-`reshape` act on index axes.
-"""
+"""Nodes of the graph that tracing records: blocks of data (K), vectors (G or H) or scalars (C)."""
 
 from __future__ import annotations
 
@@ -14,9 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from netsor.build.indexing import index_axes, index_items, listed_members, resolve_shape
+from netsor.arguments import is_integer
+from netsor.build.indexing import index_items, listed_members, resolve_shape
 from netsor.build.source_lines import Spot, fail, here
-from netsor.errors import BuildError, NetsorError
+from netsor.errors import BuildError, NetsorError, Place
 from netsor.lang import index_maps as maps
 from netsor.lang.expr import Apply, Attr, Const, Expr
 from netsor.lang.functions import abs_, add, div, mul, sub
@@ -64,7 +61,7 @@ class NoAttributeError(BuildError, AttributeError):
 
 @dataclass(eq=False, repr=False, slots=True)
 class Node(Operators):
-    """A traced value: its kind (K, C, G or H), index shape and width."""
+    """A traced value. Operators act coordinatewise; brackets and `reshape` act on index axes."""
 
     is_output: ClassVar[bool] = False
     trace: Trace
@@ -96,12 +93,17 @@ class Node(Operators):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        raise NoAttributeError(
+        raise fail(
             f"a traced value has no attribute `{name}`",
-            place=getattr(here(), "place", lambda: None)(),
-            remedy="It has `shape`, `ndim`, `reshape`, `transpose`, `sum`, `mean`, operators and brackets; "
-            "the functions of netsor act on it, and the numbers of data are `np.asarray(x)`.",
+            "It has `shape`, `ndim`, `reshape`, `transpose`, `sum`, `mean`, operators and brackets; the "
+            "functions of netsor act on it, and the numbers of data are `np.asarray(x)`.",
+            NoAttributeError,
         )
+
+    @property
+    def place(self) -> Place | None:
+        """The user's line that made it."""
+        return self.spot.place() if self.spot else None
 
     @property
     def shape(self) -> Index:
@@ -117,6 +119,11 @@ class Node(Operators):
     def channels(self) -> int:
         """Number of channel axes: 1 for data, 0 for a block, whose channels are its infinite width."""
         return int(self.kind == "K" and len(self.index) > 0)
+
+    @property
+    def positions(self) -> Index:
+        """The index shape without the channels of data."""
+        return self.index[: len(self.index) - self.channels]
 
     def __len__(self) -> int:
         if not self.index:
@@ -160,16 +167,38 @@ class Node(Operators):
     def transpose(self, *axes: int) -> Node:
         """Permute the index axes; without arguments, reverse them."""
         given = axes[0] if len(axes) == 1 and isinstance(axes[0], tuple | list) else axes
-        order = index_axes(tuple(given), self, "transpose") if given else tuple(range(len(self.index)))[::-1]
-        return apply(maps.transpose, self, axes=tuple(a % len(self.index) for a in order))
+        rank = len(self.index)
+        order = self.axes(tuple(given), "transpose") if given else range(rank)[::-1]
+        return apply(maps.transpose, self, axes=tuple(a % rank for a in order))
 
     def sum(self, axis: int | tuple[int, ...] | None = None) -> Node:
         """Sum over index axes (all by default)."""
-        return apply(maps.sum_, self, axis=index_axes(axis, self, "sum"))
+        return self.over(maps.sum_, axis)
 
     def mean(self, axis: int | tuple[int, ...] | None = None) -> Node:
         """Mean over index axes (all by default); for the average over the width see `ns.mean`."""
-        return apply(maps.mean, self, axis=index_axes(axis, self, "mean"))
+        return self.over(maps.mean, axis)
+
+    def over(self, op: Op, axis: Any, name: str | None = None) -> Node:
+        """Apply an operation over index axes, all by default; errors call it `name`."""
+        return apply(op, self, axis=self.axes(axis, name or op.name))
+
+    def axes(self, axis: Any, name: str) -> tuple[int, ...]:
+        """Check the index axes on which a function acts: the given ones, or all."""
+        rank = len(self.index)
+        if axis is None and not rank and self.width:
+            raise fail(
+                f"ns.{name} of a single vector",
+                "It acts on index axes, and this vector has only its width, which is infinite. The average "
+                "over the width is ns.mean(h); several vectors are one block, ns.stack([h1, h2]).",
+            )
+        axes = range(rank) if axis is None else axis if isinstance(axis, tuple | list) else (axis,)
+        if not all(map(is_integer, axes)):
+            raise fail(f"axis={axis!r}", "Index axes are integers, counted from 0: axis=0, or axis=(0, 1).")
+        inside = [a % rank for a in axes if -rank <= a < rank]
+        if len(set(inside)) < len(inside):
+            raise fail(f"axis={axis!r} names an axis twice", "Each index axis is named once: axis=(0, 1).")
+        return tuple(map(int, axes))
 
     def operate(self, op: Op, *operands: Any) -> Any:
         """Apply an arithmetic operation; simplify 0 + x, 0 * x and 0 / x, so 0 can be an initial state."""
@@ -303,17 +332,8 @@ class Leaf(Node):
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class Embedded(Node):
-    """U x for a matrix U with finitely many columns and data x."""
-
-    matrix: Any
-    data: Expr
-    aligned: int = 0
-
-
-@dataclass(eq=False, repr=False, slots=True)
 class MatrixProduct(Node):
-    """W h for a matrix W and a vector h; the first `aligned` index axes of both are shared."""
+    """W h for a matrix W and a vector or data h; the first `aligned` index axes of both are shared."""
 
     matrix: Any
     operand: Node
@@ -394,18 +414,14 @@ def apply(op: Op, *operands: object, **attrs: Attr) -> Any:
         exprs = (a.expr if isinstance(a, Data) else Const(float(a)) for a in args)
         out: Node = Data(trace, "K", index, None, Apply(op, tuple(exprs), options))
     else:
-        out = Expression(trace, op.kind(kinds), index, _common_width(nodes, op), op, args, options)
+        widths = [node.width for node in nodes if node.width]
+        for width in widths[1:]:
+            widths[0].meet(width, spelled(op))
+        width = widths[0] if widths else None
+        out = Expression(trace, op.kind(kinds), index, width, op, args, options)
     if not isinstance(op, IndexMap):  # coordinatewise functions keep spatial axes, index maps may move them
         out.space = next((n.space for n in nodes if n.space and n.index == index), None)
     return out
-
-
-def _common_width(nodes: list[Node], op: Op) -> Width | None:
-    """Merge the widths of all vectors among the nodes into one."""
-    widths = [node.width for node in nodes if node.width is not None]
-    for width in widths[1:]:
-        widths[0].meet(width, spelled(op))
-    return widths[0] if widths else None
 
 
 def spelled(op: Op) -> str:

@@ -12,44 +12,29 @@ All other nodes are expressions inside the statements that use them.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from itertools import count
 from math import prod
 from typing import Any
 
-from netsor.build.graph_nodes import Average, Data, Embedded, Expression, Leaf, MatrixProduct, Node, Width
+import numpy as np
+
+from netsor.build.graph_nodes import Average, Data, Expression, Leaf, MatrixProduct, Node, Width
 from netsor.build.parameters import Matrix, Vector
 from netsor.build.readouts import Readout
 from netsor.build.source_lines import fail
 from netsor.build.trace import Trace, unused_name
+from netsor.lang import program as rules
 from netsor.lang.expr import Apply, Const, Expr, Ref
 from netsor.lang.index_maps import at, reshape, stack, take, transpose
 from netsor.lang.ops import Function
-from netsor.lang.program import (
-    Embedding,
-    Input,
-    LinComb,
-    MatMul,
-    MatrixLaw,
-    Moment,
-    Nonlin,
-    Normal,
-    Output,
-    Program,
-    Scalar,
-    Statement,
-    Term,
-    used_by,
-)
+from netsor.lang.program import Embedding, MatrixLaw, Normal, Program, Statement, Term, used_by
 from netsor.lang.types import A, C, G, H, Type
 
 
 def emit(
     trace: Trace, outputs: list[Readout], names: dict[Any, str]
 ) -> tuple[Program, list[int], dict[str, Matrix | Vector]]:
-    """Write the program that computes `outputs`.
-
-    names   the network's own names of its parameters
+    """Write the program that computes `outputs`; `names` are the network's own names of its parameters.
 
     Returns the program, the number of Output statements of each output, and the parameters by name.
     """
@@ -112,42 +97,29 @@ class _Emitter:
     """Names nodes and writes statements. Inputs come first, then the body in order of creation."""
 
     def __init__(self, trace: Trace, names: dict[Any, str]) -> None:
-        self.trace, self.given = trace, names
+        self.trace, self.given, self.given_names = trace, names, set(names.values())
         self.taken: set[str] = set(trace.data)
         self.counts: Counter[str] = Counter()
         self.names: dict[Any, str] = {}
-        self.given_names = set(names.values())
         self.exprs: dict[Node, Expr] = {}
-        self.widths: dict[Width, str] = {}
         self.inputs: list[Statement] = []
         self.body: list[Statement] = []
 
     def live(self, outputs: list[Readout]) -> list[Node]:
         """The nodes that the outputs depend on, in order of creation."""
-        seen: set[Node] = set()
-        todo: list[Node] = list(outputs)
-        while todo:
-            node = todo.pop()
-            if node not in seen:
-                seen.add(node)
-                todo += _children(node)
-        return [node for node in self.trace.nodes if node in seen]
+        live: set[Node] = set(outputs)
+        for node in reversed(self.trace.nodes):  # a node is younger than those that it reads
+            if node in live:
+                live.update(_children(node))
+        return [node for node in self.trace.nodes if node in live]
 
     def name_widths(self, live: list[Node]) -> None:
         """Name the dimensions in order of appearance: n, or n1, n2, ... if there are several."""
-        roots: dict[Width, None] = {}
-        for node in live:
-            widths = [node.width] if node.width else []
-            if isinstance(node, MatrixProduct):
-                cols = self.trace.uses[node.matrix].cols
-                widths += [cols] if isinstance(cols, Width) else []
-            roots.update((w.root(), None) for w in widths)
-        free = [w for w in roots if not w.name]
-        given = {w.name for w in roots if w.name}
-        several = len(free) > 1 or "n" in given
+        roots = dict.fromkeys(node.width.root() for node in live if node.width)
+        given = [w.name for w in roots if w.name]
+        several = len(roots) > len(given) + 1 or "n" in given
         fresh = (name for name in (f"n{i}" for i in count(1)) if name not in given)
-        for width in roots:
-            self.widths[width] = width.name or (next(fresh) if several else "n")
+        self.widths = {w: w.name or (next(fresh) if several else "n") for w in roots}
 
     def width(self, width: Width | int | None) -> Any:
         return self.widths[width.root()] if isinstance(width, Width) else width
@@ -156,25 +128,26 @@ class _Emitter:
 
     def write(self, node: Node) -> None:
         """Write the statement that defines a variable."""
-        place = node.spot.place() if node.spot else None
+        place = node.place
         match node:
             case Leaf(vector=vector):
                 name = self.parameter(vector, "b")
-                self.inputs.append(Input(name, self.type(node), _vector_law(vector), place=place))
-            case Embedded(matrix=matrix, data=data, aligned=aligned):
+                law = Normal(_nested(vector.mean), _nested(vector.var), each=vector.each)
+                self.inputs.append(rules.Input(name, self.type(node), law, place=place))
+            case MatrixProduct(matrix=matrix, operand=Data(expr=data), aligned=aligned):
                 name = self.fresh(self.matrix(matrix, node) + _data_name(data))
                 law = Embedding(self.names[matrix], data, aligned)
-                self.inputs.append(Input(name, self.type(node), law, place=place))
+                self.inputs.append(rules.Input(name, self.type(node), law, place=place))
             case MatrixProduct(matrix=matrix, operand=x, aligned=aligned):
-                source = self.matrix(matrix, node)
+                product = self.matrix(matrix, node), self.names[x], aligned, self.type(node)
                 name = self.count("g")
-                self.body.append(MatMul(name, source, self.names[x], aligned, self.type(node), place=place))
+                self.body.append(rules.MatMul(name, *product, place=place))
             case Average(operand=x):
                 name = self.count("c")
-                self.body.append(Moment(name, self.expr(x), C(node.index), place=place))
+                self.body.append(rules.Moment(name, self.expr(x), C(node.index), place=place))
             case Expression():
-                rule, prefix = {"G": (LinComb, "h"), "H": (Nonlin, "a"), "C": (Scalar, "c")}[node.kind]
-                name = self.count(prefix)
+                rule = {"G": rules.LinComb, "H": rules.Nonlin, "C": rules.Scalar}[node.kind]
+                name = self.count({"G": "h", "H": "a", "C": "c"}[node.kind])
                 self.body.append(rule(name, self.body_of(node), self.type(node), place=place))
             case _:
                 raise TypeError(f"no statement for {node}")
@@ -183,12 +156,11 @@ class _Emitter:
 
     def write_output(self, out: Readout) -> int:
         """Write the Output statements of one output, and return their number."""
-        place = out.spot.place() if out.spot else None
         columns = []  # for each term of the output, those of the vectors that it reads one by one
         for matrix, x, aligned in out.terms:
             readout, vectors = self.readout(matrix, x), _read(x, out)
             columns.append([Term(readout, self.names[y], self.width(y.width), aligned) for y in vectors])
-        self.body += [Output(terms, out.shift, place=place) for terms in zip(*columns, strict=True)]
+        self.body += [rules.Output(terms, out.shift, place=out.place) for terms in zip(*columns, strict=True)]
         return len(columns[0])
 
     def readout(self, matrix: Matrix | Vector, x: Node) -> str:
@@ -201,17 +173,17 @@ class _Emitter:
         if matrix in self.names:
             return self.names[matrix]
         if isinstance(matrix, Vector):
-            name, law = self.parameter(matrix, "b"), _vector_law(matrix)
-            self.inputs.append(Input(name, G(self.width(x.width), matrix.index), replace(law, mean=0.0)))
+            prefix, index, law = "b", matrix.index, Normal(0.0, _nested(matrix.var), each=matrix.each)
         else:
             assert isinstance(matrix.rows, int)
             flat = self.trace.uses[matrix].flat
             index = flat + matrix.index + ((matrix.rows,) if matrix.rows > 1 else ())
             # A flattened block has fan-in n prod(flat), and Output divides by sqrt(n) only.
             law = Normal(0.0, matrix.var / prod(flat))
-            name = self.parameter(matrix, "v")
-            self.inputs.append(Input(name, G(self.width(x.width), index), law))
-        return self.names[matrix]
+            prefix = "v"
+        name = self.parameter(matrix, prefix)
+        self.inputs.append(rules.Input(name, G(self.width(x.width), index), law))
+        return name
 
     def matrix(self, matrix: Matrix, node: Node) -> str:
         """The name of a matrix, declared at its first use."""
@@ -219,26 +191,20 @@ class _Emitter:
             use = self.trace.uses[matrix]
             name = self.parameter(matrix, "W")
             type_ = A(self.width(use.rows), self.width(use.cols), use.flat + matrix.index)
-            self.inputs.append(Input(name, type_, MatrixLaw(matrix.var / prod(use.flat))))
+            self.inputs.append(rules.Input(name, type_, MatrixLaw(matrix.var / prod(use.flat))))
         return self.names[matrix]
 
     def type(self, node: Node) -> Type:
-        match node.kind:
-            case "G":
-                return G(self.width(node.width), node.index)
-            case "H":
-                return H(self.width(node.width), node.index)
-        return C(node.index)
+        if node.kind == "C":
+            return C(node.index)
+        return (G if node.kind == "G" else H)(self.width(node.width), node.index)
 
     # Expressions
 
     def expr(self, node: Node | float) -> Expr:
-        match node:
-            case Data(expr=expr):
-                return expr
-            case Node():
-                return self.exprs[node]
-        return Const(node)
+        if isinstance(node, Data):
+            return node.expr
+        return self.exprs[node] if isinstance(node, Node) else Const(node)
 
     def body_of(self, node: Expression) -> Expr:
         return Apply(node.op, tuple(self.expr(a) for a in node.args), node.attrs)
@@ -247,9 +213,8 @@ class _Emitter:
 
     def parameter(self, parameter: Matrix | Vector, prefix: str) -> str:
         given = self.given.get(parameter) or parameter.name
-        name = self.fresh(given) if given else self.count(prefix)
-        self.names[parameter] = name
-        return name
+        self.names[parameter] = self.fresh(given) if given else self.count(prefix)
+        return self.names[parameter]
 
     def count(self, prefix: str) -> str:
         while True:
@@ -273,15 +238,9 @@ def _read(x: Node, out: Readout) -> list[Node]:
     return [x]
 
 
-def _vector_law(vector: Vector) -> Normal:
-    """The law of a Vector, with tuples in place of arrays, because statements are hashable."""
-    cov = vector.var if isinstance(vector.var, float) else _nested(vector.var)
-    mean = float(vector.mean) if vector.mean.ndim == 0 else _nested(vector.mean)
-    return Normal(mean, cov, each=vector.each)
-
-
-def _nested(array: Any) -> Any:
-    return tuple(_nested(a) for a in array) if array.ndim else float(array)
+def _nested(numbers: Any) -> Any:
+    """Tuples in place of arrays, because statements are hashable."""
+    return tuple(map(_nested, numbers)) if np.ndim(numbers) else float(numbers)
 
 
 def _data_name(data: Expr) -> str:

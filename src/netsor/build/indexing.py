@@ -1,10 +1,11 @@
-"""Checks of arguments of index operations: the items of `h[...]`, axes and shapes."""
+"""Checks of the items of `h[...]`, and of shapes."""
 
 from __future__ import annotations
 
 import operator
+from contextlib import suppress
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,38 +14,11 @@ from netsor.build.source_lines import fail
 from netsor.lang.expr import Attr, Slice
 from netsor.lang.types import Index
 
-if TYPE_CHECKING:
-    from netsor.build.graph_nodes import Node
-
-
-def index_axes(axis: Any, node: Node, name: str) -> tuple[int, ...]:
-    """Return the index axes on which a function acts: the given ones, or all."""
-    if axis is None and not node.index and node.kind in ("G", "H"):
-        raise fail(
-            f"ns.{name} of a single vector",
-            "It acts on index axes, and this vector has only its width, which is infinite. The average over "
-            "the width is ns.mean(h); several vectors are one block, ns.stack([h1, h2]).",
-        )
-    if axis is None:
-        return tuple(range(len(node.index)))
-    axes = tuple(axis) if isinstance(axis, tuple | list) else (axis,)
-    if not all(is_integer(a) for a in axes):
-        raise fail(f"axis={axis!r}", "Index axes are integers, counted from 0: axis=0, or axis=(0, 1).")
-    rank = len(node.index)
-    inside = [int(a) % rank for a in axes if -rank <= a < rank]
-    if len(set(inside)) < len(inside):
-        raise fail(f"axis={axis!r} names an axis twice", "Each index axis is named once: axis=(0, 1).")
-    return tuple(int(a) for a in axes)
-
 
 def resolve_shape(shape: tuple[Any, ...], index: Index) -> tuple[int, ...]:
     """Return a new shape in which -1 is replaced by the missing size."""
     total = prod(index)
-    if (
-        not all(is_integer(s) for s in shape)
-        or any(s < -1 or s == 0 for s in shape)
-        or sum(s == -1 for s in shape) > 1
-    ):
+    if not all(is_integer(s, -1) and s for s in shape) or shape.count(-1) > 1:
         raise fail(f"the shape {shape!r}", "A shape has integers >= 1, and at most one -1 for what is left.")
     given = prod(int(s) for s in shape if s != -1)
     sizes = tuple(total // given if s == -1 else int(s) for s in shape)
@@ -89,20 +63,19 @@ def listed_members(key: object, size: int) -> tuple[int, ...]:
 
 
 def _item(item: Any) -> Attr:
-    if item is None:
-        return None
-    try:
-        if isinstance(item, bool | np.bool_):
-            raise TypeError
-        if not isinstance(item, slice):
-            return int(item.__index__())
-        ends = (item.start, item.stop, item.step)
-        resolved = Slice(*(None if end is None else operator.index(end) for end in ends))
-        if resolved.step != 0:
-            return resolved
-    except (AttributeError, TypeError):
-        pass
-    kinds = "integers, slices, None, or one list of integers: `h[0]`, `h[1:]`, `h[[0, 2]]`"
-    slices = "A slice has integers, and a step that is not 0: `h[1:5:2]`."
-    remedy = slices if isinstance(item, slice) else f"Index axes are taken by {kinds}."
-    raise fail(f"{item!r} is not an index", remedy)
+    is_slice = isinstance(item, slice)
+    parts = (item.start, item.stop, item.step) if is_slice else (item,)
+    if not isinstance(item, bool | np.bool_):
+        with suppress(TypeError):
+            numbers = [None if part is None else operator.index(part) for part in parts]
+            if not is_slice:
+                return numbers[0]
+            if numbers[2] != 0:
+                return Slice(*numbers)
+    raise fail(
+        f"{item!r} is not an index",
+        "A slice has integers, and a step that is not 0: `h[1:5:2]`."
+        if is_slice
+        else "Index axes are taken by integers, slices, None, or one list of integers: `h[0]`, `h[1:]`, "
+        "`h[[0, 2]]`.",
+    )

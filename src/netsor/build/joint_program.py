@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from netsor.arguments import a_type
-from netsor.build.network import Network, check_network, write_program
-from netsor.build.network_reading import read_network
+from netsor.build.network import Network, check_network, read_network, write_program
 from netsor.build.parameters import Matrix, Vector
 from netsor.build.source_lines import fail
 from netsor.build.trace import Requirement, Trace, numbers
@@ -23,18 +22,12 @@ from netsor.lang.tangent import Tangent
 
 @dataclass(frozen=True)
 class InputGroup:
-    """Inputs of one shape, which share statements.
+    """Inputs of one shape, which share statements."""
 
-    members         their positions in the set
-    outputs         positions of their Output statements in the program
-    data            names of their arrays
-    member_outputs  the Outputs of each member, if members do not have all of `outputs`
-    """
-
-    members: tuple[int, ...]
-    outputs: tuple[int, ...]
-    data: tuple[str, ...] = ()
-    member_outputs: tuple[tuple[int, ...], ...] = ()
+    members: tuple[int, ...]  # their positions in the set
+    outputs: tuple[int, ...]  # positions of their Output statements in the program
+    data: tuple[str, ...] = ()  # names of their arrays
+    member_outputs: tuple[tuple[int, ...], ...] = ()  # of each member, if they differ
 
     def outputs_of(self, k: int) -> tuple[int, ...]:
         """The Output statements of member k."""
@@ -43,66 +36,54 @@ class InputGroup:
 
 @dataclass(frozen=True)
 class Joint:
-    """A network on a set of inputs: one program in which inputs of one shape share their statements.
-
-    data          the program's arrays; in a group of several members, (members, ...)
-    concrete      whether the network read the values of its data
-    requirements  (group, condition on its data), from the network's layers
-    tangent       for the program of a tangent kernel, its relation to the network's own program
-    parameters    the network's parameters by their names in the program
-    """
+    """A network on a set of inputs: one program in which inputs of one shape share their statements."""
 
     program: Program
-    data: dict[str, Any]
+    data: dict[str, Any]  # the program's arrays; in a group of several members, (members, ...)
     groups: tuple[InputGroup, ...]
-    concrete: bool = False
-    requirements: tuple[tuple[int, Requirement], ...] = ()
-    tangent: Tangent | None = None
-    parameters: Mapping[str, Matrix | Vector] = field(default_factory=dict)
+    concrete: bool = False  # whether the network read the values of its data
+    requirements: tuple[tuple[int, Requirement], ...] = ()  # (group, condition on its data), from layers
+    tangent: Tangent | None = None  # for a tangent kernel: its relation to the network's own program
+    parameters: Mapping[str, Matrix | Vector] = field(default_factory=dict)  # by name in the program
 
 
 @search_put_off()
 def joint(net: Network, inputs: list[Any], finite: bool = False) -> Joint:
     """Write one program for a set of inputs; trace the network once per shape.
 
-    A network that reads the values of its data is traced once per input.
-
-    finite  whether to return the program for finite width, which differs for tangent networks
+    A network that reads the values of its data is traced once per input. For `finite` width the program of a
+    tangent network is another one.
     """
     check_network(net)
     if not inputs:
         raise fail("the set of inputs is empty", "Give at least one input.", DataError)
-    trace, outputs, stacked = Trace(), [], {}
-    members_of: list[tuple[tuple[int, ...], int, tuple[str, ...]]] = []
     by_shape: dict[Any, list[int]] = {}
     for i, x in enumerate(inputs):
         by_shape.setdefault(_shape(x, f"input {i} of the set"), []).append(i)
-    queue, concrete = list(by_shape.values()), False
+    trace, outputs, stacked, concrete = Trace(), [], {}, False
+    queue, groups = list(by_shape.values()), []  # of a group: members, its part of `outputs`, names of arrays
     requirements: list[tuple[int, Requirement]] = []
     while queue:
         members = queue.pop(0)
-        name = f"x{len(members_of) + 1}"
+        name = f"x{len(groups) + 1}"
         trace.concrete = False
         readouts = read_network(net, trace, inputs[members[0]], name)
-        concrete = concrete or trace.concrete
         if trace.concrete:
             # Another input of this shape may take another branch, so each is read on its own.
             queue[:0] = [[i] for i in members[1:]]
-            members = members[:1]
+            members, concrete = members[:1], True
         arrays = _stack(inputs, name, members)
-        asked = [(len(members_of), r) for r in trace.requirements[len(requirements) :]]
+        asked = [(len(groups), r) for r in trace.requirements[len(requirements) :]]
         _check_requirements(asked, trace.data, inputs, name, members[1:])
         requirements += asked
         stacked |= arrays
-        members_of.append((tuple(members), len(readouts), tuple(arrays)))
+        groups.append((tuple(members), len(outputs), len(outputs) + len(readouts), tuple(arrays)))
         outputs += readouts
     program, counts, parameters, tangent = write_program(net, trace, outputs, inputs[0], finite)
     data = {name: stacked.get(name, array) for name, array in program.data.items()}
-    groups, remaining, statement = [], iter(counts), 0
-    for members, readouts, names in members_of:
-        first, statement = statement, statement + sum(islice(remaining, readouts))
-        groups.append(InputGroup(members, tuple(range(first, statement)), names))
-    return Joint(program, data, tuple(groups), concrete, tuple(requirements), tangent, parameters)
+    at = (0, *accumulate(counts))  # where the statements of an output begin
+    joined = tuple(InputGroup(m, tuple(range(at[k], at[end])), names) for m, k, end, names in groups)
+    return Joint(program, data, joined, concrete, tuple(requirements), tangent, parameters)
 
 
 def _check_requirements(

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import pickle
+import random
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -13,15 +16,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from netsor.arguments import a_type
-from netsor.build.dependencies import content_of, reachable, state_of
+from netsor.build.dependencies import GENERATORS, content_of, reachable, state_of
+from netsor.build.graph_nodes import Leaf, Node
 from netsor.build.graph_to_program import emit
-from netsor.build.network_reading import read_network
 from netsor.build.parameters import Matrix, Vector
-from netsor.build.pickling import portable
 from netsor.build.readouts import Readout
-from netsor.build.source_lines import fail
+from netsor.build.source_lines import Spot, fail
 from netsor.build.trace import Trace, tracing, unused_name
-from netsor.errors import NetsorError
+from netsor.build.user_functions import portable
+from netsor.errors import NetsorError, Place
 from netsor.lang.program import Program
 from netsor.lang.tangent import Tangent
 
@@ -84,18 +87,10 @@ class Network:
         return self.fn(*args)
 
     def parameters(self, *inputs: ArrayLike | tuple[ArrayLike, ...]) -> dict[Matrix | Vector, str]:
-        """Return the matrices and vectors of the network, with their names in its programs.
+        """Return the names in its programs of the matrices and vectors that the network uses on inputs.
 
-        Parameters
-        ----------
-        *inputs
-            Inputs on which to read the network, for the parameters that it uses on them. Without inputs: all
-            that the code reaches, through functions, closures and objects, and that earlier readings used.
-
-        Returns
-        -------
-        dict
-            Names by parameter.
+        Without inputs: of all that the code reaches, through functions, closures and objects, and that
+        earlier readings used.
         """
         if inputs:
             trace = Trace()
@@ -104,11 +99,15 @@ class Network:
             self.remember(trace)
             used = trace.parameters
             return {p: name for p, name in self.parameters().items() if p in used}
-        names: dict[Matrix | Vector, str] = {}
-        for name, value in reachable(self.fn, (Matrix, Vector)):
-            if isinstance(value, Matrix | Vector):
-                names[value] = value.name or re.sub(r"\W", "_", name, flags=re.ASCII)
-        return _unique({**names, **{p: name for p, name in self.traced_only.items() if p not in names}})
+        names: dict[Matrix | Vector, str] = {
+            parameter: parameter.name or re.sub(r"\W", "_", name, flags=re.ASCII)
+            for name, parameter in reachable(self.fn, (Matrix, Vector))
+        }
+        taken: set[str] = set()
+        for parameter, name in {**names, **self.traced_only, **names}.items():  # the code's names count
+            names[parameter] = unused_name(name, taken)  # equal names become W, W_2, ...
+            taken.add(names[parameter])
+        return names
 
     def remember(self, trace: Trace) -> None:
         """Name the parameters that the trace used but the code does not mention, in order of use."""
@@ -122,14 +121,11 @@ class Network:
                 taken.add(self.traced_only[parameter])
 
     def state(self) -> tuple[Any, ...]:
-        """Return a value that stays equal until an object that the function reaches changes.
-
-        Such an object is a global, a closure variable, an attribute or a parameter.
-        """
+        """Return a value that stays equal until an object that the function reaches changes."""
         return state_of(self.fn)
 
     def tangent_of(self, program: Program, parameters: Mapping[str, Any], finite: bool) -> Tangent | None:
-        """Return the tangent of a program if this is a tangent network, else None."""
+        """The tangent of a program if this is a tangent network, else None."""
         return None
 
     def tangent_remarks(self) -> tuple[str, ...]:
@@ -138,18 +134,13 @@ class Network:
 
 
 def network(fn: Callable[..., Any]) -> Network:
-    """Turn a function of one input into a network (a decorator).
+    """Turn a function of one input into a network, for `ns.program`, `ns.kernel` and others (a decorator).
 
     Parameters
     ----------
     fn
         A function of one input that returns readouts `v @ h`, alone or in a tuple or list. It runs on traced
         values, and multiplies by `ns.Matrix` objects that are made outside.
-
-    Returns
-    -------
-    Network
-        For `ns.program`, `ns.kernel` and `ns.simulate`.
 
     Raises
     ------
@@ -184,7 +175,7 @@ def network(fn: Callable[..., Any]) -> Network:
 
 
 def program(net: Network, *inputs: object) -> Program:
-    """Read a network as a Netsor program.
+    """Read a network as a Netsor program, type checked.
 
     Parameters
     ----------
@@ -192,11 +183,6 @@ def program(net: Network, *inputs: object) -> Program:
         A network.
     *inputs
         One input, or several for a joint program: arrays, or tuples of arrays.
-
-    Returns
-    -------
-    Program
-        The program, type checked.
 
     Raises
     ------
@@ -218,13 +204,9 @@ def program(net: Network, *inputs: object) -> Program:
 def write_program(
     net: Network, trace: Trace, outputs: list[Readout], x: object, finite: bool = False
 ) -> tuple[Program, list[int], dict[str, Matrix | Vector], Tangent | None]:
-    """Write the program of a network that has been read.
+    """Write the program of a network that has been read, with first input x; its tangent may be a finite one.
 
-    x       the first input
-    finite  whether the tangent of the program is that at finite width
-
-    Returns the program, the number of Output statements of each output, the parameters by name, and for a
-    tangent network the relation to its network's program.
+    Returns what `emit` does, and for a tangent network the relation to its network's program.
     """
     # Names must be fixed before the program is written: traces may use parameters that the code hides.
     net.remember(trace)
@@ -266,10 +248,115 @@ def check_network(net: Any) -> None:
         ) from None
 
 
-def _unique(names: dict[Any, str]) -> dict[Any, str]:
-    """Rename parameters with equal names to `W`, `W_2`, ..."""
-    taken: set[str] = set()
-    for parameter, name in names.items():
-        names[parameter] = unused_name(name, taken)
-        taken.add(names[parameter])
-    return names
+# Reading
+
+
+def read_network(net: Network, trace: Trace, x: object, name: str) -> list[Readout]:
+    """Return the outputs of a network on an input.
+
+    The first input of each shape is read twice: a network that draws random numbers or counts its calls has
+    no program.
+    """
+    first, generators_before = len(trace.nodes), _random_states(net)
+    readouts, shape = _run(net, trace, x, name)
+    if shape not in net.repeatable:
+        again = Trace(spots=False)  # errors point at the first reading
+        try:
+            _run(net, again, x, name)
+        except NetsorError:
+            raise
+        except Exception as error:  # the first reading succeeded, so the network has changed
+            raise _changing(net) from error
+        _check_same(net, trace, again, first, draws=_random_states(net) != generators_before)
+        net.repeatable.add(shape)
+    if _random_states(net) != generators_before:
+        raise _changing(net)
+    return readouts
+
+
+def _run(net: Network, trace: Trace, x: object, name: str) -> tuple[list[Readout], Any]:
+    """Trace the network on x; return the outputs and the shape of the input."""
+    traced = trace.input(x, name)
+    with trace.active():
+        readouts = _readouts(net, net.fn(traced))
+    if not readouts:
+        raise _no_output(net, ())
+    return readouts, _shape(traced)
+
+
+def _shape(traced: Any) -> Any:
+    return tuple(map(_shape, traced)) if isinstance(traced, tuple) else traced.index
+
+
+def _random_states(net: Network) -> list[bytes]:
+    """The states of all random number generators that a network can reach, the global ones included."""
+    generators = [generator for _, generator in reachable(net.fn, GENERATORS)]
+    return [*map(pickle.dumps, (random.getstate(), np.random.get_state(legacy=False), *generators))]
+
+
+def _changing(net: Network, place: Place | None = None) -> NetsorError:
+    return fail(
+        f"the network `{net.name}` computes something else when it is read again",
+        "It draws random numbers, or depends on a global that it changes itself. A program is straight-line, "
+        "and all that is random in it are its ns.Matrix and ns.Vector: make everything else before, once.",
+        place=place,
+    )
+
+
+def _check_same(net: Network, trace: Trace, again: Trace, first: int, *, draws: bool) -> None:
+    """Raise an error at the first node in which two readings of a network differ.
+
+    If the network `draws` random numbers, a parameter that only one reading uses need not be a new one.
+    """
+    here, there = trace.signature(first), again.signature()
+    different = next((i for i, (a, b) in enumerate(zip(here, there, strict=False)) if a != b), None)
+    if different is None and len(here) == len(there):
+        return
+    nodes = [node for node in trace.nodes[first:] if not isinstance(node, Leaf)]
+    node = nodes[min(len(here), len(there)) - 1 if different is None else different]
+    temporary = [] if draws else [p for p in trace.parameters if p not in again.parameters]
+    if not temporary:
+        raise _changing(net, node.place)
+    raise fail(
+        f"a {type(temporary[0]).__name__} is made inside the network `{net.name}`",
+        "Sharing is object identity: a network that makes its parameters anew whenever it is read has other "
+        "weights for each input. Make matrices, vectors and layers outside the function, once.",
+        place=node.place,
+    )
+
+
+def _readouts(net: Network, returned: object) -> list[Readout]:
+    """Flatten the returned outputs, which may be in nested tuples and lists."""
+    if isinstance(returned, tuple | list):
+        return [out for part in returned for out in _readouts(net, part)]
+    if isinstance(returned, Readout):
+        return [returned]
+    raise _no_output(net, returned)
+
+
+def _no_output(net: Network, returned: object) -> NetsorError:
+    """The error about a network that does not return readouts; it points at the returned value."""
+    what, place = a_type(returned), _last_line(net.fn)
+    if isinstance(returned, str | int | float | None):
+        what = repr(returned)[:60]
+    elif isinstance(returned, dict | list | tuple | set):
+        what = f"{what} of {len(returned)}" if returned else "nothing"
+    elif isinstance(returned, Node):
+        what = {"K": "data", "C": "a C-var", "G": "a G-var", "H": "an H-var"}[returned.kind]
+        place = place if returned.kind == "K" else returned.place or place
+    return fail(
+        f"the network `{net.name}` returns {what}, not an output",
+        "Rule Output: an output is a readout of a vector, `return v @ h` with `v = ns.Matrix(1.0, rows=1)`. "
+        "Several are returned as a tuple or a list.",
+        place=place,
+    )
+
+
+def _last_line(fn: Callable[..., Any]) -> Place | None:
+    """The last line of a function, which usually is its return statement."""
+    code = getattr(fn, "__code__", None)
+    lines = [line for _, _, line in code.co_lines() if line is not None] if code else []
+    if code is None or not lines:
+        return None
+    place = Spot(code, max(lines), 0, code.co_filename).place()
+    return replace(place, start=len(place.text) - len(place.text.lstrip()), end=len(place.text))

@@ -15,9 +15,7 @@ from netsor.lang.program_html import drawing_of
 
 def network_html(net: Network) -> str:
     """Return the HTML of a network."""
-    rows = [
-        (f"<code>{escape(name)}</code>", kind, var, shape) for name, kind, var, shape in parameter_rows(net)
-    ]
+    rows = [(f"<code>{escape(name)}</code>", *facts) for name, *facts in parameter_rows(net)]
     parts = [table(("parameter", "", "variance", "shape"), rows)] if rows else []
     source = source_of(net)
     if source:

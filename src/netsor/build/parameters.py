@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import operator
 import re
+from collections.abc import Iterable
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from netsor import arguments
+from netsor.arguments import is_integer
 from netsor.build.graph_nodes import Node
 from netsor.build.readouts import Outputs, Readout
 from netsor.build.source_lines import fail
@@ -53,30 +54,25 @@ def _name(name: object, what: str) -> Any:
 
 def _index(index: Any) -> tuple[int, ...]:
     """Check the index shape of a block: positive integers."""
-    try:
-        sizes = tuple(operator.index(size) for size in index)
-    except TypeError:
-        sizes = (0,)
-    if any(size < 1 for size in sizes) or isinstance(index, str | bytes):
+    sizes = tuple(index) if isinstance(index, Iterable) and not isinstance(index, str | bytes) else (0,)
+    if not all(is_integer(size, 1) for size in sizes):
         raise fail(f"index={index!r:.60}", "The shape of a block is a tuple of integers >= 1: index=(3, 3).")
     if prod(sizes) > MOST_MEMBERS:
         raise fail(f"index={index!r:.60}", TOO_LARGE)
-    return sizes
+    return tuple(map(int, sizes))
 
 
 def _rows(rows: Any) -> int | str | None:
     if rows is None or isinstance(rows, str):
         return _name(rows, "rows")
-    whole = hasattr(rows, "__index__") and not isinstance(rows, bool | np.ndarray)
-    count = operator.index(rows) if whole else 0
-    if count < 1:
-        raise fail(
-            f"a Matrix with rows={rows!r:.60}",
-            "A readout has an integer number >= 1 of rows; a hidden layer has rows=None, or a string that "
-            "names its width.",
-            DataError,
-        )
-    return count
+    if is_integer(rows, 1):
+        return int(rows)
+    raise fail(
+        f"a Matrix with rows={rows!r:.60}",
+        "A readout has an integer number >= 1 of rows; a hidden layer has rows=None, or a string that names "
+        "its width.",
+        DataError,
+    )
 
 
 def _law(value: object) -> np.ndarray:
@@ -100,7 +96,7 @@ def _law(value: object) -> np.ndarray:
     return array
 
 
-class Matrix:
+class Matrix(Operators):
     """An A-var: iid entries N(0, var / fan_in), used as `W @ h`.
 
     Sharing is object identity: a Matrix that is used twice is one matrix.
@@ -170,17 +166,11 @@ class Matrix:
             "Rule MatMul: a matrix acts on a vector, `W @ h`; functions act on vectors, `ns.relu(W @ h)`.",
         )
 
-    def __add__(self, other: object) -> Any:
+    def operate(self, op: Op, *operands: object) -> Any:
         raise fail(
             "a Matrix cannot be added or scaled",
             "Rule MatMul: a matrix acts on a vector, `W @ h`. Its scale is its variance, `ns.Matrix(var)`.",
         )
-
-    __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __add__
-    __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __add__
-
-    def __neg__(self) -> Any:
-        return self + 0
 
     @property
     def T(self) -> Any:
@@ -204,10 +194,8 @@ class Vector(Operators):
         The shape of a block of vectors, which are independent if `var` is a number.
     width
         The name of its width; by default it is inferred.
-    name
-        Its name in programs; by default that of the variable.
-    rate
-        The learning rate, for the tangent kernel; 0 is frozen.
+    name, rate
+        As for `Matrix`.
     each
         Whether to draw it anew for each input, as noise, which is not trained.
 
@@ -232,19 +220,16 @@ class Vector(Operators):
     ) -> None:
         self.each = bool(each)
         cov, self.mean, self.rate = _law(var), _law(mean), check_rate(rate, "a Vector")
-        if cov.ndim == 0:
-            self.var: Any = _variance(var, "Vector")
-            self.index = _index(index) if index is not None else self.mean.shape
-        else:
-            if cov.ndim != 2 or cov.shape[0] != cov.shape[1]:
-                raise fail(
-                    f"a covariance of shape {cov.shape}",
-                    "Rule Input: a covariance matrix is square, with a row for each member of the block. "
-                    "Independent members with variances a and b have covariance [[a, 0], [0, b]].",
-                    DataError,
-                )
-            self.var = cov
-            self.index = _index(index) if index is not None else (len(cov),)
+        if cov.ndim and (cov.ndim != 2 or cov.shape[0] != cov.shape[1]):
+            raise fail(
+                f"a covariance of shape {cov.shape}",
+                "Rule Input: a covariance matrix is square, with a row for each member of the block. "
+                "Independent members with variances a and b have covariance [[a, 0], [0, b]].",
+                DataError,
+            )
+        self.var: Any = cov if cov.ndim else _variance(var, "Vector")
+        shape = cov.shape[:1] if cov.ndim else self.mean.shape
+        self.index = shape if index is None else _index(index)
         self.width, self.name = _name(width, "width"), _name(name, "name")
 
     def __repr__(self) -> str:

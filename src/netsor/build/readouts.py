@@ -17,15 +17,11 @@ from netsor.lang.types import Index
 
 @dataclass(eq=False, repr=False, slots=True)
 class Readout(Node):
-    """Output scalars: sum of v.h / sqrt(n) over terms, plus `shift`. They allow linear combinations only.
-
-    terms          (readout v: a Matrix, or a Vector for a bias; vectors h; number of aligned axes)
-    readout_index  the readout's own index axes, which come first
-    """
+    """Output scalars: sum of v.h / sqrt(n) over terms, plus `shift`. They allow linear combinations only."""
 
     is_output: ClassVar[bool] = True
-    terms: tuple[tuple[Any, Node, int], ...]
-    readout_index: Index = ()
+    terms: tuple[tuple[Any, Node, int], ...]  # (Matrix v, or Vector for a bias; h; number of aligned axes)
+    readout_index: Index = ()  # the readout's own index axes, which come first
     shift: float = 0.0
 
     def operate(self, op: Op, *operands: Any) -> Any:

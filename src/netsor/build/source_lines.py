@@ -59,7 +59,9 @@ def _is_ours(frame: FrameType) -> bool:
     return generated or file.startswith(PACKAGE) or module in ("contextlib", "functools")
 
 
-def fail(what: str, remedy: str, kind: type[NetsorError] = BuildError) -> NetsorError:
-    """Create an error that points at the user's source line."""
-    spot = here()
-    return kind(what, place=spot.place() if spot else None, remedy=remedy)
+def fail(
+    what: str, remedy: str, kind: type[NetsorError] = BuildError, place: Place | None = None
+) -> NetsorError:
+    """Create an error that points at a place, by default the user's source line."""
+    spot = None if place else here()
+    return kind(what, place=spot.place() if spot else place, remedy=remedy)

@@ -19,8 +19,7 @@ from netsor.lang.tangent import tangent as tangent_of
 class TangentNetwork(Network):
     """The derivative of `net` along a random direction of its parameters; made by `ns.tangent`.
 
-    rates    learning rates of its parameters
-    coarser  whether to double the step of finite differences, which replace unknown derivatives
+    If `coarser`, finite differences, which replace unknown derivatives, have twice the step.
     """
 
     def __init__(self, net: Network, rates: Rates, coarser: bool = False) -> None:
@@ -68,11 +67,6 @@ def tangent(net: Network, rates: GivenRates = None) -> TangentNetwork:
     rates
         Learning rates by parameter name ({"W1": 0.0} freezes W1), or a convention of what a parameter is:
         "ntk", "unit" or ("standard", width); see `netsor.lang.learning_rates`.
-
-    Returns
-    -------
-    TangentNetwork
-        For `ns.program`, `ns.kernel` and `ns.simulate`.
 
     Raises
     ------

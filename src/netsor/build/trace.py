@@ -1,7 +1,4 @@
-"""Tracing: run a Python network on symbolic values and record a graph of nodes.
-
-`graph_to_program` turns the graph into a program.
-"""
+"""Tracing: run a Python network on symbolic values and record a graph of nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ import numpy as np
 from netsor import arguments
 from netsor.arguments import a_type
 from netsor.build.dependencies import state_of
-from netsor.build.graph_nodes import Data, Embedded, Flat, Leaf, MatrixProduct, Node, Width
+from netsor.build.graph_nodes import Data, Flat, Leaf, MatrixProduct, Node, Width
 from netsor.build.parameters import Matrix, Vector
 from netsor.build.readouts import Readout
 from netsor.build.source_lines import fail
@@ -29,6 +26,7 @@ from netsor.errors import DataError
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, Ref, refs
+from netsor.lang.functions import named
 from netsor.lang.ops import Op
 from netsor.lang.types import Index
 
@@ -98,10 +96,7 @@ class Trace:
         vars(self).update(vars(before.copy()))
 
     def signature(self, first: int = 0) -> list[tuple[Any, ...]]:
-        """Describe what each node from number `first` on computes, without names.
-
-        Two readings of one network on one input have equal signatures.
-        """
+        """Describe, without names, what each node from number `first` on computes: equal in every reading."""
         # A Leaf appears at the first use of its Vector in any reading, so it must not count.
         numbers: dict[Any, Any] = {leaf: leaf.vector for leaf in self.leaves.values()}
         constants = ((name, array) for name, array in self.data.items() if name.startswith("k"))
@@ -178,23 +173,21 @@ class Trace:
         return Data(self, "K", self.data[name].shape, None, Ref(name))
 
     def user_function(
-        self, fn: Callable[..., Any], derivatives: tuple[Callable[..., Any], ...], takes: tuple[int, int, int]
-    ) -> UserFunction:
-        """Return one object for all equal functions of the user.
-
-        A lambda inside a network is a new object at every reading; its state (see `dependencies`) is not.
-        """
+        self,
+        fn: Callable[..., Any],
+        derivatives: tuple[Callable[..., Any], ...],
+        takes: tuple[int, int, int],
+        label: str,
+    ) -> tuple[UserFunction, str]:
+        """Return one object and name for all equal functions: a lambda is anew at every reading."""
         key = state_of(fn, *derivatives), len(derivatives), takes
         if key not in self.users:
             along = (0, 0, 2) if takes[2] else takes
             self.users[key] = UserFunction(fn, tuple(UserFunction(d, (), along) for d in derivatives), takes)
-        return self.users[key]
-
-    def function_name(self, fn: Callable, label: str, reserved: set[str]) -> str:
-        """Choose a name for a user's function that is unique in the program."""
-        if fn not in self.functions:
-            self.functions[fn] = unused_name(label, {*reserved, *self.functions.values()})
-        return self.functions[fn]
+        function = self.users[key]
+        if function not in self.functions:
+            self.functions[function] = unused_name(label, {*named(), *self.functions.values()})
+        return function, self.functions[function]
 
     def require(self, node: Node, check: Callable[[np.ndarray], None]) -> None:
         """Check data now, and record the check for the other inputs that will share these statements."""
@@ -309,7 +302,7 @@ class Trace:
         use = self.use(matrix, x.index[-1])
         self.check_aligned(aligned, matrix.index, x.index[:-1])
         index = matrix.index + x.index[aligned:-1]
-        return Embedded(self, "G", index, use.rows, matrix, x.expr, aligned)
+        return MatrixProduct(self, "G", index, use.rows, matrix, x, aligned)
 
     def check_aligned(self, aligned: int, index: Index, other: Index) -> None:
         """Check that the first `aligned` axes of two index shapes exist and have equal lengths."""
@@ -355,11 +348,9 @@ def numbers(x: object, what: str) -> np.ndarray:
     """Convert data to a read-only float64 array of finite numbers."""
     try:
         array = arguments.array(what, x) if hasattr(x, "requires_grad") else np.asarray(x)
-        if array.dtype.kind == "O":
-            real = all(isinstance(v, Real | np.bool_) for v in array.ravel())
-        else:
-            real = array.dtype.kind in "biuf"
-        if x is None or not real or isinstance(x, Matrix | Vector) or _is_masked(x):
+        objects = array.ravel() if array.dtype.kind == "O" else ()
+        real = array.dtype.kind in "biufO" and all(isinstance(v, Real | np.bool_) for v in objects)
+        if not real or _is_masked(x):
             raise TypeError
         values = np.array(array, float)
     except (TypeError, ValueError, OverflowError, RuntimeError):

@@ -1,7 +1,6 @@
 """Functions of the user: wrap them, test that they act coordinatewise, and recognise equal ones.
 
-A function acts coordinatewise if it returns the same numbers for a part of an array, for arrays of other
-shapes and sizes, and in repeated calls. Two functions are equal if all objects that they reach are equal
+Two functions are equal if all objects that they reach are equal
 (`build.dependencies`), and their values at fixed points are equal bit for bit. The values catch dependencies
 that are invisible from Python.
 """
@@ -9,8 +8,11 @@ that are invisible from Python.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
+import pickle
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -18,9 +20,8 @@ import numpy as np
 
 from netsor.arguments import a_type
 from netsor.build.dependencies import content_of, state_of
-from netsor.build.pickling import portable
 from netsor.build.source_lines import fail
-from netsor.errors import FunctionError
+from netsor.errors import BuildError, FunctionError
 from netsor.lang.numerical_derivatives import DirectionalDerivative, PartialDerivative
 
 REMEDY = (
@@ -38,7 +39,6 @@ class UserFunction:
 
     derivatives  the user's derivatives by each argument, if given
     takes        (number of vectors, number of parameters, number of blocks whose members it mixes)
-    values       a digest of its values at fixed points, at creation
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class UserFunction:
     ) -> None:
         self.fn, self.derivatives, self.takes = fn, derivatives, takes
         self.__name__ = getattr(fn, "__name__", type(fn).__name__)
-        self.values = self._values()
+        self.values = self._values()  # a digest of those at fixed points, at creation
         self.key = state_of(fn), self.values, takes, tuple(d.key for d in derivatives)
         self._hash = hash(self.key)
 
@@ -77,8 +77,20 @@ class UserFunction:
     def __hash__(self) -> int:
         return self._hash
 
-    def __reduce__(self):
-        return _unpickled, (portable(self.fn), self.derivatives, self.takes, self.values)
+    def __getstate__(self):
+        return portable(self.fn), self.derivatives, self.takes, self.values
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        """Restore a function from another process, and check that it returns the same values here."""
+        *arguments, values = state
+        self.__init__(*arguments)
+        if self.values != values:
+            raise FunctionError(
+                f"`{self.__name__}` gives other values here than where it was pickled",
+                remedy="A global or an object that it reads differs, or its library rounds otherwise. Pass "
+                "such values as arguments (functools.partial), or let its module travel, too: "
+                "cloudpickle.register_pickle_by_value(module).",
+            )
 
     def __repr__(self) -> str:
         return f"<function {self.__name__}>"
@@ -124,19 +136,33 @@ class UserFunction:
         return {"code": code, "values": [self.values, *(d.values for d in self.derivatives)]}
 
 
-def _unpickled(
-    fn: Callable[..., Any], derivatives: tuple[UserFunction, ...], takes: tuple[int, int, int], values: str
-) -> UserFunction:
-    """Restore a function from another process, and check that it returns the same values here."""
-    function = UserFunction(fn, derivatives, takes)
-    if function.values != values:
-        raise FunctionError(
-            f"`{function.__name__}` gives other values here than where it was pickled",
-            remedy="A global or an object that it reads differs, or its library rounds otherwise. Pass such "
-            "values as arguments (functools.partial), or let its module travel, too: "
-            "cloudpickle.register_pickle_by_value(module).",
-        )
-    return function
+def portable(value: object) -> Any:
+    """Wrap functions and their parameters so that pickle can store them, by name where it can, else by value.
+
+    Objects that functions stored by value share stay shared among themselves.
+    """
+    try:
+        pickle.dumps(value)
+    except (AttributeError, TypeError, pickle.PicklingError):
+        return _ByValue(value)
+    return value
+
+
+@dataclass(frozen=True)
+class _ByValue:
+    """A value that cloudpickle stores; loading returns the value itself."""
+
+    value: Any
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if not importlib.util.find_spec("cloudpickle"):
+            raise BuildError(
+                "a lambda or a function inside another one cannot be pickled by name",
+                remedy='Define it in a module, or install cloudpickle: pip install "netsor[scale]".',
+            )
+        import cloudpickle
+
+        return pickle.loads, (cloudpickle.dumps(self.value),)
 
 
 @cache
@@ -157,12 +183,12 @@ _OUTCOMES: dict[Any, bool] = {}  # of the last 1024 tests; equal functions are t
 
 
 def probe(fn: UserFunction, label: str) -> bool:
-    """Raise a FunctionError unless a function acts coordinatewise and its derivatives are its derivatives.
+    """Test that a function acts coordinatewise, and its derivatives.
 
-    Returns whether a function that mixes members (the first axis) removes their axis.
+    Return whether a function that mixes members (the first axis) removes their axis.
     """
     code = content_of(fn.fn, *(d.fn for d in fn.derivatives), texts=True)
-    key = code, fn.likeness, fn.takes, label
+    key = code, fn.likeness, fn.takes
     if key not in _OUTCOMES:
         removes = _check_coordinatewise(fn, label)
         _check_derivatives(fn, label)

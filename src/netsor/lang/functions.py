@@ -20,6 +20,11 @@ from netsor.lang.facts import UNKNOWN, Facts, Growth, facts_of_pieces, smooth
 from netsor.lang.ops import Function, IndexMap, Mixing, Op
 from netsor.lang.piecewise_polynomials import PiecewisePolynomial
 
+# Without abs: `from netsor import *` must not replace that of Python.
+__all__ = ["cos", "elu", "erf", "erf_gate", "exp", "gaussian", "gelu", "hard_tanh", "identity", "leaky_relu"]
+__all__ += ["log", "maximum", "minimum", "piecewise", "polynomial", "relu", "sigmoid", "sign", "silu", "sin"]
+__all__ += ["softplus", "sqrt", "step", "tanh"]
+
 FUNCTIONS: dict[str, Function] = {}
 SQRT_PI = math.sqrt(math.pi)
 

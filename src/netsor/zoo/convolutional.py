@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from netsor.build import (
-    Conv2d,
-    GraphConv,
-    Matrix,
-    Network,
-    flatten,
-    global_mean_pool,
-    max_pool,
-    mean_pool,
-    relu,
-)
+import netsor.build as ns
+from netsor.build import Matrix, Network, relu
 from netsor.build.layers.dense import choice
 from netsor.build.layers.recurrent import Activation, check_functions
 from netsor.build.source_lines import fail
@@ -44,23 +35,19 @@ def cnn(
     ----------
     depth, phi, var_w, var_b, var_v
         As for `mlp`, with filters for weights.
-    kernel
-        Height and width of the filters; one number for squares.
-    padding
-        "same", "valid" or a number of pixels.
+    kernel, padding, stride, dilation
+        As for `ns.Conv2d`, for all convolutions.
     readout
         "gap": global average pooling. "flatten": a readout vector for each pixel.
     pool
         A 2 x 2 pooling between layers: "max", "mean" or None.
-    stride, dilation
-        Of all convolutions.
     """
     check_functions(phi=phi)
     choice(readout, ("gap", "flatten"), "readout")
     choice(pool, ("max", "mean", None), "pool")
     variances = zip(per_layer(var_w, depth, "var_w"), per_layer(var_b, depth, "var_b"), strict=True)
     convolutions = [
-        Conv2d(kernel, stride, dilation, padding, var_w=w, var_b=b, name=str(layer))
+        ns.Conv2d(kernel, stride, dilation, padding, var_w=w, var_b=b, name=str(layer))
         for layer, (w, b) in enumerate(variances, 1)
     ]
     v = Matrix(var_v, rows=1, name="v")
@@ -72,9 +59,9 @@ def _cnn(convolutions, v, phi, readout, pool, image):
     x = phi(convolutions[0](image))
     for convolution in convolutions[1:]:
         if pool is not None:
-            x = max_pool(x) if pool == "max" else mean_pool(x)
+            x = ns.max_pool(x) if pool == "max" else ns.mean_pool(x)
         x = phi(convolution(x))
-    return v @ (global_mean_pool(x) if readout == "gap" else flatten(x))
+    return v @ (ns.global_mean_pool(x) if readout == "gap" else ns.flatten(x))
 
 
 def graph_conv(
@@ -99,7 +86,7 @@ def graph_conv(
     check_functions(phi=phi)
     choice(readout, ("node", "mean"), "readout")
     variances = zip(per_layer(var_w, depth, "var_w"), per_layer(var_b, depth, "var_b"), strict=True)
-    layers = [GraphConv(w, b, name=str(layer)) for layer, (w, b) in enumerate(variances, 1)]
+    layers = [ns.GraphConv(w, b, name=str(layer)) for layer, (w, b) in enumerate(variances, 1)]
     v = Matrix(var_v, rows=1, name="v")
     return Network(partial(_graph_conv, layers, v, phi, readout), "graph_conv")
 

@@ -38,8 +38,7 @@ def per_layer(value: Var, depth: int, what: str) -> list[float]:
 
 def matrices(var: Var, depth: int, name: str = "W") -> list[Matrix]:
     """Return the matrices W1, W2, ..."""
-    values = per_layer(var, depth, f"var_{name.lower()}")
-    return [Matrix(v, name=f"{name}{i}") for i, v in enumerate(values, 1)]
+    return [Matrix(v, name=f"{name}{i}") for i, v in enumerate(per_layer(var, depth, "var_w"), 1)]
 
 
 def biases(var: Var, depth: int, name: str = "b") -> list[Vector | int]:

@@ -4,19 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from netsor.build import (
-    GRUCell,
-    LSTMCell,
-    Matrix,
-    Network,
-    RNNCell,
-    Vector,
-    erf,
-    erf_gate,
-    sigmoid,
-    stack,
-    tanh,
-)
+import netsor.build as ns
+from netsor.build import Matrix, Network, Vector, erf, erf_gate, sigmoid, tanh
 from netsor.build.layers.dense import scaled
 from netsor.build.layers.recurrent import Activation, PerGate
 from netsor.zoo.per_layer import check_input
@@ -33,7 +22,7 @@ def simple_rnn(
         As for `gru`, with one number each.
     """
     v = Matrix(var_v, rows=1, name="v")
-    return Network(partial(_over_tokens, RNNCell(phi, var_w, var_u, var_b), 0, v), "simple_rnn")
+    return Network(partial(_over_tokens, ns.RNNCell(phi, var_w, var_u, var_b), 0, v), "simple_rnn")
 
 
 def gru(
@@ -52,16 +41,14 @@ def gru(
 
     Parameters
     ----------
-    phi, gate
-        The nonlinearities of the candidate state and of the gates.
-    var_w, var_u, var_b, mean_b
-        n Var(W_ij), m Var(U_ij), variances and means of b: one number, or one per gate in the order z, r, h.
+    phi, gate, var_w, var_u, var_b, mean_b
+        As for `ns.GRUCell`, with the gates in the order z, r, h.
     var_v
         n Var(v_i) of the readout.
     var_h0
         Variance of the random initial state; with 0 the initial state is 0.
     """
-    cell = GRUCell(phi, gate, var_w, var_u, var_b, mean_b)
+    cell = ns.GRUCell(phi, gate, var_w, var_u, var_b, mean_b)
     # A Vector of variance 0 would be a valid program, too, but with a needless input.
     h0 = Vector(var_h0, name="h0") if scaled(var_h0, 1, "var_h0") else 0
     return Network(partial(_over_tokens, cell, h0, Matrix(var_v, rows=1, name="v")), "gru")
@@ -82,12 +69,10 @@ def lstm(
 
     Parameters
     ----------
-    phi, gate
-        The nonlinearities of g_t and c_t, and of the gates i_t, f_t and o_t.
-    var_w, var_u, var_b, var_v, mean_b
-        As for `gru`; the gates are in the order i, f, g, o.
+    phi, gate, var_w, var_u, var_b, var_v, mean_b
+        As for `gru`, with phi for g_t and c_t, and the gates in the order i, f, g, o.
     """
-    cell = LSTMCell(phi, gate, var_w, var_u, var_b, mean_b)
+    cell = ns.LSTMCell(phi, gate, var_w, var_u, var_b, mean_b)
     return Network(partial(_over_tokens, cell, (0, 0), Matrix(var_v, rows=1, name="v")), "lstm")
 
 
@@ -97,4 +82,4 @@ def _over_tokens(cell, state, v, tokens):
     for token in tokens:
         state = cell(state, token)
         hidden.append(state[0] if isinstance(state, tuple) else state)  # an LSTM's state is a pair (h, c)
-    return v @ stack(hidden)
+    return v @ ns.stack(hidden)

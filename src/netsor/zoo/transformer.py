@@ -31,22 +31,14 @@ def transformer(
 
     Parameters
     ----------
-    depth
-        Number of layers.
-    heads
-        Number of attention heads.
-    causal
-        Whether token i attends to the tokens up to i only.
-    tied
-        Whether keys, queries and values are one projection k.
+    depth, phi, var_v
+        As for `mlp`, where a layer is as above.
+    heads, causal, tied
+        As for `ns.Attention`.
     skip
         "paper": skip_i = W1 h_i. "identity": skip_i = h_i.
     var_u, var_w, var_b
         Variances of the attention's matrices, of W1 and W2, and of b1 and b2: one number, or one per layer.
-    var_v
-        n Var(v_i) of the readout.
-    phi
-        The nonlinearity.
     """
     check_functions(phi=phi)
     choice(skip, ("paper", "identity"), "skip")

@@ -1,7 +1,4 @@
-"""Attention: logits are Moments q.k/n, their softmax are C-vars, and the values are summed with them.
-
-With infinitely many heads, logits q.k/sqrt(n) stay random. The heads are then the width: see `Attention`.
-"""
+"""Attention: logits are Moments q.k/n, their softmax are C-vars, and the values are summed with them."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ def attention(
     scale: str | float = "1/n",
     weights: Weights = "softmax",
 ) -> Node:
-    """Compute `sum_j softmax_j(q_i . k_j / n) v_j` over the last index axis.
+    """Compute `sum_j softmax_j(q_i . k_j / n) v_j` over the last index axis: a block (..., queries).
 
     Leading axes, such as heads, are batch axes.
 
@@ -48,11 +45,6 @@ def attention(
         "1/n", or a number that multiplies q.k/n.
     weights
         "softmax", "identity" (the logits themselves), or a function of the logits such as `ns.relu`.
-
-    Returns
-    -------
-    Node
-        A block of index shape (..., queries).
     """
     q, k, v = as_node(q), as_node(k), as_node(v)
     if isinstance(scale, str) and scale != "1/n":
@@ -186,17 +178,13 @@ class Attention:
         return self.O.times(out, aligned=1).sum(axis=0) if self.O.index else self.O @ out
 
     def _many_heads(self, M: Matrix, q: Node, k: Node, v: Node, mask: object) -> Node:
-        """sum_j weight(L_ij) v_j, with L_ij = M (q_i k_j).
-
-        Identity weights enter only through E[L L'], so q_i k_j may replace L_ij: q_i sum_j k_j v_j.
-        """
+        """sum_j weight(L_ij) v_j, with L_ij = M (q_i k_j)."""
         mask = _seen(self.causal, mask, q, k)
         scale = 1.0 if isinstance(self.scale, str) else number("scale", self.scale)
-        if self.weights == "identity":
+        if self.weights == "identity":  # only E[L L'] counts, so q_i k_j may replace L_ij: q_i sum_j k_j v_j
             both: Any = k * v
-            if mask is None:
-                return apply(mul, scale * q, both.sum(len(both.index) - 1)[..., None])
-            return apply(mul, scale * q, contract(mask, both))
+            summed = both.sum(len(both.index) - 1)[..., None] if mask is None else contract(mask, both)
+            return apply(mul, scale * q, summed)
         logits: Any = scale * (M @ (q[..., :, None] * k[..., None, :]))
         scores = _scores(self.weights, logits, mask)
         return (scores * v[..., None, :]).sum(len(scores.index) - 1)

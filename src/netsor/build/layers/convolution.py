@@ -54,10 +54,8 @@ class _Convolution:
     def _padding(self, padding: object) -> str | tuple[int, ...]:
         if isinstance(padding, str) and padding in ("same", "valid", *AROUND):
             return padding
-        values = integers(padding)
-        if values is not None and not isinstance(padding, list | tuple):
-            values = values * self.dims
-        if values is None or len(values) != self.dims or min(values) < 0:
+        values = integers(padding, self.dims)
+        if values is None or min(values) < 0:
             raise fail(
                 f"padding={padding!r}",
                 'Choose "same" (zeros around the block), "valid" (only windows that fit), "circular" '
@@ -67,11 +65,10 @@ class _Convolution:
 
     def __call__(self, x: object) -> Node:
         x = as_node(x)
-        positions = x.index[: len(x.index) - x.channels]
-        if len(positions) < self.dims:
+        if len(x.positions) < self.dims:
             axes = ", ".join(("depth", "height", "width")[-self.dims :]) if self.dims > 1 else "length"
             raise fail(
-                f"a {self.dims}-dimensional convolution meets positions of shape {positions}",
+                f"a {self.dims}-dimensional convolution meets positions of shape {x.positions}",
                 f"Data have shape (..., {axes}, channels); "
                 f"a block has at least {self.dims} index {'axes' if self.dims > 1 else 'axis'}.",
             )
@@ -85,17 +82,13 @@ class _Convolution:
         return on_last_axes(x, self.dims, lambda x: self._on_first_axes(x, padding)) + self.b
 
     def _on_first_axes(self, x: Node, padding: Any) -> Node:
-        if self.local is not None or self.depthwise:
-            return self._by_members(x, padding)
+        steps = {"stride": self.stride, "dilation": self.dilation, "padding": padding}
         if self.transposed:
-            return apply(window, self.W @ self._spread(x), dims=self.dims, padding="valid", **self._steps(1))
-        return apply(window, self.W @ x, dims=self.dims, padding=padding, **self._steps(self.stride))
-
-    def _steps(self, stride: object) -> dict[str, Any]:
-        """Stride and dilation as options, unless they are 1."""
-        ones = (1,) * self.dims
-        steps = {"stride": ones if stride == 1 else stride, "dilation": self.dilation}
-        return {name: value for name, value in steps.items() if value != ones}
+            x, steps = self._spread(x), {"dilation": self.dilation, "padding": "valid"}
+        steps = {name: value for name, value in steps.items() if value != (1,) * self.dims}
+        if self.local is not None or self.depthwise:
+            return self._by_members(apply(windows, x, kernel=self.kernel, **steps))
+        return apply(window, self.W @ x, dims=self.dims, **steps)
 
     def _spread(self, x: Node) -> Node:
         """Insert stride - 1 zeros between neighbours of x, and pad it with the zeros that the outputs read.
@@ -127,20 +120,18 @@ class _Convolution:
             return x
         return apply(mul, exists.reshape(*exists.shape, *(1,) * (len(x.index) - self.dims)).astype(float), x)
 
-    def _by_members(self, x: Node, padding: Any) -> Node:
-        """Gather the members of all windows as leading axes, multiply each, and sum over them.
+    def _by_members(self, x: Node) -> Node:
+        """Multiply each member of the windows, whose positions in a window are the first axes, and sum them.
 
         Local and depthwise kernels depend on more than the kernel position, so `window` does not apply.
         """
-        x = apply(windows, x, kernel=self.kernel, padding=padding, **self._steps(self.stride))
-        rank = len(x.index)
         if isinstance(self.W, Vector):
             if x.kind not in ("G", "H"):
                 raise fail(
                     "a depthwise convolution of data",
                     "It has a kernel for each of infinitely many channels: multiply data by a Matrix first.",
                 )
-            product = x * self.W[(..., *(None,) * (rank - self.dims))]
+            product = x * self.W[(..., *(None,) * (len(x.index) - self.dims))]
         else:
             outputs = x.index[self.dims : 2 * self.dims]
             if outputs != self.local:

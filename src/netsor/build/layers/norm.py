@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from netsor.build.array_functions import as_node, mean
 from netsor.build.graph_nodes import Node, apply
-from netsor.build.indexing import index_axes
 from netsor.build.layers.dense import scaled
 from netsor.build.source_lines import fail
 from netsor.lang.functions import MIXINGS, sqrt
@@ -30,8 +29,8 @@ def batchnorm(h: Node, axis: int | tuple[int, ...] = 0, eps: float = 0.0) -> Nod
             "The members of a batch are index axes: the input is a whole batch, data (B, m) with axis=0, or "
             "(B, H, W, C) with axis=(0, 1, 2).",
         )
-    options = {"eps": float(eps)} if scaled(eps, 1, "eps") else {}
-    return apply(MIXINGS["batchnorm"], h, axis=index_axes(axis, h, "batchnorm"), **options)
+    options = {"eps": number} if (number := scaled(eps, 1, "eps")) else {}
+    return apply(MIXINGS["batchnorm"], h, axis=h.axes(axis, "batchnorm"), **options)
 
 
 def layernorm(h: Node, eps: float = 0.0, *, axis: int | tuple[int, ...] = ()) -> Node:
@@ -52,7 +51,7 @@ def layernorm(h: Node, eps: float = 0.0, *, axis: int | tuple[int, ...] = ()) ->
     h = as_node(h)
     nu = _over(mean(h), axis, h)
     var = _over(mean((h - nu) ** 2), axis, h)
-    return (h - nu) / sqrt(var + float(eps) if scaled(eps, 1, "eps") else var)
+    return (h - nu) / sqrt(var + scaled(eps, 1, "eps"))
 
 
 def rmsnorm(h: Node, eps: float = 0.0, *, axis: int | tuple[int, ...] = ()) -> Node:
@@ -68,13 +67,12 @@ def rmsnorm(h: Node, eps: float = 0.0, *, axis: int | tuple[int, ...] = ()) -> N
            [0.96, 1.  ]])
     """
     h = as_node(h)
-    square = _over(mean(h**2), axis, h)
-    return h / sqrt(square + float(eps) if scaled(eps, 1, "eps") else square)
+    return h / sqrt(_over(mean(h**2), axis, h) + scaled(eps, 1, "eps"))
 
 
 def _over(moment: Node, axis: int | tuple[int, ...], h: Node) -> Node:
     """Average a moment over index axes, which remain as axes of length 1."""
-    axes = {a % len(h.index) for a in index_axes(axis, h, "layernorm")}
+    axes = {a % len(h.index) for a in h.axes(axis, "layernorm")}
     if not axes:
         return moment
     return moment.mean(tuple(axes))[tuple(None if a in axes else slice(None) for a in range(len(h.index)))]

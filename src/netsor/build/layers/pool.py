@@ -1,7 +1,4 @@
-"""Pooling over windows of the last index axes; leading axes are batch axes.
-
-Means of G-vars are LinComb statements; means of H-vars and maxima are Nonlin statements.
-"""
+"""Pooling over windows of the last index axes, and resizing; leading axes are batch axes."""
 
 from __future__ import annotations
 
@@ -10,41 +7,38 @@ from typing import Any
 
 import numpy as np
 
+from netsor.arguments import is_integer
 from netsor.build.array_functions import as_node, contract, pad
 from netsor.build.array_functions import max as max_over
 from netsor.build.graph_nodes import Node, apply
 from netsor.build.layers.dense import choice, flag
-from netsor.build.layers.spatial_axes import integers, on_last_axes, per_axis, space_of
+from netsor.build.layers.spatial_axes import on_last_axes, per_axis, space_of
 from netsor.build.source_lines import fail
 from netsor.lang.functions import mul
 from netsor.lang.index_maps import AROUND, avgpool, patches, take, window_extent
 
+__all__ = ["global_max_pool", "global_mean_pool", "max_pool", "mean_pool", "resize", "sum_pool", "upsample"]
 Sizes = int | tuple[int, ...]
 
 
 def _windows(h: Node, size: Sizes, stride: Sizes | None, padding: str | int) -> tuple[int, dict[str, Any]]:
     dims = len(size) if isinstance(size, tuple | list) else space_of(h, "pooling")
     sizes = per_axis(size, dims, "size")
-    if dims > len(h.index) - h.channels:
+    if dims > len(h.positions):
         raise fail(
             f"a {dims}-dimensional pool meets positions of shape {h.index}",
             "Pooling acts on the last index axes of a block, (..., height, width) or (..., length).",
         )
-    number = integers(padding)
-    if padding not in ("same", "valid", *AROUND) and (
-        number is None or len(number) != 1 or not 0 <= number[0] <= min(sizes) // 2
-    ):
+    if padding not in ("same", "valid", *AROUND) and not is_integer(padding, 0, min(sizes) // 2):
         raise fail(
             f"padding={padding!r}",
             'Pooling uses only windows that fit ("valid"), also those over the edge ("same"), also with the '
             'other end of the block ("circular", "wrap"), or a number of places around it, at most half the '
             "window.",
         )
-    return dims, {
-        "size": sizes,
-        "stride": sizes if stride is None else per_axis(stride, dims, "stride"),
-        "padding": padding if number is None else (number[0] or "valid"),
-    }
+    stride = sizes if stride is None else per_axis(stride, dims, "stride")
+    around = padding if isinstance(padding, str) else int(padding) or "valid"
+    return dims, {"size": sizes, "stride": stride, "padding": around}
 
 
 def mean_pool(
@@ -77,8 +71,8 @@ def mean_pool(
 
 def _beyond(h: Node, dims: int, size: tuple[int, ...], stride: tuple[int, ...], padding: str) -> list[Any]:
     """The (before, after) padding that windows need on each spatial axis."""
-    pads, rank = [], len(h.index) - h.channels
-    for n, k, s in zip(h.index[rank - dims : rank], size, stride, strict=True):
+    pads = []
+    for n, k, s in zip(h.positions[-dims:], size, stride, strict=True):
         count, left = window_extent(n, k, s, 1, padding)
         pads.append((left, max((count - 1) * s + k - left - n, 0)))
     return pads
@@ -102,16 +96,12 @@ def upsample(h: Node, size: Sizes = 2) -> Node:
     """Repeat each position `size` times along each spatial axis (nearest neighbour)."""
     h = as_node(h)
     dims = len(size) if isinstance(size, tuple | list) else space_of(h, "upsampling")
-    if dims > len(h.index) - h.channels:
+    if dims > len(h.positions):
         raise fail(
             f"size={size!r} for positions of shape {h.index}", "Give one number for each axis of space."
         )
-    first = len(h.index) - h.channels - dims
-    for axis, times in enumerate(per_axis(size, dims, "size"), first):
-        indices = tuple(i for i in range(h.index[axis]) for _ in range(times))
-        h = apply(take, h, axis=axis, indices=indices)
-    h.space = dims
-    return h
+    sizes = zip(h.positions[-dims:], per_axis(size, dims, "size"), strict=True)
+    return resize(h, tuple(n * times for n, times in sizes), "nearest")
 
 
 def resize(
@@ -145,9 +135,9 @@ def resize(
     h = as_node(h)
     if isinstance(shape, list | tuple):
         dims = len(shape)
-    dims, rank = space_of(h, "resize", dims), len(h.index) - h.channels
+    dims = space_of(h, "resize", dims)
     method = choice(method, ("linear", "nearest"), "method")
-    for axis, new in enumerate(per_axis(shape, dims, "shape"), rank - dims):
+    for axis, new in enumerate(per_axis(shape, dims, "shape"), len(h.positions) - dims):
         size = h.index[axis]
         if method == "nearest":
             indices = tuple(int((o + 0.5) * size / new) for o in range(new))
@@ -206,5 +196,4 @@ def global_max_pool(h: Node, dims: int | None = None) -> Node:
 
 
 def _last(h: Node, dims: int) -> tuple[int, ...]:
-    rank = len(h.index) - h.channels
-    return tuple(range(rank - dims, rank))
+    return tuple(range(len(h.positions)))[-dims:]

@@ -77,12 +77,8 @@ class RNNCell(_Cell):
 
     Parameters
     ----------
-    phi
-        The activation.
-    var_w, var_u, var_b, mean_b
-        Variances (times the fan-in) of W and U, variance and mean of b.
-    name
-        A suffix of the parameters' names.
+    phi, var_w, var_u, var_b, mean_b, name
+        As for `GRUCell`, with one number each.
     """
 
     gate_names = ("",)

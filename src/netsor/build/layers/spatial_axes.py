@@ -17,31 +17,25 @@ from netsor.build.source_lines import fail
 from netsor.lang.index_maps import transpose
 
 
-def integers(value: Any) -> tuple[int, ...] | None:
-    """Convert one or several integers to a tuple; return None for anything else."""
-    values = tuple(value) if isinstance(value, list | tuple | np.ndarray) else (value,)
-    return tuple(int(v) for v in values) if all(is_integer(v) for v in values) else None
+def integers(value: Any, dims: int) -> tuple[int, ...] | None:
+    """Return one integer per axis, from a number or a tuple; None for anything else."""
+    values = tuple(value) if isinstance(value, list | tuple | np.ndarray) else (value,) * dims
+    return tuple(map(int, values)) if len(values) == dims and all(map(is_integer, values)) else None
 
 
-def per_axis(value: object, dims: int, what: str, least: int = 1) -> tuple[int, ...]:
-    """Return one integer per axis, from a number or a tuple."""
-    values = integers(value)
-    if values is not None and not isinstance(value, list | tuple | np.ndarray):
-        values = values * dims
-    if values is None or len(values) != dims or any(v < least for v in values):
-        each = f"or a tuple of {dims}" if dims > 1 else "or a tuple of one"
-        raise fail(f"{what}={value!r}", f"Give an integer >= {least}, {each}, one for each axis of space.")
+def per_axis(value: object, dims: int, what: str) -> tuple[int, ...]:
+    """Return one integer >= 1 per axis, from a number or a tuple."""
+    values = integers(value, dims)
+    if not values or any(v < 1 for v in values):
+        each = f"or a tuple of {dims if dims > 1 else 'one'}, one for each axis of space."
+        raise fail(f"{what}={value!r}", f"Give an integer >= 1, {each}")
     return values
 
 
 def space_of(h: Node, what: str, dims: int | None = None) -> int:
-    """Return the number of spatial axes of h.
-
-    It is `dims` if given, else that of the convolution that produced h, else 2 (height and width), or 1 if h
-    has one axis.
-    """
-    rank = len(h.index) - h.channels
-    if dims is not None and (integers(dims) is None or not 1 <= dims <= rank):
+    """Return the number of spatial axes: `dims`, else as after a convolution, else 2 or the only one."""
+    rank = len(h.positions)
+    if dims is not None and not is_integer(dims, 1, rank):
         raise fail(f"dims={dims!r}", f"Give the number of last index axes to act on, 1 to {rank}.")
     if rank == 0:
         raise fail(
@@ -53,14 +47,14 @@ def space_of(h: Node, what: str, dims: int | None = None) -> int:
 
 def on_last_axes(h: Node, dims: int, act: Callable[[Node], Node]) -> Node:
     """Apply `act`, which acts on the first index axes, to the spatial axes; channels of data remain last."""
-    rank = len(h.index) - h.channels
-    if rank > dims:
-        h = apply(
-            transpose, h, axes=(*range(rank - dims, rank), *range(rank - dims), *range(rank, len(h.index)))
-        )
-    out = act(h)
-    last = len(out.index) - out.channels
-    if last > dims:
-        out = apply(transpose, out, axes=(*range(dims, last), *range(dims), *range(last, len(out.index))))
+    out = _rolled(act(_rolled(h, len(h.positions) - dims, dims)), dims, dims)
     out.space = dims
     return out
+
+
+def _rolled(h: Node, first: int, dims: int) -> Node:
+    """Let the index axes from number `first` on come before the others, if there are more than `dims`."""
+    rank = len(h.positions)
+    if rank <= dims:
+        return h
+    return apply(transpose, h, axes=(*range(first, rank), *range(first), *range(rank, len(h.index))))
