@@ -26,7 +26,15 @@ def _degree(degree: object) -> int:
 
 
 def abrelu(h: object, low: float, high: float) -> Any:
-    """Compute low h where h < 0, else high h."""
+    """Compute low h where h < 0, else high h.
+
+    Parameters
+    ----------
+    h
+        A vector or a block.
+    low, high
+        The slopes below and above 0.
+    """
     return piecewise(h, knots=(0.0,), pieces=((0.0, number("low", low)), (0.0, number("high", high))))
 
 
@@ -73,9 +81,16 @@ def gelu_tanh(h: Any) -> Any:
 
 
 def hermite(h: object, degree: int) -> Any:
-    """Compute the normalised Hermite polynomial He_degree(h) / sqrt(degree!), for a degree from 0 to 24.
+    """Compute the normalised Hermite polynomial He_degree(h) / sqrt(degree!).
 
     E[f f'] = c^degree where h has variance 1.
+
+    Parameters
+    ----------
+    h
+        A vector or a block.
+    degree
+        An integer from 0 to 24.
 
     Examples
     --------
@@ -119,7 +134,12 @@ def rbf(h: Any, gamma: float = 1.0) -> Any:
 
 
 def rectified_monomial(h: object, degree: int) -> Any:
-    """Compute h^degree where h > 0, else 0, for a degree from 0 to 24: the arc-cosine kernels.
+    """Compute h^degree where h > 0, else 0, whose kernels are the arc-cosine kernels.
+
+    Parameters
+    ----------
+    h, degree
+        As for `hermite`.
 
     References
     ----------

@@ -52,6 +52,11 @@ def stack(items: Sequence[Any], axis: int = 0) -> Any:
         Values of one index shape, or outputs: a network may return a stack of outputs.
     axis
         The position of the new axis.
+
+    Returns
+    -------
+    Node or Outputs
+        A block with the new index axis, or the outputs in order.
     """
     members = _items(items, "stack")
     if any(isinstance(item, Readout) for item in members):
@@ -82,6 +87,11 @@ def concat(items: Sequence[Any], axis: int | str = 0, shares: Sequence[float] | 
         An index axis, or "width" for the channels.
     shares
         For the channels: relative numbers of channels of the blocks, by default equal.
+
+    Returns
+    -------
+    Node or Flat
+        The block; for joined channels, a value that only a Matrix reads.
 
     Examples
     --------
@@ -127,6 +137,11 @@ def pad(x: object, widths: Any) -> Node:
         Data, or a block.
     widths
         A pair (before, after) for each of these axes.
+
+    Returns
+    -------
+    Node
+        The larger block.
     """
     node = as_node(x)
     try:
@@ -172,12 +187,28 @@ def _axis(axis: object) -> int:
 
 
 def reshape(x: object, shape: tuple[int, ...]) -> Node:
-    """Give the same data or vectors another index shape, with at most one -1, which is inferred."""
+    """Give the same vectors another index shape.
+
+    Parameters
+    ----------
+    x
+        Data, or a block.
+    shape
+        The new index shape, with at most one -1, which is inferred.
+    """
     return as_node(x).reshape(shape)
 
 
 def sum(x: object, axis: int | tuple[int, ...] | None = None) -> Node:
-    """Sum data or a block over one or several index axes, by default all."""
+    """Sum over index axes.
+
+    Parameters
+    ----------
+    x
+        Data, or a block.
+    axis
+        One or several index axes; None for all.
+    """
     return as_node(x).sum(axis)
 
 
@@ -192,7 +223,7 @@ def min(x: object, axis: int | tuple[int, ...] | None = None) -> Node:
 
 
 def contract(matrix: object, x: object) -> Node:
-    """Compute `sum_j matrix[i, j] x[j]` over the last index axis: a block of index shape (..., i).
+    """Compute `sum_j matrix[i, j] x[j]` over the last index axis.
 
     Parameters
     ----------
@@ -200,6 +231,11 @@ def contract(matrix: object, x: object) -> Node:
         Numbers or C-vars (..., i, j), such as attention weights.
     x
         A block of index shape (..., j).
+
+    Returns
+    -------
+    Node
+        A block of index shape (..., i).
     """
     if isinstance(matrix, Node) and matrix.kind in ("G", "H"):
         raise fail(
@@ -221,6 +257,11 @@ def flatten(x: object, dims: int | None = None) -> Flat:
         Data, or a block.
     dims
         Number of last index axes that are features, by default all; the others are batch axes.
+
+    Returns
+    -------
+    Flat
+        A value that only a Matrix reads.
     """
     node = as_node(x)
     rank = len(node.positions)
@@ -239,7 +280,20 @@ def flatten(x: object, dims: int | None = None) -> Flat:
 
 
 def mean(x: object, axis: int | tuple[int, ...] | None = None) -> Node:
-    """Average each vector over its width (a Moment), to a C-var; with `axis`, average over index axes."""
+    """Average over the width (a Moment), or over index axes.
+
+    Parameters
+    ----------
+    x
+        A vector or a block.
+    axis
+        Index axes over which to average, instead of the width.
+
+    Returns
+    -------
+    Node
+        A C-var: the average of each vector over its width. With `axis`, a block.
+    """
     node = as_node(x)
     if axis is not None:
         return node.mean(axis)
@@ -255,13 +309,21 @@ def mean(x: object, axis: int | tuple[int, ...] | None = None) -> Node:
 def dot(x: object, y: object) -> Node:
     """Average x*y over the width (a Moment), as in the attention logits `dot(q[:, None], k[None, :])`.
 
-    Vectors or blocks x and y have one width, and index shapes that broadcast.
+    Parameters
+    ----------
+    x, y
+        Vectors or blocks of one width, with index shapes that broadcast.
+
+    Returns
+    -------
+    Node
+        C-vars of the common index shape.
     """
     return mean(as_node(x) * as_node(y))
 
 
 def softmax(x: object, axis: int = -1, mask: object = None) -> Node:
-    """Apply softmax to C-vars along an index axis: weights of the same index shape, with sums 1 along it.
+    """Apply softmax to C-vars along an index axis.
 
     Parameters
     ----------
@@ -271,6 +333,11 @@ def softmax(x: object, axis: int = -1, mask: object = None) -> Node:
         The index axis of the members.
     mask
         Zeros and ones, an array or data, with at least one 1 along the axis. Members with 0 get weight 0.
+
+    Returns
+    -------
+    Node
+        Weights of the same index shape, with sums 1 along the axis.
     """
     node = as_node(x)
     if node.kind not in ("C", "K"):

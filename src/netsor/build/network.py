@@ -87,10 +87,18 @@ class Network:
         return self.fn(*args)
 
     def parameters(self, *inputs: ArrayLike | tuple[ArrayLike, ...]) -> dict[Matrix | Vector, str]:
-        """Return the names in its programs of the matrices and vectors that the network uses on inputs.
+        """Return the matrices and vectors of the network, with their names in its programs.
 
-        Without inputs: of all that the code reaches, through functions, closures and objects, and that
-        earlier readings used.
+        Parameters
+        ----------
+        *inputs
+            Inputs on which to read the network, for the parameters that it uses on them. Without inputs: all
+            that the code reaches, through functions, closures and objects, and that earlier readings used.
+
+        Returns
+        -------
+        dict
+            Names by parameter.
         """
         if inputs:
             trace = Trace()
@@ -134,13 +142,18 @@ class Network:
 
 
 def network(fn: Callable[..., Any]) -> Network:
-    """Turn a function of one input into a network, for `ns.program`, `ns.kernel` and others (a decorator).
+    """Turn a function of one input into a network (a decorator).
 
     Parameters
     ----------
     fn
         A function of one input that returns readouts `v @ h`, alone or in a tuple or list. It runs on traced
         values, and multiplies by `ns.Matrix` objects that are made outside.
+
+    Returns
+    -------
+    Network
+        For `ns.program`, `ns.kernel` and `ns.simulate`.
 
     Raises
     ------
@@ -175,7 +188,7 @@ def network(fn: Callable[..., Any]) -> Network:
 
 
 def program(net: Network, *inputs: object) -> Program:
-    """Read a network as a Netsor program, type checked.
+    """Read a network as a Netsor program.
 
     Parameters
     ----------
@@ -183,6 +196,11 @@ def program(net: Network, *inputs: object) -> Program:
         A network.
     *inputs
         One input, or several for a joint program: arrays, or tuples of arrays.
+
+    Returns
+    -------
+    Program
+        The program, type checked.
 
     Raises
     ------

@@ -68,6 +68,11 @@ def tangent(net: Network, rates: GivenRates = None) -> TangentNetwork:
         Learning rates by parameter name ({"W1": 0.0} freezes W1), or a convention of what a parameter is:
         "ntk", "unit" or ("standard", width); see `netsor.lang.learning_rates`.
 
+    Returns
+    -------
+    TangentNetwork
+        For `ns.program`, `ns.kernel` and `ns.simulate`.
+
     Raises
     ------
     BuildError

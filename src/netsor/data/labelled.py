@@ -24,7 +24,23 @@ class Labelled:
 
 
 def read_idx(path: str | Path) -> np.ndarray:
-    """Read an idx file, which may be compressed by gzip, as an array in the byte order of this machine."""
+    """Read an idx file, which may be compressed by gzip.
+
+    Parameters
+    ----------
+    path
+        The file.
+
+    Returns
+    -------
+    np.ndarray
+        The array, in the byte order of this machine.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read or is no complete idx file.
+    """
     # Two zeros, a byte for the type, a byte for the rank, the shape as big-endian integers of four bytes,
     # and the numbers.
     types = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -44,7 +60,25 @@ def read_idx(path: str | Path) -> np.ndarray:
 
 
 def mnist(folder: str | Path, part: str = "train") -> Labelled:
-    """Read part "train" or "test" of MNIST, or of data in its format, from a folder with four idx files."""
+    """Read MNIST, or other data in its format.
+
+    Parameters
+    ----------
+    folder
+        The folder with the four idx files.
+    part
+        "train" or "test".
+
+    Returns
+    -------
+    Labelled
+        The images, with one channel, and their labels.
+
+    Raises
+    ------
+    DataError
+        If a file is missing or damaged, or if images and labels do not belong together.
+    """
     prefix = {"train": "train", "test": "t10k"}[choice("part", part, ("train", "test"))]
     arrays = []
     for stem in (f"{prefix}-images", f"{prefix}-labels"):
@@ -103,9 +137,24 @@ def cifar10(path: str | Path, count: int = 64) -> np.ndarray:
 
 
 def labelled_cifar10(folder: str | Path, part: str = "train") -> Labelled:
-    """Read part "train" or "test" of CIFAR-10, in its Python or its binary version, from a folder of batches.
+    """Read CIFAR-10, in its Python or its binary version.
 
-    Missing batches are left out, but there must be one.
+    Parameters
+    ----------
+    folder
+        The folder with the batches. Missing batches are left out, but there must be one.
+    part
+        "train" or "test".
+
+    Returns
+    -------
+    Labelled
+        The images, with three channels, and their labels.
+
+    Raises
+    ------
+    DataError
+        If there is no batch, or if one is damaged.
     """
     training = [f"data_batch_{k}" for k in range(1, 6)]
     names = training if choice("part", part, ("train", "test")) == "train" else ["test_batch"]

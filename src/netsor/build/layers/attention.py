@@ -29,7 +29,7 @@ def attention(
     scale: str | float = "1/n",
     weights: Weights = "softmax",
 ) -> Node:
-    """Compute `sum_j softmax_j(q_i . k_j / n) v_j` over the last index axis: a block (..., queries).
+    """Compute `sum_j softmax_j(q_i . k_j / n) v_j` over the last index axis.
 
     Leading axes, such as heads, are batch axes.
 
@@ -45,6 +45,11 @@ def attention(
         "1/n", or a number that multiplies q.k/n.
     weights
         "softmax", "identity" (the logits themselves), or a function of the logits such as `ns.relu`.
+
+    Returns
+    -------
+    Node
+        A block of index shape (..., queries).
     """
     q, k, v = as_node(q), as_node(k), as_node(v)
     if isinstance(scale, str) and scale != "1/n":

@@ -54,7 +54,19 @@ CRC = 4  # bytes at the end of a chunk
 
 @dataclass(frozen=True)
 class Status:
-    """The progress of a store."""
+    """The progress of a store.
+
+    Attributes
+    ----------
+    done, total
+        Number of finished tiles, and of all tiles.
+    left
+        Estimated remaining seconds, at the rate of the last tiles; None with fewer than two tiles.
+    quiet
+        Seconds since the last tile was written; None without tiles.
+    largest_error
+        The largest error of an entry; None while tiles are missing.
+    """
 
     done: int  # number of finished tiles
     total: int  # ... and of all tiles
