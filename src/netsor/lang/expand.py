@@ -19,7 +19,6 @@ from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees
 from netsor.lang.functions import add, d_batchnorm, mul
 from netsor.lang.index_maps import at
-from netsor.lang.inference import Inferred, infer, type_of
 from netsor.lang.input_laws import joint_covariance
 from netsor.lang.lower import drop_dead
 from netsor.lang.ops import IndexMap, Mixing, axes_of
@@ -41,7 +40,7 @@ from netsor.lang.program import (
 from netsor.lang.rewrite import ZERO, ZEROS, at_head
 from netsor.lang.symbolic_derivatives import Symbol
 from netsor.lang.tangent_terms import NormalForm, written_out
-from netsor.lang.types import H, Index
+from netsor.lang.types import H, Index, Type, infer, type_of
 
 
 def expand(program: Program) -> Program:
@@ -126,9 +125,9 @@ class _Writer:
         self.vectors = {
             n for name, t in self.types.items() if isinstance(t, H) for n in self.names[name].flat
         }
-        self.form = NormalForm(lambda e: self.inferred(e).index, lambda e: self.inferred(e).width is None)
+        self.form = NormalForm(lambda e: self.type(e).index, lambda e: not isinstance(self.type(e), H))
 
-    def inferred(self, e: Expr) -> Inferred:
+    def type(self, e: Expr) -> Type:
         return infer(e, lambda name: type_of(self.program, name))
 
     def write(self, s: Statement) -> Sequence[Statement]:

@@ -38,7 +38,6 @@ from netsor.lang.controlled import Unwinder
 from netsor.lang.expr import Apply, Const, Expr, Ref, subtrees
 from netsor.lang.functions import MIXINGS, add, d_batchnorm, mul, neg
 from netsor.lang.index_maps import SELECTIONS, at, concat, contract, mean, stack, sum_
-from netsor.lang.inference import Inferred, infer, type_of
 from netsor.lang.learning_rates import GivenRates, Rates, readouts_of_constants
 from netsor.lang.lower import drop_dead
 from netsor.lang.numerical_derivatives import by_differences, directional, partial_of
@@ -69,7 +68,7 @@ from netsor.lang.tangent_terms import (
     written_out,
 )
 from netsor.lang.type_checker import place_of
-from netsor.lang.types import A, Index
+from netsor.lang.types import A, H, Index, Type, infer, type_of
 
 
 @dataclass(frozen=True)
@@ -139,8 +138,8 @@ class _Tangents:
         self.terms: dict[Expr, TangentTerms] = {}  # expression -> its tangent
         self.remarks: dict[str, None] = {}  # a dict is an ordered set
         self.like: dict[str, str] = {}  # d_x -> x, which has the same type
-        self.inferred: dict[Expr, Inferred] = {}
-        self.form = NormalForm(self.index, lambda e: self.inference(e).width is None, Unwinder(program))
+        self.inferred: dict[Expr, Type] = {}
+        self.form = NormalForm(self.index, lambda e: not isinstance(self.type(e), H), Unwinder(program))
 
     def tangent(self) -> Tangent:
         """Write all statements, drop what no output needs, and check the result."""
@@ -227,7 +226,7 @@ class _Tangents:
     def visit_scalar(self, s: Moment | Scalar) -> None:
         """Write the Moment of a tangent, or a Scalar if no vector occurs in it."""
         terms = self.derivative(s.expr)
-        vector = bool(terms) and self.inference(self.form.expr(terms)).width is not None
+        vector = bool(terms) and isinstance(self.type(self.form.expr(terms)), H)
         self.assign(s, Moment if vector else Scalar, terms)
 
     def visit_output(self, s: Output) -> None:
@@ -478,9 +477,9 @@ class _Tangents:
     # Kinds and shapes
 
     def index(self, e: Expr) -> Index:
-        return self.inference(e).index
+        return self.type(e).index
 
-    def inference(self, e: Expr) -> Inferred:
+    def type(self, e: Expr) -> Type:
         return infer(e, lambda name: type_of(self.program, self.like.get(name, name)), memo=self.inferred)
 
 

@@ -16,7 +16,6 @@ import numpy as np
 from netsor.errors import NetsorError, Place, TypeCheckError
 from netsor.lang.controlled import Unwinder, growth_problem
 from netsor.lang.expr import Apply, Expr, Ref, count_terms, refs, subtrees
-from netsor.lang.inference import Inferred, as_inferred, infer
 from netsor.lang.input_laws import LAW, check_input_laws
 from netsor.lang.program import (
     RESERVED,
@@ -37,7 +36,7 @@ from netsor.lang.program import (
     _Statement,
     used_by,
 )
-from netsor.lang.types import MOST_MEMBERS, TOO_LARGE, A, C, Dim, G, H, Index, Type
+from netsor.lang.types import MOST_MEMBERS, TOO_LARGE, A, C, Dim, G, H, Index, K, Type, infer
 
 Types = dict[str, Type]
 
@@ -116,7 +115,7 @@ class _Checker:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.types: Types = {}
-        self.inferred: dict[Expr, Inferred] = {}
+        self.inferred: dict[Expr, Type] = {}
 
     # Errors
 
@@ -231,7 +230,7 @@ class _Checker:
             what = f"`{matrix}` is {_article(type_)}, not a matrix with a finite number of columns"
             raise self.fail(what, remedy, matrix)
         x = self.infer(data)
-        if x.kind != "K":
+        if not isinstance(x, K):
             what = f"`{matrix}` is applied to `{_show(data)}`, which is not data"
             remedy = f"{remedy} A product with a vector is computed: `h := MatMul(W, x)`."
             raise self.fail(what, remedy, _spelling(data))
@@ -284,29 +283,29 @@ class _Checker:
                     name,
                 )
         inferred = self.infer(s.expr)
-        if inferred.kind != "G" or inferred.width is None:
+        if not isinstance(inferred, G):
             raise self.fail(
                 "LinComb is linear in G-vars, but this expression is not",
                 "Rule LinComb: sums, differences, multiples by numbers and maps on index axes of G-vars. "
                 "Anything else is a Nonlin: write `Nonlin(...)`.",
                 RIGHT,
             )
-        return G(inferred.width, inferred.index)
+        return inferred
 
     def rule_nonlin(self, s: Nonlin) -> Type:
         """Rule Nonlin(+): x1, ..., xk : H(n) and c1, ..., cl : C give f(x1, ..., xk; c1, ..., cl) : H(n)."""
         x = self.infer_vector(s, "needs at least one vector, but `{}` has none", "f({})")
-        return H(str(x.width), x.index)
+        return H(x.width, x.index)
 
     def rule_moment(self, s: Moment) -> Type:
         """Rule Moment: x1, ..., xk : H(n) and c1, ..., cl : C give Moment(f(x; c)) : C."""
         what = "averages a vector over its width, but `{}` has no vector"
         return C(self.infer_vector(s, what, "Moment(f({}))").index)
 
-    def infer_vector(self, s: Nonlin | Moment, what: str, rule: str) -> Inferred:
+    def infer_vector(self, s: Nonlin | Moment, what: str, rule: str) -> H:
         """Infer an expression with at least one vector, or raise an error."""
         inferred = self.infer(s.expr)
-        if inferred.width is None:
+        if not isinstance(inferred, H):
             kind, shown = type(s).__name__, _show(s.expr)
             raise self.fail(
                 f"{kind} {what.format(shown)}",
@@ -319,7 +318,7 @@ class _Checker:
     def rule_scalar(self, s: Scalar) -> Type:
         """Rule Scalar: c1, ..., cl : C give f(c1, ..., cl) : C."""
         inferred = self.infer(s.expr)
-        if inferred.width is not None:
+        if isinstance(inferred, H):
             what = "a function of C-vars mentions a vector"
             remedy = "Rule Scalar: f(c1, ..., cl) of C-vars. Average the vector first: `c := Moment(...)`."
             raise self.fail(what, remedy, RIGHT)
@@ -429,12 +428,12 @@ class _Checker:
             remedy += f" Did you mean `{close[0]}`?"
         raise self.fail(f"`{name}` is not defined", remedy, name)
 
-    def infer(self, expr: Expr) -> Inferred:
+    def infer(self, expr: Expr) -> Type:
         return infer(expr, self.known, self.refuse, self.inferred)
 
-    def known(self, name: str) -> Inferred:
+    def known(self, name: str) -> Type:
         if name in self.program.data:
-            return Inferred("K", self.program.data[name].shape)
+            return K(self.program.data[name].shape)
         type_ = self.lookup(name)
         if isinstance(type_, A):
             raise self.fail(
@@ -443,7 +442,7 @@ class _Checker:
                 f"`g := MatMul({name}, x)`; then use `g` here.",
                 name,
             )
-        return as_inferred(type_)
+        return type_
 
     def refuse(self, what: str, remedy: str, node: Expr) -> NetsorError:
         names = [node.op.name] if isinstance(node, Apply) else []
