@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from netsor.lang import functions as fn
-from netsor.lang.expr import Apply, Const, Expr, Ref, subtrees
+from netsor.lang.expr import Apply, Const, Expr, Ref, fold, subtrees
 from netsor.lang.facts import Facts, Growth, growth_of
 from netsor.lang.ops import Function
 from netsor.lang.piecewise_polynomials import PiecewisePolynomial
@@ -58,15 +58,13 @@ def about(expr: Expr, name: str) -> About:
 
 def about_parts(expr: Expr, name: str) -> dict[Expr, About]:
     """Analyse each subexpression as a function of the same variable."""
-    identity = PiecewisePolynomial((), ((0.0, 1.0),))
     facts: dict[Expr, About] = {}
-    for node in subtrees(expr):  # arguments come before the node that uses them
-        if isinstance(node, Ref):
-            facts[node] = _of_pieces(identity) if node.name == name else PARAMETER
-        elif isinstance(node, Const):
-            facts[node] = _number(node.value)
-        else:
-            facts[node] = _applied(node, tuple(facts[arg] for arg in node.args))
+    identity = _of_pieces(PiecewisePolynomial((), ((0.0, 1.0),)))
+
+    def leaf(e: Ref | Const) -> About:
+        return _number(e.value) if isinstance(e, Const) else identity if e.name == name else PARAMETER
+
+    fold(expr, leaf, _applied, facts)
     return facts
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from netsor.errors import LoweringError
 from netsor.lang.blocks import Block, align
 from netsor.lang.evaluate import evaluate
-from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees
+from netsor.lang.expr import Apply, Const, Expr, Ref, fold, refs
 from netsor.lang.functions import add, d_batchnorm, mul
 from netsor.lang.index_maps import at
 from netsor.lang.input_laws import joint_covariance
@@ -75,9 +75,7 @@ def expand(program: Program) -> Program:
     # Drop unused members of blocks that are used, and keep variables that the source leaves unused.
     used = {name for s in program.statements for name in used_by(s)}
     members = {n for name, names in writer.names.items() if name in used for n in names.ravel()}
-    kept = drop_dead(replace(program, statements=tuple(statements)), once_used=members)
-    named = {name for s in kept.statements for name in used_by(s)}
-    return replace(kept, data={name: array for name, array in kept.data.items() if name in named})
+    return drop_dead(replace(program, statements=tuple(statements)), members | program.data.keys())
 
 
 class _Member(Symbol):
@@ -203,20 +201,17 @@ class _Writer:
 
     def evaluate(self, expr: Expr) -> Block:
         """The array of plain expressions of a block expression."""
-        blocks: dict[Expr, Block] = {}
-        for node in subtrees(expr):
-            match node:
-                case Const(value):
-                    blocks[node] = Block(_cells(Const, value), 0)
-                case Ref(name):
-                    data = self.program.data.get(name)
-                    cells = _cells(Ref, self.names[name]) if data is None else _cells(Const, data)
-                    blocks[node] = Block(cells, cells.ndim)
-                case Apply():
-                    blocks[node] = self.applied(node, [blocks[a] for a in node.args])
-        return blocks[expr]
+        return fold(expr, self.leaf, self.applied)
 
-    def applied(self, e: Apply, blocks: list[Block]) -> Block:
+    def leaf(self, e: Ref | Const) -> Block:
+        """The members of a variable, or the numbers of data or of a constant."""
+        if isinstance(e, Ref) and e.name in self.names:
+            cells = _cells(Ref, self.names[e.name])
+        else:
+            cells = _cells(Const, e.value if isinstance(e, Const) else self.program.data[e.name])
+        return Block(cells, cells.ndim)
+
+    def applied(self, e: Apply, blocks: tuple[Block, ...]) -> Block:
         """The plain expressions of a node, from those of its arguments."""
         if isinstance(e.op, IndexMap):
             out = e.op.run(*blocks, **e.options)
@@ -228,7 +223,7 @@ class _Writer:
         return _elementwise(e, blocks)
 
 
-def _elementwise(e: Apply, blocks: list[Block]) -> Block:
+def _elementwise(e: Apply, blocks: tuple[Block, ...]) -> Block:
     """Apply a function to each member, with broadcasting."""
     arrays, rank, _ = align(blocks)
     shape = np.broadcast_shapes(*(a.shape for a in arrays))
@@ -241,7 +236,7 @@ def _elementwise(e: Apply, blocks: list[Block]) -> Block:
     return Block(out.reshape(shape), rank)
 
 
-def _mix(op: Mixing, options: dict[str, Any], blocks: list[Block]) -> Block:
+def _mix(op: Mixing, options: dict[str, Any], blocks: tuple[Block, ...]) -> Block:
     """Apply `op` to each group of members of x along index axes, as op(x1, x2, ...); blocks: x and a mask."""
     rank, shape = blocks[0].rank, blocks[0].array.shape
     axes = axes_of(options.pop("axis"), rank)

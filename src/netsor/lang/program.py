@@ -273,12 +273,10 @@ class Program:
     @property
     def widths(self) -> dict[str, list[str]]:
         """The Common Dimension Classes: each width with its vector variables."""
-        widths = [
-            (dim, name) for name, type_ in self.types.items() for dim in type_.dims if isinstance(dim, str)
-        ]
-        classes: dict[str, list[str]] = {width: [] for width, _ in widths}
-        for width, name in widths:
-            classes[width] += [name] * isinstance(self.types[name], H)
+        classes: dict[str, list[str]] = {}
+        for name, type_ in self.types.items():
+            for width in (dim for dim in type_.dims if isinstance(dim, str)):
+                classes.setdefault(width, []).extend([name] * isinstance(type_, H))
         return classes
 
     def show(self) -> str:

@@ -156,9 +156,7 @@ class _Tangents:
             # The source's unused variables keep their statements: only what the tangent made idle is dropped.
             derived = _without_unread(derived, self.readouts)
             used = {name for s in self.program.statements for name in used_by(s)}
-            derived = drop_dead(derived, used | (self.taken - set(self.program.definitions)))
-            live = {name for s in derived.statements for name in used_by(s)}
-            derived = replace(derived, data={name: x for name, x in derived.data.items() if name in live})
+            derived = drop_dead(derived, used | (self.taken - self.program.definitions.keys()))
         names = {s.name for s in derived.inputs}
         return Tangent(
             _typed(derived),

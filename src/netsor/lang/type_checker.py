@@ -15,7 +15,7 @@ import numpy as np
 
 from netsor.errors import NetsorError, Place, TypeCheckError
 from netsor.lang.controlled import Unwinder, growth_problem
-from netsor.lang.expr import Apply, Expr, Ref, count_terms, refs, subtrees
+from netsor.lang.expr import Apply, Expr, count_terms, refs
 from netsor.lang.input_laws import LAW, check_input_laws
 from netsor.lang.program import (
     RESERVED,
@@ -365,10 +365,9 @@ class _Checker:
     def check_readouts(self) -> None:
         """Check that readouts occur only in outputs, have mean 0, and are independent of other inputs."""
         readouts = {t.readout for s in self.program.outputs for t in s.terms}
-        seen: set[Expr] = set()
         for s in self.program.statements:
             operands = {t.operand for t in s.terms} if isinstance(s, Output) else set()
-            for name in newly_used(s, seen) if readouts else ():
+            for name in used_by(s) if readouts else ():
                 between = isinstance(s, Input) and s.name in readouts
                 reads = isinstance(s, Output) and name not in operands
                 if name in readouts and not between and not reads:
@@ -463,16 +462,6 @@ class _Checker:
             "the expectation diverges. Use a function that grows more slowly.",
             _spelling(s.expr),
         )
-
-
-def newly_used(s: Statement, seen: set[Expr]) -> list[str]:
-    """The names that a statement reads, without those in expressions that were visited before."""
-    # Statements share subexpressions; visiting each once keeps the check linear in the program.
-    if not isinstance(s, Assignment):
-        return used_by(s)
-    nodes = list(subtrees(s.expr, seen))
-    seen.update(nodes)
-    return [node.name for node in nodes if isinstance(node, Ref)]
 
 
 def _operand(name: str) -> re.Pattern[str]:
