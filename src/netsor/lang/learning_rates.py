@@ -116,8 +116,8 @@ def readouts_of_constants(program: Program) -> frozenset[str]:
                 fixed.add(s.name)
         elif not isinstance(s, MatMul | Output | Moment) and fixed.issuperset(used_by(s)):
             fixed.add(s.name)
-    terms = [t for s in program.outputs for t in s.terms]
-    return frozenset({t.readout for t in terms} - {t.readout for t in terms if t.operand not in fixed})
+    terms = (t for s in program.outputs for t in s.terms)
+    return program.readouts - {t.readout for t in terms if t.operand not in fixed}
 
 
 def check_rate(rate: Any, what: str) -> float:

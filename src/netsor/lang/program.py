@@ -215,6 +215,10 @@ class Program:
         return self.of(Output)
 
     @cached_property
+    def readouts(self) -> frozenset[str]:
+        return frozenset(t.readout for s in self.outputs for t in s.terms)
+
+    @cached_property
     def definitions(self) -> dict[str, Input | MatMul | Assignment]:
         return {s.name: s for s in self.statements if not isinstance(s, Output)}
 

@@ -364,7 +364,7 @@ class _Checker:
 
     def check_readouts(self) -> None:
         """Check that readouts occur only in outputs, have mean 0, and are independent of other inputs."""
-        readouts = {t.readout for s in self.program.outputs for t in s.terms}
+        readouts = self.program.readouts
         for s in self.program.statements:
             operands = {t.operand for t in s.terms} if isinstance(s, Output) else set()
             for name in used_by(s) if readouts else ():
@@ -382,7 +382,7 @@ class _Checker:
             if isinstance(s, Input) and s.name in readouts and isinstance(s.law, Normal):
                 self.check_readout_law(s, s.law, readouts)
 
-    def check_readout_law(self, s: Input, law: Normal, readouts: set[str]) -> None:
+    def check_readout_law(self, s: Input, law: Normal, readouts: frozenset[str]) -> None:
         if np.any(np.asarray(law.mean)):
             raise self.fail_at(
                 s,
