@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import array_api_compat
@@ -55,11 +56,5 @@ def _special(name: str, x: object) -> Any:
     return xp.asarray(function(np.asarray(x)))
 
 
-def erf(x: object) -> Any:
-    """The error function."""
-    return _special("erf", x)
-
-
-def expit(x: object) -> Any:
-    """The logistic function 1 / (1 + exp(-x))."""
-    return _special("expit", x)
+erf = partial(_special, "erf")
+expit = partial(_special, "expit")  # the logistic function 1 / (1 + exp(-x))

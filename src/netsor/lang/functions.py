@@ -88,13 +88,11 @@ def step(x):
     return _cast(x > 0, x)
 
 
-def _sign() -> Facts:
-    """sign(x) = 1[x > 0] - 1[x < 0]; ties count 1/2 - 1/2 = 0."""
-    halves = (ExpTerm((1.0,), knot=0.0, tie=0.5), ExpTerm((-1.0,), knot=0.0, side=-1, tie=0.5))
-    return _pieces((0.0,), (-1.0,), (1.0,), derivative=lambda x: 0.0, terms=halves)
+# sign(x) = 1[x > 0] - 1[x < 0]; ties count 1/2 - 1/2 = 0.
+_halves = (ExpTerm((1.0,), knot=0.0, tie=0.5), ExpTerm((-1.0,), knot=0.0, side=-1, tie=0.5))
 
 
-@register(_sign())
+@register(_pieces((0.0,), (-1.0,), (1.0,), derivative=lambda x: 0.0, terms=_halves))
 def sign(x):
     return array_namespace(x).sign(x)
 
