@@ -112,7 +112,7 @@ def _of_pieces(f: PiecewisePolynomial) -> About:
 
 
 def _number(value: float) -> About:
-    return _of_pieces(PiecewisePolynomial.constant(value))
+    return _of_pieces(PiecewisePolynomial((), ((value,),)))
 
 
 def _kept(f: PiecewisePolynomial) -> bool:
@@ -237,18 +237,13 @@ def _pow(x: About, y: About) -> About:
         return _unary(fn.exp, fn.exp.about(), _mul(y, _number(log(base)))) if base > 0 else About()
     power = y.pieces.pieces[0][0] if y.pieces else None
     if power is not None and power.is_integer() and 0 <= power <= MOST_DEGREE:
-        return _whole_power(x, int(power))
+        whole = reduce(_mul, [x] * int(power), _number(1.0))
+        return whole if power % 2 else replace(whole, range=(max(whole.range[0], 0.0), whole.range[1]))
     if x.range[0] <= 0 or power is None:
         return About()
     low, high = sorted(end**power for end in x.range)
     growth = Growth.BOUNDED if isfinite(high) else max(x.growth, Growth.POLYNOMIAL)
     return About(x.kinks, x.jumps, (low, high), growth, 1 if x.parity == 1 else 0)
-
-
-def _whole_power(x: About, n: int) -> About:
-    power = reduce(_mul, [x] * n, _number(1.0))
-    low, high = power.range
-    return replace(power, range=(max(low, 0.0), high)) if n % 2 == 0 else power
 
 
 def _maximum(x: About, y: About) -> About:

@@ -49,11 +49,8 @@ def _special(name: str, x: object) -> Any:
         return getattr(importlib.import_module("jax.scipy.special"), name)(x)
     if is_torch_array(x):
         return getattr(importlib.import_module("torch.special"), name)(x)
-    function = getattr(importlib.import_module("scipy.special"), name)
-    if is_numpy_array(x):
-        return function(x)
-    xp = array_namespace(x)
-    return xp.asarray(function(np.asarray(x)))
+    value = getattr(importlib.import_module("scipy.special"), name)(np.asarray(x))
+    return value if is_numpy_array(x) else array_namespace(x).asarray(value)
 
 
 erf = partial(_special, "erf")

@@ -115,11 +115,9 @@ class _Writer:
 
     def __init__(self, program: Program) -> None:
         self.program, self.types = program, program.types
-        self.plain = {name: replace(type_, index=()) for name, type_ in program.types.items()}
         taken = {*program.data, *program.types}
-        self.names: dict[str, Any] = {}  # block -> array of its members' names, of the block's index shape
-        for name, type_ in program.types.items():
-            self.names[name] = _member_names(name, type_.index, taken)
+        # block -> array of its members' names, of the block's index shape
+        self.names = {name: _member_names(name, t.index, taken) for name, t in self.types.items()}
         self.vectors = {
             n for name, t in self.types.items() if isinstance(t, H) for n in self.names[name].flat
         }
@@ -133,31 +131,25 @@ class _Writer:
         if isinstance(s, Output):
             columns = [self.terms(t) for t in s.terms]
             return [Output(sum(parts, ()), s.shift, place=s.place) for parts in zip(*columns, strict=True)]
-        names, changes = self.names[s.name], self.changes(s)
+        names, type_ = self.names[s.name], replace(self.types[s.name], index=())
+        cells = self.evaluate(s.expr).array if isinstance(s, Assignment) else names
         return [
-            replace(s, name=names[i], type=self.plain[s.name], **changes(k, i))
+            replace(s, name=names[i], type=type_, **self.changes(s, cells, k, i))
             for k, i in enumerate(np.ndindex(names.shape))
         ]
 
-    def changes(self, s: Input | MatMul | Assignment) -> Callable[[int, Index], dict[str, Any]]:
-        """A function that returns the fields of the statement of member k, of index i."""
-        if isinstance(s, Input):
-            return lambda k, i: {"law": self.member_law(s, k, i)}
-        if isinstance(s, MatMul):  # matrix[i, j] @ vector[i, k], where the aligned axes i are shared
-            matrices, vectors, inner = (
-                self.names[s.matrix],
-                self.names[s.operand],
-                len(self.types[s.matrix].index),
-            )
-            return lambda _, i: {
-                "matrix": matrices[i[:inner]],
-                "operand": vectors[i[: s.aligned] + i[inner:]],
-                "aligned": 0,
-            }
-        cells = self.evaluate(s.expr).array
-        return lambda _, i: {
-            "expr": cells[i].expr if isinstance(s, Scalar) else self.as_vector(cells[i].expr, s.expr)
-        }
+    def changes(self, s: Input | MatMul | Assignment, cells: Any, k: int, i: Index) -> dict[str, Any]:
+        """The fields of the statement of member k, of index i; `cells` are the expressions of all members."""
+        match s:
+            case Input():
+                return {"law": self.member_law(s, k, i)}
+            case MatMul():  # matrix[i, j] @ vector[i, k], where the aligned axes i are shared
+                inner = len(self.types[s.matrix].index)
+                operand = self.names[s.operand][i[: s.aligned] + i[inner:]]
+                return {"matrix": self.names[s.matrix][i[:inner]], "operand": operand, "aligned": 0}
+            case Scalar():
+                return {"expr": cells[i].expr}
+        return {"expr": self.as_vector(cells[i].expr, s.expr)}
 
     def member_law(self, s: Input, k: int, i: Index) -> Law:
         """The law of member k, of index i; it lists the covariances with all earlier members."""

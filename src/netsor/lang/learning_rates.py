@@ -62,11 +62,11 @@ class Rates:
 
     def spread(self, s: Input, readout: bool, var: Any = None) -> Any:
         """Return the spread of a matrix, or of a vector whose law is one variance; `var` replaces it."""
-        rate, law = self.rate(s.name), s.law
         if self.convention != "ntk":
-            return rate * self._fan_in(s, readout)
-        program_var = law.var if isinstance(law, MatrixLaw) else getattr(law, "cov", 0.0)
-        return rate * (program_var if var is None else var)
+            return self.rate(s.name) * self._fan_in(s, readout)
+        if var is None:
+            var = s.law.var if isinstance(s.law, MatrixLaw) else getattr(s.law, "cov", 0.0)
+        return self.rate(s.name) * var
 
     def law(self, s: Input, names: Mapping[str, str], readout: bool) -> MatrixLaw | Normal:
         """Return the law of the direction of an input; `names` maps earlier inputs to their directions."""

@@ -1,11 +1,6 @@
-"""Operations at the nodes of expressions.
+"""Operations at the nodes of expressions. Each defines index shape, value and kind of its result.
 
-`Function`  acts coordinatewise and broadcasts over index axes (`relu`, `mul`, a user's function).
-`IndexMap`  is linear on the index axes (`sum`, `window`, `stack`, indexing).
-`Mixing`    is a nonlinear function of several members of a block (`max`, `softmax`, `batchnorm`).
-
-Each defines index shape, value and kind of its result:
-K (data), C (scalar), G (Gaussian vector) or H (image of G-vars).
+Kinds are K (data), C (scalar), G (Gaussian vector) and H (image of G-vars).
 """
 
 from __future__ import annotations
@@ -88,7 +83,7 @@ def _known(name: str) -> Op | None:
 
 @dataclass(frozen=True, repr=False)
 class Function(Op):
-    """A function of real numbers, applied coordinatewise."""
+    """A function of real numbers, applied coordinatewise (`relu`, `mul`, a user's function)."""
 
     fn: Callable[..., Any]  # takes `arity` arrays and options
     arity: int = 1
@@ -167,7 +162,7 @@ def _users_own(op: Function, arrays: list[Any], options: dict[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class IndexMap(Op):
-    """A linear map on index axes: `fn(*blocks, **attrs) -> Block`, the same for every coordinate."""
+    """A linear map on index axes (`sum`, `window`, `stack`, indexing): `fn(*blocks, **attrs) -> Block`."""
 
     fn: Callable[..., Block]
     coefficients: bool = False  # whether the first argument is the matrix of the map
@@ -214,7 +209,7 @@ class IndexMap(Op):
 
 @dataclass(frozen=True)
 class Mixing(Op):
-    """A nonlinear function of several members of a block, coordinate by coordinate.
+    """A nonlinear function of several members of a block (`max`, `softmax`, `batchnorm`).
 
     On a block it mixes the members along the index axes `axis`. On several arguments it mixes these, and
     `pick` selects one component of the result.

@@ -104,13 +104,7 @@ def tangent(
     scalars: bool = False,
     coarser: bool = False,
 ) -> Tangent:
-    """Return the tangent program of a program; the module docstring has the rules.
-
-    rates    learning rates of the parameters by name, or a convention: see `netsor.lang.learning_rates`
-    tied     keep W in place of its fresh copy, as finite width requires
-    scalars  keep the tangents of C-vars, which vanish in the limit
-    coarser  double the step of finite differences, to estimate their error
-    """
+    """Do what `Program.tangent` does; `coarser` doubles the step of differences, to estimate their error."""
     program.check()
     return _Tangents(program, Rates.given(rates), tied, scalars, coarser).tangent()
 

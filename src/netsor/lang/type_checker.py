@@ -1,8 +1,4 @@
-"""The type checker: one method per rule of the paper's formal specification.
-
-`check` visits the statements in order and infers the type of each variable. It stops at the first statement
-that breaks a rule, with an error that has the line, the rule and the remedy.
-"""
+"""The type checker: one method per rule of the paper's formal specification."""
 
 from __future__ import annotations
 
@@ -48,7 +44,7 @@ DECLARED = re.compile(r"::\s*([^~]*?)\s*(?:~.*)?$")
 
 
 def check(program: Program) -> Types:
-    """Return the types of all variables of a program; raise a TypeCheckError if it is ill-typed."""
+    """Return the types of all variables; raise a TypeCheckError about the first ill-typed statement."""
     wrong = next((s for s in program.statements if not isinstance(s, _Statement)), None)
     if wrong is not None or not isinstance(program.statements, tuple):
         what = f"{wrong!r:.60} is not a statement"
