@@ -44,11 +44,6 @@ class About:
     pieces: PiecewisePolynomial | None = None  # its values at the knots may differ
     constant: bool = False  # whether the variable does not occur
 
-    @property
-    def is_smooth(self) -> bool:
-        """Whether the expression certainly has no kinks."""
-        return self.kinks == ()
-
 
 @lru_cache(1024)
 def about(expr: Expr, name: str) -> About:

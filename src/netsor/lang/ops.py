@@ -18,11 +18,11 @@ from netsor.lang.array_api import array_namespace, is_traced
 from netsor.lang.blocks import Block, align, broadcast, broadcast_index
 from netsor.lang.expr import Attr, Attrs, Expr, Ref, fold
 from netsor.lang.facts import UNKNOWN, Facts
+from netsor.lang.types import Index
 
 _signature = cache(signature)
 Kind = str
 Kinds = tuple[Kind, ...]
-Index = tuple[int, ...]
 
 BROADCAST = "Index shapes broadcast by NumPy's rule: counted from the last axis, lengths are equal or 1."
 

@@ -88,10 +88,9 @@ class LineReader:
         if isinstance(line_read, tuple):
             name, array = line_read
             if name in self.data:
-                start = line.index(name, line.index("Data") + 4)
                 what = f"data `{name}` is given twice"
                 remedy = "Every name is defined once. Choose another name here."
-                raise ParseError(what, place=Place(number, line, start, start + len(name)), remedy=remedy)
+                raise ParseError(what, place=_mark(line, r"Data\s+(\w+)", number), remedy=remedy)
             self.data[name] = array
             self.header += notes
             return
