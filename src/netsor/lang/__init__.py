@@ -8,10 +8,9 @@
 | `ops` | classes of operations: coordinatewise functions, index maps, functions of several members |
 | `functions` | the functions of the language by name, with their facts |
 | `index_maps` | `sum`, `window`, `stack`, indexing and other linear maps on index axes |
-| `operators` | `+ - * /` for symbolic values |
 | `facts`, `analysis` | derivative, kinks and growth of functions, and of expressions |
 | `piecewise_polynomials`, `exp_terms` | functions as sums of terms that have closed forms |
-| `symbolic_derivatives`, `numerical_derivatives` | derivatives of expressions; of users' functions |
+| `symbols`, `numerical_derivatives` | arithmetic and derivatives of expressions; of users' functions |
 | `blocks`, `evaluate`, `array_api` | arrays with index axes; values of expressions; array libraries |
 | `type_checker` | one method per rule of the paper's formal specification |
 | `input_laws` | means and covariances of inputs, and whether they are valid |

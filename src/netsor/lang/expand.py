@@ -38,7 +38,7 @@ from netsor.lang.program import (
     used_by,
 )
 from netsor.lang.rewrite import ZERO, ZEROS, at_head
-from netsor.lang.symbolic_derivatives import Symbol
+from netsor.lang.symbols import Symbol
 from netsor.lang.tangent_terms import NormalForm, written_out
 from netsor.lang.types import H, Index, Type, infer, type_of
 

@@ -33,6 +33,9 @@ class PiecewisePolynomial:
     def __post_init__(self) -> None:
         object.__setattr__(self, "pieces", tuple(map(_trimmed, self.pieces)))
 
+    def __call__(self, x: float) -> float:
+        return _value(self.at(x), x)
+
     def at(self, x: float) -> Coefs:
         """The coefficients of the piece that contains x."""
         return self.pieces[sum(x > knot for knot in self.knots)]

@@ -58,7 +58,7 @@ from netsor.lang.program import (
     Statement,
     used_by,
 )
-from netsor.lang.symbolic_derivatives import partial_derivatives
+from netsor.lang.symbols import partial_derivatives
 from netsor.lang.tangent_terms import (
     NormalForm,
     TangentTerm,

@@ -32,6 +32,7 @@ from netsor.lang.program import (
     _Statement,
     used_by,
 )
+from netsor.lang.show import show_expr, show_statement, shown_short
 from netsor.lang.types import MOST_MEMBERS, TOO_LARGE, A, C, Dim, G, H, Index, K, Type, infer
 
 Types = dict[str, Type]
@@ -67,8 +68,6 @@ def place_of(program: Program, statement: Statement, *marks: Mark) -> Place:
     """Return the place of a statement, with carets under the first mark that occurs in its text."""
     place = statement.place
     if place is None:
-        from netsor.lang.show import show_statement
-
         place = Place(program.statements.index(statement) + 1, show_statement(statement))
     if place.file is None and marks:
         code = place.text.partition("#")[0].rstrip()
@@ -89,18 +88,10 @@ def _find(mark: Mark, code: str) -> re.Match[str] | None:
 
 def _spelling(node: Expr) -> re.Pattern[str]:
     """A pattern for the text of an expression with any spacing."""
-    from netsor.lang.show import show_expr
-
     if count_terms(node) > 1000:
         return RIGHT
     words = [re.escape(word) for word in re.findall(r"\w+|[^\w\s]", show_expr(node))]
     return re.compile(r"(?<![\w.])(" + r"\s*".join(words) + r")(?!\w)")
-
-
-def _show(expr: Expr) -> str:
-    from netsor.lang.show import shown_short
-
-    return shown_short(expr, 200)
 
 
 class _Checker:
@@ -227,7 +218,7 @@ class _Checker:
             raise self.fail(what, remedy, matrix)
         x = self.infer(data)
         if not isinstance(x, K):
-            what = f"`{matrix}` is applied to `{_show(data)}`, which is not data"
+            what = f"`{matrix}` is applied to `{shown_short(data, 200)}`, which is not data"
             remedy = f"{remedy} A product with a vector is computed: `h := MatMul(W, x)`."
             raise self.fail(what, remedy, _spelling(data))
         if not x.index or x.index[-1] != type_.cols:
@@ -302,7 +293,7 @@ class _Checker:
         """Infer an expression with at least one vector, or raise an error."""
         inferred = self.infer(s.expr)
         if not isinstance(inferred, H):
-            kind, shown = type(s).__name__, _show(s.expr)
+            kind, shown = type(s).__name__, shown_short(s.expr, 200)
             raise self.fail(
                 f"{kind} {what.format(shown)}",
                 f"Rule {kind}: {rule.format('x1, ..., xk; c1, ..., cl')} with k >= 1 vectors of one width. "
@@ -449,7 +440,7 @@ class _Checker:
         if problem is None:
             return
         s, words = problem
-        body, written = _show(Unwinder(self.program)(s.expr)), _show(s.expr)
+        body, written = shown_short(Unwinder(self.program)(s.expr), 200), shown_short(s.expr, 200)
         phi = f"In terms of G-vars it is `{body}`. " if body != written and len(body) < 80 else ""
         raise self.fail_at(
             s,
