@@ -21,7 +21,7 @@ from netsor.lang.functions import add, d_batchnorm, mul
 from netsor.lang.index_maps import at
 from netsor.lang.input_laws import joint_covariance
 from netsor.lang.lower import drop_dead
-from netsor.lang.ops import IndexMap, Mixing, axes_of
+from netsor.lang.ops import IndexMap, Mixing
 from netsor.lang.program import (
     Assignment,
     Embedding,
@@ -217,39 +217,34 @@ class _Writer:
 
 def _elementwise(e: Apply, blocks: tuple[Block, ...]) -> Block:
     """Apply a function to each member, with broadcasting."""
-    arrays, rank, _ = align(blocks)
-    shape = np.broadcast_shapes(*(a.shape for a in arrays))
-    columns = [np.broadcast_to(a, shape).ravel() for a in arrays]
-    out: Any = np.empty(prod(shape), object)
-    for k, cells in enumerate(zip(*columns, strict=True)):
+
+    def applied(*cells: _Member) -> _Member:
         # Index maps can yield zeros (padding); drop them from sums and products.
-        applied = Apply(e.op, tuple(c.expr for c in cells), e.attrs, e.pick)
-        out[k] = _Member(at_head(applied, ZEROS))
-    return Block(out.reshape(shape), rank)
+        return _Member(at_head(Apply(e.op, tuple(c.expr for c in cells), e.attrs, e.pick), ZEROS))
+
+    arrays, rank, _ = align(blocks)
+    return Block(np.asarray(np.frompyfunc(applied, len(arrays), 1)(*arrays), object), rank)
 
 
 def _mix(op: Mixing, options: dict[str, Any], blocks: tuple[Block, ...]) -> Block:
     """Apply `op` to each group of members of x along index axes, as op(x1, x2, ...); blocks: x and a mask."""
-    rank, shape = blocks[0].rank, blocks[0].array.shape
-    axes = axes_of(options.pop("axis"), rank)
-    attrs, last = tuple(sorted(options.items())), range(rank - len(axes), rank)
-    moved = [np.moveaxis(np.broadcast_to(b.lift(rank, False), shape), axes, last) for b in blocks]
-    whole = moved[0].shape
-    groups, *masks = (m.reshape(*whole[: last.start], -1) for m in moved)
-    out: Any = np.full(groups.shape[:-1] if op.reduces else groups.shape, _Member(ZERO), object)
-    for i in np.ndindex(groups.shape[:-1]):
-        # Masked members stay 0, as masked softmax weights are.
-        counts = [
-            all(float(evaluate(m[i][k].expr, {}).array) > 0 for m in masks) for k in range(groups.shape[-1])
-        ]
-        which = np.flatnonzero(counts)
-        members = tuple(groups[i][k].expr for k in which)
-        if op.reduces:
-            out[i] = _Member(Apply(op, members, attrs))
-        else:
-            for position, k in enumerate(which):
-                out[(*i, k)] = _Member(Apply(op, members, attrs, position))
-    return Block(out, last.start) if op.reduces else Block(np.moveaxis(out.reshape(whole), last, axes), rank)
+    attrs = tuple(sorted((k, v) for k, v in options.items() if k != "axis"))
+
+    def each_group(members: Any, *masks: Any, **_: Any) -> Any:
+        out: Any = np.full(members.shape[op.reduces :], _Member(ZERO), object)
+        for i in np.ndindex(members.shape[1:]):
+            # Masked members stay 0, as masked softmax weights are.
+            positions = [(k, *i) for k in range(len(members))]
+            which = [k for k in positions if all(float(evaluate(m[k].expr, {}).array) > 0 for m in masks)]
+            group = tuple(members[k].expr for k in which)
+            if op.reduces:
+                out[i] = _Member(Apply(op, group, attrs))
+            else:
+                for pick, k in enumerate(which):
+                    out[k] = _Member(Apply(op, group, attrs, pick))
+        return out
+
+    return replace(op, fn=each_group).run(*blocks, **options)
 
 
 def _member_names(name: str, index: Index, taken: set[str]) -> Any:

@@ -22,7 +22,7 @@ def _binary(op: Op) -> tuple[Operator, Operator]:
 
 
 class Operators:
-    """Defines `+ - * / **` and the sign of symbols and traced values by one method, `operate(op, *operands)`."""
+    """Defines `+ - * / **` and the sign of symbols and traced values by `operate(op, *operands)`."""
 
     __slots__ = ()
 
