@@ -353,13 +353,13 @@ class _Checker:
         """Check that readouts occur only in outputs, have mean 0, and are independent of other inputs."""
         readouts = self.program.readouts
         for s in self.program.statements:
+            self.statement = s
             operands = {t.operand for t in s.terms} if isinstance(s, Output) else set()
             for name in used_by(s) if readouts else ():
                 between = isinstance(s, Input) and s.name in readouts
                 reads = isinstance(s, Output) and name not in operands
                 if name in readouts and not between and not reads:
-                    raise self.fail_at(
-                        s,
+                    raise self.fail(
                         f"the readout `{name}` is used elsewhere",
                         "Rule Output: the output is Gaussian because v is independent of the rest of the "
                         "program. Declare a second input for this use.",
@@ -371,8 +371,7 @@ class _Checker:
 
     def check_readout_law(self, s: Input, law: Normal, readouts: frozenset[str]) -> None:
         if np.any(np.asarray(law.mean)):
-            raise self.fail_at(
-                s,
+            raise self.fail(
                 f"the readout `{s.name}` has a mean",
                 "Rule Output: v ~ N(0, var). With a mean m the output grows like m sqrt(n). Write "
                 "`N(0, ...)`.",
@@ -380,8 +379,7 @@ class _Checker:
             )
         outside = [name for name, _ in law.cross if name not in readouts]
         if outside:
-            raise self.fail_at(
-                s,
+            raise self.fail(
                 f"the readout `{s.name}` is correlated with `{outside[0]}`",
                 "Rule Output: v is independent of every input but other readouts. Leave the covariance out.",
                 re.compile(rf",\s*({outside[0]})\s*:"),
