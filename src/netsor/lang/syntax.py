@@ -34,7 +34,7 @@ from netsor.lang.program import (
     Statement,
     Term,
 )
-from netsor.lang.types import A, C, G, H, Type
+from netsor.lang.types import TYPES, A, Type
 
 READABLE = {
     "NAME": "a name",
@@ -358,12 +358,8 @@ def _floats(value: Any) -> Any:
 def _type(kind: Token, tokens: tuple[Token, ...], index: tuple[int, ...]) -> Type:
     dims = [_integer(d) if d.type == "INT" else str(d) for d in tokens]
     match str(kind), dims:
-        case "A", [rows, cols]:
-            return A(rows, cols, index)
-        case "G" | "H", [str(width)]:
-            return G(width, index) if kind == "G" else H(width, index)
-        case "C", []:
-            return C(index)
+        case ("A", [_, _]) | ("G" | "H", [str()]) | ("C", []):
+            return TYPES[str(kind)](*dims, index=index)
     given = f"({', '.join(map(str, dims))})" if dims else ""
     place = _under(kind, tokens[-1] if tokens else None)
     raise ParseError(
