@@ -68,14 +68,11 @@ def expand(program: Program) -> Program:
         remedy = "Blocks keep a program short: read it as it is, or expand it for smaller inputs."
         raise LoweringError(what, remedy=remedy)
     writer = _Writer(program)
-    statements: list[Statement] = []
-    for s in program.statements:
-        first, *further = writer.write(s)
-        statements += [replace(first, notes=s.notes), *(replace(r, notes=()) for r in further)]
+    statements = tuple(member for s in program.statements for member in writer.write(s))
     # Drop unused members of blocks that are used, and keep variables that the source leaves unused.
     used = {name for s in program.statements for name in used_by(s)}
     members = {n for name, names in writer.names.items() if name in used for n in names.ravel()}
-    return drop_dead(replace(program, statements=tuple(statements)), members | program.data.keys())
+    return drop_dead(replace(program, statements=statements), members | program.data.keys())
 
 
 class _Member(Symbol):
@@ -127,14 +124,15 @@ class _Writer:
         return infer(e, lambda name: type_of(self.program, name))
 
     def write(self, s: Statement) -> Sequence[Statement]:
-        """The statements of the members of a block."""
+        """The statements of the members of a block; the notes stand before the first."""
         if isinstance(s, Output):
             columns = [self.terms(t) for t in s.terms]
-            return [Output(sum(parts, ()), s.shift, place=s.place) for parts in zip(*columns, strict=True)]
+            members = [replace(s, terms=sum(parts, ())) for parts in zip(*columns, strict=True)]
+            return [members[0], *(replace(member, notes=()) for member in members[1:])]
         names, type_ = self.names[s.name], replace(self.types[s.name], index=())
         cells = self.evaluate(s.expr).array if isinstance(s, Assignment) else names
         return [
-            replace(s, name=names[i], type=type_, **self.changes(s, cells, k, i))
+            replace(s, name=names[i], type=type_, notes=() if k else s.notes, **self.changes(s, cells, k, i))
             for k, i in enumerate(np.ndindex(names.shape))
         ]
 
