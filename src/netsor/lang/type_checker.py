@@ -354,20 +354,17 @@ class _Checker:
         readouts = self.program.readouts
         for s in self.program.statements:
             self.statement = s
-            operands = {t.operand for t in s.terms} if isinstance(s, Output) else set()
-            for name in used_by(s) if readouts else ():
-                between = isinstance(s, Input) and s.name in readouts
-                reads = isinstance(s, Output) and name not in operands
-                if name in readouts and not between and not reads:
-                    raise self.fail(
-                        f"the readout `{name}` is used elsewhere",
-                        "Rule Output: the output is Gaussian because v is independent of the rest of the "
-                        "program. Declare a second input for this use.",
-                        *([_operand(name)] if isinstance(s, Output) else []),
-                        name,
-                    )
-            if isinstance(s, Input) and s.name in readouts and isinstance(s.law, Normal):
+            names = [t.operand for t in s.terms] if isinstance(s, Output) else used_by(s)
+            if isinstance(s, Input) and isinstance(s.law, Normal) and s.name in readouts:
                 self.check_readout_law(s, s.law, readouts)
+            elif name := next((name for name in names if name in readouts), None):
+                raise self.fail(
+                    f"the readout `{name}` is used elsewhere",
+                    "Rule Output: the output is Gaussian because v is independent of the rest of the "
+                    "program. Declare a second input for this use.",
+                    _operand(name),
+                    name,
+                )
 
     def check_readout_law(self, s: Input, law: Normal, readouts: frozenset[str]) -> None:
         if np.any(np.asarray(law.mean)):
