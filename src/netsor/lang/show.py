@@ -138,8 +138,7 @@ def _pieces(expr: Expr) -> tuple[int, list[Piece]]:
             return ATOM, [name]
         case Const(value):
             return SIGN if value < 0 or str(value) == "-0.0" else ATOM, [_show_value(value)]
-        case Apply(op, (x,), _, None) if op is at:
-            items = expr.options["index"]
+        case Apply(op, (x,), (("index", items),), None) if op is at:
             return ATOM, [(x, ATOM), f"[{', '.join(map(_show_item, items))}]"]
         case Apply(op, (x,), (), None) if op is neg and not isinstance(x, Const):
             return SIGN, ["-", (x, SIGN)]
