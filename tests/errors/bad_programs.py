@@ -355,6 +355,10 @@ BAD_PROGRAMS = {
         Input g :: G(n)[3] ~ N(0, 1)
         x := relu(g[0, 1])
     """,
+    "index_missing": """
+        Input g :: G(n)[3] ~ N(0, 1)
+        x := at(g)
+    """,
     "axis_outside": """
         Input g :: G(n)[3] ~ N(0, 1)
         x := sum(g, axis=1)

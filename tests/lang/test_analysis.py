@@ -164,5 +164,5 @@ def test_composition_of_piecewise_polynomials():
 def test_homogeneous_pieces():
     assert RELU.slopes == (1.0, 0.0)
     assert (RELU + RELU).slopes == (2.0, 0.0)
-    assert (RELU + PiecewisePolynomial.constant(1.0)).slopes is None
+    assert (RELU + PiecewisePolynomial((), ((1.0,),))).slopes is None
     assert PiecewisePolynomial((1.0,), ((0.0, 1.0), (0.0, 2.0))).slopes is None

@@ -20,7 +20,7 @@ from netsor.lang.expr import Ref
 from netsor.lang.facts import UNKNOWN, Growth
 from netsor.lang.functions import ARITHMETIC, FUNCTIONS
 from netsor.lang.ops import Function
-from netsor.lang.symbolic_derivatives import partial_derivatives
+from netsor.lang.symbols import partial_derivatives
 
 OPTIONS = {
     "leaky_relu": [{"slope": 0.3}, {"slope": -1.0}, {"slope": 1.0}],

@@ -17,8 +17,8 @@ from netsor.errors import BuildError, NetsorError, Place
 from netsor.lang import index_maps as maps
 from netsor.lang.expr import Apply, Attr, Const, Expr
 from netsor.lang.functions import abs_, add, div, mul, sub
-from netsor.lang.operators import Operators
 from netsor.lang.ops import Function, IndexMap, Op
+from netsor.lang.symbols import Operators
 from netsor.lang.types import MOST_MEMBERS, TOO_LARGE, Index
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from netsor.build.readouts import Outputs, Readout
 from netsor.build.source_lines import fail
 from netsor.errors import DataError
 from netsor.lang.learning_rates import check_rate
-from netsor.lang.operators import Operators
 from netsor.lang.ops import Op
 from netsor.lang.program import RESERVED
+from netsor.lang.symbols import Operators
 from netsor.lang.types import MOST_MEMBERS, TOO_LARGE
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from netsor.build.graph_nodes import Node, apply, beyond_output, spelled
 from netsor.build.source_lines import fail
 from netsor.lang.functions import add, div, mul, neg, sub
-from netsor.lang.operators import Operators
 from netsor.lang.ops import Op
+from netsor.lang.symbols import Operators
 from netsor.lang.types import Index
 
 

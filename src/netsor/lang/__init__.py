@@ -2,22 +2,20 @@
 
 | file | what it holds |
 | --- | --- |
-| `types` | A, G, H and C, with index shapes |
+| `types` | A, G, H, C and K, with index shapes; inference of the types of expressions |
 | `program` | statements and `Program` |
 | `expr` | expressions: names, numbers and operations on them |
 | `ops` | classes of operations: coordinatewise functions, index maps, functions of several members |
 | `functions` | the functions of the language by name, with their facts |
 | `index_maps` | `sum`, `window`, `stack`, indexing and other linear maps on index axes |
-| `operators` | `+ - * /` for symbolic values |
 | `facts`, `analysis` | derivative, kinks and growth of functions, and of expressions |
 | `piecewise_polynomials`, `exp_terms` | functions as sums of terms that have closed forms |
-| `symbolic_derivatives`, `numerical_derivatives` | derivatives of expressions; of users' functions |
+| `symbols`, `numerical_derivatives` | arithmetic and derivatives of expressions; of users' functions |
 | `blocks`, `evaluate`, `array_api` | arrays with index axes; values of expressions; array libraries |
 | `type_checker` | one method per rule of the paper's formal specification |
-| `inference` | kinds, index shapes and widths of expressions |
 | `input_laws` | means and covariances of inputs, and whether they are valid |
 | `controlled` | whether a function grows slowly enough for the Master Theorem |
-| `parse`, `syntax`, `parse_tree` | text to program: the entry, lines and their errors, the grammar's rules |
+| `parse`, `syntax` | text to program: the entry; lines, their errors and the grammar's rules |
 | `show`, `program_html` | program to text and to a drawing |
 | `rewrite` | term rewriting: tables of equations, and the simplifying ones |
 | `expand`, `lower` | blocks written out; the variants Netsor-, Netsor and Netsor+ |

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from netsor.lang import functions as fn
-from netsor.lang.expr import Apply, Const, Expr, Ref, subtrees
+from netsor.lang.expr import Apply, Const, Expr, Ref, fold, subtrees
 from netsor.lang.facts import Facts, Growth, growth_of
 from netsor.lang.ops import Function
 from netsor.lang.piecewise_polynomials import PiecewisePolynomial
@@ -44,11 +44,6 @@ class About:
     pieces: PiecewisePolynomial | None = None  # its values at the knots may differ
     constant: bool = False  # whether the variable does not occur
 
-    @property
-    def is_smooth(self) -> bool:
-        """Whether the expression certainly has no kinks."""
-        return self.kinks == ()
-
 
 @lru_cache(1024)
 def about(expr: Expr, name: str) -> About:
@@ -58,15 +53,13 @@ def about(expr: Expr, name: str) -> About:
 
 def about_parts(expr: Expr, name: str) -> dict[Expr, About]:
     """Analyse each subexpression as a function of the same variable."""
-    identity = PiecewisePolynomial((), ((0.0, 1.0),))
     facts: dict[Expr, About] = {}
-    for node in subtrees(expr):  # arguments come before the node that uses them
-        if isinstance(node, Ref):
-            facts[node] = _of_pieces(identity) if node.name == name else PARAMETER
-        elif isinstance(node, Const):
-            facts[node] = _number(node.value)
-        else:
-            facts[node] = _applied(node, tuple(facts[arg] for arg in node.args))
+    identity = _of_pieces(PiecewisePolynomial((), ((0.0, 1.0),)))
+
+    def leaf(e: Ref | Const) -> About:
+        return _number(e.value) if isinstance(e, Const) else identity if e.name == name else PARAMETER
+
+    fold(expr, leaf, _applied, facts)
     return facts
 
 
@@ -114,7 +107,7 @@ def _of_pieces(f: PiecewisePolynomial) -> About:
 
 
 def _number(value: float) -> About:
-    return _of_pieces(PiecewisePolynomial.constant(value))
+    return _of_pieces(PiecewisePolynomial((), ((value,),)))
 
 
 def _kept(f: PiecewisePolynomial) -> bool:
@@ -239,18 +232,13 @@ def _pow(x: About, y: About) -> About:
         return _unary(fn.exp, fn.exp.about(), _mul(y, _number(log(base)))) if base > 0 else About()
     power = y.pieces.pieces[0][0] if y.pieces else None
     if power is not None and power.is_integer() and 0 <= power <= MOST_DEGREE:
-        return _whole_power(x, int(power))
+        whole = reduce(_mul, [x] * int(power), _number(1.0))
+        return whole if power % 2 else replace(whole, range=(max(whole.range[0], 0.0), whole.range[1]))
     if x.range[0] <= 0 or power is None:
         return About()
     low, high = sorted(end**power for end in x.range)
     growth = Growth.BOUNDED if isfinite(high) else max(x.growth, Growth.POLYNOMIAL)
     return About(x.kinks, x.jumps, (low, high), growth, 1 if x.parity == 1 else 0)
-
-
-def _whole_power(x: About, n: int) -> About:
-    power = reduce(_mul, [x] * n, _number(1.0))
-    low, high = power.range
-    return replace(power, range=(max(low, 0.0), high)) if n % 2 == 0 else power
 
 
 def _maximum(x: About, y: About) -> About:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import array_api_compat
@@ -48,18 +49,9 @@ def _special(name: str, x: object) -> Any:
         return getattr(importlib.import_module("jax.scipy.special"), name)(x)
     if is_torch_array(x):
         return getattr(importlib.import_module("torch.special"), name)(x)
-    function = getattr(importlib.import_module("scipy.special"), name)
-    if is_numpy_array(x):
-        return function(x)
-    xp = array_namespace(x)
-    return xp.asarray(function(np.asarray(x)))
+    value = getattr(importlib.import_module("scipy.special"), name)(np.asarray(x))
+    return value if is_numpy_array(x) else array_namespace(x).asarray(value)
 
 
-def erf(x: object) -> Any:
-    """The error function."""
-    return _special("erf", x)
-
-
-def expit(x: object) -> Any:
-    """The logistic function 1 / (1 + exp(-x))."""
-    return _special("expit", x)
+erf = partial(_special, "erf")
+expit = partial(_special, "expit")  # the logistic function 1 / (1 + exp(-x))

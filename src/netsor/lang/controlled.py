@@ -14,7 +14,7 @@ import numpy as np
 from netsor.lang import ops
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
-from netsor.lang.expr import Apply, Expr, Ref, refs, subtrees, transform
+from netsor.lang.expr import Apply, Const, Expr, Ref, fold, refs, transform
 from netsor.lang.facts import Growth
 from netsor.lang.program import Assignment, Moment, Nonlin, Program
 from netsor.lang.types import H, Type
@@ -66,12 +66,20 @@ def _suspects(program: Program, types: Mapping[str, Type]) -> list[tuple[Functio
     """The statements to evaluate along the rays, each with whether it may grow exponentially."""
     traits: dict[Expr, tuple[bool, bool]] = {}  # (contains a vector, may grow exponentially)
     steep: set[str] = set()
+
+    def leaf(e: Ref | Const) -> tuple[bool, bool]:
+        vector = isinstance(e, Ref) and isinstance(types.get(e.name), H)
+        return vector, isinstance(e, Ref) and vector and e.name in steep
+
+    def apply(e: Apply, parts: tuple[tuple[bool, bool], ...]) -> tuple[bool, bool]:
+        explodes = isinstance(e.op, ops.Function) and e.op.about(e.options).growth >= Growth.EXPONENTIAL
+        if e.op.name in ("pow", "div"):
+            explodes = len(parts) > 1 and parts[1][0]
+        return any(vector for vector, _ in parts), explodes or any(part for _, part in parts)
+
     for s in program.statements:
-        if isinstance(s, Nonlin | Moment):
-            for node in subtrees(s.expr, traits):
-                traits[node] = _traits(node, traits, types, steep)
-            if traits[s.expr][1]:
-                steep.add(s.name)
+        if isinstance(s, Nonlin | Moment) and fold(s.expr, leaf, apply, traits)[1]:
+            steep.add(s.name)
     needed = set(steep)
     suspects: list[tuple[Function, bool]] = []
     for s in reversed(program.statements if steep else ()):
@@ -79,21 +87,6 @@ def _suspects(program: Program, types: Mapping[str, Type]) -> list[tuple[Functio
             suspects.append((s, s.name in steep))
             needed.update(refs(s.expr))
     return suspects[::-1]
-
-
-def _traits(
-    node: Expr, traits: Mapping[Expr, tuple[bool, bool]], types: Mapping[str, Type], steep: set[str]
-) -> tuple[bool, bool]:
-    """Whether a node contains a vector, and whether it may grow exponentially."""
-    if not isinstance(node, Apply):
-        name = node.name if isinstance(node, Ref) else ""
-        vector = isinstance(types.get(name), H)
-        return vector, vector and name in steep
-    parts = [traits[a] for a in node.args]
-    explodes = isinstance(node.op, ops.Function) and node.op.about(node.options).growth >= Growth.EXPONENTIAL
-    if node.op.name in ("pow", "div"):
-        explodes = len(parts) > 1 and parts[1][0]
-    return any(vector for vector, _ in parts), explodes or any(part for _, part in parts)
 
 
 def _ray_values(name: str, program: Program, types: Mapping[str, Type], rng: np.random.Generator) -> Block:

@@ -16,13 +16,12 @@ import numpy as np
 from netsor.errors import LoweringError
 from netsor.lang.blocks import Block, align
 from netsor.lang.evaluate import evaluate
-from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees
+from netsor.lang.expr import Apply, Const, Expr, Ref, fold, refs
 from netsor.lang.functions import add, d_batchnorm, mul
 from netsor.lang.index_maps import at
-from netsor.lang.inference import Inferred, infer, type_of
 from netsor.lang.input_laws import joint_covariance
 from netsor.lang.lower import drop_dead
-from netsor.lang.ops import IndexMap, Mixing, axes_of
+from netsor.lang.ops import IndexMap, Mixing
 from netsor.lang.program import (
     Assignment,
     Embedding,
@@ -39,9 +38,9 @@ from netsor.lang.program import (
     used_by,
 )
 from netsor.lang.rewrite import ZERO, ZEROS, at_head
-from netsor.lang.symbolic_derivatives import Symbol
+from netsor.lang.symbols import Symbol
 from netsor.lang.tangent_terms import NormalForm, written_out
-from netsor.lang.types import H, Index
+from netsor.lang.types import H, Index, Type, infer, type_of
 
 
 def expand(program: Program) -> Program:
@@ -69,16 +68,11 @@ def expand(program: Program) -> Program:
         remedy = "Blocks keep a program short: read it as it is, or expand it for smaller inputs."
         raise LoweringError(what, remedy=remedy)
     writer = _Writer(program)
-    statements: list[Statement] = []
-    for s in program.statements:
-        first, *further = writer.write(s)
-        statements += [replace(first, notes=s.notes), *(replace(r, notes=()) for r in further)]
+    statements = tuple(member for s in program.statements for member in writer.write(s))
     # Drop unused members of blocks that are used, and keep variables that the source leaves unused.
     used = {name for s in program.statements for name in used_by(s)}
     members = {n for name, names in writer.names.items() if name in used for n in names.ravel()}
-    kept = drop_dead(replace(program, statements=tuple(statements)), once_used=members)
-    named = {name for s in kept.statements for name in used_by(s)}
-    return replace(kept, data={name: array for name, array in kept.data.items() if name in named})
+    return drop_dead(replace(program, statements=statements), members | program.data.keys())
 
 
 class _Member(Symbol):
@@ -118,49 +112,42 @@ class _Writer:
 
     def __init__(self, program: Program) -> None:
         self.program, self.types = program, program.types
-        self.plain = {name: replace(type_, index=()) for name, type_ in program.types.items()}
         taken = {*program.data, *program.types}
-        self.names: dict[str, Any] = {}  # block -> array of its members' names, of the block's index shape
-        for name, type_ in program.types.items():
-            self.names[name] = _member_names(name, type_.index, taken)
+        # block -> array of its members' names, of the block's index shape
+        self.names = {name: _member_names(name, t.index, taken) for name, t in self.types.items()}
         self.vectors = {
             n for name, t in self.types.items() if isinstance(t, H) for n in self.names[name].flat
         }
-        self.form = NormalForm(lambda e: self.inferred(e).index, lambda e: self.inferred(e).width is None)
+        self.form = NormalForm(lambda e: self.type(e).index, lambda e: not isinstance(self.type(e), H))
 
-    def inferred(self, e: Expr) -> Inferred:
+    def type(self, e: Expr) -> Type:
         return infer(e, lambda name: type_of(self.program, name))
 
     def write(self, s: Statement) -> Sequence[Statement]:
-        """The statements of the members of a block."""
+        """The statements of the members of a block; the notes stand before the first."""
         if isinstance(s, Output):
             columns = [self.terms(t) for t in s.terms]
-            return [Output(sum(parts, ()), s.shift, place=s.place) for parts in zip(*columns, strict=True)]
-        names, changes = self.names[s.name], self.changes(s)
+            members = [replace(s, terms=sum(parts, ())) for parts in zip(*columns, strict=True)]
+            return [members[0], *(replace(member, notes=()) for member in members[1:])]
+        names, type_ = self.names[s.name], replace(self.types[s.name], index=())
+        cells = self.evaluate(s.expr).array if isinstance(s, Assignment) else names
         return [
-            replace(s, name=names[i], type=self.plain[s.name], **changes(k, i))
+            replace(s, name=names[i], type=type_, notes=() if k else s.notes, **self.changes(s, cells, k, i))
             for k, i in enumerate(np.ndindex(names.shape))
         ]
 
-    def changes(self, s: Input | MatMul | Assignment) -> Callable[[int, Index], dict[str, Any]]:
-        """A function that returns the fields of the statement of member k, of index i."""
-        if isinstance(s, Input):
-            return lambda k, i: {"law": self.member_law(s, k, i)}
-        if isinstance(s, MatMul):  # matrix[i, j] @ vector[i, k], where the aligned axes i are shared
-            matrices, vectors, inner = (
-                self.names[s.matrix],
-                self.names[s.operand],
-                len(self.types[s.matrix].index),
-            )
-            return lambda _, i: {
-                "matrix": matrices[i[:inner]],
-                "operand": vectors[i[: s.aligned] + i[inner:]],
-                "aligned": 0,
-            }
-        cells = self.evaluate(s.expr).array
-        return lambda _, i: {
-            "expr": cells[i].expr if isinstance(s, Scalar) else self.as_vector(cells[i].expr, s.expr)
-        }
+    def changes(self, s: Input | MatMul | Assignment, cells: Any, k: int, i: Index) -> dict[str, Any]:
+        """The fields of the statement of member k, of index i; `cells` are the expressions of all members."""
+        match s:
+            case Input():
+                return {"law": self.member_law(s, k, i)}
+            case MatMul():  # matrix[i, j] @ vector[i, k], where the aligned axes i are shared
+                inner = len(self.types[s.matrix].index)
+                operand = self.names[s.operand][i[: s.aligned] + i[inner:]]
+                return {"matrix": self.names[s.matrix][i[:inner]], "operand": operand, "aligned": 0}
+            case Scalar():
+                return {"expr": cells[i].expr}
+        return {"expr": self.as_vector(cells[i].expr, s.expr)}
 
     def member_law(self, s: Input, k: int, i: Index) -> Law:
         """The law of member k, of index i; it lists the covariances with all earlier members."""
@@ -204,20 +191,17 @@ class _Writer:
 
     def evaluate(self, expr: Expr) -> Block:
         """The array of plain expressions of a block expression."""
-        blocks: dict[Expr, Block] = {}
-        for node in subtrees(expr):
-            match node:
-                case Const(value):
-                    blocks[node] = Block(_cells(Const, value), 0)
-                case Ref(name):
-                    data = self.program.data.get(name)
-                    cells = _cells(Ref, self.names[name]) if data is None else _cells(Const, data)
-                    blocks[node] = Block(cells, cells.ndim)
-                case Apply():
-                    blocks[node] = self.applied(node, [blocks[a] for a in node.args])
-        return blocks[expr]
+        return fold(expr, self.leaf, self.applied)
 
-    def applied(self, e: Apply, blocks: list[Block]) -> Block:
+    def leaf(self, e: Ref | Const) -> Block:
+        """The members of a variable, or the numbers of data or of a constant."""
+        if isinstance(e, Ref) and e.name in self.names:
+            cells = _cells(Ref, self.names[e.name])
+        else:
+            cells = _cells(Const, e.value if isinstance(e, Const) else self.program.data[e.name])
+        return Block(cells, cells.ndim)
+
+    def applied(self, e: Apply, blocks: tuple[Block, ...]) -> Block:
         """The plain expressions of a node, from those of its arguments."""
         if isinstance(e.op, IndexMap):
             out = e.op.run(*blocks, **e.options)
@@ -229,41 +213,36 @@ class _Writer:
         return _elementwise(e, blocks)
 
 
-def _elementwise(e: Apply, blocks: list[Block]) -> Block:
+def _elementwise(e: Apply, blocks: tuple[Block, ...]) -> Block:
     """Apply a function to each member, with broadcasting."""
-    arrays, rank, _ = align(blocks)
-    shape = np.broadcast_shapes(*(a.shape for a in arrays))
-    columns = [np.broadcast_to(a, shape).ravel() for a in arrays]
-    out: Any = np.empty(prod(shape), object)
-    for k, cells in enumerate(zip(*columns, strict=True)):
+
+    def applied(*cells: _Member) -> _Member:
         # Index maps can yield zeros (padding); drop them from sums and products.
-        applied = Apply(e.op, tuple(c.expr for c in cells), e.attrs, e.pick)
-        out[k] = _Member(at_head(applied, ZEROS))
-    return Block(out.reshape(shape), rank)
+        return _Member(at_head(Apply(e.op, tuple(c.expr for c in cells), e.attrs, e.pick), ZEROS))
+
+    arrays, rank, _ = align(blocks)
+    return Block(np.asarray(np.frompyfunc(applied, len(arrays), 1)(*arrays), object), rank)
 
 
-def _mix(op: Mixing, options: dict[str, Any], blocks: list[Block]) -> Block:
+def _mix(op: Mixing, options: dict[str, Any], blocks: tuple[Block, ...]) -> Block:
     """Apply `op` to each group of members of x along index axes, as op(x1, x2, ...); blocks: x and a mask."""
-    rank, shape = blocks[0].rank, blocks[0].array.shape
-    axes = axes_of(options.pop("axis"), rank)
-    attrs, last = tuple(sorted(options.items())), range(rank - len(axes), rank)
-    moved = [np.moveaxis(np.broadcast_to(b.lift(rank, False), shape), axes, last) for b in blocks]
-    whole = moved[0].shape
-    groups, *masks = (m.reshape(*whole[: last.start], -1) for m in moved)
-    out: Any = np.full(groups.shape[:-1] if op.reduces else groups.shape, _Member(ZERO), object)
-    for i in np.ndindex(groups.shape[:-1]):
-        # Masked members stay 0, as masked softmax weights are.
-        counts = [
-            all(float(evaluate(m[i][k].expr, {}).array) > 0 for m in masks) for k in range(groups.shape[-1])
-        ]
-        which = np.flatnonzero(counts)
-        members = tuple(groups[i][k].expr for k in which)
-        if op.reduces:
-            out[i] = _Member(Apply(op, members, attrs))
-        else:
-            for position, k in enumerate(which):
-                out[(*i, k)] = _Member(Apply(op, members, attrs, position))
-    return Block(out, last.start) if op.reduces else Block(np.moveaxis(out.reshape(whole), last, axes), rank)
+    attrs = tuple(sorted((k, v) for k, v in options.items() if k != "axis"))
+
+    def each_group(members: Any, *masks: Any, **_: Any) -> Any:
+        out: Any = np.full(members.shape[op.reduces :], _Member(ZERO), object)
+        for i in np.ndindex(members.shape[1:]):
+            # Masked members stay 0, as masked softmax weights are.
+            positions = [(k, *i) for k in range(len(members))]
+            which = [k for k in positions if all(float(evaluate(m[k].expr, {}).array) > 0 for m in masks)]
+            group = tuple(members[k].expr for k in which)
+            if op.reduces:
+                out[i] = _Member(Apply(op, group, attrs))
+            else:
+                for pick, k in enumerate(which):
+                    out[k] = _Member(Apply(op, group, attrs, pick))
+        return out
+
+    return replace(op, fn=each_group).run(*blocks, **options)
 
 
 def _member_names(name: str, index: Index, taken: set[str]) -> Any:

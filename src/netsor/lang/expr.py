@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ class Slice:
 
 Attr = Any  # None, bool, int, float, str, Slice, or a tuple of these
 Attrs = tuple[tuple[str, Attr], ...]
+
+T = TypeVar("T")
 
 _KNOWN: WeakValueDictionary[Any, Any] = WeakValueDictionary()
 
@@ -55,6 +57,9 @@ class _Node:
 
         return f"{type(self).__name__}({shown_short(self)})"  # type: ignore[arg-type]
 
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return type(self), tuple(vars(self).values())
+
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
 class Ref(_Node):
@@ -64,9 +69,6 @@ class Ref(_Node):
 
     def __new__(cls, name: str) -> Ref:
         return once(cls, (Ref, name), name=name)
-
-    def __reduce__(self):
-        return Ref, (self.name,)
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -78,9 +80,6 @@ class Const(_Node):
     def __new__(cls, value: float) -> Const:
         number = float(value)
         return once(cls, (Const, repr(number)), value=number)
-
-    def __reduce__(self):
-        return Const, (self.value,)
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -150,6 +149,22 @@ def subtrees(expr: Expr, skipped: Container[Expr] = ()) -> Iterator[Expr]:
     return iter(visited)
 
 
+def fold(
+    expr: Expr,
+    leaf: Callable[[Ref | Const], T],
+    apply: Callable[[Apply, tuple[T, ...]], T],
+    memo: dict[Expr, T] | None = None,
+) -> T:
+    """Compute a value for each subexpression: `leaf(e)`, or `apply(e, values of its arguments)`."""
+    values: dict[Expr, T] = {} if memo is None else memo
+    for node in subtrees(expr, values):
+        if isinstance(node, Apply):
+            values[node] = apply(node, tuple([values[a] for a in node.args]))
+        else:
+            values[node] = leaf(node)
+    return values[expr]
+
+
 def transform(
     expr: Expr,
     leaf: Callable[[Ref], Expr] = lambda ref: ref,
@@ -157,14 +172,12 @@ def transform(
     head: Callable[[Apply], Expr] = lambda node: node,
 ) -> Expr:
     """Replace `Ref`s by `leaf(ref)`, keys of `changes` by their values, and other nodes by `head(node)`."""
-    replaced: dict[Expr, Expr] = dict(changes or {})
-    for node in subtrees(expr, replaced):
-        if isinstance(node, Apply):
-            args = tuple(replaced[a] for a in node.args)
-            replaced[node] = head(Apply(node.op, args, node.attrs, node.pick))
-        else:
-            replaced[node] = leaf(node) if isinstance(node, Ref) else node
-    return replaced[expr]
+    return fold(
+        expr,
+        lambda e: leaf(e) if isinstance(e, Ref) else e,
+        lambda e, args: head(Apply(e.op, args, e.attrs, e.pick)),
+        dict(changes or {}),
+    )
 
 
 def rename(expr: Expr, names: Mapping[str, str]) -> Expr:
@@ -179,7 +192,4 @@ def refs(expr: Expr) -> list[str]:
 
 def count_terms(expr: Expr, memo: dict[Expr, int] | None = None) -> int:
     """Count the nodes of the expression as a tree, in which shared parts count each time."""
-    sizes: dict[Expr, int] = {} if memo is None else memo
-    for node in subtrees(expr, sizes):
-        sizes[node] = 1 + sum(sizes[a] for a in node.args) if isinstance(node, Apply) else 1
-    return sizes[expr]
+    return fold(expr, lambda _: 1, lambda _, sizes: 1 + sum(sizes), memo)

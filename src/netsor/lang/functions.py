@@ -47,6 +47,16 @@ def register_smooth(derivative: Callable[..., Any], **facts: Any) -> Callable[..
     return register(smooth(derivative, **facts))
 
 
+def _library(name: str) -> Callable[..., Any]:
+    """The function of this name in the library of its arguments."""
+
+    def function(*arrays: Any) -> Any:
+        return getattr(array_namespace(*arrays), name)(*arrays)
+
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
 def _cast(condition: Any, x: Any) -> Any:
     return array_namespace(x).astype(condition, x.dtype)
 
@@ -82,9 +92,7 @@ def leaky_relu(x, slope):
     return array_namespace(x).where(x > 0, x, slope * x)
 
 
-@register(_pieces((0.0,), (0.0, -1.0), (0.0, 1.0), derivative=lambda x: sign(x)))
-def abs_(x):
-    return array_namespace(x).abs(x)
+abs_ = register(_pieces((0.0,), (0.0, -1.0), (0.0, 1.0), derivative=lambda x: sign(x)))(_library("abs"))
 
 
 @register(_pieces((0.0,), (0.0,), (1.0,), derivative=lambda x: 0.0))
@@ -93,15 +101,10 @@ def step(x):
     return _cast(x > 0, x)
 
 
-def _sign() -> Facts:
-    """sign(x) = 1[x > 0] - 1[x < 0]; ties count 1/2 - 1/2 = 0."""
-    halves = (ExpTerm((1.0,), knot=0.0, tie=0.5), ExpTerm((-1.0,), knot=0.0, side=-1, tie=0.5))
-    return _pieces((0.0,), (-1.0,), (1.0,), derivative=lambda x: 0.0, terms=halves)
+# sign(x) = 1[x > 0] - 1[x < 0]; ties count 1/2 - 1/2 = 0.
+_halves = (ExpTerm((1.0,), knot=0.0, tie=0.5), ExpTerm((-1.0,), knot=0.0, side=-1, tie=0.5))
 
-
-@register(_sign())
-def sign(x):
-    return array_namespace(x).sign(x)
+sign = register(_pieces((0.0,), (-1.0,), (1.0,), derivative=lambda x: 0.0, terms=_halves))(_library("sign"))
 
 
 def _hard_tanh(low: float, high: float) -> Facts:
@@ -176,15 +179,13 @@ def gelu(x):
     return x * (1 + array_api.erf(x * math.sqrt(0.5))) / 2
 
 
-@register_smooth(
-    lambda x: FUNCTIONS["exp"](x),
+exp = register_smooth(
+    lambda x: exp(x),
     range=(0.0, math.inf),
     growth=Growth.EXPONENTIAL,
     monotone=1,
     terms=(ExpTerm((1.0,), rate=1.0),),
-)
-def exp(x):
-    return array_namespace(x).exp(x)
+)(_library("exp"))
 
 
 def _gaussian(rate: float) -> Facts:
@@ -204,16 +205,8 @@ def gaussian(x, rate):
 
 
 _wave = partial(register_smooth, range=(-1.0, 1.0))
-
-
-@_wave(lambda x: FUNCTIONS["cos"](x), parity=-1, terms=(ExpTerm((-1j,), rate=1j),))
-def sin(x):
-    return array_namespace(x).sin(x)
-
-
-@_wave(lambda x: -sin(x), parity=1, terms=(ExpTerm((1.0,), rate=1j),))
-def cos(x):
-    return array_namespace(x).cos(x)
+sin = _wave(lambda x: cos(x), parity=-1, terms=(ExpTerm((-1j,), rate=1j),))(_library("sin"))
+cos = _wave(lambda x: -sin(x), parity=1, terms=(ExpTerm((1.0,), rate=1j),))(_library("cos"))
 
 
 def _elu(alpha: float) -> Facts:
@@ -243,9 +236,8 @@ def elu(x, alpha):
 # Functions without closed forms.
 
 
-@register_smooth(lambda x: 1 - FUNCTIONS["tanh"](x) ** 2, range=(-1.0, 1.0), monotone=1, parity=-1)
-def tanh(x):
-    return array_namespace(x).tanh(x)
+_tanh = register_smooth(lambda x: 1 - tanh(x) ** 2, range=(-1.0, 1.0), monotone=1, parity=-1)
+tanh = _tanh(_library("tanh"))
 
 
 @register_smooth(lambda x: FUNCTIONS["sigmoid"](x) * FUNCTIONS["sigmoid"](-x), range=(0.0, 1.0), monotone=1)
@@ -272,16 +264,8 @@ _half_line = (0.0, math.inf)
 _of_positive = partial(
     Facts, kinks=(), jumps=(), poles=(0.0,), domain=_half_line, growth=Growth.LINEAR, monotone=1
 )
-
-
-@register(_of_positive(lambda x: 0.5 / FUNCTIONS["sqrt"](x), range=_half_line))
-def sqrt(x):
-    return array_namespace(x).sqrt(x)
-
-
-@register(_of_positive(lambda x: 1 / x))
-def log(x):
-    return array_namespace(x).log(x)
+sqrt = register(_of_positive(lambda x: 0.5 / sqrt(x), range=_half_line))(_library("sqrt"))
+log = register(_of_positive(lambda x: 1 / x))(_library("log"))
 
 
 # Functions of two arguments. If both are equal, each gets half of the derivative.
@@ -292,16 +276,10 @@ def _larger(x: Any, y: Any) -> Any:
 
 
 _extreme = partial(Facts, jumps=(), poles=(), growth=Growth.LINEAR)
-
-
-@register(_extreme(lambda x, y: (_larger(x, y), _larger(y, x))), arity=2)
-def maximum(x, y):
-    return array_namespace(x, y).maximum(x, y)
-
-
-@register(_extreme(lambda x, y: (_larger(y, x), _larger(x, y))), arity=2)
-def minimum(x, y):
-    return array_namespace(x, y).minimum(x, y)
+_of_larger = _extreme(lambda x, y: (_larger(x, y), _larger(y, x)))
+_of_smaller = _extreme(lambda x, y: (_larger(y, x), _larger(x, y)))
+maximum = register(_of_larger, arity=2)(_library("maximum"))
+minimum = register(_of_smaller, arity=2)(_library("minimum"))
 
 
 # Arithmetic. `slots` are the kinds of arguments for which the result is linear in G-vars.

@@ -60,12 +60,6 @@ def _measure_take(shape: Index, *, axis: int, indices: tuple[int, ...]) -> Index
     return (*shape[:a], len(indices), *shape[a + 1 :])
 
 
-def _measure_reshape(x: Index, *, shape: tuple[int, ...]) -> Index:
-    if any(type(n) is not int or n < 1 for n in shape) or prod(shape) != prod(x):
-        raise ValueError(f"index shape {x} cannot become {shape}: the number of vectors stays")
-    return tuple(shape)
-
-
 def _measure_stack(*shapes: Index, axis: int = 0) -> Index:
     if len(set(shapes)) != 1:
         raise ValueError(f"index shapes differ: {', '.join(map(str, shapes))}")
@@ -111,6 +105,8 @@ def _measure_patches(x: Index, *, size: tuple[int, ...], **options: Attr) -> Ind
 
 
 def _reshape(x: Block, *, shape: tuple[int, ...]) -> Block:
+    if any(type(n) is not int or n < 1 for n in shape) or prod(shape) != prod(x.index):
+        raise ValueError(f"index shape {x.index} cannot become {shape}: the number of vectors stays")
     head = x.array.shape[: x.array.ndim - x.rank - x.vector]
     tail = x.array.shape[-1:] if x.vector else ()
     return x.like(x.xp.reshape(x.array, (*head, *shape, *tail)), len(shape))
@@ -225,38 +221,35 @@ def _window(x: Block, *, dims: int, **options: Attr) -> Block:
     return x
 
 
-def _patches(x: Block, *, size: tuple[int, ...], stride: tuple[int, ...], padding: str | int) -> Block:
-    """All windows of the first axes: index (member of the window, output position...).
-
-    Positions outside the block repeat a member inside the window, which does not change a maximum.
-    """
-    dims = len(size)
-    for d, (k, s) in enumerate(zip(size, stride, strict=True)):
-        where, exists = window_positions(x.index[2 * d], k, s, 1, padding)
-        if not exists.any(0).all():
-            raise ValueError(f"with padding {padding!r} a window of length {k} sees nothing of the block")
-        inside = np.take_along_axis(where, exists.argmax(0)[None], 0)
-        x = _split_axis(x, 2 * d, np.where(exists, where, inside))
-    x = _kernel_first(x, dims)
-    return _reshape(x, shape=(prod(size), *x.index[dims:]))
-
-
 def _windows(x: Block, *, kernel: tuple[int, ...], **options: Attr) -> Block:
     """All windows of the first axes: index (position in the kernel..., output position..., rest).
 
     Places outside the block are 0. `sum(windows(x), axis of the kernel)` adds up what a convolution sees.
     """
-    dims = len(kernel)
-    stride, dilation, padding = window_options(dims=dims, **options)
-    for d, (k, s, step) in enumerate(zip(kernel, stride, dilation, strict=True)):
-        where, exists = window_positions(x.index[2 * d], k, s, step, padding)
-        x = _split_axis(x, 2 * d, where, exists)
-    return _kernel_first(x, dims)
+    stride, dilation, padding = window_options(dims=len(kernel), **options)
+    for d, side in enumerate(zip(kernel, stride, dilation, strict=True)):
+        x = _split_axis(x, 2 * d, *window_positions(x.index[2 * d], *side, padding))
+    return _kernel_first(x, len(kernel))
 
 
-def _split_axis(x: Block, axis: int, where: np.ndarray, exists: np.ndarray | None = None) -> Block:
+def _patches(x: Block, *, size: tuple[int, ...], stride: tuple[int, ...], padding: str | int) -> Block:
+    """All windows of the first axes: index (member of the window, output position...).
+
+    Positions outside the block repeat a member inside the window, which does not change a maximum.
+    """
+    for d, (k, s) in enumerate(zip(size, stride, strict=True)):
+        where, exists = window_positions(x.index[2 * d], k, s, 1, padding)
+        if not exists.any(0).all():
+            raise ValueError(f"with padding {padding!r} a window of length {k} sees nothing of the block")
+        inside = np.take_along_axis(where, exists.argmax(0)[None], 0)
+        x = _split_axis(x, 2 * d, np.where(exists, where, inside), np.ones_like(exists))
+    x = _kernel_first(x, len(size))
+    return _reshape(x, shape=(prod(size), *x.index[len(size) :]))
+
+
+def _split_axis(x: Block, axis: int, where: np.ndarray, exists: np.ndarray) -> Block:
     """Two axes in place of one: the members `where`, or 0 where there is none."""
-    taken = _taken(x, axis, where.ravel(), None if exists is None else exists.ravel())
+    taken = _taken(x, axis, where.ravel(), exists.ravel())
     return _reshape(taken, shape=(*x.index[:axis], *where.shape, *x.index[axis + 1 :]))
 
 
@@ -271,8 +264,7 @@ def _avgpool(x: Block, *, size: tuple[int, ...], stride: tuple[int, ...], paddin
     for d, (k, s) in enumerate(zip(size, stride, strict=True)):
         where, exists = window_positions(x.index[d], k, s, 1, padding)
         matrix = np.zeros((where.shape[1], x.index[d]))
-        for out, (spots, ok) in enumerate(zip(where.T, exists.T, strict=True)):
-            np.add.at(matrix[out], spots[ok], 1 / ok.sum())
+        np.add.at(matrix, (np.arange(len(matrix)), where), exists / np.maximum(exists.sum(0), 1))
         moved = x.xp.moveaxis(x.array, x.axis(d), -1)
         out = x.xp.matmul(moved, x.xp.asarray(matrix.T, dtype=x.array.dtype))
         x = x.like(x.xp.moveaxis(out, -1, x.axis(d)), x.rank)
@@ -281,7 +273,7 @@ def _avgpool(x: Block, *, size: tuple[int, ...], stride: tuple[int, ...], paddin
 
 at = IndexMap("at", _at)
 take = IndexMap("take", _take, measure=_measure_take)
-reshape = IndexMap("reshape", _reshape, measure=_measure_reshape)
+reshape = IndexMap("reshape", _reshape)
 transpose = IndexMap("transpose", _transpose)
 sum_ = IndexMap("sum", _sum)
 mean = IndexMap("mean", _mean)

@@ -29,9 +29,7 @@ def embedded_data(program: Program, law: Embedding) -> np.ndarray:
 
 def input_mean(s: Input) -> np.ndarray:
     """Return mu_in of a G-input, (size,)."""
-    size = prod(s.type.index)
-    mean = s.law.mean if isinstance(s.law, Normal) else 0.0
-    return np.broadcast_to(np.asarray(mean, float).ravel(), (size,)).copy()
+    return np.zeros(prod(s.type.index)) + np.ravel(s.law.mean if isinstance(s.law, Normal) else 0.0)
 
 
 def input_covariance(program: Program, s: Input, t: Input) -> np.ndarray | None:

@@ -62,11 +62,11 @@ class Rates:
 
     def spread(self, s: Input, readout: bool, var: Any = None) -> Any:
         """Return the spread of a matrix, or of a vector whose law is one variance; `var` replaces it."""
-        rate, law = self.rate(s.name), s.law
         if self.convention != "ntk":
-            return rate * self._fan_in(s, readout)
-        program_var = law.var if isinstance(law, MatrixLaw) else getattr(law, "cov", 0.0)
-        return rate * (program_var if var is None else var)
+            return self.rate(s.name) * self._fan_in(s, readout)
+        if var is None:
+            var = s.law.var if isinstance(s.law, MatrixLaw) else getattr(s.law, "cov", 0.0)
+        return self.rate(s.name) * var
 
     def law(self, s: Input, names: Mapping[str, str], readout: bool) -> MatrixLaw | Normal:
         """Return the law of the direction of an input; `names` maps earlier inputs to their directions."""
@@ -116,8 +116,8 @@ def readouts_of_constants(program: Program) -> frozenset[str]:
                 fixed.add(s.name)
         elif not isinstance(s, MatMul | Output | Moment) and fixed.issuperset(used_by(s)):
             fixed.add(s.name)
-    terms = [t for s in program.outputs for t in s.terms]
-    return frozenset({t.readout for t in terms} - {t.readout for t in terms if t.operand not in fixed})
+    terms = (t for s in program.outputs for t in s.terms)
+    return program.readouts - {t.readout for t in terms if t.operand not in fixed}
 
 
 def check_rate(rate: Any, what: str) -> float:

@@ -19,7 +19,7 @@ from netsor.errors import LoweringError
 from netsor.lang.controlled import Unwinder
 from netsor.lang.expr import Apply, Expr, Ref, transform
 from netsor.lang.program import LinComb, MatMul, Moment, Nonlin, Output, Program, Scalar, Statement, used_by
-from netsor.lang.type_checker import LEFT, newly_used, place_of
+from netsor.lang.type_checker import LEFT, place_of
 from netsor.lang.types import H
 
 VARIANTS = ("netsor", "netsor-minus", "netsor-o", "netsor+", "netsor-minus+", "netsor-o+")
@@ -91,12 +91,12 @@ def _fold(statements: list[Statement]) -> list[Statement]:
 
 
 def drop_dead(program: Program, once_used: set[str]) -> Program:
-    """Remove the variables among `once_used` that nothing uses any more."""
+    """Remove the variables and data among `once_used` that nothing uses any more."""
     live: set[str] = set()
-    seen: set[Expr] = set()
     kept: list[Statement] = []
     for s in reversed(program.statements):
         if isinstance(s, Output) or s.name in live or s.name not in once_used:
             kept.append(s)
-            live.update(newly_used(s, seen))
-    return replace(program, statements=tuple(reversed(kept)))
+            live.update(used_by(s))
+    data = {name: x for name, x in program.data.items() if name in live or name not in once_used}
+    return replace(program, statements=tuple(reversed(kept)), data=data)

@@ -1,11 +1,6 @@
-"""Operations at the nodes of expressions.
+"""Operations at the nodes of expressions. Each defines index shape, value and kind of its result.
 
-`Function`  acts coordinatewise and broadcasts over index axes (`relu`, `mul`, a user's function).
-`IndexMap`  is linear on the index axes (`sum`, `window`, `stack`, indexing).
-`Mixing`    is a nonlinear function of several members of a block (`max`, `softmax`, `batchnorm`).
-
-Each defines index shape, value and kind of its result:
-K (data), C (scalar), G (Gaussian vector) or H (image of G-vars).
+Kinds are K (data), C (scalar), G (Gaussian vector) and H (image of G-vars).
 """
 
 from __future__ import annotations
@@ -13,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, signature
 from typing import Any
 
 import numpy as np
@@ -21,12 +16,13 @@ import numpy as np
 from netsor.errors import FunctionError
 from netsor.lang.array_api import array_namespace, is_traced
 from netsor.lang.blocks import Block, align, broadcast, broadcast_index
-from netsor.lang.expr import Apply, Attr, Attrs, Const, Expr, Ref, subtrees
+from netsor.lang.expr import Attr, Attrs, Expr, Ref, fold
 from netsor.lang.facts import UNKNOWN, Facts
+from netsor.lang.types import Index
 
+_signature = cache(signature)
 Kind = str
 Kinds = tuple[Kind, ...]
-Index = tuple[int, ...]
 
 BROADCAST = "Index shapes broadcast by NumPy's rule: counted from the last axis, lengths are equal or 1."
 
@@ -87,7 +83,7 @@ def _known(name: str) -> Op | None:
 
 @dataclass(frozen=True, repr=False)
 class Function(Op):
-    """A function of real numbers, applied coordinatewise."""
+    """A function of real numbers, applied coordinatewise (`relu`, `mul`, a user's function)."""
 
     fn: Callable[..., Any]  # takes `arity` arrays and options
     arity: int = 1
@@ -151,14 +147,14 @@ class Function(Op):
 def _users_own(op: Function, arrays: list[Any], options: dict[str, Any]) -> Any:
     """Call a user's function with NumPy arrays or JAX tracers, never with arrays of other libraries."""
     foreign = [a for a in arrays if hasattr(a, "dtype") and not isinstance(a, np.ndarray | np.generic)]
-    if not foreign:
-        return op.fn(*arrays, **options)
-    if not is_traced(*foreign):
+    if foreign and not is_traced(*foreign):
         plain = [np.asarray(a) if hasattr(a, "dtype") else a for a in arrays]
         return array_namespace(*foreign).asarray(op.fn(*plain, **options))
     try:
         return op.fn(*arrays, **options)
     except Exception as error:
+        if not foreign:
+            raise
         what = f"`{op.name}` fails on arrays that JAX traces: {type(error).__name__}"
         remedy = "Write it with functions of the array API: `xp = x.__array_namespace__()`, `xp.exp(x)`."
         raise FunctionError(what, remedy=remedy) from error
@@ -166,7 +162,7 @@ def _users_own(op: Function, arrays: list[Any], options: dict[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class IndexMap(Op):
-    """A linear map on index axes: `fn(*blocks, **attrs) -> Block`, the same for every coordinate."""
+    """A linear map on index axes (`sum`, `window`, `stack`, indexing): `fn(*blocks, **attrs) -> Block`."""
 
     fn: Callable[..., Block]
     coefficients: bool = False  # whether the first argument is the matrix of the map
@@ -191,7 +187,7 @@ class IndexMap(Op):
         if self.name == "at":
             return "Index axes are taken by integers, slices and None: `x[0]`, `x[1:3]`, `x[:, None]`."
         several = {Parameter.VAR_POSITIONAL: "x1, x2, ...", Parameter.KEYWORD_ONLY: "{}=..."}
-        call = (several.get(p.kind, "{}").format(p.name) for p in signature(self.fn).parameters.values())
+        call = (several.get(p.kind, "{}").format(p.name) for p in _signature(self.fn).parameters.values())
         return f"It is written `{self.name}({', '.join(call)})` and acts on index axes, counted from 0."
 
     def run(self, *blocks: Block, **attrs: Attr) -> Block:
@@ -213,7 +209,7 @@ class IndexMap(Op):
 
 @dataclass(frozen=True)
 class Mixing(Op):
-    """A nonlinear function of several members of a block, coordinate by coordinate.
+    """A nonlinear function of several members of a block (`max`, `softmax`, `batchnorm`).
 
     On a block it mixes the members along the index axes `axis`. On several arguments it mixes these, and
     `pick` selects one component of the result.
@@ -225,7 +221,7 @@ class Mixing(Op):
     user: bool = False  # whether it is a user's function
 
     def shape(self, *shapes: Index, **attrs: Attr) -> Index:
-        options = [] if self.user else list(signature(self.fn).parameters)[1 + self.masked :]
+        options = [] if self.user else list(_signature(self.fn).parameters)[1 + self.masked :]
         _check_options(self, [np.ones((2, 1))], {k: v for k, v in attrs.items() if k != "axis"}, options)
         if "axis" not in attrs:
             return broadcast_index(*shapes)
@@ -270,21 +266,9 @@ class Mixing(Op):
 
 def kind_of(expr: Expr, kind: Callable[[str], Kind]) -> Kind:
     """Return the kind of an expression; `kind` returns the kinds of its variables."""
-    kinds: dict[Expr, Kind] = {}
-    for node in subtrees(expr):
-        match node:
-            case Ref(name):
-                kinds[node] = kind(name)
-            case Const():
-                kinds[node] = "K"
-            case Apply(op, args):
-                kinds[node] = op.kind(tuple(kinds[a] for a in args))
-    return kinds[expr]
-
-
-@cache
-def _signature(fn: Callable[..., Any]) -> Signature:
-    return signature(fn)
+    return fold(
+        expr, lambda e: kind(e.name) if isinstance(e, Ref) else "K", lambda e, kinds: e.op.kind(kinds)
+    )
 
 
 def _check_options(op: Any, args: list[Any], attrs: Mapping[str, Attr], options: Iterable[str]) -> None:

@@ -33,10 +33,6 @@ class PiecewisePolynomial:
     def __post_init__(self) -> None:
         object.__setattr__(self, "pieces", tuple(map(_trimmed, self.pieces)))
 
-    @classmethod
-    def constant(cls, value: float) -> PiecewisePolynomial:
-        return cls((), ((value,),))
-
     def __call__(self, x: float) -> float:
         return _value(self.at(x), x)
 
@@ -64,10 +60,7 @@ class PiecewisePolynomial:
     def then(
         self, outer: PiecewisePolynomial, value: Callable[[float], float] | None = None
     ) -> PiecewisePolynomial:
-        """The composition x -> outer(self(x)).
-
-        value   evaluates the outer function at a number. It matters if a constant piece of self equals a knot
-                of `outer`, where the pieces of `outer` do not determine its value
+        """The composition x -> outer(self(x)); `value` evaluates the outer function at its knots.
 
         >>> relu = PiecewisePolynomial((0.0,), ((0.0,), (0.0, 1.0)))
         >>> sign = PiecewisePolynomial((0.0,), ((-1.0,), (1.0,)))

@@ -215,6 +215,10 @@ class Program:
         return self.of(Output)
 
     @cached_property
+    def readouts(self) -> frozenset[str]:
+        return frozenset(t.readout for s in self.outputs for t in s.terms)
+
+    @cached_property
     def definitions(self) -> dict[str, Input | MatMul | Assignment]:
         return {s.name: s for s in self.statements if not isinstance(s, Output)}
 
@@ -273,12 +277,10 @@ class Program:
     @property
     def widths(self) -> dict[str, list[str]]:
         """The Common Dimension Classes: each width with its vector variables."""
-        widths = [
-            (dim, name) for name, type_ in self.types.items() for dim in type_.dims if isinstance(dim, str)
-        ]
-        classes: dict[str, list[str]] = {width: [] for width, _ in widths}
-        for width, name in widths:
-            classes[width] += [name] * isinstance(self.types[name], H)
+        classes: dict[str, list[str]] = {}
+        for name, type_ in self.types.items():
+            for width in (dim for dim in type_.dims if isinstance(dim, str)):
+                classes.setdefault(width, []).extend([name] * isinstance(type_, H))
         return classes
 
     def show(self) -> str:

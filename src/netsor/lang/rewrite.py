@@ -2,14 +2,6 @@
 
 A rule maps an expression to an equal one, or to None if its pattern does not match. The rules of a table are
 tried in order; see F. Baader and T. Nipkow, Term Rewriting and All That (1998).
-
-| rule           | from                | to        |
-| -------------- | ------------------- | --------- |
-| `zero_factor`  | 0 x, 0 / x, -0      | 0         |
-| `zero_summand` | 0 + x, x - 0, 0 - x | x, x, -x  |
-| `unit_factor`  | 1 x, x / 1, x^1     | x         |
-| `folded`       | f(2, 3)             | its value |
-| `undefined`    | f(x, inf), x / 0    | NaN       |
 """
 
 from __future__ import annotations

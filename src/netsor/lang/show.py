@@ -25,8 +25,10 @@ from netsor.lang.program import (
 )
 from netsor.lang.types import A
 
+# Text, or an expression that is still to be written, in parentheses if it binds more weakly than a number.
+Piece = str | tuple[Expr, int]
 # Binding strengths as in the grammar: sums 1, products 2, signs 3, powers 4, atoms 5.
-ATOM = 5
+SIGN, ATOM = 3, 5
 # The binding strength of an operation, of its left operand, its sign, and the strength of its right operand.
 INFIX: dict[Op, tuple[int, int, str, int]] = {
     add: (1, 1, " + ", 2),
@@ -106,13 +108,14 @@ def _show_law(s: Input) -> str:
 def show_expr(expr: Expr) -> str:
     """Return the text of an expression, with the fewest parentheses that keep its structure."""
     out: list[str] = []
-    todo: list[str | Expr] = [expr]
+    todo: list[Piece] = [(expr, 0)]
     while todo:
         item = todo.pop()
         if isinstance(item, str):
             out.append(item)
         else:
-            todo += reversed(_pieces(item))
+            strength, pieces = _pieces(item[0])
+            todo += reversed(pieces if strength >= item[1] else ["(", *pieces, ")"])
     return "".join(out)
 
 
@@ -128,52 +131,34 @@ def _count(terms: int) -> str:
     return f"{terms:,}" if terms < 10**12 else f"2^{terms.bit_length() - 1}"
 
 
-def _binding(expr: Expr) -> int:
-    """The binding strength of the text of an expression."""
-    match expr:
-        case Const(value):
-            return 3 if value < 0 or str(value) == "-0.0" else ATOM
-        case Apply(op, (x,), (), None) if op is neg:
-            return ATOM if isinstance(x, Const) else 3
-        case Apply(op, (_, _), (), None) if op in INFIX:
-            return INFIX[op][0]
-    return ATOM
-
-
-def _pieces(expr: Expr) -> list[str | Expr]:
-    """The text of an expression, with arguments that are still to be written."""
+def _pieces(expr: Expr) -> tuple[int, list[Piece]]:
+    """The binding strength of an expression, and its text with arguments that are still to be written."""
     match expr:
         case Ref(name):
-            return [name]
+            return ATOM, [name]
         case Const(value):
-            return [_show_value(value)]
-        case Apply(op, (x,), _, None) if op is at:
-            items = expr.options["index"]
-            return [*_wrapped(x, ATOM), f"[{', '.join(map(_show_item, items))}]"]
+            return SIGN if value < 0 or str(value) == "-0.0" else ATOM, [_show_value(value)]
+        case Apply(op, (x,), (("index", items),), None) if op is at:
+            return ATOM, [(x, ATOM), f"[{', '.join(map(_show_item, items))}]"]
         case Apply(op, (x,), (), None) if op is neg and not isinstance(x, Const):
-            return ["-", *_wrapped(x, 3)]
+            return SIGN, ["-", (x, SIGN)]
         case Apply(op, (x, y), (), None) if op in INFIX:
-            _, left, sign, right = INFIX[op]
-            return [*_wrapped(x, left), sign, *_wrapped(y, right)]
-    return _call_pieces(expr)
+            strength, left, sign, right = INFIX[op]
+            return strength, [(x, left), sign, (y, right)]
+    return ATOM, _call_pieces(expr)
 
 
-def _call_pieces(expr: Apply) -> list[str | Expr]:
+def _call_pieces(expr: Apply) -> list[Piece]:
     params = expr.op.params if isinstance(expr.op, Function) else 0
     pick = "" if expr.pick is None else f".{expr.pick}"
-    pieces: list[str | Expr] = [f"{expr.op.name}{pick}("]
+    pieces: list[Piece] = [f"{expr.op.name}{pick}("]
     for i, arg in enumerate(expr.args):
         if i:
             pieces.append("; " if i == len(expr.args) - params else ", ")
-        pieces.append(arg)
+        pieces.append((arg, 0))
     counted = isinstance(expr.op, IndexMap)  # options of index maps are integers, so 1 and 1.0 differ
     options = "".join(f", {k}={_show_value(v, counted or k == 'axis')}" for k, v in expr.attrs)
     return [*pieces, f"{options})"]
-
-
-def _wrapped(expr: Expr, level: int) -> list[str | Expr]:
-    """An expression in parentheses if it binds more weakly than `level`."""
-    return [expr] if _binding(expr) >= level else ["(", expr, ")"]
 
 
 def _show_item(item: object) -> str:

@@ -38,7 +38,6 @@ from netsor.lang.controlled import Unwinder
 from netsor.lang.expr import Apply, Const, Expr, Ref, subtrees
 from netsor.lang.functions import MIXINGS, add, d_batchnorm, mul, neg
 from netsor.lang.index_maps import SELECTIONS, at, concat, contract, mean, stack, sum_
-from netsor.lang.inference import Inferred, infer, type_of
 from netsor.lang.learning_rates import GivenRates, Rates, readouts_of_constants
 from netsor.lang.lower import drop_dead
 from netsor.lang.numerical_derivatives import by_differences, directional, partial_of
@@ -59,7 +58,7 @@ from netsor.lang.program import (
     Statement,
     used_by,
 )
-from netsor.lang.symbolic_derivatives import partial_derivatives
+from netsor.lang.symbols import partial_derivatives
 from netsor.lang.tangent_terms import (
     NormalForm,
     TangentTerm,
@@ -69,7 +68,7 @@ from netsor.lang.tangent_terms import (
     written_out,
 )
 from netsor.lang.type_checker import place_of
-from netsor.lang.types import A, Index
+from netsor.lang.types import A, H, Index, Type, infer, type_of
 
 
 @dataclass(frozen=True)
@@ -87,14 +86,13 @@ class Tangent:
     def variances(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Translate variances (`W`) and rates (`W.rate`) to variances of the tangent program's inputs."""
         variances: dict[str, Any] = {}
-        readouts = {t.readout for s in self.source.outputs for t in s.terms}
         for s in self.source.inputs:
             var, rate = given.get(s.name), given.get(f"{s.name}.rate")
             if var is not None:
                 variances |= dict.fromkeys((s.name, self.copies.get(s.name, s.name)), var)
             if (var is not None or rate is not None) and s.name in self.directions:
                 rates = self.rates if rate is None else replace(self.rates, of={s.name: rate})
-                variances[self.directions[s.name]] = rates.spread(s, s.name in readouts, var)
+                variances[self.directions[s.name]] = rates.spread(s, s.name in self.source.readouts, var)
         return variances
 
 
@@ -106,13 +104,7 @@ def tangent(
     scalars: bool = False,
     coarser: bool = False,
 ) -> Tangent:
-    """Return the tangent program of a program; the module docstring has the rules.
-
-    rates    learning rates of the parameters by name, or a convention: see `netsor.lang.learning_rates`
-    tied     keep W in place of its fresh copy, as finite width requires
-    scalars  keep the tangents of C-vars, which vanish in the limit
-    coarser  double the step of finite differences, to estimate their error
-    """
+    """Do what `Program.tangent` does; `coarser` doubles the step of differences, to estimate their error."""
     program.check()
     return _Tangents(program, Rates.given(rates), tied, scalars, coarser).tangent()
 
@@ -125,7 +117,6 @@ class _Tangents:
         self.differences = False
         # The readout of a constant vector is a random number that is added to the output: it acts as a bias.
         self.rates = replace(rates, biases=rates.biases | readouts_of_constants(program))
-        self.readouts = {t.readout for s in program.outputs for t in s.terms}
         self.statements: list[Statement] = []
         self.statement: Any = None
         self.taken = {*program.data, *program.definitions}
@@ -139,8 +130,8 @@ class _Tangents:
         self.terms: dict[Expr, TangentTerms] = {}  # expression -> its tangent
         self.remarks: dict[str, None] = {}  # a dict is an ordered set
         self.like: dict[str, str] = {}  # d_x -> x, which has the same type
-        self.inferred: dict[Expr, Inferred] = {}
-        self.form = NormalForm(self.index, lambda e: self.inference(e).width is None, Unwinder(program))
+        self.inferred: dict[Expr, Type] = {}
+        self.form = NormalForm(self.index, lambda e: not isinstance(self.type(e), H), Unwinder(program))
 
     def tangent(self) -> Tangent:
         """Write all statements, drop what no output needs, and check the result."""
@@ -155,14 +146,16 @@ class _Tangents:
         derived = Program(tuple(self.statements), self.program.data, self.program.header, self.program.notes)
         if derived.outputs:
             # The source's unused variables keep their statements: only what the tangent made idle is dropped.
-            derived = _without_unread(derived, self.readouts)
+            derived = _without_unread(derived, self.program.readouts)
             used = {name for s in self.program.statements for name in used_by(s)}
-            derived = drop_dead(derived, used | (self.taken - set(self.program.definitions)))
-            live = {name for s in derived.statements for name in used_by(s)}
-            derived = replace(derived, data={name: x for name, x in derived.data.items() if name in live})
-        names = {s.name for s in derived.inputs}
+            derived = drop_dead(derived, used | (self.taken - self.program.definitions.keys()))
+        names, types = {s.name for s in derived.inputs}, derived.types
+
+        def typed(s: Statement) -> Statement:
+            return replace(s, type=types[s.name]) if isinstance(s, MatMul | Assignment) else s
+
         return Tangent(
-            _typed(derived),
+            replace(derived, statements=tuple(map(typed, derived.statements))),
             self.program,
             self.rates,
             {p: d for p, d in self.directions.items() if d in names},
@@ -180,9 +173,7 @@ class _Tangents:
         match s:
             case Input(law=Embedding(matrix) as law):
                 if matrix in self.directions:
-                    name = self.new(s.name)
-                    self.write(Input(name, s.type, replace(law, matrix=self.directions[matrix])))
-                    self.dots[s.name], self.like[name] = name, s.name
+                    self.write(Input(self.new(s.name), s.type, replace(law, matrix=self.directions[matrix])))
             case Input():
                 self.visit_input(s)
             case MatMul():
@@ -197,16 +188,13 @@ class _Tangents:
 
     def visit_input(self, s: Input) -> None:
         """Declare d_p for a parameter of rate > 0, and t_W for a matrix with two infinite dimensions."""
-        readout = s.name in self.readouts
-        law = self.rates.law(s, self.directions, readout)
+        law = self.rates.law(s, self.directions, s.name in self.program.readouts)
         if isinstance(s.type, A) and isinstance(s.type.cols, str) and not self.tied:
             self.copies[s.name] = self.new(s.name, "t_")
             self.write(replace(s, name=self.copies[s.name]))
         if np.any(np.asarray(law.var if isinstance(law, MatrixLaw) else law.cov)):
-            name = self.directions[s.name] = self.new(s.name)
-            self.write(Input(name, s.type, law))
-            if isinstance(law, Normal) and not readout:
-                self.dots[s.name], self.like[name] = name, s.name
+            self.directions[s.name] = self.new(s.name)
+            self.write(Input(self.directions[s.name], s.type, law))
 
     def visit_matmul(self, s: MatMul) -> None:
         """d(W h) = d_W h + t_W d_h."""
@@ -215,10 +203,8 @@ class _Tangents:
         parts += [] if operand is None else [(self.copies.get(s.matrix, s.matrix), operand)]
         names = []
         for (matrix, vector), end in zip(parts, ("_a", "_b") if len(parts) == 2 else ("",), strict=False):
-            name = self.dots[s.name] = self.new(s.name, end=end)
-            self.write(MatMul(name, matrix, vector, s.aligned))
-            self.like[name] = s.name
-            names.append(Ref(name))
+            names.append(Ref(self.new(s.name, end=end)))
+            self.write(MatMul(names[-1].name, matrix, vector, s.aligned))
         if len(names) == 2:
             total = Apply(add, tuple(names))
             self.assign(s, LinComb, (TangentTerm(total),))
@@ -227,7 +213,7 @@ class _Tangents:
     def visit_scalar(self, s: Moment | Scalar) -> None:
         """Write the Moment of a tangent, or a Scalar if no vector occurs in it."""
         terms = self.derivative(s.expr)
-        vector = bool(terms) and self.inference(self.form.expr(terms)).width is not None
+        vector = bool(terms) and isinstance(self.type(self.form.expr(terms)), H)
         self.assign(s, Moment if vector else Scalar, terms)
 
     def visit_output(self, s: Output) -> None:
@@ -253,8 +239,6 @@ class _Tangents:
         if not terms:
             return
         name, index = self.new(s.name), self.program.types[s.name].index
-        self.like[name] = s.name
-        self.dots[s.name] = name
         if rule is Nonlin:
             self.unopened[Ref(name)] = terms
             if any(t.axes or t.form in self.summed for t in terms):
@@ -266,11 +250,13 @@ class _Tangents:
         self.statements.append(replace(s, place=self.statement.place, notes=()))
 
     def new(self, name: str, prefix: str = "d_", end: str = "") -> str:
-        """Return an unused name: prefix, name, end, and underscores where needed."""
+        """Return an unused name for the tangent d_x or a copy t_x of x, with underscores where needed."""
         fresh = f"{prefix}{name}{end}"
         while fresh in self.taken:
             fresh += "_"
         self.taken.add(fresh)
+        if prefix == "d_":
+            self.dots[name], self.like[fresh] = fresh, name
         return fresh
 
     # Expressions
@@ -287,12 +273,8 @@ class _Tangents:
             case Ref(name) if name in self.dots:
                 return (TangentTerm(Ref(self.dots[name])),)
             case Apply(op, args) if any(self.terms[a] for a in args):
-                if isinstance(op, Function):
-                    return self.of_function(e, op)
-                if isinstance(op, IndexMap):
-                    return self.of_map(e, op)
-                assert isinstance(op, Mixing)
-                return self.of_mixing(e, op)
+                rules = {Function: self.of_function, IndexMap: self.of_map, Mixing: self.of_mixing}
+                return rules[type(op)](e, op)
         return ()  # numbers, data and variables that no parameter reaches
 
     def of_function(self, e: Apply, op: Function) -> TangentTerms:
@@ -304,10 +286,10 @@ class _Tangents:
             # A step function has derivative 0 almost everywhere; its jumps are lost without a trace.
             if terms and slope == Const(0.0):
                 if op.about(e.options).jumps:
-                    self.remark(
+                    self.remarks[
                         f"the derivative of {op.name} is 0 almost everywhere: what reaches an output through "
                         "it alone has no part in the tangent kernel"
-                    )
+                    ] = None
             elif terms:
                 if any(t.axes for t in terms):
                     terms = self.form.widened(terms, self.index(x), index)
@@ -467,20 +449,17 @@ class _Tangents:
         """Note that finite differences are used, if they are."""
         if any(map(by_differences, slopes)):
             self.differences = True
-            self.remark(
+            self.remarks[
                 f"the derivative of {op.name} is by differences, with an error of about 1e-12 if it varies "
                 "over lengths of 0.1 and more; what a step twice as long changes counts as error"
-            )
-
-    def remark(self, text: str) -> None:
-        self.remarks[text] = None
+            ] = None
 
     # Kinds and shapes
 
     def index(self, e: Expr) -> Index:
-        return self.inference(e).index
+        return self.type(e).index
 
-    def inference(self, e: Expr) -> Inferred:
+    def type(self, e: Expr) -> Type:
         return infer(e, lambda name: type_of(self.program, self.like.get(name, name)), memo=self.inferred)
 
 
@@ -489,21 +468,12 @@ def _is_batchnorm(form: Expr) -> bool:
     return any(isinstance(e, Apply) and e.op is d_batchnorm for e in subtrees(form))
 
 
-def _without_unread(program: Program, readouts: set[str]) -> Program:
+def _without_unread(program: Program, readouts: frozenset[str]) -> Program:
     """Drop covariances with readouts that no output reads any more."""
-    unread = readouts - {t.readout for s in program.outputs for t in s.terms}
+    unread = readouts - program.readouts
     statements = list(program.statements)
     for k, s in enumerate(statements):
         if isinstance(s, Input) and isinstance(s.law, Normal):
             cross = tuple((name, value) for name, value in s.law.cross if name not in unread)
             statements[k] = replace(s, law=replace(s.law, cross=cross))
-    return replace(program, statements=tuple(statements))
-
-
-def _typed(program: Program) -> Program:
-    """Check the program, and write down the types of all variables."""
-    statements = (
-        replace(s, type=program.types[s.name]) if isinstance(s, MatMul | Assignment) else s
-        for s in program.statements
-    )
     return replace(program, statements=tuple(statements))

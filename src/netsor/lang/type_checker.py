@@ -1,8 +1,4 @@
-"""The type checker: one method per rule of the paper's formal specification.
-
-`check` visits the statements in order and infers the type of each variable. It stops at the first statement
-that breaks a rule, with an error that has the line, the rule and the remedy.
-"""
+"""The type checker: one method per rule of the paper's formal specification."""
 
 from __future__ import annotations
 
@@ -15,8 +11,7 @@ import numpy as np
 
 from netsor.errors import NetsorError, Place, TypeCheckError
 from netsor.lang.controlled import Unwinder, growth_problem
-from netsor.lang.expr import Apply, Expr, Ref, count_terms, refs, subtrees
-from netsor.lang.inference import Inferred, as_inferred, infer
+from netsor.lang.expr import Apply, Expr, count_terms, refs
 from netsor.lang.input_laws import LAW, check_input_laws
 from netsor.lang.program import (
     RESERVED,
@@ -37,7 +32,8 @@ from netsor.lang.program import (
     _Statement,
     used_by,
 )
-from netsor.lang.types import MOST_MEMBERS, TOO_LARGE, A, C, Dim, G, H, Index, Type
+from netsor.lang.show import show_expr, show_statement, shown_short
+from netsor.lang.types import MOST_MEMBERS, TOO_LARGE, A, C, Dim, G, H, Index, K, Type, infer
 
 Types = dict[str, Type]
 
@@ -49,7 +45,7 @@ DECLARED = re.compile(r"::\s*([^~]*?)\s*(?:~.*)?$")
 
 
 def check(program: Program) -> Types:
-    """Return the types of all variables of a program; raise a TypeCheckError if it is ill-typed."""
+    """Return the types of all variables; raise a TypeCheckError about the first ill-typed statement."""
     wrong = next((s for s in program.statements if not isinstance(s, _Statement)), None)
     if wrong is not None or not isinstance(program.statements, tuple):
         what = f"{wrong!r:.60} is not a statement"
@@ -72,8 +68,6 @@ def place_of(program: Program, statement: Statement, *marks: Mark) -> Place:
     """Return the place of a statement, with carets under the first mark that occurs in its text."""
     place = statement.place
     if place is None:
-        from netsor.lang.show import show_statement
-
         place = Place(program.statements.index(statement) + 1, show_statement(statement))
     if place.file is None and marks:
         code = place.text.partition("#")[0].rstrip()
@@ -94,18 +88,10 @@ def _find(mark: Mark, code: str) -> re.Match[str] | None:
 
 def _spelling(node: Expr) -> re.Pattern[str]:
     """A pattern for the text of an expression with any spacing."""
-    from netsor.lang.show import show_expr
-
     if count_terms(node) > 1000:
         return RIGHT
     words = [re.escape(word) for word in re.findall(r"\w+|[^\w\s]", show_expr(node))]
     return re.compile(r"(?<![\w.])(" + r"\s*".join(words) + r")(?!\w)")
-
-
-def _show(expr: Expr) -> str:
-    from netsor.lang.show import shown_short
-
-    return shown_short(expr, 200)
 
 
 class _Checker:
@@ -116,7 +102,7 @@ class _Checker:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.types: Types = {}
-        self.inferred: dict[Expr, Inferred] = {}
+        self.inferred: dict[Expr, Type] = {}
 
     # Errors
 
@@ -231,8 +217,8 @@ class _Checker:
             what = f"`{matrix}` is {_article(type_)}, not a matrix with a finite number of columns"
             raise self.fail(what, remedy, matrix)
         x = self.infer(data)
-        if x.kind != "K":
-            what = f"`{matrix}` is applied to `{_show(data)}`, which is not data"
+        if not isinstance(x, K):
+            what = f"`{matrix}` is applied to `{shown_short(data, 200)}`, which is not data"
             remedy = f"{remedy} A product with a vector is computed: `h := MatMul(W, x)`."
             raise self.fail(what, remedy, _spelling(data))
         if not x.index or x.index[-1] != type_.cols:
@@ -284,30 +270,30 @@ class _Checker:
                     name,
                 )
         inferred = self.infer(s.expr)
-        if inferred.kind != "G" or inferred.width is None:
+        if not isinstance(inferred, G):
             raise self.fail(
                 "LinComb is linear in G-vars, but this expression is not",
                 "Rule LinComb: sums, differences, multiples by numbers and maps on index axes of G-vars. "
                 "Anything else is a Nonlin: write `Nonlin(...)`.",
                 RIGHT,
             )
-        return G(inferred.width, inferred.index)
+        return inferred
 
     def rule_nonlin(self, s: Nonlin) -> Type:
         """Rule Nonlin(+): x1, ..., xk : H(n) and c1, ..., cl : C give f(x1, ..., xk; c1, ..., cl) : H(n)."""
         x = self.infer_vector(s, "needs at least one vector, but `{}` has none", "f({})")
-        return H(str(x.width), x.index)
+        return H(x.width, x.index)
 
     def rule_moment(self, s: Moment) -> Type:
         """Rule Moment: x1, ..., xk : H(n) and c1, ..., cl : C give Moment(f(x; c)) : C."""
         what = "averages a vector over its width, but `{}` has no vector"
         return C(self.infer_vector(s, what, "Moment(f({}))").index)
 
-    def infer_vector(self, s: Nonlin | Moment, what: str, rule: str) -> Inferred:
+    def infer_vector(self, s: Nonlin | Moment, what: str, rule: str) -> H:
         """Infer an expression with at least one vector, or raise an error."""
         inferred = self.infer(s.expr)
-        if inferred.width is None:
-            kind, shown = type(s).__name__, _show(s.expr)
+        if not isinstance(inferred, H):
+            kind, shown = type(s).__name__, shown_short(s.expr, 200)
             raise self.fail(
                 f"{kind} {what.format(shown)}",
                 f"Rule {kind}: {rule.format('x1, ..., xk; c1, ..., cl')} with k >= 1 vectors of one width. "
@@ -319,7 +305,7 @@ class _Checker:
     def rule_scalar(self, s: Scalar) -> Type:
         """Rule Scalar: c1, ..., cl : C give f(c1, ..., cl) : C."""
         inferred = self.infer(s.expr)
-        if inferred.width is not None:
+        if isinstance(inferred, H):
             what = "a function of C-vars mentions a vector"
             remedy = "Rule Scalar: f(c1, ..., cl) of C-vars. Average the vector first: `c := Moment(...)`."
             raise self.fail(what, remedy, RIGHT)
@@ -365,29 +351,24 @@ class _Checker:
 
     def check_readouts(self) -> None:
         """Check that readouts occur only in outputs, have mean 0, and are independent of other inputs."""
-        readouts = {t.readout for s in self.program.outputs for t in s.terms}
-        seen: set[Expr] = set()
+        readouts = self.program.readouts
         for s in self.program.statements:
-            operands = {t.operand for t in s.terms} if isinstance(s, Output) else set()
-            for name in newly_used(s, seen) if readouts else ():
-                between = isinstance(s, Input) and s.name in readouts
-                reads = isinstance(s, Output) and name not in operands
-                if name in readouts and not between and not reads:
-                    raise self.fail_at(
-                        s,
-                        f"the readout `{name}` is used elsewhere",
-                        "Rule Output: the output is Gaussian because v is independent of the rest of the "
-                        "program. Declare a second input for this use.",
-                        *([_operand(name)] if isinstance(s, Output) else []),
-                        name,
-                    )
-            if isinstance(s, Input) and s.name in readouts and isinstance(s.law, Normal):
+            self.statement = s
+            names = [t.operand for t in s.terms] if isinstance(s, Output) else used_by(s)
+            if isinstance(s, Input) and isinstance(s.law, Normal) and s.name in readouts:
                 self.check_readout_law(s, s.law, readouts)
+            elif name := next((name for name in names if name in readouts), None):
+                raise self.fail(
+                    f"the readout `{name}` is used elsewhere",
+                    "Rule Output: the output is Gaussian because v is independent of the rest of the "
+                    "program. Declare a second input for this use.",
+                    _operand(name),
+                    name,
+                )
 
-    def check_readout_law(self, s: Input, law: Normal, readouts: set[str]) -> None:
+    def check_readout_law(self, s: Input, law: Normal, readouts: frozenset[str]) -> None:
         if np.any(np.asarray(law.mean)):
-            raise self.fail_at(
-                s,
+            raise self.fail(
                 f"the readout `{s.name}` has a mean",
                 "Rule Output: v ~ N(0, var). With a mean m the output grows like m sqrt(n). Write "
                 "`N(0, ...)`.",
@@ -395,8 +376,7 @@ class _Checker:
             )
         outside = [name for name, _ in law.cross if name not in readouts]
         if outside:
-            raise self.fail_at(
-                s,
+            raise self.fail(
                 f"the readout `{s.name}` is correlated with `{outside[0]}`",
                 "Rule Output: v is independent of every input but other readouts. Leave the covariance out.",
                 re.compile(rf",\s*({outside[0]})\s*:"),
@@ -429,12 +409,12 @@ class _Checker:
             remedy += f" Did you mean `{close[0]}`?"
         raise self.fail(f"`{name}` is not defined", remedy, name)
 
-    def infer(self, expr: Expr) -> Inferred:
+    def infer(self, expr: Expr) -> Type:
         return infer(expr, self.known, self.refuse, self.inferred)
 
-    def known(self, name: str) -> Inferred:
+    def known(self, name: str) -> Type:
         if name in self.program.data:
-            return Inferred("K", self.program.data[name].shape)
+            return K(self.program.data[name].shape)
         type_ = self.lookup(name)
         if isinstance(type_, A):
             raise self.fail(
@@ -443,7 +423,7 @@ class _Checker:
                 f"`g := MatMul({name}, x)`; then use `g` here.",
                 name,
             )
-        return as_inferred(type_)
+        return type_
 
     def refuse(self, what: str, remedy: str, node: Expr) -> NetsorError:
         names = [node.op.name] if isinstance(node, Apply) else []
@@ -455,7 +435,7 @@ class _Checker:
         if problem is None:
             return
         s, words = problem
-        body, written = _show(Unwinder(self.program)(s.expr)), _show(s.expr)
+        body, written = shown_short(Unwinder(self.program)(s.expr), 200), shown_short(s.expr, 200)
         phi = f"In terms of G-vars it is `{body}`. " if body != written and len(body) < 80 else ""
         raise self.fail_at(
             s,
@@ -464,16 +444,6 @@ class _Checker:
             "the expectation diverges. Use a function that grows more slowly.",
             _spelling(s.expr),
         )
-
-
-def newly_used(s: Statement, seen: set[Expr]) -> list[str]:
-    """The names that a statement reads, without those in expressions that were visited before."""
-    # Statements share subexpressions; visiting each once keeps the check linear in the program.
-    if not isinstance(s, Assignment):
-        return used_by(s)
-    nodes = list(subtrees(s.expr, seen))
-    seen.update(nodes)
-    return [node.name for node in nodes if isinstance(node, Ref)]
 
 
 def _operand(name: str) -> re.Pattern[str]:

@@ -27,7 +27,7 @@ from netsor.lang.learning_rates import GivenRates, Rates
 from netsor.lang.numerical_derivatives import directional, partial_of
 from netsor.lang.ops import Function, Mixing, Op, axes_of
 from netsor.lang.program import Embedding, Input, MatMul, MatrixLaw, Moment, Output
-from netsor.lang.symbolic_derivatives import partial_derivatives
+from netsor.lang.symbols import partial_derivatives
 from netsor.lang.types import A
 from netsor.simulation.forward import Values, forward
 from netsor.simulation.simulate import SimulationRun

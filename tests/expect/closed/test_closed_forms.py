@@ -28,7 +28,7 @@ from netsor.expect.closed.registry import closed_form, find, find_mean
 from netsor.lang.expr import Ref
 from netsor.lang.functions import FUNCTIONS, relu, step, tanh
 from netsor.lang.ops import Function
-from netsor.lang.symbolic_derivatives import partial_derivatives
+from netsor.lang.symbols import partial_derivatives
 
 TABLE = json.loads(Path(__file__).with_name("closed_form_references.json").read_text())
 LIMITS = {"ordinary": 1e-12, "close": 1e-12, "extreme": 1e-9}

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from netsor.errors import NetsorError
 from netsor.lang.expr import Apply, Const, Expr, Ref, refs
 from netsor.lang.functions import add, div, mul, neg, sub
 from netsor.lang.index_maps import contract
@@ -16,8 +15,7 @@ from netsor.lang.input_laws import input_mean
 from netsor.lang.ops import Function, IndexMap
 from netsor.lang.program import Input, LinComb, MatMul, Moment, Nonlin, Normal, Program, Scalar
 from netsor.lang.rewrite import rewritten
-from netsor.lang.type_checker import Inferred, as_inferred, infer
-from netsor.lang.types import C, G, Index
+from netsor.lang.types import C, G, Index, Type, infer, type_of
 from netsor.limits.rules.atoms import LinearTerm, replace_exprs
 from netsor.limits.rules.questions import Answering, all_of, args_of, of_parts, remembered
 from netsor.limits.rules.rewriting import definition, mask_outside, masks_of
@@ -28,7 +26,7 @@ class AffineForms:
     """Static facts about the affine expressions of a program, with remembered answers."""
 
     program: Program
-    inferred: dict[Expr, Inferred] = field(default_factory=dict)
+    inferred: dict[Expr, Type] = field(default_factory=dict)
     kinks: dict[Expr, tuple[float, ...]] = field(default_factory=dict)
     trusted: dict[Expr, bool] = field(default_factory=dict)
     answers: dict[str, dict[Expr, Any]] = field(default_factory=dict)
@@ -36,15 +34,11 @@ class AffineForms:
     def index(self, expr: Expr) -> Index:
         """Return the index shape of an expression."""
         type_ = self.inferred.get(expr)
-        return (type_ or infer(expr, self._type_of, _ill_typed, self.inferred)).index
+        return (type_ or infer(expr, partial(type_of, self.program), memo=self.inferred)).index
 
     def rank(self, expr: Expr) -> int:
         """Return the number of index axes of an expression."""
         return len(self.index(expr))
-
-    def _type_of(self, name: str) -> Inferred:
-        data = self.program.data.get(name)
-        return as_inferred(self.program.types[name]) if data is None else Inferred("K", data.shape)
 
     @remembered
     def is_constant(self, expr: Expr) -> bool:
@@ -164,7 +158,3 @@ class AffineForms:
                 vector, factor = (b, a) if op is mul and self.is_constant(a) else (a, b)
                 return tuple(t.times(1, (factor, op is div)) for t in (yield vector))
         return () if self.is_constant(expr) else (LinearTerm(expr),)
-
-
-def _ill_typed(what: str, *_: Any) -> NetsorError:
-    return NetsorError(f"an expression of a checked program is ill-typed: {what}")

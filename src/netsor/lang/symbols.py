@@ -1,15 +1,42 @@
-"""Symbolic derivatives, by running derivative functions on symbols."""
+"""Arithmetic on symbolic values, and symbolic derivatives, which run derivative functions on symbols."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 from netsor.lang.expr import Apply, Attr, Const, Expr
-from netsor.lang.operators import Operators
+from netsor.lang.functions import add, div, mul, neg, pow_, sub
 from netsor.lang.ops import Function, Op
 from netsor.lang.rewrite import ZEROS, at_head, folded, unit_factor
+
+Operator = Callable[[Any, Any], Any]
+
+
+def _binary(op: Op) -> tuple[Operator, Operator]:
+    """`self op other` and `other op self`."""
+    return lambda self, other: self.operate(op, self, other), lambda self, other: self.operate(
+        op, other, self
+    )
+
+
+class Operators:
+    """Defines `+ - * / **` and the sign of symbols and traced values by `operate(op, *operands)`."""
+
+    __slots__ = ()
+
+    def operate(self, op: Op, *operands: object) -> Any:
+        raise NotImplementedError
+
+    __add__, __radd__ = _binary(add)
+    __sub__, __rsub__ = _binary(sub)
+    __mul__, __rmul__ = _binary(mul)
+    __truediv__, __rtruediv__ = _binary(div)
+    __pow__, __rpow__ = _binary(pow_)
+
+    def __neg__(self) -> Any:
+        return self.operate(neg, self)
 
 
 @dataclass(frozen=True)
