@@ -10,7 +10,7 @@ import numpy as np
 from array_api_compat import is_jax_array
 
 from netsor.expect.hermite.compiled_sum import horner
-from netsor.expect.hermite.expansion import Series, rest_of_pair, rests_of, tails, truncated
+from netsor.expect.hermite.expansion import Series, rest_of_pair, rests_of, truncated
 from netsor.expect.hermite.singularities import singular_pair
 from netsor.expect.quadrature.hermite_functions import eps_of
 from netsor.lang.array_api import array_namespace, is_traced
@@ -55,7 +55,9 @@ def _blocks(
             same = _identical(left, right, r)
             # A series with itself at correlation 1 is E[f^2] exactly, whatever the number of terms.
             top = float(xp.max(xp.where(same, 0.0, xp.abs(r))))
-        terms = _enough(lengths, top, eps_of(rho))
+        # The fewest terms whose remainder is within rounding, else all terms.
+        enough = (k for k, remainder in lengths if remainder * top**k <= 16 * eps_of(rho))
+        terms = next(enough, lengths[-1][0])
         yield truncated(left, terms, tails), truncated(right, terms, tails), r, same
 
 
@@ -80,27 +82,21 @@ def _lengths(a: Series, b: Series) -> list[tuple[int, float]]:
     return [(k, rest_of_pair(left[k], right[k])) for k in sorted(left.keys() & right.keys())]
 
 
-def _enough(lengths: list[tuple[int, float]], top: float, eps: float) -> int:
-    """Return the fewest terms whose remainder is within rounding for |rho| <= top, else all terms."""
-    return next((k for k, remainder in lengths if remainder * top**k <= 16 * eps), lengths[-1][0])
-
-
 def _identical(a: Series, b: Series, rho: Array) -> Array:
     """Return where rho = 1 and both series agree to the last bit: there f(x) g(y) is f(x)^2."""
     return (rho == 1) & (a.mark == b.mark) & (a.square == b.square)
 
 
 def _pair_block(a: Series, b: Series, rho: Array, same: Array | None, errors: bool) -> tuple[Array, Array]:
-    xp = array_namespace(rho)
-    value = _horner(a, b, rho)
-    jumps = None if a.jumps is None or b.jumps is None else (a.jumps, b.jumps)
+    xp, value = array_namespace(rho), _power_sum(a.coefs, b.coefs, rho)
+    jumps = a.jumps and b.jumps and (a.jumps, b.jumps)
     if jumps:
-        value = value + singular_pair(*jumps, rho)
+        value = value - _power_sum(jumps[0].coefs, jumps[1].coefs, rho) + singular_pair(*jumps, rho)
     if same is not None:
         value = xp.where(same, a.square, value)
     if not errors:
         return value, 0.0
-    error = xp.abs(rho) ** a.coefs.shape[-1] * rest_of_pair(tails(a), tails(b))
+    error = xp.abs(rho) ** a.coefs.shape[-1] * rest_of_pair(a.tails, b.tails)
     if jumps:
         error = error + 16 * eps_of(rho) * jumps[0].scale * jumps[1].scale
     if same is not None:
@@ -108,22 +104,17 @@ def _pair_block(a: Series, b: Series, rho: Array, same: Array | None, errors: bo
     return value, error + a.error * xp.sqrt(b.square) + xp.sqrt(a.square) * b.error
 
 
-def _horner(a: Series, b: Series, rho: Array) -> Array:
-    """Return sum_k a_k b_k rho^k, without the singular parts if both series have them."""
-    jumps = None if a.jumps is None or b.jumps is None else (a.jumps, b.jumps)
-    compiled = horner(a.coefs, b.coefs, rho) if isinstance(rho, np.ndarray) and not jumps else None
+def _power_sum(a: Array, b: Array, rho: Array) -> Array:
+    """Return sum_k a_k b_k rho^k for coefficients (..., terms)."""
+    compiled = horner(a, b, rho) if isinstance(rho, np.ndarray) else None
     if compiled is not None:
         return compiled
-    factors = [(_terms_first(a.coefs), _terms_first(b.coefs), 1)]
-    if jumps:
-        factors.append((*(_terms_first(x.coefs) for x in jumps), -1))
-    elif is_jax_array(rho):
-        return _scanned(*factors[0][:2], rho)
+    a, b = _terms_first(a), _terms_first(b)
+    if is_jax_array(rho):
+        return _scanned(a, b, rho)
     value = 0 * rho
-    for k in reversed(range(a.coefs.shape[-1])):
-        value = value * rho
-        for x, y, sign in factors:
-            value = value + sign * x[k, ...] * y[k, ...]
+    for k in reversed(range(a.shape[0])):
+        value = value * rho + a[k, ...] * b[k, ...]
     return value
 
 

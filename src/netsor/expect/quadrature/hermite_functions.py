@@ -1,4 +1,4 @@
-"""The nodes of rules on a line, Hermite functions at these nodes, and array helpers for all rules."""
+"""Integrands and nodes of rules on a line, Hermite functions at nodes, and array helpers for all rules."""
 
 from __future__ import annotations
 
@@ -19,6 +19,25 @@ Function = Callable[[Array], Array]
 ORDER = 28  # Gauss-Legendre nodes per panel
 XI, OMEGA = leggauss(ORDER)
 gauss_legendre = cache(leggauss)
+
+
+@dataclass(frozen=True)
+class Integrand:
+    """t -> f(m + s t) at inputs of mean m and deviation s, arrays of shape (...,)."""
+
+    fn: Function
+    m: Array
+    s: Array
+    kinks: tuple[float, ...] = ()  # where f is not smooth, in ascending order
+
+    def __call__(self, t: Array) -> Array:
+        """Return f at nodes (..., nodes) or (nodes,)."""
+        return call(self.fn, self.m[..., None] + self.s[..., None] * t)
+
+    def places(self, reach: float) -> Array:
+        """Return the places of kinks on the t-axis, clipped to the range, shape (..., kinks)."""
+        places = (like(self.kinks, self.m) - self.m[..., None]) / self.s[..., None]
+        return array_namespace(self.m, self.s).clip(places, -float(reach), float(reach))
 
 
 @dataclass(frozen=True)

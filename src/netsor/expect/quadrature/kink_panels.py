@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.polynomial.legendre import legvander
 
-from netsor.expect.quadrature.hermite_functions import (
-    OMEGA,
-    ORDER,
-    XI,
-    Array,
-    Function,
-    call,
-    density_root,
-    like,
-)
+from netsor.expect.quadrature.hermite_functions import OMEGA, ORDER, XI, Array, Integrand, density_root, like
 from netsor.lang.array_api import array_namespace
 
 
@@ -46,20 +37,13 @@ class SplitPanels:
         return values, squares
 
 
-def kink_places(m: Array, s: Array, kinks: Sequence[float], reach: float) -> Array:
-    """Return the places of kinks on the t-axis, clipped to the range, shape (..., kinks)."""
-    xp = array_namespace(m, s)
-    places = (like(sorted(kinks), m) - m[..., None]) / s[..., None]
-    return xp.clip(places, -float(reach), float(reach))
-
-
-def split_panels(fn: Function, m: Array, s: Array, places: Array, width: float) -> SplitPanels:
+def split_panels(f: Integrand, reach: float, width: float) -> SplitPanels:
     """Integrate f on both sides of each kink, up to the next kinks or the ends of the panel.
 
     On a panel, Hermite functions are polynomials of degree below ORDER up to rounding. So the integrals of
     f sqrt(density) against Legendre polynomials determine its integral against every Hermite function.
     """
-    xp = array_namespace(m, s)
+    xp, m, places = array_namespace(f.m, f.s), f.m, f.places(reach)
     start = xp.floor(places / width) * width
     end = start + width
     before = xp.concat([start[..., :1], places[..., :-1]], axis=-1)
@@ -68,8 +52,8 @@ def split_panels(fn: Function, m: Array, s: Array, places: Array, width: float) 
     high = xp.stack([places, xp.where(after < end, places, end)], axis=-1)
     length = (high - low)[..., None]
     t = low[..., None] + length * like((XI + 1) / 2, m)  # shape (..., kinks, 2, ORDER)
-    x = m[..., None] + s[..., None] * xp.reshape(t, (*m.shape, -1))
-    u = xp.reshape(call(fn, x) + 0 * x, t.shape) * density_root(t, xp)
+    flat = xp.reshape(t, (*m.shape, -1))
+    u = xp.reshape(f(flat) + 0 * flat, t.shape) * density_root(t, xp)
     weight = length * like(OMEGA / 2, m)
     local = (t - start[..., None, None]) * (2 / width) - 1
     moments = xp.stack([xp.sum(u * weight * p, axis=(-2, -1)) for p in _legendre(local)], axis=-1)

@@ -8,7 +8,6 @@ for all inputs, so the coefficients are matrix products.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import ceil, log2, pi, prod
@@ -17,14 +16,14 @@ import numpy as np
 
 from netsor.expect.quadrature.hermite_functions import (
     Array,
-    Function,
+    Integrand,
     Panels,
     density_root,
     eps_of,
     hermite_table,
     like,
 )
-from netsor.expect.quadrature.kink_panels import SplitPanels, kink_places, split_panels
+from netsor.expect.quadrature.kink_panels import SplitPanels, split_panels
 from netsor.lang.array_api import array_namespace
 
 REACHES = (14, 20, 32)  # ranges |t| <= reach: bounded functions and polynomials, exp(x), steep exponentials
@@ -47,73 +46,56 @@ class Sums:
         return Sums(*(getattr(self, name) / 2 for name in self.__dataclass_fields__))
 
 
-def two_levels(
-    fn: Function,
-    m: Array,
-    s: Array,
-    terms: int,
-    level: int,
-    reach: int,
-    kinks: Sequence[float] = (),
-) -> tuple[Sums, Sums]:
+def two_levels(f: Integrand, terms: int, level: int, reach: int) -> tuple[Sums, Sums]:
     """Return the sums at a level and by a coarser rule; their distance bounds the error of the finer one."""
-    if kinks:
-        fine, coarse = (_panel_rule(fn, m, s, terms, at, reach, kinks) for at in (level, level - 1))
-        return fine, coarse
+    if f.kinks:
+        return _panel_rule(f, terms, level, reach), _panel_rule(f, terms, level - 1, reach)
     step = 2.0 ** (1 - level)
-    coarse = trapezoid(fn, m, s, terms, reach, step, 0.0)
-    return (coarse + trapezoid(fn, m, s, terms, reach, step, step / 2)).half(), coarse
+    coarse = trapezoid(f, terms, reach, step)
+    return (coarse + trapezoid(f, terms, reach, step, step / 2)).half(), coarse
 
 
-def trapezoid(
-    fn: Function, m: Array, s: Array, terms: int, reach: int, step: float, shift: float = 0.0
-) -> Sums:
+def trapezoid(f: Integrand, terms: int, reach: int, step: float, shift: float = 0.0) -> Sums:
     """Return the sums over the nodes shift + step * j in [-reach, reach]."""
-    whole = Panels(shift - step / 2, step, round(reach / step) + (shift == 0.0), 1)
-    return _sums(fn, m, s, terms, reach, whole, None)
+    return _sums(f, terms, reach, Panels(shift - step / 2, step, round(reach / step) + (shift == 0.0), 1))
 
 
-def _panel_rule(
-    fn: Function, m: Array, s: Array, terms: int, level: int, reach: int, kinks: Sequence[float]
-) -> Sums:
+def _panel_rule(f: Integrand, terms: int, level: int, reach: int) -> Sums:
     """Return the sums over panels of width 2^(2 - level); split a panel that contains a kink of an input."""
     width = 2.0 ** (2 - level)
-    split = split_panels(fn, m, s, kink_places(m, s, kinks, reach), width)
-    return _sums(fn, m, s, terms, reach, Panels(0.0, width, round(reach / width)), split)
+    panels = Panels(0.0, width, round(reach / width))
+    return _sums(f, terms, reach, panels, split_panels(f, reach, width))
 
 
-def _sums(
-    fn: Function, m: Array, s: Array, terms: int, reach: int, whole: Panels, split: SplitPanels | None
-) -> Sums:
+def _sums(f: Integrand, terms: int, reach: int, whole: Panels, split: SplitPanels | None = None) -> Sums:
     """Return the sums over panels and their mirror images, in blocks below 1 MB with tables below 8 MB."""
     width, order = whole.width, whole.order
-    size = max(min(2**17 // (order * max(prod(m.shape), 1)), 2**20 // (order * terms)), 8 // order, 1)
+    size = max(min(2**17 // (order * max(prod(f.m.shape), 1)), 2**20 // (order * terms)), 8 // order, 1)
     blocks = (
         Panels(whole.start + width * at, width, min(size, whole.count - at), order)
         for at in range(0, whole.count, size)
     )
-    return reduce(Sums.__add__, (_block(fn, m, s, terms, reach, block, split) for block in blocks))
+    return reduce(Sums.__add__, (_block(f, terms, reach, block, split) for block in blocks))
 
 
 @np.errstate(all="ignore")  # values that are not finite are refused later
-def _block(
-    fn: Function, m: Array, s: Array, terms: int, reach: int, block: Panels, split: SplitPanels | None
-) -> Sums:
+def _block(f: Integrand, terms: int, reach: int, block: Panels, split: SplitPanels | None) -> Sums:
+    m, s = f.m, f.s
     xp, count = array_namespace(m, s), block.nodes.size
     t, weights = (np.concatenate([sign * x[::-1], x]) for sign, x in ((-1, block.nodes), (1, block.weights)))
     root, weight = like(density_root(t), m), like(weights, m)
     x = m[..., None] + s[..., None] * like(t, m)
-    f = fn(x)
-    values, squares = f * root * weight, (f * root) ** 2 * weight
+    y = f.fn(x)
+    values, squares = y * root * weight, (y * root) ** 2 * weight
     if split:
         values, squares = split.replace(t, values, squares)
     edge = squares * like(np.abs(t) >= reach - 1, m)
-    slope = (_slope(x, f) * root[1:]) ** 2 * weight[1:]
+    slope = (_slope(x, y) * root[1:]) ** 2 * weight[1:]
     left, right = xp.flip(values[..., :count], axis=-1), values[..., count:]
     # The nodes are symmetric, so only the even Hermite functions see the even part of f.
     table = like(hermite_table(block, terms), m)
     even, odd = (right + left) @ table[:, ::2], (right - left) @ table[:, 1::2]
-    return Sums(_interleave(even, odd), *(xp.sum(y, axis=-1) for y in (squares, edge, slope)))
+    return Sums(_interleave(even, odd), *(xp.sum(part, axis=-1) for part in (squares, edge, slope)))
 
 
 def _interleave(even: Array, odd: Array) -> Array:
@@ -139,17 +121,17 @@ def any_above(size: Array, bound: Array) -> bool:
     return bool(array_namespace(size).any(size > bound))
 
 
-def choose_reach(fn: Function, m: Array, s: Array) -> int:
+def choose_reach(f: Integrand) -> int:
     """Return the first range [-reach, reach] outside which E[f^2] is negligible for all inputs."""
-    xp = array_namespace(m, s)
-    best, eps = REACHES[0], eps_of(m)
+    xp = array_namespace(f.m, f.s)
+    best, eps = REACHES[0], eps_of(f.m)
     for reach in REACHES:
-        sums = trapezoid(fn, m, s, 1, reach, 2.0**-FIRST_LEVEL, 0.0)
+        sums = trapezoid(f, 1, reach, 2.0**-FIRST_LEVEL)
         if not bool(xp.all(xp.isfinite(sums.square))):
-            return best
+            break
         best = reach
         if not any_above(xp.sqrt(sums.edge), eps * xp.sqrt(sums.square)):
-            return best
+            break
     return best
 
 
