@@ -26,18 +26,12 @@ def horner(a: np.ndarray, b: np.ndarray, rho: np.ndarray) -> np.ndarray | None:
         return None
     left, right = (x.reshape(-1, x.shape[-1]) for x in (a, b))
     step, start = (2, 1) if _vanish(left, right, 0) else (2, 0) if _vanish(left, right, 1) else (1, 0)
-    x, y = (_filled(z[:, start::step]) for z in (left, right))
+    kept = (z[:, start::step] for z in (left, right))
+    x, y = (np.pad(z, ((0, 0), (0, -z.shape[1] % TERMS))) for z in kept)
     table = np.ascontiguousarray(rho).reshape(len(left), len(right))
     out = np.empty_like(table)
     _loop()(x, np.ascontiguousarray(y.T), table, step, start, out)
     return out.reshape(rho.shape)
-
-
-def _filled(terms: np.ndarray) -> np.ndarray:
-    """Return a copy, padded with terms that are zero to a multiple of TERMS."""
-    full = np.zeros((len(terms), -(-terms.shape[1] // TERMS) * TERMS), terms.dtype)
-    full[:, : terms.shape[1]] = terms
-    return full
 
 
 def _is_split_at(rows: tuple[int, ...], cols: tuple[int, ...], full: tuple[int, ...], d: int) -> bool:

@@ -21,7 +21,6 @@ import numpy as np
 
 from netsor.expect.hermite.singularities import (
     JUMP_ORDERS,
-    Arrays,
     Jumps,
     derivative_jumps,
     singular_coefs,
@@ -29,7 +28,16 @@ from netsor.expect.hermite.singularities import (
     without_jumps,
 )
 from netsor.expect.quadrature.adaptive_cells import Cells, cells, scale_for
-from netsor.expect.quadrature.hermite_functions import Array, Function, Integrand, call, eps_of, like, norm
+from netsor.expect.quadrature.hermite_functions import (
+    Array,
+    Arrays,
+    Function,
+    Integrand,
+    call,
+    eps_of,
+    like,
+    norm,
+)
 from netsor.expect.quadrature.trapezoid import (
     FIRST_LEVEL,
     REACHES,
@@ -353,7 +361,7 @@ def _on_cells(f: Target, on: Cells, terms: int, reach: int) -> Series:
         return like(x.reshape(f.m.shape + x.shape[1:]), f.m)
 
     sums, miss, moved = on.sums(terms, reach)
-    expansion = _from_sums(Sums(*map(native, vars(sums).values())), native(miss), native(moved))
+    expansion = _from_sums(sums.map(native), native(miss), native(moved))
     return _with_jumps(f, expansion, reach, lambda smooth: native(on.square(smooth)))
 
 

@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import factorial, prod
-from typing import Any, Self
 
 import numpy as np
 from numpy.polynomial import chebyshev
 
 from netsor.expect.closed.bivariate_normal import orthant
 from netsor.expect.closed.special_functions import tail
-from netsor.expect.quadrature.hermite_functions import Array, Integrand, call, eps_of, hermite_functions, like
+from netsor.expect.quadrature.hermite_functions import (
+    Array,
+    Arrays,
+    Integrand,
+    call,
+    eps_of,
+    hermite_functions,
+    like,
+)
 from netsor.lang.array_api import array_namespace
 
 JUMP_ORDERS = 4  # jumps of f and of three derivatives
-
-
-@dataclass(frozen=True)
-class Arrays:
-    """Base of dataclasses whose fields are arrays of the same leading axes, and of such dataclasses."""
-
-    def map(self, fn: Callable[..., Array], *others: Self) -> Self:
-        """Apply a function to all arrays, and to those of others at the same places."""
-
-        def mapped(value: Any, *more: Any) -> Any:
-            if isinstance(value, Arrays):
-                return value.map(fn, *more)
-            return value if value is None or isinstance(value, tuple) else fn(value, *more)
-
-        return type(self)(*map(mapped, *(vars(x).values() for x in (self, *others))))
-
-    def __getitem__(self, index: Any) -> Self:
-        """Index the leading axes of all arrays (no `...` in the index)."""
-        index = index if isinstance(index, tuple) else (index,)
-        return self.map(lambda x: x[(*index, ...)])
 
 
 @dataclass(frozen=True)

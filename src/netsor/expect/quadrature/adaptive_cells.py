@@ -17,10 +17,11 @@ from numpy.polynomial.legendre import leggauss, legvander
 
 from netsor.expect.quadrature.hermite_functions import (
     Array,
+    Arrays,
     Integrand,
     density_root,
     eps_of,
-    hermite_functions,
+    hermite_values,
     like,
 )
 from netsor.expect.quadrature.trapezoid import Sums
@@ -33,7 +34,7 @@ SEEN = 8.0  # beyond |t| = 8 the density is below 1e-14, so cells there need no 
 
 
 @dataclass(frozen=True)
-class Cells:
+class Cells(Arrays):
     """Cells from left to right, and f at the nodes of each; t is in standard deviations."""
 
     f: Integrand
@@ -107,7 +108,7 @@ class Cells:
         t, values, step = self.nodes.reshape(-1), self._weighted(), max(1, 2**22 // terms)
         coefs = np.zeros((len(values), terms))
         for at in range(0, len(t), step):
-            coefs += values[:, at : at + step] @ _table(t[at : at + step], terms)
+            coefs += values[:, at : at + step] @ hermite_values(t[at : at + step], terms)
         return coefs
 
     def _slope(self) -> Array:
@@ -118,8 +119,7 @@ class Cells:
         return np.sum((x * slope * density_root(t)) ** 2 * weight, axis=(1, 2))
 
     def take(self, which: Array) -> Cells:
-        arrays = {k: x[which] if x.ndim == 1 else x[:, which] for k, x in vars(self).items() if k != "f"}
-        return Cells(self.f, **arrays)
+        return self.map(lambda x: x[which] if x.ndim == 1 else x[:, which])
 
 
 def _offset(f: Integrand) -> Array:
@@ -159,16 +159,11 @@ def _parts(look: Callable[..., Cells], left: Array, width: Array, scale: float) 
     ]
 
 
-def _table(t: Array, terms: int) -> Array:
-    """Return Hermite functions, shape (nodes, terms)."""
-    return np.stack(list(hermite_functions(t, density_root(t), terms))).T
-
-
 @lru_cache(maxsize=2)
 def _first_table(reach: float, terms: int) -> Array:
     """Return Hermite functions at the nodes of all first cells, shape (cells, 16, terms)."""
     t = np.arange(-reach, reach, WIDTH)[:, None] + WIDTH * ((XI + 1) / 2)
-    return np.ascontiguousarray(_table(t.reshape(-1), terms)).reshape(len(t), 16, terms)
+    return np.ascontiguousarray(hermite_values(t.reshape(-1), terms)).reshape(len(t), 16, terms)
 
 
 def _look(f: Integrand, size: Array, left: Array, width: Array, checks: int) -> Cells:
@@ -227,10 +222,7 @@ def _halved(look: Callable[..., Cells], left: Array, width: Array, checks: int) 
 
 def _joined(parts: Sequence[Cells]) -> Cells:
     """Return all cells from left to right."""
-    names = [name for name in vars(parts[0]) if name != "f"]
-    columns = [[getattr(part, name) for part in parts] for name in names]
-    arrays = (np.concatenate(column, axis=min(column[0].ndim - 1, 1)) for column in columns)
-    joint = Cells(parts[0].f, *arrays)
+    joint = parts[0].map(lambda *xs: np.concatenate(xs, axis=min(xs[0].ndim - 1, 1)), *parts[1:])
     return joint.take(np.argsort(joint.left))
 
 

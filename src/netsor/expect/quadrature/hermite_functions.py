@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from array_api_compat import device
@@ -19,6 +19,26 @@ Function = Callable[[Array], Array]
 ORDER = 28  # Gauss-Legendre nodes per panel
 XI, OMEGA = leggauss(ORDER)
 gauss_legendre = cache(leggauss)
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """Base of dataclasses of arrays, and of such dataclasses; other fields are kept as they are."""
+
+    def map(self, fn: Callable[..., Array], *others: Self) -> Self:
+        """Apply a function to all arrays, and to those of others at the same places."""
+
+        def mapped(value: Any, *more: Any) -> Any:
+            if isinstance(value, Arrays):
+                return value.map(fn, *more)
+            return fn(value, *more) if hasattr(value, "shape") else value
+
+        return type(self)(*map(mapped, *(vars(x).values() for x in (self, *others))))
+
+    def __getitem__(self, index: Any) -> Self:
+        """Index the leading axes of all arrays (no `...` in the index)."""
+        index = index if isinstance(index, tuple) else (index,)
+        return self.map(lambda x: x[(*index, ...)])
 
 
 @dataclass(frozen=True)
@@ -76,11 +96,15 @@ def hermite_functions(t: Array, first: Array, terms: int) -> Iterator[Array]:
         before, now = now, (t * now - k**0.5 * before) / (k + 1) ** 0.5
 
 
+def hermite_values(t: np.ndarray, terms: int) -> np.ndarray:
+    """Return h_k(t) sqrt(density(t)), shape (nodes, terms)."""
+    return np.stack(list(hermite_functions(t, density_root(t), terms))).T
+
+
 @lru_cache(maxsize=40)  # refining a series alternates between some forty tables
 def hermite_table(block: Panels, terms: int) -> np.ndarray:
-    """Return h_k(t) sqrt(density(t)) at the nodes of a block, shape (nodes, terms)."""
-    t = block.nodes
-    return np.stack(list(hermite_functions(t, density_root(t), terms))).T
+    """Return `hermite_values` at the nodes of a block."""
+    return hermite_values(block.nodes, terms)
 
 
 def like(table: Any, x: Array) -> Array:

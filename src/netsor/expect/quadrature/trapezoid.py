@@ -11,11 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import reduce
 from math import ceil, log2, pi, prod
+from operator import add
+from typing import Self
 
 import numpy as np
 
 from netsor.expect.quadrature.hermite_functions import (
     Array,
+    Arrays,
     Integrand,
     Panels,
     density_root,
@@ -31,7 +34,7 @@ FIRST_LEVEL = 3
 
 
 @dataclass(frozen=True)
-class Sums:
+class Sums(Arrays):
     """The sums of one rule for f at each input; t is standard normal and x = m + s t."""
 
     coefs: Array  # E[f(x) h_k(t)], k < terms
@@ -39,11 +42,8 @@ class Sums:
     edge: Array  # the contribution to E[f(x)^2] of the last unit of the range on either side
     slope: Array  # E[(x f'(x))^2], approximately: the amplification of rounding of x
 
-    def __add__(self, other: Sums) -> Sums:
-        return Sums(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
-
-    def half(self) -> Sums:
-        return Sums(*(getattr(self, name) / 2 for name in self.__dataclass_fields__))
+    def __add__(self, other: Self) -> Self:
+        return self.map(add, other)
 
 
 def two_levels(f: Integrand, terms: int, level: int, reach: int) -> tuple[Sums, Sums]:
@@ -52,7 +52,8 @@ def two_levels(f: Integrand, terms: int, level: int, reach: int) -> tuple[Sums, 
         return _panel_rule(f, terms, level, reach), _panel_rule(f, terms, level - 1, reach)
     step = 2.0 ** (1 - level)
     coarse = trapezoid(f, terms, reach, step)
-    return (coarse + trapezoid(f, terms, reach, step, step / 2)).half(), coarse
+    both = coarse + trapezoid(f, terms, reach, step, step / 2)
+    return both.map(lambda sums: sums / 2), coarse
 
 
 def trapezoid(f: Integrand, terms: int, reach: int, step: float, shift: float = 0.0) -> Sums:
