@@ -83,10 +83,9 @@ def planar_expectation(
     results = np.zeros((3, len(mean)))
     # If x and y span at most two dimensions together, f g is itself a function in a plane.
     flat = np.count_nonzero(factor.any(axis=1), axis=1) <= 2
-    if flat.any():
-        results[:, flat] = _direct(f, g, mean[flat], cov[flat], tol)
-    if not flat.all():
-        results[:, ~flat] = _by_series(f, g, mean[~flat], cov[~flat], tol)
+    for which, method in ((flat, _direct), (~flat, _by_series)):
+        if which.any():
+            results[:, which] = method(f, g, mean[which], cov[which], tol)
     return results[0], results[1], results[2]
 
 

@@ -61,11 +61,6 @@ class Cells(Arrays):
         return density_root(np.where(self.left * right <= 0, 0.0, np.minimum(abs(self.left), abs(right))))
 
     @property
-    def rough(self) -> Array:
-        """Whether f differs from the polynomial through the nodes, for each cell."""
-        return np.any(~(np.maximum(self.miss, self.ends) <= self.bound), axis=0)
-
-    @property
     def points(self) -> Array:
         """Whether a cell is so narrow that it counts as a point."""
         return self.width < 1e-9
@@ -92,7 +87,8 @@ class Cells(Arrays):
         off = np.sqrt(np.sum(miss[:, ~point] ** 2 * self.width[~point], axis=1))
         at_points = terms**0.25 * np.sum(miss[:, point] * self.width[point], axis=1)
         # Cells that shrink towards a point and have equal integrals indicate divergence; allow for 64.
-        times = np.where(self.rough, 64, 1)[point]
+        rough = np.any(~(np.maximum(self.miss, self.ends) <= self.bound), axis=0)
+        times = np.where(rough, 64, 1)[point]
         lost = np.sum(miss[:, point] ** 2 * self.width[point] * times, axis=1)
         edge = self.take(np.abs(self.left + self.width / 2) > reach - 1)
         sums = Sums(coefs, square, edge.square(), self.take(~point)._slope())

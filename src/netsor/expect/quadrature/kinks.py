@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.polynomial import Chebyshev
@@ -128,15 +129,15 @@ def _refine(before: Chebyshev, after: Chebyshev, kink: float, scale: float) -> f
     sizes = [abs(gap.deriv(p)(kink)) for p in range(4)]
     meet, touch = sizes[0] < 1e-8 * scale, sizes[1] < 1e-5 * scale
     if meet and sizes[1] < 1e-3 * sizes[2]:
-        return _round(kink - float(gap.deriv(1)(kink) / gap.deriv(2)(kink)), 1e-9)
+        return float(rounded(kink - gap.deriv(1)(kink) / gap.deriv(2)(kink), 1e-9))
     if meet and touch and sizes[2] < 1e-2 * sizes[3]:
-        return _round(kink - float(gap.deriv(2)(kink) / gap.deriv(3)(kink)), 1e-7)
-    return _round(kink, 1e-11)
+        return float(rounded(kink - gap.deriv(2)(kink) / gap.deriv(3)(kink), 1e-7))
+    return float(rounded(kink, 1e-11))
 
 
-def _round(x: float, tolerance: float) -> float:
-    """Round x to six decimals if that changes it by less than the tolerance: users write such numbers."""
-    return round(x, 6) + 0.0 if abs(x - round(x, 6)) < tolerance else x
+def rounded(x: Any, tolerance: float) -> np.ndarray:
+    """Round x to six decimals where that changes it by less than the tolerance: users write such numbers."""
+    return np.where(np.abs(x - np.round(x, 6)) < tolerance, np.round(x, 6) + 0.0, x)
 
 
 def _is_kink(

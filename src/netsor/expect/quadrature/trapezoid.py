@@ -2,21 +2,26 @@
 
 Smooth functions take the trapezoid rule with step 2^-level, which converges exponentially for functions that
 are analytic in a strip (Trefethen and Weideman, The exponentially convergent trapezoidal rule, SIAM Review
-2014). Functions with kinks or jumps take Gauss-Legendre panels, split at the kinks. The nodes are the same
-for all inputs, so the coefficients are matrix products.
+2014). Functions with kinks or jumps take Gauss-Legendre panels. The nodes are the same for all inputs, so the
+coefficients are matrix products; the weights of a panel that is split at a kink absorb the kink.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from math import ceil, log2, pi, prod
 from operator import add
 from typing import Self
 
 import numpy as np
+from numpy.polynomial.legendre import legvander
 
 from netsor.expect.quadrature.hermite_functions import (
+    OMEGA,
+    ORDER,
+    XI,
     Array,
     Arrays,
     Integrand,
@@ -26,7 +31,6 @@ from netsor.expect.quadrature.hermite_functions import (
     hermite_table,
     like,
 )
-from netsor.expect.quadrature.kink_panels import SplitPanels, split_panels
 from netsor.lang.array_api import array_namespace
 
 REACHES = (14, 20, 32)  # ranges |t| <= reach: bounded functions and polynomials, exp(x), steep exponentials
@@ -91,27 +95,82 @@ def _block(f: Integrand, terms: int, reach: int, block: Panels, split: SplitPane
     if split:
         values, squares = split.replace(t, values, squares)
     edge = squares * like(np.abs(t) >= reach - 1, m)
-    slope = (_slope(x, y) * root[1:]) ** 2 * weight[1:]
+    dx = x[..., 1:] - x[..., :-1]
+    steepness = (y[..., 1:] - y[..., :-1]) / xp.where(dx == 0, xp.ones_like(dx), dx)
+    slope = (x[..., 1:] * steepness * root[1:]) ** 2 * weight[1:]
     left, right = xp.flip(values[..., :count], axis=-1), values[..., count:]
     # The nodes are symmetric, so only the even Hermite functions see the even part of f.
-    table = like(hermite_table(block, terms), m)
-    even, odd = (right + left) @ table[:, ::2], (right - left) @ table[:, 1::2]
-    return Sums(_interleave(even, odd), *(xp.sum(part, axis=-1) for part in (squares, edge, slope)))
+    even_terms = terms + terms % 2
+    table = like(hermite_table(block, even_terms), m)
+    halves = xp.stack([(right + left) @ table[:, ::2], (right - left) @ table[:, 1::2]], axis=-1)
+    coefs = xp.reshape(halves, (*halves.shape[:-2], even_terms))[..., :terms]
+    return Sums(coefs, *(xp.sum(part, axis=-1) for part in (squares, edge, slope)))
 
 
-def _interleave(even: Array, odd: Array) -> Array:
-    """even_0, odd_0, even_1, ..."""
-    xp = array_namespace(even, odd)
-    count = odd.shape[-1]
-    pairs = xp.reshape(xp.stack([even[..., :count], odd], axis=-1), (*odd.shape[:-1], 2 * count))
-    return pairs if even.shape[-1] == count else xp.concat([pairs, even[..., count:]], axis=-1)
+# Panels with kinks
 
 
-def _slope(x: Array, f: Array) -> Array:
-    """Return x f'(x) from the differences of neighbouring nodes."""
-    xp = array_namespace(x, f)
-    dx = x[..., 1:] - x[..., :-1]
-    return x[..., 1:] * (f[..., 1:] - f[..., :-1]) / xp.where(dx == 0, xp.ones_like(dx), dx)
+@dataclass(frozen=True)
+class SplitPanels:
+    """For each kink, the panel that contains it, and the part of its integrals that belongs to this kink."""
+
+    start: Array  # shape (..., kinks)
+    width: float
+    moments: Array  # shape (..., kinks, ORDER): in place of weight * f * sqrt(density) at the nodes
+    squares: Array  # shape (..., kinks): of f^2
+
+    def replace(self, nodes: np.ndarray, values: Array, squares: Array) -> tuple[Array, Array]:
+        """Replace the values at the nodes of the panels with a kink, all ORDER of each in ascending order."""
+        xp, middles = array_namespace(values), nodes.reshape(-1, ORDER).mean(axis=1)
+        centre = like(np.repeat(middles, ORDER), values) - self.width / 2
+        inside = xp.abs(centre - self.start[..., None]) < self.width / 2  # shape (..., kinks, nodes)
+        moments = xp.concat([self.moments] * len(middles), axis=-1)
+
+        def replaced(old: Array, new: Array) -> Array:
+            new = xp.sum(xp.where(inside, new, xp.zeros_like(new)), axis=-2)
+            return xp.where(xp.any(inside, axis=-2), new, old)
+
+        return replaced(values, moments), replaced(squares, self.squares[..., None] / ORDER)
+
+
+def split_panels(f: Integrand, reach: float, width: float) -> SplitPanels:
+    """Integrate f on both sides of each kink, up to the next kinks or the ends of the panel.
+
+    On a panel, Hermite functions are polynomials of degree below ORDER up to rounding. So the integrals of
+    f sqrt(density) against Legendre polynomials determine its integral against every Hermite function.
+    """
+    xp, m, places = array_namespace(f.m, f.s), f.m, f.places(reach)
+    start = xp.floor(places / width) * width
+    end = start + width
+    before = xp.concat([start[..., :1], places[..., :-1]], axis=-1)
+    after = xp.concat([places[..., 1:], end[..., -1:]], axis=-1)
+    low = xp.stack([xp.maximum(start, before), places], axis=-1)
+    high = xp.stack([places, xp.where(after < end, places, end)], axis=-1)
+    length = (high - low)[..., None]
+    t = low[..., None] + length * like((XI + 1) / 2, m)  # shape (..., kinks, 2, ORDER)
+    flat = xp.reshape(t, (*m.shape, -1))
+    u = xp.reshape(f(flat) + 0 * flat, t.shape) * density_root(t, xp)
+    weight = length * like(OMEGA / 2, m)
+    local = (t - start[..., None, None]) * (2 / width) - 1
+    moments = xp.stack([xp.sum(u * weight * p, axis=(-2, -1)) for p in _legendre(local)], axis=-1)
+    return SplitPanels(
+        start, width, moments @ like(_from_legendre(), m), xp.sum(u**2 * weight, axis=(-2, -1))
+    )
+
+
+@lru_cache(maxsize=1)
+def _from_legendre() -> np.ndarray:
+    """The matrix from integrals against Legendre polynomials P_l to equivalent weights at the nodes."""
+    rows = np.arange(ORDER)
+    return (2 * rows[:, None] + 1) / 2 * legvander(XI, ORDER - 1).T * OMEGA
+
+
+def _legendre(z: Array) -> Iterator[Array]:
+    """P_0(z), P_1(z), ... by (l + 1) P_{l+1} = (2 l + 1) z P_l - l P_{l-1} (DLMF 18.9)."""
+    before, now = 0 * z, 0 * z + 1
+    for degree in range(ORDER):
+        yield now
+        before, now = now, ((2 * degree + 1) * z * now - degree * before) / (degree + 1)
 
 
 # Choices that depend on values

@@ -154,13 +154,10 @@ def _has_curved_kinks(atom: Atom) -> bool:
     ]
     # The kinks of a node of one variable lie on straight lines; only nodes of several can curve them.
     kinked = [n for n in nodes if not is_smooth_node(n) and not has_user_function(n)]
-    seen: set[Expr] = set()
+    parts: set[Expr] = set()
     for n in kinked:
-        parts = list(subtrees(n, seen))
-        if not all(map(_is_straight, parts)):
-            return True
-        seen.update(parts)
-    return False
+        parts.update(subtrees(n, parts))
+    return not all(map(_is_straight, parts))
 
 
 def _is_straight(node: Expr) -> bool:
