@@ -28,16 +28,7 @@ from netsor.expect.hermite.singularities import (
     without_jumps,
 )
 from netsor.expect.quadrature.adaptive_cells import Cells, cells, scale_for
-from netsor.expect.quadrature.hermite_functions import (
-    Array,
-    Arrays,
-    Function,
-    Integrand,
-    call,
-    eps_of,
-    like,
-    norm,
-)
+from netsor.expect.quadrature.hermite_functions import Array, Arrays, Function, Integrand, call, eps_of, like
 from netsor.expect.quadrature.trapezoid import (
     FIRST_LEVEL,
     REACHES,
@@ -262,7 +253,9 @@ def _shortest(expansion: Series, tol: float) -> Series:
 def _at_level(f: Integrand, terms: int, level: int, reach: int) -> tuple[Series, Array]:
     """Return the series by one rule, and its distance to the coarser rule, which bounds its error."""
     fine, coarse = two_levels(f, terms, level, reach)
-    change, moved = norm(fine.coefs - coarse.coefs), array_namespace(f.m).abs(fine.square - coarse.square)
+    xp = array_namespace(f.m)
+    change = xp.linalg.vector_norm(fine.coefs - coarse.coefs, axis=-1)
+    moved = xp.abs(fine.square - coarse.square)
     return _from_sums(fine, change, moved), change
 
 
@@ -288,7 +281,7 @@ def _tail(square: Array, coefs: Array, doubt: Array, rounding: Array) -> Array:
     xp = array_namespace(square, coefs)
     left, last = square - xp.sum(coefs**2, axis=-1), coefs[..., -(-coefs.shape[-1] * 3 // 4) :]
     parseval = xp.sqrt(xp.where(left > 0, left, xp.zeros_like(left)) + doubt)
-    falling = xp.minimum(parseval, 4 * norm(last) + rounding)
+    falling = xp.minimum(parseval, 4 * xp.linalg.vector_norm(last, axis=-1) + rounding)
     return xp.where(left > doubt, parseval, falling) if coefs.shape[-1] >= 32 else parseval
 
 

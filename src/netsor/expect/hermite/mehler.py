@@ -33,8 +33,10 @@ def pair_sum(a: Series, b: Series, rho: Array, errors: bool = True) -> tuple[Arr
     rho = xp.clip(rho, -1.0, 1.0)
     fixed = is_traced(a.coefs, b.coefs, rho) or 0 in (*a.tail.shape, *b.tail.shape, *rho.shape)
     # Under a trace, and without entries, no choice can depend on values: take all terms in one block.
-    blocks = [_whole(a, b, rho)] if fixed else _blocks(a, b, rho, errors)
-    parts = [_pair_block(*block, errors) for block in blocks]
+    if fixed:
+        most = min(a.coefs.shape[-1], b.coefs.shape[-1])
+        return _pair_block(truncated(a, most), truncated(b, most), rho, _identical(a, b, rho), errors)
+    parts = [_pair_block(*block, errors) for block in _blocks(a, b, rho, errors)]
     if len(parts) == 1:
         return parts[0]
     values, bounds = zip(*parts, strict=True)
@@ -63,11 +65,6 @@ def _blocks(
         enough = (k for k, remainder in lengths if remainder * top**k <= 16 * eps_of(rho))
         terms = next(enough, lengths[-1][0])
         yield truncated(left, terms, tails), truncated(right, terms, tails), r, same
-
-
-def _whole(a: Series, b: Series, rho: Array) -> tuple[Series, Series, Array, Array]:
-    most = min(a.coefs.shape[-1], b.coefs.shape[-1])
-    return truncated(a, most), truncated(b, most), rho, _identical(a, b, rho)
 
 
 def _rows(x: Any, shape: tuple[int, ...], at: int, step: int) -> Any:

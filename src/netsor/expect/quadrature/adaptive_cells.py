@@ -140,6 +140,7 @@ def cells(f: Integrand, reach: float, scale: float) -> Cells:
     even, places = np.arange(-reach, reach + WIDTH / 2, WIDTH), np.asarray(f.places(reach), float).reshape(-1)
     ends = np.unique(np.concatenate([even, places[np.abs(places) < reach]]))
     left, width = ends[:-1], np.diff(ends)
+    # The first look gives the size of f, which the bounds of all others depend on.
     size = np.sqrt(_look(f, np.zeros(1), left, width, 1).square())
     look = partial(_look, f, size)
     return _cut_at_points(look, _joined(_parts(look, left, width, scale)), ends, scale)

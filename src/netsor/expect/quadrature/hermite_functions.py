@@ -117,11 +117,6 @@ def eps_of(x: Array) -> float:
     return float(array_namespace(x).finfo(x.dtype).eps)
 
 
-def norm(v: Array) -> Array:
-    xp = array_namespace(v)
-    return xp.sqrt(xp.sum(v**2, axis=-1))
-
-
 def call(fn: Function, x: Array) -> Array:
     """Return f(x) without NumPy's warnings: far out, f may overflow on its way to a finite value."""
     with np.errstate(all="ignore"):

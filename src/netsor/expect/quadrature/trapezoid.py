@@ -123,14 +123,15 @@ class SplitPanels:
         """Replace the values at the nodes of the panels with a kink, all ORDER of each in ascending order."""
         xp, middles = array_namespace(values), nodes.reshape(-1, ORDER).mean(axis=1)
         centre = like(np.repeat(middles, ORDER), values) - self.width / 2
-        inside = xp.abs(centre - self.start[..., None]) < self.width / 2  # shape (..., kinks, nodes)
-        moments = xp.concat([self.moments] * len(middles), axis=-1)
-
-        def replaced(old: Array, new: Array) -> Array:
-            new = xp.sum(xp.where(inside, new, xp.zeros_like(new)), axis=-2)
-            return xp.where(xp.any(inside, axis=-2), new, old)
-
-        return replaced(values, moments), replaced(squares, self.squares[..., None] / ORDER)
+        kinks = range(self.start.shape[-1])
+        inside = [xp.abs(centre - self.start[..., i, None]) < self.width / 2 for i in kinks]
+        for here in inside:
+            values, squares = (xp.where(here, xp.zeros_like(x), x) for x in (values, squares))
+        for i, here in zip(kinks, inside, strict=True):
+            moments = xp.concat([self.moments[..., i, :]] * len(middles), axis=-1)
+            values = xp.where(here, values + moments, values)
+            squares = xp.where(here, squares + self.squares[..., i, None] / ORDER, squares)
+        return values, squares
 
 
 def split_panels(f: Integrand, reach: float, width: float) -> SplitPanels:
