@@ -254,9 +254,8 @@ def _sampled_where_unsettled(
     # No point may hold more than 1% of the sum of |values|.
     trusted = (sizes > 0) & (largest <= 0.01 * sizes)
     better = trusted & (spread < error[rough])
-    error[rough] = np.where(
-        better, spread, np.maximum(error[rough], np.where(trusted, 0.0, np.abs(sampled - value[rough])))
-    )
+    apart = np.where(trusted, 0.0, np.abs(sampled - value[rough]))
+    error[rough] = np.where(better, spread, np.maximum(error[rough], apart))
     value[rough] = np.where(better, sampled, value[rough])
     if np.any(~trusted & (error[rough] > np.abs(value).max())):
         raise LimitError(
