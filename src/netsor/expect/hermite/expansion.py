@@ -219,10 +219,8 @@ def _refined(f: Target, terms: int, level: int, reach: int) -> tuple[Series, int
             break
         level += 1
 
-    def square(smooth: Integrand) -> Array:
-        return two_levels(smooth, 1, level, reach)[0].square
-
-    return _with_jumps(f, expansion, reach, square), level, not rough
+    expansion = _with_jumps(f, expansion, reach, lambda smooth: two_levels(smooth, 1, level, reach)[0].square)
+    return expansion, level, not rough
 
 
 def _rungs(inputs: int, kinks: Sequence[float]) -> tuple[int, ...]:

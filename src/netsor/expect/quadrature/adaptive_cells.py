@@ -86,7 +86,7 @@ class Cells(Arrays):
         miss, point = self.miss * self.density_root, self.points
         off = np.sqrt(np.sum(miss[:, ~point] ** 2 * self.width[~point], axis=1))
         at_points = terms**0.25 * np.sum(miss[:, point] * self.width[point], axis=1)
-        # Cells that shrink towards a point and have equal integrals indicate divergence; allow for 64.
+        # Equal integrals of cells that shrink towards a point indicate divergence; allow for 64 of them.
         rough = np.any(~(np.maximum(self.miss, self.ends) <= self.bound), axis=0)
         times = np.where(rough, 64, 1)[point]
         lost = np.sum(miss[:, point] ** 2 * self.width[point] * times, axis=1)

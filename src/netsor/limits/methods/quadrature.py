@@ -60,8 +60,7 @@ class Quadrature(Method):
         identified = _variables(r.forms, c)
         variables = tuple(dict.fromkeys(identified.values()))
         places = {variable: variables.index(x) for variable, x in identified.items()}
-        sides = [_plane(r, c, side, places) for side in (0, 1)]
-        (f, left), (g, right) = sides
+        (f, left), (g, right) = [_plane(r, c, side, places) for side in (0, 1)]
         product, cache = Product(c.what, f, g, left, right), {}
 
         def integral(mean: Array, cov: Array) -> tuple[Array, Array]:
