@@ -37,14 +37,11 @@ def orthant(cov: Array) -> tuple[Array, Array]:
             f"an orthant probability of a covariance of shape {cov.shape}",
             remedy="Covariances are finite, of shape (..., d, d) with d up to 4.",
         )
-    flat = np.reshape(cov, (np.prod(cov.shape[:-2], dtype=int), d, d))
-    scale = np.sqrt(np.maximum(np.diagonal(flat, axis1=-2, axis2=-1), 0.0))
+    scale = np.sqrt(np.maximum(np.diagonal(cov, axis1=-2, axis2=-1), 0.0))
     inverse = 1 / np.where(scale == 0, 1.0, scale)
-    c = flat * inverse[:, :, None] * inverse[:, None, :]
-    c = np.where(np.abs(c) >= 1 - 4 * EPS, np.sign(c), c)
-    value, error = _standard(c)
-    value = np.where(np.any(scale == 0, axis=1), 0.0, value)
-    return value.reshape(cov.shape[:-2]), error.reshape(cov.shape[:-2])
+    c = cov * inverse[..., :, None] * inverse[..., None, :]
+    value, error = _standard(np.where(np.abs(c) >= 1 - 4 * EPS, np.sign(c), c))
+    return np.where(np.any(scale == 0, axis=-1), 0.0, value), error
 
 
 def erf_gates(cov: Array) -> tuple[Array, Array]:
@@ -56,21 +53,23 @@ def erf_gates(cov: Array) -> tuple[Array, Array]:
 
 
 def _standard(c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the probabilities and their errors, (n,), for correlations (n, d, d)."""
+    """Return the probabilities and their errors, (...,), for correlations (..., d, d)."""
     d = c.shape[-1]
-    value = 0.5**d + sum(np.arcsin(c[:, i, j]) for i, j in combinations(range(d), 2)) / (2.0 ** (d - 1) * pi)
-    value, error = np.broadcast_to(value, len(c)).copy(), np.full(len(c), 4 * EPS)
+    value = 0.5**d + sum(np.arcsin(c[..., i, j]) for i, j in combinations(range(d), 2)) / (
+        2.0 ** (d - 1) * pi
+    )
+    value, error = np.full(c.shape[:-2], value), np.full(c.shape[:-2], 4 * EPS)
     if d == 4:
-        extra, error = _fourth_order(c)
+        extra, error[...] = _fourth_order(c)
         value += extra
         # The integrals are singular at correlation 1; but two equal variables are positive
         # together, so drop one.
         for i, j in combinations(range(4), 2):
-            copies = c[:, i, j] == 1
+            copies = c[..., i, j] == 1
             keep = [k for k in range(4) if k != j]
             value[copies], error[copies] = _standard(c[copies][:, keep][:, :, keep])
     # Opposite variables are never positive together.
-    opposites = np.any(c == -1, axis=(1, 2))
+    opposites = np.any(c == -1, axis=(-2, -1))
     return np.where(opposites, 0.0, np.clip(value, 0.0, 1.0)), error
 
 
@@ -80,10 +79,10 @@ def _fourth_order(c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Move x_1 from independence to the correlations t c_1j, with t c_1j = sin(a). Along the way dP / d(t c_1j)
     = P(x_k > 0, x_l > 0 | x_1 = x_j = 0) / 2 pi cos(a), and r_kl is the correlation given these.
     """
-    total, coarse = np.zeros(len(c)), np.zeros(len(c))
+    total, coarse = np.zeros((2, *c.shape[:-2]))
     u, weights, wide = _double_exponential()
     for j, k, m in ((1, 2, 3), (2, 1, 3), (3, 1, 2)):
-        end = np.arcsin(c[:, 0, j])[:, None]
+        end = np.arcsin(c[..., 0, j])[..., None]
         small = np.abs(end) < 1e-9
         t = np.where(small, u, np.sin(u * end) / np.where(small, 1.0, np.sin(end)))
         r = _conditional_correlation(c, j, k, m, t)
@@ -100,12 +99,12 @@ def _conditional_correlation(c: np.ndarray, j: int, k: int, m: int, t: np.ndarra
         - t^2 (c_km c_1j^2 + c_1k c_1m - c_1j (c_1k c_jm + c_jk c_1m)).
     A value of 1 or -1 up to rounding is set to it, as in `orthant`.
     """
-    a = c[:, 0, j]
+    a = c[..., 0, j]
 
     def moment(x: int, y: int) -> np.ndarray:
-        p, q, v, w = c[:, 0, x], c[:, 0, y], c[:, j, x], c[:, j, y]
-        constant, slope = c[:, x, y] - v * w, c[:, x, y] * a * a + p * q - a * (p * w + v * q)
-        return constant[:, None] - t * t * slope[:, None]
+        p, q, v, w = c[..., 0, x], c[..., 0, y], c[..., j, x], c[..., j, y]
+        constant, slope = c[..., x, y] - v * w, c[..., x, y] * a * a + p * q - a * (p * w + v * q)
+        return constant[..., None] - t * t * slope[..., None]
 
     kk, mm, km = moment(k, k), moment(m, m), moment(k, m)
     product = kk * mm

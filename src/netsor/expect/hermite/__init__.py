@@ -7,5 +7,4 @@
 | `singularities.py`          | the singular part of a function with kinks or jumps, in closed form         |
 | `two_variables.py`          | functions of two variables each: rules in the plane, and series             |
 | `variance_interpolation.py` | series at many variances, by interpolation between a few                    |
-| `compiled_sum.py`           | the sum over all pairs as a compiled loop                                   |
 """

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -22,7 +21,6 @@ import numpy as np
 
 from netsor.expect.hermite.singularities import (
     JUMP_ORDERS,
-    Arrays,
     Jumps,
     derivative_jumps,
     singular_coefs,
@@ -30,8 +28,7 @@ from netsor.expect.hermite.singularities import (
     without_jumps,
 )
 from netsor.expect.quadrature.adaptive_cells import Cells, cells, scale_for
-from netsor.expect.quadrature.hermite_functions import Array, Function, call, eps_of, like, norm
-from netsor.expect.quadrature.kink_panels import kink_places
+from netsor.expect.quadrature.hermite_functions import Array, Arrays, Function, Integrand, call, eps_of, like
 from netsor.expect.quadrature.trapezoid import (
     FIRST_LEVEL,
     REACHES,
@@ -65,30 +62,38 @@ class Series(Arrays):
     @property
     def rest(self) -> float:
         """The largest part of E[f^2] over all inputs that a sum of two such series may leave out."""
-        return rest_of_pair(*(_relative(self),) * 2)
+        return rest_of_pair(self.rests[-1][1], self.rests[-1][1])
+
+    @property
+    def tails(self) -> tuple[Array, Array | None]:
+        """The norms of what the series leaves out of f, and of f minus its singular part."""
+        return self.tail, None if self.jumps is None else self.jumps.tail
+
+    @property
+    def size(self) -> Array:
+        """sqrt(E[f^2]), and 1 where that is 0."""
+        xp = array_namespace(self.square)
+        return xp.sqrt(xp.where(self.square > 0, self.square, xp.ones_like(self.square)))
 
 
 def concat(parts: Sequence[Series], axis: int) -> Series:
     """Concatenate the series of one function at several inputs; pad shorter ones with zeros. NumPy only."""
     if len(parts) == 1:
         return parts[0]
-    terms = max(part.coefs.shape[-1] for part in parts)
+    rank = parts[0].tail.ndim
 
-    def joined(objects: Sequence[Any], *names: str) -> dict[str, Any]:
-        return {name: np.concatenate([values(x, name) for x in objects], axis=axis) for name in names}
+    def joined(*arrays: np.ndarray) -> np.ndarray:
+        most = max(x.shape[-1] for x in arrays)
+        missing = [[(0, 0)] * (x.ndim - 1) + [(0, (most - x.shape[-1]) * (x.ndim > rank))] for x in arrays]
+        return np.concatenate(list(map(np.pad, arrays, missing)), axis=axis)
 
-    def values(x: Any, name: str) -> Any:
-        array = getattr(x, name)
-        missing = [(0, 0)] * (array.ndim - 1) + [(0, terms - array.shape[-1])]
-        return np.pad(array, missing) if name == "coefs" else array
-
-    jumps = [part.jumps for part in parts if part.jumps is not None]
-    both = None
-    if len(jumps) == len(parts):
-        orders = tuple(sorted({p for jump in jumps for p in jump.orders}))
-        both = Jumps(**joined(jumps, "places", "sizes", "coefs", "tail", "scale"), orders=orders)
-    joint = Series(**joined(parts, "coefs", "tail", "error", "square", "mark"), jumps=both)
-    return replace(joint, rests=rests_of(joint) if joint.tail.size else ())
+    if any(part.jumps is None for part in parts):
+        parts = [replace(part, jumps=None) for part in parts]
+    joint = parts[0].map(joined, *parts[1:])
+    if joint.jumps is not None:
+        orders = sorted({p for part in parts if part.jumps for p in part.jumps.orders})
+        joint = replace(joint, jumps=replace(joint.jumps, orders=tuple(orders)))
+    return replace(joint, rests=rests_of(joint), rule=(0, 0))
 
 
 # The series of one function.
@@ -123,22 +128,17 @@ def series(
     m, q = xp.broadcast_arrays(m, q)
     s = xp.sqrt(xp.where(q > 0, q, xp.ones_like(q)))
     if is_traced(m, q):
-        target = Target(fn, tuple(sorted(set(kinks))))
-        expansion = _at_level(target, m, s, terms or 256, 5, REACHES[1])[0]
+        f = Target(fn, m, s, tuple(sorted(set(kinks))))
+        return _with_constants(f, q, _at_level(f, terms or 256, 5, REACHES[1])[0])
+    f = Target(fn, m, s, within_reach(kinks, m, s), max(tol, 32 * eps_of(m)), alone, finest)
+    rungs = _rungs(inputs or prod(m.shape), f.kinks) if terms is None else (terms,)
+    if trusted or not m.size:
+        expansion = _adaptive(f, rungs)
     else:
-        kinks = within_reach(kinks, m, s)
-        target = Target(fn, tuple(sorted(set(kinks))), max(tol, 32 * eps_of(m)), alone, finest)
-        rungs = _rungs(inputs or prod(m.shape), kinks) if terms is None else (terms,)
-        if trusted or not m.size:
-            expansion = _adaptive(target, m, s, rungs)
-        else:
-            expansion = _by_cells(target, np.asarray(m), np.asarray(s), rungs).map(lambda x: like(x, m))
-    expansion = _with_constants(fn, m, q, expansion)
-    return (
-        expansion
-        if is_traced(m, q) or not expansion.tail.size
-        else replace(expansion, rests=rests_of(expansion))
-    )
+        on_cells = replace(f, m=np.asarray(m), s=np.asarray(s))
+        expansion = _by_cells(on_cells, rungs).map(lambda x: like(x, m))
+    expansion = _with_constants(f, q, expansion)
+    return replace(expansion, rests=rests_of(expansion))
 
 
 def series_like(model: Series, fn: Function, m: Array, q: Array) -> Series:
@@ -149,37 +149,36 @@ def series_like(model: Series, fn: Function, m: Array, q: Array) -> Series:
     """
     xp, (level, reach) = array_namespace(m, q), model.rule
     m, q = xp.broadcast_arrays(m, q)
-    s = xp.sqrt(xp.where(q > 0, q, xp.ones_like(q)))
-    sums = trapezoid(fn, m, s, model.coefs.shape[-1], reach, 2.0**-level)
-    size = xp.sqrt(sums.square)
-    norms = xp.sqrt(xp.where(model.square > 0, model.square, xp.ones_like(model.square)))
-    tail, error = (xp.max(x / norms) * size for x in (model.tail, model.error))
+    f = Integrand(fn, m, xp.sqrt(xp.where(q > 0, q, xp.ones_like(q))))
+    sums = trapezoid(f, model.coefs.shape[-1], reach, 2.0**-level)
+    tail, error = (xp.max(x / model.size) * xp.sqrt(sums.square) for x in (model.tail, model.error))
     expansion = Series(sums.coefs, tail, error, sums.square, sums.square, rule=model.rule)
-    return replace(_with_constants(fn, m, q, expansion), rests=model.rests)
+    return replace(_with_constants(f, q, expansion), rests=model.rests)
 
 
-def rests_of(expansion: Series) -> tuple[tuple[int, Any], ...]:
+def rests_of(a: Series) -> tuple[tuple[int, Any], ...]:
     """Return the lengths of the series and its shorter versions, each with its largest relative tails."""
-    most = expansion.coefs.shape[-1]
+    if not a.tail.size:
+        return ()
+    xp, most, size = array_namespace(a.coefs), a.coefs.shape[-1], a.size
     counts = (*(k for k in SHORTER if k < most), most)
-    if expansion.jumps is not None:
-        return tuple((k, _relative(truncated(expansion, k))) for k in counts)
-    xp = array_namespace(expansion.coefs)
-    pieces = [expansion.coefs[..., a:b] for a, b in pairwise(counts)]
-    tails = [expansion.tail**2]
-    for piece in reversed(pieces):  # the longest first
-        tails.append(tails[-1] + xp.sum(piece**2, axis=-1))
-    size = xp.sqrt(xp.where(expansion.square > 0, expansion.square, xp.ones_like(expansion.square)))
-    rests = [(float(xp.max(xp.sqrt(tail) / size)), None) for tail in reversed(tails)]
-    return tuple(zip(counts, rests, strict=True))
+
+    def relative(tail: Array, coefs: Array) -> list[float]:
+        squares = [tail**2]
+        for start, end in reversed([*pairwise(counts)]):
+            squares.append(squares[-1] + xp.sum(coefs[..., start:end] ** 2, axis=-1))
+        return [float(xp.max(xp.sqrt(x) / size)) for x in reversed(squares)]
+
+    whole, smooth = relative(a.tail, a.coefs), [None] * len(counts)
+    if a.jumps is not None:
+        smooth = relative(a.jumps.tail, a.coefs - a.jumps.coefs)
+    return tuple(zip(counts, zip(whole, smooth, strict=True), strict=True))
 
 
 @dataclass(frozen=True)
-class Target:
+class Target(Integrand):
     """A function to expand, and the required accuracy; see `series`."""
 
-    fn: Function
-    kinks: tuple[float, ...]
     tol: float = 0.0
     alone: bool = False
     finest: float = 0.0
@@ -191,41 +190,37 @@ def within_reach(kinks: Sequence[float], m: Array, s: Array) -> tuple[float, ...
         return ()
     xp = array_namespace(m, s)
     low, high = float(xp.min(m - REACHES[-1] * s)), float(xp.max(m + REACHES[-1] * s))
-    near = tuple(k for k in kinks if low <= k <= high)
+    near = tuple(sorted({k for k in kinks if low <= k <= high}))
     most = 96  # beyond, the trapezoid rule is as accurate for its cost
     return near if len(near) <= most else ()
 
 
-def _adaptive(target: Target, m: Array, s: Array, rungs: tuple[int, ...]) -> Series:
+def _adaptive(f: Target, rungs: tuple[int, ...]) -> Series:
     """Refine the step and lengthen the series until both errors are below tolerance; otherwise use cells."""
-    reach, level = choose_reach(target.fn, m, s), FIRST_LEVEL
-    first, *longer = rungs
-    expansion, level, settled = _refined(target, m, s, first, level, reach)
-    while settled and longer and not _is_long_enough(expansion, target.tol):
-        expansion, level, settled = _refined(target, m, s, longer.pop(0), level, reach)
-    if not settled:
-        return _by_cells(target, m, s, rungs)
-    expansion = replace(expansion, rule=(level, reach))
-    return expansion if len(rungs) == 1 else _shortest(expansion, target.tol)
-
-
-def _refined(
-    target: Target, m: Array, s: Array, terms: int, level: int, reach: int
-) -> tuple[Series, int, bool]:
-    """Return the series by the first rule from `level` on that agrees with the coarser one, if any does."""
-    xp, level = array_namespace(m, s), max(level, least_level(terms))
-    last = max(6 if target.kinks else 7, level)
+    reach, level, lengths = choose_reach(f), FIRST_LEVEL, list(rungs)
     while True:
-        expansion, change = _at_level(target, m, s, terms, level, reach)
-        rough = any_above(change, target.tol * xp.sqrt(expansion.square))
+        expansion, level, settled = _refined(f, lengths.pop(0), level, reach)
+        if not settled:
+            return _by_cells(f, rungs)
+        if not lengths or _is_long_enough(expansion, f.tol):
+            break
+    expansion = replace(expansion, rule=(level, reach))
+    return expansion if len(rungs) == 1 else _shortest(expansion, f.tol)
+
+
+def _refined(f: Target, terms: int, level: int, reach: int) -> tuple[Series, int, bool]:
+    """Return the series by the first rule from `level` on that agrees with the coarser one, if any does."""
+    xp, level = array_namespace(f.m, f.s), max(level, least_level(terms))
+    last = max(6 if f.kinks else 7, level)
+    while True:
+        expansion, change = _at_level(f, terms, level, reach)
+        rough = any_above(change, f.tol * xp.sqrt(expansion.square))
         if not rough or level == last:
             break
         level += 1
 
-    def square(fn: Function) -> Array:
-        return two_levels(fn, m, s, 1, level, reach, target.kinks)[0].square
-
-    return _with_jumps(target, m, s, expansion, reach, square), level, not rough
+    expansion = _with_jumps(f, expansion, reach, lambda smooth: two_levels(smooth, 1, level, reach)[0].square)
+    return expansion, level, not rough
 
 
 def _rungs(inputs: int, kinks: Sequence[float]) -> tuple[int, ...]:
@@ -237,14 +232,14 @@ def _rungs(inputs: int, kinks: Sequence[float]) -> tuple[int, ...]:
     return tuple(terms for terms in lengths if terms <= most)
 
 
-def _is_long_enough(expansion: Series, tol: float) -> bool:
+def _is_long_enough(a: Series, tol: float) -> bool:
     """Return whether the tail is small enough; if terms or inputs are many, only in pairs with itself.
 
     A pair has the product of two tails, so a much larger tail is enough, except with a rougher function.
     """
-    if expansion.coefs.shape[-1] < SURE_TERMS and prod(expansion.tail.shape) * SURE_TERMS <= COEFFICIENTS:
-        return not any_above(expansion.tail**2, tol**2 * expansion.square)
-    return not any_above(rest_of_pair(tails(expansion), tails(expansion)), tol * expansion.square)
+    if a.coefs.shape[-1] < SURE_TERMS and prod(a.tail.shape) * SURE_TERMS <= COEFFICIENTS:
+        return not any_above(a.tail**2, tol**2 * a.square)
+    return not any_above(rest_of_pair(a.tails, a.tails), tol * a.square)
 
 
 def _shortest(expansion: Series, tol: float) -> Series:
@@ -253,10 +248,12 @@ def _shortest(expansion: Series, tol: float) -> Series:
     return next((shorter for shorter in tries if _is_long_enough(shorter, tol)), expansion)
 
 
-def _at_level(target: Target, m: Array, s: Array, terms: int, level: int, reach: int) -> tuple[Series, Array]:
+def _at_level(f: Integrand, terms: int, level: int, reach: int) -> tuple[Series, Array]:
     """Return the series by one rule, and its distance to the coarser rule, which bounds its error."""
-    fine, coarse = two_levels(target.fn, m, s, terms, level, reach, target.kinks)
-    change, moved = norm(fine.coefs - coarse.coefs), array_namespace(m, s).abs(fine.square - coarse.square)
+    fine, coarse = two_levels(f, terms, level, reach)
+    xp = array_namespace(f.m)
+    change = xp.linalg.vector_norm(fine.coefs - coarse.coefs, axis=-1)
+    moved = xp.abs(fine.square - coarse.square)
     return _from_sums(fine, change, moved), change
 
 
@@ -282,50 +279,41 @@ def _tail(square: Array, coefs: Array, doubt: Array, rounding: Array) -> Array:
     xp = array_namespace(square, coefs)
     left, last = square - xp.sum(coefs**2, axis=-1), coefs[..., -(-coefs.shape[-1] * 3 // 4) :]
     parseval = xp.sqrt(xp.where(left > 0, left, xp.zeros_like(left)) + doubt)
-    falling = xp.minimum(parseval, 4 * norm(last) + rounding)
+    falling = xp.minimum(parseval, 4 * xp.linalg.vector_norm(last, axis=-1) + rounding)
     return xp.where(left > doubt, parseval, falling) if coefs.shape[-1] >= 32 else parseval
 
 
-def _with_constants(fn: Function, m: Array, q: Array, expansion: Series) -> Series:
+def _with_constants(f: Integrand, q: Array, expansion: Series) -> Series:
     """Replace the series by the constant f(m) where q = 0; `mark` is the sum of cos(k) a_k."""
-    xp, terms = array_namespace(m, q), expansion.coefs.shape[-1]
-    value, zero = call(fn, m[..., None]), xp.zeros_like(m)
-    coefs = xp.where(q[..., None] > 0, expansion.coefs, value * like(np.eye(1, terms)[0], m))
-    tail, error = (xp.where(q > 0, x, zero) for x in (expansion.tail, expansion.error))
-    square, mark = (
-        xp.where(q > 0, expansion.square, value[..., 0] ** 2),
-        coefs @ like(np.cos(np.arange(terms)), m),
-    )
-    jumps = expansion.jumps and expansion.jumps.map(
-        lambda x: xp.where(xp.reshape(q > 0, (*q.shape, *(1,) * (x.ndim - q.ndim))), x, xp.zeros_like(x))
-    )
-    return Series(coefs, tail, error, square, mark, jumps, rule=expansion.rule)
+    xp, terms = array_namespace(f.m, q), expansion.coefs.shape[-1]
+    value = call(f.fn, f.m[..., None])
+    constant = expansion.map(xp.zeros_like)
+    constant = replace(constant, coefs=value * like(np.eye(1, terms)[0], f.m), square=value[..., 0] ** 2)
+
+    def chosen(x: Array, instead: Array) -> Array:
+        return xp.where(xp.reshape(q > 0, (*q.shape, *(1,) * (x.ndim - q.ndim))), x, instead)
+
+    expansion = expansion.map(chosen, constant)
+    return replace(expansion, mark=expansion.coefs @ like(np.cos(np.arange(terms)), f.m))
 
 
-def _with_jumps(
-    target: Target, m: Array, s: Array, expansion: Series, reach: int, square: Callable[[Function], Array]
-) -> Series:
+def _with_jumps(f: Target, expansion: Series, reach: int, square: Callable[[Integrand], Array]) -> Series:
     """Add the singular part unless it has too many kinks; `square` gives E of the remainder squared."""
-    fn, kinks = target.fn, target.kinks
-    if not 0 < len(kinks) <= 8:  # singular parts take a product of all kinks for each pair
+    if not 0 < len(f.kinks) <= 8:  # singular parts take a product of all kinks for each pair
         return expansion
-    part, jumps = singular_part(fn, kinks, m, s, expansion, reach)
-    smooth = square(without_jumps(fn, jumps, part.orders, kinks))
-    rounding = 2 * expansion.error + 8 * eps_of(m) * part.scale
-    doubt = 8 * eps_of(m) * smooth + rounding * smooth**0.5
-    return replace(
-        expansion, jumps=replace(part, tail=_tail(smooth, expansion.coefs - part.coefs, doubt, rounding))
-    )
+    part, jumps = singular_part(f, expansion, reach)
+    smooth = square(without_jumps(f, jumps, part.orders))
+    rounding = 2 * expansion.error + 8 * eps_of(f.m) * part.scale
+    doubt = 8 * eps_of(f.m) * smooth + rounding * smooth**0.5
+    tail = _tail(smooth, expansion.coefs - part.coefs, doubt, rounding)
+    return replace(expansion, jumps=replace(part, tail=tail))
 
 
-def singular_part(
-    fn: Function, kinks: Sequence[float], m: Array, s: Array, expansion: Series, reach: int
-) -> tuple[Jumps, Array]:
+def singular_part(f: Integrand, expansion: Series, reach: int) -> tuple[Jumps, Array]:
     """Return the singular part of f at each input, with the tail of f itself, and the jumps in units of x."""
-    xp = array_namespace(m, s)
-    places = kink_places(m, s, kinks, reach)
-    jumps, scale = useful_jumps(derivative_jumps(fn, m, kinks), s, places, expansion.square, reach)
-    sizes = jumps * s[..., None, None] ** like(range(JUMP_ORDERS), m)
+    xp, places = array_namespace(f.m, f.s), f.places(reach)
+    jumps, scale = useful_jumps(derivative_jumps(f), f.s, places, expansion.square, reach)
+    sizes = jumps * f.s[..., None, None] ** like(range(JUMP_ORDERS), f.m)
     orders = tuple(p for p in range(JUMP_ORDERS) if bool(xp.any(sizes[..., p] != 0)))
     coefs = singular_coefs(places, sizes, expansion.coefs.shape[-1])
     return Jumps(places, sizes, coefs, expansion.tail, scale, orders), jumps
@@ -334,70 +322,38 @@ def singular_part(
 # By cells
 
 
-def _by_cells(target: Target, m: Array, s: Array, rungs: tuple[int, ...]) -> Series:
+def _by_cells(f: Target, rungs: tuple[int, ...]) -> Series:
     """Return the series from cells on which f is a polynomial; each distinct input may have its own cells."""
-    reach, back = choose_reach(target.fn, m, s), None
-    if target.alone and prod(m.shape) > 1:
-        both = np.stack([np.asarray(x, float).reshape(-1) for x in (m, s)])
-        (means, deviations), back = np.unique(both, axis=1, return_inverse=True)
-        laws = [
-            [like(x.reshape((1,) * m.ndim), m) for x in law] for law in zip(means, deviations, strict=True)
-        ]
-    else:
-        laws = [[m, s]]
-    scale = scale_for(prod(m.shape) if back is None else len(laws))
-    parts = [OnCells.of(target, mean, deviation, reach, scale) for mean, deviation in laws]
+    m, reach, back, laws = f.m, choose_reach(f), None, [f]
+    if f.alone and prod(m.shape) > 1:
+        both = np.stack([np.asarray(x, float).reshape(-1) for x in (m, f.s)])
+        distinct, back = np.unique(both, axis=1, return_inverse=True)
+        columns = like(distinct.T.reshape(-1, 2, *(1,) * m.ndim), m)
+        laws = [replace(f, m=columns[k, 0, ...], s=columns[k, 1, ...]) for k in range(len(distinct.T))]
+    scale = scale_for(len(laws) if f.alone else prod(m.shape))
+    parts = [(law, cells(law, reach, max(scale, f.finest / float(np.max(law.s))))) for law in laws]
+    nodes = sum(on.nodes.size for _, on in parts)
     lengths = [terms for terms in rungs if terms >= SURE_TERMS] or list(rungs)
-    nodes = sum(part.cells.nodes.size for part in parts)
     while True:
         terms = lengths.pop(0)
-        expansion = concat([part.series(terms) for part in parts], axis=0)
+        expansion = concat([_on_cells(law, on, terms, reach) for law, on in parts], axis=0)
         slow = terms > SURE_TERMS and any_above(expansion.tail, 0.05 * expansion.square**0.5)
         far = 2 * terms * nodes > 2**26  # entries of the next table of Hermite functions: about a second
-        if not lengths or slow or far or _is_long_enough(expansion, target.tol):
+        if not lengths or slow or far or _is_long_enough(expansion, f.tol):
             break
-    expansion = expansion if len(rungs) == 1 else _shortest(expansion, target.tol)
+    expansion = expansion if len(rungs) == 1 else _shortest(expansion, f.tol)
     return expansion if back is None else expansion[(back.reshape(m.shape), *(0,) * (m.ndim - 1))]
 
 
-@dataclass(frozen=True)
-class OnCells:
-    """A function at inputs that share their cells."""
+def _on_cells(f: Target, on: Cells, terms: int, reach: int) -> Series:
+    """Return the series at inputs that share their cells."""
 
-    target: Target
-    m: Array
-    s: Array
-    reach: int
-    cells: Cells
+    def native(x: np.ndarray) -> Array:
+        return like(x.reshape(f.m.shape + x.shape[1:]), f.m)
 
-    @classmethod
-    def of(cls, target: Target, m: Array, s: Array, reach: int, scale: float) -> OnCells:
-        mean, deviation = (np.asarray(x, float).reshape(-1, 1) for x in (m, s))
-        scale = max(scale, target.finest / deviation.max())
-        places = ((np.array(target.kinks) - mean) / deviation).reshape(-1)
-        line = partial(_on_line, target.fn, m, s)
-        return cls(
-            target, m, s, reach, cells(line, (mean / deviation)[:, 0], reach, places, eps_of(m), scale)
-        )
-
-    def series(self, terms: int) -> Series:
-        sums, miss, moved = self.cells.sums(terms, self.reach)
-        sums = Sums(*(self._native(x) for x in vars(sums).values()))
-        expansion = _from_sums(sums, self._native(miss), self._native(moved))
-        return _with_jumps(self.target, self.m, self.s, expansion, self.reach, self._square)
-
-    def _square(self, fn: Function) -> Array:
-        values = _on_line(fn, self.m, self.s, self.cells.nodes.reshape(-1))
-        return self._native(self.cells.square(values))
-
-    def _native(self, x: np.ndarray) -> Array:
-        return like(x.reshape(self.m.shape + x.shape[1:]), self.m)
-
-
-def _on_line(fn: Function, m: Array, s: Array, t: np.ndarray) -> np.ndarray:
-    """Return f(m + s t), shape (inputs, nodes)."""
-    y = call(fn, m[..., None] + s[..., None] * like(t, m))
-    return np.asarray(y, float).reshape(prod(m.shape), len(t))
+    sums, miss, moved = on.sums(terms, reach)
+    expansion = _from_sums(sums.map(native), native(miss), native(moved))
+    return _with_jumps(f, expansion, reach, lambda smooth: native(on.square(smooth)))
 
 
 # Shorter series
@@ -407,33 +363,16 @@ def truncated(a: Series, terms: int, tails: bool = True) -> Series:
     """Return the series with `terms` terms; add the others to the tails, unless `tails` is False."""
     if terms >= a.coefs.shape[-1]:
         return a
-    tail, jumps = a.tail, a.jumps
-    if tails:
-        tail = _longer_tail(tail, a.coefs[..., terms:])
+
+    def longer(tail: Array, omitted: Array) -> Array:
+        xp = array_namespace(tail)
+        return xp.sqrt(tail**2 + xp.vecdot(omitted, omitted)) if tails else tail
+
+    tail, omitted, jumps = a.tail, a.coefs[..., terms:], a.jumps
     if jumps is not None:
-        smooth = jumps.tail
-        if tails:
-            smooth = _longer_tail(smooth, a.coefs[..., terms:] - jumps.coefs[..., terms:])
+        smooth = longer(jumps.tail, omitted - jumps.coefs[..., terms:])
         jumps = replace(jumps, coefs=jumps.coefs[..., :terms], tail=smooth)
-    return replace(a, coefs=a.coefs[..., :terms], tail=tail, jumps=jumps, rests=())
-
-
-def _longer_tail(tail: Array, omitted: Array) -> Array:
-    xp = array_namespace(tail)
-    return xp.sqrt(tail**2 + xp.vecdot(omitted, omitted))
-
-
-def tails(a: Series) -> tuple[Array, Array | None]:
-    """Return the norms of what the series leaves out of f, and of f minus its singular part."""
-    return a.tail, None if a.jumps is None else a.jumps.tail
-
-
-def _relative(a: Series) -> tuple[float, float | None]:
-    """Return the largest tails over all inputs, relative to sqrt(E[f^2])."""
-    xp = array_namespace(a.tail)
-    size = xp.sqrt(xp.where(a.square > 0, a.square, xp.ones_like(a.square)))
-    whole, smooth = tails(a)
-    return float(xp.max(whole / size)), None if smooth is None else float(xp.max(smooth / size))
+    return replace(a, coefs=a.coefs[..., :terms], tail=longer(tail, omitted), jumps=jumps, rests=())
 
 
 def rest_of_pair(a: tuple[Any, Any], b: tuple[Any, Any]) -> Any:

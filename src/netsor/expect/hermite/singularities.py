@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import factorial, prod
-from typing import Any, Self
 
 import numpy as np
 from numpy.polynomial import chebyshev
 
 from netsor.expect.closed.bivariate_normal import orthant
 from netsor.expect.closed.special_functions import tail
-from netsor.expect.quadrature.hermite_functions import Array, Function, call, eps_of, hermite_functions, like
+from netsor.expect.quadrature.hermite_functions import (
+    Array,
+    Arrays,
+    Integrand,
+    call,
+    eps_of,
+    hermite_functions,
+    like,
+)
 from netsor.lang.array_api import array_namespace
 
 JUMP_ORDERS = 4  # jumps of f and of three derivatives
-
-
-@dataclass(frozen=True)
-class Arrays:
-    """Base of dataclasses whose fields are arrays of the same leading axes, and of such dataclasses."""
-
-    def map(self, fn: Callable[[Any], Array]) -> Self:
-        """Apply a function to all arrays."""
-        values = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            plain = value is None or isinstance(value, tuple)
-            values[field.name] = value if plain else value.map(fn) if isinstance(value, Arrays) else fn(value)
-        return type(self)(**values)
-
-    def __getitem__(self, index: Any) -> Self:
-        """Index the leading axes of all arrays (no `...` in the index)."""
-        index = index if isinstance(index, tuple) else (index,)
-        return self.map(lambda x: x[(*index, ...)])
 
 
 @dataclass(frozen=True)
@@ -65,36 +52,36 @@ def useful_jumps(jumps: Array, s: Array, places: Array, square: Array, reach: in
     return jumps, xp.sum(scale, axis=(-2, -1))
 
 
-def without_jumps(fn: Function, jumps: Array, orders: tuple[int, ...], kinks: Sequence[float]) -> Function:
+def without_jumps(f: Integrand, jumps: Array, orders: tuple[int, ...]) -> Integrand:
     """Return f minus its singular part sum_{i,p} jump_ip (x - kink_i)_+^p / p!."""
 
     def smooth(x: Array) -> Array:
         xp = array_namespace(x)
-        value = fn(x)
-        for i, kink in enumerate(kinks):
+        value = f.fn(x)
+        for i, kink in enumerate(f.kinks):
             right, gap = xp.astype(x > kink, x.dtype), x - kink
             for p in orders:
                 power = prod([gap] * p, start=right)  # by multiplication, which is faster
                 value = value - jumps[..., i, p][..., None] * power / factorial(p)
         return value
 
-    return smooth
+    return replace(f, fn=smooth)
 
 
-def derivative_jumps(fn: Function, m: Array, kinks: Sequence[float]) -> Array:
+def derivative_jumps(f: Integrand) -> Array:
     """Return the jumps of f and its derivatives at each kink, (..., kinks, JUMP_ORDERS), from one-sided fits.
 
     They need not be exact: an error only slows down the series of the remainder. Jumps within rounding are 0.
     """
-    xp = array_namespace(m)
-    gaps = np.diff([-np.inf, *kinks, np.inf])
+    xp, m = array_namespace(f.m), f.m
+    gaps = np.diff([-np.inf, *f.kinks, np.inf])
     rows = []
-    for kink, left, right in zip(kinks, gaps, gaps[1:], strict=False):
+    for kink, left, right in zip(f.kinks, gaps, gaps[1:], strict=False):
         width = min(0.25, left / 2, right / 2)
         points, fit = _one_sided_fit(width)
-        f = call(fn, like(kink + points, m) + 0 * m[..., None])
-        noise = 64 * eps_of(m) * xp.max(xp.abs(f), axis=-1)[..., None]
-        jump = f @ like(fit.T, m)
+        y = call(f.fn, like(kink + points, m) + 0 * m[..., None])
+        noise = 64 * eps_of(m) * xp.max(xp.abs(y), axis=-1)[..., None]
+        jump = y @ like(fit.T, m)
         rows.append(xp.where(xp.abs(jump) > noise * like(np.abs(fit).sum(axis=1), m), jump, 0 * jump))
     return xp.stack(rows, axis=-2)
 

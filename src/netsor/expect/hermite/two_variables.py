@@ -14,21 +14,18 @@ most s^(n + 1) times the product of their norms.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import log, sqrt
 
 import numpy as np
 
 from netsor.errors import DataError
-from netsor.expect.quadrature.hermite_functions import call, hermite_functions
+from netsor.expect.quadrature.hermite_functions import Function, call, hermite_functions
 from netsor.expect.quadrature.kink_lines import Lines, find_lines
 from netsor.expect.quadrature.plane_rules import Frame, Rule, frame_of, plane_rule
 
 Array = np.ndarray
-Function = Callable[[Array], Array]
-
 EPS = float(np.finfo(float).eps)
 DEGREE = 144  # the highest degree of a series: rotations take (DEGREE + 1)^3 / 3 numbers
 REACH = 11.5  # half the width of the square: the square root of the density is 1e-14 at its edge
@@ -86,12 +83,10 @@ def planar_expectation(
     results = np.zeros((3, len(mean)))
     # If x and y span at most two dimensions together, f g is itself a function in a plane.
     flat = np.count_nonzero(factor.any(axis=1), axis=1) <= 2
-    if flat.any():
-        results[:, flat] = _direct(f, g, mean[flat], cov[flat], tol)
-    if not flat.all():
-        results[:, ~flat] = _by_series(f, g, mean[~flat], cov[~flat], tol)
-    value, error, size = results
-    return value, error, size
+    for which, method in ((flat, _direct), (~flat, _by_series)):
+        if which.any():
+            results[:, which] = method(f, g, mean[which], cov[which], tol)
+    return results[0], results[1], results[2]
 
 
 def _factor(cov: Array, shift: float = 0.0) -> tuple[Array, Array, Array]:
@@ -128,13 +123,11 @@ class _PlanarProduct:
     f: PlanarFunction
     g: PlanarFunction
     mean: Array  # shape (entries, 4)
-    factor: Array  # shape (entries, 4, 2)
-    larger: Array  # the factor of a covariance that differs by rounding
+    cov: Array  # shape (entries, 4, 4)
 
-    @classmethod
-    def of(cls, f: PlanarFunction, g: PlanarFunction, mean: Array, cov: Array) -> _PlanarProduct:
-        factor, larger = (_factor(cov, shift)[0][:, :, :2] for shift in (0.0, 4 * EPS))
-        return cls(f, g, mean, factor, larger)
+    @cached_property
+    def factor(self) -> Array:
+        return _factor(self.cov)[0][:, :, :2]
 
     @property
     def lines(self) -> Lines:
@@ -174,10 +167,11 @@ class _PlanarProduct:
         shell = np.ceil(reach - np.abs(e).max(axis=0))  # the outermost shell is 1
         weights = np.stack([w, w * (shell == 2), w * (shell == 1)], axis=1)
         perturbation, width = 2.0**-28, max(1, BLOCK // w.size)
+        shifted = _factor(self.cov, 4 * EPS)[0][:, :, :2]
         with np.errstate(all="ignore"):
             for start in range(0, len(entries), width):
                 piece = entries[start : start + width]
-                z, larger = (self.places(piece, factor, e) for factor in (self.factor, self.larger))
+                z, larger = (self.places(piece, factor, e) for factor in (self.factor, shifted))
                 moved = z * (1 + perturbation * rng.choice([-1.0, 1.0], z.shape))
                 fg, of_larger, of_moved = (np.multiply(*self.at(x)) for x in (z, larger, moved))
                 size, before, last = (np.abs(fg) @ weights).T
@@ -193,7 +187,7 @@ def _direct(f: PlanarFunction, g: PlanarFunction, mean: Array, cov: Array, tol: 
 
     The square grows until its edge contributes nothing. Entries without lines nearby share a rule.
     """
-    product, results = _PlanarProduct.of(f, g, mean, cov), np.zeros((3, len(mean)))
+    product, results = _PlanarProduct(f, g, mean, cov), np.zeros((3, len(mean)))
     lines, left, reach = product.lines, np.arange(len(mean)), sqrt(2 * log(1 / tol)) + 1.5
     most = int(np.clip(2**25 // len(mean), 2**13, MOST_POINTS))  # limits the time for all entries
     farthest = 33.0  # the density underflows at 38
@@ -278,12 +272,8 @@ class _PlanarSeries:
     @classmethod
     def of(cls, function: PlanarFunction, mean: Array, cov: Array, tol: float) -> _PlanarSeries:
         distinct, which = np.unique(np.column_stack([mean, cov.reshape(-1, 4)]), axis=0, return_inverse=True)
-        factor, inverse, values = _factor(distinct[:, 2:].reshape(-1, 2, 2))
-        least = np.where(factor.any(axis=1), values, 1.0).min(axis=1)
-        rows = zip(distinct[:, :2], factor, inverse, strict=True)
-        series = [_coefs(function, len(function.lines), tol, *(x.tobytes() for x in row)) for row in rows]
-        columns = (*zip(*series, strict=True), least)
-        return cls(*(np.stack(column)[which.ravel()] for column in columns))
+        series = [_coefs(function, len(function.lines), tol, *row) for row in distinct.tolist()]
+        return cls(*(np.stack(column)[which.ravel()] for column in zip(*series, strict=True)))
 
     @property
     def norm(self) -> Array:
@@ -336,12 +326,12 @@ def _coefs(
     function: PlanarFunction,
     _lines: int,  # the number of known lines, a part of the key of the cache
     tol: float,
-    *row: bytes,
-) -> tuple[Array, float, float, Array]:
-    """Return coefficients at one input, their error, the norm of the remainder, and the inverse."""
-    mean, factor, inverse = (
-        np.frombuffer(x).reshape(s) for x, s in zip(row, (2, (2, 2), (2, 2)), strict=True)
-    )
+    *law: float,
+) -> tuple[Array, float, float, Array, float]:
+    """Return the fields of `_PlanarSeries` at one input: its mean and covariance are six numbers."""
+    mean = np.array(law[:2])
+    factor, inverse, values = (x[0] for x in _factor(np.reshape(law[2:], (1, 2, 2))))
+    least = float(np.where(factor.any(axis=0), values, 1.0).min())
     frames = _frames(function.lines, mean, factor, REACH)
     axes, turned = frames[0].axes, frames[0].axes.T @ inverse
     complete = frames[0].complete and not function.lines.incomplete and np.array_equal(axes, frames[1].axes)
@@ -353,7 +343,7 @@ def _coefs(
         before, last = coefs, square
         coefs, square, edge = _coef_sums(function.fn, mean, factor @ axes, rule)
         if not np.isfinite(square):
-            return before, np.inf, np.inf, turned
+            return before, np.inf, np.inf, turned, least
         error = 4 * float(np.linalg.norm(coefs - before)) + edge**0.5 if level else np.inf
         remainder = max(square - float(np.sum(coefs**2)), 0.0) + 4 * abs(square - last) + 64 * EPS * square
         if error <= tol / 4 * square**0.5:
@@ -361,7 +351,7 @@ def _coefs(
     k = np.arange(DEGREE + 1)
     slope = float(np.sum((k[:, None] + k) * coefs**2)) ** 0.5
     moved = EPS * float(np.linalg.norm(inverse @ mean)) * slope  # effect of rounding x
-    return coefs, error + 4 * moved, remainder**0.5, turned
+    return coefs, error + 4 * moved, remainder**0.5, turned, least
 
 
 def _coef_sums(fn: Function, mean: Array, factor: Array, rule: Rule) -> tuple[Array, float, float]:

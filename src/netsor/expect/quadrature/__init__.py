@@ -3,9 +3,8 @@
 | file                   | what it holds                                                                  |
 | ---------------------- | ------------------------------------------------------------------------------ |
 | `trapezoid.py`         | a function of one variable times Hermite polynomials: trapezoid rule, panels   |
-| `kink_panels.py`       | Gauss-Legendre panels that hold a kink                                         |
 | `adaptive_cells.py`    | any function of one variable as polynomials on cells, halved where it is rough |
-| `hermite_functions.py` | nodes of the rules on a line, Hermite functions at them                        |
+| `hermite_functions.py` | integrands, nodes of the rules on a line, Hermite functions at them            |
 | `kinks.py`             | `find_kinks`: where a function of one variable is not smooth                   |
 | `plane_rules.py`       | `plane_rule`: rules in the plane, split at lines                               |
 | `kink_lines.py`        | `find_lines`: where a function of two variables is not smooth                  |

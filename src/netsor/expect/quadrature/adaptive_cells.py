@@ -8,14 +8,22 @@ cusps and poles. If there are too many rough places, the error of these cells co
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 from numpy.polynomial.legendre import leggauss, legvander
 
-from netsor.expect.quadrature.hermite_functions import Array, density_root, hermite_functions
+from netsor.expect.quadrature.hermite_functions import (
+    Array,
+    Arrays,
+    Integrand,
+    density_root,
+    eps_of,
+    hermite_values,
+    like,
+)
 from netsor.expect.quadrature.trapezoid import Sums
 
 XI, OMEGA = leggauss(16)
@@ -24,13 +32,12 @@ WIDTH = 1 / 16  # of the first cells: Hermite functions up to order 4096 have de
 LEAST_CHECKS = 24  # check points per cell
 SEEN = 8.0  # beyond |t| = 8 the density is below 1e-14, so cells there need no dense checks
 
-Line = Callable[[Array], Array]  # maps t (points,) to f (inputs, points)
-
 
 @dataclass(frozen=True)
-class Cells:
+class Cells(Arrays):
     """Cells from left to right, and f at the nodes of each; t is in standard deviations."""
 
+    f: Integrand
     left: Array  # shape (cells,)
     width: Array  # shape (cells,)
     values: Array  # shape (inputs, cells, 16): f at the nodes
@@ -38,7 +45,6 @@ class Cells:
     ends: Array  # shape (inputs, cells): this distance at the ends
     bound: Array  # shape (inputs, cells): the distance at which a cell is done
     noise: Array  # shape (inputs, cells): the distance at which a cell is done if halving does not help
-    offset: Array  # shape (inputs,): mean / deviation
 
     @property
     def nodes(self) -> Array:
@@ -55,18 +61,15 @@ class Cells:
         return density_root(np.where(self.left * right <= 0, 0.0, np.minimum(abs(self.left), abs(right))))
 
     @property
-    def rough(self) -> Array:
-        """Whether f differs from the polynomial through the nodes, for each cell."""
-        return np.any(~(np.maximum(self.miss, self.ends) <= self.bound), axis=0)
-
-    @property
     def points(self) -> Array:
         """Whether a cell is so narrow that it counts as a point."""
         return self.width < 1e-9
 
-    def square(self, values: Array) -> Array:
-        """Return E[f^2] from values (inputs, nodes)."""
-        return (values * density_root(self.nodes.reshape(-1))) ** 2 @ self.weights.reshape(-1)
+    def square(self, f: Integrand | None = None) -> Array:
+        """Return E[f^2], of this function or of another one, shape (inputs,)."""
+        t = self.nodes.reshape(-1)
+        values = self.values.reshape(len(self.values), t.size) if f is None else _on_line(f, t)
+        return (values * density_root(t)) ** 2 @ self.weights.reshape(-1)
 
     def sums(self, terms: int, reach: float) -> tuple[Sums, Array, Array]:
         """Return the sums of the cells, and bounds on the errors of the coefficients (in norm) and of E[f^2].
@@ -74,8 +77,8 @@ class Cells:
         The squares of the first Hermite functions add up to at most sqrt(terms), so an error at a point
         counts with its integral. But the integral of f^2 may diverge there, if it falls slowly.
         """
-        f, first = self.values.reshape(len(self.values), -1), (self.width == WIDTH) & (terms <= 512)
-        square, coefs = self.square(f), self.take(~first)._coefs(terms)
+        first = (self.width == WIDTH) & (terms <= 512)
+        square, coefs = self.square(), self.take(~first)._coefs(terms)
         if first.any():
             table, rows = _first_table(reach, terms), ((self.left[first] + reach) / WIDTH).astype(int)
             values = self.take(first)._weighted()
@@ -83,12 +86,12 @@ class Cells:
         miss, point = self.miss * self.density_root, self.points
         off = np.sqrt(np.sum(miss[:, ~point] ** 2 * self.width[~point], axis=1))
         at_points = terms**0.25 * np.sum(miss[:, point] * self.width[point], axis=1)
-        # Cells that shrink towards a point and have equal integrals indicate divergence; allow for
-        # 64 of them.
-        times = np.where(self.rough, 64, 1)[point]
+        # Equal integrals of cells that shrink towards a point indicate divergence; allow for 64 of them.
+        rough = np.any(~(np.maximum(self.miss, self.ends) <= self.bound), axis=0)
+        times = np.where(rough, 64, 1)[point]
         lost = np.sum(miss[:, point] ** 2 * self.width[point] * times, axis=1)
         edge = self.take(np.abs(self.left + self.width / 2) > reach - 1)
-        sums = Sums(coefs, square, edge.square(edge.values.reshape(len(f), -1)), self.take(~point)._slope())
+        sums = Sums(coefs, square, edge.square(), self.take(~point)._slope())
         return sums, off + at_points, 2 * off * np.sqrt(square) + lost
 
     def _weighted(self) -> Array:
@@ -101,20 +104,29 @@ class Cells:
         t, values, step = self.nodes.reshape(-1), self._weighted(), max(1, 2**22 // terms)
         coefs = np.zeros((len(values), terms))
         for at in range(0, len(t), step):
-            coefs += values[:, at : at + step] @ _table(t[at : at + step], terms)
+            coefs += values[:, at : at + step] @ hermite_values(t[at : at + step], terms)
         return coefs
 
     def _slope(self) -> Array:
         """Return E[(x f'(x))^2], approximately."""
         slope = np.diff(self.values, axis=2) / np.diff(XI) * 2 / self.width[:, None]
         t, weight = self.nodes[:, 1:], self.weights[:, 1:]
-        return np.sum(((self.offset[:, None, None] + t) * slope * density_root(t)) ** 2 * weight, axis=(1, 2))
+        x = _offset(self.f)[:, None, None] + t
+        return np.sum((x * slope * density_root(t)) ** 2 * weight, axis=(1, 2))
 
     def take(self, which: Array) -> Cells:
-        arrays = {
-            name: getattr(self, name)[:, which] for name in ("values", "miss", "ends", "bound", "noise")
-        }
-        return Cells(left=self.left[which], width=self.width[which], **arrays, offset=self.offset)
+        return self.map(lambda x: x[which] if x.ndim == 1 else x[:, which])
+
+
+def _offset(f: Integrand) -> Array:
+    """Return mean / deviation, shape (inputs,)."""
+    mean, deviation = (np.asarray(x, float).reshape(-1) for x in (f.m, f.s))
+    return mean / deviation
+
+
+def _on_line(f: Integrand, t: Array) -> Array:
+    """Return f(m + s t), shape (inputs, nodes)."""
+    return np.asarray(f(like(t, f.m)), float).reshape(-1, len(t))
 
 
 def scale_for(inputs: int) -> float:
@@ -123,29 +135,15 @@ def scale_for(inputs: int) -> float:
     return max(2e-5, 4 * SEEN * inputs / most_checks)
 
 
-def cells(f: Line, offset: Array, reach: float, places: Array, eps: float, scale: float) -> Cells:
-    """Return cells of f in [-reach, reach], with ends at the given places.
-
-    `offset` (inputs,) is mean / deviation: rounding changes the argument of f by eps (|offset| + |t|)
-    deviations.
-    """
-    even = np.arange(-reach, reach + WIDTH / 2, WIDTH)
+def cells(f: Integrand, reach: float, scale: float) -> Cells:
+    """Return cells of f in [-reach, reach], with ends at its kinks."""
+    even, places = np.arange(-reach, reach + WIDTH / 2, WIDTH), np.asarray(f.places(reach), float).reshape(-1)
     ends = np.unique(np.concatenate([even, places[np.abs(places) < reach]]))
     left, width = ends[:-1], np.diff(ends)
-    start = _look(f, left, width, 1)
-    size = np.sqrt(np.sum(start.values**2 * start.weights * density_root(start.nodes) ** 2, axis=(1, 2)))
-
-    def look(left: Array, width: Array, checks: int) -> Cells:
-        result = _look(f, left, width, checks)
-        most = np.abs(result.values).max(axis=2)
-        slope = np.ptp(result.values, axis=2) / width
-        # Rounding of the argument moves f by its slope, so no cell can agree more closely than that.
-        noise = 32 * eps * (most + (np.abs(offset[:, None]) + np.abs(left)) * slope)
-        least = max(1e-14, 64 * eps) * size[:, None] / result.density_root
-        return replace(result, bound=np.maximum(noise, least), noise=1e4 * least, offset=offset)
-
-    result = _sorted(_parts(look, left, width, scale))
-    return _cut_at_points(look, result, ends, scale)
+    # The first look gives the size of f, which the bounds of all others depend on.
+    size = np.sqrt(_look(f, np.zeros(1), left, width, 1).square())
+    look = partial(_look, f, size)
+    return _cut_at_points(look, _joined(_parts(look, left, width, scale)), ends, scale)
 
 
 def _parts(look: Callable[..., Cells], left: Array, width: Array, scale: float) -> list[Cells]:
@@ -158,34 +156,34 @@ def _parts(look: Callable[..., Cells], left: Array, width: Array, scale: float) 
     ]
 
 
-def _table(t: Array, terms: int) -> Array:
-    """Return Hermite functions, shape (nodes, terms)."""
-    return np.stack(list(hermite_functions(t, density_root(t), terms))).T
-
-
 @lru_cache(maxsize=2)
 def _first_table(reach: float, terms: int) -> Array:
     """Return Hermite functions at the nodes of all first cells, shape (cells, 16, terms)."""
     t = np.arange(-reach, reach, WIDTH)[:, None] + WIDTH * ((XI + 1) / 2)
-    return np.ascontiguousarray(_table(t.reshape(-1), terms)).reshape(len(t), 16, terms)
+    return np.ascontiguousarray(hermite_values(t.reshape(-1), terms)).reshape(len(t), 16, terms)
 
 
-def _look(f: Line, left: Array, width: Array, checks: int) -> Cells:
-    """Evaluate f at the nodes and at the check points of each cell."""
+def _look(f: Integrand, size: Array, left: Array, width: Array, checks: int) -> Cells:
+    """Evaluate f at the nodes and at the check points of each cell; `size` (inputs,) is sqrt(E[f^2])."""
     points, matrix = _checks(checks)
     inside = np.concatenate([(XI + 1) / 2, points])
-    values, misses = [], []
+    parts, misses = [], []
     step = max(1, 2**19 // len(inside))
     for at in range(0, len(left), step):
         t = left[at : at + step, None] + width[at : at + step, None] * inside
         with np.errstate(all="ignore"):
-            y = f(t.ravel())
-            y = y.reshape(len(y), *t.shape)
+            y = _on_line(f, t.ravel()).reshape(-1, *t.shape)
             miss = np.abs(y[..., 16:] - y[..., :16] @ matrix)
             misses.append(np.stack([miss[..., :-2].max(axis=2), miss[..., -2:].max(axis=2)]))
-        values.append(y[..., :16])
-    miss, ends = np.concatenate(misses, axis=2)
-    return Cells(left, width, np.concatenate(values, axis=1), miss, ends, 0 * miss, 0 * miss, 0 * miss[:, 0])
+        parts.append(y[..., :16])
+    values, (miss, ends) = np.concatenate(parts, axis=1), np.concatenate(misses, axis=2)
+    result, eps = Cells(f, left, width, values, miss, ends, miss, miss), eps_of(f.m)
+    slope = np.ptp(values, axis=2) / width
+    # Rounding changes the argument of f by eps (|offset| + |t|) deviations, and f by this times its slope, so
+    # no cell can agree more closely than that.
+    noise = 32 * eps * (np.abs(values).max(axis=2) + (np.abs(_offset(f)[:, None]) + np.abs(left)) * slope)
+    least = max(1e-14, 64 * eps) * size[:, None] / result.density_root
+    return replace(result, bound=np.maximum(noise, least), noise=1e4 * least)
 
 
 @lru_cache(maxsize=32)
@@ -219,12 +217,9 @@ def _halved(look: Callable[..., Cells], left: Array, width: Array, checks: int) 
     return done
 
 
-def _sorted(parts: list[Cells]) -> Cells:
-    joined = {}
-    for name in ("left", "width", "values", "miss", "ends", "bound", "noise"):
-        arrays = [getattr(part, name) for part in parts]
-        joined[name] = np.concatenate(arrays, axis=min(arrays[0].ndim - 1, 1))
-    joint = Cells(**joined, offset=parts[0].offset)
+def _joined(parts: Sequence[Cells]) -> Cells:
+    """Return all cells from left to right."""
+    joint = parts[0].map(lambda *xs: np.concatenate(xs, axis=min(xs[0].ndim - 1, 1)), *parts[1:])
     return joint.take(np.argsort(joint.left))
 
 
@@ -249,4 +244,4 @@ def _cut_at_points(look: Callable[..., Cells], result: Cells, ends: Array, scale
     )
     size, nothing = high - low, 0 * result.values[:, least]
     jumps = replace(result.take(least), values=nothing, miss=size, ends=size, bound=size)
-    return _sorted([elsewhere, jumps, *_parts(look, cuts[:-1][inside], np.diff(cuts)[inside], scale)])
+    return _joined([elsewhere, jumps, *_parts(look, cuts[:-1][inside], np.diff(cuts)[inside], scale)])

@@ -1,11 +1,11 @@
-"""The nodes of rules on a line, Hermite functions at these nodes, and array helpers for all rules."""
+"""Integrands and nodes of rules on a line, Hermite functions at nodes, and array helpers for all rules."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from array_api_compat import device
@@ -19,6 +19,45 @@ Function = Callable[[Array], Array]
 ORDER = 28  # Gauss-Legendre nodes per panel
 XI, OMEGA = leggauss(ORDER)
 gauss_legendre = cache(leggauss)
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """Base of dataclasses of arrays, and of such dataclasses; other fields are kept as they are."""
+
+    def map(self, fn: Callable[..., Array], *others: Self) -> Self:
+        """Apply a function to all arrays, and to those of others at the same places."""
+
+        def mapped(value: Any, *more: Any) -> Any:
+            if isinstance(value, Arrays):
+                return value.map(fn, *more)
+            return fn(value, *more) if hasattr(value, "shape") else value
+
+        return type(self)(*map(mapped, *(vars(x).values() for x in (self, *others))))
+
+    def __getitem__(self, index: Any) -> Self:
+        """Index the leading axes of all arrays (no `...` in the index)."""
+        index = index if isinstance(index, tuple) else (index,)
+        return self.map(lambda x: x[(*index, ...)])
+
+
+@dataclass(frozen=True)
+class Integrand:
+    """t -> f(m + s t) at inputs of mean m and deviation s, arrays of shape (...,)."""
+
+    fn: Function
+    m: Array
+    s: Array
+    kinks: tuple[float, ...] = ()  # where f is not smooth, in ascending order
+
+    def __call__(self, t: Array) -> Array:
+        """Return f at nodes (..., nodes) or (nodes,)."""
+        return call(self.fn, self.m[..., None] + self.s[..., None] * t)
+
+    def places(self, reach: float) -> Array:
+        """Return the places of kinks on the t-axis, clipped to the range, shape (..., kinks)."""
+        places = (like(self.kinks, self.m) - self.m[..., None]) / self.s[..., None]
+        return array_namespace(self.m, self.s).clip(places, -float(reach), float(reach))
 
 
 @dataclass(frozen=True)
@@ -57,11 +96,15 @@ def hermite_functions(t: Array, first: Array, terms: int) -> Iterator[Array]:
         before, now = now, (t * now - k**0.5 * before) / (k + 1) ** 0.5
 
 
+def hermite_values(t: np.ndarray, terms: int) -> np.ndarray:
+    """Return h_k(t) sqrt(density(t)), shape (nodes, terms)."""
+    return np.stack(list(hermite_functions(t, density_root(t), terms))).T
+
+
 @lru_cache(maxsize=40)  # refining a series alternates between some forty tables
 def hermite_table(block: Panels, terms: int) -> np.ndarray:
-    """Return h_k(t) sqrt(density(t)) at the nodes of a block, shape (nodes, terms)."""
-    t = block.nodes
-    return np.stack(list(hermite_functions(t, density_root(t), terms))).T
+    """Return `hermite_values` at the nodes of a block."""
+    return hermite_values(block.nodes, terms)
 
 
 def like(table: Any, x: Array) -> Array:
@@ -72,11 +115,6 @@ def like(table: Any, x: Array) -> Array:
 def eps_of(x: Array) -> float:
     """Return the relative spacing of numbers of the dtype of x."""
     return float(array_namespace(x).finfo(x.dtype).eps)
-
-
-def norm(v: Array) -> Array:
-    xp = array_namespace(v)
-    return xp.sqrt(xp.sum(v**2, axis=-1))
 
 
 def call(fn: Function, x: Array) -> Array:

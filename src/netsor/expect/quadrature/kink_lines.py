@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from netsor.expect.quadrature.hermite_functions import call
-from netsor.expect.quadrature.kinks import CELL, find_kinks
+from netsor.expect.quadrature.kinks import CELL, find_kinks, rounded
 
 Array = np.ndarray
 Function = Callable[[Array], Array]
@@ -95,12 +95,7 @@ def _line_through(
         else:
             return []
     normal = np.divide(v - slope * across, spread, out=np.zeros(2), where=spread > 0)
-    normal = _snap(normal / np.abs(normal).max(), 1.0)
+    normal = rounded(normal / np.abs(normal).max(), 1e-9)
     levels = (centre + spread * np.array(kinks)) @ normal
-    offset = float(_snap(levels[:1], float(np.abs(normal) @ spread))[0])
+    offset = float(rounded(levels[0], 1e-9 * min(float(np.abs(normal) @ spread), 1.0)))
     return [(normal, offset, float(np.abs(levels - offset).max()))]
-
-
-def _snap(x: Array, scale: float) -> Array:
-    """Round numbers to six decimals if that changes them by less than 1e-9 of the scale."""
-    return np.where(np.abs(x - np.round(x, 6)) < 1e-9 * min(scale, 1.0), np.round(x, 6) + 0.0, x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.polynomial import Chebyshev
@@ -14,8 +15,7 @@ CELL = 0.5
 DEPTHS = (12, 8, 5, 3)  # halvings after which jumps of f and f', and of higher derivatives, become visible
 TOLERANCE = 1e-11  # error of a polynomial on a cell, relative to the size of f
 
-
-Cluster = tuple[float, float, float, float]  # start, end, distance to the next cluster, size of f
+Cluster = tuple[float, float, float]  # start, end, size of f
 
 
 def find_kinks(fn: Function, low: float = -50.0, high: float = 50.0) -> tuple[float, ...]:
@@ -88,23 +88,13 @@ def _clusters(left: np.ndarray, scale: np.ndarray, width: float) -> list[Cluster
     """Merge neighbouring cells into clusters."""
     left, scale = left[np.argsort(left)], scale[np.argsort(left)]
     groups = np.split(np.arange(left.size), np.flatnonzero(np.diff(left) > 1.5 * width) + 1)
-    spans = [(left[g[0]] - width / 8, left[g[-1]] + 9 * width / 8, scale[g].max()) for g in groups if g.size]
-    ends = [-np.inf, *(end for _, end, _ in spans)]
-    starts = [*(start for start, _, _ in spans), np.inf]
-    distances = [
-        min(a - end, start - b) for (a, b, _), end, start in zip(spans, ends, starts[1:], strict=False)
-    ]
-    return [
-        (float(a), float(b), float(distance), float(size))
-        for (a, b, size), distance in zip(spans, distances, strict=True)
-    ]
+    spans = ((left[g[0]] - width / 8, left[g[-1]] + 9 * width / 8, scale[g].max()) for g in groups if g.size)
+    return [(float(start), float(end), float(size)) for start, end, size in spans]
 
 
-def _locate(f: Function, a: float, b: float, distance: float, scale: float) -> float | None:
+def _locate(f: Function, a: float, b: float, scale: float) -> float | None:
     """Return the point of [a, b] up to which f is one polynomial and from which on another, or None."""
     for width in (0.25, 0.06, 0.015, 0.004):
-        if width > distance:
-            continue
         before, after = _fit(f, a - width, a, scale), _fit(f, b, b + width, scale)
         if before is not None and after is not None:
             kink = _refine(before, after, _bisect(f, before, after, a, b), scale)
@@ -139,15 +129,15 @@ def _refine(before: Chebyshev, after: Chebyshev, kink: float, scale: float) -> f
     sizes = [abs(gap.deriv(p)(kink)) for p in range(4)]
     meet, touch = sizes[0] < 1e-8 * scale, sizes[1] < 1e-5 * scale
     if meet and sizes[1] < 1e-3 * sizes[2]:
-        return _round(kink - float(gap.deriv(1)(kink) / gap.deriv(2)(kink)), 1e-9)
+        return float(rounded(kink - gap.deriv(1)(kink) / gap.deriv(2)(kink), 1e-9))
     if meet and touch and sizes[2] < 1e-2 * sizes[3]:
-        return _round(kink - float(gap.deriv(2)(kink) / gap.deriv(3)(kink)), 1e-7)
-    return _round(kink, 1e-11)
+        return float(rounded(kink - gap.deriv(2)(kink) / gap.deriv(3)(kink), 1e-7))
+    return float(rounded(kink, 1e-11))
 
 
-def _round(x: float, tolerance: float) -> float:
-    """Round x to six decimals if that changes it by less than the tolerance: users write such numbers."""
-    return round(x, 6) + 0.0 if abs(x - round(x, 6)) < tolerance else x
+def rounded(x: Any, tolerance: float) -> np.ndarray:
+    """Round x to six decimals where that changes it by less than the tolerance: users write such numbers."""
+    return np.where(np.abs(x - np.round(x, 6)) < tolerance, np.round(x, 6) + 0.0, x)
 
 
 def _is_kink(

@@ -90,43 +90,39 @@ def plane_rule(frame: Frame, step: float, level: int, reach: float, most: int) -
     if inner is None:
         return None
     at, v, weight = inner
-    order = np.argsort(at, kind="stable")
-    at, v, weight = at[order], v[order], weight[order]
     return np.stack([u[at], v]), w[at] * weight
 
 
 def _line_rule(
     breaks: Array, lines: int, step: float, shift: float, reach: float, most: int
-) -> tuple[Array, ...] | None:
+) -> tuple[Array, Array, Array] | None:
     """Return nodes in |t| < reach on several lines: line, position, and weight times density of each.
 
-    Without breaks (breaks, lines), the nodes are (j + shift) step; otherwise Gauss-Legendre between breaks.
+    Without breaks (breaks, lines), the nodes are (j + shift) step. Otherwise they are Gauss-Legendre nodes
+    between the breaks, as many as the step requires.
     """
-    if len(breaks):
-        rule = _pieces(breaks, step, reach, most)
-    else:
+    if not len(breaks):
         t = step * (np.arange(-ceil(reach / step) - 1, ceil(reach / step) + 1) + shift)
         t = t[np.abs(t) < reach]
-        rule = np.repeat(np.arange(lines), len(t)), np.tile(t, lines), step
-    if rule is None or len(rule[0]) > most:
-        return None
-    line, t, weight = rule
+        if lines * len(t) > most:
+            return None
+        line, t, weight = (
+            np.repeat(np.arange(lines), len(t)),
+            np.tile(t, lines),
+            np.full(lines * len(t), step),
+        )
+    else:
+        edge = np.full((1, lines), reach)
+        edges = np.concatenate([-edge, np.sort(np.clip(breaks, -reach, reach), axis=0), edge]).T
+        length = np.diff(edges)
+        number = np.where(length > 0, np.ceil(1.2 * (length + 1.5) / step), 0).astype(int)
+        if (
+            number.sum() > most or number.max(initial=0) > 256
+        ):  # longer Gauss-Legendre rules are slow to compute
+            return None
+        rules = [gauss_legendre(n) for n in number[number > 0].tolist()]
+        xi, omega = (np.concatenate([rule[k] for rule in rules]) for k in (0, 1))
+        line = np.repeat(np.arange(lines), number.sum(axis=1))
+        low, length = (np.repeat(x.ravel(), number.ravel()) for x in (edges[:, :-1], length))
+        t, weight = low + length * (xi + 1) / 2, length * omega / 2
     return line, t, weight * np.exp(-(t**2) / 2) / sqrt(2 * pi)
-
-
-def _pieces(breaks: Array, step: float, reach: float, most: int) -> tuple[Array, ...] | None:
-    """Return Gauss-Legendre nodes between the breaks of every line, as many as the step requires."""
-    edge = np.full((1, breaks.shape[1]), reach)
-    edges = np.concatenate([-edge, np.sort(np.clip(breaks, -reach, reach), axis=0), edge])
-    low, length = edges[:-1].ravel(), np.diff(edges, axis=0).ravel()
-    line = np.tile(np.arange(breaks.shape[1]), len(breaks) + 1)
-    number = np.where(length > 0, np.ceil(1.2 * (length + 1.5) / step), 0).astype(int)
-    if number.sum() > most or number.max(initial=0) > 256:  # longer Gauss-Legendre rules are slow to compute
-        return None
-    lines, nodes, weights = [], [], []
-    for n in np.unique(number[number > 0]):
-        at, (xi, omega) = number == n, gauss_legendre(int(n))
-        lines.append(np.repeat(line[at], n))
-        nodes.append((low[at, None] + length[at, None] * (xi + 1) / 2).ravel())
-        weights.append((length[at, None] * omega / 2).ravel())
-    return tuple(np.concatenate(a) for a in (lines, nodes, weights))

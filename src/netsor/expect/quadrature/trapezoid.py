@@ -2,29 +2,35 @@
 
 Smooth functions take the trapezoid rule with step 2^-level, which converges exponentially for functions that
 are analytic in a strip (Trefethen and Weideman, The exponentially convergent trapezoidal rule, SIAM Review
-2014). Functions with kinks or jumps take Gauss-Legendre panels, split at the kinks. The nodes are the same
-for all inputs, so the coefficients are matrix products.
+2014). Functions with kinks or jumps take Gauss-Legendre panels. The nodes are the same for all inputs, so the
+coefficients are matrix products; the weights of a panel that is split at a kink absorb the kink.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from math import ceil, log2, pi, prod
+from operator import add
+from typing import Self
 
 import numpy as np
+from numpy.polynomial.legendre import legvander
 
 from netsor.expect.quadrature.hermite_functions import (
+    OMEGA,
+    ORDER,
+    XI,
     Array,
-    Function,
+    Arrays,
+    Integrand,
     Panels,
     density_root,
     eps_of,
     hermite_table,
     like,
 )
-from netsor.expect.quadrature.kink_panels import SplitPanels, kink_places, split_panels
 from netsor.lang.array_api import array_namespace
 
 REACHES = (14, 20, 32)  # ranges |t| <= reach: bounded functions and polynomials, exp(x), steep exponentials
@@ -32,7 +38,7 @@ FIRST_LEVEL = 3
 
 
 @dataclass(frozen=True)
-class Sums:
+class Sums(Arrays):
     """The sums of one rule for f at each input; t is standard normal and x = m + s t."""
 
     coefs: Array  # E[f(x) h_k(t)], k < terms
@@ -40,95 +46,132 @@ class Sums:
     edge: Array  # the contribution to E[f(x)^2] of the last unit of the range on either side
     slope: Array  # E[(x f'(x))^2], approximately: the amplification of rounding of x
 
-    def __add__(self, other: Sums) -> Sums:
-        return Sums(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
-
-    def half(self) -> Sums:
-        return Sums(*(getattr(self, name) / 2 for name in self.__dataclass_fields__))
+    def __add__(self, other: Self) -> Self:
+        return self.map(add, other)
 
 
-def two_levels(
-    fn: Function,
-    m: Array,
-    s: Array,
-    terms: int,
-    level: int,
-    reach: int,
-    kinks: Sequence[float] = (),
-) -> tuple[Sums, Sums]:
+def two_levels(f: Integrand, terms: int, level: int, reach: int) -> tuple[Sums, Sums]:
     """Return the sums at a level and by a coarser rule; their distance bounds the error of the finer one."""
-    if kinks:
-        fine, coarse = (_panel_rule(fn, m, s, terms, at, reach, kinks) for at in (level, level - 1))
-        return fine, coarse
+    if f.kinks:
+        return _panel_rule(f, terms, level, reach), _panel_rule(f, terms, level - 1, reach)
     step = 2.0 ** (1 - level)
-    coarse = trapezoid(fn, m, s, terms, reach, step, 0.0)
-    return (coarse + trapezoid(fn, m, s, terms, reach, step, step / 2)).half(), coarse
+    coarse = trapezoid(f, terms, reach, step)
+    both = coarse + trapezoid(f, terms, reach, step, step / 2)
+    return both.map(lambda sums: sums / 2), coarse
 
 
-def trapezoid(
-    fn: Function, m: Array, s: Array, terms: int, reach: int, step: float, shift: float = 0.0
-) -> Sums:
+def trapezoid(f: Integrand, terms: int, reach: int, step: float, shift: float = 0.0) -> Sums:
     """Return the sums over the nodes shift + step * j in [-reach, reach]."""
-    whole = Panels(shift - step / 2, step, round(reach / step) + (shift == 0.0), 1)
-    return _sums(fn, m, s, terms, reach, whole, None)
+    return _sums(f, terms, reach, Panels(shift - step / 2, step, round(reach / step) + (shift == 0.0), 1))
 
 
-def _panel_rule(
-    fn: Function, m: Array, s: Array, terms: int, level: int, reach: int, kinks: Sequence[float]
-) -> Sums:
+def _panel_rule(f: Integrand, terms: int, level: int, reach: int) -> Sums:
     """Return the sums over panels of width 2^(2 - level); split a panel that contains a kink of an input."""
     width = 2.0 ** (2 - level)
-    split = split_panels(fn, m, s, kink_places(m, s, kinks, reach), width)
-    return _sums(fn, m, s, terms, reach, Panels(0.0, width, round(reach / width)), split)
+    panels = Panels(0.0, width, round(reach / width))
+    return _sums(f, terms, reach, panels, split_panels(f, reach, width))
 
 
-def _sums(
-    fn: Function, m: Array, s: Array, terms: int, reach: int, whole: Panels, split: SplitPanels | None
-) -> Sums:
+def _sums(f: Integrand, terms: int, reach: int, whole: Panels, split: SplitPanels | None = None) -> Sums:
     """Return the sums over panels and their mirror images, in blocks below 1 MB with tables below 8 MB."""
     width, order = whole.width, whole.order
-    size = max(min(2**17 // (order * max(prod(m.shape), 1)), 2**20 // (order * terms)), 8 // order, 1)
+    size = max(min(2**17 // (order * max(prod(f.m.shape), 1)), 2**20 // (order * terms)), 8 // order, 1)
     blocks = (
         Panels(whole.start + width * at, width, min(size, whole.count - at), order)
         for at in range(0, whole.count, size)
     )
-    return reduce(Sums.__add__, (_block(fn, m, s, terms, reach, block, split) for block in blocks))
+    return reduce(Sums.__add__, (_block(f, terms, reach, block, split) for block in blocks))
 
 
 @np.errstate(all="ignore")  # values that are not finite are refused later
-def _block(
-    fn: Function, m: Array, s: Array, terms: int, reach: int, block: Panels, split: SplitPanels | None
-) -> Sums:
+def _block(f: Integrand, terms: int, reach: int, block: Panels, split: SplitPanels | None) -> Sums:
+    m, s = f.m, f.s
     xp, count = array_namespace(m, s), block.nodes.size
     t, weights = (np.concatenate([sign * x[::-1], x]) for sign, x in ((-1, block.nodes), (1, block.weights)))
     root, weight = like(density_root(t), m), like(weights, m)
     x = m[..., None] + s[..., None] * like(t, m)
-    f = fn(x)
-    values, squares = f * root * weight, (f * root) ** 2 * weight
+    y = f.fn(x)
+    values, squares = y * root * weight, (y * root) ** 2 * weight
     if split:
         values, squares = split.replace(t, values, squares)
     edge = squares * like(np.abs(t) >= reach - 1, m)
-    slope = (_slope(x, f) * root[1:]) ** 2 * weight[1:]
+    dx = x[..., 1:] - x[..., :-1]
+    steepness = (y[..., 1:] - y[..., :-1]) / xp.where(dx == 0, xp.ones_like(dx), dx)
+    slope = (x[..., 1:] * steepness * root[1:]) ** 2 * weight[1:]
     left, right = xp.flip(values[..., :count], axis=-1), values[..., count:]
     # The nodes are symmetric, so only the even Hermite functions see the even part of f.
-    table = like(hermite_table(block, terms), m)
-    even, odd = (right + left) @ table[:, ::2], (right - left) @ table[:, 1::2]
-    return Sums(_interleave(even, odd), *(xp.sum(y, axis=-1) for y in (squares, edge, slope)))
+    even_terms = terms + terms % 2
+    table = like(hermite_table(block, even_terms), m)
+    halves = xp.stack([(right + left) @ table[:, ::2], (right - left) @ table[:, 1::2]], axis=-1)
+    coefs = xp.reshape(halves, (*halves.shape[:-2], even_terms))[..., :terms]
+    return Sums(coefs, *(xp.sum(part, axis=-1) for part in (squares, edge, slope)))
 
 
-def _interleave(even: Array, odd: Array) -> Array:
-    """even_0, odd_0, even_1, ..."""
-    xp = array_namespace(even, odd)
-    count = odd.shape[-1]
-    pairs = xp.reshape(xp.stack([even[..., :count], odd], axis=-1), (*odd.shape[:-1], 2 * count))
-    return pairs if even.shape[-1] == count else xp.concat([pairs, even[..., count:]], axis=-1)
+# Panels with kinks
 
 
-def _slope(x: Array, f: Array) -> Array:
-    """Return x f'(x) from the differences of neighbouring nodes."""
-    xp = array_namespace(x, f)
-    dx = x[..., 1:] - x[..., :-1]
-    return x[..., 1:] * (f[..., 1:] - f[..., :-1]) / xp.where(dx == 0, xp.ones_like(dx), dx)
+@dataclass(frozen=True)
+class SplitPanels:
+    """For each kink, the panel that contains it, and the part of its integrals that belongs to this kink."""
+
+    start: Array  # shape (..., kinks)
+    width: float
+    moments: Array  # shape (..., kinks, ORDER): in place of weight * f * sqrt(density) at the nodes
+    squares: Array  # shape (..., kinks): of f^2
+
+    def replace(self, nodes: np.ndarray, values: Array, squares: Array) -> tuple[Array, Array]:
+        """Replace the values at the nodes of the panels with a kink, all ORDER of each in ascending order."""
+        xp, middles = array_namespace(values), nodes.reshape(-1, ORDER).mean(axis=1)
+        centre = like(np.repeat(middles, ORDER), values) - self.width / 2
+        kinks = range(self.start.shape[-1])
+        inside = [xp.abs(centre - self.start[..., i, None]) < self.width / 2 for i in kinks]
+        for here in inside:
+            values, squares = (xp.where(here, xp.zeros_like(x), x) for x in (values, squares))
+        for i, here in zip(kinks, inside, strict=True):
+            moments = xp.concat([self.moments[..., i, :]] * len(middles), axis=-1)
+            values = xp.where(here, values + moments, values)
+            squares = xp.where(here, squares + self.squares[..., i, None] / ORDER, squares)
+        return values, squares
+
+
+def split_panels(f: Integrand, reach: float, width: float) -> SplitPanels:
+    """Integrate f on both sides of each kink, up to the next kinks or the ends of the panel.
+
+    On a panel, Hermite functions are polynomials of degree below ORDER up to rounding. So the integrals of
+    f sqrt(density) against Legendre polynomials determine its integral against every Hermite function.
+    """
+    xp, m, places = array_namespace(f.m, f.s), f.m, f.places(reach)
+    start = xp.floor(places / width) * width
+    end = start + width
+    before = xp.concat([start[..., :1], places[..., :-1]], axis=-1)
+    after = xp.concat([places[..., 1:], end[..., -1:]], axis=-1)
+    low = xp.stack([xp.maximum(start, before), places], axis=-1)
+    high = xp.stack([places, xp.where(after < end, places, end)], axis=-1)
+    length = (high - low)[..., None]
+    t = low[..., None] + length * like((XI + 1) / 2, m)  # shape (..., kinks, 2, ORDER)
+    flat = xp.reshape(t, (*m.shape, -1))
+    u = xp.reshape(f(flat) + 0 * flat, t.shape) * density_root(t, xp)
+    weight = length * like(OMEGA / 2, m)
+    local = (t - start[..., None, None]) * (2 / width) - 1
+    moments = xp.stack([xp.sum(u * weight * p, axis=(-2, -1)) for p in _legendre(local)], axis=-1)
+    return SplitPanels(
+        start, width, moments @ like(_from_legendre(), m), xp.sum(u**2 * weight, axis=(-2, -1))
+    )
+
+
+@lru_cache(maxsize=1)
+def _from_legendre() -> np.ndarray:
+    """The matrix from integrals against Legendre polynomials P_l to equivalent weights at the nodes."""
+    rows = np.arange(ORDER)
+    return (2 * rows[:, None] + 1) / 2 * legvander(XI, ORDER - 1).T * OMEGA
+
+
+def _legendre(z: Array) -> Iterator[Array]:
+    """P_0(z), P_1(z), ... by (l + 1) P_{l+1} = (2 l + 1) z P_l - l P_{l-1} (DLMF 18.9)."""
+    before, now = 0 * z, 0 * z + 1
+    for degree in range(ORDER):
+        yield now
+        before, now = now, ((2 * degree + 1) * z * now - degree * before) / (degree + 1)
 
 
 # Choices that depend on values
@@ -139,17 +182,17 @@ def any_above(size: Array, bound: Array) -> bool:
     return bool(array_namespace(size).any(size > bound))
 
 
-def choose_reach(fn: Function, m: Array, s: Array) -> int:
+def choose_reach(f: Integrand) -> int:
     """Return the first range [-reach, reach] outside which E[f^2] is negligible for all inputs."""
-    xp = array_namespace(m, s)
-    best, eps = REACHES[0], eps_of(m)
+    xp = array_namespace(f.m, f.s)
+    best, eps = REACHES[0], eps_of(f.m)
     for reach in REACHES:
-        sums = trapezoid(fn, m, s, 1, reach, 2.0**-FIRST_LEVEL, 0.0)
+        sums = trapezoid(f, 1, reach, 2.0**-FIRST_LEVEL)
         if not bool(xp.all(xp.isfinite(sums.square))):
-            return best
+            break
         best = reach
         if not any_above(xp.sqrt(sums.edge), eps * xp.sqrt(sums.square)):
-            return best
+            break
     return best
 
 

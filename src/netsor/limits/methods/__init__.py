@@ -2,13 +2,13 @@
 
 | file | what it holds |
 | --- | --- |
-| `ladder` | the order in which methods are tried |
+| `ladder` | the order in which methods are tried: that of the files below |
 | `component` | the product whose expectation is asked for, and what is known of its functions |
-| `closed` | closed forms, as the arc-cosine kernel |
 | `near_parallel` | steep functions of inputs that are equal up to rounding |
-| `isserlis` | products of Gaussian variables |
-| `series` | Hermite series of any function of one variable |
-| `batchnorm` | the paper's integrals for batchnorm, and their derivatives |
-| `orthants` | orthant probabilities for products of erf gates |
-| `quadrature` | functions of up to four variables |
+| `closed` | one or two atoms with a formula, as the arc-cosine kernel |
+| `isserlis` | up to six Gaussian variables |
+| `series` | any one or two functions of one form each: Hermite series |
+| `batchnorm` | batchnorm with a homogeneous activation: the paper's integrals, and their derivatives |
+| `orthants` | up to four erf gates of mean zero: orthant probabilities |
+| `quadrature` | two variables a side, of a few inputs: rules and series in the plane |
 """

@@ -7,6 +7,7 @@ each entry is an integral over one variable per batch (`netsor.expect.batchnorm`
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
 from math import prod
@@ -34,89 +35,84 @@ Integral = Callable[..., tuple[Array, Array]]
 SELF = Pair(True)
 
 
-class BatchnormIntegral(Method):
-    """E[phi(bn(z))_i phi(bn(z'))_j]: a 1-D integral within one batch, a 2-D integral between two batches."""
+class _Batchnorm(Method):
+    """Integrals of the covariances within the left batch, within the right batch, and between them."""
 
     name = "1-D and 2-D integrals"
-    cost = 2**12
     # The norm of a batch depends on the covariances of all its members.
     all_members = True
 
+    @abstractmethod
+    def integral(self, forms: Forms, c: Component) -> tuple[Integral, list[tuple[Expr, Expr]]] | None:
+        """Return the integral, and the left and right forms that it takes covariances of, batches first."""
+
     def applies(self, x: Setting, c: Component) -> bool:
-        if x.traced or len(c.atoms) != 2:
-            return False
-        one, two = (_slopes_of(x.forms, atom) for atom in c.atoms)
-        # Both sides must have the same phi, because the integral takes one pair of slopes.
-        return one is not None and one == two
+        return not x.traced and self.integral(x.forms, c) is not None
 
     def value(self, r: Recorder, c: Component) -> Asking:
-        slopes, (e, f) = _slopes_of(r.forms, c.atoms[0]), (atom.forms[0] for atom in c.atoms)
-        assert slopes is not None
+        chosen = self.integral(r.forms, c)
+        assert chosen is not None
+        integral, crosses = chosen
+        e, f = crosses[0]
+        pair, sides = c.pair.free, (r.index(e), r.index(f))
+        # The integrals need full matrices, also where only entries with equal indices are asked for.
+        n, m = map(len, sides)
+        arrays = []
+        for x, side, place in zip((e, f), sides, (pair.left, pair.right), strict=True):
+            within = yield cov, x, x, SELF
+            arrays.append(place(PerInput(within.spread(side, side), 2 * len(side))).array)
+        for x, y in crosses:
+            block = yield cov, x, y, pair
+            arrays.append((zero(r, pair, n, m) if block is None else block).spread(*sides))
+        ranks = (2 * n, 2 * m, *(n + m for _ in crosses))
+        lead = np.broadcast_shapes(*(x.shape[: x.ndim - rank] for x, rank in zip(arrays, ranks, strict=True)))
+        counts, shape = (prod(sides[0]), prod(sides[1])), (*lead, *sides[0], *sides[1])
 
-        integral = partial(second_moments, slopes=slopes)
-        return (yield from _integrated(r, c, self.name, integral, (e, e), (f, f), (e, f)))
+        def flat(*blocks: Array) -> tuple[Array, Array]:
+            """Call `integral` on matrices (..., members, members): all index axes of a batch as one axis."""
+            places = ((0, 0), (1, 1), *((0, 1) for _ in crosses))
+            matrices = (
+                np.asarray(x).reshape(*x.shape[: x.ndim - rank], counts[i], counts[j])
+                for x, rank, (i, j) in zip(blocks, ranks, places, strict=True)
+            )
+            value, error = integral(*matrices)
+            return value.reshape(-1, *shape[1:]), error.reshape(-1, *shape[1:])
+
+        value = PerPair(r.inexact(c.what, self.name, flat, tuple(arrays), shape), pair, n, m)
+        # A tied block is the diagonal of the full one, which the integral gives at once.
+        return value.diagonal if c.pair.tied else value
 
 
-class BatchnormSlopes(Method):
+class BatchnormIntegral(_Batchnorm):
+    """E[phi(bn(z))_i phi(bn(z'))_j]: a 1-D integral within one batch, a 2-D integral between two batches."""
+
+    cost = 2**12
+
+    def integral(self, forms: Forms, c: Component) -> tuple[Integral, list[tuple[Expr, Expr]]] | None:
+        slopes = [_slopes_of(forms, atom) for atom in c.atoms]
+        # Both sides must have the same phi, because the integral takes one pair of slopes.
+        if len(slopes) != 2 or slopes[0] is None or slopes[0] != slopes[1]:
+            return None
+        (e,), (f,) = (atom.forms for atom in c.atoms)
+        return partial(second_moments, slopes=slopes[0]), [(e, f)]
+
+
+class BatchnormSlopes(_Batchnorm):
     """E[phi'(bn(z))_i d_bn(z, t)_i phi'(bn(z'))_j d_bn(z', t')_j] for directions t independent of z."""
 
-    name = "1-D and 2-D integrals"
     cost = 2**14
-    all_members = True
 
-    def applies(self, x: Setting, c: Component) -> bool:
-        if x.traced or not c.left or not c.right:
-            return False
-        one, two = (_moved(x.forms, atoms) for atoms in (c.left, c.right))
+    def integral(self, forms: Forms, c: Component) -> tuple[Integral, list[tuple[Expr, Expr]]] | None:
+        one, two = (_moved(forms, atoms) for atoms in (c.left, c.right))
         if one is None or two is None:
-            return False
-        batches, directions = (
-            x.forms.families_in(e) | x.forms.families_in(f) for e, f in ((one[0], two[0]), (one[1], two[1]))
-        )
+            return None
+        (e, t, slopes), (f, u, other_slopes) = one, two
+        batches, directions = (forms.families_in(x) | forms.families_in(y) for x, y in ((e, f), (t, u)))
         # The integrals take the law of the batches and the covariance of the directions apart. That is only
         # correct if no family occurs in both.
-        return not batches & directions
-
-    def value(self, r: Recorder, c: Component) -> Asking:
-        one, two = (_moved(r.forms, atoms) for atoms in (c.left, c.right))
-        assert one is not None
-        assert two is not None
-        (e, t, slopes), (f, u, other_slopes) = one, two
-
-        integral = partial(slope_moments, slopes=(slopes, other_slopes))
-        return (yield from _integrated(r, c, self.name, integral, (e, e), (f, f), (e, f), (t, u)))
-
-
-def _integrated(r: Recorder, c: Component, name: str, integral: Integral, *of: tuple[Expr, Expr]) -> Asking:
-    """Apply `integral` to the covariances within the left batch, within the right batch, and between them."""
-    (e, _), (f, _), *crosses = of
-    pair, sides = c.pair.free, (r.index(e), r.index(f))
-    # The integrals need full matrices, also where only entries with equal indices are asked for.
-    n, m = map(len, sides)
-    arrays = []
-    for x, side, place in zip((e, f), sides, (pair.left, pair.right), strict=True):
-        within = yield cov, x, x, SELF
-        arrays.append(place(PerInput(within.spread(side, side), 2 * len(side))).array)
-    for x, y in crosses:
-        block = yield cov, x, y, pair
-        arrays.append((zero(r, pair, n, m) if block is None else block).spread(*sides))
-    ranks = (2 * n, 2 * m, *(n + m for _ in crosses))
-    lead = np.broadcast_shapes(*(x.shape[: x.ndim - rank] for x, rank in zip(arrays, ranks, strict=True)))
-    counts, shape = (prod(sides[0]), prod(sides[1])), (*lead, *sides[0], *sides[1])
-
-    def flat(*blocks: Array) -> tuple[Array, Array]:
-        """Call `integral` on matrices (..., members, members): all index axes of a batch as one axis."""
-        places = ((0, 0), (1, 1), *((0, 1) for _ in crosses))
-        matrices = (
-            np.asarray(x).reshape(*x.shape[: x.ndim - rank], counts[i], counts[j])
-            for x, rank, (i, j) in zip(blocks, ranks, places, strict=True)
-        )
-        value, error = integral(*matrices)
-        return value.reshape(-1, *shape[1:]), error.reshape(-1, *shape[1:])
-
-    value = PerPair(r.inexact(c.what, name, flat, tuple(arrays), shape), pair, n, m)
-    # A tied block is the diagonal of the full one, which the integral gives at once.
-    return value.diagonal if c.pair.tied else value
+        if batches & directions:
+            return None
+        return partial(slope_moments, slopes=(slopes, other_slopes)), [(e, f), (t, u)]
 
 
 def _slopes_of(forms: Forms, atom: Atom) -> Slopes | None:

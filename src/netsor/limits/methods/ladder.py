@@ -1,19 +1,8 @@
 """The ladder of methods: the first that applies computes the expectation of a product of atoms.
 
-| atoms                                    | method                                             |
-| ---------------------------------------- | -------------------------------------------------- |
-| one or two with a formula                | `closed`: closed form                              |
-| up to four Gaussian variables            | `isserlis`: Isserlis' theorem                      |
-| any one or two of one form each          | `series`: Hermite series                           |
-| batchnorm with a homogeneous activation  | `batchnorm`: the paper's 1-D and 2-D integrals     |
-| its derivatives                          | `batchnorm`: derivatives of these integrals        |
-| up to four erf gates of mean zero        | `orthants`: orthant probabilities                  |
-| two variables a side, of a few inputs    | `quadrature`: rules and series in the plane        |
-| anything else                            | sampling of their families (and of nothing more)   |
-
 A method is one object in one file: whether it `applies`, its `cost`, and its `value` with an error, as steps
 on a tape. The ladder chooses it from the program and the input shapes alone, so a plan needs no values. A new
-method takes one file and one line of LADDER.
+method takes one file and one line of LADDER. If none applies, the families of the product are sampled.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from math import prod
 
 import numpy as np
 
+from netsor.expect.orthant_probabilities import erf_gates
 from netsor.lang import functions as fn
 from netsor.lang.expr import Apply, Const
 from netsor.limits.methods.component import Component, Method, over_entries
@@ -33,10 +34,6 @@ class Orthants(Method):
         return all(x.forms.is_centred(form) for _, form in c.variables)
 
     def value(self, r: Recorder, c: Component) -> Asking:
-        from netsor.expect.orthant_probabilities import (
-            erf_gates,  # loads scipy.special, which takes long and which few programs need
-        )
-
         gates = [gate for gate in map(_gate, c.atoms) if gate]
         signs = np.array([sign for _, _, sign in gates])
 

@@ -7,6 +7,7 @@ entries are integrated once.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -45,28 +46,22 @@ class Quadrature(Method):
     otherwise = "scrambled Sobol points for the entries where it does not settle"
 
     def applies(self, x: Setting, c: Component) -> bool:
-        variables = _variables(x.forms, c)
-        if x.traced or any(len({y for (s, _), y in variables.items() if s == side}) > 2 for side in (0, 1)):
+        if x.traced or max(Counter(side for side, _ in c.variables).values(), default=0) > 2:
             return False
         if not all(_is_plain(x.forms, atom) and not _has_curved_kinks(atom) for atom in c.atoms):
             return False
         # By the number of variables: with more entries than this, it is faster to sample all of them jointly.
         most = {1: 2**20, 2: 2**16, 3: 2**12, 4: 2**6}
-        return _entries(x, c) <= most[len(set(variables.values()))]
+        return _entries(x, c) <= most[len(set(_variables(x.forms, c).values()))]
 
     def value(self, r: Recorder, c: Component) -> Asking:
         # An input with itself has fewer variables than a pair, so its integral is more exact.
         r.notes.diagonal = True
         identified = _variables(r.forms, c)
         variables = tuple(dict.fromkeys(identified.values()))
-        planes, columns = [], []
-        for side, atoms in enumerate((c.left, c.right)):
-            place = {form: variables.index(x) for (s, form), x in identified.items() if s == side}
-            plane, positions = _plane(r, atoms, place)
-            planes.append(plane)
-            columns.append(positions)
-        product = Product(c.what, tuple(planes), tuple(columns))
-        cache: dict[bytes, Any] = {}
+        places = {variable: variables.index(x) for variable, x in identified.items()}
+        (f, left), (g, right) = [_plane(r, c, side, places) for side in (0, 1)]
+        product, cache = Product(c.what, f, g, left, right), {}
 
         def integral(mean: Array, cov: Array) -> tuple[Array, Array]:
             means, covs = mean.reshape(-1, *mean.shape[-1:]), cov.reshape(-1, *cov.shape[-2:])
@@ -84,39 +79,37 @@ def _is_plain(forms: Forms, atom: Atom) -> bool:
 
 def _entries(x: Setting, c: Component) -> int:
     """Return the number of entries of the block of this product over all inputs."""
-    inputs, index = [], []
-    for side in (c.left, c.right):
-        inputs.append(max((x.inputs_of(atom.expr) for atom in side), default=1))
-        index.append(max((prod(x.forms.index(atom.expr)) for atom in side), default=1))
+    sides = (c.left, c.right)
+    inputs = [max((x.inputs_of(atom.expr) for atom in side), default=1) for side in sides]
+    index = [max((prod(x.forms.index(atom.expr)) for atom in side), default=1) for side in sides]
     return (max(inputs) if c.pair.same else prod(inputs)) * (max(index) if c.pair.tied else prod(index))
 
 
 @dataclass(frozen=True)
 class Product:
-    """The product of the atoms of two sides, as a function of all variables z `(d, entries, points)`.
+    """The product of the atoms of both sides: f(z[left]) g(z[right]) for all variables z.
 
-    planes   the product of each side, as a function of the variables @0, @1, ... of that side
-    columns  the positions of these among all variables
+    `left` and `right` are the positions of two variables each; -1 stands for one that the function lacks.
     """
 
     what: str
-    planes: tuple[PlanarFunction, ...]
-    columns: tuple[list[int], ...]
+    f: PlanarFunction
+    g: PlanarFunction
+    left: list[int]
+    right: list[int]
 
     def __call__(self, z: Array) -> Array:
-        f, g = (plane.fn(z[columns]) for plane, columns in zip(self.planes, self.columns, strict=True))
-        return f * g
+        """Return the product at z `(d, entries, points)`."""
+        return self.f.fn(z[self.left]) * self.g.fn(z[self.right])
 
     def expectation(self, mean: Array, cov: Array) -> tuple[Array, Array]:
         """Return values and errors `(entries,)` from mean `(entries, d)` and cov `(entries, d, d)`."""
-        # Both sides need two columns. Column -1 is the padding, a variable of mean and variance 0.
-        places = [k for columns in self.columns for k in (*columns, -1, -1)[:2]]
+        # Column -1 is the padding, a variable of mean and variance 0.
         means, covs = np.pad(mean, ((0, 0), (0, 1))), np.pad(cov, ((0, 0), (0, 1), (0, 1)))
-        f, g = self.planes
+        four = self.left + self.right
+        law = means[:, four], covs[:, four][:, :, four]
         with one_blas_thread():
-            value, error, size = planar_expectation(
-                f, g, means[:, places], covs[:, places][:, :, places], tol=1e-8
-            )
+            value, error, size = planar_expectation(self.f, self.g, *law, tol=1e-8)
         by_samples = 3e-5 * size  # the typical error of samples: below it, sampling gains nothing
         return _sampled_where_unsettled(self.what, self, mean, cov, value, error, by_samples)
 
@@ -138,15 +131,18 @@ def _once(product: Product, mean: Array, cov: Array, cache: dict[bytes, Any]) ->
     return np.array([results[key] for key in keys]).reshape(-1, 2).T
 
 
-def _plane(r: Recorder, atoms: Sequence[Atom], place: Mapping[Expr, int]) -> tuple[PlanarFunction, list[int]]:
+def _plane(
+    r: Recorder, c: Component, side: int, places: Mapping[Variable, int]
+) -> tuple[PlanarFunction, list[int]]:
     """Return the product of atoms of one side, and the positions of its variables among all variables."""
-    columns = sorted(set(place.values()))
-    names: dict[Expr, Expr] = {form: Ref(f"@{columns.index(k)}") for form, k in place.items()}
-    bodies = tuple(replace_exprs(atom.expr, names) for atom in atoms)
+    positions = {form: place for (at, form), place in places.items() if at == side}
+    columns = sorted(positions.values())
+    names: dict[Expr, Expr] = {form: Ref(f"@{columns.index(k)}") for form, k in positions.items()}
+    bodies = tuple(replace_exprs(atom.expr, names) for atom in (c.left, c.right)[side])
     key = PlanarFunction, bodies
     if key not in r.facts:
         r.facts[key] = PlanarFunction(partial(_product, bodies), _known_lines(bodies))
-    return r.facts[key], columns
+    return r.facts[key], [*columns, -1, -1][:2]
 
 
 def _has_curved_kinks(atom: Atom) -> bool:
@@ -157,13 +153,10 @@ def _has_curved_kinks(atom: Atom) -> bool:
     ]
     # The kinks of a node of one variable lie on straight lines; only nodes of several can curve them.
     kinked = [n for n in nodes if not is_smooth_node(n) and not has_user_function(n)]
-    seen: set[Expr] = set()
+    parts: set[Expr] = set()
     for n in kinked:
-        parts = list(subtrees(n, seen))
-        if not all(map(_is_straight, parts)):
-            return True
-        seen.update(parts)
-    return False
+        parts.update(subtrees(n, parts))
+    return not all(map(_is_straight, parts))
 
 
 def _is_straight(node: Expr) -> bool:
@@ -260,9 +253,8 @@ def _sampled_where_unsettled(
     # No point may hold more than 1% of the sum of |values|.
     trusted = (sizes > 0) & (largest <= 0.01 * sizes)
     better = trusted & (spread < error[rough])
-    error[rough] = np.where(
-        better, spread, np.maximum(error[rough], np.where(trusted, 0.0, np.abs(sampled - value[rough])))
-    )
+    apart = np.where(trusted, 0.0, np.abs(sampled - value[rough]))
+    error[rough] = np.where(better, spread, np.maximum(error[rough], apart))
     value[rough] = np.where(better, sampled, value[rough])
     if np.any(~trusted & (error[rough] > np.abs(value).max())):
         raise LimitError(

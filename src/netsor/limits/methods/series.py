@@ -57,9 +57,8 @@ class HermiteSeries(Method):
             return None
         _, _, q1, q2, cov = laws
         cov = cov if parallel is None else cov.tape.rule(parallel, cov, q1, q2)
-        ranks, sides = (r.rank(a.expr), r.rank(b.expr)), []
-        for side, atom in enumerate(c.atoms):
-            sides.append(_lifted(c.pair, ranks, side, (yield series, atom)))
+        ranks, expansions = (r.rank(a.expr), r.rank(b.expr)), (yield [(series, a), (series, b)])
+        sides = [_on_side(c.pair, ranks, side, expansion) for side, expansion in enumerate(expansions)]
         shape = np.broadcast_shapes(cov.shape, q1.shape, q2.shape, *(x.shape for x in sides))
         notes = r.notes
 
@@ -218,36 +217,25 @@ def settled(atom: Atom, series: hermite.Series) -> hermite.Series:
     return series
 
 
-def _lifted(pair: Pair, ranks: tuple[int, int], side: int, expansion: Traced) -> Traced:
+def _on_side(pair: Pair, ranks: tuple[int, int], side: int, expansion: Traced) -> Traced:
     """Return the series of the left (0) or right (1) side of a pair, broadcast to the axes of its block."""
-    span, what, tape = (pair.rows, pair.cols)[side], (side, ranks, pair.tied), pair.tape
-
-    def lifted(series: hermite.Series, inputs: Span | None) -> hermite.Series:
-        every = slice(None) if inputs is None or series.tail.shape[1] == 1 else slice(*inputs)
-        return series[(slice(None), *_axes(pair, ranks, side, every))]
-
-    axes = _axes(pair, ranks, side, slice(None))
-    shape = list(np.broadcast_to(np.int8(0), expansion.shape)[(slice(None), *axes)].shape)
+    batch: list[Any] = [slice(None)] * 2
+    if not pair.same:
+        batch.insert(2 - side, None)
+    index, missing = [slice(None)] * ranks[side], [None] * ranks[1 - side]
+    if pair.tied:
+        missing = missing[ranks[side] :]
+    axes = (*batch, *index, *missing) if side == 0 and not pair.tied else (*batch, *missing, *index)
+    span, tape = (pair.rows, pair.cols)[side], pair.tape
     if tape is None or span is None:
-        kind = ("lifted series", *what, pair.same)
-        return expansion.tape.call(lambda s: lifted(s, None), (expansion,), shape, expansion.dtype, kind)
+        return expansion[axes]
+    shape = list(np.broadcast_to(np.int8(0), expansion.shape)[axes].shape)
     if shape[1 + side] > 1:
         shape[1 + side] = span[1] - span[0]
 
     def tile(spans: Mapping[Span, Span], series: hermite.Series) -> hermite.Series:
-        return lifted(series, spans[span])
+        inputs = slice(None) if series.tail.shape[1] == 1 else slice(*spans[span])
+        return series[:, inputs][axes]
 
-    kind = ("series", span, *what)
+    kind = ("series", span, side, ranks, pair.tied)
     return tape.leaf((*kind, expansion.step), tuple(shape), tape.dtype, (expansion,), tile, kind)
-
-
-def _axes(pair: Pair, ranks: tuple[int, int], side: int, inputs: slice) -> list[Any]:
-    """Return the index that moves (inputs, index...) to the axes of a block, after its repeats."""
-    index: list[Any] = [slice(None)] * ranks[side]
-    batch: list[Any] = [inputs]
-    if not pair.same:
-        batch.insert(1 - side, None)
-    if pair.tied:
-        return batch + [None] * (max(ranks) - ranks[side]) + index
-    others = [None] * ranks[1 - side]
-    return batch + (others + index if side else index + others)
