@@ -295,7 +295,7 @@ def test_values_have_their_types(program: Program) -> None:
     for name, type_ in program.types.items():
         if isinstance(type_, A):
             continue
-        shape = type_.index if isinstance(type_, C) else (*type_.index, widths[type_.width])
+        shape = (*type_.index, widths[type_.width]) if isinstance(type_, H) else type_.index
         assert values[name].index == type_.index
         assert np.shape(values[name].array) == shape
 
