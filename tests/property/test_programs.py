@@ -20,7 +20,7 @@ from netsor.lang.expr import Apply, subtrees
 from netsor.lang.functions import named
 from netsor.lang.lower import VARIANTS
 from netsor.lang.program import Input, LinComb, Moment, Nonlin, Normal, Program, Scalar, Term, used_by
-from netsor.lang.types import A, C, H
+from netsor.lang.types import A, H
 from netsor.simulation import draw, forward, simulate
 from netsor.simulation.simulate import SimulationRun
 from variants import variant_of
