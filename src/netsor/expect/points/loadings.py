@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from netsor.expect.points.normal import NormalPoints
 from netsor.expect.points.pivoted_cholesky import GrowingFactor, Pivoting
 from netsor.expect.points.principal_axes import PrincipalAxes, Trail
+from netsor.expect.points.sobol import NormalPoints
 
 Family = Hashable
 FixedChoices = dict[int, Pivoting]  # by step; with the same choices, runs are smooth in the covariances

@@ -17,8 +17,8 @@ import numpy as np
 from netsor.errors import LimitError
 from netsor.expect.points.landmark_loadings import LandmarkLoadings
 from netsor.expect.points.loadings import Loadings, Noise
-from netsor.expect.points.normal import BLOCK_DIMENSIONS
 from netsor.expect.points.principal_axes import LARGEST_ROTATION
+from netsor.expect.points.sobol import BLOCK_DIMENSIONS
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, subtrees

@@ -24,8 +24,8 @@ import numpy as np
 from netsor.errors import LimitError
 from netsor.expect.points.landmark_loadings import Landmarks
 from netsor.expect.points.loadings import FixedChoices, Loadings, Noise
-from netsor.expect.points.normal import NormalPoints
 from netsor.expect.points.principal_axes import PrincipalAxes
+from netsor.expect.points.sobol import NormalPoints
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Expr, Ref, refs
