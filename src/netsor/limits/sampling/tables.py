@@ -308,11 +308,13 @@ class Moments:
 
         def add(rows: slice) -> None:
             for link in form.links:
-                coefs, other_coefs = self.numbers.scales[id(link)]
-                value = self._second_moment(link.left.at((rows, None)), link.right)
-                value *= coefs[rows, None]
-                value *= other_coefs
-                block[:, rows, link.columns] += value
+                coefs, variance = self.numbers.coefs[link.terms]
+                other_coefs, _ = self.numbers.coefs[link.others]
+                others, new = slice(link.stop), np.arange(link.rows.start, link.rows.stop)[rows]
+                value = self._second_moment(link.terms.piece.at((new, None)), link.others.piece.at(others))
+                value *= (variance * coefs)[new, None]
+                value *= other_coefs[others]
+                block[:, rows, link.others.forms[others]] += value
 
         self._by_rows(block, add)
         _symmetrise(block, form.rows)
