@@ -165,10 +165,10 @@ class Repeats:
 
         def make(tape: Tape, most: int | None) -> Recorder:
             tape.opaque = True  # samples are joint over all inputs
-            samples.drawn, samples.last, samples.tables = {}, None, None
+            samples.drawn, samples.last, samples.block = {}, None, None
             recorder = self.make(tape, samples=samples)
             if self.tables is not None:
-                samples.tables = self.tables.recorded(recorder)
+                samples.block = self.tables.recorded(recorder)
             return recorder
 
         if self.question is None:

@@ -238,9 +238,9 @@ def spread(rows: slice, n: int) -> np.ndarray:
 
 
 def states_shape(group: CoreGroup, repeats: int, count: int) -> tuple[int, ...]:
-    """Return (repeats, blocks of points, chains, rows, points of a block), the shape of M."""
+    """Return (repeats, blocks of points, states, points of a block), the shape of M."""
     size = min(128, count)  # points of a block: few enough for the cache, enough to outweigh loop overhead
-    return repeats, -(-count // size), group.states // group.size, group.size, size
+    return repeats, -(-count // size), group.states, size
 
 
 def in_order(group: CoreGroup, core: Core) -> np.ndarray:
@@ -258,7 +258,7 @@ def recursive_sums(
 
     pool     sampled rows: (repeats, rows, points)
     weights  (repeats, new parts, parts so far `in_order`): C times the constants of the parts
-    states   M of the last row of each chain and every row, see `states_shape`; updated in place
+    states   M of the last row of each chain and every row, chain by chain; updated in place
     """
     recursion, first, last = group.recursion, core.rows.start, core.rows.stop
     assert recursion is not None
@@ -290,7 +290,7 @@ def _loop() -> Callable[..., None]:
 def _sum_recursively(sums, states, pool, weights, first, chains, rows):  # arrays, for Numba
     chain, begin, counts, fresh, place = chains  # counts and fresh rows of each chain
     before, factor, starts, sampled, column = rows
-    size, last = states.shape[4], first + sums.shape[1]
+    size, last = states.shape[3], first + sums.shape[1]
     most = np.max(starts[1:] - starts[:-1])
     N = np.zeros((most, size))  # N(y, row) for each new part of y, as row goes along a chain
     # Factors of all rows, which are 0 where chains begin, and all parts, in the order of the chains.
@@ -298,7 +298,7 @@ def _sum_recursively(sums, states, pool, weights, first, chains, rows):  # array
     # Each repeat, and each block of its points, goes through all rows by itself: it stays in the cache.
     for k in range(states.shape[0]):
         for block in range(states.shape[1]):
-            start = block * size
+            start, M = block * size, states[k, block]
             length = min(size, pool.shape[2] - start)
             # Gather the factors and parts of this block in the order of the chains, once for all rows.
             for x in range(last):
@@ -310,45 +310,36 @@ def _sum_recursively(sums, states, pool, weights, first, chains, rows):  # array
                     i, j = column[place[x]] + p, sampled[starts[x] + p]
                     for n in range(length):
                         b[i, n] = pool[k, j, start + n]
-            for x in range(first, last):
+            for y in range(first, last):
+                top, i, new = chain[y] * place.size, place[y], starts[y] - starts[first]
                 for c in range(len(begin)):
-                    r = fresh[c]
-                    if r > x:  # comes when it is the turn of r
-                        continue
-                    for turn in range(2):  # r with the rows so far of x's chain, x with all of chain c
-                        if turn == 0 and (r < 0 or r == x):
-                            continue
-                        y, d = (r, chain[x]) if turn == 0 else (x, c)
-                        i, new = place[y], starts[y] - starts[first]
-                        M, stop = states[k, block, chain[y]], begin[d] + counts[d]
-                        for at in range(begin[d], stop + (turn == 1 and r >= 0)):
-                            q, total = column[at], 0.0
-                            if before[y] >= 0 and at == stop:  # M(y', row), which is M(row, y')
-                                M[at] = states[k, block, c, begin[chain[y]] + counts[chain[y]] - 1]
-                            # With one new part per row, the usual case, one loop updates N and M.
-                            if most == 1:
-                                w, j = weights[k, new, q], column[i]
-                                for n in range(length):
-                                    value = a[at, n] * N[0, n] + w * b[q, n]
-                                    N[0, n] = value
-                                    value = a[i, n] * M[at, n] + b[j, n] * value
-                                    M[at, n] = value
-                                    total += value
-                            else:
-                                # Otherwise first N for each new part of y, then M from these.
-                                for o in range(starts[y + 1] - starts[y]):
-                                    for p in range(column[at + 1] - q):
-                                        w, j = weights[k, new + o, q + p], q + p
-                                        for n in range(length):
-                                            N[o, n] = (N[o, n] if p else a[at, n] * N[o, n]) + w * b[j, n]
-                                    j = column[i] + o
+                    r, old = fresh[c], begin[c] + counts[c]
+                    stop = old + (0 <= r <= y)  # a later row r comes when it is its turn
+                    for at in range(begin[c], stop):
+                        m, q, total = top + at, column[at], 0.0
+                        if before[y] >= 0 and at == old:  # M(y', r), which is M(r, y')
+                            M[m] = M[c * place.size + i - 1]
+                        # With one new part per row, the usual case, one loop updates N and M.
+                        if most == 1:
+                            w, j = weights[k, new, q], column[i]
+                            for n in range(length):
+                                value = a[at, n] * N[0, n] + w * b[q, n]
+                                N[0, n] = value
+                                value = a[i, n] * M[m, n] + b[j, n] * value
+                                M[m, n] = value
+                                total += value
+                        else:
+                            # Otherwise first N for each new part of y, then M from these.
+                            for o in range(starts[y + 1] - starts[y]):
+                                for p in range(column[at + 1] - q):
+                                    w, j = weights[k, new + o, q + p], q + p
                                     for n in range(length):
-                                        M[at, n] = (M[at, n] if o else a[i, n] * M[at, n]) + b[j, n] * N[o, n]
+                                        N[o, n] = (N[o, n] if p else a[at, n] * N[o, n]) + w * b[j, n]
+                                j = column[i] + o
                                 for n in range(length):
-                                    total += M[at, n]
-                            sums[k, y - first, at] += total
-                    if c != chain[x] and (r >= 0 or counts[c]):  # M(last of c, x) is M(x, last of c)
-                        top = begin[c] + counts[c] - (r < 0)
-                        states[k, block, c, begin[chain[x]] + counts[chain[x]]] = states[
-                            k, block, chain[x], top
-                        ]
+                                    M[m, n] = (M[m, n] if o else a[i, n] * M[m, n]) + b[j, n] * N[o, n]
+                            for n in range(length):
+                                total += M[m, n]
+                        sums[k, y - first, at] += total
+                    if c != chain[y] and r <= y and stop > begin[c]:  # M(last of c, y) is M(y, last of c)
+                        M[c * place.size + i] = M[top + stop - 1]

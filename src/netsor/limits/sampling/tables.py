@@ -7,13 +7,12 @@ by points. Threads share all of it, and no number depends on how many there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -33,7 +32,7 @@ from netsor.limits.rules.pairs import Pair, PerPair
 from netsor.limits.rules.recorder import Recorder
 from netsor.limits.rules.setting import Setting
 from netsor.limits.sampling.chunks import FLOAT, Needs, PointChunk, Workspace, recursion_weights
-from netsor.limits.sampling.drawing import Drawing, drawing_leaf
+from netsor.limits.sampling.drawing import Drawing, block_of_pair, drawing_leaf
 from netsor.limits.sampling.schedule import Schedule, schedule_of
 from netsor.limits.sampling.variables import (
     AtomKind,
@@ -46,8 +45,6 @@ from netsor.limits.sampling.variables import (
     numbers_of,
 )
 from netsor.limits.sampling.vectors import NeededVector, Piece
-from netsor.limits.tape.tape import Span
-from netsor.limits.tape.traced import Traced
 from netsor.threads import in_parts, one_blas_thread
 
 ENTRIES = 2**18  # entries of a table that a thread computes at a time: they stay in the cache
@@ -93,8 +90,8 @@ class Tables:
         """Return the bytes of workspace."""
         return self.needs.fixed + repeats * self.needs.whole(points, self.workspace(points).table)
 
-    def recorded(self, r: Recorder) -> RecordedTables:
-        """Record the step that computes the tables, and return a reader of its blocks."""
+    def recorded(self, r: Recorder) -> Callable[[Expr, Expr, Pair], PerPair]:
+        """Record the step that computes the tables; return a function that records E[e f] of a pair."""
         for step in self.schedule.steps:
             for atom in step.atoms:
                 for kind in atom.kinds:
@@ -114,7 +111,19 @@ class Tables:
         arrays = (drawing_leaf(r), numbers_of(r, self.schedule.families, self.schedule.groups))
         step = r.tape.call(partial(run, None), arrays, (), np.float64, bound=run)
         r.tape.costs[step.step] = r.samples.repeats * r.samples.points * self.schedule.work
-        return RecordedTables(r, self.schedule, step)
+        vectors = self.schedule.vectors
+
+        def block(e: Expr, f: Expr, pair: Pair) -> PerPair:
+            left, right = vectors[e], vectors[f]
+
+            def moments(rows: slice, cols: slice, moments: Moments) -> np.ndarray:
+                return moments.block(left, right, pair.same, rows, cols)
+
+            sizes = left.inputs, right.inputs
+            array = block_of_pair(pair, ("moments", e, f), moments, (step,), r.samples.repeats, sizes)
+            return PerPair(array, pair, 0, 0)
+
+        return block
 
     def _pilot(self, r: Recorder, drawing: Drawing, numbers: Numbers) -> PrincipalAxes:
         """Return the principal axes of the sampled variables, from a small run.
@@ -128,35 +137,6 @@ class Tables:
         trails = Moments(r, self.schedule, numbers, pilot, None, workspace).trails
         assert trails is not None
         return PrincipalAxes.of(trails)
-
-
-@dataclass(frozen=True)
-class RecordedTables:
-    """Blocks of second moments, read from the step that computes all of them."""
-
-    r: Recorder
-    schedule: Schedule
-    step: Traced
-
-    def block(self, e: Expr, f: Expr, pair: Pair) -> PerPair | None:
-        """Return E[e f]; None if the schedule does not have this moment. For shapes see `Moments.block`."""
-        left, right = (self.schedule.vectors.get(x) for x in (e, f))
-        # A moment exists only for vectors that share a matrix, directly or through others.
-        if left is None or right is None or left.cluster != right.cluster:
-            return None
-        sizes, repeats = (left.inputs, right.inputs), self.r.samples.repeats
-        same, rows, cols, tape = pair.same, pair.rows, pair.cols, pair.tape
-        if tape is None or rows is None or cols is None:
-            shape = (repeats, max(sizes)) if same else (repeats, *sizes)
-            block = partial(Moments.block, left=left, right=right, same=same)
-            return PerPair(self.r.tape.call(block, (self.step,), shape, np.float64), pair, 0, 0)
-        counts = (1 if n == 1 else span[1] - span[0] for n, span in zip(sizes, (rows, cols), strict=True))
-
-        def tile(spans: Mapping[Span, Span], moments: Any) -> np.ndarray:
-            return moments.block(left, right, False, spans[rows], spans[cols])
-
-        key, shape = ("moments", e, f, pair), (repeats, *counts)
-        return PerPair(tape.leaf(key, shape, np.float64, (self.step,), tile), pair, 0, 0)
 
 
 @contextmanager
@@ -467,25 +447,15 @@ class Moments:
     # The second moments
 
     def block(
-        self,
-        left: NeededVector,
-        right: NeededVector,
-        same: bool,
-        rows: Span | None = None,
-        cols: Span | None = None,
+        self, left: NeededVector, right: NeededVector, same: bool, rows: slice, cols: slice
     ) -> np.ndarray:
         """Return E[e f]: (repeats, inputs) if `same`, else (repeats, left inputs, right inputs)."""
-
-        def index(vector: NeededVector, span: Span | None) -> slice:
-            return slice(None) if span is None or vector.inputs == 1 else slice(*span)
-
-        of_left = index(left, rows) if same else (index(left, rows), None)
-        of_right = index(right, cols)
-        inputs = np.empty(left.inputs)[of_left].shape, np.empty(right.inputs)[of_right].shape
+        of_left = rows if same else (rows, None)
+        inputs = np.empty(left.inputs)[of_left].shape, np.empty(right.inputs)[cols].shape
         total = np.zeros((len(self.cores[0]), *np.broadcast_shapes(*inputs)))
         for odd, piece in left.pieces.items():
             if odd in right.pieces:
-                total += self._second_moment(piece.at(of_left), right.pieces[odd].at(of_right))
+                total += self._second_moment(piece.at(of_left), right.pieces[odd].at(cols))
         return total
 
 
