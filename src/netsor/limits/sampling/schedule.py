@@ -68,8 +68,6 @@ class Schedule:
     def bytes(self) -> int:
         """Bytes of the row numbers and of the arrays of `Numbers`."""
         arrays = [x for g in self.groups for x in (g.sampled, g.starts, *g.atoms.values())]
-        for terms in (terms for family in self.families for terms in family.terms.values()):
-            arrays += [terms.forms, terms.piece.core, *terms.piece.factors.values()]
         numbers = sum(2 * family.size**2 for family in self.families)
         return sum(x.nbytes for x in arrays) + 8 * numbers
 

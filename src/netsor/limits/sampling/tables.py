@@ -7,7 +7,7 @@ by points. Threads share all of it, and no number depends on how many there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -134,7 +134,7 @@ class Tables:
         points, repeat = min(drawing.count, 2**9), 2**31  # no repeat of a call has this number
         pilot = Drawing(drawing.seed, points, range(repeat, repeat + 1), drawing.shared, is_pilot=True)
         workspace = Workspace.of_pilot(points, self.needs)
-        trails = Moments(r, self.schedule, numbers, pilot, None, workspace).trails
+        trails = Moments(r, self.schedule, numbers, pilot, None, workspace).loadings[0].trails
         assert trails is not None
         return PrincipalAxes.of(trails)
 
@@ -160,7 +160,7 @@ class Moments:
     covariances   by family that is not drawn, of its variables: (repeats, variables, variables)
     products      by family, E of products of two exact atoms: (repeats, atoms, atoms)
     cores         by group, the second moments of its cores: (repeats, cores, cores)
-    trails        by family, how its variables were drawn; a pilot run only
+    loadings      by repeat, of the sampled variables
     """
 
     def __init__(
@@ -190,55 +190,40 @@ class Moments:
         self.cores = square_tables("cores", [g.size for g in schedule.groups])
         self.series: dict[Kind, hermite.Series] = {}
         with _threads(workspace.threads) as self.threads:
-            loadings = self._fill(workspace, axes)
-        for points, used in zip(drawing.points, loadings, strict=True):
-            points.used = used.used
-        self.trails = loadings[0].trails
-        for kept in loadings:
-            if isinstance(kept, LandmarkLoadings):
-                drawing.shared.dropped = np.maximum(drawing.shared.dropped, kept.dropped)
+            self.loadings = self._loadings(axes)
+            chunks = self._chunks(workspace)
+            for steps in schedule.stages:
+                self._advance(steps, chunks)
+                drawing.advance(work=sum(map(schedule.work_of, steps)))
+        for points, loadings in zip(drawing.points, self.loadings, strict=True):
+            points.used = loadings.used
+            if isinstance(loadings, LandmarkLoadings):
+                drawing.shared.dropped = np.maximum(drawing.shared.dropped, loadings.dropped)
         # The tables of second moments stay, because blocks are read from them; everything else can go.
         self.covariances, self.series = [], {}
 
-    def _fill(
-        self, workspace: Workspace, axes: PrincipalAxes | None
-    ) -> list[Loadings] | list[LandmarkLoadings]:
-        """Go through the stages of the schedule; return the loadings of the sampled variables."""
-        schedule, drawing = self.schedule, self.drawing
-        loadings = self._loadings(axes)
-        # Equal ranges of repeats for the threads; with one repeat, its chunks of points are the jobs.
-        repeats, size = len(drawing.points), workspace.points
-        bounds = np.linspace(0, repeats, min(workspace.threads, repeats) + 1, dtype=int)
-        spans = [slice(k, min(k + size, drawing.count)) for k in range(0, drawing.count, size)]
-        values = (schedule, self.numbers, self.products, drawing, loadings)
-        chunks = [
-            PointChunk(*values, slice(a, b), points, workspace.table)
-            for a, b in pairwise(bounds)
-            for points in spans
-        ]
-        for steps in schedule.stages:
-            self._advance(steps, loadings, chunks)
-            drawing.advance(work=sum(map(schedule.work_of, steps)))
-        return loadings
-
-    def _loadings(self, axes: PrincipalAxes | None) -> list[Loadings] | list[LandmarkLoadings]:
-        shared, families = self.drawing.shared, self.schedule.families
+    def _loadings(self, axes: PrincipalAxes | None) -> Sequence[Loadings | LandmarkLoadings]:
+        shared, points = self.drawing.shared, self.drawing.points
         if shared.landmarks is not None:
-            return [LandmarkLoadings(shared.landmarks, self.numbers.features) for _ in self.drawing.points]
-        sizes = dict(enumerate(f.size for f in families))
+            return [LandmarkLoadings(shared.landmarks, self.numbers.features) for _ in points]
+        sizes = {k: family.size for k, family in enumerate(self.schedule.families)}
         # Several repeats run on threads of their own; a single one divides its linear algebra instead.
-        threads = self.threads if len(self.drawing.points) == 1 else None
+        threads = self.threads if len(points) == 1 else None
+        return [Loadings(axes, 0, axes is None, shared.fixed_choices(p), sizes, threads) for p in points]
+
+    def _chunks(self, workspace: Workspace) -> list[PointChunk]:
+        """Return equal ranges of repeats for the threads; with one repeat, chunks of its points."""
+        repeats, count, size = len(self.drawing.points), self.drawing.count, workspace.points
+        bounds = np.linspace(0, repeats, min(workspace.threads, repeats) + 1, dtype=int)
+        dimensions = [loadings.dimensions for loadings in self.loadings]
+        values = (self.schedule, self.numbers, self.products, self.drawing, dimensions, workspace.table)
         return [
-            Loadings(axes, 0, axes is None, shared.fixed_choices(points), sizes, threads)
-            for points in self.drawing.points
+            PointChunk(*values, slice(a, b), slice(k, min(k + size, count)))
+            for a, b in pairwise(bounds)
+            for k in range(0, count, size)
         ]
 
-    def _advance(
-        self,
-        steps: list[VectorStep],
-        loadings: list[Loadings] | list[LandmarkLoadings],
-        chunks: list[PointChunk],
-    ) -> None:
+    def _advance(self, steps: list[VectorStep], chunks: list[PointChunk]) -> None:
         """Carry out the steps of one depth.
 
         Sums are added in the order of the points, so that they do not depend on the order of the threads.
@@ -252,23 +237,23 @@ class Moments:
         cores = [step.core for step in steps if step.core is not None]
         if not cores:  # without a core there are no forms to draw
             return
-        rows: list[dict[Expr, np.ndarray]] = [{} for _ in loadings]
+        repeats = len(self.loadings)
+        rows: list[dict[Expr, np.ndarray]] = [{} for _ in self.loadings]
 
-        def extend(repeats: slice) -> None:
-            for k in range(len(loadings))[repeats]:
+        def extend(part: slice) -> None:
+            for k in range(repeats)[part]:
                 for form in (form for step in steps for form in step.forms if form.expr in drawn):
-                    old, new = slice(form.rows.start), form.rows
-                    cov = drawn[form.expr][k]
-                    rows[k][form.expr] = loadings[k].extend(form.family, cov[:, old], cov[:, new])
+                    old, new = np.split(drawn[form.expr][k], [form.rows.start], axis=1)
+                    rows[k][form.expr] = self.loadings[k].extend(form.family, old, new)
 
-        in_parts(self.threads, len(loadings), 1, extend)
+        in_parts(self.threads, repeats, 1, extend)
         groups, constants = self.schedule.groups, self.numbers.constants
         weights = [
             recursion_weights(core, groups[core.group], self.products, constants[core.group], self.threads)
             for core in cores
         ]
         jobs = [(c, self.threads.submit(c.sums, steps, rows, weights)) for c in chunks]
-        totals = [np.zeros((len(loadings), core.inputs, core.rows.stop)) for core in cores]
+        totals = [np.zeros((repeats, core.inputs, core.rows.stop)) for core in cores]
         while jobs:
             chunk, job = jobs.pop(0)  # drop the job, so that its sums are freed
             for total, sums in zip(totals, job.result(), strict=True):
@@ -290,7 +275,7 @@ class Moments:
             for link in form.links:
                 coefs, variance = self.numbers.coefs[link.terms]
                 other_coefs, _ = self.numbers.coefs[link.others]
-                others, new = slice(link.stop), np.arange(link.rows.start, link.rows.stop)[rows]
+                others, new = slice(link.stop), np.r_[link.rows][rows]
                 value = self._second_moment(link.terms.piece.at((new, None)), link.others.piece.at(others))
                 value *= (variance * coefs)[new, None]
                 value *= other_coefs[others]
