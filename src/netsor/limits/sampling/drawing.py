@@ -15,7 +15,6 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from math import prod
-from operator import mul
 from threading import Lock
 from typing import Any
 
@@ -28,9 +27,10 @@ from netsor.expect.points.principal_axes import PrincipalAxes
 from netsor.expect.points.sobol import NormalPoints
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
-from netsor.lang.expr import Expr, Ref, refs
+from netsor.lang.expr import Apply, Expr, Ref, refs
+from netsor.lang.functions import mul
 from netsor.lang.show import shown_short
-from netsor.limits.rules.atoms import HOLE, Atom, replace_exprs
+from netsor.limits.rules.atoms import Atom, replace_exprs
 from netsor.limits.rules.lincomb import cov, mean
 from netsor.limits.rules.moment import values_of
 from netsor.limits.rules.pairs import Pair, PerInput, PerPair, padded
@@ -324,42 +324,36 @@ def covariances(r: Recorder, e: Expr, f: Expr) -> Asking:
 def values(r: Recorder, atoms: Atoms) -> Asking:
     """Return the product of atoms at the points: (repeats, inputs, index..., points)."""
     plan: Samples = r.samples
-    bodies, arrays, blocks = [], {}, {}
-    for atom in atoms:
-        names: dict[Expr, Ref] = {form: Ref(f"@{len(arrays) + k}") for k, form in enumerate(atom.forms)}
-        for form, ref in names.items():
-            arrays[ref.name] = yield samples, form
-            blocks[ref.name] = (r.rank(form), True)
-        bodies.append(replace_exprs(atom.body, {HOLE: names[atom.forms[0]]} if atom.unary else {**names}))
-        constants = yield from values_of(
-            r, [n for n in refs(bodies[-1]) if n not in arrays and n not in blocks]
-        )
-        for name, block in constants.items():
-            arrays[name], blocks[name] = block.array, (block.rank, False)
-    rank = max(r.rank(atom.expr) for atom in atoms)
-    index = np.broadcast_shapes(*(r.index(atom.expr) for atom in atoms))
-    inputs = max(r.inputs_of(atom.expr) for atom in atoms)
-    shape = (plan.repeats, inputs, *index, plan.points)
+    exprs = [atom.expr for atom in atoms]
+    forms = [*dict.fromkeys(form for atom in atoms for form in atom.forms)]
+    drawn = [f"@{k}" for k in range(len(forms))]
+    whole = reduce(lambda x, y: Apply(mul, (x, y)), exprs)
+    body = replace_exprs(whole, dict(zip(forms, map(Ref, drawn), strict=True)))
+    values_of_forms = yield [(samples, form) for form in forms]
+    constants = yield from values_of(r, [n for n in refs(body) if n not in drawn])
+    arrays = [*values_of_forms, *(block.array for block in constants.values())]
+    ranks = [*map(r.rank, forms), *(block.rank for block in constants.values())]
+    rank = max(map(r.rank, exprs))
+    index = np.broadcast_shapes(*map(r.index, exprs))
+    shape = (plan.repeats, max(map(r.inputs_of, exprs)), *index, plan.points)
 
     def product(given: Iterable[np.ndarray]) -> np.ndarray:
-        named = {n: Block(a, *blocks[n]) for n, a in zip(arrays, given, strict=True)}
+        named = zip([*drawn, *constants], given, ranks, strict=True)
+        blocks = {name: Block(array, n, name in drawn) for name, array, n in named}
         with np.errstate(all="ignore"):
-            factors = [evaluate(body, named).lift(rank, True) for body in bodies]
-            value = reduce(mul, factors)
-            return np.broadcast_to(value, (value.shape[0], *shape[1:]))
+            value = evaluate(body, blocks).lift(rank, True)
+        return np.broadcast_to(value, (value.shape[0], *shape[1:]))
 
     def run(drawing: Drawing, *given: np.ndarray) -> np.ndarray:
-        is_sampled = [blocks[name][1] for name in arrays]
-
         def further() -> np.ndarray:
-            return product(reaching(a) if moved else a for a, moved in zip(given, is_sampled, strict=True))
+            return product([*map(reaching, given[: len(forms)]), *given[len(forms) :]])
 
-        value, exprs = product(given), [atom.expr for atom in atoms]
+        value = product(given)
         assert drawing.heavy is not None
         drawing.heavy.add((atoms, 0), exprs, value, further, atoms in plan.squared)
         return value
 
-    step = r.tape.call(run, (drawing_leaf(r), *arrays.values()), shape, np.float64)
+    step = r.tape.call(run, (drawing_leaf(r), *arrays), shape, np.float64)
     return PerInput(step, rank)
 
 
