@@ -124,7 +124,7 @@ class LandmarkLoadings:
     def _cross_rows(self, family: int, left: np.ndarray) -> np.ndarray:
         """Return M of the other inputs before the rotation, (others, rank), within their variances."""
         m, factor = self.landmarks.count, self.joint.factors[family]
-        rows = left[:, :, :m].reshape(len(left), -1)[:, factor.pivots]
+        rows = left[:, :, :m].reshape(len(left), left.shape[1] * m)[:, factor.pivots]
         forward_substitute(factor.lower, rows)
         longest = np.sqrt(np.maximum(np.diagonal(left[:, -1, m:]), 0.0))
         length = np.linalg.norm(rows, axis=1)

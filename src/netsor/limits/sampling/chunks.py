@@ -24,7 +24,7 @@ from netsor.lang.expr import Apply, Const, Expr, subtrees
 from netsor.limits.sampling.drawing import Drawing, reaching
 from netsor.limits.sampling.recursions import Core, CoreGroup, in_order, recursive_sums, states_shape
 from netsor.limits.sampling.schedule import Schedule
-from netsor.limits.sampling.variables import Form, Numbers, SampledRow, VectorStep, as_slice
+from netsor.limits.sampling.variables import Numbers, SampledRow, VectorStep, as_slice
 from netsor.threads import cores, in_parts
 
 FLOAT = 8  # bytes of a number
@@ -76,10 +76,12 @@ class Needs:
         tables = moments + covariances + 2 * sum(n**2 for n in drawn) + series + 12 * inputs * largest
         tables += 2 * weights
         rotating = 2 * sum(rotations) + 8 * max(rotations, default=0)
+        numbers = 2 * sum(f.size**2 for f in families)
+        arrays = [x for g in groups for x in (g.sampled, g.starts, *g.atoms.values())]
         # Objects of Python: the program, expressions, and points while they are made.
         objects = 2**20 + 2**16 * len(schedule.steps)
         return cls(
-            fixed=objects + schedule.bytes + FLOAT * rotating + 2 * result,
+            fixed=objects + sum(x.nbytes for x in arrays) + FLOAT * (numbers + rotating) + 2 * result,
             repeat=FLOAT * tables,
             assembly=FLOAT * (moments + covariances) + 6 * result,
             point=FLOAT * values + 4 * -(-sum(drawn) // BLOCK_DIMENSIONS),
@@ -190,7 +192,12 @@ class PointChunk:
         with np.errstate(all="ignore"):
             # Draw family by family: the noise of a family is one array that grows.
             for form in sorted(forms, key=lambda form: form.family):
-                self._draw(form, [loadings[form.expr] for loadings in rows[self.repeats]])
+                samples = self.noise.variables(form.family, [k[form.expr] for k in rows[self.repeats]])
+                mean = self.numbers.means[form.family][form.rows, None]
+                if mean.any():
+                    samples += mean
+                self.values[form.expr] = Block(samples, 0, True)
+                self.forms.add(form.expr)
             for step in steps:
                 for row in step.rows:
                     assert step.core is not None
@@ -199,14 +206,6 @@ class PointChunk:
                     self.values.pop(expr, None)
             cores = (step.core for step in steps if step.core)
             return [self._core_sums(core, w) for core, w in zip(cores, weights, strict=True)]
-
-    def _draw(self, form: Form, rows: list[np.ndarray]) -> None:
-        samples = self.noise.variables(form.family, rows)
-        mean = self.numbers.means[form.family][form.rows, None]
-        if mean.any():
-            samples += mean
-        self.values[form.expr] = Block(samples, 0, True)
-        self.forms.add(form.expr)
 
     def _fill(self, number: int, row: SampledRow) -> None:
         """Compute a row of sampled values in a pool, and note its heavy points."""

@@ -68,16 +68,6 @@ class Averages:
         return factor * np.sqrt(self.squares / (self.count * (self.count - 1)))
 
 
-def unseen_error(weight: float) -> float:
-    """Return an error, relative to the scale, for what no point has seen; `weight` is of the heaviest point.
-
-    For exp(s x), step(x - s) and their products the kernel is off by between half and all of the heaviest
-    point, whatever s: hence 0.7. Large weights vary much between seeds, and the smallest of them understate
-    the error several times, so the factor grows with the weight.
-    """
-    return weight * (0.7 + 10.0 * weight)
-
-
 # Repeats
 
 
@@ -310,8 +300,11 @@ class SampledKernel:
         """Return the scale of the entries, the bound of all errors, and the weight of the heaviest point."""
         weight, scale, error = shared.heavy.weight(), Scale.of(average.mean, self.symmetric), average.error
         # A point that dominates makes the spread of the repeats too small, so take the larger error.
+        # For exp(s x), step(x - s) and products of these, the kernel is off by half to all of the heaviest
+        # point, whatever s: hence 0.7. Large weights vary much between seeds, and the smallest of them
+        # understate the error several times, so the factor grows with the weight.
         if weight:
-            error = np.maximum(error, unseen_error(weight) * scale.products())
+            error = np.maximum(error, weight * (0.7 + 10.0 * weight) * scale.products())
         error = error + exact
         if shared.landmarks is not None:
             # By Price's theorem, E[f g] changes with the covariance by the product of the slopes of f and g.

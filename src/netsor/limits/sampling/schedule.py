@@ -64,13 +64,6 @@ class Schedule:
             total += new * (2 * step.core.rows.stop if group.recursion else step.core.parts.stop)
         return total
 
-    @property
-    def bytes(self) -> int:
-        """Bytes of the row numbers and of the arrays of `Numbers`."""
-        arrays = [x for g in self.groups for x in (g.sampled, g.starts, *g.atoms.values())]
-        numbers = sum(2 * family.size**2 for family in self.families)
-        return sum(x.nbytes for x in arrays) + 8 * numbers
-
 
 # From vectors to a schedule
 

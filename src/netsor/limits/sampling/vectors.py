@@ -265,7 +265,10 @@ def _scaled(coef: Expr, term: LinearTerm) -> Expr:
 
 def _needed_vectors(r: Setting) -> Iterable[NeededVector]:
     """Return the operands of matrices and of outputs, in the order of the program."""
-    program, needed = r.program, _needed(r)
+    program, needed = r.program, set[str]()  # the variables that outputs depend on
+    for s in reversed(program.statements):
+        if isinstance(s, Output) or s.name in needed:
+            needed.update(used_by(s))
     uses: list[tuple[int, Expr, str | None, str]] = []
     places = {s.name: k for k, s in enumerate(program.statements) if not isinstance(s, Output)}
     for s in program.statements:
@@ -282,15 +285,6 @@ def _needed_vectors(r: Setting) -> Iterable[NeededVector]:
             vectors[expr] = NeededVector(expr, r.inputs_of(Ref(name) if name else expr))
         vectors[expr].uses.add(use)
     return vectors.values()
-
-
-def _needed(r: Setting) -> set[str]:
-    """Return the names of the variables that outputs depend on."""
-    needed: set[str] = set()
-    for s in reversed(r.program.statements):
-        if isinstance(s, Output) or s.name in needed:
-            needed.update(used_by(s))
-    return needed
 
 
 def _peeled(r: Setting, e: Expr) -> Iterator[Expr]:
