@@ -40,34 +40,27 @@ Kind = tuple[int, Expr, bool]  # the family and function of an atom, and whether
 class MatrixTerms:
     """Products c W h in the forms of a family, each form once: a row for each form and input.
 
-    pieces   of the vectors h, odd in the same families
-    columns  the rows of the forms
-    coefs    the coefficients c, with their numbers of inputs
+    products  the pieces of the vectors h, odd in the same families; the rows of the forms; the coefficients c
     """
 
     matrix: str
-    pieces: list[Piece] = field(default_factory=list)
-    columns: list[np.ndarray] = field(default_factory=list)
-    coefs: list[tuple[Expr, int]] = field(default_factory=list)
+    products: list[tuple[Piece, slice, Expr]] = field(default_factory=list)
     size: int = 0
 
     def add(self, piece: Piece, form: slice, coef: Expr) -> slice:
         """Add a product, and return its rows."""
-        first, n = self.size, _count(form)
-        self.pieces.append(piece.spread(n))
-        self.columns.append(np.r_[form])
-        self.coefs.append((coef, n))
-        self.size += n
-        return slice(first, self.size)
+        self.products.append((piece.spread(_count(form)), form, coef))
+        self.size += _count(form)
+        return slice(self.size - _count(form), self.size)
 
     @cached_property
     def piece(self) -> Piece:
         """The pieces of all products, one after the other."""
-        return Piece.joined(self.pieces)
+        return Piece.joined([piece for piece, _, _ in self.products])
 
     @cached_property
     def forms(self) -> np.ndarray:
-        return np.concatenate(self.columns)
+        return np.concatenate([np.r_[form] for _, form, _ in self.products])
 
 
 @dataclass
@@ -311,7 +304,7 @@ def numbers_of(r: Recorder, families: list[Family], groups: list[CoreGroup]) -> 
     """Record the step that computes the numbers of a schedule."""
     terms = [terms for family in families for terms in family.terms.values()]
     means = [[[r.ask(mean, f.expr).array, _count(f.rows)] for f in family.forms] for family in families]
-    coefs = [[[_number(r, c), n] for c, n in t.coefs] for t in terms]
+    coefs = [[[_number(r, c), _count(form)] for _, form, c in t.products] for t in terms]
     variances = [r.variance(t.matrix) for t in terms]
     constants = [
         [[[_number(r, c) for c in part] for part in core.constants] for core in group.cores]

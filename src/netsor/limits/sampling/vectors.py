@@ -100,13 +100,8 @@ class Vectors:
                 self.needed[vector.expr] = vector
         self.needed = dict(sorted(self.needed.items(), key=lambda item: item[1].depth))
         # The exact families with variables that are not centred, or with atoms that are neither odd nor even.
-        self._asymmetric = {
-            family
-            for family, atom in {
-                item for v in self.needed.values() for part in v.parts for item in part.exact
-            }
-            if not (self.forms.is_centred(atom.forms[0]) and about(atom.body, HOLE.name).parity)
-        }
+        exact = {item for vector in self.needed.values() for part in vector.parts for item in part.exact}
+        self._asymmetric = {family for family, atom in exact if not self._parity(atom)}
 
     def odd_families(self, part: Part) -> frozenset[str]:
         """Return the families in which a part is odd.
@@ -115,11 +110,12 @@ class Vectors:
         its expectation is 0. Parts that are odd in different families therefore have no second moment: for
         example, the terms of a tangent that belong to different matrices.
         """
-        return frozenset(
-            family
-            for family, atom in part.exact
-            if family not in self._asymmetric and about(atom.body, HOLE.name).parity == -1
-        )
+        odd = {family for family, atom in part.exact if self._parity(atom) == -1}
+        return frozenset(odd - self._asymmetric)
+
+    def _parity(self, atom: Atom) -> int:
+        """Return 1 for an even and -1 for an odd function of a centred variable, else 0."""
+        return about(atom.body, HOLE.name).parity if self.forms.is_centred(atom.forms[0]) else 0
 
     def _parts(self, e: Expr) -> list[Part] | None:
         """Return the vector as a sum of parts, or None if it does not fit."""
