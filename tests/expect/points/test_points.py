@@ -8,9 +8,8 @@ from scipy.special import ndtr, ndtri
 
 from netsor.errors import DataError
 from netsor.expect.points.loadings import Loadings, Noise
-from netsor.expect.points.normal import NormalPoints, normal_points
 from netsor.expect.points.pivoted_cholesky import GrowingFactor
-from netsor.expect.points.sobol import uniform_points
+from netsor.expect.points.sobol import NormalPoints, normal_points, uniform_points
 
 RNG = np.random.default_rng(20240)
 

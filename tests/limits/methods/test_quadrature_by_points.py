@@ -10,7 +10,7 @@ from scipy.stats import multivariate_normal, norm
 
 import netsor as ns
 from netsor.expect.hermite.two_variables import PlanarFunction, planar_expectation
-from netsor.expect.points.normal import normal_points
+from netsor.expect.points.sobol import normal_points
 from netsor.expect.quadrature.kink_lines import MOST_LINES, find_lines
 from netsor.limits.methods.quadrature import _sampled_where_unsettled
 

@@ -2,8 +2,7 @@
 
 | file                   | what it holds                                                                 |
 | ---------------------- | ----------------------------------------------------------------------------- |
-| `sobol.py`             | scrambled Sobol points in the unit cube; any dimensions of any points         |
-| `normal.py`            | standard normal points, made from Sobol points in blocks of dimensions        |
+| `sobol.py`             | scrambled Sobol points, uniform and normal; any dimensions of any points      |
 | `pivoted_cholesky.py`  | the factor of a covariance matrix that grows by rows                          |
 | `principal_axes.py`    | which directions of the noise use the first, most even dimensions             |
 | `loadings.py`          | variables as linear combinations of the coordinates of points                 |

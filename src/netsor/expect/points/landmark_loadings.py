@@ -37,28 +37,24 @@ class Landmarks:
 class _FamilyState:
     """The variables of a family so far. Lists of arrays have one array per step, with a row per other input.
 
-    columns     which variables of the family belong to landmarks
-    landmark_places    positions of the landmarks' dimensions among those of the family
+    landmark_places  positions of the landmarks' dimensions among those of the family
+    own_places  (others,): positions of the dimensions of the inputs' own noise
     cross_rows  (others, rank at that step): M before the rotation of the landmarks' noise
     crosses     (others, dimensions at that step): M
     own_rows    (others, step + 1): N
-    own_places  (others,): positions of the dimensions of the inputs' own noise
-    starts      the first variable of the step
     deviations  (others,): standard deviations of the variables
     """
 
-    columns: list[int] = field(default_factory=list)
     landmark_places: list[int] = field(default_factory=list)
+    own_places: list[np.ndarray] = field(default_factory=list)
     cross_rows: list[np.ndarray] = field(default_factory=list)
     crosses: list[np.ndarray] = field(default_factory=list)
     own_rows: list[np.ndarray] = field(default_factory=list)
-    own_places: list[np.ndarray] = field(default_factory=list)
-    starts: list[int] = field(default_factory=list)
     deviations: list[np.ndarray] = field(default_factory=list)
 
 
 class LandmarkLoadings:
-    """The rows of [S M N] of one repeat.
+    """The rows of [S M N] of one repeat; each step of a family has one variable of every input.
 
     features   by family, S of its variables: (variables, width)
     dropped    (inputs, inputs): the sum over steps of the largest |R_ij| of a step, in units of the standard
@@ -72,44 +68,41 @@ class LandmarkLoadings:
         self.joint = Loadings()
         self.states: dict[int, _FamilyState] = {}
         self.dimensions: Dimensions = {}
-        self.used = 0
         inputs = landmarks.count + len(landmarks.numbers)
         self.dropped = np.zeros((inputs, inputs))
 
+    @property
+    def used(self) -> int:
+        return self.joint.used
+
     def extend(self, family: int, cov_with_old: np.ndarray, cov_new: np.ndarray) -> np.ndarray:
         """Return rows (new, dimensions of the family so far), from covariances (new, old) and (new, new)."""
-        m, inputs, size = self.landmarks.count, len(cov_new), cov_with_old.shape[1]
-        features = self.features[family][size : size + inputs]
+        m, (inputs, size) = self.landmarks.count, cov_with_old.shape
+        S = self.features[family][: size + inputs]
         if family not in self.states:
             self.states[family] = _FamilyState()
-            self._append(family, np.arange(self.used, self.used + features.shape[1]))
-            self.used += features.shape[1]
+            self._append(family, self.used + np.arange(S.shape[1]))
+            self.joint.used += S.shape[1]
         state = self.states[family]
-        old = cov_with_old - features @ self.features[family][:size].T
-        new = cov_new - features @ features.T
-        self.joint.used = self.used
-        before = len(self.joint.dimensions.get(family, ()))
-        rows = self.joint.extend(family, old[:m, state.columns], new[:m, :m])
-        self.used = self.joint.used
-        state.landmark_places += list(self._append(family, self.joint.dimensions[family][before:]))
-        state.columns += range(size, size + m)
-        cross_rows = self._cross_rows(family, state, old, new)
-        own_rows = self._own_rows(state, cross_rows, old, new)
-        state.own_places.append(self._append(family, self._own_dimensions(family, len(state.starts))))
-        state.cross_rows.append(cross_rows)
-        state.own_rows.append(own_rows)
-        crosses = self.joint.rotate(family, cross_rows, 0)
+        # The covariance that remains without S: (inputs, steps, inputs).
+        left = np.concatenate([cov_with_old, cov_new], axis=1) - S[size:] @ S.T
+        left = left.reshape(inputs, -1, inputs)
+        rows = self.joint.extend(family, left[:m, :-1, :m].reshape(m, -1), left[:m, -1, :m])
+        new = self.joint.dimensions[family][len(state.landmark_places) :]
+        state.landmark_places += list(self._append(family, new))
+        state.cross_rows.append(self._cross_rows(family, left[m:]))
+        state.own_places.append(self._append(family, self._own_dimensions(family, len(state.own_rows))))
+        state.own_rows.append(self._own_rows(state, left[m:, :, m:]))
+        state.crosses.append(self.joint.rotate(family, state.cross_rows[-1], 0))
         deviations = np.sqrt(np.maximum(np.diagonal(cov_new), 0.0))
-        self._count_dropped(state, np.concatenate([rows, crosses]), old, new, deviations)
-        state.starts.append(size)
-        state.crosses.append(crosses)
         state.deviations.append(deviations[m:])
+        joint = np.concatenate([rows, state.crosses[-1]])
+        self._count_dropped(state, joint, left[:, :, m:], deviations)
         loadings = np.zeros((inputs, len(self.dimensions[family])))
-        loadings[:, : features.shape[1]] = features
-        loadings[:m, state.landmark_places] = rows
-        loadings[m:, state.landmark_places] = crosses
+        loadings[:, : S.shape[1]] = S[size:]
+        loadings[:, state.landmark_places] = joint
         for k, places in enumerate(state.own_places):
-            loadings[np.arange(m, inputs), places] = own_rows[:, k]
+            loadings[np.arange(m, inputs), places] = state.own_rows[-1][:, k]
         return loadings
 
     def _append(self, family: int, dimensions: np.ndarray) -> np.ndarray:
@@ -128,59 +121,42 @@ class LandmarkLoadings:
             raise DataError(f"an input has more than {steps} sampled variables of one family")
         return first + (self.landmarks.numbers * len(self.features) + family) * steps + step
 
-    def _cross_rows(self, family: int, state: _FamilyState, old: np.ndarray, new: np.ndarray) -> np.ndarray:
+    def _cross_rows(self, family: int, left: np.ndarray) -> np.ndarray:
         """Return M of the other inputs before the rotation, (others, rank), within their variances."""
         m, factor = self.landmarks.count, self.joint.factors[family]
-        columns = np.array(state.columns, int)[factor.pivots]
-        rows = np.array(np.concatenate([old[m:], new[m:]], axis=1)[:, columns])
+        rows = left[:, :, :m].reshape(len(left), left.shape[1] * m)[:, factor.pivots]
         forward_substitute(factor.lower, rows)
-        longest = np.sqrt(np.maximum(np.diagonal(new)[m:], 0.0))
+        longest = np.sqrt(np.maximum(np.diagonal(left[:, -1, m:]), 0.0))
         length = np.linalg.norm(rows, axis=1)
         shrink = np.divide(longest, length, out=np.ones_like(length), where=length > longest)
         return rows * shrink[:, None]
 
-    def _own_rows(
-        self, state: _FamilyState, cross_rows: np.ndarray, old: np.ndarray, new: np.ndarray
-    ) -> np.ndarray:
-        """Return N of the other inputs, (others, steps + 1): each continues its own Cholesky factor."""
-        m, steps = self.landmarks.count, len(state.starts)
-        inputs = np.arange(len(cross_rows))
-        variance = np.diagonal(new)[m:]
-        rows = np.zeros((len(cross_rows), steps + 1))
-        left = np.maximum(variance - np.sum(cross_rows**2, axis=1), 0.0)
-        for s in range(steps):
-            past_cross, past_own = state.cross_rows[s], state.own_rows[s]
-            cov = old[m + inputs, state.starts[s] + m + inputs]
-            cov = (
-                cov
-                - np.sum(cross_rows[:, : past_cross.shape[1]] * past_cross, axis=1)
-                - np.sum(rows[:, :s] * past_own[:, :s], axis=1)
-            )
+    def _own_rows(self, state: _FamilyState, left: np.ndarray) -> np.ndarray:
+        """Return N of the other inputs, (others, steps): each continues its own Cholesky factor."""
+        covariances = np.einsum("isi->si", left)  # of each input with itself
+        cross_rows, variance = state.cross_rows[-1], covariances[-1]
+        rows = np.zeros(left.shape[:2])
+        unused = np.maximum(variance - np.sum(cross_rows**2, axis=1), 0.0)
+        for s, (past_cross, past_own) in enumerate(zip(state.cross_rows, state.own_rows, strict=False)):
+            cov = covariances[s] - np.sum(cross_rows[:, : past_cross.shape[1]] * past_cross, axis=1)
+            cov = cov - np.sum(rows[:, :s] * past_own[:, :s], axis=1)
             pivot = past_own[:, s]
             is_pivot = pivot > 1e-7 * np.sqrt(np.maximum(variance, 0))
             value = np.divide(cov, pivot, out=np.zeros_like(cov), where=is_pivot)
-            rows[:, s] = np.clip(value, -np.sqrt(left), np.sqrt(left))
-            left = np.maximum(left - rows[:, s] ** 2, 0.0)
-        rows[:, steps] = np.sqrt(left)
+            rows[:, s] = np.clip(value, -np.sqrt(unused), np.sqrt(unused))
+            unused = np.maximum(unused - rows[:, s] ** 2, 0.0)
+        rows[:, -1] = np.sqrt(unused)
         return rows
 
     def _count_dropped(
-        self, state: _FamilyState, rows: np.ndarray, old: np.ndarray, new: np.ndarray, deviations: np.ndarray
+        self, state: _FamilyState, rows: np.ndarray, left: np.ndarray, deviations: np.ndarray
     ) -> None:
         """Add the covariance that this step leaves out; `rows` (inputs, dimensions) is M of all inputs."""
-        m, n = self.landmarks.count, len(rows)
-        largest = np.zeros((n, n - m))
-        largest[m:] = _in_units(new[m:, m:] - rows[m:] @ rows[m:].T, deviations[m:], deviations[m:])
-        for start, past, past_deviations in zip(state.starts, state.crosses, state.deviations, strict=True):
-            left_out = old[:, start + m : start + n] - rows[:, : past.shape[1]] @ past.T
-            largest = np.maximum(largest, _in_units(left_out, deviations, past_deviations))
-        largest[m:][np.diag_indices(n - m)] = 0.0
-        step = np.zeros((n, n))
-        step[:, m:] = largest
-        self.dropped += np.maximum(step, step.T)
-
-
-def _in_units(covariance: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return |covariance| in units of the deviations of both sides, and 0 where one of these is 0."""
-    units = left[:, None] * right
-    return np.divide(np.abs(covariance), units, out=np.zeros_like(covariance), where=units > 0)
+        m, largest = self.landmarks.count, np.zeros_like(self.dropped)
+        for s, (past, past_deviations) in enumerate(zip(state.crosses, state.deviations, strict=True)):
+            dropped = np.abs(left[:, s] - rows[:, : past.shape[1]] @ past.T)
+            units = deviations[:, None] * past_deviations
+            dropped = np.divide(dropped, units, out=np.zeros_like(units), where=units > 0)
+            largest[:, m:] = np.maximum(largest[:, m:], dropped)
+        np.fill_diagonal(largest, 0.0)  # N has the covariance of an input with itself
+        self.dropped += np.maximum(largest, largest.T)

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from netsor.expect.points.normal import NormalPoints
 from netsor.expect.points.pivoted_cholesky import GrowingFactor, Pivoting
 from netsor.expect.points.principal_axes import PrincipalAxes, Trail
+from netsor.expect.points.sobol import NormalPoints
 
 Family = Hashable
 FixedChoices = dict[int, Pivoting]  # by step; with the same choices, runs are smooth in the covariances
@@ -49,11 +49,9 @@ class Loadings:
         threads: Executor | None = None,
     ) -> None:
         axes = axes or PrincipalAxes({})
-        self.rotations: dict[Family, np.ndarray] = {
-            f: rotation for f, (rotation, _) in axes.rotations.items()
-        }
+        self.rotations: Mapping[Any, tuple[np.ndarray, np.ndarray]] = axes.rotations
+        self.widths: Mapping[Any, np.ndarray] = axes.widths
         self.dimensions: Dimensions = {f: dimensions for f, (_, dimensions) in axes.rotations.items()}
-        self.widths: dict[Family, np.ndarray] = {**axes.widths}
         self.factors: dict[Family, GrowingFactor] = {}
         self.blocks: dict[Family, list[np.ndarray]] = {}  # diagonal blocks of Q, after the rotation
         self.used = axes.dimensions or used
@@ -66,7 +64,7 @@ class Loadings:
             self.factors[family] = GrowingFactor(most=self.sizes.get(family), threads=self.threads)
             self.blocks[family] = []
         factor = self.factors[family]
-        rotated = len(self.rotations.get(family, ()))
+        rotated = len(self.rotations[family][0]) if family in self.rotations else 0
         old = max(factor.rank, rotated)
         rows, chosen = factor.extend(cov_with_old, cov_new, (self.fixed or {}).get(self.steps))
         if self.fixed is not None:
@@ -91,10 +89,10 @@ class Loadings:
         """Return L Q up to its last nonzero column; the first `rotated` rows of Q are the rotation."""
         width = min(rotated, rows.shape[1])
         if rotated and not self.blocks[family]:
-            return rows @ self.rotations[family][:width, : self.widths[family][width]]
+            return rows @ self.rotations[family][0][:width, : self.widths[family][width]]
         loadings = np.empty((len(rows), len(self.dimensions[family])))
         if rotated:
-            np.matmul(rows[:, :width], self.rotations[family][:width], out=loadings[:, :rotated])
+            np.matmul(rows[:, :width], self.rotations[family][0][:width], out=loadings[:, :rotated])
         start = rotated
         for block in self.blocks[family]:
             stop = start + len(block)

@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import log
-from typing import NamedTuple
 
 import numpy as np
 
@@ -42,23 +40,6 @@ class Trail:
         return np.concatenate([np.pad(rows, [(0, 0), (0, self.rank - rows.shape[1])]) for rows in self.rows])
 
 
-class _Direction(NamedTuple):
-    """A direction of the noise of a family, with the variance that it contributes to all its variables."""
-
-    family: int
-    number: int
-    is_common: bool
-    variance: float
-    step: int
-
-    def order(self, largest: float) -> tuple[float, ...]:
-        """Return a sort key: common directions by variance, then others by step, far smaller ones later."""
-        if self.is_common:
-            return (0, -self.variance, self.number, self.family)
-        size = int(log(largest / self.variance, 4)) if self.variance > 1e-12 * largest else 20
-        return (1, size, self.step, self.number, self.family)
-
-
 @dataclass(frozen=True)
 class PrincipalAxes:
     """By family, a rotation of its noise, and the dimensions of the points that it uses."""
@@ -68,22 +49,24 @@ class PrincipalAxes:
     @classmethod
     def of(cls, trails: Mapping[int, Trail]) -> PrincipalAxes:
         """Return axes for variables like those that were drawn, by family."""
+        trails = {family: trail for family, trail in trails.items() if 0 < trail.rank <= LARGEST_ROTATION}
         rotations: dict[int, np.ndarray] = {}
-        directions: list[_Direction] = []
-        for family, trail in trails.items():
-            if 0 < trail.rank <= LARGEST_ROTATION:
-                rotations[family], common = _rotation(trail)
-                variances = np.sum((trail.factor @ rotations[family]) ** 2, axis=0)
-                steps = [0] * common + trail.steps
-                directions += [
-                    _Direction(family, k, k < common, v, steps[k]) for k, v in enumerate(variances.tolist())
-                ]
-        largest = max((d.variance for d in directions if not d.is_common), default=1.0)
-        directions.sort(key=lambda d: d.order(largest))
-        dimensions = {family: np.zeros(len(rotation), int) for family, rotation in rotations.items()}
-        for k, d in enumerate(directions):
-            dimensions[d.family][d.number] = k
-        return cls({family: (rotation, dimensions[family]) for family, rotation in rotations.items()})
+        directions = []
+        for k, trail in trails.items():
+            rotations[k], common = _rotation(trail)
+            numbers, steps = np.arange(trail.rank), [0] * common + trail.steps
+            # The variance that each direction of the noise contributes to all variables of the family.
+            variances = np.sum((trail.factor @ rotations[k]) ** 2, axis=0)
+            directions.append((0 * numbers + k, numbers, numbers < common, steps[: trail.rank], variances))
+        if not directions:
+            return cls({})
+        family, number, is_common, step, variance = map(np.concatenate, zip(*directions, strict=True))
+        # Common directions come first, by variance, then others by step, far smaller ones later.
+        largest = variance[~is_common].max(initial=1e-300)
+        size = np.log(largest / np.maximum(variance, 4.0**-20 * largest)) // np.log(4.0)
+        order = np.lexsort((family, number, step, np.where(is_common, -variance, size), ~is_common))
+        dimensions = np.argsort(order)
+        return cls({k: (rotation, dimensions[family == k]) for k, rotation in rotations.items()})
 
     @cached_property
     def widths(self) -> dict[int, np.ndarray]:

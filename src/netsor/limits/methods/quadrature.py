@@ -19,7 +19,7 @@ import numpy as np
 
 from netsor.errors import LimitError
 from netsor.expect.hermite.two_variables import PlanarFunction, planar_expectation
-from netsor.expect.points.normal import normal_points
+from netsor.expect.points.sobol import normal_points
 from netsor.expect.quadrature.kink_lines import Lines
 from netsor.expect.quadrature.kinks import find_kinks
 from netsor.lang import functions as fn

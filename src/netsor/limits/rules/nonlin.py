@@ -44,7 +44,7 @@ def second(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
         return (yield second, x, y, pair)
     # A schedule has computed the moments of its vectors already.
     if r.setting.in_tables(e, f):
-        return r.samples.tables.block(e, f, pair)
+        return r.samples.block(e, f, pair)
     match decomposition(r.setting, e, f, pair):
         case Plain.ZERO:
             return zero(r, pair, r.rank(e), r.rank(f))

@@ -15,17 +15,16 @@ from operator import mul
 import numpy as np
 
 from netsor.errors import LimitError
-from netsor.expect.points.landmark_loadings import LandmarkLoadings
-from netsor.expect.points.loadings import Loadings, Noise
-from netsor.expect.points.normal import BLOCK_DIMENSIONS
+from netsor.expect.points.loadings import Dimensions, Noise
 from netsor.expect.points.principal_axes import LARGEST_ROTATION
+from netsor.expect.points.sobol import BLOCK_DIMENSIONS
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
 from netsor.lang.expr import Apply, Const, Expr, subtrees
 from netsor.limits.sampling.drawing import Drawing, reaching
 from netsor.limits.sampling.recursions import Core, CoreGroup, in_order, recursive_sums, states_shape
 from netsor.limits.sampling.schedule import Schedule
-from netsor.limits.sampling.variables import Form, Numbers, SampledRow, VectorStep, as_slice
+from netsor.limits.sampling.variables import Numbers, SampledRow, VectorStep, as_slice
 from netsor.threads import cores, in_parts
 
 FLOAT = 8  # bytes of a number
@@ -77,10 +76,12 @@ class Needs:
         tables = moments + covariances + 2 * sum(n**2 for n in drawn) + series + 12 * inputs * largest
         tables += 2 * weights
         rotating = 2 * sum(rotations) + 8 * max(rotations, default=0)
+        numbers = 2 * sum(f.size**2 for f in families)
+        arrays = [x for g in groups for x in (g.sampled, g.starts, *g.atoms.values())]
         # Objects of Python: the program, expressions, and points while they are made.
         objects = 2**20 + 2**16 * len(schedule.steps)
         return cls(
-            fixed=objects + schedule.bytes + FLOAT * rotating + 2 * result,
+            fixed=objects + sum(x.nbytes for x in arrays) + FLOAT * (numbers + rotating) + 2 * result,
             repeat=FLOAT * tables,
             assembly=FLOAT * (moments + covariances) + 6 * result,
             point=FLOAT * values + 4 * -(-sum(drawn) // BLOCK_DIMENSIONS),
@@ -102,43 +103,34 @@ class Workspace:
     repeats   repeats that are computed together
     points    points of each repeat in one chunk
     table     entries of a table of products of two parts, per repeat
-    chunks    number of chunks of repeats or of points; each is a job for a thread
     """
 
     repeats: int
     points: int
     table: int
-    chunks: int
 
     @property
     def threads(self) -> int:
-        return max(1, min(cores(), self.chunks))
+        return cores()
 
     @classmethod
     def within(cls, memory: int | None, points: int, needs: Needs) -> Workspace:
         """Return the largest workspace within memory; it does not depend on the number of cores."""
-        repeats, table = max(1, AT_ONCE // points), min(LARGEST_TABLE, needs.most)
-        if memory is None:
-            return cls._of(max(1, min(repeats, MEMORY // needs.whole(points, table))), points, table)
-        left = memory - needs.fixed
-        if left < needs.whole(points, table):
+        table = min(LARGEST_TABLE, needs.most)
+        left = MEMORY if memory is None else memory - needs.fixed
+        if memory is not None and left < needs.whole(points, table):
             table = needs.least
-        if left < needs.whole(points, table):
-            least = needs.fixed + needs.whole(points, table)
+        whole = needs.whole(points, table)
+        if memory is not None and left < whole:
             raise LimitError(
-                f"sampling this kernel needs a workspace of {least / 2**20:.3g} MB",
+                f"sampling this kernel needs a workspace of {(needs.fixed + whole) / 2**20:.3g} MB",
                 remedy=f"memory={memory} allows {memory / 2**20:.3g} MB. A repeat needs its values at all "
                 "points at once: allow more, or take fewer points, or fewer or shorter inputs.",
             )
-        return cls._of(min(repeats, left // needs.whole(points, table)), points, table)
-
-    @classmethod
-    def _of(cls, repeats: int, points: int, table: int) -> Workspace:
-        if repeats > 1:
-            return cls(repeats, points, table, repeats)
-        # Four chunks at least, so that four threads have work.
-        size = min(points, max(LEAST_CHUNK, -(-points // 4)))
-        return cls(1, size, table, -(-points // size))
+        repeats = max(1, min(AT_ONCE // points, left // whole))
+        # One repeat has four chunks at least, so that four threads have work.
+        size = points if repeats > 1 else min(points, max(LEAST_CHUNK, -(-points // 4)))
+        return cls(repeats, size, table)
 
     @classmethod
     def of_pilot(cls, points: int, needs: Needs) -> Workspace:
@@ -149,7 +141,7 @@ class Workspace:
         fewest, chunk_bytes, least_table = 64, 2**19, 2**13
         size = min(points, chunk_bytes // needs.point)
         size = max(size - size % fewest, min(points, fewest))
-        return cls(1, size, max(needs.least, least_table), -(-points // size))
+        return cls(1, size, max(needs.least, least_table))
 
 
 # Values
@@ -168,15 +160,15 @@ class PointChunk:
         numbers: Numbers,
         products: list[np.ndarray],
         drawing: Drawing,
-        loadings: list[Loadings] | list[LandmarkLoadings],
+        dimensions: list[Dimensions],
+        table: int,
         repeats: slice,
         points: slice,
-        table: int,
     ) -> None:
         self.schedule, self.numbers, self.heavy, self.table = schedule, numbers, drawing.heavy, table
         self.repeats, self.products = repeats, [table[repeats] for table in products]
         members, count = repeats.stop - repeats.start, points.stop - points.start
-        self.noise = Noise(drawing.points[repeats], [x.dimensions for x in loadings[repeats]], points)
+        self.noise = Noise(drawing.points[repeats], dimensions[repeats], points)
         self.pools = [np.empty((members, size, count)) for size in schedule.pools]
         self.values: dict[Expr, Block] = {}
         self.forms: set[Expr] = set()
@@ -200,7 +192,12 @@ class PointChunk:
         with np.errstate(all="ignore"):
             # Draw family by family: the noise of a family is one array that grows.
             for form in sorted(forms, key=lambda form: form.family):
-                self._draw(form, [loadings[form.expr] for loadings in rows[self.repeats]])
+                samples = self.noise.variables(form.family, [k[form.expr] for k in rows[self.repeats]])
+                mean = self.numbers.means[form.family][form.rows, None]
+                if mean.any():
+                    samples += mean
+                self.values[form.expr] = Block(samples, 0, True)
+                self.forms.add(form.expr)
             for step in steps:
                 for row in step.rows:
                     assert step.core is not None
@@ -209,14 +206,6 @@ class PointChunk:
                     self.values.pop(expr, None)
             cores = (step.core for step in steps if step.core)
             return [self._core_sums(core, w) for core, w in zip(cores, weights, strict=True)]
-
-    def _draw(self, form: Form, rows: list[np.ndarray]) -> None:
-        samples = self.noise.variables(form.family, rows)
-        mean = self.numbers.means[form.family][form.rows, None]
-        if mean.any():
-            samples += mean
-        self.values[form.expr] = Block(samples, 0, True)
-        self.forms.add(form.expr)
 
     def _fill(self, number: int, row: SampledRow) -> None:
         """Compute a row of sampled values in a pool, and note its heavy points."""

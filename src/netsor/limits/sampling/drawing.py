@@ -15,31 +15,28 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from math import prod
-from operator import mul
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from netsor.errors import LimitError
 from netsor.expect.points.landmark_loadings import Landmarks
 from netsor.expect.points.loadings import FixedChoices, Loadings, Noise
-from netsor.expect.points.normal import NormalPoints
 from netsor.expect.points.principal_axes import PrincipalAxes
+from netsor.expect.points.sobol import NormalPoints
 from netsor.lang.blocks import Block
 from netsor.lang.evaluate import evaluate
-from netsor.lang.expr import Expr, Ref, refs
+from netsor.lang.expr import Apply, Expr, Ref, refs
+from netsor.lang.functions import mul
 from netsor.lang.show import shown_short
-from netsor.limits.rules.atoms import HOLE, Atom, replace_exprs
+from netsor.limits.rules.atoms import Atom, replace_exprs
 from netsor.limits.rules.lincomb import cov, mean
 from netsor.limits.rules.moment import values_of
 from netsor.limits.rules.pairs import Pair, PerInput, PerPair, padded
 from netsor.limits.rules.recorder import Asking, Recorder
 from netsor.limits.tape.tape import Span
 from netsor.limits.tape.traced import Traced
-
-if TYPE_CHECKING:
-    from netsor.limits.sampling.tables import RecordedTables
 
 Atoms = tuple[Atom, ...]
 Key = tuple[Hashable, Hashable]  # a group of vectors, and one vector of it
@@ -267,7 +264,7 @@ class Drawing:
 class Samples:
     """Which families are sampled, with how many points and repeats, and what a recording has drawn.
 
-    tables   second moments that are computed together, or None
+    block    returns E[e f] of vectors whose second moments are in tables, for (e, f, pair)
     drawn    by family, its forms in the order of drawing
     squared  products whose second moments matter; of others, only means do
     last     the latest draw
@@ -276,7 +273,7 @@ class Samples:
     families: frozenset[str]
     points: int
     repeats: int
-    tables: RecordedTables | None = None
+    block: Callable[[Expr, Expr, Pair], PerPair] | None = None
     drawn: dict[str, list[Expr]] = field(default_factory=dict)
     squared: set[Atoms] = field(default_factory=set)
     last: Traced | None = None
@@ -327,42 +324,36 @@ def covariances(r: Recorder, e: Expr, f: Expr) -> Asking:
 def values(r: Recorder, atoms: Atoms) -> Asking:
     """Return the product of atoms at the points: (repeats, inputs, index..., points)."""
     plan: Samples = r.samples
-    bodies, arrays, blocks = [], {}, {}
-    for atom in atoms:
-        names: dict[Expr, Ref] = {form: Ref(f"@{len(arrays) + k}") for k, form in enumerate(atom.forms)}
-        for form, ref in names.items():
-            arrays[ref.name] = yield samples, form
-            blocks[ref.name] = (r.rank(form), True)
-        bodies.append(replace_exprs(atom.body, {HOLE: names[atom.forms[0]]} if atom.unary else {**names}))
-        constants = yield from values_of(
-            r, [n for n in refs(bodies[-1]) if n not in arrays and n not in blocks]
-        )
-        for name, block in constants.items():
-            arrays[name], blocks[name] = block.array, (block.rank, False)
-    rank = max(r.rank(atom.expr) for atom in atoms)
-    index = np.broadcast_shapes(*(r.index(atom.expr) for atom in atoms))
-    inputs = max(r.inputs_of(atom.expr) for atom in atoms)
-    shape = (plan.repeats, inputs, *index, plan.points)
+    exprs = [atom.expr for atom in atoms]
+    forms = [*dict.fromkeys(form for atom in atoms for form in atom.forms)]
+    drawn = [f"@{k}" for k in range(len(forms))]
+    whole = reduce(lambda x, y: Apply(mul, (x, y)), exprs)
+    body = replace_exprs(whole, dict(zip(forms, map(Ref, drawn), strict=True)))
+    values_of_forms = yield [(samples, form) for form in forms]
+    constants = yield from values_of(r, [n for n in refs(body) if n not in drawn])
+    arrays = [*values_of_forms, *(block.array for block in constants.values())]
+    ranks = [*map(r.rank, forms), *(block.rank for block in constants.values())]
+    rank = max(map(r.rank, exprs))
+    index = np.broadcast_shapes(*map(r.index, exprs))
+    shape = (plan.repeats, max(map(r.inputs_of, exprs)), *index, plan.points)
 
     def product(given: Iterable[np.ndarray]) -> np.ndarray:
-        named = {n: Block(a, *blocks[n]) for n, a in zip(arrays, given, strict=True)}
+        named = zip([*drawn, *constants], given, ranks, strict=True)
+        blocks = {name: Block(array, n, name in drawn) for name, array, n in named}
         with np.errstate(all="ignore"):
-            factors = [evaluate(body, named).lift(rank, True) for body in bodies]
-            value = reduce(mul, factors)
-            return np.broadcast_to(value, (value.shape[0], *shape[1:]))
+            value = evaluate(body, blocks).lift(rank, True)
+        return np.broadcast_to(value, (value.shape[0], *shape[1:]))
 
     def run(drawing: Drawing, *given: np.ndarray) -> np.ndarray:
-        is_sampled = [blocks[name][1] for name in arrays]
-
         def further() -> np.ndarray:
-            return product(reaching(a) if moved else a for a, moved in zip(given, is_sampled, strict=True))
+            return product([*map(reaching, given[: len(forms)]), *given[len(forms) :]])
 
-        value, exprs = product(given), [atom.expr for atom in atoms]
+        value = product(given)
         assert drawing.heavy is not None
         drawing.heavy.add((atoms, 0), exprs, value, further, atoms in plan.squared)
         return value
 
-    step = r.tape.call(run, (drawing_leaf(r), *arrays.values()), shape, np.float64)
+    step = r.tape.call(run, (drawing_leaf(r), *arrays), shape, np.float64)
     return PerInput(step, rank)
 
 
@@ -375,36 +366,48 @@ def sampled_mean(r: Recorder, left: Atoms, right: Atoms, pair: Pair) -> Asking:
     r.samples.squared.update((left, right))
     x: PerInput = yield values, left
     y: PerInput = yield values, right
-    return PerPair(_average(x, y, pair), pair, x.rank, y.rank)
+    a, b, ranks = x.array, y.array, (x.rank, y.rank)
+    index = a.shape[2:-1], b.shape[2:-1]
+    index = np.broadcast_shapes(*index) if pair.tied else (*index[0], *index[1])
+
+    def means(rows: slice, cols: slice, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return _means(a[:, rows], b[:, cols], ranks, pair.same, pair.tied)
+
+    shape, key = (a.shape[0], (a.shape[1], b.shape[1]), index), ("average", a.step, b.step)
+    average = block_of_pair(pair, key, means, (a, b), *shape)
+    average.tape.costs[average.step] = a.shape[-1]
+    return PerPair(average, pair, *ranks)
 
 
-def _average(x: PerInput, y: PerInput, pair: Pair) -> Traced:
-    a, b, tape, rows, cols = x.array, y.array, pair.tape, pair.rows, pair.cols
-    shape = _average_shape(a.shape, b.shape, pair)
-    means = partial(_means, ranks=(x.rank, y.rank), same=pair.same, tied=pair.tied)
-    if tape is None or rows is None or cols is None:
-        tape = a.tape
-        average = tape.call(means, (a, b), shape, np.float64)
-    else:
-        # A pair of inputs of one tile: read the samples of its rows and of its columns only.
-        def of_tile(spans: Mapping[Span, Span], left: np.ndarray, right: np.ndarray) -> np.ndarray:
-            a = left if left.shape[1] == 1 else left[:, slice(*spans[rows])]
-            b = right if right.shape[1] == 1 else right[:, slice(*spans[cols])]
-            return means(a, b)
+def block_of_pair(
+    pair: Pair,
+    key: tuple[Hashable, ...],
+    fn: Callable[..., np.ndarray],
+    arrays: tuple[Traced, ...],
+    repeats: int,
+    inputs: tuple[int, int],
+    index: tuple[int, ...] = (),
+) -> Traced:
+    """Record fn(left inputs, right inputs, *arrays), of slices: a block (repeats, inputs..., index...).
 
-        average = tape.leaf(("average", a.step, b.step, pair), shape, np.float64, (a, b), of_tile)
-    tape.costs[average.step] = a.shape[-1]
-    return average
+    A block of a tile reads the rows and columns of the tile only.
+    """
+    tape, spans = pair.tape, (pair.rows, pair.cols)
+    counts = [
+        n if span is None or n == 1 else span[1] - span[0] for n, span in zip(inputs, spans, strict=True)
+    ]
+    shape = (repeats, *([max(counts)] if pair.same else counts), *index)
+    if tape is None or None in spans:
+        every = slice(None)
+        return arrays[0].tape.call(partial(fn, every, every), arrays, shape, np.float64)
 
+    def of_tile(places: Mapping[Any, Span], *values: Any) -> np.ndarray:
+        rows, cols = (
+            slice(None) if n == 1 else slice(*places[span]) for n, span in zip(inputs, spans, strict=True)
+        )
+        return fn(rows, cols, *values)
 
-def _average_shape(a: tuple[int, ...], b: tuple[int, ...], pair: Pair) -> tuple[int, ...]:
-    left, right = a[2:-1], b[2:-1]
-    index = np.broadcast_shapes(left, right) if pair.tied else (*left, *right)
-    if pair.same:
-        return (a[0], max(a[1], b[1]), *index)
-    sides = ((a[1], pair.rows), (b[1], pair.cols))
-    counts = (n if span is None or n == 1 else span[1] - span[0] for n, span in sides)
-    return (a[0], *counts, *index)
+    return tape.leaf((*key, pair), shape, np.float64, arrays, of_tile)
 
 
 def _means(a: np.ndarray, b: np.ndarray, ranks: tuple[int, int], same: bool, tied: bool) -> np.ndarray:

@@ -7,7 +7,7 @@ an error for what no point has seen, and the errors of the exact parts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -53,7 +53,7 @@ class Averages:
             self.count += 1
             change = value - self.mean
             self.mean = self.mean + change / self.count
-            change *= value - self.mean
+            change *= value - self.mean  # in place, to avoid another matrix of the kernel's size
             self.squares += change
 
     @property
@@ -66,16 +66,6 @@ class Averages:
 
         factor = float(stdtrit(self.count - 1, ndtr(2.0))) / 2.0
         return factor * np.sqrt(self.squares / (self.count * (self.count - 1)))
-
-
-def unseen_error(weight: float) -> float:
-    """Return an error, relative to the scale, for what no point has seen; `weight` is of the heaviest point.
-
-    For exp(s x), step(x - s) and their products the kernel is off by between half and all of the heaviest
-    point, whatever s: hence 0.7. Large weights vary much between seeds, and the smallest of them understate
-    the error several times, so the factor grows with the weight.
-    """
-    return weight * (0.7 + 10.0 * weight)
 
 
 # Repeats
@@ -109,6 +99,7 @@ class RepeatRecording:
         return np.broadcast_to(array, (self.repeats, *array.shape[1:]))
 
 
+@dataclass
 class Repeats:
     """A kernel, or another quantity, whose blocks have an axis of repeats, each with its own points.
 
@@ -118,20 +109,15 @@ class Repeats:
     question  the rule and its arguments to compute in place of the kernel
     """
 
-    def __init__(
-        self,
-        make: Callable[..., Recorder],
-        program: Program,
-        rows: Rows,
-        options: Options,
-        families: frozenset[str],
-        tables: Tables | None,
-        question: tuple[Any, ...] | None = None,
-    ) -> None:
-        self.make, self.program, self.rows, self.options = make, program, rows, options
-        self.families, self.tables, self.question = families, tables, question
-        self.dimensions = 0
-        self._recordings: dict[int, RepeatRecording] = {}
+    make: Callable[..., Recorder]
+    program: Program
+    rows: Rows
+    options: Options
+    families: frozenset[str]
+    tables: Tables | None
+    question: tuple[Any, ...] | None = None
+    dimensions: int = 0  # of the points that the last run used
+    _recordings: dict[int, RepeatRecording] = field(default_factory=dict)
 
     # Recording
 
@@ -165,10 +151,10 @@ class Repeats:
 
         def make(tape: Tape, most: int | None) -> Recorder:
             tape.opaque = True  # samples are joint over all inputs
-            samples.drawn, samples.last, samples.tables = {}, None, None
+            samples.drawn, samples.last, samples.block = {}, None, None
             recorder = self.make(tape, samples=samples)
             if self.tables is not None:
-                samples.tables = self.tables.recorded(recorder)
+                samples.block = self.tables.recorded(recorder)
             return recorder
 
         if self.question is None:
@@ -202,10 +188,8 @@ class Repeats:
     def probed(self, given: Values, points: int, shared: SharedState, probe: Probe) -> np.ndarray:
         """Return the kernel of the first repeat, with exact steps perturbed by their error bounds."""
         # Repeat 0 has the same points as in the run to compare with: the difference is not sampling noise.
-        recording = self.recording(points)
-        drawing = Drawing(self.options.seed, points, range(1), shared)
-        values = {**given, DRAWING: drawing}
-        return on_numpy.run(recording, values, self.options.dtype, 1, lambda: None, probe)[0]
+        values = {**given, DRAWING: Drawing(self.options.seed, points, range(1), shared)}
+        return on_numpy.run(self.recording(points), values, self.options.dtype, 1, lambda: None, probe)[0]
 
     def runs(self, given: Values, points: int, numbers: range, shared: SharedState) -> Iterator[np.ndarray]:
         """Yield results `(repeats, ...)` of equal chunks of repeats; drop the surplus of the last chunk.
@@ -220,14 +204,13 @@ class Repeats:
         count, seconds = -(-len(numbers) // size), self.seconds(points, len(numbers))
         steps, total = count * (stages + 1), count * (work + reading)
         with bar(self.options.progress, steps, "sampling the kernel", lambda: seconds, total) as advance:
-            for first in range(0, len(numbers), size):
+            for first in numbers[::size]:
                 # All chunks have the recorded number of repeats, so the last one may compute too many.
-                chunk = range(numbers.start + first, numbers.start + first + size)
-                drawing = Drawing(self.options.seed, points, chunk, shared, advance)
+                drawing = Drawing(self.options.seed, points, range(first, first + size), shared, advance)
                 value = recording.run({**given, DRAWING: drawing}, self.options)
                 self.dimensions = drawing.dimensions
                 advance(work=reading)
-                yield value[: len(numbers) - first]
+                yield value[: numbers.stop - first]
 
     def mean(self, given: Values) -> np.ndarray | None:
         """Return the mean of the quantity over all repeats, (inputs, ...); None is a structural zero."""
@@ -257,11 +240,11 @@ class SampledKernel:
         plan = plan_of(repeats.recording(points), self.statements, (rows.left_size, rows.right_size))
         families, variables = tuple(sorted(repeats.families)), repeats.variables(points)
         sampling = Sampling(families, self.reasons, points, count, variables, repeats.dimensions)
-        compiled, memory, seconds = plan.compiled, plan.bytes, repeats.seconds(points, count)
-        if repeats.tables is not None:
-            compiled |= repeats.tables.compiled
-            memory += repeats.tables.bytes(points, repeats.at(points).repeats)
-        return replace(plan, sampling=sampling, compiled=compiled, bytes=memory, seconds=seconds)
+        plan = replace(plan, sampling=sampling, seconds=repeats.seconds(points, count))
+        if repeats.tables is None:
+            return plan
+        memory = plan.bytes + repeats.tables.bytes(points, repeats.at(points).repeats)
+        return replace(plan, compiled=plan.compiled or repeats.tables.compiled, bytes=memory)
 
     def result(self, given: Values, errors: bool, shared: SharedState | None = None) -> Result:
         """Return the kernel; add points and repeats until the tolerance is reached.
@@ -317,8 +300,11 @@ class SampledKernel:
         """Return the scale of the entries, the bound of all errors, and the weight of the heaviest point."""
         weight, scale, error = shared.heavy.weight(), Scale.of(average.mean, self.symmetric), average.error
         # A point that dominates makes the spread of the repeats too small, so take the larger error.
+        # For exp(s x), step(x - s) and products of these, the kernel is off by half to all of the heaviest
+        # point, whatever s: hence 0.7. Large weights vary much between seeds, and the smallest of them
+        # understate the error several times, so the factor grows with the weight.
         if weight:
-            error = np.maximum(error, unseen_error(weight) * scale.products())
+            error = np.maximum(error, weight * (0.7 + 10.0 * weight) * scale.products())
         error = error + exact
         if shared.landmarks is not None:
             # By Price's theorem, E[f g] changes with the covariance by the product of the slopes of f and g.
@@ -350,12 +336,10 @@ class SampledKernel:
         # Perturb with heavy points of their own, so that those of the kernel are not counted twice.
         apart = replace(shared, heavy=HeavyPoints())
         notes.errors.clear()
-
-        def change(probe: Probe) -> np.ndarray:
-            return self.repeats.probed(given, points, apart, probe) - still
-
         counts = partial(Scale.of(still, self.symmetric).counts, self.statements, self.options.dtype)
-        error = error_of(probes(change, notes, cancels, counts))
+        error = error_of(
+            probes(lambda p: self.repeats.probed(given, points, apart, p) - still, notes, cancels, counts)
+        )
         return 0.0 if error is None else error
 
     @property

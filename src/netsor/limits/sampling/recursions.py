@@ -15,40 +15,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 
 import numpy as np
 
 from netsor.lang.expr import Expr
 from netsor.limits.on_numpy.compiled_loops import is_available
 from netsor.limits.rules.atoms import Atom
-from netsor.limits.sampling.vectors import PartKey
+from netsor.limits.sampling.vectors import Part
 from netsor.machine_code import compiled
 
 ONE = slice(0, 1)  # the row of the number 1 in a table of products
-Whole = tuple[frozenset[PartKey], int]  # the parts of a core in any order, and its number of inputs
+Whole = tuple[frozenset[Part], int]  # the parts of a core in any order, and its number of inputs
 
 
 # Which cores follow which
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CoreKey:
-    """The parts that a core adds up, and its number of inputs."""
+    """The parts that a core adds up, and its number of inputs; equal cores are one object."""
 
-    parts: tuple[PartKey, ...]
+    parts: tuple[Part, ...]
     inputs: int
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.parts, self.inputs))
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def whole(self) -> Whole:
-        return frozenset(self.parts), self.inputs
 
 
 @dataclass(frozen=True)
@@ -106,11 +95,11 @@ def joined(
 
 def _options(core: CoreKey, by_parts: Mapping[Whole, CoreKey]) -> list[Follows]:
     """Return all ways to write a core as a factor times another core plus new parts."""
-    multiples: dict[Atom, dict[int, PartKey]] = {}
-    for k, (constants, row, exact) in enumerate(core.parts):
+    multiples: dict[Atom, dict[int, Part]] = {}
+    for k, part in enumerate(core.parts):
         # A whole expression in one row is no product, so it is no multiple of another row.
-        if isinstance(row, tuple) and row:
-            multiples.setdefault(row[0], {})[k] = constants, row[1:], exact
+        if isinstance(part.row, tuple) and part.row:
+            multiples.setdefault(part.row[0], {})[k] = part._replace(row=part.row[1:])
     options = []
     for factor, quotients in multiples.items():
         before = by_parts.get((frozenset(quotients.values()), core.inputs))
@@ -170,8 +159,6 @@ class Recursion:
     chain    (rows,): the number of the chain that a row belongs to
     place    (rows,): the position of a row if all rows are sorted by chain
     begin    (chains,): the place of the first row of each chain
-    offset   (chains, chains): where the states of the last row of one chain with the rows of another begin;
-             the states of two chains with each other are neighbours
     """
 
     before: np.ndarray
@@ -179,7 +166,6 @@ class Recursion:
     chain: np.ndarray
     place: np.ndarray
     begin: np.ndarray
-    offset: np.ndarray
 
     @property
     def chains(self) -> int:
@@ -193,12 +179,8 @@ class Recursion:
         for row in np.flatnonzero(before >= 0):
             chain[row] = chain[before[row]]
         sizes = np.bincount(chain)
-        # Two chains have states for the last row of each with all rows of the other, stored side by side.
-        both = np.tril(sizes[:, None] + sizes, -1) + np.diag(sizes)
-        first = np.reshape(np.cumsum(both) - both.ravel(), both.shape)
-        offset = np.tril(first) + np.triu((first + sizes).T, 1)
         place = np.argsort(np.argsort(chain, kind="stable"))
-        return cls(before, factor, chain, place, np.cumsum(sizes) - sizes, offset)
+        return cls(before, factor, chain, place, np.cumsum(sizes) - sizes)
 
 
 @dataclass(frozen=True)
@@ -256,7 +238,7 @@ def spread(rows: slice, n: int) -> np.ndarray:
 
 
 def states_shape(group: CoreGroup, repeats: int, count: int) -> tuple[int, ...]:
-    """Return (repeats, blocks of points, states, points of a block), the shape of M; see `Recursion`."""
+    """Return (repeats, blocks of points, states, points of a block), the shape of M."""
     size = min(128, count)  # points of a block: few enough for the cache, enough to outweigh loop overhead
     return repeats, -(-count // size), group.states, size
 
@@ -276,7 +258,7 @@ def recursive_sums(
 
     pool     sampled rows: (repeats, rows, points)
     weights  (repeats, new parts, parts so far `in_order`): C times the constants of the parts
-    states   M for the last row of each chain and every row, see `states_shape`; updated in place
+    states   M of the last row of each chain and every row, chain by chain; updated in place
     """
     recursion, first, last = group.recursion, core.rows.start, core.rows.stop
     assert recursion is not None
@@ -289,7 +271,7 @@ def recursive_sums(
     parts = np.zeros(group.size + 1, int)
     parts[place[:last] + 1] = np.diff(starts)
     sums = np.zeros((len(pool), last - first, group.size))
-    chains = (chain, begin, rows_before, fresh, place, recursion.offset)
+    chains = (chain, begin, rows_before, fresh, place)
     rows = (recursion.before, recursion.factor, starts, group.sampled, np.cumsum(parts))
     _loop()(sums, states, pool, weights, first, chains, rows)
     sums = sums[:, :, place[:last]]
@@ -306,7 +288,7 @@ def _loop() -> Callable[..., None]:
 
 
 def _sum_recursively(sums, states, pool, weights, first, chains, rows):  # arrays, for Numba
-    chain, begin, counts, fresh, place, offset = chains  # counts and fresh rows of each chain
+    chain, begin, counts, fresh, place = chains  # counts and fresh rows of each chain
     before, factor, starts, sampled, column = rows
     size, last = states.shape[3], first + sums.shape[1]
     most = np.max(starts[1:] - starts[:-1])
@@ -328,43 +310,36 @@ def _sum_recursively(sums, states, pool, weights, first, chains, rows):  # array
                     i, j = column[place[x]] + p, sampled[starts[x] + p]
                     for n in range(length):
                         b[i, n] = pool[k, j, start + n]
-            for x in range(first, last):
+            for y in range(first, last):
+                top, i, new = chain[y] * place.size, place[y], starts[y] - starts[first]
                 for c in range(len(begin)):
-                    r = fresh[c]
-                    if r > x:  # comes when it is the turn of r
-                        continue
-                    for turn in range(2):  # r with the rows so far of x's chain, x with all of chain c
-                        if turn == 0 and (r < 0 or r == x):
-                            continue
-                        y, d = (r, chain[x]) if turn == 0 else (x, c)
-                        i, new = place[y], starts[y] - starts[first]
-                        there, stop = offset[chain[y], d] - begin[d], begin[d] + counts[d]
-                        for at in range(begin[d], stop + (turn == 1 and r >= 0)):
-                            m, q, total = there + at, column[at], 0.0
-                            if before[y] >= 0 and at == stop:  # M(y', row), which is M(row, y')
-                                M[m] = M[offset[c, chain[y]] + counts[chain[y]] - 1]
-                            # With one new part per row, the usual case, one loop updates N and M.
-                            if most == 1:
-                                w, j = weights[k, new, q], column[i]
-                                for n in range(length):
-                                    value = a[at, n] * N[0, n] + w * b[q, n]
-                                    N[0, n] = value
-                                    value = a[i, n] * M[m, n] + b[j, n] * value
-                                    M[m, n] = value
-                                    total += value
-                            else:
-                                # Otherwise first N for each new part of y, then M from these.
-                                for o in range(starts[y + 1] - starts[y]):
-                                    for p in range(column[at + 1] - q):
-                                        w, j = weights[k, new + o, q + p], q + p
-                                        for n in range(length):
-                                            N[o, n] = (N[o, n] if p else a[at, n] * N[o, n]) + w * b[j, n]
-                                    j = column[i] + o
+                    r, old = fresh[c], begin[c] + counts[c]
+                    stop = old + (0 <= r <= y)  # a later row r comes when it is its turn
+                    for at in range(begin[c], stop):
+                        m, q, total = top + at, column[at], 0.0
+                        if before[y] >= 0 and at == old:  # M(y', r), which is M(r, y')
+                            M[m] = M[c * place.size + i - 1]
+                        # With one new part per row, the usual case, one loop updates N and M.
+                        if most == 1:
+                            w, j = weights[k, new, q], column[i]
+                            for n in range(length):
+                                value = a[at, n] * N[0, n] + w * b[q, n]
+                                N[0, n] = value
+                                value = a[i, n] * M[m, n] + b[j, n] * value
+                                M[m, n] = value
+                                total += value
+                        else:
+                            # Otherwise first N for each new part of y, then M from these.
+                            for o in range(starts[y + 1] - starts[y]):
+                                for p in range(column[at + 1] - q):
+                                    w, j = weights[k, new + o, q + p], q + p
                                     for n in range(length):
-                                        M[m, n] = (M[m, n] if o else a[i, n] * M[m, n]) + b[j, n] * N[o, n]
+                                        N[o, n] = (N[o, n] if p else a[at, n] * N[o, n]) + w * b[j, n]
+                                j = column[i] + o
                                 for n in range(length):
-                                    total += M[m, n]
-                            sums[k, y - first, at] += total
-                    if c != chain[x] and (r >= 0 or counts[c]):  # M(last of c, x) is M(x, last of c)
-                        top = offset[chain[x], c] + counts[c] - (r < 0)
-                        M[offset[c, chain[x]] + counts[chain[x]]] = M[top]
+                                    M[m, n] = (M[m, n] if o else a[i, n] * M[m, n]) + b[j, n] * N[o, n]
+                            for n in range(length):
+                                total += M[m, n]
+                        sums[k, y - first, at] += total
+                    if c != chain[y] and r <= y and stop > begin[c]:  # M(last of c, y) is M(y, last of c)
+                        M[c * place.size + i] = M[top + stop - 1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,12 +19,13 @@ from netsor.limits.sampling.recursions import (
     CoreGroup,
     CoreKey,
     Follows,
+    Whole,
     find_recursions,
     joined,
     spread,
 )
 from netsor.limits.sampling.variables import Family, SampledRow, Variables, VectorStep
-from netsor.limits.sampling.vectors import NeededVector, Part, PartKey, Piece, RowKey, Vectors
+from netsor.limits.sampling.vectors import NeededVector, Part, Piece, RowKey, Vectors
 
 
 @dataclass(frozen=True)
@@ -63,15 +64,6 @@ class Schedule:
             total += new * (2 * step.core.rows.stop if group.recursion else step.core.parts.stop)
         return total
 
-    @property
-    def bytes(self) -> int:
-        """Bytes of the row numbers and of the arrays of `Numbers`."""
-        arrays = [x for g in self.groups for x in (g.sampled, g.starts, *g.atoms.values())]
-        for link in (link for step in self.steps for form in step.forms for link in form.links):
-            arrays += [link.right.core, link.right.core, link.columns, *link.right.factors.values()]
-        numbers = sum(2 * family.size**2 for family in self.families)
-        return sum(x.nbytes for x in arrays) + 8 * numbers
-
 
 # From vectors to a schedule
 
@@ -87,8 +79,7 @@ def schedule_of(x: Setting, most_states: int = 0) -> Schedule | None:
     return _ScheduleBuilder(vectors, most_states).schedule()
 
 
-@dataclass
-class _VectorPiece:
+class _VectorPiece(NamedTuple):
     """Parts of a vector that are odd in the same families, as common factors (None is 1) and a core."""
 
     odd: frozenset[str]
@@ -101,6 +92,7 @@ class _ScheduleBuilder:
     def __init__(self, vectors: Vectors, most_states: int) -> None:
         self.vectors, self.r, self.most_states = vectors, vectors.r, most_states
         self.variables = Variables(vectors)
+        self.by_parts: dict[Whole, CoreKey] = {}
         self.group_of: dict[CoreKey, int] = {}
         self.follows: dict[CoreKey, Follows] = {}
         self.groups: list[list[Core]] = []
@@ -152,30 +144,33 @@ class _ScheduleBuilder:
 
     def factored(self, odd: frozenset[str], sums: dict[Expr, list[Part]]) -> dict[Expr, _VectorPiece]:
         """Take out the atoms that all parts of each vector have in common."""
-        names = {f for parts in sums.values() for part in parts for f in part.exact}
+        shared = {expr: set.intersection(*(set(p.exact) for p in parts)) for expr, parts in sums.items()}
+        exact = {expr: {item for p in parts for item in p.exact} for expr, parts in sums.items()}
         # A family is a factor of all vectors of a cluster or of none: a link multiplies factor by factor.
-        common = sorted(f for f in names if all(_is_common(parts, f) for parts in sums.values()))
-        firsts = [parts[0].exact for parts in sums.values()]
-        self.variables.meet(a for exact in firsts for f, a in exact.items() if f in common)
+        varying = {family for expr in sums for family, _ in exact[expr] - shared[expr]}
+        common = sorted({family for items in exact.values() for family, _ in items} - varying)
+        self.variables.meet(atom for items in shared.values() for family, atom in items if family in common)
         pieces = {}
         for expr, parts in sums.items():
-            core = CoreKey(tuple(_without(part, common) for part in parts), self.vectors.needed[expr].inputs)
-            pieces[expr] = _VectorPiece(odd, parts, {f: parts[0].exact.get(f) for f in common}, core)
+            key = tuple(p._replace(exact=tuple(x for x in p.exact if x[0] in varying)) for p in parts)
+            inputs, factors = self.vectors.needed[expr].inputs, dict(shared[expr])
+            core = self.by_parts.setdefault((frozenset(key), inputs), CoreKey(key, inputs))
+            pieces[expr] = _VectorPiece(odd, parts, {f: factors.get(f) for f in common}, core)
         return pieces
 
     def group(self, used: dict[CoreKey, set[Any]]) -> None:
         """Divide cores into groups that have second moments, groups into pools, and find recursions."""
-        by_parts = {core.whole: core for core in used}
-        sets = joined(components(list(used), lambda core: used[core]), self.most_states, by_parts)
+        sets = components(list(used), lambda core: used[core])
+        sets = joined(sets, self.most_states, self.by_parts)
         # Groups with a common sampled row share a pool, so that no values are kept twice.
-        rows = [{row for core in cores for _, row, _ in core.parts} for cores in sets]
+        rows = [{part.row for core in cores for part in core.parts} for cores in sets]
         pools = components(list(range(len(sets))), lambda k: rows[k])
         self.group_of = {core: k for k, cores in enumerate(sets) for core in cores}
         self.pool_of = {k: pool for pool, members in enumerate(pools) for k in members}
         self.groups = [[] for _ in sets]
         for cores in sets:
-            self.variables.meet(atom for core in cores for _, _, exact in core.parts for _, atom in exact)
-            self.follows |= find_recursions(cores, self.most_states, by_parts)
+            self.variables.meet(atom for core in cores for part in core.parts for _, atom in part.exact)
+            self.follows |= find_recursions(cores, self.most_states, self.by_parts)
         self.pools = [0] * len(pools)
         clusters = [{k for n in pool for core in sets[n] for k, _ in used[core]} for pool in pools]
         together = components(list(range(len(pools))), lambda pool: clusters[pool])
@@ -189,7 +184,7 @@ class _ScheduleBuilder:
         self.steps.append(step)
         # The atoms of parts come first: their rows are needed for the core.
         for part in piece.parts:
-            for atom in part.exact.values():
+            for _, atom in part.exact:
                 self.variables.add_atom(atom, step)
         if piece.core not in self.cores:
             self.cores[piece.core] = step.core = self.add_core(piece.core, step)
@@ -202,20 +197,25 @@ class _ScheduleBuilder:
 
     def add_core(self, key: CoreKey, step: VectorStep) -> Core:
         number, variables, follows = self.group_of[key], self.variables, self.follows.get(key)
-        group, pool, keys = self.groups[number], self.pool_of[number], key.parts
+        group, pool, parts = self.groups[number], self.pool_of[number], key.parts
         before = factor = None
         # Only a core that has rows already can be multiplied.
         if follows and follows.before in self.cores:
-            keys = [key.parts[k] for k in follows.new]
+            parts = tuple(key.parts[k] for k in follows.new)
             before, factor = self.cores[follows.before].rows, self.add_row((follows.factor,), pool, step)
-        sampled = [self.add_row(row, pool, step) for _, row, _ in keys]
-        atoms = [{variables.number(f): variables.atoms[atom] for f, atom in exact} for _, _, exact in keys]
         first, first_part = (group[-1].rows.stop, group[-1].parts.stop) if group else (0, 0)
-        rows = slice(first, first + key.inputs)
-        parts = slice(first_part, first_part + key.inputs * len(keys))
-        constants = [constants for constants, _, _ in keys]
-        group.append(Core(number, rows, parts, constants, sampled, atoms, before, factor))
-        return group[-1]
+        core = Core(
+            group=number,
+            rows=slice(first, first + key.inputs),
+            parts=slice(first_part, first_part + key.inputs * len(parts)),
+            constants=[part.constants for part in parts],
+            sampled=[self.add_row(part.row, pool, step) for part in parts],
+            atoms=[{variables.number(f): variables.atoms[atom] for f, atom in p.exact} for p in parts],
+            before=before,
+            factor=factor,
+        )
+        group.append(core)
+        return core
 
     def add_row(self, key: RowKey, pool: int, step: VectorStep) -> slice:
         """Return the rows of sampled values in their pool; build a product from a known one if possible."""
@@ -245,13 +245,3 @@ class _ScheduleBuilder:
         if is_new and isinstance(expr, Apply) and expr not in self.variables.forms:
             for arg in expr.args:
                 self.use(arg)
-
-
-def _is_common(parts: list[Part], family: str) -> bool:
-    return len({part.exact.get(family) for part in parts}) == 1
-
-
-def _without(part: Part, common: list[str]) -> PartKey:
-    """Return a part without the atoms of some families, as the key of a part of a core."""
-    exact = tuple((f, a) for f, a in sorted(part.exact.items()) if f not in common)
-    return part.constants, part.row, exact

@@ -7,13 +7,12 @@ by points. Threads share all of it, and no number depends on how many there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -33,7 +32,7 @@ from netsor.limits.rules.pairs import Pair, PerPair
 from netsor.limits.rules.recorder import Recorder
 from netsor.limits.rules.setting import Setting
 from netsor.limits.sampling.chunks import FLOAT, Needs, PointChunk, Workspace, recursion_weights
-from netsor.limits.sampling.drawing import Drawing, drawing_leaf
+from netsor.limits.sampling.drawing import Drawing, block_of_pair, drawing_leaf
 from netsor.limits.sampling.schedule import Schedule, schedule_of
 from netsor.limits.sampling.variables import (
     AtomKind,
@@ -46,8 +45,6 @@ from netsor.limits.sampling.variables import (
     numbers_of,
 )
 from netsor.limits.sampling.vectors import NeededVector, Piece
-from netsor.limits.tape.tape import Span
-from netsor.limits.tape.traced import Traced
 from netsor.threads import in_parts, one_blas_thread
 
 ENTRIES = 2**18  # entries of a table that a thread computes at a time: they stay in the cache
@@ -93,8 +90,8 @@ class Tables:
         """Return the bytes of workspace."""
         return self.needs.fixed + repeats * self.needs.whole(points, self.workspace(points).table)
 
-    def recorded(self, r: Recorder) -> RecordedTables:
-        """Record the step that computes the tables, and return a reader of its blocks."""
+    def recorded(self, r: Recorder) -> Callable[[Expr, Expr, Pair], PerPair]:
+        """Record the step that computes the tables; return a function that records E[e f] of a pair."""
         for step in self.schedule.steps:
             for atom in step.atoms:
                 for kind in atom.kinds:
@@ -114,7 +111,19 @@ class Tables:
         arrays = (drawing_leaf(r), numbers_of(r, self.schedule.families, self.schedule.groups))
         step = r.tape.call(partial(run, None), arrays, (), np.float64, bound=run)
         r.tape.costs[step.step] = r.samples.repeats * r.samples.points * self.schedule.work
-        return RecordedTables(r, self.schedule, step)
+        vectors = self.schedule.vectors
+
+        def block(e: Expr, f: Expr, pair: Pair) -> PerPair:
+            left, right = vectors[e], vectors[f]
+
+            def moments(rows: slice, cols: slice, moments: Moments) -> np.ndarray:
+                return moments.block(left, right, pair.same, rows, cols)
+
+            sizes = left.inputs, right.inputs
+            array = block_of_pair(pair, ("moments", e, f), moments, (step,), r.samples.repeats, sizes)
+            return PerPair(array, pair, 0, 0)
+
+        return block
 
     def _pilot(self, r: Recorder, drawing: Drawing, numbers: Numbers) -> PrincipalAxes:
         """Return the principal axes of the sampled variables, from a small run.
@@ -125,38 +134,9 @@ class Tables:
         points, repeat = min(drawing.count, 2**9), 2**31  # no repeat of a call has this number
         pilot = Drawing(drawing.seed, points, range(repeat, repeat + 1), drawing.shared, is_pilot=True)
         workspace = Workspace.of_pilot(points, self.needs)
-        trails = Moments(r, self.schedule, numbers, pilot, None, workspace).trails
+        trails = Moments(r, self.schedule, numbers, pilot, None, workspace).loadings[0].trails
         assert trails is not None
         return PrincipalAxes.of(trails)
-
-
-@dataclass(frozen=True)
-class RecordedTables:
-    """Blocks of second moments, read from the step that computes all of them."""
-
-    r: Recorder
-    schedule: Schedule
-    step: Traced
-
-    def block(self, e: Expr, f: Expr, pair: Pair) -> PerPair | None:
-        """Return E[e f]; None if the schedule does not have this moment. For shapes see `Moments.block`."""
-        left, right = (self.schedule.vectors.get(x) for x in (e, f))
-        # A moment exists only for vectors that share a matrix, directly or through others.
-        if left is None or right is None or left.cluster != right.cluster:
-            return None
-        sizes, repeats = (left.inputs, right.inputs), self.r.samples.repeats
-        same, rows, cols, tape = pair.same, pair.rows, pair.cols, pair.tape
-        if tape is None or rows is None or cols is None:
-            shape = (repeats, max(sizes)) if same else (repeats, *sizes)
-            block = partial(Moments.block, left=left, right=right, same=same)
-            return PerPair(self.r.tape.call(block, (self.step,), shape, np.float64), pair, 0, 0)
-        counts = (1 if n == 1 else span[1] - span[0] for n, span in zip(sizes, (rows, cols), strict=True))
-
-        def tile(spans: Mapping[Span, Span], moments: Any) -> np.ndarray:
-            return moments.block(left, right, False, spans[rows], spans[cols])
-
-        key, shape = ("moments", e, f, pair), (repeats, *counts)
-        return PerPair(tape.leaf(key, shape, np.float64, (self.step,), tile), pair, 0, 0)
 
 
 @contextmanager
@@ -180,7 +160,7 @@ class Moments:
     covariances   by family that is not drawn, of its variables: (repeats, variables, variables)
     products      by family, E of products of two exact atoms: (repeats, atoms, atoms)
     cores         by group, the second moments of its cores: (repeats, cores, cores)
-    trails        by family, how its variables were drawn; a pilot run only
+    loadings      by repeat, of the sampled variables
     """
 
     def __init__(
@@ -210,55 +190,40 @@ class Moments:
         self.cores = square_tables("cores", [g.size for g in schedule.groups])
         self.series: dict[Kind, hermite.Series] = {}
         with _threads(workspace.threads) as self.threads:
-            loadings = self._fill(workspace, axes)
-        for points, used in zip(drawing.points, loadings, strict=True):
-            points.used = used.used
-        self.trails = loadings[0].trails
-        for kept in loadings:
-            if isinstance(kept, LandmarkLoadings):
-                drawing.shared.dropped = np.maximum(drawing.shared.dropped, kept.dropped)
+            self.loadings = self._loadings(axes)
+            chunks = self._chunks(workspace)
+            for steps in schedule.stages:
+                self._advance(steps, chunks)
+                drawing.advance(work=sum(map(schedule.work_of, steps)))
+        for points, loadings in zip(drawing.points, self.loadings, strict=True):
+            points.used = loadings.used
+            if isinstance(loadings, LandmarkLoadings):
+                drawing.shared.dropped = np.maximum(drawing.shared.dropped, loadings.dropped)
         # The tables of second moments stay, because blocks are read from them; everything else can go.
         self.covariances, self.series = [], {}
 
-    def _fill(
-        self, workspace: Workspace, axes: PrincipalAxes | None
-    ) -> list[Loadings] | list[LandmarkLoadings]:
-        """Go through the stages of the schedule; return the loadings of the sampled variables."""
-        schedule, drawing = self.schedule, self.drawing
-        loadings = self._loadings(axes)
-        # Equal ranges of repeats for the threads; with one repeat, its chunks of points are the jobs.
-        repeats, size = len(drawing.points), workspace.points
-        bounds = np.linspace(0, repeats, min(workspace.threads, repeats) + 1, dtype=int)
-        spans = [slice(k, min(k + size, drawing.count)) for k in range(0, drawing.count, size)]
-        values = (schedule, self.numbers, self.products, drawing, loadings)
-        chunks = [
-            PointChunk(*values, slice(a, b), points, workspace.table)
-            for a, b in pairwise(bounds)
-            for points in spans
-        ]
-        for steps in schedule.stages:
-            self._advance(steps, loadings, chunks)
-            drawing.advance(work=sum(map(schedule.work_of, steps)))
-        return loadings
-
-    def _loadings(self, axes: PrincipalAxes | None) -> list[Loadings] | list[LandmarkLoadings]:
-        shared, families = self.drawing.shared, self.schedule.families
+    def _loadings(self, axes: PrincipalAxes | None) -> Sequence[Loadings | LandmarkLoadings]:
+        shared, points = self.drawing.shared, self.drawing.points
         if shared.landmarks is not None:
-            return [LandmarkLoadings(shared.landmarks, self.numbers.features) for _ in self.drawing.points]
-        sizes = dict(enumerate(f.size for f in families))
+            return [LandmarkLoadings(shared.landmarks, self.numbers.features) for _ in points]
+        sizes = {k: family.size for k, family in enumerate(self.schedule.families)}
         # Several repeats run on threads of their own; a single one divides its linear algebra instead.
-        threads = self.threads if len(self.drawing.points) == 1 else None
+        threads = self.threads if len(points) == 1 else None
+        return [Loadings(axes, 0, axes is None, shared.fixed_choices(p), sizes, threads) for p in points]
+
+    def _chunks(self, workspace: Workspace) -> list[PointChunk]:
+        """Return equal ranges of repeats for the threads; with one repeat, chunks of its points."""
+        repeats, count, size = len(self.drawing.points), self.drawing.count, workspace.points
+        bounds = np.linspace(0, repeats, min(workspace.threads, repeats) + 1, dtype=int)
+        dimensions = [loadings.dimensions for loadings in self.loadings]
+        values = (self.schedule, self.numbers, self.products, self.drawing, dimensions, workspace.table)
         return [
-            Loadings(axes, 0, axes is None, shared.fixed_choices(points), sizes, threads)
-            for points in self.drawing.points
+            PointChunk(*values, slice(a, b), slice(k, min(k + size, count)))
+            for a, b in pairwise(bounds)
+            for k in range(0, count, size)
         ]
 
-    def _advance(
-        self,
-        steps: list[VectorStep],
-        loadings: list[Loadings] | list[LandmarkLoadings],
-        chunks: list[PointChunk],
-    ) -> None:
+    def _advance(self, steps: list[VectorStep], chunks: list[PointChunk]) -> None:
         """Carry out the steps of one depth.
 
         Sums are added in the order of the points, so that they do not depend on the order of the threads.
@@ -272,23 +237,23 @@ class Moments:
         cores = [step.core for step in steps if step.core is not None]
         if not cores:  # without a core there are no forms to draw
             return
-        rows: list[dict[Expr, np.ndarray]] = [{} for _ in loadings]
+        repeats = len(self.loadings)
+        rows: list[dict[Expr, np.ndarray]] = [{} for _ in self.loadings]
 
-        def extend(repeats: slice) -> None:
-            for k in range(len(loadings))[repeats]:
+        def extend(part: slice) -> None:
+            for k in range(repeats)[part]:
                 for form in (form for step in steps for form in step.forms if form.expr in drawn):
-                    old, new = slice(form.rows.start), form.rows
-                    cov = drawn[form.expr][k]
-                    rows[k][form.expr] = loadings[k].extend(form.family, cov[:, old], cov[:, new])
+                    old, new = np.split(drawn[form.expr][k], [form.rows.start], axis=1)
+                    rows[k][form.expr] = self.loadings[k].extend(form.family, old, new)
 
-        in_parts(self.threads, len(loadings), 1, extend)
+        in_parts(self.threads, repeats, 1, extend)
         groups, constants = self.schedule.groups, self.numbers.constants
         weights = [
             recursion_weights(core, groups[core.group], self.products, constants[core.group], self.threads)
             for core in cores
         ]
         jobs = [(c, self.threads.submit(c.sums, steps, rows, weights)) for c in chunks]
-        totals = [np.zeros((len(loadings), core.inputs, core.rows.stop)) for core in cores]
+        totals = [np.zeros((repeats, core.inputs, core.rows.stop)) for core in cores]
         while jobs:
             chunk, job = jobs.pop(0)  # drop the job, so that its sums are freed
             for total, sums in zip(totals, job.result(), strict=True):
@@ -308,11 +273,13 @@ class Moments:
 
         def add(rows: slice) -> None:
             for link in form.links:
-                coefs, other_coefs = self.numbers.scales[id(link)]
-                value = self._second_moment(link.left.at((rows, None)), link.right)
-                value *= coefs[rows, None]
-                value *= other_coefs
-                block[:, rows, link.columns] += value
+                coefs, variance = self.numbers.coefs[link.terms]
+                other_coefs, _ = self.numbers.coefs[link.others]
+                others, new = slice(link.stop), np.r_[link.rows][rows]
+                value = self._second_moment(link.terms.piece.at((new, None)), link.others.piece.at(others))
+                value *= (variance * coefs)[new, None]
+                value *= other_coefs[others]
+                block[:, rows, link.others.forms[others]] += value
 
         self._by_rows(block, add)
         _symmetrise(block, form.rows)
@@ -465,25 +432,15 @@ class Moments:
     # The second moments
 
     def block(
-        self,
-        left: NeededVector,
-        right: NeededVector,
-        same: bool,
-        rows: Span | None = None,
-        cols: Span | None = None,
+        self, left: NeededVector, right: NeededVector, same: bool, rows: slice, cols: slice
     ) -> np.ndarray:
         """Return E[e f]: (repeats, inputs) if `same`, else (repeats, left inputs, right inputs)."""
-
-        def index(vector: NeededVector, span: Span | None) -> slice:
-            return slice(None) if span is None or vector.inputs == 1 else slice(*span)
-
-        of_left = index(left, rows) if same else (index(left, rows), None)
-        of_right = index(right, cols)
-        inputs = np.empty(left.inputs)[of_left].shape, np.empty(right.inputs)[of_right].shape
+        of_left = rows if same else (rows, None)
+        inputs = np.empty(left.inputs)[of_left].shape, np.empty(right.inputs)[cols].shape
         total = np.zeros((len(self.cores[0]), *np.broadcast_shapes(*inputs)))
         for odd, piece in left.pieces.items():
             if odd in right.pieces:
-                total += self._second_moment(piece.at(of_left), right.pieces[odd].at(of_right))
+                total += self._second_moment(piece.at(of_left), right.pieces[odd].at(cols))
         return total
 
 

@@ -7,15 +7,18 @@ variances (`Numbers`) are one step of the recording, which a run computes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property, reduce
 from itertools import product
-from typing import Any
+from operator import mul
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from netsor.lang.expr import Const, Expr, Ref, refs
-from netsor.lang.program import Embedding, Input, Law, MatMul, Normal
+from netsor.lang.program import Embedding, MatMul, Normal
 from netsor.limits.methods.closed import ClosedPair, closed_pair
 from netsor.limits.methods.component import name_of
 from netsor.limits.methods.near_parallel import NearParallel
@@ -26,12 +29,38 @@ from netsor.limits.rules.moment import constant
 from netsor.limits.rules.pairs import Pair
 from netsor.limits.rules.recorder import Recorder
 from netsor.limits.sampling.recursions import Core, CoreGroup
-from netsor.limits.sampling.vectors import NeededVector, Piece, Vectors
+from netsor.limits.sampling.vectors import Piece, Vectors
 from netsor.limits.tape.traced import Traced
 
 Table = slice | np.ndarray  # row numbers of a table
-Term = tuple[slice, NeededVector, Expr]  # rows of a form with W h, the vector h, the coefficient of W h
 Kind = tuple[int, Expr, bool]  # the family and function of an atom, and whether its variable is centred
+
+
+@dataclass(eq=False)
+class MatrixTerms:
+    """Products c W h in the forms of a family, each form once: a row for each form and input.
+
+    products  the pieces of the vectors h, odd in the same families; the rows of the forms; the coefficients c
+    """
+
+    matrix: str
+    products: list[tuple[Piece, slice, Expr]] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, piece: Piece, form: slice, coef: Expr) -> slice:
+        """Add a product, and return its rows."""
+        self.products.append((piece.spread(_count(form)), form, coef))
+        self.size += _count(form)
+        return slice(self.size - _count(form), self.size)
+
+    @cached_property
+    def piece(self) -> Piece:
+        """The pieces of all products, one after the other."""
+        return Piece.joined([piece for piece, _, _ in self.products])
+
+    @cached_property
+    def forms(self) -> np.ndarray:
+        return np.concatenate([np.r_[form] for _, form, _ in self.products])
 
 
 @dataclass
@@ -42,6 +71,7 @@ class Family:
     size    number of variables so far
     atoms   number of rows in the table of products of exact atoms; row 0 is the number 1
     means   whether row 0 is needed, which holds the expectations of the atoms
+    terms   products with matrices, by matrix, families in which they are odd, and occurrence in a form
     """
 
     drawn: bool
@@ -49,23 +79,16 @@ class Family:
     atoms: int = 1
     means: bool = False
     forms: list[Form] = field(default_factory=list)
+    terms: dict[tuple[str, frozenset[str], int], MatrixTerms] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Link:
-    """var_W E[h h'] times two coefficients: the covariance of a form with W h and the forms with W h'.
+class Link(NamedTuple):
+    """Rows of products c W h, and all products c' W h' up to `stop`: c c' var_W E[h h'] is a covariance."""
 
-    left, right     pieces of h, and of all h' one after the other
-    coef, coefs     the coefficient of W h, and those of W h' with their numbers of inputs
-    columns         the rows of the forms with W h', in their family
-    """
-
-    matrix: str
-    left: Piece
-    right: Piece
-    coef: Expr
-    coefs: tuple[tuple[Expr, int], ...]
-    columns: np.ndarray
+    terms: MatrixTerms
+    rows: slice
+    others: MatrixTerms
+    stop: int
 
 
 @dataclass(frozen=True)
@@ -78,7 +101,7 @@ class Form:
     expr: Expr
     family: int
     rows: slice
-    links: tuple[Link, ...]
+    links: list[Link]
     coefs: dict[str, Expr]
 
 
@@ -153,7 +176,7 @@ class VectorStep:
 
     @property
     def inputs(self) -> int:
-        return max((form.rows.stop - form.rows.start for form in self.forms), default=0)
+        return max((_count(form.rows) for form in self.forms), default=0)
 
 
 # Rows of forms and atoms
@@ -170,7 +193,6 @@ class Variables:
         self._numbers: dict[str, int] = {}
         self._kinds: dict[Kind, tuple[Atom, list[slice], list[slice]]] = {}  # rows of atoms and of variables
         self._meetings: set[tuple[Kind, Kind]] = set()
-        self._terms: dict[tuple[int, str], list[Term]] = {}
 
     def number(self, family: str) -> int:
         if family not in self._numbers:
@@ -191,26 +213,30 @@ class Variables:
             family.size = rows.stop
             coefs = self.vectors.combination(form)
             assert coefs is not None
-            family.forms.append(Form(form, number, rows, tuple(self._links(coefs, number, rows)), coefs))
+            family.forms.append(Form(form, number, rows, self._links(coefs, family, rows), coefs))
             step.forms.append(family.forms[-1])
         return self.forms[form]
 
-    def _links(self, coefs: dict[str, Expr], family: int, rows: slice) -> Iterator[Link]:
-        """Yield the contributions of the products with matrices in a form to its covariances."""
-        new: list[tuple[str, Term]] = []
+    def _links(self, coefs: dict[str, Expr], family: Family, rows: slice) -> list[Link]:
+        """Return the contributions of the products with matrices in a form to its covariances."""
+        new = []
+        seen: Counter[str] = Counter()
         for name, coef in coefs.items():
             source = self.r.program.definitions[name]
             if isinstance(source, MatMul):
-                term = rows, self.vectors.needed[self.r.forms.resolved(Ref(source.operand))], coef
-                new.append((source.matrix, term))
-                self._terms.setdefault((family, source.matrix), []).append(term)
-        for matrix, term in new:
-            for terms in _without_repeats(self._terms[family, matrix]):
-                for odd in term[1].pieces:
-                    # Pieces that are odd in different families have no second moments.
-                    alike = [t for t in terms if odd in t[1].pieces]
-                    if alike:
-                        yield _link(matrix, term, alike, odd)
+                vector = self.vectors.needed[self.r.forms.resolved(Ref(source.operand))]
+                for odd, piece in vector.pieces.items():
+                    key = source.matrix, odd, seen[source.matrix]
+                    terms = family.terms.setdefault(key, MatrixTerms(source.matrix))
+                    new.append((key, terms, terms.add(piece, rows, coef)))
+                seen[source.matrix] += 1
+        # Pieces that are odd in different families have no second moments.
+        return [
+            Link(terms, places, others, others.size)
+            for key, terms, places in new
+            for other, others in family.terms.items()
+            if key[:2] == other[:2]
+        ]
 
     def meet(self, atoms: Iterable[Atom]) -> None:
         """Note that E of products of these atoms is needed."""
@@ -226,7 +252,7 @@ class Variables:
         if atom not in self.atoms:
             forms, kind = self.add_form(atom.forms[0], step), self._kind(atom)
             family = self.families[kind[0]]
-            self.atoms[atom] = rows = slice(family.atoms, family.atoms + forms.stop - forms.start)
+            self.atoms[atom] = rows = slice(family.atoms, family.atoms + _count(forms))
             family.atoms = rows.stop
             _, kind_rows, kind_forms = self._kinds.setdefault(kind, (atom, [], []))
             kind_rows.append(rows)
@@ -240,42 +266,9 @@ class Variables:
         (_, new, new_is_centred), (_, body, is_centred) = kind, met
         rule = closed_pair(new, body, new_is_centred and is_centred)
         parallel = rule.parallel if rule else NearParallel.of(new, body, closed=False)
-        atom, rows, forms = self._kinds[met]
-        return AtomKind(met, atom, rule, parallel, *(as_slice(_row_numbers(s)) for s in (rows, forms)))
-
-
-def _without_repeats(terms: list[Term]) -> list[list[Term]]:
-    """Divide terms into lists in which no form occurs twice, since one write sets each row only once."""
-    lists: list[list[Term]] = []
-    seen: dict[int, int] = {}
-    for term in terms:
-        k = seen[term[0].start] = seen.get(term[0].start, -1) + 1
-        if k == len(lists):
-            lists.append([])
-        lists[k].append(term)
-    return lists
-
-
-def _link(matrix: str, term: Term, terms: list[Term], odd: frozenset[str]) -> Link:
-    """Return the covariances of a form with the others of one matrix, through pieces that are odd alike."""
-    rows, vector, coef = term
-    left, n, sizes = vector.pieces[odd], rows.stop - rows.start, [r.stop - r.start for r, _, _ in terms]
-    pieces = [v.pieces[odd] for _, v, _ in terms]
-
-    def join(parts: list[np.ndarray]) -> np.ndarray:
-        return np.concatenate([np.broadcast_to(x, m) for x, m in zip(parts, sizes, strict=True)])
-
-    # All vectors that one matrix multiplies have factors of the same families.
-    right = {family: join([piece.factors[family] for piece in pieces]) for family in left.factors}
-    factors = {family: np.broadcast_to(atoms, n) for family, atoms in left.factors.items()}
-    return Link(
-        matrix,
-        Piece(left.group, np.broadcast_to(left.core, n), factors),
-        Piece(left.group, join([piece.core for piece in pieces]), right),
-        coef,
-        tuple((c, m) for (_, _, c), m in zip(terms, sizes, strict=True)),
-        _row_numbers([r for r, _, _ in terms]),
-    )
+        atom, *tables = self._kinds[met]
+        rows, forms = (as_slice(np.concatenate([np.r_[s] for s in slices])) for slices in tables)
+        return AtomKind(met, atom, rule, parallel, rows, forms)
 
 
 def as_slice(rows: np.ndarray) -> Table:
@@ -284,147 +277,112 @@ def as_slice(rows: np.ndarray) -> Table:
     return slice(first, last + 1) if np.array_equal(rows, np.arange(first, last + 1)) else rows
 
 
-def _row_numbers(slices: list[slice]) -> np.ndarray:
-    return np.concatenate([np.arange(s.start, s.stop) for s in slices])
+def _count(rows: slice) -> int:
+    return rows.stop - rows.start
 
 
 # Numbers
 
 
-def numbers_of(r: Recorder, families: list[Family], groups: list[CoreGroup]) -> Traced:
-    """Record the step that computes the numbers of a schedule."""
-    asked: dict[Any, Any] = {}
-
-    def ask(key: tuple[Any, ...], *question: Any) -> None:
-        if key not in asked:
-            answer = r.ask(*question)
-            asked[key] = None if answer is None else answer.array
-
-    def ask_for_constants(constants: Iterable[Expr]) -> None:
-        for c in constants:
-            if not isinstance(c, Const):
-                ask(("constant", c), constant, c)
-
-    for family in families:
-        for form in family.forms:
-            ask(("mean", form.expr), mean, form.expr)
-            ask_for_constants(form.coefs.values())
-            for name in form.coefs:
-                law = _law(r, name)
-                if isinstance(law, Embedding):
-                    asked["data", name] = embedded_data(r, law)
-                    asked["var", law.matrix] = r.variance(law.matrix)
-            for link in form.links:
-                asked["var", link.matrix] = r.variance(link.matrix)
-        names = _random_vectors(r, family)
-        for name in names:
-            for other in names:
-                # Random vectors of one family may be correlated, also with each other.
-                ask(("cov", name, other), cov, Ref(name), Ref(other), Pair(False))
-    for core in (core for group in groups for core in group.cores):
-        ask_for_constants(c for constants in core.constants for c in constants)
-    keys = [key for key, array in asked.items() if isinstance(array, Traced)]
-
-    def run(*arrays: np.ndarray) -> Numbers:
-        return Numbers(r, families, groups, {**asked, **dict(zip(keys, arrays, strict=True))})
-
-    return r.tape.call(run, tuple(asked[key] for key in keys), (), np.float64)
-
-
-def _law(r: Recorder, name: str) -> Law | None:
-    source = r.program.definitions[name]
-    return source.law if isinstance(source, Input) else None
-
-
-def _random_vectors(r: Recorder, family: Family) -> list[str]:
-    """Return the names of the random vectors in the forms of a family."""
-    names = dict.fromkeys(name for form in family.forms for name in form.coefs)
-    return [name for name in names if isinstance(_law(r, name), Normal)]
-
-
+@dataclass(frozen=True)
 class Numbers:
-    """The numbers of a schedule, computed from the values of its questions.
+    """What a schedule reads from data and parameters.
 
     means      by family: E of its variables, `(variables,)`
     features   by family: F `(variables, features)`, where F F^T is the covariance that comes from the inputs
+    coefs      the coefficients of products with a matrix, and the variance of the matrix
     constants  by group: the constant of each part, `(parts,)`; None if all are 1
-    scales     by link: var_W times the coefficient of its form, and the coefficients of the other forms
     """
 
-    def __init__(
-        self, r: Recorder, families: list[Family], groups: list[CoreGroup], values: dict[Any, Any]
-    ) -> None:
-        self._r, self._values = r, values
-        self.means = [self._means(family) for family in families]
-        self.features = [self._features(family) for family in families]
-        self.constants = [self._constants(group) for group in groups]
-        links = (link for family in families for form in family.forms for link in form.links)
-        self.scales = {id(link): self._scales(link) for link in links}
-        # Only the results are read from here on.
-        self._values = {}
+    means: list[np.ndarray]
+    features: list[np.ndarray]
+    coefs: dict[MatrixTerms, tuple[np.ndarray, float]]
+    constants: list[np.ndarray | None]
 
-    def _number(self, c: Expr) -> np.ndarray:
-        """Return a constant `(inputs,)`, or `(1,)` if all inputs share it."""
-        return np.array([c.value]) if isinstance(c, Const) else self._values["constant", c][0]
 
-    def _means(self, family: Family) -> np.ndarray:
-        means = np.zeros(family.size)
-        for form in family.forms:
-            means[form.rows] = self._values["mean", form.expr][0]
-        return means
+def numbers_of(r: Recorder, families: list[Family], groups: list[CoreGroup]) -> Traced:
+    """Record the step that computes the numbers of a schedule."""
+    terms = [terms for family in families for terms in family.terms.values()]
+    means = [[[r.ask(mean, f.expr).array, _count(f.rows)] for f in family.forms] for family in families]
+    coefs = [[[_number(r, c), _count(form)] for _, form, c in t.products] for t in terms]
+    variances = [r.variance(t.matrix) for t in terms]
+    constants = [
+        [[[_number(r, c) for c in part] for part in core.constants] for core in group.cores]
+        for group in groups
+    ]
+    sources = [_sources(r, family) for family in families]
 
-    def _scales(self, link: Link) -> tuple[np.ndarray, np.ndarray]:
-        scale = self._values["var", link.matrix] * self._number(link.coef)
-        coefs = [np.broadcast_to(self._number(c), n) for c, n in link.coefs]
-        return np.broadcast_to(scale, len(link.left.core)), np.concatenate(coefs)
+    def run(
+        means: list[Any], sources: list[Any], coefs: list[Any], variances: list[Any], constants: list[Any]
+    ) -> Numbers:
+        return Numbers(
+            [_joined(of_forms) for of_forms in means],
+            [_features(f.size, *of_family) for f, of_family in zip(families, sources, strict=True)],
+            {t: (_joined(c), var) for t, c, var in zip(terms, coefs, variances, strict=True)},
+            [_constants(group, parts) for group, parts in zip(groups, constants, strict=True)],
+        )
 
-    def _constants(self, group: CoreGroup) -> np.ndarray | None:
-        if not any(constants for core in group.cores for constants in core.constants):
-            return None
-        rows = []
-        for core in group.cores:
-            columns = [np.broadcast_to(self._product(constants), core.inputs) for constants in core.constants]
-            rows.append(np.array(columns, float).T.ravel())
-        joined = np.concatenate(rows)
-        return None if np.all(joined == 1) else joined
+    return r.tape.call(run, (means, sources, coefs, variances, constants), (), np.float64)
 
-    def _product(self, constants: Iterable[Expr]) -> np.ndarray:
-        value = np.ones(1)
-        for c in constants:
-            value = value * self._number(c)
-        return value
 
-    def _features(self, family: Family) -> np.ndarray:
-        """Return F: the data that matrices multiply, and a root of the law of random vectors."""
-        columns, count = {}, 0
-        for name in _random_vectors(self._r, family):
-            n = self._r.inputs_of(Ref(name))
-            columns[name], count = np.arange(count, count + n), count + n
-        coefs, data = np.zeros((family.size, count)), {}
-        for form in family.forms:
-            rows = form.rows
-            for name, coef in form.coefs.items():
-                law = _law(self._r, name)
-                if name in columns:
-                    coefs[np.arange(rows.start, rows.stop), columns[name]] = self._number(coef)
-                elif isinstance(law, Embedding):
-                    x = np.asarray(self._values["data", name][0], float)
-                    table = data.setdefault(law.matrix, np.zeros((family.size, x.shape[1])))
-                    table[rows] += np.reshape(self._number(coef), (-1, 1)) * x
-        # The covariance may be singular, so Cholesky could fail; an eigendecomposition gives a root anyway.
-        variances, vectors = np.linalg.eigh(self._covariance(columns, count))
-        root = vectors * np.sqrt(np.clip(variances, 0.0, None))
-        scaled = [np.sqrt(self._values["var", m] / x.shape[1]) * x for m, x in data.items()]
-        # Features stay as they are: a rotation to fewer columns would mix rows, and tiles of a store with
-        # landmarks would no longer belong to one matrix.
-        return np.concatenate([*scaled, coefs @ root], axis=1)
+def _number(r: Recorder, c: Expr) -> Any:
+    """Return a constant `(1, inputs)`, or `(1, 1)` if all inputs share it."""
+    return np.array([[c.value]]) if isinstance(c, Const) else r.ask(constant, c).array
 
-    def _covariance(self, columns: dict[str, np.ndarray], count: int) -> np.ndarray:
-        """Return the covariance of the random vectors of a family, `(count, count)`."""
-        covariance = np.zeros((count, count))
-        for name in columns:
-            for other in columns:
-                block = self._values["cov", name, other]
-                if block is not None:
-                    covariance[np.ix_(columns[name], columns[other])] = block[0]
-        return covariance
+
+def _joined(numbers: list[tuple[np.ndarray, int]]) -> np.ndarray:
+    return np.concatenate([np.broadcast_to(x[0], n) for x, n in numbers])
+
+
+def _constants(group: CoreGroup, constants: list[list[list[np.ndarray]]]) -> np.ndarray | None:
+    if not any(part for parts in constants for part in parts):
+        return None
+    rows = []
+    for core, parts in zip(group.cores, constants, strict=True):
+        columns = [np.broadcast_to(reduce(mul, [np.ones(1), *(c[0] for c in p)]), core.inputs) for p in parts]
+        rows.append(np.array(columns, float).T.ravel())
+    joined = np.concatenate(rows)
+    return None if np.all(joined == 1) else joined
+
+
+def _sources(r: Recorder, family: Family) -> list[Any]:
+    """Return what `_features` reads: data that matrices multiply, random vectors and their covariances."""
+    data: dict[str, list[Any]] = {}
+    vectors: dict[str, list[Any]] = {}
+    for form in family.forms:
+        for name, coef in form.coefs.items():
+            law = getattr(r.program.definitions[name], "law", None)
+            if isinstance(law, Embedding):
+                data.setdefault(law.matrix, []).append([form.rows, _number(r, coef), embedded_data(r, law)])
+            elif isinstance(law, Normal):
+                vectors.setdefault(name, []).append([form.rows, _number(r, coef)])
+    blocks = [[r.ask(cov, Ref(a), Ref(b), Pair(False)) for b in vectors] for a in vectors]
+    return [
+        [[r.variance(matrix), terms] for matrix, terms in data.items()],
+        [[r.inputs_of(Ref(name)), terms] for name, terms in vectors.items()],
+        [[block and block.array for block in row] for row in blocks],
+    ]
+
+
+def _features(size: int, data: list[Any], vectors: list[Any], blocks: list[Any]) -> np.ndarray:
+    """Return F: the data that matrices multiply, and a root of the law of random vectors."""
+    columns = []
+    for variance, terms in data:
+        table = np.zeros((size, terms[0][2].shape[-1]))
+        for rows, coef, x in terms:
+            table[rows] += coef[0][:, None] * np.asarray(x[0], float)
+        columns.append(np.sqrt(variance / table.shape[1]) * table)
+    counts = [count for count, _ in vectors]
+    coefs, covariance = np.zeros((size, sum(counts))), np.zeros((sum(counts), sum(counts)))
+    places = np.split(np.arange(sum(counts)), np.cumsum(counts)[:-1]) if counts else []
+    for place, (_, terms), row in zip(places, vectors, blocks, strict=True):
+        for rows, coef in terms:
+            coefs[np.r_[rows], place] = coef[0]
+        for other, block in zip(places, row, strict=True):
+            covariance[np.ix_(place, other)] = 0.0 if block is None else block[0]
+    # The covariance may be singular, so Cholesky could fail; an eigendecomposition gives a root anyway.
+    deviations, axes = np.linalg.eigh(covariance)
+    root = axes * np.sqrt(np.clip(deviations, 0.0, None))
+    # Features stay as they are: a rotation to fewer columns would mix rows, and tiles of a store with
+    # landmarks would no longer belong to one matrix.
+    return np.concatenate([*columns, coefs @ root], axis=1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,23 +21,21 @@ from netsor.lang.program import Embedding, Input, LinComb, MatMul, Normal, Outpu
 from netsor.lang.types import C
 from netsor.limits.rules.atoms import HOLE, Atom, LinearTerm, Product, Size, replace_exprs
 from netsor.limits.rules.lincomb import written_out
-from netsor.limits.rules.questions import Answering, of_parts
+from netsor.limits.rules.questions import Answering, of_parts, remembered
 from netsor.limits.rules.setting import Setting
 
 RowKey = tuple[Atom, ...] | Expr  # a product of sampled atoms, or a whole expression of sampled forms
-PartKey = tuple[tuple[Expr, ...], RowKey, tuple[tuple[str, Atom], ...]]  # constants, row, atoms by family
 Combination = dict[str, Expr]  # coefficients by name of an input or of a product with a matrix
 ONE = Const(1.0)
 SAMPLED = ""  # stands for the family of an atom all of whose families are sampled
 
 
-@dataclass(frozen=True)
-class Part:
-    """A product: constants, sampled atoms, and at most one atom of each exact family."""
+class Part(NamedTuple):
+    """A product: constants, sampled atoms, and at most one atom of each exact family, sorted by family."""
 
     constants: tuple[Expr, ...]
     row: RowKey
-    exact: dict[str, Atom]
+    exact: tuple[tuple[str, Atom], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -51,6 +49,16 @@ class Piece:
     def at(self, index: Any) -> Piece:
         """Return the piece for some of the inputs, with an index of NumPy."""
         return Piece(self.group, self.core[index], {f: atoms[index] for f, atoms in self.factors.items()})
+
+    def spread(self, n: int) -> Piece:
+        """Return the piece for n inputs; an input that is the only one stands for all."""
+        return self.at(np.broadcast_to(np.arange(len(self.core)), n))
+
+    @staticmethod
+    def joined(pieces: list[Piece]) -> Piece:
+        """Join pieces of one group with factors of the same families."""
+        factors = {f: np.concatenate([p.factors[f] for p in pieces]) for f in pieces[0].factors}
+        return Piece(pieces[0].group, np.concatenate([p.core for p in pieces]), factors)
 
 
 @dataclass
@@ -84,25 +92,16 @@ class Vectors:
     def __init__(self, r: Setting) -> None:
         self.r, self.forms, self.drawn = r, r.forms, r.sampled
         self.needed: dict[Expr, NeededVector] = {}
-        self._linear: dict[Expr, Combination | None] = {}
-        self._homes: dict[Atom, str | None] = {}
-        self.answers: dict[str, dict[Expr, Any]] = {}
+        self.answers: dict[str, dict[Any, Any]] = {}
         for vector in _needed_vectors(r):
             parts = self._parts(vector.expr)
             if parts is not None:
                 vector.parts, vector.depth = parts, self._depth(parts, vector.expr)
                 self.needed[vector.expr] = vector
         self.needed = dict(sorted(self.needed.items(), key=lambda item: item[1].depth))
-        self._symmetric = self._symmetric_families()
-
-    def _symmetric_families(self) -> set[str]:
-        """Return the exact families whose variables are all centred and whose atoms are all odd or even."""
-        exact = [item for v in self.needed.values() for part in v.parts for item in part.exact.items()]
-        return {f for f, _ in exact} - {
-            f
-            for f, atom in dict.fromkeys(exact)
-            if not (self.forms.is_centred(atom.forms[0]) and about(atom.body, HOLE.name).parity)
-        }
+        # The exact families with variables that are not centred, or with atoms that are neither odd nor even.
+        exact = {item for vector in self.needed.values() for part in vector.parts for item in part.exact}
+        self._asymmetric = {family for family, atom in exact if not self._parity(atom)}
 
     def odd_families(self, part: Part) -> frozenset[str]:
         """Return the families in which a part is odd.
@@ -111,16 +110,17 @@ class Vectors:
         its expectation is 0. Parts that are odd in different families therefore have no second moment: for
         example, the terms of a tangent that belong to different matrices.
         """
-        return frozenset(
-            f
-            for f, atom in part.exact.items()
-            if f in self._symmetric and about(atom.body, HOLE.name).parity == -1
-        )
+        odd = {family for family, atom in part.exact if self._parity(atom) == -1}
+        return frozenset(odd - self._asymmetric)
+
+    def _parity(self, atom: Atom) -> int:
+        """Return 1 for an even and -1 for an odd function of a centred variable, else 0."""
+        return about(atom.body, HOLE.name).parity if self.forms.is_centred(atom.forms[0]) else 0
 
     def _parts(self, e: Expr) -> list[Part] | None:
         """Return the vector as a sum of parts, or None if it does not fit."""
         if self._is_large(e):
-            return [Part((), e, {})] if self._is_sampled_function(e) else None
+            return [Part((), e)] if self._is_sampled_function(e) else None
         parts = []
         for product in self.products(e):
             part = self._part(product)
@@ -133,7 +133,7 @@ class Vectors:
             return parts
         if any(self.combination(form) is None for form in self.forms.maximal_forms(e)):
             return None
-        return [Part((), e, {})]  # no part has an exact atom, so the whole vector is one sampled row
+        return [Part((), e)]  # no part has an exact atom, so the whole vector is one sampled row
 
     def _is_large(self, e: Expr) -> bool:
         """Return whether there are so many products that it is faster to sample the whole vector.
@@ -165,7 +165,7 @@ class Vectors:
         return is_sum and not self.forms.is_affine(e) and self.forms.families_in(e) <= self.drawn
 
     def _depth(self, parts: list[Part], e: Expr) -> int:
-        atoms = {atom for part in parts for atom in part.exact.values()}
+        atoms = {atom for part in parts for _, atom in part.exact}
         atoms |= {atom for part in parts if isinstance(part.row, tuple) for atom in part.row}
         forms = {form for atom in atoms for form in atom.forms} if atoms else self.forms.maximal_forms(e)
         leaves = {name for form in forms for name in self.combination(form) or ()}
@@ -177,7 +177,7 @@ class Vectors:
         sampled: list[Atom] = []
         exact: dict[str, Atom] = {}
         for atom in product.atoms:
-            home = self._homes[atom] if atom in self._homes else self._home(atom)
+            home = self._home(atom)
             if home is None or home in exact:
                 return None
             if home == SAMPLED:
@@ -185,15 +185,15 @@ class Vectors:
             else:
                 exact[home] = atom
         are_numbers = all(map(self._is_number, product.constants))
-        return Part(product.constants, tuple(sampled), exact) if are_numbers else None
+        return Part(product.constants, tuple(sampled), tuple(sorted(exact.items()))) if are_numbers else None
 
+    @remembered
     def _home(self, atom: Atom) -> str | None:
         """Return the exact family of an atom, SAMPLED if all are drawn, or None if it does not fit."""
         families = self.forms.families_of(atom)
         alone = len(families) == 1 and atom.unary
         home = SAMPLED if families <= self.drawn else next(iter(families)) if alone else None
-        self._homes[atom] = home if self._is_plain(atom.expr, atom.forms) else None
-        return self._homes[atom]
+        return home if self._is_plain(atom.expr, atom.forms) else None
 
     def _is_sampled_function(self, e: Expr) -> bool:
         """Return whether a vector is sampled altogether, and is a plain function of its forms."""
@@ -220,13 +220,9 @@ class Vectors:
 
     # Forms
 
+    @remembered
     def combination(self, form: Expr) -> Combination | None:
         """Return a Gaussian variable, up to its mean, as a sum of inputs and products with matrices."""
-        if form not in self._linear:
-            self._linear[form] = self._combined(form)
-        return self._linear[form]
-
-    def _combined(self, form: Expr) -> Combination | None:
         form = written_out(self.forms, form)
         if self.r.index(form) != () or self._has_limits(form):
             return None
@@ -265,7 +261,10 @@ def _scaled(coef: Expr, term: LinearTerm) -> Expr:
 
 def _needed_vectors(r: Setting) -> Iterable[NeededVector]:
     """Return the operands of matrices and of outputs, in the order of the program."""
-    program, needed = r.program, _needed(r)
+    program, needed = r.program, set[str]()  # the variables that outputs depend on
+    for s in reversed(program.statements):
+        if isinstance(s, Output) or s.name in needed:
+            needed.update(used_by(s))
     uses: list[tuple[int, Expr, str | None, str]] = []
     places = {s.name: k for k, s in enumerate(program.statements) if not isinstance(s, Output)}
     for s in program.statements:
@@ -282,15 +281,6 @@ def _needed_vectors(r: Setting) -> Iterable[NeededVector]:
             vectors[expr] = NeededVector(expr, r.inputs_of(Ref(name) if name else expr))
         vectors[expr].uses.add(use)
     return vectors.values()
-
-
-def _needed(r: Setting) -> set[str]:
-    """Return the names of the variables that outputs depend on."""
-    needed: set[str] = set()
-    for s in reversed(r.program.statements):
-        if isinstance(s, Output) or s.name in needed:
-            needed.update(used_by(s))
-    return needed
 
 
 def _peeled(r: Setting, e: Expr) -> Iterator[Expr]:
