@@ -12,7 +12,7 @@ and y (these shift the means) and the density at an edge.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -26,7 +26,7 @@ Gains = tuple[Array, Array]
 
 @dataclass(frozen=True)
 class TruncatedGaussian:
-    """Means and covariances (xx, xy, yy) of (x, y), and the log of the weight of the law."""
+    """Means and covariances (xx, xy, yy) of (x, y) on the whole plane, and the log of the weight."""
 
     log_weight: Array
     mean: tuple[Array, Array]
@@ -36,7 +36,7 @@ class TruncatedGaussian:
     @property
     def weight(self) -> Array:
         """Probability of the region times the weight."""
-        raise NotImplementedError
+        return array_namespace(self.log_weight).exp(self.log_weight)
 
     @cached_property
     def edges(self) -> list[tuple[Gains, TruncatedGaussian]]:
@@ -62,15 +62,6 @@ class TruncatedGaussian:
         return total
 
 
-@dataclass(frozen=True)
-class Plane(TruncatedGaussian):
-    """No indicator."""
-
-    @property
-    def weight(self) -> Array:
-        return array_namespace(self.log_weight).exp(self.log_weight)
-
-
 @dataclass(frozen=True, kw_only=True)
 class HalfPlane(TruncatedGaussian):
     """The indicator of u > threshold, standardized, with gains Cov(x, u) / sd(u) and Cov(y, u) / sd(u)."""
@@ -84,15 +75,14 @@ class HalfPlane(TruncatedGaussian):
 
     def turned(self) -> HalfPlane:
         """Return the law of (y, x)."""
-        turned = {"threshold": self.threshold, "gains": self.gains[::-1]}
-        return HalfPlane(self.log_weight, self.mean[::-1], self.cov[::-1], **turned)
+        return replace(self, mean=self.mean[::-1], cov=self.cov[::-1], gains=self.gains[::-1], _memo={})
 
     @cached_property
     def edges(self) -> list[tuple[Gains, TruncatedGaussian]]:
         (a, b), h = self.gains, self.threshold
         (m1, m2), (q1, c, q2) = self.mean, self.cov
-        on_edge = Plane(on(self.log_weight, h), (m1 + a * h, m2 + b * h), (q1 - a * a, c - a * b, q2 - b * b))
-        return [(self.gains, on_edge)]
+        means, cov = (m1 + a * h, m2 + b * h), (q1 - a * a, c - a * b, q2 - b * b)
+        return [(self.gains, TruncatedGaussian(on(self.log_weight, h), means, cov))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,8 +139,8 @@ class Quadrant(TruncatedGaussian):
 
     def turned(self) -> Quadrant:
         """Return the law of (y, x)."""
-        turned = {"h": self.k, "k": self.h, "t1": self.t2, "t2": self.t1, "det": self.det}
-        return Quadrant(self.log_weight, self.mean[::-1], self.cov[::-1], **turned)
+        sides = {"h": self.k, "k": self.h, "t1": self.t2, "t2": self.t1}
+        return replace(self, mean=self.mean[::-1], cov=self.cov[::-1], _memo={}, **sides)
 
 
 def on(log_weight: Array, h: Array) -> Array:
