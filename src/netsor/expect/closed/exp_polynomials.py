@@ -96,9 +96,6 @@ class Gaussian:
         default_factory=dict, repr=False
     )
 
-    def moments(self) -> tuple[Array, Array, Array, Array, Array]:
-        return self.m1, self.m2, self.q1, self.q2, self.c
-
     def turned(self) -> Gaussian:
         """The law of (y, x)."""
         return Gaussian(self.m2, self.m1, self.q2, self.q1, self.c, self.det)
@@ -131,14 +128,13 @@ class Gaussian:
 
     def tilted(self, s: ExpTerm, t: ExpTerm) -> tuple[Gaussian, Array]:
         """Return the law times the exponentials of s(x) and t(y), and the log of its weight."""
-        law, a, b, log_weight = self, s.rate, t.rate, 0.0
+        m1, m2, q1, q2, c, det, log_weight = self.m1, self.m2, self.q1, self.q2, self.c, self.det, 0.0
         if s.bend or t.bend:
-            spread, exponent, *moments = bent_law(s.bend, t.bend, *self.moments(), self.det)
-            law = Gaussian(*moments, self.det / spread)
-            log_weight = -array_namespace(spread).log(spread) / 2 - exponent
-        m1, m2, q1, q2, c = law.moments()
+            spread, exponent, m1, m2, q1, q2, c = bent_law(s.bend, t.bend, m1, m2, q1, q2, c, det)
+            det, log_weight = det / spread, -array_namespace(spread).log(spread) / 2 - exponent
+        a, b = s.rate, t.rate
         log_weight = log_weight + (a * (m1 + a * q1 / 2) + b * (m2 + b * q2 / 2) + a * b * c)
-        return Gaussian(m1 + a * q1 + b * c, m2 + a * c + b * q2, q1, q2, c, law.det), log_weight
+        return Gaussian(m1 + a * q1 + b * c, m2 + a * c + b * q2, q1, q2, c, det), log_weight
 
     def inside(self, s: ExpTerm, t: ExpTerm, log_weight: Array) -> TruncatedGaussian:
         """Return the law of (x - m1, y - m2) on the set where the indicators of s and t are 1."""

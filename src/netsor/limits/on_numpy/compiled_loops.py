@@ -131,23 +131,19 @@ def compiled_exp(name: str) -> tuple[Any, Any]:
     options: dict[str, Any] = {"inline": "always", "error_model": "numpy"}
     parts: Any = numba.njit(make_exp(number, compiled_fma(), scaled), **options)
     least, most = map(number, NORMAL[bits // 8])
-    zero, one, infinity = number(0.0), number(1.0), number(np.inf)
+    zero, infinity = number(0.0), number(np.inf)
 
-    def exp(x):
-        scale, fraction = parts(x)
-        value = scale * fraction + scale
-        value = zero if x < least else value
-        value = infinity if x > most else value
-        return value if x == x else x
+    def exp_minus(shift):
+        def function(x):
+            scale, fraction = parts(x)
+            value = scale * fraction + (scale - shift)
+            value = zero - shift if x < least else value
+            value = infinity if x > most else value
+            return value if x == x else x
 
-    def expm1(x):
-        scale, fraction = parts(x)
-        value = scale * fraction + (scale - one)
-        value = -one if x < least else value
-        value = infinity if x > most else value
-        return value if x == x else x
+        return numba.njit(function, **options)
 
-    return numba.njit(exp, **options), numba.njit(expm1, **options)
+    return exp_minus(zero), exp_minus(number(1.0))
 
 
 @cache

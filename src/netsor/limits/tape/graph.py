@@ -104,6 +104,11 @@ class Graph:
     def place(self, x: Traced) -> int:
         return self._places[x.tape][x.tape.exact(x).step]
 
+    def operation_of(self, node: int) -> Operation:
+        operation = self.operations[self.operation[node]]
+        assert operation is not None
+        return operation
+
     def colours(self, rounds: int) -> list[int]:
         """Number nodes so that equal numbers mean equal operations, also of the nodes read, `rounds` deep."""
         colour = self.operation

@@ -257,7 +257,7 @@ class Tape:
             return fn(*args)
         shape = _broadcast([a.shape for a in args if hasattr(a, "shape")])
         value = self._once(shape, formula.dtype, formula, tuple(formula.arguments(self, list(args))), {})
-        self.costs[value.step] = len(formula.lines)
+        self.costs[value.step] = len(formula.steps)
         self.rules.add(value.step)
         return value
 
