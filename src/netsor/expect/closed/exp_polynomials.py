@@ -118,13 +118,25 @@ class Gaussian:
         return sum(x * y * region.moment(i, j) for i, x in enumerate(a) for j, y in enumerate(b))
 
     def region(self, s: ExpTerm, t: ExpTerm) -> tuple[Gaussian, TruncatedGaussian]:
-        """Reflect so that both indicators point upwards, and shift the means by the exponentials."""
+        """Return the law shifted by the exponentials of s and t, and centred where their indicators are 1.
+
+        Reflect it first, so that both indicators point upwards.
+        """
         law = Gaussian(
             s.side * self.m1, t.side * self.m2, self.q1, self.q2, s.side * t.side * self.c, self.det
         )
         s, t = s.upward(), t.upward()
-        shifted, log_weight = law.tilted(s, t)
-        return shifted, shifted.inside(s, t, log_weight)
+        law, log_weight = law.tilted(s, t)
+        mean, cov = (0.0 * law.m1, 0.0 * law.m2), (law.q1, law.c, law.q2)
+        h, k = _threshold(s, law.m1, law.q1), _threshold(t, law.m2, law.q2)
+        if h is None and k is None:
+            return law, TruncatedGaussian(log_weight, mean, cov)
+        if h is not None and k is not None:
+            return law, Quadrant(log_weight, mean, cov, h=h, k=k, t1=s.noise, t2=t.noise, det=law.det)
+        term, threshold, (a, b) = (s, h, cov[:2]) if k is None else (t, k, cov[1:])
+        sd = root((law.q1 if k is None else law.q2) + term.noise)
+        gains = ratio(a, sd), ratio(b, sd)
+        return law, HalfPlane(log_weight, mean, cov, threshold=threshold, gains=gains)
 
     def tilted(self, s: ExpTerm, t: ExpTerm) -> tuple[Gaussian, Array]:
         """Return the law times the exponentials of s(x) and t(y), and the log of its weight."""
@@ -135,19 +147,6 @@ class Gaussian:
         a, b = s.rate, t.rate
         log_weight = log_weight + (a * (m1 + a * q1 / 2) + b * (m2 + b * q2 / 2) + a * b * c)
         return Gaussian(m1 + a * q1 + b * c, m2 + a * c + b * q2, q1, q2, c, det), log_weight
-
-    def inside(self, s: ExpTerm, t: ExpTerm, log_weight: Array) -> TruncatedGaussian:
-        """Return the law of (x - m1, y - m2) on the set where the indicators of s and t are 1."""
-        mean, cov = (0.0 * self.m1, 0.0 * self.m2), (self.q1, self.c, self.q2)
-        h, k = _threshold(s, self.m1, self.q1), _threshold(t, self.m2, self.q2)
-        if h is None and k is None:
-            return TruncatedGaussian(log_weight, mean, cov)
-        if h is not None and k is not None:
-            return Quadrant(log_weight, mean, cov, h=h, k=k, t1=s.noise, t2=t.noise, det=self.det)
-        term, threshold, covariances = (s, h, (self.q1, self.c)) if k is None else (t, k, (self.c, self.q2))
-        sd = root((self.q1 if k is None else self.q2) + term.noise)
-        gains = ratio(covariances[0], sd), ratio(covariances[1], sd)
-        return HalfPlane(log_weight, mean, cov, threshold=threshold, gains=gains)
 
 
 def _threshold(term: ExpTerm, m: Array, q: Array) -> Array | None:

@@ -50,19 +50,16 @@ class Values:
 
     def many(self, nodes: Sequence[int]) -> Array:
         """Return the values of nodes, stacked along a leading axis."""
-        arrays, used, where = {}, {}, []  # by id, an array and the positions that are read
-        for node in nodes:
-            array, at = self.computed[node]
-            positions = used.setdefault(id(array), {})
-            arrays[id(array)] = array
-            where.append((id(array), positions.setdefault(at, len(positions))))
-        offset, offsets, pieces = 0, {}, []
-        for key, positions in used.items():
-            offsets[key] = offset
-            offset += len(positions)
+        entries = [self.computed[node] for node in nodes]
+        used: dict[int, tuple[Any, dict[Any, None]]] = {}  # by id, an array and the positions read
+        for array, at in entries:
+            used.setdefault(id(array), (array, {}))[1][at] = None
+        pieces, where = [], {}
+        for key, (array, positions) in used.items():
+            where |= {(key, at): len(where) + n for n, at in enumerate(positions)}
             whole = None in positions
-            pieces.append(self.with_axis(arrays[key]) if whole else self.taken(arrays[key], list(positions)))
-        return self.taken(self.joined(pieces), [offsets[key] + at for key, at in where])
+            pieces.append(self.with_axis(array) if whole else self.taken(array, list(positions)))
+        return self.taken(self.joined(pieces), [where[id(array), at] for array, at in entries])
 
     def stacked(self, nodes: Sequence[int]) -> Array:
         """Return the values of nodes, stacked unless there is only one."""
@@ -247,16 +244,14 @@ class _Scan:
         for g, step in enumerate(steps):
             if step.kept == "last":
                 self._store(state[g], step.nodes[-1:])
-            elif step.kept and step.width > 1:
-                self._store(values.map(lambda x: x.reshape((-1, *x.shape[2:])), kept[g]), step.nodes)
             elif step.kept:
-                self._store(kept[g], step.nodes)
+                wide = step.width > 1
+                flat = values.map(lambda x: x.reshape((-1, *x.shape[2:])), kept[g]) if wide else kept[g]
+                self._store(flat, step.nodes)
 
     def _store(self, value: Any, nodes: Table) -> None:
-        if nodes.size == 1:
-            self.values.computed[int(nodes[0, 0])] = (value, None)
-            return
-        for at, node in reversed(list(enumerate(nodes.reshape(-1).tolist()))):
+        places = [None] if nodes.size == 1 else range(nodes.size)
+        for at, node in reversed(list(zip(places, nodes.reshape(-1).tolist(), strict=True))):
             self.values.computed[node] = (value, at)
 
 

@@ -92,8 +92,8 @@ class Graph:
         plain, plain_single = tape.without_bounds(), single.without_bounds()
         outputs = [x.tape.exact(x) for x in outputs]
         needed = plain.needed(x.step for x in outputs if x.tape is tape)
-        read = [x for k in needed if k in tape.leaves for x in tape.leaves[k].arrays if isinstance(x, Traced)]
-        first = [x.tape.exact(x).step for x in [*read, *outputs] if x.tape is single]
+        read = tape.sources(needed).values()
+        first = [single.exact(x).step for x in [*read, *outputs] if x.tape is single]
         self._add_all(single, plain_single, plain_single.needed(first))
         self._add_all(tape, plain, needed)
         self.outputs = [self.place(x) for x in outputs]
