@@ -18,7 +18,7 @@ more exact formula for one pair takes one entry: `@closed_form`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -59,13 +59,11 @@ class ClosedExpectation:
     def turned(self) -> ClosedExpectation:
         """Return the rule of E[g(x) f(y)]."""
         formula = self.formula
-        return ClosedExpectation(
-            self.what, lambda m1, m2, q1, q2, c: formula(m2, m1, q2, q1, c), self.elementary
-        )
+        return replace(self, formula=lambda m1, m2, q1, q2, c: formula(m2, m1, q2, q1, c))
 
     def at_zero(self) -> ClosedExpectation:
         """Return the rule at means 0, whatever means it is called with."""
-        return ClosedExpectation(self.what, lambda m1, m2, *law: self(0.0, 0.0, *law), self.elementary)
+        return replace(self, formula=lambda m1, m2, *law: self(0.0, 0.0, *law))
 
 
 # What recognises the two functions, what makes their formula, and whether it needs means 0.
@@ -118,9 +116,8 @@ def find(
     if rule is None:
         rule = ClosedExpectation(_what(f, g), _sum_of_terms(s, t), _is_elementary(s) and _is_elementary(t))
         if near_s or near_t:
-            rule = ClosedExpectation(
-                rule.what, _with_series(rule.formula, _sum_of_terms(near_s or s, near_t or t)), False
-            )
+            series = _sum_of_terms(near_s or s, near_t or t)
+            rule = replace(rule, formula=_with_series(rule.formula, series), elementary=False)
     return rule.at_zero() if zero_mean else rule
 
 

@@ -98,26 +98,18 @@ def make_exp(number: Callable[[float], Any], fma: Callable[..., Any], scaled: Ca
 
 
 @cache
-def compiled_fma() -> Any:
-    """Return x y + z with one rounding, as one instruction."""
-    from numba.extending import intrinsic  # type: ignore[import-not-found]
-
-    @intrinsic
-    def fma(context, x, y, z):
-        return x(x, x, x), lambda context, builder, signature, args: builder.fma(*args)
-
-    return fma
-
-
-@cache
-def compiled_exp(name: str) -> tuple[Any, Any]:
-    """Return `exp` and `expm1` for numbers of a type."""
+def compiled_functions(name: str) -> tuple[Any, Any, Any, Any]:
+    """Return `exp`, `expm1`, `atan2` and `fma` (x y + z with one rounding) for numbers of a type."""
     import numba  # type: ignore[import-not-found]
     from llvmlite import ir  # type: ignore[import-not-found]
     from numba.extending import intrinsic  # type: ignore[import-not-found]
 
     number = np.dtype(name).type
     bits, places = (32, 23) if number is np.float32 else (64, 52)
+
+    @intrinsic
+    def fma(context, x, y, z):
+        return x(x, x, x), lambda context, builder, signature, args: builder.fma(*args)
 
     @intrinsic
     def scaled(context, y, t):
@@ -129,7 +121,7 @@ def compiled_exp(name: str) -> tuple[Any, Any]:
         return y(y, y), build
 
     options: dict[str, Any] = {"inline": "always", "error_model": "numpy"}
-    parts: Any = numba.njit(make_exp(number, compiled_fma(), scaled), **options)
+    parts: Any = numba.njit(make_exp(number, fma, scaled), **options)
     least, most = map(number, NORMAL[bits // 8])
     zero, infinity = number(0.0), number(np.inf)
 
@@ -143,24 +135,14 @@ def compiled_exp(name: str) -> tuple[Any, Any]:
 
         return numba.njit(function, **options)
 
-    return exp_minus(zero), exp_minus(number(1.0))
-
-
-@cache
-def compiled_atan2(name: str) -> Any:
-    """Return `atan2` for numbers of a type."""
-    import numba  # type: ignore[import-not-found]
-
-    atan2 = make_atan2(np.dtype(name).type, compiled_fma())
-    return numba.njit(atan2, inline="always", error_model="numpy")
+    return exp_minus(zero), exp_minus(number(1.0)), numba.njit(make_atan2(number, fma), **options), fma
 
 
 HEADER = """from numpy import cos, log, sin, sqrt
 from numba import {number} as number
-from netsor.limits.on_numpy.compiled_loops import compiled_atan2, compiled_exp, compiled_fma
+from netsor.limits.on_numpy.compiled_loops import compiled_functions
 
-atan2, fma = compiled_atan2("{number}"), compiled_fma()
-exp, expm1 = compiled_exp("{number}")
+exp, expm1, atan2, fma = compiled_functions("{number}")
 
 
 """
