@@ -219,8 +219,7 @@ def _powers(even: float, odd: float, a: int, b: int, *law: Array) -> Array:
 
 def _half(n: int) -> float:
     """E[z^n 1[z > 0]] / sqrt(2 pi) for a standard Gaussian z."""
-    first = (0.5 / math.sqrt(2 * math.pi), 1 / (2 * math.pi))
-    return first[n] if n < 2 else (n - 1) * _half(n - 2)
+    return 2 ** (n / 2) * math.gamma((n + 1) / 2) / (math.sqrt(8) * math.pi)
 
 
 def _noisy(det: Array, q1: Array, q2: Array, t1: float, t2: float) -> Array:

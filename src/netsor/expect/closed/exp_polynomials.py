@@ -132,7 +132,8 @@ class Gaussian:
         if h is None and k is None:
             return law, TruncatedGaussian(log_weight, mean, cov)
         if h is not None and k is not None:
-            return law, Quadrant(log_weight, mean, cov, h=h, k=k, t1=s.noise, t2=t.noise, det=law.det)
+            noises = s.noise, t.noise
+            return law, Quadrant(log_weight, mean, cov, thresholds=(h, k), noises=noises, det=law.det)
         term, threshold, (a, b) = (s, h, cov[:2]) if k is None else (t, k, cov[1:])
         sd = root((law.q1 if k is None else law.q2) + term.noise)
         gains = ratio(a, sd), ratio(b, sd)

@@ -12,7 +12,7 @@ and y (these shift the means) and the density at an edge.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -73,10 +73,6 @@ class HalfPlane(TruncatedGaussian):
     def weight(self) -> Array:
         return tail(self.log_weight, self.threshold)
 
-    def turned(self) -> HalfPlane:
-        """Return the law of (y, x)."""
-        return replace(self, mean=self.mean[::-1], cov=self.cov[::-1], gains=self.gains[::-1], _memo={})
-
     @cached_property
     def edges(self) -> list[tuple[Gains, TruncatedGaussian]]:
         (a, b), h = self.gains, self.threshold
@@ -87,22 +83,21 @@ class HalfPlane(TruncatedGaussian):
 
 @dataclass(frozen=True, kw_only=True)
 class Quadrant(TruncatedGaussian):
-    """The indicators of u > h and v > k, standardized, for noise of variances t1 and t2; means are 0.
+    """The indicators of u > h and v > k, standardized; means are 0.
 
-    `det` is the determinant q1 q2 - c^2 of the covariances of (x, y).
+    thresholds  h and k
+    noises      the variances of u - x and v - y
+    det         the determinant q1 q2 - c^2 of the covariances of (x, y)
     """
 
-    h: Array
-    k: Array
-    t1: float
-    t2: float
+    thresholds: tuple[Array, Array]
+    noises: tuple[float, float]
     det: Array
 
     @cached_property
     def sds(self) -> tuple[Array, Array, Array]:
         """Standard deviations of u and v, and the root of the determinant of their covariances."""
-        q1, _, q2 = self.cov
-        t1, t2 = self.t1, self.t2
+        (q1, _, q2), (t1, t2) = self.cov, self.noises
         return root(q1 + t1), root(q2 + t2), root(self.det + t1 * q2 + t2 * q1 + t1 * t2)
 
     @cached_property
@@ -116,31 +111,27 @@ class Quadrant(TruncatedGaussian):
 
     @property
     def weight(self) -> Array:
-        return orthant(self.h, self.k, *self.correlation, self.log_weight)
+        return orthant(*self.thresholds, *self.correlation, self.log_weight)
 
     @cached_property
     def edges(self) -> list[tuple[Gains, TruncatedGaussian]]:
-        gains, law = self.turned().on_first()
-        return [self.on_first(), (gains[::-1], law.turned())]
+        return [self._edge(1), self._edge(-1)]
 
-    def on_first(self) -> tuple[Gains, HalfPlane]:
-        """The edge u = h; Cov(x, y | u) = c t1 / Var(u) and Var(y | u) = (det + t1 q2) / Var(u)."""
-        (q1, c, q2), (su, _, volume) = self.cov, self.sds
+    def _edge(self, step: int) -> tuple[Gains, HalfPlane]:
+        """The edge u = h, or v = k with step -1, which turns pairs of a quantity of x and one of y.
+
+        Cov(x, y | u) = c t1 / Var(u) and Var(y | u) = (det + t1 q2) / Var(u).
+        """
+        (q1, c, q2), (t, _), (h, k) = self.cov[::step], self.noises[::step], self.thresholds[::step]
+        su, volume = self.sds[:2][::step][0], self.sds[2]
         gains = ratio(q1, su), ratio(c, su)
-        residual = c * self.t1, self.det + self.t1 * q2
-        law = HalfPlane(
-            on(self.log_weight, self.h),
-            (gains[0] * self.h, gains[1] * self.h),
-            (ratio(q1 * self.t1, su * su), ratio(residual[0], su * su), ratio(residual[1], su * su)),
-            threshold=standardized(self.h, self.k, *self.correlation),
-            gains=(ratio(residual[0], su * volume), ratio(residual[1], su * volume)),
-        )
-        return gains, law
-
-    def turned(self) -> Quadrant:
-        """Return the law of (y, x)."""
-        sides = {"h": self.k, "k": self.h, "t1": self.t2, "t2": self.t1}
-        return replace(self, mean=self.mean[::-1], cov=self.cov[::-1], _memo={}, **sides)
+        mean, residual = (gains[0] * h, gains[1] * h), (c * t, self.det + t * q2)
+        cov = ratio(q1 * t, su * su), ratio(residual[0], su * su), ratio(residual[1], su * su)
+        edge = {
+            "threshold": standardized(h, k, *self.correlation),
+            "gains": (ratio(residual[0], su * volume), ratio(residual[1], su * volume))[::step],
+        }
+        return gains[::step], HalfPlane(on(self.log_weight, h), mean[::step], cov[::step], **edge)
 
 
 def on(log_weight: Array, h: Array) -> Array:

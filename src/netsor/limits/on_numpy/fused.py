@@ -72,8 +72,7 @@ class Fused:
         self.dtypes = [tape.dtypes[k] for k in self.outputs]
         self.scalars: list[Any] = []
         self.dtype = next(d for d in (tape.dtypes[k] for k in (*self.inputs, *self.members)) if d.kind == "f")
-        self.source = self._source(tape)
-        self.loop = compiled_loop(self.source, self.dtype)
+        self.loop = compiled_loop(self._source(tape), self.dtype)
 
     def _source(self, tape: Tape) -> str:
         depth = len(self.loops)

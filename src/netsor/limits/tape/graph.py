@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from math import prod
@@ -63,7 +63,7 @@ def in_library(operation: Operation, xp: Any, real: Any) -> Operation:
         fn = getattr(xp, NAMES.get(name, name))
     options = {name: dtype(x) if name == "dtype" else x for name, x in operation.options.items()}
     pattern = tuple(dtype(x) if isinstance(x, np.dtype) else x for x in operation.pattern)
-    return Operation(fn, pattern, options, operation.size)
+    return replace(operation, fn=fn, pattern=pattern, options=options)
 
 
 class _Same(dict):
