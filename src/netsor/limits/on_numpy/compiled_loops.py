@@ -14,6 +14,7 @@ import stat
 import sys
 import warnings
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -157,10 +158,8 @@ def compiled_loop(source: str, dtype: np.dtype) -> Callable[..., Any]:
     options: dict[str, Any] = {"error_model": "numpy", "nogil": True}
     folder = _kept_in()
     if folder is not None:
-        try:
+        with suppress(OSError):  # the folder cannot be written
             return compiled(_imported(text, folder).loop, **options)
-        except OSError:  # the folder cannot be written
-            pass
     scope: dict[str, Any] = {}
     exec(text, scope)
     return numba.njit(scope["loop"], **options)

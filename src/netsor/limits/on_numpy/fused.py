@@ -97,13 +97,10 @@ class Fused:
             loads[at].append(f"x{i} = a{i}[{where}]")
         arguments = [f"out{i}" for i in range(len(self.outputs))] + [f"a{i}" for i in range(len(self.inputs))]
         arguments += [f"c{i}" for i in range(len(self.scalars))]
-        lines = [f"def loop({', '.join(arguments)}):", *(f"    {line}" for line in loads[0])]
-        for d in range(depth):
-            pad = "    " * (d + 1)
-            lines.append(f"{pad}for i{d} in range(out0.shape[{d}]):")
-            lines += [f"{pad}    {line}" for line in loads[d + 1]]
-        pad = "    " * (depth + 1)
-        return "\n".join([*lines, *(f"{pad}{line}" for line in _simplified([*body, *stores]))]) + "\n"
+        block = [*loads[depth], *_simplified([*body, *stores])]
+        for d in reversed(range(depth)):
+            block = [*loads[d], f"for i{d} in range(out0.shape[{d}]):", *(f"    {line}" for line in block)]
+        return "\n".join([f"def loop({', '.join(arguments)}):", *(f"    {line}" for line in block)]) + "\n"
 
     def _number(self, x: float) -> str:
         """Return a whole number as part of the source, so that the compiler can simplify.

@@ -25,13 +25,11 @@ class Prepared:
     """
 
     def __init__(self, tape: Tape, outputs: Iterable[Traced], for_probes: bool = False) -> None:
-        self.requested, self.for_probes, self._recorded = list(outputs), for_probes, tape
+        self.requested, self._recorded = list(outputs), tape
         exact = (lambda x: x) if for_probes else tape.exact
         self.names: dict[int, list[int]] = {}  # by computed step, the requested steps that have its value
-        for x in self.requested:
-            names = self.names.setdefault(exact(x).step, [])
-            if x.step not in names:
-                names.append(x.step)
+        for step, x in {x.step: x for x in self.requested}.items():
+            self.names.setdefault(exact(x).step, []).append(step)
         tape = tape if for_probes else tape.without_bounds()
         self.tape, self.outputs = tape, set(self.names)
         needed = tape.needed(self.outputs)
