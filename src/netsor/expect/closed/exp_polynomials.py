@@ -141,13 +141,14 @@ class Gaussian:
 
     def tilted(self, s: ExpTerm, t: ExpTerm) -> tuple[Gaussian, Array]:
         """Return the law times the exponentials of s(x) and t(y), and the log of its weight."""
-        m1, m2, q1, q2, c, det, log_weight = self.m1, self.m2, self.q1, self.q2, self.c, self.det, 0.0
+        m1, m2, q1, q2, c, det, bent = self.m1, self.m2, self.q1, self.q2, self.c, self.det, None
         if s.bend or t.bend:
             spread, exponent, m1, m2, q1, q2, c = bent_law(s.bend, t.bend, m1, m2, q1, q2, c, det)
-            det, log_weight = det / spread, -array_namespace(spread).log(spread) / 2 - exponent
+            det, bent = det / spread, -array_namespace(spread).log(spread) / 2 - exponent
         a, b = s.rate, t.rate
-        log_weight = log_weight + (a * (m1 + a * q1 / 2) + b * (m2 + b * q2 / 2) + a * b * c)
-        return Gaussian(m1 + a * q1 + b * c, m2 + a * c + b * q2, q1, q2, c, det), log_weight
+        log_weight = a * (m1 + a * q1 / 2) + b * (m2 + b * q2 / 2) + a * b * c
+        law = Gaussian(m1 + a * q1 + b * c, m2 + a * c + b * q2, q1, q2, c, det)
+        return law, log_weight if bent is None else bent + log_weight
 
 
 def _threshold(term: ExpTerm, m: Array, q: Array) -> Array | None:
