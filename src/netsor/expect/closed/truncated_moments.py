@@ -123,7 +123,7 @@ class Quadrant(TruncatedGaussian):
         Cov(x, y | u) = c t1 / Var(u) and Var(y | u) = (det + t1 q2) / Var(u).
         """
         (q1, c, q2), (t, _), (h, k) = self.cov[::step], self.noises[::step], self.thresholds[::step]
-        su, volume = self.sds[:2][::step][0], self.sds[2]
+        su, volume = self.sds[0 if step == 1 else 1], self.sds[2]
         gains = ratio(q1, su), ratio(c, su)
         mean, residual = (gains[0] * h, gains[1] * h), (c * t, self.det + t * q2)
         cov = ratio(q1 * t, su * su), ratio(residual[0], su * su), ratio(residual[1], su * su)
