@@ -8,8 +8,7 @@ import pytest
 import netsor as ns
 from netsor import zoo
 from netsor.limits.on_numpy.fused import Fused
-from netsor.limits.on_numpy.ordering import ordered
-from netsor.limits.on_numpy.prepared import Prepared
+from netsor.limits.on_numpy.prepared import LayerOrder, Prepared
 from netsor.limits.tape.tape import Tape
 
 
@@ -22,7 +21,7 @@ def test_every_step_comes_after_what_it_reads() -> None:
         made.append(a * 2.0 + b)
     outputs = {made[-1].step, made[30].step}
     steps = [k for k in tape.needed(outputs) if k not in tape.constants]
-    found = ordered(tape, steps, outputs)
+    found = LayerOrder(tape, steps, outputs).order
     assert sorted(found) == steps
     place = {k: n for n, k in enumerate(found)}
     assert all(place[a.step] < place[k] for k in found for a in tape.steps[k].reads() if a.step in place)

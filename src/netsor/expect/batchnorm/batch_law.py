@@ -37,13 +37,13 @@ class SlopeLaw:
     """The law of q with the weight 1/q, which has a finite mass E[1/q] for rank 3 or more.
 
     nodes, beyond  nodes s, and the fractions of E[1/q] that come from each node and those above
-    sensitivities  - d log E[1/q] / d log values[k], between 0 and 1
+    rounding       the relative error of E[1/q] if each eigenvalue is off by the rounding of sigma, floor / 8
     """
 
     mass: float
     nodes: np.ndarray
     beyond: np.ndarray
-    sensitivities: np.ndarray
+    rounding: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,13 +96,10 @@ class GaussianBatch:
         growth = np.log1p(2 * s[:, None] * self.values)
         part = weights * np.exp(-0.5 * np.sum(growth, axis=1))
         beyond = np.cumsum(part[::-1])[::-1]
+        # - d log E[1/q] / d log values[k], between 0 and 1
         sensitivities = np.sum(part[:, None] * -np.expm1(-growth), axis=0) / beyond[0] / 2
-        return SlopeLaw(float(beyond[0]), s, beyond / beyond[0], sensitivities)
-
-    @property
-    def slope_rounding(self) -> float:
-        """The relative error of E[1/q] if each eigenvalue is off by the rounding of sigma, floor / 8."""
-        return float(np.sum(self.slope_law.sensitivities * np.minimum(1, self.floor / 8 / self.values)))
+        rounding = float(np.sum(sensitivities * np.minimum(1, self.floor / 8 / self.values)))
+        return SlopeLaw(float(beyond[0]), s, beyond / beyond[0], rounding)
 
 
 def batch_of(sigma: np.ndarray, eps: float) -> GaussianBatch:

@@ -66,35 +66,25 @@ def for_each_pair(
     Compute a pair that occurs again only once, and so its transpose if the kernel is `symmetric`.
     """
     shape = np.broadcast_shapes(*(m.shape[:-2] for m in (left, right, *between)))
-    cache: dict[bytes, GaussianBatch] = {}
-    ones, twos = (_batches_of(m, cache, shape) for m in (left, right))
-    matrices = [np.broadcast_to(np.asarray(m, float), (*shape, *m.shape[-2:])) for m in between]
-    value, error = np.empty(matrices[0].shape), np.empty(matrices[0].shape)
+    precisions = [float(array_namespace(m).finfo(m.dtype).eps) for m in (left, right)]
+    plain = [np.broadcast_to(np.asarray(m, float), (*shape, *m.shape[-2:])) for m in (left, right, *between)]
+    value, error = np.empty(plain[2].shape), np.empty(plain[2].shape)
+    batches: dict[bytes, GaussianBatch] = {}
     done: dict[tuple[GaussianBatch, GaussianBatch], tuple[int, ...]] = {}
     for at in np.ndindex(shape):
-        one, two = ones[at], twos[at]
+        for sigma, eps in zip(plain[:2], precisions, strict=True):
+            if sigma[at].tobytes() not in batches:
+                batches[sigma[at].tobytes()] = batch_of(sigma[at], eps)
+        one, two = (batches[sigma[at].tobytes()] for sigma in plain[:2])
         same, turned = done.get((one, two)), done.get((two, one)) if symmetric else None
-        if same is not None and all(are_equal(m[same], m[at]) for m in matrices):
+        if same is not None and all(are_equal(m[same], m[at]) for m in plain[2:]):
             value[at], error[at] = value[same], error[same]
-        elif turned is not None and all(are_equal(m[turned].T, m[at]) for m in matrices):
+        elif turned is not None and all(are_equal(m[turned].T, m[at]) for m in plain[2:]):
             value[at], error[at] = value[turned].T, error[turned].T
         else:
-            value[at], error[at] = kernel(one, two, *(m[at] for m in matrices))
+            value[at], error[at] = kernel(one, two, *(m[at] for m in plain[2:]))
         done.setdefault((one, two), at)
     return value, error
-
-
-def _batches_of(sigma: Array, cache: dict[bytes, GaussianBatch], shape: tuple[int, ...]) -> Any:
-    """Return an array of objects of this shape, the batch of each covariance; equal ones are one object."""
-    eps = float(array_namespace(sigma).finfo(sigma.dtype).eps)
-    plain = np.asarray(sigma, float)
-    batches = np.empty(plain.shape[:-2], object)
-    for at in np.ndindex(batches.shape):
-        key = plain[at].tobytes()
-        if key not in cache:
-            cache[key] = batch_of(plain[at], eps)
-        batches[at] = cache[key]
-    return np.broadcast_to(batches, shape)
 
 
 def are_equal(x: np.ndarray, y: np.ndarray) -> bool:

@@ -45,35 +45,35 @@ from netsor.expect.batchnorm.second_moments import (
     tilted,
 )
 
+BothSlopes = tuple[Slopes, Slopes]  # of phi and of psi, above and below 0
+
 
 def slope_moments(
-    left: np.ndarray,
-    right: np.ndarray,
-    cross: np.ndarray,
-    theta: np.ndarray,
-    slopes: tuple[Slopes, Slopes],
+    left: np.ndarray, right: np.ndarray, cross: np.ndarray, theta: np.ndarray, slopes: BothSlopes
 ) -> Kernel:
     """Return the moments and bounds on their errors, for pairs of batches over axes that broadcast.
 
     left, right, cross  covariances `(..., members, members)` of the batches, as for `second_moments`
     theta               covariance of their directions, of the shape of `cross`
-    slopes              slopes of phi and of psi, above and below 0
     """
 
     def kernel(one: GaussianBatch, two: GaussianBatch, sigma12: np.ndarray, T: np.ndarray) -> Kernel:
-        if are_multiples(one, two, sigma12):
-            return within(one, T / sqrt(two.total / one.total), slopes)
-        return across(one, two, sigma12, T, slopes)
+        alone = are_multiples(one, two, sigma12)
+        if alone:
+            two, T = one, T / sqrt(two.total / one.total)
+        T, lost = _directions(one, two, T)
+        if not (_moves(one, T, lost) and _moves(two, T, lost)):
+            return np.zeros(sigma12.shape), np.zeros(sigma12.shape)
+        tol = 0.0 if alone else 1e-10
+        value, rounding = within(one, T, slopes) if alone else across(one, two, sigma12, T, slopes, tol)
+        return value, rounding + _bound(one, two, T, lost, slopes, 3 * tol)
 
     return for_each_pair(kernel, left, right, cross, theta, symmetric=slopes[0] == slopes[1])
 
 
-def within(batch: GaussianBatch, theta: np.ndarray, slopes: tuple[Slopes, Slopes]) -> Kernel:
-    """Return the moments of a batch with itself, (B, B)."""
+def within(batch: GaussianBatch, T: np.ndarray, slopes: BothSlopes) -> Kernel:
+    """Return the moments of a batch with itself, (B, B), and their rounding."""
     total, rounding = (np.zeros((batch.size, batch.size)) for _ in range(2))
-    T, lost = _directions(batch, batch, theta)
-    if not _moves(batch, T, lost):
-        return total, rounding
     # The part beyond the end is exp(-37).
     nodes, weights = exponential_nodes(37.0 / (len(batch.values) / 2 - 1) - log(batch.values[0]))
     for piece in pieces(len(nodes), total.size):
@@ -94,22 +94,15 @@ def within(batch: GaussianBatch, theta: np.ndarray, slopes: tuple[Slopes, Slopes
         w = (weights[piece] * root_det(grown))[:, None, None]
         total += np.sum(w * value, axis=0)
         rounding += ROUNDING * EPS * np.sum(w * size, axis=0)
-    return batch.size * total, batch.size * rounding + _bound(batch, batch, T, lost, slopes, 0.0)
+    return batch.size * total, batch.size * rounding
 
 
 def across(
-    one: GaussianBatch,
-    two: GaussianBatch,
-    sigma12: np.ndarray,
-    theta: np.ndarray,
-    slopes: tuple[Slopes, Slopes],
+    one: GaussianBatch, two: GaussianBatch, sigma12: np.ndarray, T: np.ndarray, slopes: BothSlopes, tol: float
 ) -> Kernel:
-    """The moments of two batches, (B1, B2), by rules for |y|^-1 and |y|^-3 on either side."""
+    """The moments of two batches, (B1, B2), by rules for |y|^-1 and |y|^-3 on either side; their rounding."""
     total, rounding = (np.zeros(sigma12.shape) for _ in range(2))
-    T, lost = _directions(one, two, theta)
-    if not (_moves(one, T, lost) and _moves(two, T, lost)):
-        return total, rounding
-    R, tol = correlation(one, two, sigma12), 1e-10
+    R = correlation(one, two, sigma12)
     (nodes, weights), (t, other_weights) = (slope_rule(b, tol) for b in (one, two))
     t = t[:, None]
     doubt = 4e-10  # relative error of sigma12 from the integrals of the layer before
@@ -143,16 +136,11 @@ def across(
         small = np.minimum(1.0, ROUNDING * EPS * np.maximum(t * mu[piece, None, -1:], s * nu[:, -1:]))
         rounding += np.einsum("st,stij->ij", w, size * (near + small[..., None]))
     scale = sqrt(one.size * two.size)
-    return scale * total, scale * rounding + _bound(one, two, T, lost, slopes, 3 * tol)
+    return scale * total, scale * rounding
 
 
 def _derivative(
-    q: tuple[Any, Any],
-    dq: tuple[Any, Any],
-    law: tuple[Any, Any, Any],
-    dc: Any,
-    tau: Any,
-    slopes: tuple[Slopes, Slopes],
+    q: tuple[Any, Any], dq: tuple[Any, Any], law: Any, dc: Any, tau: Any, slopes: BothSlopes
 ) -> tuple[Any, Any]:
     """d (det^(-1/2) E[phi(x) psi(x')]) / det^(-1/2), and the sum of the sizes of its terms.
 
@@ -219,12 +207,7 @@ def _variances(batch: GaussianBatch, m: np.ndarray) -> np.ndarray:
 
 
 def _bound(
-    one: GaussianBatch,
-    two: GaussianBatch,
-    T: np.ndarray,
-    lost: float,
-    slopes: tuple[Slopes, Slopes],
-    rules: float,
+    one: GaussianBatch, two: GaussianBatch, T: Any, lost: float, slopes: BothSlopes, rules: float
 ) -> np.ndarray:
     """Bound the error of the rules, of small eigenvalues of a rounded sigma, and of the dropped part of T.
 
@@ -236,5 +219,5 @@ def _bound(
     size += np.linalg.norm(T, 2) * np.outer(p, r)
     scale = sqrt(one.size * two.size * one.slope_law.mass * two.slope_law.mass)
     top = max(map(abs, slopes[0])) * max(map(abs, slopes[1]))
-    rounding = one.slope_rounding + two.slope_rounding
+    rounding = one.slope_law.rounding + two.slope_law.rounding
     return scale * top * (size * (rules + rounding) + 4 * lost)

@@ -2,7 +2,7 @@
 
 | file                   | what it holds                                                               |
 | ---------------------- | --------------------------------------------------------------------------- |
-| `registry.py`          | start here: `find` and `find_mean`, the closed form of a pair and of a mean |
+| `registry.py`          | start here: `find` and `find_mean`, the closed form of a pair and of a mean; erf |
 | `erf.py`               | erf at any means                                                            |
 | `recognition.py`       | `recognised`: sums and products of functions that have closed forms         |
 | `arc_cosine.py`        | zero means, one kink at 0: arc-cosine and arcsine kernels, gelu             |
@@ -15,5 +15,3 @@
 | `gauss_legendre.py`    | Gauss-Legendre quadrature with fixed nodes                                  |
 | `arrays.py`            | an exact determinant; divisions and roots that are safe at zero             |
 """
-
-from netsor.expect.closed import erf as _erf  # noqa: F401 -- enters its rules in the registry

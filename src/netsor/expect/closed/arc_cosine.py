@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from netsor.expect.closed.arrays import Array, are_alike, determinant, ratio, root
@@ -64,7 +65,7 @@ def folded(f: Fold, g: Fold) -> Callable[..., Array] | None:
     if max(f.degree, g.degree) > 1 and (f.noise or g.noise):
         return None
     if f.degree == g.degree == 0:
-        return lambda m1, m2, q1, q2, c: _no_power(f, g, q1, q2, c)
+        return partial(_no_power, f, g)
     if f.middle or g.middle:
         return None
     if f.degree < g.degree:
@@ -74,10 +75,8 @@ def folded(f: Fold, g: Fold) -> Callable[..., Array] | None:
     even = (f.up + f.down) * (g.up + g.down)
     odd = (f.up - f.down) * (g.up - g.down)
     if f.degree > 1:
-        return lambda m1, m2, q1, q2, c: _powers(even, odd, f.degree, g.degree, q1, q2, c)
-    quadrant = {(1, 0): _one_power, (1, 1): _two_powers}[f.degree, g.degree]
-
-    return lambda m1, m2, q1, q2, c: quadrant(even, odd, q1, q2, c, f.noise, g.noise)
+        return partial(_powers, even, odd, f.degree, g.degree)
+    return partial(_two_powers if g.degree else _one_power, even, odd, f.noise, g.noise)
 
 
 def parallel_jumps(f: Fold, g: Fold) -> Callable[..., Array] | None:
@@ -135,8 +134,9 @@ def folded_slopes(f: Fold, g: Fold) -> Callable[..., Array]:
     return formula
 
 
-def _no_power(f: Fold, g: Fold, q1: Array, q2: Array, c: Array) -> Array:
+def _no_power(f: Fold, g: Fold, *law: Array) -> Array:
     """P(u > 0, v > 0) = 1/4 + arcsin(corr(u, v)) / (2 pi) (Sheppard 1899): E[f] E[g] and the odd part."""
+    _, _, q1, q2, c = law
     odd = (f.up - f.down) * (g.up - g.down)
     angle = _angle(c, root(_noisy(determinant(q1, q2, c), q1, q2, f.noise, g.noise)))
     return _level(f, q1) * _level(g, q2) + odd / (2 * math.pi) * angle
@@ -149,18 +149,20 @@ def _level(f: Fold, q: Array) -> Array:
     return mean + (1.0 - there) * f.middle if f.middle else mean
 
 
-def _one_power(even: float, odd: float, q1: Array, q2: Array, c: Array, t1: float, t2: float) -> Array:
+def _one_power(even: float, odd: float, t1: float, t2: float, *law: Array) -> Array:
     """E[x 1[u > 0] 1[v > 0]] = (q1 / sd(u) + c / sd(v)) / sqrt(8 pi), by Stein's lemma."""
+    _, _, q1, q2, c = law
     still = ratio(q1, root(q1 + t1)) * _known(q2, t2)
     return (even * still + odd * ratio(c, root(q2 + t2))) / math.sqrt(8 * math.pi)
 
 
-def _two_powers(even: float, odd: float, q1: Array, q2: Array, c: Array, t1: float, t2: float) -> Array:
+def _two_powers(even: float, odd: float, t1: float, t2: float, *law: Array) -> Array:
     """E[x y 1[u > 0] 1[v > 0]] = c P(u > 0, v > 0) + edges / (2 pi sqrt(det)), by Stein's lemma twice.
 
     det is the determinant of the covariances of (u, v), and with the determinant d of those of (x, y)
     edges = q1 (d + t1 q2) / Var(u) + t2 c^2 / Var(v).
     """
+    _, _, q1, q2, c = law
     # One function is a multiple of x, so the expectation is a multiple of c.
     if even == 0:
         return odd / 4 * c
@@ -172,7 +174,7 @@ def _two_powers(even: float, odd: float, q1: Array, q2: Array, c: Array, t1: flo
     return odd / 4 * c + even / (2 * math.pi) * (c * _angle(c, side) + edge)
 
 
-def _powers(even: float, odd: float, a: int, b: int, q1: Array, q2: Array, c: Array) -> Array:
+def _powers(even: float, odd: float, a: int, b: int, *law: Array) -> Array:
     """M(a, b) = E[x^a y^b 1[x > 0] 1[y > 0]], without noise, by Stein's lemma: with the larger power n of x
 
     M(n, m) = (n - 1) q1 M(n - 2, m) + m c M(n - 1, m - 1) + [n = 1] q1 E[y^m 1[y > 0] delta(x)]
@@ -180,6 +182,7 @@ def _powers(even: float, odd: float, a: int, b: int, q1: Array, q2: Array, c: Ar
 
     Each moment is stored as its even and its odd part in c.
     """
+    _, _, q1, q2, c = law
     q, side = (q1, q2), root(determinant(q1, q2, c))
     roots = root(q1), root(q2)
     steep = tuple(ratio(1.0 + 0.0 * r, r) for r in roots)
@@ -216,8 +219,7 @@ def _powers(even: float, odd: float, a: int, b: int, q1: Array, q2: Array, c: Ar
 
 def _half(n: int) -> float:
     """E[z^n 1[z > 0]] / sqrt(2 pi) for a standard Gaussian z."""
-    first = (0.5 / math.sqrt(2 * math.pi), 1 / (2 * math.pi))
-    return first[n] if n < 2 else (n - 1) * _half(n - 2)
+    return 2 ** (n / 2) * math.gamma((n + 1) / 2) / (math.sqrt(8) * math.pi)
 
 
 def _noisy(det: Array, q1: Array, q2: Array, t1: float, t2: float) -> Array:

@@ -31,17 +31,13 @@ def _side(x: Array) -> Array:
     return 1.0 - 2.0 * array_namespace(x).astype(x < 0, x.dtype)
 
 
-def _clip(x: Array) -> Array:
-    xp = array_namespace(x)
-    return xp.where(x > LARGEST, LARGEST, xp.where(x < -LARGEST, -LARGEST, x))
-
-
 def standardized(h: Array, k: Array, rho: Array, sigma: Array) -> Array:
     """(k - rho h) / sigma, the threshold of v given u = h, without cancellation near rho = 1 and -1."""
     xp = array_namespace(h, k, rho)
     side = _side(rho)
     gap = k - side * h
-    return _clip(gap / xp.where(sigma > 1e-20, sigma, 1e-20) + side * h * sigma / (1 + xp.abs(rho)))
+    threshold = gap / xp.where(sigma > 1e-20, sigma, 1e-20) + side * h * sigma / (1 + xp.abs(rho))
+    return xp.clip(threshold, -LARGEST, LARGEST)
 
 
 def _orthant_derivative(value: Array, arguments: Any, tangents: Any) -> Array:

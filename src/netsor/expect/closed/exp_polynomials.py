@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +10,7 @@ from typing import Any
 from netsor.expect.closed.arrays import Array, determinant, nowhere, ratio, root
 from netsor.expect.closed.bivariate_normal import LARGEST
 from netsor.expect.closed.gauss_legendre import integrate
-from netsor.expect.closed.truncated_moments import HalfPlane, Plane, Quadrant, TruncatedGaussian, bent_law
+from netsor.expect.closed.truncated_moments import HalfPlane, Quadrant, TruncatedGaussian, bent_law
 from netsor.lang.array_api import array_namespace
 from netsor.lang.exp_terms import ExpTerm, ExpTerms, InnerPiece
 
@@ -19,48 +18,30 @@ ONE = ExpTerm((1.0,))
 
 
 def product(f: ExpTerms, g: ExpTerms, m1: Array, m2: Array, q1: Array, q2: Array, c: Array) -> Array:
-    """Return E[f(x) g(y)], term by term; at most one of f and g may be complex.
-
-    On an interval much shorter than the standard deviation of x, a difference of half lines would lose
-    digits. There, E[p(x) 1[low < x <= high] g(y)] is the integral of p(x) E[g(y) | x] over the interval.
-    """
-    law = Gaussian(m1, m2, q1, q2, c, determinant(q1, q2, c))
-    total = law.total(_outer(f), _outer(g))
-    for piece in _inner(f):
-        total = total + _either(law, piece, _outer(g), law.total(piece.halves(), _outer(g)))
-    for piece in _inner(g):
-        total = total + _either(law.turned(), piece, _outer(f), law.total(_outer(f), piece.halves()))
-    for s, t in itertools.product(_inner(f), _inner(g)):
-        value = _either(law.turned(), t, s.halves(), law.total(s.halves(), t.halves()))
-        total = total + _either(law, s, t.halves(), value)
-    return _real(total)
+    """Return E[f(x) g(y)], term by term; at most one of f and g may be complex."""
+    return _real(Gaussian(m1, m2, q1, q2, c, determinant(q1, q2, c)).total(f, g))
 
 
 def mean(f: ExpTerms, m: Array, q: Array) -> Array:
     """E[f(x)]."""
-    law = Gaussian(m, 0.0 * m, q, 0.0 * q, 0.0 * q, 0.0 * q)
-    total = law.total(_outer(f), [ONE])
-    for piece in _inner(f):
-        total = total + _either(law, piece, [ONE], law.total(piece.halves(), [ONE]))
-    return _real(total)
+    return _real(_alone(m, q).total(f, (ONE,)))
 
 
-def _outer(f: ExpTerms) -> list[ExpTerm]:
-    return [t for t in f if isinstance(t, ExpTerm)]
+def _alone(m: Array, q: Array) -> Gaussian:
+    """The law of x and of y = 0."""
+    return Gaussian(m, 0.0 * m, q, 0.0 * q, 0.0 * q, 0.0 * q)
 
 
-def _inner(f: ExpTerms) -> list[InnerPiece]:
-    return [t for t in f if isinstance(t, InnerPiece)]
-
-
-def _either(law: Gaussian, piece: InnerPiece, g: Sequence[ExpTerm], value: Array) -> Array:
-    """Return E[piece(x) g(y)]: an integral over the piece where that is short, else the given value."""
+def _either(law: Gaussian, piece: InnerPiece, term: ExpTerm | InnerPiece, value: Array) -> Array:
+    """Return E[piece(x) term(y)]: an integral over the piece where that is short, else the given value."""
     xp = array_namespace(law.m1, law.q1)
-    # Where the standard deviation of x is more than ten times the length of the piece
+    # Where the standard deviation of x is more than ten times the length of the piece, the given difference
+    # of half lines would lose digits.
     wide = law.q1 > (10 * (piece.high - piece.low)) ** 2
     if nowhere(wide):
         return value
-    return xp.where(wide, sum(_along(law, piece, t, wide) for t in g), value)
+    terms = term.halves() if isinstance(term, InnerPiece) else [term]
+    return xp.where(wide, sum(_along(law, piece, t, wide) for t in terms), value)
 
 
 def _along(law: Gaussian, piece: InnerPiece, term: ExpTerm, wide: Array) -> Array:
@@ -73,15 +54,10 @@ def _along(law: Gaussian, piece: InnerPiece, term: ExpTerm, wide: Array) -> Arra
 
     def integrand(node: Array) -> Array:
         x = start + length * node
-        given = _conditional(term, law.m2 + slope * (x - law.m1), residual + 0.0 * x)
+        given = _alone(law.m2 + slope * (x - law.m1), residual + 0.0 * x).expect(term, ONE)
         return length * xp.exp(-((x - law.m1) ** 2) / (2 * q)) * _horner(piece.coefs, x) * given
 
     return xp.sum(integrate(integrand, 12, start), axis=0) / xp.sqrt(2 * math.pi * q)
-
-
-def _conditional(term: ExpTerm, m: Array, q: Array) -> Array:
-    """E[term(y)] for y of mean m and variance q."""
-    return Gaussian(m, 0.0 * m, q, 0.0 * q, 0.0 * q, 0.0 * q).expect(term, ONE)
 
 
 def _panels(law: Gaussian, piece: InnerPiece, term: ExpTerm, slope: Array, residual: Array) -> Array:
@@ -124,12 +100,16 @@ class Gaussian:
         """The law of (y, x)."""
         return Gaussian(self.m2, self.m1, self.q2, self.q1, self.c, self.det)
 
-    def total(self, f: Sequence[ExpTerm], g: Sequence[ExpTerm]) -> Array:
+    def total(self, f: ExpTerms, g: ExpTerms) -> Array:
         """E[f(x) g(y)], term by term."""
         return sum((self.expect(s, t) for s in f for t in g), 0.0 * (self.m1 + self.m2 + self.c))
 
-    def expect(self, s: ExpTerm, t: ExpTerm) -> Array:
+    def expect(self, s: ExpTerm | InnerPiece, t: ExpTerm | InnerPiece) -> Array:
         """Return E[s(x) t(y)], a sum of moments on the region where the indicators of s and t are 1."""
+        if isinstance(s, InnerPiece):
+            return _either(self, s, t, sum(self.expect(half, t) for half in s.halves()))
+        if isinstance(t, InnerPiece):
+            return _either(self.turned(), t, s, sum(self.expect(s, half) for half in t.halves()))
         key = replace(s, coefs=()), replace(t, coefs=())
         if key not in self._regions:
             self._regions[key] = self.region(s, t)
@@ -138,48 +118,37 @@ class Gaussian:
         return sum(x * y * region.moment(i, j) for i, x in enumerate(a) for j, y in enumerate(b))
 
     def region(self, s: ExpTerm, t: ExpTerm) -> tuple[Gaussian, TruncatedGaussian]:
-        """Reflect so that both indicators point upwards, and shift the means by the exponentials."""
+        """Return the law shifted by the exponentials of s and t, and centred where their indicators are 1.
+
+        Reflect it first, so that both indicators point upwards.
+        """
         law = Gaussian(
             s.side * self.m1, t.side * self.m2, self.q1, self.q2, s.side * t.side * self.c, self.det
         )
         s, t = s.upward(), t.upward()
-        shifted, log_weight = law.tilted(s, t)
-        return shifted, shifted.inside(s, t, log_weight)
+        law, log_weight = law.tilted(s, t)
+        mean, cov = (0.0 * law.m1, 0.0 * law.m2), (law.q1, law.c, law.q2)
+        h, k = _threshold(s, law.m1, law.q1), _threshold(t, law.m2, law.q2)
+        if h is None and k is None:
+            return law, TruncatedGaussian(log_weight, mean, cov)
+        if h is not None and k is not None:
+            noises = s.noise, t.noise
+            return law, Quadrant(log_weight, mean, cov, thresholds=(h, k), noises=noises, det=law.det)
+        term, threshold, (a, b) = (s, h, cov[:2]) if k is None else (t, k, cov[1:])
+        sd = root((law.q1 if k is None else law.q2) + term.noise)
+        gains = ratio(a, sd), ratio(b, sd)
+        return law, HalfPlane(log_weight, mean, cov, threshold=threshold, gains=gains)
 
     def tilted(self, s: ExpTerm, t: ExpTerm) -> tuple[Gaussian, Array]:
         """Return the law times the exponentials of s(x) and t(y), and the log of its weight."""
+        m1, m2, q1, q2, c, det, bent = self.m1, self.m2, self.q1, self.q2, self.c, self.det, None
         if s.bend or t.bend:
-            bent, log_weight = self.bent(s.bend, t.bend)
-            shifted, more = bent.tilted(replace(s, bend=0.0), replace(t, bend=0.0))
-            return shifted, log_weight + more
+            spread, exponent, m1, m2, q1, q2, c = bent_law(s.bend, t.bend, m1, m2, q1, q2, c, det)
+            det, bent = det / spread, -array_namespace(spread).log(spread) / 2 - exponent
         a, b = s.rate, t.rate
-        m1, m2, q1, q2, c = self.m1, self.m2, self.q1, self.q2, self.c
         log_weight = a * (m1 + a * q1 / 2) + b * (m2 + b * q2 / 2) + a * b * c
-        return Gaussian(m1 + a * q1 + b * c, m2 + a * c + b * q2, q1, q2, c, self.det), log_weight
-
-    def bent(self, a: float, b: float) -> tuple[Gaussian, Array]:
-        """Return the law times exp(-a x^2 - b y^2), and the log of its weight."""
-        law = bent_law(a, b, self.m1, self.m2, self.q1, self.q2, self.c, self.det)
-        spread, exponent, m1, m2, q1, q2, c = law
-        log_weight = -array_namespace(spread).log(spread) / 2 - exponent
-        return Gaussian(m1, m2, q1, q2, c, self.det / spread), log_weight
-
-    def inside(self, s: ExpTerm, t: ExpTerm, log_weight: Array) -> TruncatedGaussian:
-        """Return the law of (x - m1, y - m2) on the set where the indicators of s and t are 1."""
-        mean, cov = (0.0 * self.m1, 0.0 * self.m2), (self.q1, self.c, self.q2)
-        h = _threshold(s, self.m1, self.q1)
-        k = _threshold(t, self.m2, self.q2)
-        if h is None and k is None:
-            return Plane(log_weight, mean, cov)
-        if k is None:
-            su = root(self.q1 + s.noise)
-            gains = ratio(self.q1, su), ratio(self.c, su)
-            return HalfPlane(log_weight, mean, cov, threshold=h, gains=gains)
-        if h is None:
-            sv = root(self.q2 + t.noise)
-            gains = ratio(self.c, sv), ratio(self.q2, sv)
-            return HalfPlane(log_weight, mean, cov, threshold=k, gains=gains)
-        return Quadrant(log_weight, mean, cov, h=h, k=k, t1=s.noise, t2=t.noise, det=self.det)
+        law = Gaussian(m1 + a * q1 + b * c, m2 + a * c + b * q2, q1, q2, c, det)
+        return law, log_weight if bent is None else bent + log_weight
 
 
 def _threshold(term: ExpTerm, m: Array, q: Array) -> Array | None:

@@ -170,15 +170,13 @@ def _plain(coefs: np.ndarray) -> tuple[complex, ...]:
 
 def _substituted(term: ExpTerm | InnerPiece, slope: float, shift: float) -> ExpTerm | InnerPiece:
     """Return the term at slope x + shift, as a term of x."""
-    total = np.asarray(term.coefs[-1:])
-    for c in term.coefs[-2::-1]:
-        total = poly.polyadd(poly.polymul(total, [shift, slope]), [c])
+    coefs = _plain(poly.Polynomial(term.coefs)(poly.Polynomial([shift, slope])).coef)
     if isinstance(term, InnerPiece):
         low, high = sorted((end - shift) / slope for end in (term.low, term.high))
-        return InnerPiece(_plain(total), low, high)
+        return InnerPiece(coefs, low, high)
     factor = cmath.exp(term.rate * shift - term.bend * shift**2)
     return ExpTerm(
-        _plain(total),
+        coefs,
         term.rate * slope - 2 * term.bend * slope * shift,
         None if term.knot is None else (term.knot - shift) / slope + 0.0,
         term.noise / slope**2,

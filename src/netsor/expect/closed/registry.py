@@ -18,14 +18,16 @@ more exact formula for one pair takes one entry: `@closed_form`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from netsor.expect.closed import exp_polynomials
+from netsor.expect.closed import bivariate_normal, exp_polynomials
 from netsor.expect.closed.arc_cosine import fold_of, folded, folded_slopes, parallel_jumps, slope_of
 from netsor.expect.closed.arrays import Array, as_floats, determinant, nowhere
 from netsor.expect.closed.polynomials import bell_of, bells, polynomial_of, polynomials
 from netsor.expect.closed.trigonometric import mean_of_wave, product_of_waves, wave_of
+from netsor.lang import array_api
 from netsor.lang import functions as fn
 from netsor.lang.array_api import array_namespace
 from netsor.lang.exp_terms import ExpTerm, ExpTerms, InnerPiece
@@ -57,13 +59,11 @@ class ClosedExpectation:
     def turned(self) -> ClosedExpectation:
         """Return the rule of E[g(x) f(y)]."""
         formula = self.formula
-        return ClosedExpectation(
-            self.what, lambda m1, m2, q1, q2, c: formula(m2, m1, q2, q1, c), self.elementary
-        )
+        return replace(self, formula=lambda m1, m2, q1, q2, c: formula(m2, m1, q2, q1, c))
 
     def at_zero(self) -> ClosedExpectation:
         """Return the rule at means 0, whatever means it is called with."""
-        return ClosedExpectation(self.what, lambda m1, m2, *law: self(0.0, 0.0, *law), self.elementary)
+        return replace(self, formula=lambda m1, m2, *law: self(0.0, 0.0, *law))
 
 
 # What recognises the two functions, what makes their formula, and whether it needs means 0.
@@ -75,7 +75,6 @@ _FAMILIES: tuple[tuple[Callable[[ExpTerms], Any], Callable[..., Formula | None],
     (bell_of, bells, False),
 )
 _PAIRS: dict[tuple[Function, Function], ClosedExpectation] = {}
-_MEANS: dict[Function, ClosedExpectation] = {}
 
 
 def closed_form(f: Function, g: Function, elementary: bool) -> Callable[[Formula], Formula]:
@@ -84,16 +83,6 @@ def closed_form(f: Function, g: Function, elementary: bool) -> Callable[[Formula
     def enter(formula: Formula) -> Formula:
         rule = ClosedExpectation(_what(f, g), formula, elementary)
         _PAIRS[g, f], _PAIRS[f, g] = rule.turned(), rule
-        return formula
-
-    return enter
-
-
-def closed_mean(f: Function, elementary: bool) -> Callable[[Formula], Formula]:
-    """Register a formula of (m, q) for E[f(x)]."""
-
-    def enter(formula: Formula) -> Formula:
-        _MEANS[f] = ClosedExpectation(_what(f), formula, elementary)
         return formula
 
     return enter
@@ -127,9 +116,8 @@ def find(
     if rule is None:
         rule = ClosedExpectation(_what(f, g), _sum_of_terms(s, t), _is_elementary(s) and _is_elementary(t))
         if near_s or near_t:
-            rule = ClosedExpectation(
-                rule.what, _with_series(rule.formula, _sum_of_terms(near_s or s, near_t or t)), False
-            )
+            series = _sum_of_terms(near_s or s, near_t or t)
+            rule = replace(rule, formula=_with_series(rule.formula, series), elementary=False)
     return rule.at_zero() if zero_mean else rule
 
 
@@ -140,9 +128,9 @@ def find_mean(f: Function, f_options: Options) -> ClosedExpectation | None:
         return None
     if wave := wave_of(terms):
         return ClosedExpectation(_what(f), mean_of_wave(wave), True)
-    return _MEANS.get(f) or ClosedExpectation(
-        _what(f), lambda m, q: exp_polynomials.mean(terms, m, q), _is_elementary(terms)
-    )
+    if f is fn.erf:
+        return ClosedExpectation(_what(f), erf_mean, False)
+    return ClosedExpectation(_what(f), partial(exp_polynomials.mean, terms), _is_elementary(terms))
 
 
 def _is_elementary(terms: ExpTerms) -> bool:
@@ -154,7 +142,7 @@ def _sum_of_terms(s: ExpTerms, t: ExpTerms) -> Formula:
     """Re(A) Re(B) = Re(A Re(B)): if both sums are complex, one of them becomes a real sum."""
     if _has_waves(s) and _has_waves(t):
         t = tuple(part for b in t for part in _real_sum(b))
-    return lambda *law: exp_polynomials.product(s, t, *law)
+    return partial(exp_polynomials.product, s, t)
 
 
 def _has_waves(terms: ExpTerms) -> bool:
@@ -214,3 +202,24 @@ def _with_series(formula: Formula, series: Formula) -> Formula:
 def exp_exp(m1: Array, m2: Array, q1: Array, q2: Array, c: Array) -> Array:
     """exp of the mean of x + y and half its variance."""
     return array_namespace(c).exp((m1 + q1 / 2) + (m2 + q2 / 2) + c)
+
+
+# As a sum of probabilities erf would lose all digits where x and y are small.
+
+
+def erf_mean(m: Array, q: Array) -> Array:
+    """E[erf(x)] = erf(m / sqrt(1 + 2 q)) (Williams, Computing with infinite networks, 1997)."""
+    return array_api.erf(m / array_namespace(q).sqrt(1 + 2 * q))
+
+
+@closed_form(fn.erf, fn.erf, elementary=False)
+def erf_erf(m1: Array, m2: Array, q1: Array, q2: Array, c: Array) -> Array:
+    """E[erf(x)] E[erf(y)] + 4 Cov(1[u > 0], 1[v > 0]), where u = x + Gaussian noise of variance 1/2.
+
+    For erf(x) = 2 P(u > 0) - 1. At means 0, this is the arcsine of `arc_cosine`.
+    """
+    xp = array_namespace(q1, q2, c)
+    su, sv = xp.sqrt(q1 + 0.5), xp.sqrt(q2 + 0.5)
+    sigma = xp.sqrt(determinant(q1, q2, c) + (q1 + q2 + 0.5) / 2) / (su * sv)
+    covariance = bivariate_normal.covariance(-m1 / su, -m2 / sv, c / (su * sv), sigma)
+    return erf_mean(m1, q1) * erf_mean(m2, q2) + 4 * covariance

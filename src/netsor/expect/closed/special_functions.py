@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import cache, wraps
 from typing import Any
 
+import numpy as np
 from array_api_compat import is_jax_array, is_numpy_array, is_torch_array
 
 from netsor.lang.array_api import array_namespace
@@ -33,9 +34,7 @@ def _library(name: str, x: Array) -> Array:
     if is_torch_array(x):
         return getattr(importlib.import_module("torch.special"), name)(x)
     function = getattr(importlib.import_module("scipy.special"), name)
-    if is_numpy_array(x):
-        return function(x)
-    return array_namespace(x).asarray(function(importlib.import_module("numpy").asarray(x)))
+    return function(x) if is_numpy_array(x) else array_namespace(x).asarray(function(np.asarray(x)))
 
 
 def _erfcx_sum(x: Array) -> Array:

@@ -51,15 +51,9 @@ def wave_of(terms: ExpTerms) -> Wave | None:
 
 
 def mean_of_wave(f: Wave) -> Callable[[Array, Array], Array]:
-    """Return the formula (m, q) -> E[f(x)]."""
-
-    def formula(m: Array, q: Array) -> Array:
-        xp, spread = array_namespace(m, q), 1 + 2 * f.bend * q
-        peak = xp.exp(-f.bend * m * m / spread - f.frequency**2 * q / (2 * spread)) / xp.sqrt(spread)
-        height, growth = _heights(f, m / spread)
-        return peak * (height[0] - growth[1] * (f.frequency * q / spread))
-
-    return formula
+    """Return the formula (m, q) -> E[f(x)]: the other wave is 1."""
+    product = product_of_waves(f, Wave(1.0, 0.0, 0.0, 0.0), zero_mean=False)
+    return lambda m, q: product(m, 0.0, q, 0.0 * q, 0.0 * q)
 
 
 def product_of_waves(f: Wave, g: Wave, zero_mean: bool) -> Callable[..., Array]:

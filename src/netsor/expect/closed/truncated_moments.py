@@ -26,7 +26,7 @@ Gains = tuple[Array, Array]
 
 @dataclass(frozen=True)
 class TruncatedGaussian:
-    """Means and covariances (xx, xy, yy) of (x, y), and the log of the weight of the law."""
+    """Means and covariances (xx, xy, yy) of (x, y) on the whole plane, and the log of the weight."""
 
     log_weight: Array
     mean: tuple[Array, Array]
@@ -36,7 +36,7 @@ class TruncatedGaussian:
     @property
     def weight(self) -> Array:
         """Probability of the region times the weight."""
-        raise NotImplementedError
+        return array_namespace(self.log_weight).exp(self.log_weight)
 
     @cached_property
     def edges(self) -> list[tuple[Gains, TruncatedGaussian]]:
@@ -62,15 +62,6 @@ class TruncatedGaussian:
         return total
 
 
-@dataclass(frozen=True)
-class Plane(TruncatedGaussian):
-    """No indicator."""
-
-    @property
-    def weight(self) -> Array:
-        return array_namespace(self.log_weight).exp(self.log_weight)
-
-
 @dataclass(frozen=True, kw_only=True)
 class HalfPlane(TruncatedGaussian):
     """The indicator of u > threshold, standardized, with gains Cov(x, u) / sd(u) and Cov(y, u) / sd(u)."""
@@ -82,37 +73,31 @@ class HalfPlane(TruncatedGaussian):
     def weight(self) -> Array:
         return tail(self.log_weight, self.threshold)
 
-    def turned(self) -> HalfPlane:
-        """Return the law of (y, x)."""
-        turned = {"threshold": self.threshold, "gains": self.gains[::-1]}
-        return HalfPlane(self.log_weight, self.mean[::-1], self.cov[::-1], **turned)
-
     @cached_property
     def edges(self) -> list[tuple[Gains, TruncatedGaussian]]:
         (a, b), h = self.gains, self.threshold
         (m1, m2), (q1, c, q2) = self.mean, self.cov
-        on_edge = Plane(on(self.log_weight, h), (m1 + a * h, m2 + b * h), (q1 - a * a, c - a * b, q2 - b * b))
-        return [(self.gains, on_edge)]
+        means, cov = (m1 + a * h, m2 + b * h), (q1 - a * a, c - a * b, q2 - b * b)
+        return [(self.gains, TruncatedGaussian(on(self.log_weight, h), means, cov))]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quadrant(TruncatedGaussian):
-    """The indicators of u > h and v > k, standardized, for noise of variances t1 and t2; means are 0.
+    """The indicators of u > h and v > k, standardized; means are 0.
 
-    `det` is the determinant q1 q2 - c^2 of the covariances of (x, y).
+    thresholds  h and k
+    noises      the variances of u - x and v - y
+    det         the determinant q1 q2 - c^2 of the covariances of (x, y)
     """
 
-    h: Array
-    k: Array
-    t1: float
-    t2: float
+    thresholds: tuple[Array, Array]
+    noises: tuple[float, float]
     det: Array
 
     @cached_property
     def sds(self) -> tuple[Array, Array, Array]:
         """Standard deviations of u and v, and the root of the determinant of their covariances."""
-        q1, _, q2 = self.cov
-        t1, t2 = self.t1, self.t2
+        (q1, _, q2), (t1, t2) = self.cov, self.noises
         return root(q1 + t1), root(q2 + t2), root(self.det + t1 * q2 + t2 * q1 + t1 * t2)
 
     @cached_property
@@ -126,31 +111,27 @@ class Quadrant(TruncatedGaussian):
 
     @property
     def weight(self) -> Array:
-        return orthant(self.h, self.k, *self.correlation, self.log_weight)
+        return orthant(*self.thresholds, *self.correlation, self.log_weight)
 
     @cached_property
     def edges(self) -> list[tuple[Gains, TruncatedGaussian]]:
-        gains, law = self.turned().on_first()
-        return [self.on_first(), (gains[::-1], law.turned())]
+        return [self._edge(1), self._edge(-1)]
 
-    def on_first(self) -> tuple[Gains, HalfPlane]:
-        """The edge u = h; Cov(x, y | u) = c t1 / Var(u) and Var(y | u) = (det + t1 q2) / Var(u)."""
-        (q1, c, q2), (su, _, volume) = self.cov, self.sds
+    def _edge(self, step: int) -> tuple[Gains, HalfPlane]:
+        """The edge u = h, or v = k with step -1, which turns pairs of a quantity of x and one of y.
+
+        Cov(x, y | u) = c t1 / Var(u) and Var(y | u) = (det + t1 q2) / Var(u).
+        """
+        (q1, c, q2), (t, _), (h, k) = self.cov[::step], self.noises[::step], self.thresholds[::step]
+        su, volume = self.sds[0 if step == 1 else 1], self.sds[2]
         gains = ratio(q1, su), ratio(c, su)
-        residual = c * self.t1, self.det + self.t1 * q2
-        law = HalfPlane(
-            on(self.log_weight, self.h),
-            (gains[0] * self.h, gains[1] * self.h),
-            (ratio(q1 * self.t1, su * su), ratio(residual[0], su * su), ratio(residual[1], su * su)),
-            threshold=standardized(self.h, self.k, *self.correlation),
-            gains=(ratio(residual[0], su * volume), ratio(residual[1], su * volume)),
-        )
-        return gains, law
-
-    def turned(self) -> Quadrant:
-        """Return the law of (y, x)."""
-        turned = {"h": self.k, "k": self.h, "t1": self.t2, "t2": self.t1, "det": self.det}
-        return Quadrant(self.log_weight, self.mean[::-1], self.cov[::-1], **turned)
+        mean, residual = (gains[0] * h, gains[1] * h), (c * t, self.det + t * q2)
+        cov = ratio(q1 * t, su * su), ratio(residual[0], su * su), ratio(residual[1], su * su)
+        edge = {
+            "threshold": standardized(h, k, *self.correlation),
+            "gains": (ratio(residual[0], su * volume), ratio(residual[1], su * volume))[::step],
+        }
+        return gains[::step], HalfPlane(on(self.log_weight, h), mean[::step], cov[::step], **edge)
 
 
 def on(log_weight: Array, h: Array) -> Array:

@@ -47,9 +47,6 @@ def differenced_kernel(c: Computation, data: Values, params: Values) -> Array:
         )
         return jax.lax.bitcast_convert_type(array, dtype) if wide else array
 
-    def value(data: Values, values: Values) -> np.ndarray:
-        return _kernel(c, data, values)
-
     def slopes(names: tuple[str, ...], data: Values, values: Values) -> np.ndarray:
         shared = SharedState(fixed={})
         _kernel(c, data, values, shared)  # fixes the directions that all differences must share
@@ -57,7 +54,7 @@ def differenced_kernel(c: Computation, data: Values, params: Values) -> Array:
 
     @jax.custom_jvp
     def kernel(data: Values, values: Values) -> Array:
-        return called(value, (), data, values)
+        return called(partial(_kernel, c), (), data, values)
 
     def jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
         zero = jax.custom_derivatives.SymbolicZero

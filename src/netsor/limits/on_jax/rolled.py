@@ -7,7 +7,7 @@ nodes in one jax.lax.scan; `tape.batches` finds both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -15,8 +15,8 @@ import numpy as np
 
 from netsor.expect.hermite.expansion import Series
 from netsor.expect.hermite.singularities import Jumps
-from netsor.limits.tape.batches import Batch, BodyStep, Loop, Slot, Table
-from netsor.limits.tape.graph import Graph, Operation, in_library
+from netsor.limits.tape.batches import Batch, Loop, Slot, Table
+from netsor.limits.tape.graph import Graph, in_library
 
 Array = Any
 
@@ -37,13 +37,10 @@ class Values:
         self.real = self.real if arrays else jax.numpy.result_type(float)
         self.computed: dict[int, tuple[Array, int | None]] = {}
         for node, value in graph.constants.items():
-            self.computed[node] = (self._constant(value), None)
+            self.computed[node] = (value.astype(self.real) if value.dtype.kind == "f" else value, None)
         for node, name in graph.inputs.items():
             self.computed[node] = (self.jnp.asarray(given[name], dtype=self.real), None)
         self._functions: dict[Any, Callable[..., Any]] = {}
-
-    def _constant(self, value: np.ndarray) -> np.ndarray:
-        return value.astype(self.real) if value.dtype.kind == "f" else value
 
     # Reading
 
@@ -53,19 +50,16 @@ class Values:
 
     def many(self, nodes: Sequence[int]) -> Array:
         """Return the values of nodes, stacked along a leading axis."""
-        arrays, used, where = {}, {}, []  # by id, an array and the positions that are read
-        for node in nodes:
-            array, at = self.computed[node]
-            positions = used.setdefault(id(array), {})
-            arrays[id(array)] = array
-            where.append((id(array), positions.setdefault(at, len(positions))))
-        offset, offsets, pieces = 0, {}, []
-        for key, positions in used.items():
-            offsets[key] = offset
-            offset += len(positions)
+        entries = [self.computed[node] for node in nodes]
+        used: dict[int, tuple[Any, dict[Any, None]]] = {}  # by id, an array and the positions read
+        for array, at in entries:
+            used.setdefault(id(array), (array, {}))[1][at] = None
+        pieces, where = [], {}
+        for key, (array, positions) in used.items():
+            where |= {(key, at): len(where) + n for n, at in enumerate(positions)}
             whole = None in positions
-            pieces.append(self.with_axis(arrays[key]) if whole else self.taken(arrays[key], list(positions)))
-        return self.taken(self.joined(pieces), [offsets[key] + at for key, at in where])
+            pieces.append(self.with_axis(array) if whole else self.taken(array, list(positions)))
+        return self.taken(self.joined(pieces), [where[id(array), at] for array, at in entries])
 
     def stacked(self, nodes: Sequence[int]) -> Array:
         """Return the values of nodes, stacked unless there is only one."""
@@ -99,7 +93,7 @@ class Values:
             return
         node, count = part.nodes[0], len(part.nodes)
         # Stacking large arrays takes memory and time, and a few separate calls compile fast.
-        if count < 4 or (count < 16 and self.operation(node).size > 2**14):
+        if count < 4 or (count < 16 and self.graph.operation_of(node).size > 2**14):
             for v in part.nodes:
                 reads = [(self.one(s), None) for s in self.graph.reads[v]]
                 self.computed[v] = (self.call(v, reads, self.graph.numbers[v], 1), None)
@@ -111,11 +105,6 @@ class Values:
         numbers = [self.numbers(column) for column in np.array([self.graph.numbers[v] for v in part.nodes]).T]
         value = self.call(node, reads, numbers, count)
         self.computed.update((v, (value, k)) for k, v in enumerate(part.nodes))
-
-    def operation(self, node: int) -> Operation:
-        operation = self.graph.operations[self.graph.operation[node]]
-        assert operation is not None
-        return operation
 
     def numbers(self, column: np.ndarray) -> Any:
         """Return a number if all are equal, else an array."""
@@ -142,7 +131,7 @@ class Values:
     def _function(self, node: int, reads: int, fixed: tuple[Any, ...]) -> Callable[..., Any]:
         key = (self.graph.operation[node], tuple((type(x), x) for x in fixed))
         if key not in self._functions:
-            operation = in_library(self.operation(node), self.jnp, self.real)
+            operation = in_library(self.graph.operation_of(node), self.jnp, self.real)
 
             def function(*args: Any) -> Any:
                 arrays = iter(args[reads:])
@@ -168,7 +157,8 @@ class _Scan:
         self.state = [g for g, step in enumerate(loop.steps) if g in loop.first or step.kept == "last"]
         self.reads = [[self._reader(slot) for slot in step.slots] for step in loop.steps]
         self.numbers = [
-            [self._source("number", t, self._number) for t in self._tables(s)] for s in loop.steps
+            [self._source("number", table, self._number) for table in step.columns(values.graph.numbers)]
+            for step in loop.steps
         ]
 
     def _source(self, kind: str, table: Table, read: Callable[[Table], Any]) -> Callable[[Any], Any]:
@@ -195,12 +185,6 @@ class _Scan:
             return flat
         return self.values.map(lambda x: x.reshape((*table.shape, *x.shape[1:])), flat)
 
-    def _tables(self, step: BodyStep) -> Iterator[Table]:
-        """Yield the numbers of a step, each in all rounds and members."""
-        numbers = self.values.graph.numbers
-        table = np.array([[numbers[v] for v in row] for row in step.nodes.tolist()])
-        yield from np.moveaxis(table, 2, 0) if table.ndim == 3 else ()
-
     # One round
 
     def body(self, state: dict[int, Any], row: Mapping[Any, Any]) -> tuple[dict[int, Any], dict[int, Any]]:
@@ -215,8 +199,6 @@ class _Scan:
     def _reader(self, slot: Slot) -> Callable[..., tuple[Any, int | None]]:
         """Return a function that reads an argument and its axis of members; a width of 1 has no such axis."""
         values, steps, axis = self.values, self.loop.steps, 0 if slot.width > 1 else None
-        if (shared := slot.shared) is not None:
-            return lambda *_: (values.one(shared), None)
         given = None if slot.given is None else self._source("given", slot.given, self._nodes)
         index = None
         if slot.index is not None:
@@ -262,16 +244,14 @@ class _Scan:
         for g, step in enumerate(steps):
             if step.kept == "last":
                 self._store(state[g], step.nodes[-1:])
-            elif step.kept and step.width > 1:
-                self._store(values.map(lambda x: x.reshape((-1, *x.shape[2:])), kept[g]), step.nodes)
             elif step.kept:
-                self._store(kept[g], step.nodes)
+                wide = step.width > 1
+                flat = values.map(lambda x: x.reshape((-1, *x.shape[2:])), kept[g]) if wide else kept[g]
+                self._store(flat, step.nodes)
 
     def _store(self, value: Any, nodes: Table) -> None:
-        if nodes.size == 1:
-            self.values.computed[int(nodes[0, 0])] = (value, None)
-            return
-        for at, node in reversed(list(enumerate(nodes.reshape(-1).tolist()))):
+        places = [None] if nodes.size == 1 else range(nodes.size)
+        for at, node in reversed(list(zip(places, nodes.reshape(-1).tolist(), strict=True))):
             self.values.computed[node] = (value, at)
 
 

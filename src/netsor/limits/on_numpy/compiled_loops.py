@@ -14,6 +14,7 @@ import stat
 import sys
 import warnings
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -98,26 +99,18 @@ def make_exp(number: Callable[[float], Any], fma: Callable[..., Any], scaled: Ca
 
 
 @cache
-def compiled_fma() -> Any:
-    """Return x y + z with one rounding, as one instruction."""
-    from numba.extending import intrinsic  # type: ignore[import-not-found]
-
-    @intrinsic
-    def fma(context, x, y, z):
-        return x(x, x, x), lambda context, builder, signature, args: builder.fma(*args)
-
-    return fma
-
-
-@cache
-def compiled_exp(name: str) -> tuple[Any, Any]:
-    """Return `exp` and `expm1` for numbers of a type."""
+def compiled_functions(name: str) -> tuple[Any, Any, Any, Any]:
+    """Return `exp`, `expm1`, `atan2` and `fma` (x y + z with one rounding) for numbers of a type."""
     import numba  # type: ignore[import-not-found]
     from llvmlite import ir  # type: ignore[import-not-found]
     from numba.extending import intrinsic  # type: ignore[import-not-found]
 
     number = np.dtype(name).type
     bits, places = (32, 23) if number is np.float32 else (64, 52)
+
+    @intrinsic
+    def fma(context, x, y, z):
+        return x(x, x, x), lambda context, builder, signature, args: builder.fma(*args)
 
     @intrinsic
     def scaled(context, y, t):
@@ -129,42 +122,28 @@ def compiled_exp(name: str) -> tuple[Any, Any]:
         return y(y, y), build
 
     options: dict[str, Any] = {"inline": "always", "error_model": "numpy"}
-    parts: Any = numba.njit(make_exp(number, compiled_fma(), scaled), **options)
+    parts: Any = numba.njit(make_exp(number, fma, scaled), **options)
     least, most = map(number, NORMAL[bits // 8])
-    zero, one, infinity = number(0.0), number(1.0), number(np.inf)
+    zero, infinity = number(0.0), number(np.inf)
 
-    def exp(x):
-        scale, fraction = parts(x)
-        value = scale * fraction + scale
-        value = zero if x < least else value
-        value = infinity if x > most else value
-        return value if x == x else x
+    def exp_minus(shift):
+        def function(x):
+            scale, fraction = parts(x)
+            value = scale * fraction + (scale - shift)
+            value = zero - shift if x < least else value
+            value = infinity if x > most else value
+            return value if x == x else x
 
-    def expm1(x):
-        scale, fraction = parts(x)
-        value = scale * fraction + (scale - one)
-        value = -one if x < least else value
-        value = infinity if x > most else value
-        return value if x == x else x
+        return numba.njit(function, **options)
 
-    return numba.njit(exp, **options), numba.njit(expm1, **options)
-
-
-@cache
-def compiled_atan2(name: str) -> Any:
-    """Return `atan2` for numbers of a type."""
-    import numba  # type: ignore[import-not-found]
-
-    atan2 = make_atan2(np.dtype(name).type, compiled_fma())
-    return numba.njit(atan2, inline="always", error_model="numpy")
+    return exp_minus(zero), exp_minus(number(1.0)), numba.njit(make_atan2(number, fma), **options), fma
 
 
 HEADER = """from numpy import cos, log, sin, sqrt
 from numba import {number} as number
-from netsor.limits.on_numpy.compiled_loops import compiled_atan2, compiled_exp, compiled_fma
+from netsor.limits.on_numpy.compiled_loops import compiled_functions
 
-atan2, fma = compiled_atan2("{number}"), compiled_fma()
-exp, expm1 = compiled_exp("{number}")
+exp, expm1, atan2, fma = compiled_functions("{number}")
 
 
 """
@@ -179,10 +158,8 @@ def compiled_loop(source: str, dtype: np.dtype) -> Callable[..., Any]:
     options: dict[str, Any] = {"error_model": "numpy", "nogil": True}
     folder = _kept_in()
     if folder is not None:
-        try:
+        with suppress(OSError):  # the folder cannot be written
             return compiled(_imported(text, folder).loop, **options)
-        except OSError:  # the folder cannot be written
-            pass
     scope: dict[str, Any] = {}
     exec(text, scope)
     return numba.njit(scope["loop"], **options)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import groupby
@@ -39,14 +39,8 @@ TEMPLATES: dict[Any, str] = {
     operator.ne: "{0} != {1}",
     operator.and_: "{0} & {1}",
     operator.or_: "{0} | {1}",
-    np.sqrt: "sqrt({0})",
-    np.exp: "exp({0})",
-    np.expm1: "expm1({0})",
-    np.log: "log({0})",
-    np.sin: "sin({0})",
-    np.cos: "cos({0})",
+    **{getattr(np, name): f"{name}({{0}})" for name in ("sqrt", "exp", "expm1", "log", "sin", "cos", "abs")},
     np.sign: "number({0} > 0) - number({0} < 0)",
-    np.abs: "abs({0})",
     np.where: "{1} if {0} else {2}",
     np.arctan2: "atan2({0}, {1})",
     np.minimum: "min({0}, {1})",
@@ -78,8 +72,7 @@ class Fused:
         self.dtypes = [tape.dtypes[k] for k in self.outputs]
         self.scalars: list[Any] = []
         self.dtype = next(d for d in (tape.dtypes[k] for k in (*self.inputs, *self.members)) if d.kind == "f")
-        self.source = self._source(tape)
-        self.loop = compiled_loop(self.source, self.dtype)
+        self.loop = compiled_loop(self._source(tape), self.dtype)
 
     def _source(self, tape: Tape) -> str:
         depth = len(self.loops)
@@ -90,9 +83,9 @@ class Fused:
             if isinstance(fn, Formula):
                 reads = {f"a{i}": names[a.step] for i, a in enumerate(args)}
                 body += _text(fn).format(p=f"t{m}_", **reads).split("\n")
-                names[k] = f"t{m}_{len(fn.lines) - 1}"
+                names[k] = f"t{m}_{len(fn.steps) - 1}"
             else:
-                body.append(f"t{m} = {self._expression(fn, args, names)}")
+                body.append(f"t{m} = {_expression(fn, args, names, self._number)}")
                 names[k] = f"t{m}"
         place = ", ".join(f"i{d}" for d in range(depth))
         stores = [f"out{i}[{place}] = {names[k]}" for i, k in enumerate(self.outputs)]
@@ -104,30 +97,20 @@ class Fused:
             loads[at].append(f"x{i} = a{i}[{where}]")
         arguments = [f"out{i}" for i in range(len(self.outputs))] + [f"a{i}" for i in range(len(self.inputs))]
         arguments += [f"c{i}" for i in range(len(self.scalars))]
-        lines = [f"def loop({', '.join(arguments)}):", *(f"    {line}" for line in loads[0])]
-        for d in range(depth):
-            pad = "    " * (d + 1)
-            lines.append(f"{pad}for i{d} in range(out0.shape[{d}]):")
-            lines += [f"{pad}    {line}" for line in loads[d + 1]]
-        pad = "    " * (depth + 1)
-        return "\n".join([*lines, *(f"{pad}{line}" for line in _simplified([*body, *stores]))]) + "\n"
+        block = [*loads[depth], *_simplified([*body, *stores])]
+        for d in reversed(range(depth)):
+            block = [*loads[d], f"for i{d} in range(out0.shape[{d}]):", *(f"    {line}" for line in block)]
+        return "\n".join([f"def loop({', '.join(arguments)}):", *(f"    {line}" for line in block)]) + "\n"
 
-    def _expression(self, fn: Any, args: tuple[Any, ...], names: dict[int, str]) -> str:
-        """Return the expression of a step.
+    def _number(self, x: float) -> str:
+        """Return a whole number as part of the source, so that the compiler can simplify.
 
-        Whole numbers are part of the source, so that the compiler can simplify. Other numbers are arguments,
-        so that layers with different variances share a loop.
+        Other numbers are arguments, so that layers with different variances share a loop.
         """
-        words = []
-        for a in args[:1] if fn is np.astype else args:
-            if hasattr(a, "step"):
-                words.append(names[a.step])
-            elif float(a).is_integer():
-                words.append(f"number({float(a)!r})")
-            else:
-                self.scalars.append(self.dtype.type(a))
-                words.append(f"c{len(self.scalars) - 1}")
-        return TEMPLATES[fn].format(*words)
+        if float(x).is_integer():
+            return _literal(x)
+        self.scalars.append(self.dtype.type(x))
+        return f"c{len(self.scalars) - 1}"
 
     def run(self, values: dict[int, Any]) -> Iterator[tuple[int, np.ndarray]]:
         """Yield the outputs, computed from the inputs."""
@@ -163,19 +146,25 @@ def _simplified(statements: list[str]) -> list[str]:
     return kept
 
 
+def _literal(x: float) -> str:
+    return f"number({float(x)!r})"
+
+
+def _expression(fn: Any, args: tuple[Any, ...], names: dict[int, str], number: Callable[[float], str]) -> str:
+    """Return the expression of a step, from the names of what it reads."""
+    operands = args[:1] if fn is np.astype else args
+    return TEMPLATES[fn].format(*(names[a.step] if hasattr(a, "step") else number(a) for a in operands))
+
+
 @cache
 def _text(formula: Formula) -> str:
     """Return the lines of a formula, with {p} before the names of its values and {a0} for its arguments."""
-
-    def word(x: Any) -> str:
-        if isinstance(x, tuple):
-            return f"{{p}}{x[1]}" if x[0] == "value" else f"{{a{x[1]}}}"
-        return f"number({float(x)!r})"
-
+    names = {k: f"{{a{i}}}" for i, k in enumerate(formula.reads)}
+    names |= {k: _literal(x) for k, x in formula.numbers.items()}
     lines = []
-    for k, (fn, words) in enumerate(formula.lines):
-        operands = words[:1] if fn is np.astype else words
-        lines.append(f"{{p}}{k} = {TEMPLATES[fn].format(*map(word, operands))}")
+    for i, (k, (fn, args, *_)) in enumerate(formula.steps.items()):
+        lines.append(f"{{p}}{i} = {_expression(fn, args, names, _literal)}")
+        names[k] = f"{{p}}{i}"
     return "\n".join(lines)
 
 
@@ -268,7 +257,9 @@ def _is_fusable(tape: Tape, k: int) -> bool:
     work = prod(shape) * (16 if k in tape.rules else 1)  # a formula takes NumPy at least 16 calls
     if options or k in tape.leaves or work < LEAST_ELEMENTS * share:
         return False
-    if not (all(f in TEMPLATES for f, _ in fn.lines) if isinstance(fn, Formula) else fn in TEMPLATES):
+    if not (
+        all(f in TEMPLATES for f, *_ in fn.steps.values()) if isinstance(fn, Formula) else fn in TEMPLATES
+    ):
         return False
     if fn is np.astype:
         return tape.dtypes[args[0].step] == np.dtype(bool) and tape.dtypes[k] in FLOATS

@@ -70,17 +70,14 @@ def single_values(prepared: Prepared, given: Mapping[str, Any], probe: Probe | N
     prepared = prepared if probe is None else prepared.probing
     tape = prepared.tape
     sizes = {name: x.shape[0] for name, x in tape.inputs.items() if x.shape != np.shape(given[name])}
-    counts = {name: -(-len(given[name]) // size) for name, size in sizes.items()}
-    if not counts:
+    if not sizes:
         with np.errstate(all="ignore"):
             return dict(prepared.run(given, None, probe))
-    whose, values = tape.dependence(counts.keys()), {}
-    for k in range(max(counts.values())):
-        batch, starts = dict(given), {}
-        for name, size in sizes.items():
-            # The last batch overlaps the one before, so that all batches have the recorded size.
-            starts[name] = min(k * size, len(given[name]) - size)
-            batch[name] = given[name][starts[name] : starts[name] + size]
+    whose, values = tape.dependence(sizes), {}
+    for k in range(max(-(-len(given[name]) // size) for name, size in sizes.items())):
+        # The last batch overlaps the one before, so that all batches have the recorded size.
+        starts = {name: min(k * size, len(given[name]) - size) for name, size in sizes.items()}
+        batch = {**given, **{name: given[name][a : a + sizes[name]] for name, a in starts.items()}}
         with np.errstate(all="ignore"):
             for step, value in prepared.run(batch, None, probe):
                 name = whose.get(step)

@@ -6,6 +6,7 @@ length of the program.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from math import prod
@@ -13,7 +14,6 @@ from typing import Any
 
 from netsor.limits.error_probes import Probe
 from netsor.limits.on_numpy.fused import Fused, fuse
-from netsor.limits.on_numpy.ordering import ordered
 from netsor.limits.tape.tape import Span, Tape
 from netsor.limits.tape.traced import Traced
 
@@ -25,17 +25,15 @@ class Prepared:
     """
 
     def __init__(self, tape: Tape, outputs: Iterable[Traced], for_probes: bool = False) -> None:
-        self.requested, self.for_probes, self._recorded = list(outputs), for_probes, tape
+        self.requested, self._recorded = list(outputs), tape
         exact = (lambda x: x) if for_probes else tape.exact
         self.names: dict[int, list[int]] = {}  # by computed step, the requested steps that have its value
-        for x in self.requested:
-            names = self.names.setdefault(exact(x).step, [])
-            if x.step not in names:
-                names.append(x.step)
+        for step, x in {x.step: x for x in self.requested}.items():
+            self.names.setdefault(exact(x).step, []).append(step)
         tape = tape if for_probes else tape.without_bounds()
         self.tape, self.outputs = tape, set(self.names)
         needed = tape.needed(self.outputs)
-        order = ordered(tape, [k for k in needed if k not in tape.constants], self.outputs)
+        order = LayerOrder(tape, [k for k in needed if k not in tape.constants], self.outputs).order
         repeats = max((x.shape[0] for x in self.requested if x.shape), default=1)
         # Loops have the recorded number of repeats as a fixed shape, but a probe runs a single repeat.
         fused = tape.compiled and not (for_probes and repeats > 1)
@@ -118,3 +116,67 @@ def _filled(x: Any, values: Mapping[int, Any]) -> Any:
     if isinstance(x, Traced):
         return values[x.step]
     return [_filled(y, values) for y in x] if isinstance(x, list) else x
+
+
+class LayerOrder:
+    """The order in which steps run, layer by layer; `left` counts, by step, the later steps that read it.
+
+    A recording visits a recursion depth first. In a tangent kernel, all layers of the network would come
+    before the first derivative, and a block of every layer would stay in memory until then. So rules of the
+    same array run one after the other, as one loop if loops are compiled. Any other step runs as soon as it
+    takes no more memory than it frees.
+    """
+
+    def __init__(self, tape: Tape, steps: list[int], outputs: set[int]) -> None:
+        self.tape, self.outputs = tape, outputs
+        self.reads = {
+            k: {a.step for a in tape.steps[k].reads() if a.step not in tape.constants} for k in steps
+        }
+        self.readers: dict[int, list[int]] = {k: [] for k in steps}
+        for k, reads in self.reads.items():
+            for a in reads:
+                self.readers[a].append(k)
+        self.left = Counter({k: len(readers) for k, readers in self.readers.items()})
+        self.order: list[int] = []
+        self.done: set[int] = set()
+        for k in steps:
+            self.place(k)
+
+    def place(self, first: int) -> None:
+        """Add a step, and then the steps that free memory after it."""
+        waiting = [(first, True)]
+        while waiting:
+            k, sure = waiting.pop()
+            if k in self.done or not self.can_run(k) or not (sure or self.pays(k)):
+                continue
+            for a in sorted(self.reads[k] - self.done):
+                self.add(a)  # reads a quantity of one side, which takes no memory
+            self.add(k)
+            near = {u for a in self.reads[k] if self.left[a] == 1 for u in self.readers[a]}
+            near = sorted(near.union(self.readers[k]) - self.done, reverse=True)
+            waiting += [(u, False) for u in near] + [(u, True) for u in self.rules_beside(k)]
+
+    def add(self, k: int) -> None:
+        self.order.append(k)
+        self.done.add(k)
+        self.left.subtract(self.reads[k])
+
+    def rules_beside(self, k: int) -> list[int]:
+        """Return the rules of the arrays that a rule reads: one loop computes them together."""
+        if k not in self.tape.rules:
+            return []
+        shape = self.tape.shapes[k]
+        full = [a for a in self.reads[k] if self.tape.shapes[a] == shape]
+        rules = {u for a in full for u in self.readers[a] if u in self.tape.rules} - self.done
+        return sorted((u for u in rules if self.tape.shapes[u] == shape), reverse=True)
+
+    def can_run(self, k: int) -> bool:
+        return all(a in self.done or a in self.tape.sides for a in self.reads[k])
+
+    def pays(self, k: int) -> bool:
+        """Return whether a step takes no more memory than it frees."""
+        alone = (a for a in self.reads[k] if self.left[a] == 1 and a not in self.outputs)
+        return self.size(k) <= sum(map(self.size, alone))
+
+    def size(self, k: int) -> int:
+        return 0 if k in self.tape.sides else self.tape.bytes(k)

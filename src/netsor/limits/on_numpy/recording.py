@@ -224,7 +224,8 @@ def _recorded(
     for between in betweens:
         for pair, places in _cut(between, size, cut):
             tiles.append(_record_tiles(recorder, between, pair, places, compiled))
-    sources = {k: x for t in tiles for k, x in t.prepared.tape.sources.items()}
+    tapes = [t.prepared.tape for t in tiles]
+    sources = {k: x for tape in tapes for k, x in tape.sources(tape.leaves).items()}
     variances, noisy = {}, {}
     if rows.symmetric and recorder.notes.diagonal:
         # Variances from single inputs, where nothing is nearly parallel to anything.

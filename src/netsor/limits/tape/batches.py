@@ -10,9 +10,10 @@ all rounds of a loop have the same width.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
+from typing import Any
 
 import numpy as np
 from scipy.sparse import coo_array
@@ -41,7 +42,6 @@ class Slot:
     """
 
     width: int  # number of members, or 1 if all members read the same value
-    shared: int | None = None  # one node for all members and rounds
     now: list[int] = field(default_factory=list)
     before: list[int] = field(default_factory=list)
     given: Table | None = None
@@ -59,6 +59,10 @@ class BodyStep:
     @property
     def width(self) -> int:
         return self.nodes.shape[1]
+
+    def columns(self, of_node: Sequence[tuple[Any, ...]]) -> np.ndarray:
+        """Return what belongs to each node, such as the nodes that it reads, (items, rounds, members)."""
+        return np.moveaxis(np.array([[of_node[v] for v in row] for row in self.nodes.tolist()]), 2, 0)
 
 
 @dataclass
@@ -78,15 +82,12 @@ Schedule = list[Batch | Loop]
 
 def schedule(graph: Graph) -> Schedule:
     """Return the shortest of the schedules that different colourings give."""
-    best: Schedule | None = None
+    candidates: list[Schedule] = []
     for rounds in (2, 1, 4):  # how far back to compare nodes: 2 usually finds the loops, so try it first
-        candidate = _LoopFinder(graph, graph.colours(rounds)).run()
-        if best is None or length(candidate) < length(best):
-            best = candidate
-        if length(best) <= 150:  # so few operations compile in seconds in JAX
+        candidates.append(_LoopFinder(graph, graph.colours(rounds)).run())
+        if length(candidates[-1]) <= 150:  # so few operations compile in seconds in JAX
             break
-    assert best is not None
-    return best
+    return min(candidates, key=length)
 
 
 def length(parts: Schedule) -> int:
@@ -152,7 +153,11 @@ class _LoopFinder:
             self.step[step.nodes] = g
             for nodes in steps[g]:
                 self.position[nodes] = np.arange(len(nodes))
-        complete = all(self._fill(loop, step) for step in loop.steps)
+        complete = all(
+            self._add_slot(loop, step, source)
+            for step in loop.steps
+            for source in step.columns(self.graph.reads)
+        )
         for step in loop.steps:
             self.round[step.nodes] = -1
         return loop if complete else None
@@ -161,32 +166,20 @@ class _LoopFinder:
         """Return whether too many nodes would be repeated; in large loops that costs more than compiling."""
         computed = useful = 0
         for step, lists in zip(loop.steps, steps, strict=True):
-            operation = self.graph.operations[self.graph.operation[lists[0][0]]]
-            assert operation is not None
-            computed += operation.size * step.nodes.size
-            useful += operation.size * sum(map(len, lists))
+            size = self.graph.operation_of(lists[0][0]).size
+            computed += size * step.nodes.size
+            useful += size * sum(map(len, lists))
         return computed > useful * (1.4 if computed > 2**21 else 4.0)
 
-    def _fill(self, loop: Loop, step: BodyStep) -> bool:
-        """Add the slots of a step; return whether a round reads no more than the round before it."""
-        reads = np.array([[self.graph.reads[v] for v in row] for row in step.nodes.tolist()], dtype=int)
-        for k in range(reads.shape[2] if reads.ndim == 3 else 0):
-            slot = self._slot(loop, reads[:, :, k])
-            if slot is None:
-                return False
-            step.slots.append(slot)
-        return True
-
-    def _slot(self, loop: Loop, source: Table) -> Slot | None:
-        if (source == source[0, 0]).all():
-            return Slot(1, shared=int(source[0, 0])) if self.round[source[0, 0]] < 0 else None
+    def _add_slot(self, loop: Loop, step: BodyStep, source: Table) -> bool:
+        """Add where an argument comes from; return whether a round reads no more than the round before it."""
         if (source == source[:, :1]).all():
             source = source[:, :1]
         k = np.arange(loop.rounds)[:, None]
         computed = self.round[source]  # in which round; -1 is before the loop
         now, before, outside = computed == k, (computed == k - 1) & (computed >= 0), computed < 0
         if not (now | before | outside).all():
-            return None
+            return False
         steps, positions = self.step[source], self.position[source]
         # The first round finds what the loop starts with where later rounds find values of the round before.
         starts = outside[0] & before[1]
@@ -209,25 +202,25 @@ class _LoopFinder:
             offset += slot.width
         if offset > slot.width or (index != np.arange(offset)).any():
             slot.index = index
-        return slot if loop.first.keys() >= set(slot.before) else None
+        step.slots.append(slot)
+        return loop.first.keys() >= set(slot.before)
 
     # What is read after a loop
 
     def _mark_kept(self, parts: Schedule) -> None:
-        part = np.zeros(len(self.graph), int)
-        for at, p in enumerate(parts):
-            for nodes in [g.nodes for g in p.steps] if isinstance(p, Loop) else [p.nodes]:
-                part[nodes] = at
-        read = np.zeros(len(self.graph), bool)
-        read[self.graph.outputs] = True
+        """Mark the steps of loops whose values other parts or the outputs read."""
+        part = {
+            v: at
+            for at, p in enumerate(parts)
+            for nodes in ([step.nodes.flat for step in p.steps] if isinstance(p, Loop) else [p.nodes])
+            for v in nodes
+        }
+        read = set(self.graph.outputs)
         for v, sources in enumerate(self.graph.reads):
-            for s in sources:
-                if part[s] != part[v]:
-                    read[s] = True
-        for p in parts:
-            for step in p.steps if isinstance(p, Loop) else []:
-                last = "last" if read[step.nodes[-1]].any() else ""
-                step.kept = "all" if read[step.nodes[:-1]].any() else last
+            read.update(s for s in sources if part.get(s) != part.get(v))
+        for step in (step for p in parts if isinstance(p, Loop) for step in p.steps):
+            *earlier, last = (not read.isdisjoint(row) for row in step.nodes.tolist())
+            step.kept = "all" if any(earlier) else "last" if last else ""
 
 
 def _padded(lists: list[list[int]]) -> Table:

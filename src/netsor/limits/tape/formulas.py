@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 from netsor.limits.tape.traced import Traced
 
 if TYPE_CHECKING:
-    from netsor.limits.tape.tape import Tape
+    from netsor.limits.tape.tape import Tape, TapeStep
 
 FULL, LEFT, RIGHT = 0, 1, 2  # an argument belongs to a pair of inputs, or to one side of it
-Word = tuple[str, int] | float  # ("value", line), ("read", position), or a number
 
 
 class Formula:
     """An elementary rule as a list of operations.
 
-    reads   what a use reads: (FULL, number of an argument), or (LEFT or RIGHT, step of `single`) for a
-            function of the arguments of that side
-    lines   (function, words) in order; the last line is the result
-    used    by step of `single` that is read, the arguments that it depends on
+    reads    by step, what a use reads: (FULL, number of an argument), or (LEFT or RIGHT, step of `single`)
+             for a function of the arguments of that side
+    numbers  by step, the constants
+    steps    the operations in order; the last one gives the result
+    used     by step of `single` that is read, the arguments that it depends on
     """
 
     def __init__(self, rule: Callable[..., Any], kinds: tuple[Any, ...], dtype: str, tapes: Any) -> None:
@@ -44,42 +44,36 @@ class Formula:
             else:
                 args.append(kind[1])
         result = rule(*args)
-        words: dict[int, Word] = {}
-        self.reads: list[tuple[int, int]] = []
-        self.lines: list[tuple[Any, tuple[Word, ...]]] = []
+        self.reads: dict[int, tuple[int, int]] = {}
+        self.numbers: dict[int, float] = {}
+        self.steps: dict[int, TapeStep] = {}
         for k in tile.needed([result.step]):
             if k in tile.constants:
-                words[k] = float(tile.constants[k].item())
+                self.numbers[k] = float(tile.constants[k].item())
             elif k in tile.leaves:
-                words[k] = ("read", len(self.reads))
                 side = tile.sides.get(k)
-                self.reads.append(
-                    (side.axis, side.array.step) if side else (FULL, int(tile.leaves[k].arrays[0]))
-                )
+                number = int(tile.leaves[k].arrays[0]) if side is None else side.array.step
+                self.reads[k] = FULL if side is None else side.axis, number
             else:
-                step = tile.steps[k]
-                operands = tuple(words[a.step] if isinstance(a, Traced) else a for a in step.args)
-                words[k] = ("value", len(self.lines))
-                self.lines.append((step.fn, operands))
+                self.steps[k] = tile.steps[k]
         self.dtype = result.dtype
         self.used: dict[int, list[int]] = {}
-        for kind, step in self.reads:
+        for kind, step in self.reads.values():
             if kind != FULL:
                 needed = set(self.single.needed([step]))
                 self.used[step] = [k for k, place in self.places.items() if place in needed]
 
     def __call__(self, *values: Any) -> Any:
-        results: list[Any] = []
-        for fn, words in self.lines:
-            operands = {"value": results, "read": values}
-            results.append(fn(*(operands[w[0]][w[1]] if isinstance(w, tuple) else w for w in words)))
-        return results[-1]
+        known = {**self.numbers, **dict(zip(self.reads, values, strict=True))}
+        for k, (fn, args, *_) in self.steps.items():
+            known[k] = fn(*(known[a.step] if isinstance(a, Traced) else a for a in args))
+        return known[next(reversed(self.steps))]
 
     def arguments(self, tape: Tape, args: list[Any]) -> list[Traced]:
         """Return what a use of the rule reads on this tape."""
         return [
             args[number] if kind == FULL else self._hoisted(tape, kind, number, args)
-            for kind, number in self.reads
+            for kind, number in self.reads.values()
         ]
 
     def _hoisted(self, tape: Tape, kind: int, step: int, args: list[Any]) -> Traced:
@@ -110,4 +104,4 @@ class Formula:
 def formula_of(rule: Callable[..., Any], kinds: tuple[Any, ...], dtype: str, tapes: Any) -> Formula | None:
     """Return the formula of a rule for arguments of these kinds; None if it has at most one operation."""
     formula = Formula(rule, kinds, dtype, tapes)
-    return formula if len(formula.lines) > 1 else None
+    return formula if len(formula.steps) > 1 else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from math import prod
@@ -63,7 +63,7 @@ def in_library(operation: Operation, xp: Any, real: Any) -> Operation:
         fn = getattr(xp, NAMES.get(name, name))
     options = {name: dtype(x) if name == "dtype" else x for name, x in operation.options.items()}
     pattern = tuple(dtype(x) if isinstance(x, np.dtype) else x for x in operation.pattern)
-    return Operation(fn, pattern, options, operation.size)
+    return replace(operation, fn=fn, pattern=pattern, options=options)
 
 
 class _Same(dict):
@@ -92,8 +92,8 @@ class Graph:
         plain, plain_single = tape.without_bounds(), single.without_bounds()
         outputs = [x.tape.exact(x) for x in outputs]
         needed = plain.needed(x.step for x in outputs if x.tape is tape)
-        read = [x for k in needed if k in tape.leaves for x in tape.leaves[k].arrays if isinstance(x, Traced)]
-        first = [x.tape.exact(x).step for x in [*read, *outputs] if x.tape is single]
+        read = tape.sources(needed).values()
+        first = [single.exact(x).step for x in [*read, *outputs] if x.tape is single]
         self._add_all(single, plain_single, plain_single.needed(first))
         self._add_all(tape, plain, needed)
         self.outputs = [self.place(x) for x in outputs]
@@ -103,6 +103,11 @@ class Graph:
 
     def place(self, x: Traced) -> int:
         return self._places[x.tape][x.tape.exact(x).step]
+
+    def operation_of(self, node: int) -> Operation:
+        operation = self.operations[self.operation[node]]
+        assert operation is not None
+        return operation
 
     def colours(self, rounds: int) -> list[int]:
         """Number nodes so that equal numbers mean equal operations, also of the nodes read, `rounds` deep."""

@@ -91,7 +91,6 @@ class Tape:
         self.leaves: dict[int, Leaf] = {}
         self.inputs: dict[str, Traced] = {}  # what a run is given, by name
         self.constants: dict[int, np.ndarray] = {}
-        self.sources: dict[int, Traced] = {}  # what is read from another tape, by step there
         self.rules: set[int] = set()  # the steps that are closed forms
         self.costs: dict[int, int] = {}  # multiply-adds per element, if not one
         self.opaque = False  # whether some values are not arrays, so that inputs cannot run in batches
@@ -116,6 +115,10 @@ class Tape:
                 steps.update(a.step for a in self.steps[k].reads())
         return sorted(steps)
 
+    def sources(self, steps: Iterable[int]) -> dict[int, Traced]:
+        """Return what some steps read from another tape, by step there."""
+        return {a.step: a for k in steps if k in self.leaves for a in _traced(self.leaves[k].arrays)}
+
     def dependence(self, names: Iterable[str]) -> dict[int, str]:
         """Return, for each step that depends on a named array, the name of that array."""
         name_of = {self.inputs[name].step: name for name in names}
@@ -137,9 +140,7 @@ class Tape:
         """Record a function of the spans of a tile and of arrays; equal keys give the same leaf."""
 
         def make() -> Traced:
-            leaf = Leaf(fn, tuple(map(_constant_or_traced, arrays)), kind)
-            self.sources |= {a.step: a for a in _traced(leaf.arrays)}
-            self.leaves[len(self.steps)] = leaf
+            self.leaves[len(self.steps)] = Leaf(fn, tuple(map(_constant_or_traced, arrays)), kind)
             return self._add(NOTHING, shape, dtype)
 
         return self.once(key, make)
@@ -257,7 +258,7 @@ class Tape:
             return fn(*args)
         shape = _broadcast([a.shape for a in args if hasattr(a, "shape")])
         value = self._once(shape, formula.dtype, formula, tuple(formula.arguments(self, list(args))), {})
-        self.costs[value.step] = len(formula.lines)
+        self.costs[value.step] = len(formula.steps)
         self.rules.add(value.step)
         return value
 
