@@ -2,7 +2,7 @@
 
 | file                   | what it holds                                                               |
 | ---------------------- | --------------------------------------------------------------------------- |
-| `registry.py`          | start here: `find` and `find_mean`, the closed form of a pair and of a mean; erf |
+| `registry.py`          | start here: `find` and `find_mean`, the closed form of a pair and of a mean |
 | `erf.py`               | erf at any means                                                            |
 | `recognition.py`       | `recognised`: sums and products of functions that have closed forms         |
 | `arc_cosine.py`        | zero means, one kink at 0: arc-cosine and arcsine kernels, gelu             |

@@ -22,12 +22,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from netsor.expect.closed import bivariate_normal, exp_polynomials
+from netsor.expect.closed import exp_polynomials
 from netsor.expect.closed.arc_cosine import fold_of, folded, folded_slopes, parallel_jumps, slope_of
 from netsor.expect.closed.arrays import Array, as_floats, determinant, nowhere
+from netsor.expect.closed.erf import erf_erf, erf_mean
 from netsor.expect.closed.polynomials import bell_of, bells, polynomial_of, polynomials
 from netsor.expect.closed.trigonometric import mean_of_wave, product_of_waves, wave_of
-from netsor.lang import array_api
 from netsor.lang import functions as fn
 from netsor.lang.array_api import array_namespace
 from netsor.lang.exp_terms import ExpTerm, ExpTerms, InnerPiece
@@ -204,22 +204,4 @@ def exp_exp(m1: Array, m2: Array, q1: Array, q2: Array, c: Array) -> Array:
     return array_namespace(c).exp((m1 + q1 / 2) + (m2 + q2 / 2) + c)
 
 
-# As a sum of probabilities erf would lose all digits where x and y are small.
-
-
-def erf_mean(m: Array, q: Array) -> Array:
-    """E[erf(x)] = erf(m / sqrt(1 + 2 q)) (Williams, Computing with infinite networks, 1997)."""
-    return array_api.erf(m / array_namespace(q).sqrt(1 + 2 * q))
-
-
-@closed_form(fn.erf, fn.erf, elementary=False)
-def erf_erf(m1: Array, m2: Array, q1: Array, q2: Array, c: Array) -> Array:
-    """E[erf(x)] E[erf(y)] + 4 Cov(1[u > 0], 1[v > 0]), where u = x + Gaussian noise of variance 1/2.
-
-    For erf(x) = 2 P(u > 0) - 1. At means 0, this is the arcsine of `arc_cosine`.
-    """
-    xp = array_namespace(q1, q2, c)
-    su, sv = xp.sqrt(q1 + 0.5), xp.sqrt(q2 + 0.5)
-    sigma = xp.sqrt(determinant(q1, q2, c) + (q1 + q2 + 0.5) / 2) / (su * sv)
-    covariance = bivariate_normal.covariance(-m1 / su, -m2 / sv, c / (su * sv), sigma)
-    return erf_mean(m1, q1) * erf_mean(m2, q2) + 4 * covariance
+closed_form(fn.erf, fn.erf, elementary=False)(erf_erf)
