@@ -246,3 +246,11 @@ def test_how_many_inputs_make_a_tile() -> None:
     for count, tiled in ((2000, True), (30, False), (1, False)):
         found = jax.make_jaxpr(ns.kernel(zoo.mlp(1)))(jax.numpy.ones((count, 1))).jaxpr
         assert any(equation.primitive.name == "scan" for equation in found.eqns) == tiled
+
+
+def test_nine_lengths_under_jit() -> None:
+    """A loop may read fewer values than it has members; the kernel of nine lengths raised a ValueError."""
+    rng = np.random.default_rng(0)
+    sequences = [rng.standard_normal((length, 2)) for length in range(1, 10)]
+    K = ns.kernel(zoo.simple_rnn())
+    assert_close(jax.jit(lambda params: K(sequences, params=params))(dict(K.params)), K(sequences))

@@ -200,7 +200,7 @@ class _LoopFinder:
             slot.given = np.where(given, source, source[given][0])
             index[given] = offset + np.broadcast_to(np.arange(slot.width), source.shape)[given]
             offset += slot.width
-        if offset > slot.width or (index != np.arange(offset)).any():
+        if offset != slot.width or (index != np.arange(offset)).any():
             slot.index = index
         step.slots.append(slot)
         return loop.first.keys() >= set(slot.before)
