@@ -128,11 +128,12 @@ class Forms(Families):
     def as_atom(self, expr: Expr) -> Atom:
         """Return the expression as an atom: of its only form, if it has one and does not mix indices."""
         unique = self.maximal_forms(expr)
-        names = dict.fromkeys(name for form in unique for name in refs(form))
-        vectors = tuple(Ref(name) for name in names if not self.is_constant_name(name))
-        for leaves in (unique, vectors):
-            if len(leaves) == 1 and not self.mixes(expr, leaves):
-                return Atom(replace_exprs(expr, {leaves[0]: HOLE}), leaves, True)
+        if len(unique) == 1 and not self.mixes(expr, unique):
+            return Atom(replace_exprs(expr, {unique[0]: HOLE}), unique, True)
+        vectors = {name for form in unique for name in refs(form) if not self.is_constant_name(name)}
+        ref = Ref(vectors.pop()) if len(vectors) == 1 else None
+        if ref is not None and not self.mixes(expr, (ref,)):
+            return Atom(replace_exprs(expr, {ref: HOLE}), (ref,), True)
         return Atom(expr, unique, False)
 
     def is_mapped(self, expr: Expr) -> bool:
