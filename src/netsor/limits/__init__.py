@@ -12,7 +12,7 @@
 | errors: probes perturb the steps of a computation by their error bounds | error_probes, result |
 | what is recorded: steps of arrays without values | tape/ |
 | where it runs | on_numpy/ (and Numba), on_jax/, on_arrays (any other library) |
-| a matrix from its blocks, in tiles | assembly, tiling, blocks |
+| a matrix from its blocks, in tiles | assembly, tiling |
 | sequences of different lengths as one group | padding |
 | sums over the windows of convolutions | window_sums |
 | whether the limit exists | finite |

@@ -1,15 +1,15 @@
 """A kernel matrix from the blocks of its outputs: which entry belongs where, and how it is written.
 
-`Rows` numbers the rows and columns. In NumPy, a `Writer` writes tile by tile into the matrix. If arrays are
-immutable, `gathered` puts all blocks into place in a few operations.
+In NumPy, a `Writer` writes tile by tile into the matrix. If arrays are immutable, `gathered` puts all blocks,
+recorded as one graph, into place in a few operations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, product
 from math import prod
 from typing import Any
 
@@ -18,17 +18,17 @@ from numpy.lib.stride_tricks import as_strided
 
 from netsor.build.joint_program import InputGroup, Joint
 from netsor.lang.types import Index
-from netsor.limits.rules.output import output_index
-from netsor.limits.tape.tape import Span
+from netsor.limits.rules.output import output_index, output_second
+from netsor.limits.rules.pairs import Pair, PerInput, PerPair
+from netsor.limits.rules.recorder import Recorder
+from netsor.limits.tape.graph import Graph
+from netsor.limits.tape.tape import Span, Tape
 
 Array = Any
 
 
 class Rows:
-    """The rows and columns of the kernel that belong to each Output statement.
-
-    left, right  for each Output its row numbers (members of its group, index...); -1 if a member has none
-    """
+    """By Output, numbers of its rows and columns, (members of its group, index...); -1 if one has none."""
 
     def __init__(self, joint: Joint, split: int | None) -> None:
         self.groups, self.split = joint.groups, split
@@ -50,10 +50,8 @@ class Rows:
     def spans(self, r: int) -> tuple[Span, Span]:
         """Return the positions within group r of the inputs that are rows, and of those that are columns."""
         members = self.groups[r].members
-        if self.split is None:
-            return (0, len(members)), (0, len(members))
-        rows = sum(m < self.split for m in members)
-        return (0, rows), (rows, len(members))
+        rows = len(members) if self.split is None else sum(m < self.split for m in members)
+        return (0, rows), (0 if self.split is None else rows, len(members))
 
     def outputs(self, r: int, side: int) -> tuple[int, ...]:
         """Return the Outputs of group r that have rows (side 0) or columns (side 1)."""
@@ -65,14 +63,11 @@ def _number(
     groups: tuple[InputGroup, ...], shapes: list[Index], start: int, stop: int
 ) -> tuple[list[Any], int]:
     """Return row numbers (members, index...) of each Output, and their count; -1 outside [start, stop)."""
-    tables: list[np.ndarray] = [np.zeros(0, int)] * len(shapes)
+    group_of = {o: group for group in groups for o in group.outputs}
+    tables = [np.full((len(group_of[o].members), *shape), -1) for o, shape in enumerate(shapes)]
     owner = {member: (group, k) for group in groups for k, member in enumerate(group.members)}
-    for group in groups:
-        for o in group.outputs:
-            tables[o] = np.full((len(group.members), *shapes[o]), -1)
     row = 0
-    for member in range(start, stop):
-        group, k = owner[member]
+    for group, k in map(owner.__getitem__, range(start, stop)):
         for o in group.outputs_of(k):
             size = prod(shapes[o])
             tables[o][k] = np.arange(row, row + size).reshape(shapes[o])
@@ -97,28 +92,20 @@ class Tile:
 
 
 class Writer:
-    """Writes the blocks of one pair of groups into a kernel matrix.
-
-    corner  the row and column of input 0, if each input has one row and these are in order
-    """
+    """Writes the blocks of one pair of groups into a kernel matrix."""
 
     def __init__(
         self, rows: Rows, outputs: tuple[tuple[int, ...], tuple[int, ...]], left: Span, right: Span
     ) -> None:
-        self.rows, self.corner = rows, None
-        firsts = [
-            _first_in_order(tables, numbers, span)
-            for tables, numbers, span in zip((rows.left, rows.right), outputs, (left, right), strict=True)
-        ]
-        # Row numbers that are not consecutive need a table; consecutive ones are a slice of the matrix.
-        if firsts[0] is not None and firsts[1] is not None:
-            self.corner = (firsts[0], firsts[1])
+        # Consecutive rows of inputs with one row each are a slice of the matrix; others need a table.
+        row, column = (
+            _first_in_order(rows.left, outputs[0], left),
+            _first_in_order(rows.right, outputs[1], right),
+        )
+        self.rows, self.corner = rows, None if row is None or column is None else (row, column)
 
     def write(self, out: np.ndarray, o: int, blocks: dict[int, np.ndarray], place: Tile) -> None:
-        """Write the new part of the blocks (repeats, left inputs, right inputs, ...) of Output o.
-
-        Write the mirror image too if the kernel is symmetric.
-        """
+        """Write the new part of blocks (repeats, left inputs, right inputs, ...) of Output o; mirror it."""
         if self.corner:
             self._numbers(out, next(iter(blocks.values())), place)
         else:
@@ -127,11 +114,11 @@ class Writer:
     def _numbers(self, out: np.ndarray, block: np.ndarray, place: Tile) -> None:
         """Write one number for each pair of inputs."""
         assert self.corner is not None
-        shape = (len(out), *place.counts)
+        (row, column), shape = self.corner, (len(out), *place.counts)
         full = block if block.shape == shape else np.broadcast_to(block, shape)
         new = full[:, place.done[0] :, place.done[1] :]
-        a, b = self.corner[0] + place.rows[0] + place.done[0], self.corner[0] + place.rows[1]
-        c, d = self.corner[1] + place.cols[0] + place.done[1], self.corner[1] + place.cols[1]
+        a, b = row + place.rows[0] + place.done[0], row + place.rows[1]
+        c, d = column + place.cols[0] + place.done[1], column + place.cols[1]
         out[:, a:b, c:d] = new
         if self.rows.symmetric:
             right = max(b, c)
@@ -175,11 +162,9 @@ def _below_diagonal(n: int) -> np.ndarray:
 def _first_in_order(tables: list[np.ndarray], outputs: tuple[int, ...], span: Span) -> int | None:
     """Return the row of input 0 if each input has one output and the rows are in order, else None."""
     numbers = tables[outputs[0]][slice(*span)]
-    if len(outputs) > 1 or numbers.ndim > 1 or numbers[0] < 0:
-        return None
-    if not np.array_equal(numbers, numbers[0] + np.arange(len(numbers))):
-        return None
-    return int(numbers[0]) - span[0]
+    single = len(outputs) == 1 and numbers.ndim == 1 and numbers[0] >= 0
+    in_order = single and np.array_equal(numbers, numbers[0] + np.arange(len(numbers)))
+    return int(numbers[0]) - span[0] if in_order else None
 
 
 def _write(out: np.ndarray, lines: np.ndarray, columns: np.ndarray, block: np.ndarray) -> None:
@@ -201,25 +186,48 @@ def _write(out: np.ndarray, lines: np.ndarray, columns: np.ndarray, block: np.nd
 
 def _steps(numbers: np.ndarray) -> tuple[int, int] | None:
     """Return the constant steps of row numbers from input to input and along the index, or None."""
-    inputs, index = numbers.shape
-    steps = (
-        int(numbers[1, 0] - numbers[0, 0]) if inputs > 1 else 0,
-        int(numbers[0, 1] - numbers[0, 0]) if index > 1 else 0,
-    )
-    even = numbers[0, 0] + steps[0] * np.arange(inputs)[:, None] + steps[1] * np.arange(index)
-    return steps if np.array_equal(numbers, even) else None
+    steps = [int(np.diff(line[:2]).sum()) for line in (numbers[:, 0], numbers[0])]  # 0 for one entry
+    inputs, index = (np.arange(n) for n in numbers.shape)
+    even = numbers[0, 0] + steps[0] * inputs[:, None] + steps[1] * index
+    return (steps[0], steps[1]) if np.array_equal(numbers, even) else None
 
 
 # All blocks at once, in any array library
 
 
+def recorded_blocks(make: Callable[[Tape], Recorder], rows: Rows) -> tuple[Graph, dict[tuple[int, int], int]]:
+    """Record all blocks, of a symmetric kernel on and above the diagonal; return their graph and nodes."""
+    single, tape, blocks = Tape(), Tape(), {}
+    recorder = make(single)
+    group_of = {o: r for r, group in enumerate(rows.groups) for o in group.outputs}
+    spans = {o: rows.spans(r) for o, r in group_of.items()}
+    for o, (left, _) in spans.items():
+        for p, (_, right) in spans.items():
+            if left[0] < left[1] and right[0] < right[1] and (not rows.symmetric or p >= o):
+                block = recorder.ask(output_second, o, p, Pair(False, False, left, right, tape))
+                if rows.symmetric and group_of[o] == group_of[p] and recorder.program.noise:
+                    block = _with_noise(recorder, block, o, p)
+                blocks[o, p] = block.array
+    graph = Graph(single, tape, blocks.values())
+    return graph, dict(zip(blocks, graph.outputs, strict=True))
+
+
+def _with_noise(r: Recorder, block: PerPair, o: int, p: int) -> PerPair:
+    """Replace the diagonal of a block by self blocks: an input shares its noise with itself only."""
+    pair, diagonal = block.pair, r.ask(output_second, o, p, Pair(True)).array
+    assert pair.rows is not None
+    n, ones = pair.rows[1] - pair.rows[0], (1,) * (len(diagonal.shape) - 2)
+    spread = pair.left(PerInput(diagonal, len(ones))).array
+    same = pair.shared(r.xp.asarray(np.eye(n).reshape((1, n, n, *ones))))
+    return replace(block, array=block.array + same * (spread - block.array))
+
+
 @dataclass(frozen=True)
 class _Kind:
-    """Outputs of equal shape and number of inputs; `numbers` (outputs, inputs, entries) are their rows."""
+    """Outputs of equal shape and number of inputs; `numbers` are the rows of each, (inputs, entries)."""
 
-    outputs: list[int]
     index: tuple[int, ...]
-    numbers: np.ndarray
+    numbers: dict[int, np.ndarray]
 
 
 def gathered(
@@ -228,20 +236,18 @@ def gathered(
     shapes: Mapping[tuple[int, int], tuple[int, ...]],
     stack: Callable[[Sequence[tuple[int, int]]], Array],
 ) -> Array:
-    """Return the kernel (rows, columns) from its blocks; mirror the blocks above the diagonal.
+    """Return the kernel (rows, columns) from grids of blocks of equal outputs.
 
     shapes  by pair of Outputs, the shape (1, left inputs, right inputs, left index, right index) of its block
     stack   returns given blocks of one shape, stacked along a leading axis
-
-    Outputs of equal shape form a grid of blocks. If rows are numbered input by input, as usual, one
-    transposition puts the axes of a grid in order.
     """
     lefts = _kinds([o for o, _ in shapes], rows.left)
     rights = _kinds([p for _, p in shapes], rows.right)
     grids = [[_grid(xp, shapes, stack, a, b) for b in rights] for a in lefts]
     matrix = xp.concat([xp.concat(line, axis=1) for line in grids], axis=0)
     for axis, kinds in enumerate((lefts, rights)):
-        order = np.argsort(np.concatenate([kind.numbers.swapaxes(0, 1).reshape(-1) for kind in kinds]))
+        numbers = [np.stack([*kind.numbers.values()], axis=1).reshape(-1) for kind in kinds]
+        order = np.argsort(np.concatenate(numbers))
         if not np.array_equal(order, np.arange(len(order))):
             matrix = xp.take(matrix, xp.asarray(order), axis=axis)
     # Rounding may differ above and below the diagonal of a block of an Output with itself.
@@ -249,22 +255,18 @@ def gathered(
 
 
 def _kinds(outputs: list[int], tables: list[np.ndarray]) -> list[_Kind]:
-    members_of: dict[Any, list[int]] = {}
-    numbers: dict[int, np.ndarray] = {}  # of the inputs that have rows
+    kinds: dict[Any, _Kind] = {}
     for o in dict.fromkeys(outputs):
-        flat = tables[o].reshape(len(tables[o]), prod(tables[o].shape[1:]))
-        numbers[o] = flat[(flat >= 0).any(axis=1)]
-        members_of.setdefault((tables[o].shape[1:], len(numbers[o])), []).append(o)
-    return [
-        _Kind(members, index, np.stack([numbers[o] for o in members]))
-        for (index, _), members in members_of.items()
-    ]
+        index, flat = tables[o].shape[1:], tables[o].reshape(len(tables[o]), -1)
+        numbers = flat[(flat >= 0).any(axis=1)]  # of the inputs that have rows
+        kinds.setdefault((index, len(numbers)), _Kind(index, {})).numbers[o] = numbers
+    return [*kinds.values()]
 
 
 def _grid(xp: Any, shapes: Mapping[Any, Any], stack: Any, left: _Kind, right: _Kind) -> Array:
     """Return the blocks of equal outputs, input by input; those below the diagonal are mirror images."""
-    sides = [(o, p) for o in left.outputs for p in right.outputs]
-    rows, columns = left.numbers.shape[1:], right.numbers.shape[1:]  # (inputs, entries)
+    sides = list(product(left.numbers, right.numbers))
+    rows, columns = (next(iter(kind.numbers.values())).shape for kind in (left, right))  # (inputs, entries)
     alike: dict[Any, list[tuple[int, int]]] = {}  # axes of length 1 broadcast, so shapes may differ
     for pair in sides:
         is_mirrored = pair not in shapes
@@ -282,5 +284,6 @@ def _grid(xp: Any, shapes: Mapping[Any, Any], stack: Any, left: _Kind, right: _K
     order = [place[pair] for pair in sides]
     if order != list(range(len(order))):
         grid = xp.take(grid, xp.asarray(np.asarray(order)), axis=0)
-    grid = xp.reshape(grid, (len(left.outputs), len(right.outputs), *rows, *columns))
-    return xp.reshape(xp.permute_dims(grid, (2, 0, 3, 4, 1, 5)), (left.numbers.size, right.numbers.size))
+    grid = xp.reshape(grid, (len(left.numbers), len(right.numbers), *rows, *columns))
+    whole = (len(left.numbers) * prod(rows), len(right.numbers) * prod(columns))
+    return xp.reshape(xp.permute_dims(grid, (2, 0, 3, 4, 1, 5)), whole)

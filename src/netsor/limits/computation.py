@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,9 +64,8 @@ class Computation:
         self.options, self.params, self.cut = options, params, cut
         self.program, self.rows = made.program, Rows(made, split)
         self.forms = Forms(self.program)
-        self.batched = frozenset(
-            name for name, array in made.data.items() if array.ndim > self.program.data[name].ndim
-        )
+        ranks = {name: array.ndim for name, array in self.program.data.items()}
+        self.batched = frozenset(name for name, array in made.data.items() if array.ndim > ranks[name])
         self.shapes = {name: np.shape(array) for name, array in made.data.items()}
         empty = {name: np.broadcast_to(0.0, shape) for name, shape in self.shapes.items()}
         self.made = replace(made, data=empty)  # kernels keep computations, which must not keep the inputs
@@ -125,9 +125,8 @@ class Computation:
         for group in groups if symmetric else ():
             asked.append([(output_own, o) for o in group.outputs])
             if self.program.noise:
-                asked.append(
-                    [(output_second, o, p, Pair(True)) for o in group.outputs for p in group.outputs]
-                )
+                pairs = product(group.outputs, repeat=2)
+                asked.append([(output_second, o, p, Pair(True)) for o, p in pairs])
         return asked
 
     def _tables_of(self, setting: Setting) -> Tables | None:
@@ -168,12 +167,9 @@ class Computation:
         return padding, whole
 
     def recording(self, errors: bool) -> Recording:
-        """Return the exact recording.
-
-        One recording serves the kernel and, with `errors`, its probes, unless probes need more memory than
-        allowed. It is recorded again with compiled loops as soon as a second run shows that they pay.
-        """
+        """Return the exact recording of the kernel, or with `errors` one whose probes fit into memory."""
         last = self._recording
+        # Loops are compiled as soon as a second run shows that they pay.
         if last is None or (self.cut is None and not errors and last.ran and last.pays_compiling):
             last = self._recording = self._record(last is not None, for_probes=False)
         if not errors or last.probing_workers:
@@ -248,9 +244,8 @@ class Computation:
     def _run(self, recording: Recording, given: Values, probe: Probe | None, what: str) -> np.ndarray:
         """Run a recording, with its steps perturbed by a probe if one is given: (rows, columns)."""
         if not recording.ran:
-            require_patience(
-                plan_of(recording, 0, (self.rows.left_size, self.rows.right_size)), self.options.confirm
-            )
+            plan = plan_of(recording, 0, (self.rows.left_size, self.rows.right_size))
+            require_patience(plan, self.options.confirm)
         recording.ran, count = True, sum(len(tiles.places) for tiles in recording.tiles)
         with bar(self.options.progress, count, what, lambda: recording.work / RATE) as advance:
             return on_numpy.run(recording, given, self.options.dtype, 1, advance, probe)[0]

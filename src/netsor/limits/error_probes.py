@@ -1,11 +1,9 @@
 """Errors of a kernel by stochastic arithmetic: run it again with its inexact steps perturbed.
 
 A step of a tape may carry an error bound. A plain run ignores bounds. A *probe* is a run that perturbs every
-value by its bound; the change of the kernel estimates its error. The rules and the methods only state bounds.
-
-A program that subtracts may cancel perturbations that all go upwards. So further probes perturb in
-pseudo-random directions that depend on the digits of a value: equal numbers move alike wherever they are
-computed, as their rounding errors do.
+value by its bound; the change of the kernel estimates its error. A program that subtracts may cancel
+perturbations that all go upwards. So further probes perturb in pseudo-random directions that depend on the
+digits of a value: equal numbers move alike wherever they are computed, as their rounding errors do.
 
 References: J. Vignes, A stochastic arithmetic for reliable scientific computation (1993); D. S. Parker, Monte
 Carlo arithmetic (1997).
@@ -24,39 +22,29 @@ from netsor.limits.notes import Notes
 
 @dataclass(frozen=True)
 class Probe:
-    """How one run perturbs the values of its steps.
+    """How one run perturbs the values of its steps."""
 
-    scale  perturbation in units of the error bound; its sign is the direction
-    seed   seed of the pseudo-random directions; 0 perturbs all values in one direction
-    """
-
-    scale: float
-    seed: int = 0
+    scale: float  # in units of the error bound; its sign is the direction
+    seed: int = 0  # of pseudo-random directions; 0 perturbs all values in one direction
 
     @property
     def is_random(self) -> bool:
         return self.seed != 0
 
     def perturbed(self, values: np.ndarray, errors: np.ndarray) -> np.ndarray:
-        """Perturb values within their errors, in directions that depend on their leading digits.
-
-        Opposite values move in opposite directions, so that an odd function of them stays odd.
-        """
+        """Perturb values within their errors, in directions that depend on their leading digits and sign."""
         if not self.seed:
             return values + self.scale * errors
         sizes = np.where(values == 0, 1.0, np.abs(values))
-        # The logarithm makes the direction depend on leading digits: errors of a method are smooth in its
-        # values.
+        # The logarithm has the leading digits: errors of a method are smooth in its values.
         return values + self.scale * np.sign(values) * np.cos(self.seed * np.log(sizes)) * errors
 
     def noise(self, values: np.ndarray) -> np.ndarray | float:
-        """Return `scale` times numbers of mean 0 and variance 1/2 that depend on all digits of the values.
-
-        Opposite values have equal noise, as with rounding errors. Without a seed, return `scale`.
-        """
+        """Return `scale` times numbers of mean 0 and variance 1/2 that depend on all digits of the values."""
         if not self.seed:
             return self.scale
-        bits = values.view(np.uint64 if values.itemsize == 8 else np.uint32) << np.uint8(1)  # drop the sign
+        bits = values.view(np.uint64 if values.itemsize == 8 else np.uint32)
+        bits = bits << np.uint8(1)  # drop the sign: opposite values have equal noise, like rounding errors
         # Multiplicative hashing: products with an odd number near 2^64 / golden ratio mix all bits upwards.
         multiplier = np.uint64(0x9E3779B97F4A7C15 * (2 * self.seed + 1) % 2**64)
         mixed = bits.astype(np.uint64, copy=False) * multiplier
@@ -76,11 +64,7 @@ RANDOM = (Probe(1.0, 10_000), Probe(-1.0, 10_000), Probe(1.0, 13_000), Probe(1.0
 
 @dataclass(frozen=True, eq=False)
 class MethodError:
-    """The error that a method computes together with its values.
-
-    compute  the step as a function that returns values and errors
-    report   receives the largest error
-    """
+    """The error that `compute` returns together with the values; `report` receives the largest one."""
 
     compute: Callable[..., tuple[np.ndarray, np.ndarray]]
     report: Callable[[float], None]
@@ -93,11 +77,10 @@ class MethodError:
 
 @dataclass(frozen=True)
 class Rounding:
-    """Rounding of an array, in units in the last place.
+    """Rounding of an array, in units in the last place of the value itself.
 
-    Without `products`, these are units of the value itself. For products x.y of data, they are units of
-    |x| |y|, because terms may cancel; `products` is (|x|^2, |y|^2, mark of x, mark of y). The marks make the
-    noise of equal products of different data different.
+    For products x.y of data, they are units of |x| |y|, because terms may cancel; `products` is then (|x|^2,
+    |y|^2, mark of x, mark of y). The marks make the noise of equal products of different data different.
     """
 
     units: float
@@ -162,8 +145,7 @@ def probes(
 def error_of(changes: Iterable[tuple[Probe, np.ndarray]]) -> np.ndarray | None:
     """Return the error that probes show; overwrite their changes, (rows, columns), to save memory.
 
-    The error is the largest of: twice the upward change, the downward change, three standard deviations of
-    the random changes.
+    It is the largest of twice the upward change, the downward one, and 3 standard deviations of random ones.
     """
     error = total = None
     count = 0

@@ -23,10 +23,8 @@ def finite(value: Any) -> Any:
     """Return the value, or raise LimitError if it contains NaN or infinity: then there is no limit."""
     # A finite sum proves that all terms are finite, in half the time. It may overflow, so check entries then.
     with np.errstate(over="ignore", invalid="ignore"):
-        is_finite = all(
-            bool(np.isfinite(rows.sum()) or np.isfinite(rows).all())
-            for rows in _row_blocks(np.asarray(value))
-        )
+        blocks = _row_blocks(np.asarray(value))
+        is_finite = all(np.isfinite(rows.sum()) or np.isfinite(rows).all() for rows in blocks)
     if not is_finite:
         raise LimitError(
             "this program has no limit on these inputs: an expectation is not finite",

@@ -19,6 +19,7 @@ from netsor.lang.array_api import array_namespace, is_traced
 from netsor.limits.computation import Computation
 
 InputSet = ArrayLike | Sequence[ArrayLike]  # an array whose first axis runs over inputs, or a list of them
+Variances = Mapping[str, Any] | None  # by name; they replace those of the network
 Array = Any
 Values = Mapping[str, Any]
 
@@ -27,8 +28,7 @@ Values = Mapping[str, Any]
 class Inputs:
     """One or two sets of inputs, and variances by name.
 
-    NumPy arrays and JAX arrays with values run on NumPy. Arrays that JAX traces (jit, grad, vmap) run on JAX.
-    Arrays of any other library run in that library.
+    NumPy and JAX arrays with values run on NumPy, arrays that JAX traces on JAX, others in their library.
     """
 
     x: Any

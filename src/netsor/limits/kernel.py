@@ -18,7 +18,7 @@ from netsor.errors import LimitError
 from netsor.lang.array_api import is_traced
 from netsor.lang.program import MatrixLaw, Normal, Program
 from netsor.limits.computation import Computation
-from netsor.limits.inputs import Inputs, InputSet
+from netsor.limits.inputs import Inputs, InputSet, Variances
 from netsor.limits.options import Options
 from netsor.limits.plan import Plan
 from netsor.limits.result import Result
@@ -32,7 +32,8 @@ class KernelFn:
     give NumPy arrays; arrays of another library (JAX, PyTorch) give arrays of that library. `params` replaces
     variances of the network, by name.
 
-    The network is read and planned once for inputs of given shapes. Further calls reuse that plan.
+    The network is read and planned once for inputs of given shapes. Further calls reuse that plan. All
+    methods take inputs and variances as `K(x, y, params=...)` does.
     """
 
     def __init__(self, net: Network, options: Options) -> None:
@@ -57,9 +58,7 @@ class KernelFn:
         now = self.net.state()
         self._computations = {(shapes, now): kept for shapes, kept in state["computations"].items()}
 
-    def __call__(
-        self, x: InputSet, y: InputSet | None = None, *, params: Mapping[str, Any] | None = None
-    ) -> np.ndarray:
+    def __call__(self, x: InputSet, y: InputSet | None = None, *, params: Variances = None) -> np.ndarray:
         """Return the kernel matrix of a set of inputs, or between two sets.
 
         Parameters
@@ -90,17 +89,11 @@ class KernelFn:
         inputs = Inputs(x, y, params)
         return inputs.kernel(*self._computation(inputs))
 
-    def evaluate(
-        self, x: InputSet, y: InputSet | None = None, *, params: Mapping[str, Any] | None = None
-    ) -> Result:
+    def evaluate(self, x: InputSet, y: InputSet | None = None, *, params: Variances = None) -> Result:
         """Return the kernel matrix with an error for each entry, and its plan.
 
-        If derivatives are differences, the error includes the change that a step twice as long makes.
-
-        Parameters
-        ----------
-        x, y, params
-            As in `K(x, y, params=...)`. They must have values: JAX cannot trace this call.
+        If derivatives are differences, the error includes the change that a step twice as long makes. Inputs
+        must have values: JAX cannot trace this call.
 
         Returns
         -------
@@ -115,15 +108,10 @@ class KernelFn:
         """
         return self._result(Inputs(x, y, params), Computation.result, tol=self.options.tol)
 
-    def plan(
-        self, x: InputSet, y: InputSet | None = None, *, params: Mapping[str, Any] | None = None
-    ) -> Plan:
+    def plan(self, x: InputSet, y: InputSet | None = None, *, params: Variances = None) -> Plan:
         """Return what the kernel matrix takes, without computing it: methods, samples, work and memory.
 
-        Parameters
-        ----------
-        x, y, params
-            As in `K(x, y, params=...)`; only their shapes matter.
+        Only the shapes of the inputs matter.
 
         Returns
         -------
@@ -144,11 +132,6 @@ class KernelFn:
     def mean(self, x: InputSet) -> np.ndarray:
         """Return the means of all outputs: the constants that a network adds to them, else 0.
 
-        Parameters
-        ----------
-        x
-            As in `K(x)`.
-
         Returns
         -------
         np.ndarray
@@ -160,13 +143,8 @@ class KernelFn:
             means[rows[rows >= 0]] = output.shift
         return means
 
-    def diag(self, x: InputSet, *, params: Mapping[str, Any] | None = None) -> np.ndarray:
+    def diag(self, x: InputSet, *, params: Variances = None) -> np.ndarray:
         """Return the variances of all outputs; if the kernel is sampled, sample each input by itself.
-
-        Parameters
-        ----------
-        x, params
-            As in `K(x, params=...)`.
 
         Returns
         -------
@@ -193,8 +171,7 @@ class KernelFn:
     @property
     def params(self) -> dict[str, float]:
         """The variances of the network's matrices and vectors, by name."""
-        named = {name: parameter.var for parameter, name in self.net.parameters().items()}
-        return {name: var for name, var in named.items() if isinstance(var, float)}
+        return {name: p.var for p, name in self.net.parameters().items() if isinstance(p.var, float)}
 
     def _computation(
         self, inputs: Inputs, cut: Cut | None = None
@@ -224,17 +201,22 @@ class KernelFn:
     ) -> Result:
         """Return the result of a run, with the error of differences that stand for derivatives."""
         computation, data, used = self._computation(inputs.in_numpy(), cut)
-        result, coarser = run(computation, data, used), self._with_longer_steps(computation)
-        if coarser is None:
+        result, tangent = run(computation, data, used), computation.made.tangent
+        if not (tangent and tangent.differences) or self._coarser is None:
             return result
-        return result.moved(coarser._result(inputs, run, cut).value, inputs.y is None, tol)
+        return result.moved(self._coarser._result(inputs, run, cut).value, inputs.y is None, tol)
 
     def _used_params(self, given: Mapping[str, Any], joint: Joint) -> dict[str, Any]:
         """Return those given variances that the program uses; short sequences may not use all matrices."""
         if not given:
             return {}
         tangent = joint.tangent
-        in_program = _variances(tangent.source if tangent else joint.program)
+        laws = {s.name: s.law for s in (tangent.source if tangent else joint.program).inputs}
+        in_program = {
+            name: None
+            for name, law in laws.items()
+            if isinstance(law, MatrixLaw) or (isinstance(law, Normal) and isinstance(law.cov, float))
+        }
         if tangent:
             in_program |= dict.fromkeys(f"{name}.rate" for name in tangent.directions)
         names = dict.fromkeys([*self.params, *in_program])
@@ -245,8 +227,9 @@ class KernelFn:
         used = {name: value for name, value in given.items() if name in in_program}
         return tangent.variances(used) if tangent else used
 
-    def _with_longer_steps(self, computation: Computation) -> KernelFn | None:
-        """Return the same kernel with differences over twice the step, or None without differences."""
+    @cached_property
+    def _coarser(self) -> KernelFn | None:
+        """The same kernel with differences over twice the step, if there can be differences."""
         return None
 
 
@@ -264,22 +247,13 @@ class TangentKernelFn(KernelFn):
         return KernelFn(self.net.net, self.options)
 
     @cached_property
-    def _coarser(self) -> KernelFn:
+    def _coarser(self) -> KernelFn | None:
         return KernelFn(TangentNetwork(self.net.net, self.net.rates, True), self.options)
 
-    def _with_longer_steps(self, computation: Computation) -> KernelFn | None:
-        tangent = computation.made.tangent
-        return self._coarser if tangent and tangent.differences else None
-
     def parts(
-        self, x: InputSet, y: InputSet | None = None, *, params: Mapping[str, Any] | None = None
+        self, x: InputSet, y: InputSet | None = None, *, params: Variances = None
     ) -> dict[str, np.ndarray]:
         """Return the contribution of each trained parameter; they add up to the kernel.
-
-        Parameters
-        ----------
-        x, y, params
-            As in `K(x, y, params=...)`.
 
         Returns
         -------
@@ -297,23 +271,18 @@ class TangentKernelFn(KernelFn):
         tangent = self._computation(inputs.in_numpy())[0].made.tangent
         assert tangent is not None
         rates = {name: tangent.rates.rate(name) for name in tangent.directions}
-        # The kernel is linear in the rates, so all other rates at 0 leave one contribution.
-        return {
-            name: self(
-                x, y, params={**inputs.params, **{f"{p}.rate": r * (p == name) for p, r in rates.items()}}
-            )
-            for name in rates
-        }
+
+        def alone(name: str) -> np.ndarray:
+            # The kernel is linear in the rates, so all other rates at 0 leave one contribution.
+            only = {f"{p}.rate": rate * (p == name) for p, rate in rates.items()}
+            return self(x, y, params={**inputs.params, **only})
+
+        return {name: alone(name) for name in rates}
 
     def both(
-        self, x: InputSet, y: InputSet | None = None, *, params: Mapping[str, Any] | None = None
+        self, x: InputSet, y: InputSet | None = None, *, params: Variances = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the kernel of the network itself (NNGP) and its tangent kernel.
-
-        Parameters
-        ----------
-        x, y, params
-            As in `K(x, y, params=...)`.
 
         Returns
         -------
@@ -433,13 +402,3 @@ def ntk(net: Network, rates: Any = None, **options: Any) -> TangentKernelFn:
     theta = kernel(tangent(net, rates), **options)
     assert isinstance(theta, TangentKernelFn)
     return theta
-
-
-def _variances(program: Program) -> dict[str, None]:
-    """Return the names of the variances of a program, in order."""
-    laws = {s.name: s.law for s in program.inputs}
-    return dict.fromkeys(
-        name
-        for name, law in laws.items()
-        if isinstance(law, MatrixLaw) or (isinstance(law, Normal) and isinstance(law.cov, float))
-    )

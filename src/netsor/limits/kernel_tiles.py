@@ -64,7 +64,7 @@ def landmark_tile(kernel: KernelFn, x: InputSet, landmarks: Landmarks, params: P
     return kernel._result(Inputs(x, params=params), run)
 
 
-def of_params(kernel: KernelFn, x: InputSet) -> Callable[[Mapping[str, Any]], np.ndarray]:
+def of_params(kernel: KernelFn, x: InputSet) -> Callable[[Params], np.ndarray]:
     """Return K(x) as a function of the variances, which is smooth even if the kernel is sampled.
 
     The first call fixes what sampling chooses by the numbers: directions, and the order of variables.
@@ -76,7 +76,7 @@ def of_params(kernel: KernelFn, x: InputSet) -> Callable[[Mapping[str, Any]], np
     """
     choices = SharedState(fixed={})
 
-    def matrix(params: Mapping[str, Any]) -> np.ndarray:
+    def matrix(params: Params) -> np.ndarray:
         computation, data, used = kernel._computation(Inputs(x, params=params).in_numpy())
         return computation.value(data, {name: float(v) for name, v in used.items()}, choices)
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from netsor.limits.assembly import gathered
-from netsor.limits.blocks import recorded_blocks
+from netsor.limits.assembly import gathered, recorded_blocks
 from netsor.limits.computation import Computation
 from netsor.limits.tape.graph import Graph, in_library
 

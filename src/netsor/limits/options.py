@@ -95,8 +95,8 @@ class Options:
     def further(self, points: int, repeats: int, reached: float) -> tuple[int, int] | None:
         """Return how many points and repeats to take next, or None if the error is small enough.
 
-        The error falls like points^-0.8, the rate of scrambled Sobol points here, and like repeats^-1/2.
-        Further repeats join those so far, so they are cheaper if little is missing. More points start again.
+        The error falls like points^-0.8 (scrambled Sobol points) and repeats^-1/2. Further repeats join those
+        so far, so they are cheaper if little is missing. More points start again.
         """
         if self.tol is None:
             # Take more points once if the error is above 5e-4 of the scale.

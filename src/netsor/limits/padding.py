@@ -1,11 +1,10 @@
 """Inputs of different lengths as one group: a short sequence is the front of a longer one.
 
 A recurrent network does the same to the first tokens of every sequence. So a short sequence is padded with
-copies of its last token, and no Output reads the results at these copies. Every statement about the sequence
-becomes a statement about the front of the padded array. Equal statements then merge: they are computed once
-for sequences of all lengths, while each length has its own Outputs. Statements of a single length stay
-correct, but are computed for all inputs of the group. So groups merge only if they share nearly all matrix
-products.
+copies of its last token, and no Output reads the results at these copies. Statements about the sequence
+become statements about the front of the padded array, and equal ones merge, while each length has its own
+Outputs. Statements of a single length are computed for all inputs, so groups merge only if they share nearly
+all matrix products.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -43,14 +43,10 @@ Bin = list[int]  # groups that become one group, the longest last
 
 @dataclass(frozen=True)
 class Padding:
-    """A joint program on padded inputs, and how its arrays come from those of another joint program.
-
-    joint   the program; `data` makes its arrays
-    parts   by padded array, the arrays that it consists of, and the order of their inputs
-    """
+    """A joint program on padded inputs, and how its arrays come from those of another joint program."""
 
     joint: Joint
-    parts: dict[str, tuple[list[str], np.ndarray]]
+    parts: dict[str, tuple[list[str], np.ndarray]]  # by padded array, its parts and the order of their inputs
 
     def data(self, data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the arrays of the padded inputs, (inputs, length, ...)."""
@@ -91,12 +87,11 @@ def _bins(joint: Joint) -> list[Bin]:
         for r in sorted(groups, key=length):
             new = (length(r), len(joint.groups[r].members))
             joined = (new[0], before[1] + new[1])
-            if _cost(joined) < _cost(before, new):
-                bins[-1].append(r)
-                before = joined
-            else:
-                bins.append([r])
-                before = new
+            joins = _cost(joined) < _cost(before, new)
+            if not joins:
+                bins.append([])
+            bins[-1].append(r)
+            before = joined if joins else new
     # A bin of one group has nothing to pad.
     return [part for part in bins if len(part) > 1]
 
@@ -107,19 +102,16 @@ def _cost(*groups: tuple[int, int]) -> int:
 
 
 class _Shared:
-    """The statements of a program with some groups merged, in which equal statements are one.
-
-    front   by array of an input, the padded array and the length of the front (None is all of it)
-    names   by merged statement, the name of the statement that stays
-    """
+    """The statements of a program with some groups merged, in which equal statements are one."""
 
     def __init__(self, joint: Joint, bins: list[Bin]) -> None:
         self.joint, self.bins = joint, bins
+        # By array of an input, the padded array and the length of the front (None is all of it).
         self.front: dict[str, tuple[str, int | None]] = {}
         self.samples: dict[str, np.ndarray] = {}
         for part in bins:
             self._name_arrays([joint.groups[r].data for r in part])
-        self.names: dict[str, str] = {}
+        self.names: dict[str, str] = {}  # by merged statement, the name of the statement that stays
         self.name_of: dict[Any, str] = {}
         self.statements: list[Statement] = []
         self.outputs: dict[Any, int] = {}
@@ -145,16 +137,11 @@ class _Shared:
         """Name the arrays of a bin after its longest group; pad them to the longest of their kind."""
         data = self.joint.program.data
         for names in zip(*arrays, strict=True):
-            if names[0] in data and data[names[0]].ndim:
-                longest = max(len(data[name]) for name in names)
-                like = data[names[-1]]
-                self.samples[names[-1]] = _extended(like, (longest, *like.shape[1:]))[0]
-                for name in names:
-                    size = len(data[name])
-                    self.front[name] = (names[-1], None if size == longest else size)
-            elif names[0] in data:
-                self.samples[names[-1]] = data[names[-1]]
-                self.front |= dict.fromkeys(names, (names[-1], None))
+            if names[0] in data:
+                like, sizes = data[names[-1]], [data[name].shape[:1] for name in names]
+                self.samples[names[-1]] = _extended(like, (*max(sizes), *like.shape[1:]))[0]
+                for name, size in zip(names, sizes, strict=True):
+                    self.front[name] = (names[-1], None if size == max(sizes) else size[0])
 
     # Statements
 
@@ -206,16 +193,15 @@ class _Shared:
     def padding(self) -> Padding:
         data = {n: a for n, a in self.joint.program.data.items() if n not in self.front} | self.samples
         program = Program(tuple(self.statements), data)
-        groups, parts = [], {}
-        joined = {r for part in self.bins for r in part}
-        for part in [*self.bins, *([r] for r in range(len(self.joint.groups)) if r not in joined)]:
-            groups.append(self._group(part))
-            if len(part) > 1:
-                members = [m for r in part for m in self.joint.groups[r].members]
-                for names in zip(*(self.joint.groups[r].data for r in part), strict=True):
-                    if names[0] in self.front:
-                        parts[names[-1]] = (list(names), np.argsort(members))
-        return Padding(Joint(program, {}, tuple(groups)), parts)
+        joined, parts = set(chain(*self.bins)), {}
+        for part in self.bins:
+            order = np.argsort([m for r in part for m in self.joint.groups[r].members])
+            for names in zip(*(self.joint.groups[r].data for r in part), strict=True):
+                if names[0] in self.front:
+                    parts[names[-1]] = (list(names), order)
+        alone = [[r] for r in range(len(self.joint.groups)) if r not in joined]
+        groups = tuple(map(self._group, [*self.bins, *alone]))
+        return Padding(Joint(program, {}, groups), parts)
 
     def _group(self, part: Bin) -> InputGroup:
         """Return the groups of a bin as one; the Outputs of the longest group come last."""
@@ -237,10 +223,7 @@ def _extended(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _counted(item: Any, size: int) -> Any:
-    """Return an item of an index counted from the front, or None if it cannot be.
-
-    Negative positions would otherwise count from the end of the padding.
-    """
+    """Return an item of an index counted from the front, not the end of the padding; None if impossible."""
     if isinstance(item, Slice):
         start, stop, step = item.builtin.indices(size)
         return Slice(start, stop, step) if step > 0 else None

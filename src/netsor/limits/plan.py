@@ -17,52 +17,38 @@ SIZES = {2**30: " GB", 2**20: " MB", 2**10: " KB", 0: " bytes"}
 
 @dataclass(frozen=True)
 class Sampling:
-    """Which families are sampled, why, and with how many points.
-
-    rows         number of sampled Gaussian variables, over all inputs
-    dimensions   dimensions of the points; 0 before they are drawn, because only a run determines them
-    """
+    """Which families are sampled, why, and with how many points."""
 
     families: tuple[str, ...]
     reasons: tuple[str, ...]
     points: int
     repeats: int
-    rows: int
-    dimensions: int = 0
+    rows: int  # number of sampled Gaussian variables, over all inputs
+    dimensions: int = 0  # of the points; 0 before they are drawn, because only a run determines them
 
     def __str__(self) -> str:
         many = f" in {self.dimensions} dimensions" if self.dimensions else ""
-        lines = [
-            f"  sampled: the families of {', '.join(self.families)}, {self.rows} variables{many}, "
-            f"{self.repeats} x {self.points} scrambled Sobol points"
-        ]
-        return "\n".join(lines + [f"    because {reason}" for reason in self.reasons])
+        what = f"  sampled: the families of {', '.join(self.families)}, {self.rows} variables{many}, "
+        how = f"{self.repeats} x {self.points} scrambled Sobol points"
+        return "\n".join([what + how, *(f"    because {reason}" for reason in self.reasons)])
 
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """The expectations of a limit, each with its method; after a run also with their errors.
-
-    shape      shape of the kernel matrix
-    tiles      number of tiles of pairs of inputs
-    work       approximate multiply-adds; if something is sampled, those of one chunk of repeats
-    bytes      bytes of workspace beyond inputs and kernel
-    seconds    approximate time of a run
-    compiled   whether Numba compiles loops
-    """
+    """The expectations of a limit, each with its method; after a run also with their errors."""
 
     expectations: tuple[Expectation, ...]
     statements: int
-    shape: tuple[int, int]
-    tiles: int = 1
-    work: int = 0
-    bytes: int = 0
-    compiled: bool = False
+    shape: tuple[int, int]  # of the kernel matrix
+    tiles: int = 1  # number of tiles of pairs of inputs
+    work: int = 0  # approximate multiply-adds; if something is sampled, those of one chunk of repeats
+    bytes: int = 0  # of workspace beyond inputs and kernel
+    compiled: bool = False  # whether Numba compiles loops
     sampling: Sampling | None = None
     remarks: tuple[str, ...] = ()
     largest_error: float | None = None
     scale: float = 0.0
-    seconds: float = 0.0
+    seconds: float = 0.0  # approximate time of a run
 
     @property
     def exact(self) -> bool:
@@ -87,18 +73,13 @@ class Plan:
         first, *lines = str(self).splitlines()
         in_table = {f"  {e.what}: {e.method}, " for e in self.expectations}
         below = [line.strip() for line in lines if not any(line.startswith(start) for start in in_table)]
-        rows = [
-            (
-                f"<code>{escape(e.what)}</code>",
-                escape(e.method + (f"; else {e.otherwise}" if e.otherwise else "")),
-                str(e.count),
-                error_bar(e.error) if self.largest_error is not None else "",
-            )
-            for e in self.expectations
-        ]
+        ran, rows = self.largest_error is not None, []
+        for e in self.expectations:
+            method = e.method + (f"; else {e.otherwise}" if e.otherwise else "")
+            error = error_bar(e.error) if ran else ""
+            rows.append((f"<code>{escape(e.what)}</code>", escape(method), str(e.count), error))
         notes = "".join(f'<div class="soft">{escape(line)}</div>' for line in below)
-        head = ("expectation", "method", "blocks", "error" if self.largest_error is not None else "")
-        return panel(first, table(head, rows), notes)
+        return panel(first, table(("expectation", "method", "blocks", "error" if ran else ""), rows), notes)
 
     def __str__(self) -> str:
         rows, columns = self.shape
@@ -118,18 +99,16 @@ class Plan:
         if self.seconds >= 60:
             lines.append(f"  about {spoken(self.seconds)}")
         if self.largest_error is not None:
-            lines.append(
-                f"Largest error of an entry: {self.largest_error:.1e} (largest entry {self.scale:.3g})."
-            )
+            largest, scale = f"{self.largest_error:.1e}", f"{self.scale:.3g}"
+            lines.append(f"Largest error of an entry: {largest} (largest entry {scale}).")
         return "\n".join(lines)
 
 
 def require_patience(plan: Plan, confirmed: bool) -> None:
     """Refuse a run that takes more than an hour unless the user has confirmed it."""
     if plan.seconds > 3600 and not confirmed:
-        how = (
-            f"{plan.sampling.repeats:,} repeats of {plan.sampling.points:,} points, " if plan.sampling else ""
-        )
+        s = plan.sampling
+        how = f"{s.repeats:,} repeats of {s.points:,} points, " if s else ""
         raise LimitError(
             f"this kernel takes about {spoken(plan.seconds)}",
             remedy=f"The plan: {how}a kernel of {plan.shape[0]:,} x {plan.shape[1]:,}. If that is what you "

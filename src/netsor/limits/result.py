@@ -28,10 +28,6 @@ class Bound:
         rounding = self.left[start:stop, None] * self.right
         return rounding if self.more is None else rounding + self.more[start:stop]
 
-    def full(self) -> np.ndarray:
-        """Return the matrix of errors, (rows, columns)."""
-        return self.rows(0, len(self.left))
-
     @property
     def largest(self) -> float:
         """The largest error of an entry."""
@@ -48,11 +44,9 @@ class Bound:
 
     def relative(self, scale_left: np.ndarray, scale_right: np.ndarray) -> float:
         """Return the largest error relative to the scale `left_i right_j`, or absolute where that is 0."""
-        scales = Bound(scale_left, scale_right)._row_blocks()
-        worst = 0.0
-        for rows, scale in zip(self._row_blocks(), scales, strict=True):
-            worst = max(worst, float(np.max(rows / np.where(scale > 0, scale, 1.0), initial=0.0)))
-        return worst
+        both = zip(self._row_blocks(), Bound(scale_left, scale_right)._row_blocks(), strict=True)
+        errors = (np.max(rows / np.where(scale > 0, scale, 1.0), initial=0.0) for rows, scale in both)
+        return float(max(errors, default=0.0))
 
     def _row_blocks(self) -> Iterator[np.ndarray]:
         size = 64  # a few megabytes for a kernel of 10,000 inputs
@@ -75,23 +69,19 @@ class Result:
     @cached_property
     def error(self) -> np.ndarray:
         """Errors of the entries, (rows, columns); computed at the first use, as they take much memory."""
-        return self.bound.full()
+        return self.bound.rows(0, len(self.bound.left))
 
     def moved(self, other: np.ndarray, symmetric: bool, tol: float | None = None) -> Result:
-        """Return a result with a further error: its largest change to `other`, relative to the scale.
-
-        other   another value of the kernel, (rows, columns)
-        """
+        """Return a result with a further error: its largest change to `other`, relative to the scale."""
         scale, change = Scale.of(self.value, symmetric), np.abs(other - self.value)
         largest = Bound(0 * scale.left, 0 * scale.right, change).relative(scale.left, scale.right)
         more = np.maximum(largest * scale.products(), change)  # entries of scale 0 keep their own change
         bound = replace(self.bound, more=more + (0.0 if self.bound.more is None else self.bound.more))
-        scale.require(
-            bound,
-            tol,
+        remedy = (
             "Differences in place of derivatives have an error of {:.2g} here. Give derivatives "
-            "(ns.nonlin(..., derivative=...)), or use a larger tol.",
+            "(ns.nonlin(..., derivative=...)), or use a larger tol."
         )
+        scale.require(bound, tol, remedy)
         return Result.of(self.value, bound, self.plan)
 
     def explain(self) -> str:
@@ -106,9 +96,8 @@ class Result:
         from netsor.display import fold, heat_map, panel
 
         maps = heat_map(self.value, "kernel") + heat_map(self.error, "error", logarithmic=True)
-        return panel(
-            repr(self)[1:-1], f'<div class="row">{maps}</div>', fold("plan", self.plan._repr_html_())
-        )
+        plan = fold("plan", self.plan._repr_html_())
+        return panel(repr(self)[1:-1], f'<div class="row">{maps}</div>', plan)
 
 
 @dataclass(frozen=True)
@@ -137,10 +126,8 @@ class Scale:
             raise LimitError(f"the tolerance {tol:g} is not reached", remedy=remedy.format(reached))
 
     def counts(self, statements: int, dtype: Any, error: Any) -> bool:
-        """Return whether an error is above rounding: a number relative to the largest entry, or a matrix.
-
-        An entry of scale 0 always counts: a change of 0 there may be chance.
-        """
+        """Return whether an error is above rounding: a number relative to the largest entry, or a matrix."""
+        # An entry of scale 0 always counts: a change of 0 there may be chance.
         allowed = _rounding(statements, dtype)
         if isinstance(error, float):
             return error > allowed * self.left.max(initial=0.0) * self.right.max(initial=0.0)

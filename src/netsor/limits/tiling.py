@@ -16,19 +16,13 @@ STRIPS = 3  # three strips leave out a third of the pairs, four little more
 
 @dataclass(frozen=True)
 class Cut:
-    """The tiles of a large kernel, so that a part of it has the same numbers as the whole, to the last bit.
+    """The tiles of a large kernel: with them, a part has the same numbers as the whole, to the last bit."""
 
-    rows, cols   number of inputs of a tile, on either side
-    inputs       number of inputs of the whole kernel
-    compiled     whether loops over pairs are compiled
-    singles      whether loops over single inputs are compiled
-    """
-
-    rows: int
+    rows: int  # number of inputs of a tile, on either side
     cols: int
-    inputs: int
-    compiled: bool
-    singles: bool = True
+    inputs: int  # number of inputs of the whole kernel
+    compiled: bool  # whether loops over pairs are compiled
+    singles: bool = True  # whether loops over single inputs are compiled
 
     def tiles(self, left: Span, right: Span, symmetric: bool) -> list[Tile]:
         """Return the tiles of a part of the kernel whose first row and column begin a tile."""
@@ -60,10 +54,7 @@ def _grid(rows: list[tuple[Span, int]], cols: list[tuple[Span, int]], symmetric:
 
 
 def strips(span: Span, size: int) -> list[Tile]:
-    """Return strips of rows of a small symmetric block, each from the diagonal to the right.
-
-    Strips leave out most pairs below the diagonal. `size` is the number of elements of the largest array.
-    """
+    """Return strips of rows of a small symmetric block of `size` elements, each from the diagonal on."""
     start, stop = span
     count = min(STRIPS, 1 + size // STRIP, stop - start)
     rows = pairwise(start + (stop - start) * k // count for k in range(count + 1))

@@ -3,16 +3,15 @@
     out[o, o'] = sum_j block[o s + j d - p, o' s + j d - p]
 
 with stride s, dilation d and padding p. The matrices of a kernel are independent, so both sides have the same
-kernel position j. The sum over a rectangular kernel is a sum along each of its axes in turn. In any array
-library, the sum adds slices of a padded block. With Numba (the extra `fast`) it takes one pass over memory
-instead of one for each kernel position.
+kernel position j. The sum over a rectangular kernel is a sum along each of its axes in turn. In any library,
+the sum adds slices of a padded block; with Numba it takes one pass over memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial, reduce
 from math import prod
 from typing import Any
 
@@ -69,17 +68,9 @@ class Window:
 
 
 def sum_over_windows(block: Array, windows: list[list[Window]]) -> Array:
-    """Return the sums along one axis after the other; each has the windows of one side or of both.
-
-    The sums of one block are recorded once: a matrix and its direction in a tangent program share them.
-    """
-
-    def summed() -> Array:
-        total = block
-        for along_axis in windows:
-            total = sum_over_window(total, along_axis)
-        return total
-
+    """Return the sums along one axis after the other; each has the windows of one side or of both."""
+    summed = partial(reduce, sum_over_window, windows, block)
+    # Record the sums of a block once: a matrix and its direction in a tangent program share them.
     if isinstance(block, Traced):
         return block.tape.once(("windows", block.step, tuple(map(tuple, windows))), summed)
     return summed()

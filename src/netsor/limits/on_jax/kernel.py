@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from netsor.build.joint_program import InputGroup
-from netsor.limits.assembly import Rows, gathered
-from netsor.limits.blocks import recorded_blocks
+from netsor.limits.assembly import Rows, gathered, recorded_blocks
 from netsor.limits.computation import Computation
 from netsor.limits.on_jax.differences import differenced_kernel
 from netsor.limits.on_jax.rolled import Values

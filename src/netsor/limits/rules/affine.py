@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from netsor.lang.expr import Apply, Const, Expr, Ref, refs
-from netsor.lang.functions import add, div, mul, neg, sub
+from netsor.lang.expr import Apply, Const, Expr, Ref, refs, subtrees
+from netsor.lang.functions import add, div, mul, neg, step, sub
 from netsor.lang.index_maps import contract
 from netsor.lang.input_laws import input_mean
 from netsor.lang.ops import Function, IndexMap
@@ -18,7 +18,7 @@ from netsor.lang.rewrite import rewritten
 from netsor.lang.types import C, G, Index, Type, infer, type_of
 from netsor.limits.rules.atoms import LinearTerm, replace_exprs
 from netsor.limits.rules.questions import Answering, all_of, args_of, of_parts, remembered
-from netsor.limits.rules.rewriting import definition, mask_outside, masks_of
+from netsor.limits.rules.rewriting import definition, mask_outside
 
 
 @dataclass
@@ -62,15 +62,8 @@ class AffineForms:
         if not isinstance(expr, Apply) or self.is_constant(expr):
             return False
         op, constant = expr.op, [self.is_constant(a) for a in expr.args]
-        if op in (add, sub, neg):
-            return True
-        if op is mul:
-            return any(constant)
-        if op is div:
-            return constant[1]
-        if op is contract:
-            return constant[0]
-        return isinstance(op, IndexMap)
+        by_op = {mul: any(constant), div: constant[-1], contract: constant[0]}
+        return op in (add, sub, neg) or by_op.get(op, isinstance(op, IndexMap))
 
     @of_parts
     def vanishes(self, expr: Expr) -> Answering:
@@ -119,8 +112,14 @@ class AffineForms:
 
     @cached_property
     def masks(self) -> frozenset[Expr]:
-        """Vectors of zeros and ones that are independent of all others."""
-        return masks_of(self.program)
+        """Vectors of zeros and ones, independent of all others: steps of inputs with explicit laws."""
+
+        def is_drawn(e: Expr) -> bool:
+            sources = [self.program.definitions.get(name) for name in refs(e)]
+            return bool(sources) and all(isinstance(s, Input) and isinstance(s.law, Normal) for s in sources)
+
+        nodes = (node for expr in self.program.expressions() for node in subtrees(expr))
+        return frozenset(e for e in nodes if isinstance(e, Apply) and e.op is step and is_drawn(e))
 
     def resolved(self, e: Expr) -> Expr:
         """Return a named vector as a function of G-vars, and anything else unchanged."""

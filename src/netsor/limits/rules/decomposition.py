@@ -1,29 +1,13 @@
-"""How E[e f] decomposes, from the program and the shapes of its inputs alone.
+"""How E[e f] decomposes, from the program and the shapes of its inputs alone; E[e] is E[e 1].
 
-`decomposition` returns one of these. `nonlin` records it, and `netsor.limits.sampled_families` follows it
-without arrays.
-
-| kind             | E[e f] is                                                                      |
-| ---------------- | ------------------------------------------------------------------------------ |
-| `Plain.ZERO`     | 0                                                                              |
-| `Plain.GAUSSIAN` | Cov(e, f) + E[e] E[f], of two forms                                            |
-| `Plain.SEPARATE` | E[e] E[f]                                                                      |
-| `Plain.SAMPLED`  | an average over sample points                                                  |
-| `Plain.PRODUCTS` | the sum over the products of atoms of e and those of f                         |
-| `Multiple`       | a number times E[e' f'], with e' and f' rewritten                              |
-| `Independent`    | the product of E[a b] over factors a of e and b of f without a common family   |
-| `Linear`         | the linear operation at the head of e (or f), applied to what is inside of it  |
-| `Slope`          | E[e' f'] with derivatives of batchnorm in arithmetic                           |
-
-E[e] is E[e 1].
+`nonlin` records what `decomposition` returns, and `netsor.limits.sampled_families` follows it without arrays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from netsor.lang.components import components
 from netsor.lang.expr import Apply, Expr
@@ -47,34 +31,36 @@ Atoms = tuple[Atom, ...]
 
 
 class Plain(Enum):
-    ZERO = auto()
-    GAUSSIAN = auto()
-    SEPARATE = auto()
-    SAMPLED = auto()
-    PRODUCTS = auto()
+    ZERO = auto()  # 0
+    GAUSSIAN = auto()  # Cov(e, f) + E[e] E[f], of two forms
+    SEPARATE = auto()  # E[e] E[f]
+    SAMPLED = auto()  # an average over sample points
+    PRODUCTS = auto()  # the sum over the products of atoms of e and those of f
 
 
-@dataclass(frozen=True)
-class Multiple:
+class Multiple(NamedTuple):
+    """A number times E[e' f'], with e' and f' rewritten."""
+
     number: float
     left: Expr
     right: Expr
 
 
-@dataclass(frozen=True)
-class Independent:
+class Independent(NamedTuple):
+    """The product of E[a b] over factors a of e and b of f without a common family."""
+
     parts: tuple[tuple[Expr, Expr], ...]
 
 
-@dataclass(frozen=True)
-class Linear:
-    """A linear operation at the head of e (`side` 0) or of f (`side` 1)."""
+class Linear(NamedTuple):
+    """The linear operation at the head of e (`side` 0) or of f (`side` 1), applied to what is inside it."""
 
     side: int
 
 
-@dataclass(frozen=True)
-class Slope:
+class Slope(NamedTuple):
+    """E[e' f'] with derivatives of batchnorm in arithmetic."""
+
     left: Expr
     right: Expr
     slopes: tuple[SampledSlope | None, SampledSlope | None]
@@ -145,13 +131,10 @@ def _rewritten(x: Setting, e: Expr, f: Expr, pair: Pair) -> Multiple | None:
 
 
 def _independent(x: Setting, parts: Sequence[tuple[Expr, Expr]]) -> Decomposition:
-    """Return the product of the parts.
-
-    It is 0 if one side alone has a Gaussian part of mean 0, such as the direction of a tangent.
-    """
+    """Return the product of the parts."""
     for e, f in parts:
         alone = f if e is ONE else e if f is ONE else ONE
-        # A centred Gaussian factor that nothing else depends on has expectation 0.
+        # Nothing else depends on this factor, such as the direction of a tangent.
         if alone is not ONE and x.forms.is_affine(alone) and x.forms.is_centred(alone):
             return Plain.ZERO
     return Independent(tuple(parts))
@@ -171,9 +154,8 @@ def _of_many_products(x: Setting, e: Expr, f: Expr, pair: Pair) -> list[tuple[Ex
     two = [[*y.args] if isinstance(y, Apply) and y.op is mul else [y] for y in (e, f)]
     # Try the two arguments of the outermost product first: their moments are often known already.
     parts = _independent_factors(x, two, pair)
-    return (
-        parts if len(parts) > 1 else _independent_factors(x, [x.forms.factors(e), x.forms.factors(f)], pair)
-    )
+    every = [x.forms.factors(e), x.forms.factors(f)]
+    return parts if len(parts) > 1 else _independent_factors(x, every, pair)
 
 
 def _independent_factors(x: Setting, sides: Sequence[list[Expr]], pair: Pair) -> list[tuple[Expr, Expr]]:
@@ -183,19 +165,15 @@ def _independent_factors(x: Setting, sides: Sequence[list[Expr]], pair: Pair) ->
     return [(product_of(left), product_of(right)) for left, right in groups]
 
 
-def independent_atoms(x: Setting, left: Atoms, right: Atoms, pair: Pair) -> Iterator[tuple[Atoms, Atoms]]:
-    """Yield groups of atoms that share a family; different groups are independent."""
-    for ours, theirs in _connected((left, right), x.forms.families_of, x.noise(pair)):
-        yield tuple(ours), tuple(theirs)
+def independent_atoms(x: Setting, left: Atoms, right: Atoms, pair: Pair) -> list[tuple[Atoms, Atoms]]:
+    """Return groups of atoms that share a family; different groups are independent."""
+    return _connected((left, right), x.forms.families_of, x.noise(pair))
 
 
 def _connected(
     sides: Sequence[Iterable[T]], families_of: Callable[[T], frozenset[str]], noise: frozenset[str]
-) -> list[tuple[list[T], list[T]]]:
-    """Group the factors of the left and of the right side by common families.
-
-    Noise of the left input is independent of noise of the right one, so it counts as different families.
-    """
+) -> list[tuple[tuple[T, ...], tuple[T, ...]]]:
+    """Group the factors of both sides by common families; noise of left and right input is independent."""
     items = [(side, factor) for side, factors in enumerate(sides) for factor in factors]
 
     def labels(item: tuple[int, T]) -> Iterable[Any]:
@@ -204,13 +182,13 @@ def _connected(
         return [(side, family) if family in noise else family for family in families] if noise else families
 
     groups = components(items, labels)
-    return [tuple([x for side, x in group if side == k] for k in (0, 1)) for group in groups]  # type: ignore[misc]
+    return [tuple(tuple(x for side, x in group if side == k) for k in (0, 1)) for group in groups]  # type: ignore
 
 
 def split_sampled(x: Setting, atoms: Atoms) -> tuple[Atoms, Atoms]:
     """Return the atoms that depend on a sampled family, and the others."""
     drawn = tuple(a for a in atoms if x.forms.families_of(a) & x.sampled)
-    return drawn, tuple(a for a in atoms if not x.forms.families_of(a) & x.sampled)
+    return drawn, tuple(a for a in atoms if a not in drawn)
 
 
 def _order_of_sides(x: Setting, e: Expr, f: Expr, pair: Pair) -> list[int]:

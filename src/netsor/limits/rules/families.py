@@ -30,9 +30,8 @@ class Families(AffineForms):
     @cached_property
     def families(self) -> dict[str, str]:
         """By name of a G-var, the representative of its family; different families are independent."""
-        labels: dict[str, list[Any]] = {
-            n: [] for n, type_ in self.program.types.items() if isinstance(type_, G)
-        }
+        gaussian = (name for name, type_ in self.program.types.items() if isinstance(type_, G))
+        labels: dict[str, list[Any]] = {name: [] for name in gaussian}
 
         def join(label: Any, names: Iterable[str]) -> None:
             for name in names:
@@ -122,13 +121,10 @@ class Families(AffineForms):
         return frozenset(self.families[name] for name in names if name in self.families)
 
     def sampled_families(self, atom: Atom) -> frozenset[str]:
-        """Return the families that the expectation of an atom needs samples of.
-
-        A derivative of batchnorm is linear in its direction, so only the batch has to be sampled.
-        """
-        match atom.body:
-            case Apply(op, (x, _)) if op is d_batchnorm:
-                return self.families_in(x)
+        """Return the families that the expectation of an atom needs samples of."""
+        # A derivative of batchnorm is linear in its direction, so only the batch has to be sampled.
+        if isinstance(atom.body, Apply) and atom.body.op is d_batchnorm:
+            return self.families_in(atom.body.args[0])
         return self.families_of(atom)
 
     @of_parts

@@ -83,9 +83,7 @@ class Forms(Families):
 
     def _is_one_atom(self, expr: Expr, kept: Callable[[Expr], bool]) -> bool:
         """Return whether the expression stays whole: a function of one form, or one that does not split."""
-        if not isinstance(expr, Apply) or not self._splits(expr) or kept(expr):
-            return True
-        return self._is_plain(expr)
+        return not isinstance(expr, Apply) or not self._splits(expr) or kept(expr) or self._is_plain(expr)
 
     def _is_plain(self, expr: Expr) -> bool:
         """Return whether it is a function of one form, without parameters."""
@@ -111,10 +109,7 @@ class Forms(Families):
         return factors
 
     def _splits(self, expr: Apply) -> bool:
-        """Return whether an operation multiplies out: sums, products, small powers, division by a constant.
-
-        Other powers and quotients stay atoms, which a method may know as they are.
-        """
+        """Return whether it multiplies out: sums, products, small powers, division by a constant."""
         if expr.op is pow_:
             return expr.args[1] in (Const(2.0), Const(3.0))
         return expr.op in (add, sub, neg, mul) or (expr.op is div and self.is_constant(expr.args[1]))
@@ -122,16 +117,12 @@ class Forms(Families):
     def _merge(self, product: Product) -> Product:
         """Merge atoms of one form into one atom: methods know functions of one form best."""
         merged: dict[Expr, Atom] = {}
-        of_several: list[Atom] = []
         for atom in product.atoms:
-            if not atom.unary:
-                of_several.append(atom)
-            elif atom.forms[0] in merged:
-                body = Apply(mul, (merged[atom.forms[0]].body, atom.body))
-                merged[atom.forms[0]] = Atom(body, atom.forms, True)
-            else:
-                merged[atom.forms[0]] = atom
-        return Product(product.constants, (*merged.values(), *of_several))
+            if atom.unary:
+                before = merged.get(atom.forms[0])
+                both = before and Atom(Apply(mul, (before.body, atom.body)), atom.forms, True)
+                merged[atom.forms[0]] = both or atom
+        return Product(product.constants, (*merged.values(), *(a for a in product.atoms if not a.unary)))
 
     @remembered
     def as_atom(self, expr: Expr) -> Atom:
@@ -139,15 +130,11 @@ class Forms(Families):
         unique = self.maximal_forms(expr)
         if len(unique) == 1 and not self.mixes(expr, unique):
             return Atom(replace_exprs(expr, {unique[0]: HOLE}), unique, True)
-        ref = self._only_vector(unique)
+        vectors = {name for form in unique for name in refs(form) if not self.is_constant_name(name)}
+        ref = Ref(vectors.pop()) if len(vectors) == 1 else None
         if ref is not None and not self.mixes(expr, (ref,)):
             return Atom(replace_exprs(expr, {ref: HOLE}), (ref,), True)
         return Atom(expr, unique, False)
-
-    def _only_vector(self, forms: tuple[Expr, ...]) -> Ref | None:
-        """Return the vector that is the only one named in these forms, or None."""
-        vectors = {name for form in forms for name in refs(form) if not self.is_constant_name(name)}
-        return Ref(vectors.pop()) if len(vectors) == 1 else None
 
     def is_mapped(self, expr: Expr) -> bool:
         """Return whether it is an index map, such as a sum over an index, of something that is no form."""

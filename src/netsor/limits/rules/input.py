@@ -9,7 +9,9 @@ N(0, var / m), has var x.x' / m; `embedded_second` returns x.x' / m.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 from math import prod
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -105,16 +107,10 @@ def _recorded_dots(pair: Pair, s: Law, t: Law, x: Array, y: Array) -> Array:
 
 
 def _sum_of_products(x: Array, y: Array, pair: Pair) -> PerPair:
-    """Return x.x' / m of a tied pair as steps of the tape, which compile to one loop.
-
-    A product of small matrices for each index would take longer.
-    """
+    """Return x.x' / m of a tied pair as one compiled loop, faster than small matrix products."""
     m, left, right = x.shape[-1], x.ndim - 3, y.ndim - 3
-    total: Any = None
-    for c in range(m):
-        part = pair.left(PerInput(x[..., c] / m, left)) * pair.right(PerInput(y[..., c], right))
-        total = part if total is None else total + part
-    return total
+    lefts = (pair.left(PerInput(x[..., c] / m, left)) for c in range(m))
+    return reduce(add, (one * pair.right(PerInput(y[..., c], right)) for c, one in enumerate(lefts)))
 
 
 def _part(x: Array, span: Span) -> Array:
@@ -132,17 +128,14 @@ def embedded_data(r: Recorder, law: Any) -> Array:
 
 
 def embedded_mark(r: Recorder, s: Input) -> PerInput:
-    """Return one number for each vector of the embedded data: its product with a fixed random direction.
-
-    Equal vectors have equal numbers, and different vectors almost surely do not.
-    """
+    """Return one number for each vector of the embedded data: its product with a fixed random direction."""
     x = embedded_data(r, s.law)
     return PerInput(r.tape.call(_mark, (x,), x.shape[:-1]), x.ndim - 3)
 
 
 def _mark(x: Array) -> Array:
-    way = np.random.default_rng(MARK).standard_normal(x.shape[-1]).astype(x.dtype)
-    return np.sum(x * way, axis=-1)  # not by BLAS, which may round equal rows differently
+    direction = np.random.default_rng(MARK).standard_normal(x.shape[-1]).astype(x.dtype)
+    return np.sum(x * direction, axis=-1)  # not by BLAS, which may round equal rows differently
 
 
 def _dots(x: Array, y: Array, tied: bool) -> Array:
@@ -163,8 +156,7 @@ def _cross_dots(x: Array, y: Array, tied: bool) -> Array:
     if tied:
         rank = max(x.ndim, y.ndim) - 2
         a, b = (xp.moveaxis(padded(z, 1, z.ndim - 2, rank), 0, -2) for z in (x, y))
-        out = xp.matmul(a, xp.matrix_transpose(b))
-        return xp.moveaxis(out, (-2, -1), (0, 1))
+        return xp.moveaxis(xp.matmul(a, xp.matrix_transpose(b)), (-2, -1), (0, 1))
     m, left, right = x.shape[-1], prod(x.shape[1:-1]), prod(y.shape[1:-1])
     # A batched product has its axes in the final order; for small blocks one product plus a move is faster.
     if left * right >= LARGE:

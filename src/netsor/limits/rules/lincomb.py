@@ -39,11 +39,7 @@ from netsor.limits.tape.traced import array_namespace
 
 
 def cov(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
-    """Return Cov(e, f) of two affine expressions; None is a structural zero.
-
-    Expand sums and factors first, then index maps. Fuse sums over independent matrices before expanding them
-    as index maps: their covariance is one sum, not two.
-    """
+    """Return Cov(e, f) of two affine expressions, sums and factors first; None is a structural zero."""
     forms = r.forms
     # Forms without a common matrix or input are independent.
     if not forms.sources(e) & forms.sources(f):
@@ -64,8 +60,7 @@ def cov(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
 def sum_side(forms: Forms, e: Expr, f: Expr) -> int | None:
     """Return the side to take apart first: 0 or 1, a sum or a multiple; None if neither is one.
 
-    Of two sums, that is the one with more independent parts. A long sum then meets parts of itself only, so a
-    state that grows by a term per layer takes a few new covariances per layer.
+    Of two sums, take the one with more independent parts: a long sum then meets parts of itself only.
     """
     operations = (add, sub, neg, mul, div)  # of forms: one factor of a product is constant
     left, right = (isinstance(x, Apply) and x.op in operations for x in (e, f))
@@ -156,15 +151,12 @@ def _combined(r: Recorder, side: int, e: Expr, f: Expr, pair: Pair, rule: Any) -
     """Apply a bilinear `rule` to (e, f) where e (side 0) or f (side 1) is a sum or a multiple."""
     forms, head, other = r.forms, (e, f)[side], (e, f)[1 - side]
     assert isinstance(head, Apply)
-    parts, factors = [], []
-    for a in head.args:
-        if head.op in (mul, div) and forms.is_constant(a):
-            factors.append(a)
-        elif rule is not cov or forms.sources(a) & forms.sources(other):  # else their covariance is 0
-            parts.append(a)
+    factors = [a for a in head.args if head.op in (mul, div) and forms.is_constant(a)]
+    parts = [a for a in head.args if a not in factors]
     sides = [(part, other) for part in parts]
     if rule is cov:
-        sides = [(_dependent(forms, part, other), _dependent(forms, other, part)) for part, _ in sides]
+        parts = [part for part in parts if forms.sources(part) & forms.sources(other)]  # the others have none
+        sides = [(_dependent(forms, part, other), _dependent(forms, other, part)) for part in parts]
     asked = [(rule, *(two if side == 0 else two[::-1]), pair) for two in sides]
     answers = yield [*asked, *((constant, factor) for factor in factors)]
     blocks = answers[: len(parts)]
@@ -180,10 +172,7 @@ def _combined(r: Recorder, side: int, e: Expr, f: Expr, pair: Pair, rule: Any) -
 
 
 def _mapped(r: Recorder, e: Apply, f: Expr, pair: Pair, rule: Any) -> Asking:
-    """Apply a bilinear `rule` to (map(args), f), by mapping the blocks of (args, f).
-
-    If a tied pair selects the same entries on both sides, select these entries of the tied blocks.
-    """
+    """Apply a bilinear `rule` to (map(args), f): map the blocks of (args, f), tied if both select alike."""
     alike, split = _selects_alike(r.forms, e, f, pair), int(e.op is contract)
     matrix, args = e.args[:split], e.args[split:]
     inner = pair if alike or not r.rank(f) else pair.free

@@ -21,7 +21,7 @@ from netsor.lang.types import Index
 from netsor.limits.rules.forms import Forms
 from netsor.limits.rules.input import embedded_mark, embedded_second, normal_covariance
 from netsor.limits.rules.moment import OWN
-from netsor.limits.rules.pairs import Pair, PerInput, PerPair
+from netsor.limits.rules.pairs import Pair, PerInput, PerPair, padded
 from netsor.limits.rules.recorder import Asking, Recorder
 from netsor.limits.tape.traced import array_namespace
 from netsor.limits.window_sums import Window, sum_over_windows
@@ -29,17 +29,13 @@ from netsor.limits.window_sums import Window, sum_over_windows
 
 @dataclass(frozen=True)
 class MatrixProduct:
-    """A G-var W h with a block of matrices W.
-
-    index    of the block; h shares its first `aligned` axes
-    free     the index of h without these axes
-    """
+    """A G-var W h with a block of matrices W."""
 
     source: MatMul | Input
     matrix: str
-    index: Index
-    aligned: int
-    free: Index
+    index: Index  # of the block
+    aligned: int  # number of its first axes that h shares
+    free: Index  # the index of h without these axes
 
     @property
     def operand_index(self) -> Index:
@@ -61,8 +57,7 @@ def fusion(forms: Forms, e: Expr, f: Expr) -> tuple[MatrixProduct, MatrixProduct
 
         Cov(sum_i W_i h_i, sum_j W_j h'_j) = sum_i Cov(W_i h_i, W_i h'_i)
 
-    The matrices are independent, so one sum of the two remains. The third value is the number of axes of the
-    block that it runs over, or 0 for the window of a convolution.
+    The third value is the number of axes of the block that i runs over, or 0 for a window.
     """
     match e, f:
         case Apply(op, (x,), attrs), Apply(op2, (y,), attrs2) if op is op2 and attrs == attrs2:
@@ -134,8 +129,7 @@ def _second(r: Recorder, g: MatrixProduct, k: MatrixProduct, pair: Pair) -> Aski
 def _with_rounding(r: Recorder, block: PerPair, s: Input, t: Input) -> PerPair:
     """Attach the rounding of products of data as an error bound, in units of the lengths of the data.
 
-    Probes perturb equal data alike and different data independently. Products that are equal by coincidence
-    of rounding must not count as equal, so each vector is identified by a mark.
+    Marks tell probes which data are equal: products may be equal by coincidence of rounding.
     """
     if not r.forms.may_cancel:
         return block
@@ -166,25 +160,18 @@ def independent_matrices(inner: PerPair, index: Index, aligned: int, left: Index
     pair, batch, i, j = inner.pair, inner.pair.batch, len(left), len(right)
     extra, ranks = len(index) - aligned, (len(index) + i, len(index) + j)
     if pair.tied:
-        array = inner.ranked(aligned + i, aligned + j)
-        shape = array.shape
-        new = (*shape[: batch + aligned], *(1,) * extra, *shape[batch + aligned :])
-        return PerPair(array_namespace(array).reshape(array, new), pair, *ranks)
-    array = inner.ranked(aligned + i, j)
-    xp, shape = array_namespace(array), array.shape
-    ours, theirs = shape[batch + aligned : batch + aligned + i], shape[batch + aligned + i :]
-    new = (*shape[: batch + aligned], *(1,) * extra, *ours, *(1,) * len(index), *theirs)
+        return PerPair(
+            padded(inner.ranked(aligned + i, aligned + j), batch + aligned, 0, extra), pair, *ranks
+        )
+    array = padded(inner.ranked(aligned + i, j), batch + aligned + i, 0, len(index))
+    array = padded(array, batch + aligned, 0, extra)
     # 1 for a matrix of the block with itself, 0 for two different ones
     same = np.eye(prod(index)).reshape((*index, *(1,) * i, *index, *(1,) * j))
-    return PerPair(xp.reshape(array, new) * xp.asarray(same, dtype=array.dtype), pair, *ranks)
+    return PerPair(array * array_namespace(array).asarray(same, dtype=array.dtype), pair, *ranks)
 
 
 def window_both_sides(inner: PerPair, left: Index, right: Index, kernel: Index, options: dict) -> PerPair:
-    """Return sum_j block[o s + j d - p, o' s + j d - p]: a convolution on both sides, axis by axis.
-
-    s, d and p are stride, dilation and padding. The matrices of the kernel are independent, so both sides
-    have the same kernel position j. A sum over a rectangular kernel is a sum along each axis in turn.
-    """
+    """Return the sum over the windows of a convolution on both sides, see `window_sums`."""
     pair, block = inner.pair, inner.spread(left, right)
     strides, dilations, padding = window_options(**options)
     windows = []

@@ -4,7 +4,7 @@
     first(e)      E[e] = E[e 1]
 
 Linear operations apply to the result. Below them are products of atoms, which factor over independent
-families. The ladder of methods computes each factor. See `decomposition`.
+families (`decomposition`). The ladder of methods computes each factor.
 """
 
 from __future__ import annotations
@@ -95,16 +95,16 @@ def _multiplied_out(r: Recorder, e: Expr, f: Expr, pair: Pair) -> Asking:
     # Each pair of products factors by itself: E[p q] is a product over independent families.
     products = [_factors(r, p, q, pair) for p in r.forms.products(e) for q in right]
     answers = iter((yield [question for factors in products for _, question in factors]))
-    values = []
-    for factors in products:
-        values.append(reduce(mul, (_on_side(pair, side, next(answers)) for side, _ in factors)))
+
+    def block(side: int | None) -> PerPair:
+        """Return the next answer, of one side or of both (None), as a block of the pair."""
+        answer = next(answers)
+        if side is None:
+            return answer
+        return pair.side(side, answer if isinstance(answer, PerInput) else answer.per_input)
+
+    values = [reduce(mul, (block(side) for side, _ in factors)) for factors in products]
     return reduce(add, values).widened(r.rank(e), r.rank(f))
-
-
-def _on_side(pair: Pair, side: int | None, answer: PerInput | PerPair) -> PerPair:
-    """Return what a product has of one side, or of both (None), as a block of the pair."""
-    single = answer if isinstance(answer, PerInput) else answer.per_input
-    return answer if side is None else pair.side(side, single)  # type: ignore[return-value]
 
 
 def _factors(r: Recorder, p: Product, q: Product, pair: Pair) -> list[tuple[int | None, Question]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from functools import reduce
 from math import prod
 from operator import add
-from typing import Any
 
 import numpy as np
 
@@ -42,7 +41,7 @@ def output_second(r: Recorder, o: int, p: int, pair: Pair) -> Asking:
 def output_own(r: Recorder, o: int) -> Asking:
     """Return the variance of every entry of an output: sum over its readouts v of var_v E[y^2].
 
-    Return None if the output uses a readout twice, or if readouts are correlated: then cross terms count.
+    None: it uses a readout twice, or readouts are correlated, so cross terms count.
     """
     output, rank = r.program.outputs[o], len(output_index(r.program, r.program.outputs[o]))
     if len({t.readout for t in output.terms}) < len(output.terms):
@@ -67,10 +66,7 @@ def _own_part(r: Recorder, t: Term, block: PerPair) -> PerPair:
 
 
 def operands(program: Program, t: Term, u: Term, pair: Pair) -> tuple[Ref, Ref, Pair] | None:
-    """Return the operands whose E[y y'] two terms need, and their pair; None if the terms are independent.
-
-    The pair is tied if only entries with equal indices count.
-    """
+    """Return the operands whose E[y y'] two terms need, and their pair; None if the terms are independent."""
     y, z = Ref(t.operand), Ref(u.operand)
     # Readouts of different widths are different vectors, and independent.
     if t.width != u.width:
@@ -123,16 +119,14 @@ def _general(program: Program, t: Term, u: Term, block: PerPair, cov: np.ndarray
     xp = array_namespace(full)
     full = xp.reshape(full, (*full.shape[:batch], prod(p1), prod(i1), prod(p2), prod(i2)))
     table = cov.reshape(prod(p1), prod(q1), prod(p2), prod(q2))
-    total: Any = None
+    parts = []
     # Only entries of the covariance that are not 0 contribute: readouts are mostly independent.
     for a, b in zip(*np.nonzero(np.any(table, axis=(1, 3))), strict=True):
         weights = table[a, :, b, :].reshape((*(1,) * batch, prod(q1), 1, prod(q2), 1))
         member = full[(*(slice(None),) * batch, None, int(a), slice(None), None, int(b), slice(None))]
-        part = xp.asarray(weights, dtype=full.dtype) * member
-        total = part if total is None else total + part
-    if total is None:
-        total = xp.zeros((1,) * (batch + 4), dtype=full.dtype)
-        total = xp.broadcast_to(total, (*full.shape[:batch], prod(q1), prod(i1), prod(q2), prod(i2)))
+        parts.append(xp.asarray(weights, dtype=full.dtype) * member)
+    shape = (*full.shape[:batch], prod(q1), prod(i1), prod(q2), prod(i2))
+    total = reduce(add, parts) if parts else xp.zeros(shape, dtype=full.dtype)
     array = xp.reshape(total, (*total.shape[:batch], *q1, *i1, *q2, *i2))
     return PerPair(array, block.pair, len(q1) + len(i1), len(q2) + len(i2))
 

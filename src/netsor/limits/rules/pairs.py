@@ -1,14 +1,7 @@
 """Arrays over inputs: quantities of single inputs, and blocks over pairs of inputs.
 
-A `PerInput` has axes (repeats, inputs, index...). Repeats are the independent randomisations of a sampled
-limit (one if nothing is sampled). An axis of length 1 stands for values that do not depend on it.
-
-A `Pair` says which inputs are on the left and on the right: the same input twice (a *self* block), or every
-input of one group with every input of another (a *cross* block). Its batch axes are (repeats, inputs) or
-(repeats, left inputs, right inputs). A `PerPair` has axes (batch..., left index..., right index...). If the
-pair is *tied*, it has axes (batch..., index...): only the entries where left and right index are equal.
-
-Arrays carry their axes with them: sums and products of blocks of different ranks align by themselves.
+Repeats are the independent randomisations of a sampled limit (one if nothing is sampled). An axis of length
+1 stands for values that do not depend on it. Blocks of different ranks align by themselves.
 """
 
 from __future__ import annotations
@@ -30,11 +23,8 @@ Array = Any
 
 def padded(array: Array, batch: int, rank: int, target: int) -> Array:
     """Insert axes of length 1 between the batch axes and the `rank` index axes, up to `target` index axes."""
-    if rank == target:
-        return array
-    shape = array.shape
-    new = (*shape[:batch], *(1,) * (target - rank), *shape[batch:])
-    return array_namespace(array).reshape(array, new)
+    shape = (*array.shape[:batch], *(1,) * (target - rank), *array.shape[batch:])
+    return array if rank == target else array_namespace(array).reshape(array, shape)
 
 
 @dataclass(frozen=True)
@@ -54,10 +44,11 @@ class PerInput:
 
 
 class Pair(NamedTuple):
-    """One input as left and right (`same`), or all inputs of one group with all inputs of another.
+    """Which inputs are left and right: the same one twice (`same`, a *self* block), or all of two groups.
 
-    `rows` and `cols` select a tile of the inputs, as (start, stop). The steps on `tape` are recorded once for
-    all tiles of these sizes. Without `rows` and `cols`, the pair means all inputs.
+    tied        whether only entries count where left and right index are equal
+    rows, cols  a tile of the inputs, as (start, stop); None means all inputs
+    tape        where steps are recorded once for all tiles of these sizes
     """
 
     same: bool
@@ -87,22 +78,20 @@ class Pair(NamedTuple):
         """Whether blocks belong to single tiles; otherwise all tiles share them."""
         return self.rows is not None
 
+    def side(self, side: int, x: PerInput) -> PerPair:
+        """Return a quantity of the left (side 0) or of the right inputs (side 1) as a block."""
+        array, span = x.array, (self.rows, self.cols)[side]
+        if not self.same and self.tape is not None and span is not None:
+            array = self.tape.side(array, span, side + 1)
+        elif not self.same:
+            array = array[:, :, None, ...] if side == 0 else array[:, None, ...]
+        return PerPair(array, self, *((x.rank, 0) if side == 0 else (0, x.rank)))
+
     def left(self, x: PerInput) -> PerPair:
-        """Return a quantity of the left inputs as a block."""
-        return PerPair(x.array if self.same else self._side(x.array, self.rows, 1), self, x.rank, 0)
+        return self.side(0, x)
 
     def right(self, x: PerInput) -> PerPair:
-        """Return a quantity of the right inputs as a block."""
-        return PerPair(x.array if self.same else self._side(x.array, self.cols, 2), self, 0, x.rank)
-
-    def side(self, side: int, x: PerInput) -> PerPair:
-        return self.left(x) if side == 0 else self.right(x)
-
-    def _side(self, array: Array, span: Span | None, axis: int) -> Array:
-        """Return an array (repeats, inputs, ...) with its inputs on axis 1 or 2 of a block."""
-        if self.tape is not None and span is not None:
-            return self.tape.side(array, span, axis)
-        return array[:, :, None, ...] if axis == 1 else array[:, None, ...]
+        return self.side(1, x)
 
     def shared(self, array: Array) -> Array:
         """Return an array or a number that is the same for all tiles."""
@@ -113,7 +102,11 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class PerPair:
-    """A block over pairs of inputs, with `left` and `right` index axes for the two sides."""
+    """A block over pairs of inputs: (batch..., left index..., right index...); (batch..., index...) if tied.
+
+    batch        (repeats, inputs) if left and right are the same input, else (repeats, left, right inputs)
+    left, right  number of index axes of each side
+    """
 
     array: Array
     pair: Pair
@@ -124,12 +117,10 @@ class PerPair:
         """Return the array with axes of length 1 in front of its index axes, up to these ranks."""
         if (left, right) == (self.left, self.right):
             return self.array
-        batch, shape = self.pair.batch, self.array.shape
+        batch = self.pair.batch
         if self.pair.tied:
             return padded(self.array, batch, max(self.left, self.right), max(left, right))
-        ours, theirs = shape[batch : batch + self.left], shape[batch + self.left :]
-        new = (*shape[:batch], *(1,) * (left - self.left), *ours, *(1,) * (right - self.right), *theirs)
-        return array_namespace(self.array).reshape(self.array, new)
+        return padded(padded(self.array, batch + self.left, self.right, right), batch, self.left, left)
 
     def widened(self, left: int, right: int) -> PerPair:
         return PerPair(self.ranked(left, right), self.pair, left, right)
@@ -169,11 +160,10 @@ class PerPair:
     @property
     def swapped(self) -> PerPair:
         """The same block with left and right exchanged."""
-        heads = [0, 2, 1] if self.pair.batch == 3 else [0, 1]
-        index_axes = list(range(self.pair.batch, self.array.ndim))
+        index = range(self.pair.batch, self.array.ndim)
         if not self.pair.tied:
-            index_axes = index_axes[self.left :] + index_axes[: self.left]
-        order = tuple(heads + index_axes)
+            index = (*index[self.left :], *index[: self.left])
+        order = (0, *((1,) if self.pair.same else (2, 1)), *index)
         same = order == tuple(range(self.array.ndim))
         array = self.array if same else array_namespace(self.array).permute_dims(self.array, order)
         return PerPair(array, self.pair.flipped, self.right, self.left)
@@ -210,6 +200,5 @@ def mapped_left(
         full = xp.broadcast_to(array, (*array.shape[:batch], *left, *inner))
         operands.append(Block(xp.reshape(full, (*array.shape[:batch], *left, prod(inner))), len(left), True))
     out = op.run(*operands, **options)
-    return PerPair(
-        xp.reshape(out.array, (*out.array.shape[:batch], *out.index, *inner)), pair, out.rank, len(right)
-    )
+    array = xp.reshape(out.array, (*out.array.shape[:batch], *out.index, *inner))
+    return PerPair(array, pair, out.rank, len(right))

@@ -12,11 +12,7 @@ Answering = Generator[Expr, Any, Any]  # yields the subexpressions whose answers
 
 
 def of_parts(rule: Callable[..., Generator[Expr, Any, Any]]) -> Callable[[Any, Expr], Any]:
-    """Make a method of a recursive question about an expression; `answers` keeps every answer.
-
-    The rule is a generator that yields a subexpression and receives the answer for it. The pending rules are
-    on a list, so deep expressions need no deep stack.
-    """
+    """Make a method of a recursive question; the rule yields subexpressions and receives their answers."""
     name = rule.__name__
 
     @wraps(rule)

@@ -6,11 +6,9 @@ yields their rules with their arguments and receives the values:
     block = yield cov, e, f, pair
     left, right = yield [(mean, e), (mean, f)]
 
-A program of any depth needs no deep Python stack, and every quantity is recorded once. A `Recorder` computes
-no numbers: it makes steps on tapes, of arrays that have shapes but no values.
-
-A rule of expressions asks once, for everything that it needs, before it records a step. So a walk over the
-questions (`sampled_families`) takes its first question and leaves it.
+A program of any depth needs no deep Python stack, and every quantity is recorded once, as steps of arrays
+that have shapes but no values. A rule of expressions asks once, for everything that it needs, before it
+records a step. So a walk over the questions (`sampled_families`) takes its first question and leaves it.
 """
 
 from __future__ import annotations
@@ -38,48 +36,34 @@ NOTHING = object()
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules that lower ones ask for; passing them as values avoids circular imports.
+    """The rules that lower ones ask for; passing them as values avoids circular imports."""
 
-    mean(e), cov(e, f, pair)           of affine expressions
-    first(e), second(e, f, pair)       E[e] and E[e f] of expressions
-    expectation(left, right, pair)     E of atoms that share families, by a method of the ladder
-    sampled_mean(left, right, pair)    E of sampled atoms
-    """
-
-    mean: Callable[..., Any]
-    cov: Callable[..., Any]
-    first: Callable[..., Any]
-    second: Callable[..., Any]
-    expectation: Callable[..., Any]
-    sampled_mean: Callable[..., Any]
+    mean: Callable[..., Any]  # mu(e) of an affine expression
+    cov: Callable[..., Any]  # Sigma(e, f) of affine expressions
+    first: Callable[..., Any]  # E[e]
+    second: Callable[..., Any]  # E[e f]
+    expectation: Callable[..., Any]  # E of atoms that share families, by a method of the ladder
+    sampled_mean: Callable[..., Any]  # E of sampled atoms
 
 
 @dataclass
 class Recorder:
     """One recording of a program on groups of inputs.
 
-    setting  the program, the shapes of its inputs, and which families are sampled
-    tape     what all tiles share: quantities of single inputs, and samples
-    data     the arrays of the program, (1, inputs, index...)
     params   by name of input, a variance that replaces that of the program; if there are several values, a
              quantity (values, 1)
-    rules    see `Rules`
-    notes    the expectations so far, and the method of each
-    samples  how families are sampled, or None
-    kept     quantities that all tiles share, by rule and arguments
-    tiled    quantities of the current tile, by rule and arguments
     """
 
     setting: Setting
-    tape: Tape
+    tape: Tape  # what all tiles share: quantities of single inputs, and samples
     data: Mapping[str, PerInput]
     params: Mapping[str, Any]
     rules: Rules
     notes: Notes
     padded: bool = False  # whether inputs of different lengths form one group: no one reads the padded values
-    samples: Any = None
-    kept: dict[Any, Any] = field(default_factory=dict)
-    tiled: dict[Any, Any] = field(default_factory=dict)
+    samples: Any = None  # how families are sampled, or None
+    kept: dict[Any, Any] = field(default_factory=dict)  # by question, quantities that all tiles share
+    tiled: dict[Any, Any] = field(default_factory=dict)  # by question, quantities of the current tile
     facts: dict[Any, Any] = field(default_factory=dict)  # what methods remember about functions
 
     def __post_init__(self) -> None:
@@ -155,11 +139,8 @@ class Recorder:
         return tape.call(plain or (lambda *arrays: fn(*arrays)[0]), args, shape, kind=kind, bound=bound)
 
     def rounded(self, block: PerPair, products: tuple[Any, ...] = ()) -> PerPair:
-        """Attach its rounding to a block as an error bound if sums may cancel; see `Rounding`.
-
-        Without cancellation the allowance for the rounding of the result covers that of its terms.
-        """
-        if not self.forms.may_cancel:
+        """Attach its rounding to a block as an error bound if sums may cancel; see `Rounding`."""
+        if not self.forms.may_cancel:  # the allowance for the rounding of the result then covers its terms
             return block
         bound = Rounding(self.rounding / 3 if products else 8.0)
         return replace(block, array=block.array.tape.bounded(block.array, bound, *products))

@@ -1,23 +1,12 @@
 """The rewriter of the rules: equations between expressions, applied from left to right.
 
-| row              | from            | to                    | if                                            |
-| ---------------- | --------------- | --------------------- | --------------------------------------------- |
-| `definition`     | y               | e                     | the program says y := e, a Nonlin             |
-| `mask_outside`   | f(m x)          | m f(x) + (1 - m) f(0) | m is a step of an input, so 0 or 1            |
-| `number_outside` | 2 (x 3)         | (6, x)                |                                               |
-| `factor_outside` | sum_j a_i b_ij  | a_i sum_j b_ij        | a has one member along j                      |
-| `sum_outside`    | a_i sum_j b_ij  | sum_j a_i b_ij        | the sum is over an index, and no form         |
-| `power`          | x^2, x^3        | x x, x (x x)          |                                               |
-| `quotient`       | x / c           | x (1 / c)             | c is constant                                 |
-| `twice`          | x + x           | 2 x                   |                                               |
-| `batchnorm_slope`| a d_batchnorm   | the same in arithmetic| the batch is sampled                          |
-
-The first two give every expression its normal form (`Forms.unwound`). `factor_outside` and `sum_outside` are
-the same equation in opposite directions: `decomposition` chooses by the other factors of the expectation.
+`definition` and `mask_outside` give every expression its normal form (`Forms.unwound`). `factor_outside` and
+`sum_outside` are the same equation in opposite directions: `decomposition` chooses by the other factors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import isfinite, prod
@@ -25,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from netsor.errors import LimitError
 from netsor.lang.expr import Apply, Const, Expr, Ref, Slice, refs, subtrees, transform
-from netsor.lang.functions import add, d_batchnorm, div, mul, neg, pow_, step, sub
+from netsor.lang.functions import add, d_batchnorm, div, mul, neg, pow_, sub
 from netsor.lang.index_maps import at, sum_, take
 from netsor.lang.index_maps import mean as average
 from netsor.lang.ops import Function, axes_of
-from netsor.lang.program import Input, Nonlin, Normal, Program
+from netsor.lang.program import Nonlin, Program
 from netsor.lang.rewrite import ONE, SIMPLER, ZERO, rewritten
 from netsor.lang.tangent_terms import NormalForm, written_out
 
@@ -39,7 +28,7 @@ if TYPE_CHECKING:
 SPANNED = 5  # least number of dimensions of a sampled batch, see `require_spanned`
 
 
-def product_of(factors: list[Expr]) -> Expr:
+def product_of(factors: Sequence[Expr]) -> Expr:
     return reduce(lambda x, y: Apply(mul, (x, y)), factors) if factors else ONE
 
 
@@ -52,22 +41,10 @@ def definition(program: Program, e: Expr) -> Expr | None:
     return source.expr if isinstance(source, Nonlin) else None
 
 
-def masks_of(program: Program) -> frozenset[Expr]:
-    """Return the vectors of zeros and ones: all steps of inputs with explicit laws."""
-
-    def is_drawn(e: Expr) -> bool:
-        sources = [program.definitions.get(name) for name in refs(e)]
-        return bool(sources) and all(isinstance(s, Input) and isinstance(s.law, Normal) for s in sources)
-
-    nodes = (node for expr in program.expressions() for node in subtrees(expr))
-    return frozenset(e for e in nodes if isinstance(e, Apply) and e.op is step and is_drawn(e))
-
-
 def mask_outside(masks: frozenset[Expr], e: Apply) -> Expr | None:
     """f(m x) = m f(x) + (1 - m) f(0) for a mask m, which is 0 or 1.
 
-    Functions of m and functions of x are independent, so the products factor. Dropout in front of an
-    activation then has the closed forms of the activation.
+    The products then factor, and dropout in front of an activation has the activation's closed forms.
     """
     inside = _masks_inside(e, masks)
     return _without_masks(e, inside) if 0 < len(inside) <= 3 else None  # each mask doubles the terms
@@ -77,17 +54,15 @@ def _masks_inside(e: Apply, masks: frozenset[Expr]) -> list[Expr]:
     """Return the masks in a function, with nothing but functions of numbers between."""
     if not isinstance(e.op, Function) or e.op in (add, sub, neg, mul):  # arithmetic is multiplied out anyway
         return []
-    inside: dict[Expr, None] = {}
-    seen: set[Expr] = set()
+    seen: dict[Expr, None] = {}
     todo = list(e.args[1:] if e.op is div else e.args)
     while todo:
         node = todo.pop()
-        if node in masks:
-            inside[node] = None
-        elif isinstance(node, Apply) and isinstance(node.op, Function) and node not in seen:
-            seen.add(node)
-            todo += node.args
-    return list(inside)
+        if node not in seen:
+            seen[node] = None
+            if node not in masks and isinstance(node, Apply) and isinstance(node.op, Function):
+                todo += node.args
+    return [node for node in seen if node in masks]
 
 
 def _without_masks(e: Expr, masks: list[Expr]) -> Expr:
@@ -150,7 +125,7 @@ def factor_outside(forms: Forms, e: Expr) -> Expr | None:
 
     def summed(x: Expr) -> list[int]:
         """Return the axes of x that are summed over."""
-        return [a - rank + forms.rank(x) for a in axes if a - rank + forms.rank(x) >= 0]
+        return [a for a in (axis - rank + forms.rank(x) for axis in axes) if a >= 0]
 
     outer = [x for x in factors if all(forms.index(x)[k] == 1 for k in summed(x))]
     inner = [_without_copies(forms, x) for x in factors if x not in outer]
@@ -183,8 +158,7 @@ def _without_copies(forms: Forms, e: Expr) -> Expr:
 def sum_outside(forms: Forms, e: Expr) -> Expr | None:
     """a_i sum_j b_ij = sum_j a_i b_ij, where the sum is over an index and is no form.
 
-    Each product a_i b_ij has few atoms, so a method may know its expectation. No method knows functions of a
-    whole sum.
+    A method may know E of a product a_i b_ij of few atoms, but none knows functions of a whole sum.
     """
     if not isinstance(e, Apply) or e.op is not mul or not any(map(forms.is_mapped, forms.factors(e))):
         return None
@@ -266,9 +240,8 @@ def batchnorm_slope(forms: Forms, sampled: frozenset[str], e: Expr) -> SampledSl
 def require_spanned(dimensions: int) -> None:
     """Refuse to sample the derivative of batchnorm of a batch that spans few dimensions.
 
-    The derivative grows like 1/|x - mean|. Its second moment is finite if the members of the batch span at
-    least 3 dimensions. The average of sampled products has a finite variance, and so a valid standard error,
-    only from 5 dimensions on.
+    It grows like 1/|x - mean|. Its second moment is finite from 3 dimensions on. An average of samples has a
+    finite variance, and so a valid standard error, only from 5 dimensions on.
     """
     if dimensions < SPANNED:
         raise LimitError(

@@ -17,19 +17,13 @@ from netsor.limits.rules.pairs import Pair
 
 @dataclass
 class Setting:
-    """Everything that is known before recording.
-
-    members  by name of an array of data that differs between inputs, the number of inputs
-    traced   whether JAX traces the values: functions of NumPy arrays cannot be steps then
-    sampled  the sampled families
-    tabled   the vectors whose second moments are in tables, by their expressions
-    """
+    """Everything that is known before recording."""
 
     forms: Forms
-    members: Mapping[str, int]
-    traced: bool = False
-    sampled: frozenset[str] = frozenset()
-    tabled: Mapping[Expr, Any] = field(default_factory=dict)
+    members: Mapping[str, int]  # by name of an array that differs between inputs, the number of inputs
+    traced: bool = False  # whether JAX traces the values: functions of NumPy arrays cannot be steps then
+    sampled: frozenset[str] = frozenset()  # the sampled families
+    tabled: Mapping[Expr, Any] = field(default_factory=dict)  # vectors with second moments in tables
     decompositions: dict[Any, Any] = field(default_factory=dict)
     methods: dict[Any, Any] = field(default_factory=dict)
 
