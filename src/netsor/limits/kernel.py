@@ -92,8 +92,12 @@ class KernelFn:
     def evaluate(self, x: InputSet, y: InputSet | None = None, *, params: Variances = None) -> Result:
         """Return the kernel matrix with an error for each entry, and its plan.
 
-        If derivatives are differences, the error includes the change that a step twice as long makes. Inputs
-        must have values: JAX cannot trace this call.
+        If derivatives are differences, the error includes the change that a step twice as long makes.
+
+        Parameters
+        ----------
+        x, y, params
+            As in `K(x, y, params=...)`. They must have values: JAX cannot trace this call.
 
         Returns
         -------
@@ -111,7 +115,10 @@ class KernelFn:
     def plan(self, x: InputSet, y: InputSet | None = None, *, params: Variances = None) -> Plan:
         """Return what the kernel matrix takes, without computing it: methods, samples, work and memory.
 
-        Only the shapes of the inputs matter.
+        Parameters
+        ----------
+        x, y, params
+            As in `K(x, y, params=...)`; only their shapes matter.
 
         Returns
         -------
@@ -132,6 +139,11 @@ class KernelFn:
     def mean(self, x: InputSet) -> np.ndarray:
         """Return the means of all outputs: the constants that a network adds to them, else 0.
 
+        Parameters
+        ----------
+        x
+            As in `K(x)`.
+
         Returns
         -------
         np.ndarray
@@ -145,6 +157,11 @@ class KernelFn:
 
     def diag(self, x: InputSet, *, params: Variances = None) -> np.ndarray:
         """Return the variances of all outputs; if the kernel is sampled, sample each input by itself.
+
+        Parameters
+        ----------
+        x, params
+            As in `K(x, params=...)`.
 
         Returns
         -------
@@ -255,6 +272,11 @@ class TangentKernelFn(KernelFn):
     ) -> dict[str, np.ndarray]:
         """Return the contribution of each trained parameter; they add up to the kernel.
 
+        Parameters
+        ----------
+        x, y, params
+            As in `K(x, y, params=...)`.
+
         Returns
         -------
         dict
@@ -283,6 +305,11 @@ class TangentKernelFn(KernelFn):
         self, x: InputSet, y: InputSet | None = None, *, params: Variances = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the kernel of the network itself (NNGP) and its tangent kernel.
+
+        Parameters
+        ----------
+        x, y, params
+            As in `K(x, y, params=...)`.
 
         Returns
         -------
