@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from netsor.limits.sampling.kernel import Repeats, SampledKernel
     from netsor.limits.sampling.tables import Tables
 
-RATE = 3e8  # multiply-adds per second: a low first guess, for the bar until the first tiles are done
 RULES = Rules(mean, cov, first, second, expectation, sampled_mean)
 Values = Mapping[str, Any]
 
@@ -247,7 +246,8 @@ class Computation:
             plan = plan_of(recording, 0, (self.rows.left_size, self.rows.right_size))
             require_patience(plan, self.options.confirm)
         recording.ran, count = True, sum(len(tiles.places) for tiles in recording.tiles)
-        with bar(self.options.progress, count, what, lambda: recording.work / RATE) as advance:
+        rate = 3e8  # multiply-adds per second: a low first guess, until the first tiles are done
+        with bar(self.options.progress, count, what, lambda: recording.work / rate) as advance:
             return on_numpy.run(recording, given, self.options.dtype, 1, advance, probe)[0]
 
     def result(self, data: Values, params: Values) -> Result:

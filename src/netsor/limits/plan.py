@@ -11,9 +11,6 @@ from netsor.errors import LimitError
 from netsor.limits.notes import Expectation
 from netsor.progress import spoken
 
-COUNTS = {10**9: " billion", 10**6: " million", 10**3: " thousand", 0: ""}
-SIZES = {2**30: " GB", 2**20: " MB", 2**10: " KB", 0: " bytes"}
-
 
 @dataclass(frozen=True)
 class Sampling:
@@ -93,7 +90,8 @@ class Plan:
         lines += [f"  {remark}" for remark in self.remarks]
         if self.work:
             loops = ", in loops compiled by Numba" if self.compiled else ""
-            work, size = _in_units(self.work, COUNTS), _in_units(self.bytes, SIZES)
+            work = _in_units(self.work, {10**9: " billion", 10**6: " million", 10**3: " thousand", 0: ""})
+            size = _in_units(self.bytes, {2**30: " GB", 2**20: " MB", 2**10: " KB", 0: " bytes"})
             tiles = f"{self.tiles} tile{'s' if self.tiles > 1 else ''}"
             lines.append(f"  {work} multiply-adds in {tiles}, {size} of workspace{loops}")
         if self.seconds >= 60:

@@ -17,7 +17,6 @@ from netsor.threads import in_parts
 
 TIE = 1e-6  # relative: smaller differences of variances are chance, and must not decide an order
 TOLERANCE = 1e-12  # relative: a variable of smaller conditional variance is no pivot
-RIGHT = 64  # right-hand sides per job of a thread
 
 
 class Pivoting(NamedTuple):
@@ -122,7 +121,8 @@ class GrowingFactor:
         scale = np.sqrt(np.maximum(np.diagonal(cov_new), 0.0))
         inverse = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0)
         L21, lower = K * inverse[:, None], self.lower
-        in_parts(self.threads, len(L21), RIGHT, lambda part: forward_substitute(lower, L21[part]))
+        # Threads take 64 right-hand sides at a time.
+        in_parts(self.threads, len(L21), 64, lambda part: forward_substitute(lower, L21[part]))
         L21 /= np.maximum(np.sqrt(np.einsum("ij,ij->i", L21, L21)), 1.0)[:, None]
         schur = cov_new * inverse[:, None] * inverse - L21 @ L21.T
         L22, pivots = None, fixed.pivots if fixed else None

@@ -10,8 +10,7 @@ from netsor.lang.expr import Const, Expr, Ref, once, transform
 
 HOLE = Ref("@")
 MOST_PRODUCTS = 2**12  # of an expectation: more take longer to plan than sampling takes to run
-MOST_FACTORS = 2**16  # of all products together: squares of squares have few products with many factors
-MANY_PRODUCTS, MANY_FACTORS = 2**8, 2**5  # products of an expectation, and factors of each product
+MANY_PRODUCTS = 2**8  # of an expectation: with fewer, independent factors need not be sought first
 ENDLESS = 10**18
 
 
@@ -86,12 +85,13 @@ class Size:
     @property
     def is_notable(self) -> bool:
         """Whether looking for independent factors first saves time: each factor takes a step or two."""
-        return self.products > MANY_PRODUCTS or self.factors > MANY_FACTORS * self.products
+        return self.products > MANY_PRODUCTS or self.factors > 32 * self.products
 
     @property
     def is_small(self) -> bool:
         """Whether multiplying out takes less time than sampling."""
-        return self.products <= MOST_PRODUCTS and self.factors <= MOST_FACTORS
+        # Squares of squares have few products, but many factors.
+        return self.products <= MOST_PRODUCTS and self.factors <= 2**16
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from netsor.limits.rules.questions import Answering, of_parts, remembered
 from netsor.limits.rules.rewriting import power, quotient, twice
 
 FEW_NODES = 64  # a function of one form with more nodes is not expanded
-LONGEST_PRODUCT = 2**9  # factors: longer products stay whole
 
 
 @dataclass
@@ -102,7 +101,7 @@ class Forms(Families):
         factors, stack = [], [expr]
         while stack:
             x = self.resolved(stack.pop())
-            if isinstance(x, Apply) and x.op is mul and self._count_factors(x) <= LONGEST_PRODUCT:
+            if isinstance(x, Apply) and x.op is mul and self._count_factors(x) <= 512:
                 stack += reversed(x.args)
             else:
                 factors.append(x)

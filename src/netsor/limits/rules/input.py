@@ -26,9 +26,6 @@ from netsor.limits.tape.tape import Span
 from netsor.limits.tape.traced import array_namespace
 
 Array = Any
-FEW = 4  # channels of data: so few products are added one by one, without a product of matrices
-MARK = 0x9E3779B97F4A7C15  # seed of a random direction that nothing else draws
-LARGE = 2**10  # entries for one pair of inputs from which each pair gets a matrix product of its own
 
 
 def normal_covariance(r: Recorder, g: str, k: str, pair: Pair) -> PerPair | None:
@@ -72,7 +69,8 @@ def embedded_second(r: Recorder, s: Input, t: Input, pair: Pair) -> PerPair:
     x, y = (embedded_data(r, law) for law in (s.law, t.law))
     m, left, right = x.shape[-1], x.ndim - 3, y.ndim - 3
     tape = pair.tape or r.tape
-    if pair.tied and min(left, right) > 0 and tape.compiled and m <= FEW:
+    # So few channels are added one at a time, without a product of matrices.
+    if pair.tied and min(left, right) > 0 and tape.compiled and m <= 4:
         return _sum_of_products(x, y, pair)
     if pair.same:
         dots = _dots(x[0, ...], y[0, ...], pair.tied)
@@ -134,7 +132,8 @@ def embedded_mark(r: Recorder, s: Input) -> PerInput:
 
 
 def _mark(x: Array) -> Array:
-    direction = np.random.default_rng(MARK).standard_normal(x.shape[-1]).astype(x.dtype)
+    seed = 0x9E3779B97F4A7C15  # of a direction that nothing else draws
+    direction = np.random.default_rng(seed).standard_normal(x.shape[-1]).astype(x.dtype)
     return np.sum(x * direction, axis=-1)  # not by BLAS, which may round equal rows differently
 
 
@@ -159,7 +158,7 @@ def _cross_dots(x: Array, y: Array, tied: bool) -> Array:
         return xp.moveaxis(xp.matmul(a, xp.matrix_transpose(b)), (-2, -1), (0, 1))
     m, left, right = x.shape[-1], prod(x.shape[1:-1]), prod(y.shape[1:-1])
     # A batched product has its axes in the final order; for small blocks one product plus a move is faster.
-    if left * right >= LARGE:
+    if left * right >= 1024:
         a, b = xp.reshape(x, (x.shape[0], 1, left, m)), xp.reshape(y, (1, y.shape[0], right, m))
         out = xp.matmul(a, xp.matrix_transpose(b))
         return xp.reshape(out, (x.shape[0], y.shape[0], *x.shape[1:-1], *y.shape[1:-1]))

@@ -25,8 +25,6 @@ from netsor.lang.tangent_terms import NormalForm, written_out
 if TYPE_CHECKING:
     from netsor.limits.rules.forms import Forms
 
-SPANNED = 5  # least number of dimensions of a sampled batch, see `require_spanned`
-
 
 def product_of(factors: Sequence[Expr]) -> Expr:
     return reduce(lambda x, y: Apply(mul, (x, y)), factors) if factors else ONE
@@ -243,7 +241,7 @@ def require_spanned(dimensions: int) -> None:
     It grows like 1/|x - mean|. Its second moment is finite from 3 dimensions on. An average of samples has a
     finite variance, and so a valid standard error, only from 5 dimensions on.
     """
-    if dimensions < SPANNED:
+    if dimensions < 5:
         raise LimitError(
             f"the derivative of batchnorm of a batch that spans {dimensions} dimensions cannot be sampled",
             remedy="Its square has no expectation, or averages of it have an infinite variance. Take batches "

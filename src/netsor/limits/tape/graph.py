@@ -27,9 +27,6 @@ class Hole(Enum):
     NUMBER = "number"
 
 
-NAMES = {"transpose": "permute_dims", "concatenate": "concat"}  # NumPy's name: name in the array API
-
-
 @dataclass(frozen=True)
 class Operation:
     """A function and its arguments, with holes for everything that differs between nodes."""
@@ -60,7 +57,8 @@ def in_library(operation: Operation, xp: Any, real: Any) -> Operation:
     if fn is np.linalg.diagonal:
         fn = xp.linalg.diagonal
     elif fn is getattr(np, name, None):
-        fn = getattr(xp, NAMES.get(name, name))
+        names = {"transpose": "permute_dims", "concatenate": "concat"}  # those that the array API changed
+        fn = getattr(xp, names.get(name, name))
     options = {name: dtype(x) if name == "dtype" else x for name, x in operation.options.items()}
     pattern = tuple(dtype(x) if isinstance(x, np.dtype) else x for x in operation.pattern)
     return replace(operation, fn=fn, pattern=pattern, options=options)
