@@ -16,13 +16,15 @@ def calls(work: Callable[[], object]) -> int:
         nonlocal count
         count += event in ("call", "c_call")
 
-    gc.collect()  # what earlier tests left behind would call its weak references' callbacks here
     before = sys.getprofile()
+    gc.collect()
+    gc.disable()  # a search for garbage calls weak references, and depends on what earlier tests left behind
     sys.setprofile(seen)
     try:
         work()
     finally:
         sys.setprofile(before)
+        gc.enable()
     return count
 
 
