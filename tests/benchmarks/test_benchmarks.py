@@ -176,6 +176,7 @@ def test_the_steps_of_a_call_make_up_its_time(harness: Any, monkeypatch: pytest.
     assert found["the rest"] > 0
 
 
+@pytest.mark.slow
 def test_calls_and_recordings_are_counted(harness: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """The first call enters more files than `evaluate` after it; a call runs each line of the table."""
     flow = harness("flow")

@@ -154,7 +154,10 @@ DIFFERENTIATED: dict[str, tuple[ns.KernelFn, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", DIFFERENTIATED)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow) if n.startswith("lstm") else n for n in DIFFERENTIATED],
+)
 def test_gradients_in_every_variance_and_rate(name: str) -> None:
     """jax.grad against central differences of fourth order.
 

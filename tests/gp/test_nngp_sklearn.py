@@ -61,7 +61,10 @@ def last_state(var_w: float = 1.0) -> ns.Network:
 
 @pytest.mark.parametrize(
     "estimator",
-    [NNGPRegressor(), NTKRegressor(), NNGPClassifier(), NNGPGram()],
+    [
+        *(NNGPRegressor(), NNGPClassifier(), NNGPGram()),
+        pytest.param(NTKRegressor(), marks=pytest.mark.slow),
+    ],
     ids=lambda e: type(e).__name__,
 )
 def test_check_estimator(estimator: Any) -> None:

@@ -20,6 +20,7 @@ from netsor.limits.on_numpy import recording as recording_module
 
 RNG = np.random.default_rng(12)
 EXACT = [case for case in CASES if case.name not in SAMPLED]
+COMPILED = {"mlp, relu", "simple_rnn", "cnn, gap", "mlp, tanh"}  # compiling takes most of the time
 
 
 def moved(x):
@@ -100,8 +101,12 @@ def test_a_limit_may_fail_at_a_later_call() -> None:
         K(0 * x)
 
 
-@pytest.mark.parametrize("case", EXACT, ids=lambda case: case.name)
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    ("case", "compiled"),
+    [(case, False) for case in EXACT]
+    + [pytest.param(c, True, marks=[] if c.name in COMPILED else pytest.mark.slow) for c in EXACT],
+    ids=lambda value: getattr(value, "name", value),
+)
 def test_float32_stays_float32(case: Case, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every array of the computation is float32, and the errors are those of its rounding."""
     if compiled:

@@ -14,7 +14,10 @@ from netsor.errors import FunctionError, LimitError
 
 strict = pytest.importorskip("array_api_strict")
 
-DIFFERENTIATED = ["mlp, relu", "simple_rnn", "cnn, gap", "transformer, tied"]
+DIFFERENTIATED = [
+    *("mlp, relu", "simple_rnn", "cnn, gap"),
+    pytest.param("transformer, tied", marks=pytest.mark.slow),
+]
 UNTRACED = {"mlp, user", "batchnorm_mlp", "batchnorm_mlp, deep"}
 
 

@@ -314,6 +314,7 @@ def test_equal_inputs_in_one_pass() -> None:
     np.testing.assert_allclose(sum(K.parts(x).values()), K(x), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_gradients_in_every_variance_and_rate() -> None:
     jax = pytest.importorskip("jax")
     from netsor.lang.array_api import double_precision

@@ -45,7 +45,7 @@ def cases(models, library: str = "jax"):
 @pytest.mark.parametrize(
     "case", [*cases(PLAIN), *cases(FLAX, "flax"), *cases(EQUINOX, "equinox"), *cases(KERAS, "keras")]
 )
-@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("precision", [pytest.param("float32", marks=pytest.mark.slow), "float64"])
 @pytest.mark.filterwarnings("ignore")
 def test_own_weights_give_own_output(case, precision):
     with double_precision(precision == "float64"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -19,6 +20,7 @@ WEIGHTS = np.exp(-(GRID**2) / 2) / np.exp(-(GRID**2) / 2).sum()
 CORRELATIONS = (-1.0, -0.9999, -0.6, 0.0, 0.3, 0.99, 1.0)
 
 
+@cache
 def quadrant(a: int, b: int, rho: float) -> float:
     """E[x^a y^b 1[x > 0] 1[y > 0]] for unit variances: in polar coordinates an integral over an angle."""
     angle = math.acos(rho)
