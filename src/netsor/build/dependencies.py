@@ -96,8 +96,11 @@ def _steps(
     todo = list(reversed(roots))
     while todo:
         value = todo.pop()
-        if type(value) in EXACT:
+        kind = type(value)
+        if kind in EXACT:
             yield plain(value)
+        elif kind is tuple and all(type(member) in EXACT for member in value):
+            yield "tuple", *map(plain, value)
         elif id(value) in seen:
             yield "again", seen[id(value)][0]
         elif len(seen) == MOST:
@@ -106,7 +109,7 @@ def _steps(
         else:
             seen[id(value)] = len(seen), value
             parts = _parts(value)
-            yield type(value).__name__, _content(value, code, opaque), *(label for label, _ in parts)
+            yield kind.__name__, _content(value, code, opaque), *[label for label, _ in parts]
             todo += [part for _, part in reversed(parts)]
 
 
@@ -124,7 +127,8 @@ EXACT: dict[type, Callable[[Any], Any]] = {
 
 def _exact(value: object) -> Any:
     """Describe a value so that 1, 1.0 and True differ, 0.0 and -0.0 differ, and NaN equals itself."""
-    return type(value).__name__, EXACT[type(value)](value)
+    kind = type(value)
+    return kind.__name__, EXACT[kind](value)
 
 
 def _number(value: object) -> Any:
@@ -167,8 +171,8 @@ def _content(value: Any, code: Callable[..., Any], opaque: Callable[..., Any]) -
         return opaque(value)
     numbers = np.asarray(value)
     subclass = None if kind is np.ndarray or isinstance(value, np.generic) else opaque(value)
-    digest = None if numbers.dtype.hasobject else hashlib.sha256(numbers.tobytes()).digest()
-    return subclass, numbers.shape, numbers.dtype, digest
+    data = b"" if numbers.dtype.hasobject else numbers.tobytes()
+    return subclass, numbers.shape, numbers.dtype, data if len(data) <= 32 else hashlib.sha256(data).digest()
 
 
 def _parts(value: Any) -> Parts:

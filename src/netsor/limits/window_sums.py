@@ -139,12 +139,13 @@ def _in_one_pass(block: Traced, windows: list[Window]) -> Callable[[np.ndarray],
     shifts = np.where(inside.any(axis=1), offsets * behind, 0)  # positions never inside: any shift
     behind_axes = (lines // many if two else 1, many * line)
     flat, loop = mask.reshape(right.kernel, -1), _loop()
+    _, *counts = _summed(block.shape, windows)
 
     def run(block: np.ndarray) -> np.ndarray:
         source = np.ascontiguousarray(block).reshape(-1, sizes[0], *behind_axes)
         out = np.empty((len(source), sizes[1], *behind_axes), block.dtype)
         loop(source, rows, shifts, flat, out)
-        return out.reshape(_summed(block.shape, windows))
+        return out.reshape(len(block), *counts)
 
     return run
 

@@ -10,7 +10,7 @@ import operator
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from itertools import groupby
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -97,7 +97,7 @@ class Fused:
             loads[at].append(f"x{i} = a{i}[{where}]")
         arguments = [f"out{i}" for i in range(len(self.outputs))] + [f"a{i}" for i in range(len(self.inputs))]
         arguments += [f"c{i}" for i in range(len(self.scalars))]
-        block = [*loads[depth], *_simplified([*body, *stores])]
+        block = [*loads[depth], *_simplified((*body, *stores))]
         for d in reversed(range(depth)):
             block = [*loads[d], f"for i{d} in range(out0.shape[{d}]):", *(f"    {line}" for line in block)]
         return "\n".join([f"def loop({', '.join(arguments)}):", *(f"    {line}" for line in block)]) + "\n"
@@ -124,7 +124,8 @@ class Fused:
             yield k, array.reshape(self.shape)
 
 
-def _simplified(statements: list[str]) -> list[str]:
+@lru_cache(maxsize=1024)  # the loops of equal layers have equal statements
+def _simplified(statements: tuple[str, ...]) -> list[str]:
     """Simplify `name = expression`: compute equal temporary values once, and drop factors 1.
 
     LLVM would find these too, but only after Numba has typed and inlined all of them, which takes most of the

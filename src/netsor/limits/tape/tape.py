@@ -65,8 +65,11 @@ class Leaf(NamedTuple):
     kind: Any
 
     def read(self, given: Mapping[Any, Any], spans: Mapping[Span, Span]) -> Any:
-        values = (given[a.step] if isinstance(a, Traced) else a for a in self.arrays)
-        return self.fn(spans, *(given[a] if isinstance(a, str) else a for a in values))
+        values = []
+        for array in self.arrays:
+            key = array.step if isinstance(array, Traced) else array if isinstance(array, str) else None
+            values.append(array if key is None else given[key])
+        return self.fn(spans, *values)
 
 
 @dataclass(frozen=True)
@@ -163,8 +166,8 @@ class Tape:
         shape = (array.shape[0], *((count, 1) if axis == 1 else (1, count)), *index)
 
         def tile(spans: Mapping[Span, Span], values: np.ndarray) -> np.ndarray:
-            values = values[:, slice(*spans[span]), ...]
-            return values[:, :, None, ...] if axis == 1 else values[:, None, ...]
+            part = slice(*spans[span])
+            return values[:, part, None, ...] if axis == 1 else values[:, None, part, ...]
 
         key, kind = ("side", hashable(array), span, axis), ("side", span, axis)
         leaf = self.leaf(key, shape, array.dtype, (array,), tile, kind)
