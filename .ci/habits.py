@@ -26,8 +26,9 @@ RELEASE = Path(__file__).with_name("habits.json")
 EMPTY_NAMES = {"found", "made", "own", "known", "some", "others", "rest"}
 CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*$")
 
-# At most: lines outside `models`, lines of a function without its docstring, and rates per 1,000 lines.
-LIMITS = {"lines": 36_000, "longest": 60, "constants": 5.0, "empty_names": 2.0, "repeated_classes": 7}
+# At most: lines outside `models` (see docs/design/size.md), lines of a function without its docstring, and rates
+# per 1,000 lines.
+LIMITS = {"lines": 39_000, "longest": 60, "constants": 5.0, "empty_names": 2.0, "repeated_classes": 7}
 
 
 @dataclass
@@ -36,6 +37,8 @@ class Counts:
 
     files: int = 0
     lines: int = 0
+    code: int = 0  # lines without blank ones, docstrings, comments and imports
+    docstrings: int = 0
     comments: int = 0
     constants: int = 0
     empty_names: int = 0
@@ -52,6 +55,12 @@ class Counts:
         self.files += 1
         self.lines += text.count("\n")
         self.comments += _comment_lines(text)
+        docstrings = set(_docstring_lines(tree))
+        self.docstrings += len(docstrings)
+        imports = {n for s in tree.body if isinstance(s, ast.Import | ast.ImportFrom) for n in _span(s)}
+        for number, line in enumerate(text.splitlines(), 1):
+            is_code = line.strip() and not line.lstrip().startswith("#")
+            self.code += bool(is_code and number not in docstrings | imports)
         self.constants += sum(1 for name in _module_level_names(tree) if CONSTANT.match(name))
         if path.stem != "__init__":
             self.modules[path.stem] += 1
@@ -89,6 +98,8 @@ class Counts:
         return {
             "files": self.files,
             "lines": self.lines,
+            "code": self.code,
+            "docstrings": self.docstrings,
             "longest": self.longest,
             "constants": round(self.constants / thousands, 1),
             "empty_names": round(self.empty_names / thousands, 1),
@@ -99,8 +110,19 @@ class Counts:
         }
 
 
+def _span(node: ast.stmt) -> range:
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
 def _lines(node: ast.stmt) -> int:
-    return (node.end_lineno or node.lineno) - node.lineno + 1
+    return len(_span(node))
+
+
+def _docstring_lines(tree: ast.Module) -> Iterator[int]:
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(tree):
+        if isinstance(node, kinds) and ast.get_docstring(node, clean=False) is not None:
+            yield from _span(node.body[0])
 
 
 def _comment_lines(text: str) -> int:
