@@ -26,8 +26,8 @@ RELEASE = Path(__file__).with_name("habits.json")
 EMPTY_NAMES = {"found", "made", "own", "known", "some", "others", "rest"}
 CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*$")
 
-# At most: lines outside `models` (see docs/design/size.md), lines of a function without its docstring, and rates
-# per 1,000 lines.
+# At most: lines outside `models` (see docs/design/size.md), lines of a function without its docstring, and
+# rates per 1,000 lines.
 LIMITS = {"lines": 39_000, "longest": 60, "constants": 5.0, "empty_names": 2.0, "repeated_classes": 7}
 
 
