@@ -36,6 +36,7 @@ from netsor.lang.program import (
 )
 
 OVERHEAD = 2**10  # elements: one NumPy call takes as long as computing so many
+NEW = 0.25  # largest fraction of matrix products of shorter inputs that the longest input may lack
 
 Bin = list[int]  # groups that become one group, the longest last
 
@@ -187,7 +188,7 @@ class _Shared:
         products = [self.products[r] for r in part]
         longest = max(map(len, products))
         shorter = sum(map(len, products)) - longest
-        return len(set().union(*products)) - longest <= 0.25 * shorter
+        return len(set().union(*products)) - longest <= NEW * shorter
 
     def padding(self) -> Padding:
         data = {n: a for n, a in self.joint.program.data.items() if n not in self.front} | self.samples

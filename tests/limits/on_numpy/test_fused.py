@@ -157,7 +157,7 @@ def test_exp_of_loops(dtype) -> None:
 
 def test_repeated_expressions_are_computed_once() -> None:
     body = ["t0 = x0 * x1", "t1_0 = x0 * x1", "t1_1 = sqrt(t1_0)", "t2 = t1_1 * number(1.0)", "out0[i0] = t2"]
-    assert fused._simplified(body) == ["t0 = x0 * x1", "t1_1 = sqrt(t0)", "out0[i0] = t1_1"]
+    assert fused._simplified(tuple(body)) == ["t0 = x0 * x1", "t1_1 = sqrt(t0)", "out0[i0] = t1_1"]
 
 
 def test_many_pairs_for_each_input_leave_single_inputs_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:

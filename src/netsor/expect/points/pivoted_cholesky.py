@@ -16,6 +16,7 @@ from netsor.errors import DataError
 from netsor.threads import in_parts
 
 TIE = 1e-6  # relative: smaller differences of variances are chance, and must not decide an order
+RIGHT = 64  # right-hand sides per job of a thread
 TOLERANCE = 1e-12  # relative: a variable of smaller conditional variance is no pivot
 
 
@@ -121,8 +122,7 @@ class GrowingFactor:
         scale = np.sqrt(np.maximum(np.diagonal(cov_new), 0.0))
         inverse = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0)
         L21, lower = K * inverse[:, None], self.lower
-        # Threads take 64 right-hand sides at a time.
-        in_parts(self.threads, len(L21), 64, lambda part: forward_substitute(lower, L21[part]))
+        in_parts(self.threads, len(L21), RIGHT, lambda part: forward_substitute(lower, L21[part]))
         L21 /= np.maximum(np.sqrt(np.einsum("ij,ij->i", L21, L21)), 1.0)[:, None]
         schur = cov_new * inverse[:, None] * inverse - L21 @ L21.T
         L22, pivots = None, fixed.pivots if fixed else None

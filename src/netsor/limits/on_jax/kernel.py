@@ -25,6 +25,7 @@ from netsor.limits.tape.graph import Graph
 from netsor.limits.tiling import side_of, tiles
 
 Array = Any
+LARGE = 2**20  # elements of the largest array: larger arrays, of 8 MB, leave the cache, so use tiles
 
 
 def traced_kernel(computation: Computation, data: Mapping[str, Any], params: Mapping[str, Any]) -> Array:
@@ -36,8 +37,7 @@ def traced_kernel(computation: Computation, data: Mapping[str, Any], params: Map
     graph, nodes = recorded_blocks(partial(computation.recorder, setting), rows)
     noise = computation.program.noise  # tiles have two sets of inputs, so an input could not share its noise
     largest = max((operation.size for operation in graph.operations if operation), default=1)
-    # Arrays of 8 MB leave the cache, so use tiles.
-    if largest >= 2**20 and len(rows.groups) == 1 and not noise:
+    if largest >= LARGE and len(rows.groups) == 1 and not noise:
         counts = [stop - start for start, stop in rows.spans(0)]
         side = side_of(max(1, largest // (counts[0] * counts[1])))
         if side < max(counts):

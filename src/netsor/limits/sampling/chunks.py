@@ -29,6 +29,7 @@ from netsor.threads import cores, in_parts
 
 FLOAT = 8  # bytes of a number
 AT_ONCE = 2**17  # sample points of all repeats that are computed together: more save no time per point
+MEMORY = 2**28  # default bytes for repeats that are computed together; one repeat may take more
 LARGEST_TABLE = 2**18  # entries of a table of products, per repeat: it stays in the cache
 LEAST_CHUNK = 128  # points: each chunk costs some hundred NumPy calls, whatever its size
 
@@ -116,8 +117,7 @@ class Workspace:
     def within(cls, memory: int | None, points: int, needs: Needs) -> Workspace:
         """Return the largest workspace within memory; it does not depend on the number of cores."""
         table = min(LARGEST_TABLE, needs.most)
-        # By default, repeats that are computed together take 256 MB; one repeat may take more.
-        left = 2**28 if memory is None else memory - needs.fixed
+        left = MEMORY if memory is None else memory - needs.fixed
         if memory is not None and left < needs.whole(points, table):
             table = needs.least
         whole = needs.whole(points, table)

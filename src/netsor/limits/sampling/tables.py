@@ -47,6 +47,7 @@ from netsor.limits.sampling.variables import (
 from netsor.limits.sampling.vectors import NeededVector, Piece
 from netsor.threads import in_parts, one_blas_thread
 
+ENTRIES = 2**18  # entries of a table that a thread computes at a time: they stay in the cache
 TRUNCATION = 1e-11  # share of E[f^2] that a series may leave out: sampling errors are far larger
 
 
@@ -349,8 +350,7 @@ class Moments:
             with np.errstate(all="ignore"):
                 work(part)
 
-        # A thread computes 2 MB of a table at a time, which stay in the cache.
-        in_parts(self.threads, rows, max(1, 2**18 // max(1, repeats * columns)), quietly)
+        in_parts(self.threads, rows, max(1, ENTRIES // max(1, repeats * columns)), quietly)
 
     def _variance(self, family: int) -> np.ndarray:
         return np.maximum(np.einsum("kii->ki", self.covariances[family]), 0.0)
