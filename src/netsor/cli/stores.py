@@ -15,7 +15,7 @@ from netsor.errors import DataError
 from netsor.files import write_npz
 from netsor.limits.kernel import KernelFn, TangentKernelFn
 
-MODEL, PREDICTIONS = Path("model.npz"), Path("predictions.npz")
+MODEL = Path("model.npz")
 StorePath = Annotated[
     Path, typer.Argument(help="A store, made by `netsor kernel -o K.zarr`.", metavar="K.zarr")
 ]
@@ -78,7 +78,9 @@ def predict(
     model: Annotated[Path, typer.Option(help="The file that `netsor fit` wrote.")] = MODEL,
     memory: Memory = "1GB",
     nngp: Nngp = False,
-    output: Annotated[Path, output_option(help="Write means and standard deviations.")] = PREDICTIONS,
+    output: Annotated[Path, output_option(help="Write means and standard deviations.")] = Path(
+        "predictions.npz"
+    ),
 ) -> None:
     """Predict at new inputs. The network must be that of the store, which holds no code."""
     from netsor.gp.stores.identity import options_of

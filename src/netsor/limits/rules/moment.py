@@ -29,7 +29,6 @@ from netsor.limits.rules.recorder import Asking, Recorder
 from netsor.limits.tape.traced import array_namespace
 
 OWN = Pair(True, tied=True)
-PLAIN = frozenset(ARITHMETIC.values())
 
 
 def constant(r: Recorder, expr: Expr) -> Asking:
@@ -43,7 +42,7 @@ def constant(r: Recorder, expr: Expr) -> Asking:
         return PerInput(r.xp.asarray(array[None, None, ...]), array.ndim)
     # Plain arithmetic can be recorded operation by operation, which lets equal steps merge.
     operations = [node.op for node in subtrees(expr) if isinstance(node, Apply)]
-    is_plain = all(op in PLAIN or isinstance(op, IndexMap) for op in operations)
+    is_plain = all(op in ARITHMETIC.values() or isinstance(op, IndexMap) for op in operations)
     array = evaluate(expr, blocks).array if is_plain else _as_one_step(r, expr, blocks)
     return PerInput(array, r.rank(expr))
 

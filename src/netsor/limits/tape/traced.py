@@ -25,8 +25,6 @@ ELEMENTWISE = frozenset(
     logical_not logical_or maximum minimum multiply negative not_equal positive pow real remainder sign sin
     sinh sqrt square subtract tan tanh where""".split()  # noqa: SIM905
 )
-CONSTANT = frozenset(("zeros", "ones", "full", "eye", "linspace", "arange"))
-FACTS = ("finfo", "isdtype", "result_type")
 
 
 class NeedsValuesError(TypeError):
@@ -125,13 +123,14 @@ class Namespace:
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(np, name)
-        if name in CONSTANT:
+        if name in ("zeros", "ones", "full", "eye", "linspace", "arange"):
             return lambda *args, **options: self._constant(function(*args, **options))
         if name in ("zeros_like", "ones_like", "full_like"):
             return lambda x, *args: self._tape.constant(
                 np.broadcast_to(function(np.zeros((), x.dtype), *args), x.shape)
             )
-        if not callable(function) or isinstance(function, type) or name in FACTS:
+        is_fact = name in ("finfo", "isdtype", "result_type")
+        if not callable(function) or isinstance(function, type) or is_fact:
             return function
         if name in ELEMENTWISE:
             return lambda *args, **options: self._tape.elementwise(function, *args, **options)
