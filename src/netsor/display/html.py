@@ -12,8 +12,10 @@ KINDS = {"A": "#c2570c", "G": "#2a78d0", "H": "#178a4f", "C": "#9a5bd0", "K": "#
 TIES = ("#c2570c", "#178a4f", "#9a5bd0", "#2a78d0", "#c5438a", "#8a7a00", "#0f8a96", "#b5593d")
 
 STYLE = "".join(
-    [*(f".netsor .k{kind}{{color:{colour}}}\n" for kind, colour in KINDS.items())]
-    + [files("netsor.display").joinpath("style.css").read_text(encoding="utf-8")]
+    (
+        *(f".netsor .k{kind}{{color:{colour}}}\n" for kind, colour in KINDS.items()),
+        files("netsor.display").joinpath("style.css").read_text(encoding="utf-8"),
+    )
 )
 
 
