@@ -156,7 +156,7 @@ class KernelFn:
         return means
 
     def diag(self, x: InputSet, *, params: Variances = None) -> np.ndarray:
-        """Return the variances of all outputs; if the kernel is sampled, sample each input by itself.
+        """Return the variances of all outputs; if the kernel is sampled, sample each input separately.
 
         Parameters
         ----------
