@@ -90,10 +90,11 @@ class Picture:
         return f"<picture: {self.caption}>"
 
 
-def picture(draw: Callable[..., str], size: tuple[float, float], mosaic: str = "A") -> Picture:
+def picture(draw: Callable[..., str], size: tuple[float, float], mosaic: str = "A", **layout: Any) -> Picture:
     """Make a picture, in inches, with a function that draws into axes and returns the caption.
 
-    The function takes one pair of axes for each letter of the mosaic (`Figure.subplot_mosaic`).
+    The function takes one pair of axes for each letter of the mosaic. `layout` and the mosaic are those of
+    `Figure.subplot_mosaic`.
     """
     try:
         from matplotlib.figure import Figure
@@ -103,7 +104,7 @@ def picture(draw: Callable[..., str], size: tuple[float, float], mosaic: str = "
         raise NetsorError("pictures need matplotlib", remedy=remedy) from None
     with context(SETTINGS):
         figure = Figure(figsize=size, layout="constrained")
-        caption = minus(draw(*figure.subplot_mosaic(mosaic).values()))
+        caption = minus(draw(*figure.subplot_mosaic(mosaic, **layout).values()))
         lines = textwrap.fill(caption, int(16.5 * size[0]))  # letters of 8 points in the width of the figure
         figure.supxlabel(lines, x=0.01, ha="left", fontsize=8, linespacing=1.4)
     return Picture(figure, caption)
