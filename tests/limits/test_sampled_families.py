@@ -9,10 +9,34 @@ import netsor as ns
 from computations import computation
 from limit_cases import CASES, Case
 from netsor.errors import LimitError
+from netsor.limits import sampled_families
 from netsor.limits.on_numpy import recording
+from netsor.limits.rules.setting import Setting
 from netsor.limits.tape.tape import Tape
 
 TOKENS = np.random.default_rng(0).standard_normal((2, 7, 3))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_networks_that_need_no_walk_are_found_exact_by_it(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Vectors of one form each: the walk, which follows every question, finds a method for all of them."""
+    answers = []
+
+    def refused(x: Setting) -> bool:
+        answers.append(reads_one_form_each(x))
+        return False
+
+    reads_one_form_each = sampled_families._reads_one_form_each
+    monkeypatch.setattr(sampled_families, "_reads_one_form_each", refused)
+    setting = computation(ns.kernel(case.net), case.inputs).exact_setting()
+    assert answers
+    assert setting is not None or not any(answers)
+    if case.name in ("mlp, relu", "simple_rnn", "cnn, flatten"):
+        assert all(answers)
+    if case.name in ("gru", "batchnorm_mlp", "cnn, max pool", "transformer, tied"):
+        assert not any(answers)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

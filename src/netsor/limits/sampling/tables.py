@@ -275,11 +275,11 @@ class Moments:
             for link in form.links:
                 coefs, variance = self.numbers.coefs[link.terms]
                 other_coefs, _ = self.numbers.coefs[link.others]
-                others, new = slice(link.stop), np.r_[link.rows][rows]
-                value = self._second_moment(link.terms.piece.at((new, None)), link.others.piece.at(others))
+                earlier, new = slice(link.stop), np.r_[link.rows][rows]
+                value = self._second_moment(link.terms.piece.at((new, None)), link.others.piece.at(earlier))
                 value *= (variance * coefs)[new, None]
-                value *= other_coefs[others]
-                block[:, rows, link.others.forms[others]] += value
+                value *= other_coefs[earlier]
+                block[:, rows, link.others.forms[earlier]] += value
 
         self._by_rows(block, add)
         _symmetrise(block, form.rows)

@@ -64,10 +64,10 @@ class Formula:
                 self.used[step] = [k for k, place in self.places.items() if place in needed]
 
     def __call__(self, *values: Any) -> Any:
-        known = {**self.numbers, **dict(zip(self.reads, values, strict=True))}
+        computed = {**self.numbers, **dict(zip(self.reads, values, strict=True))}
         for k, (fn, args, *_) in self.steps.items():
-            known[k] = fn(*(known[a.step] if isinstance(a, Traced) else a for a in args))
-        return known[next(reversed(self.steps))]
+            computed[k] = fn(*(computed[a.step] if isinstance(a, Traced) else a for a in args))
+        return computed[next(reversed(self.steps))]
 
     def arguments(self, tape: Tape, args: list[Any]) -> list[Traced]:
         """Return what a use of the rule reads on this tape."""
